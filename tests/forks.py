@@ -18,7 +18,7 @@ def forked(text, call):
         call()
     except ForkedError as error:
         assert str(error) == (
-            f"this {text} was made before the process forked; make a new one in the child, or start the child "
+            f"this {text} was created before the process forked; create a new one in the child, or start the child "
             "with the `spawn` or `forkserver` method"
         ), error
     else:

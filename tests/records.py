@@ -69,20 +69,20 @@ class Record(NamedTuple):
     """One record of a file."""
 
     kind: str
-    place: int
+    offset: int
     body: bytes
 
     @property
-    def body_place(self):
-        return self.place + RECORD_HEAD
+    def body_offset(self):
+        return self.offset + RECORD_HEAD
 
     @property
-    def padding_place(self):
-        return self.body_place + len(self.body)
+    def padding_offset(self):
+        return self.body_offset + len(self.body)
 
     @property
     def end(self):
-        return self.padding_place + -len(self.body) % 8
+        return self.padding_offset + -len(self.body) % 8
 
     def u32(self, at):
         return struct.unpack_from("<I", self.body, at)[0]
@@ -94,36 +94,38 @@ class Record(NamedTuple):
         """As it is in the file of that number."""
         code = next(code for code, kind in KINDS.items() if kind == self.kind)
         head = struct.pack("<IQII", code, len(self.body), number & 0xFFFFFFFF, crc32c(self.body))
-        crc = crc32c(struct.pack("<Q", self.place) + head)
+        crc = crc32c(struct.pack("<Q", self.offset) + head)
         return struct.pack("<I", crc) + head + self.body + bytes(-len(self.body) % 8)
 
 
 def records(path):
     """The records of a file, all of which must be good."""
     data, number = path.read_bytes(), Head.of(path).number
-    found, place = [], FILE_HEAD
-    while place < len(data):
-        code, length = struct.unpack_from("<IQ", data, place + 4)
-        body = data[place + RECORD_HEAD :][:length]
-        record = Record(KINDS[code], place, body)
-        assert data[place : record.end] == record.bytes(number), f"{path.name}: the record at byte {place} is not good"
+    found, offset = [], FILE_HEAD
+    while offset < len(data):
+        code, length = struct.unpack_from("<IQ", data, offset + 4)
+        body = data[offset + RECORD_HEAD :][:length]
+        record = Record(KINDS[code], offset, body)
+        assert data[offset : record.end] == record.bytes(number), (
+            f"{path.name}: the record at byte {offset} is not good"
+        )
         found.append(record)
-        place = record.end
+        offset = record.end
     return found
 
 
 def put(path, record):
     """Writes another record over one that is there, as long as that one, with checksums that fit."""
-    flip(path, record.place, record.bytes(Head.of(path).number))
+    flip(path, record.offset, record.bytes(Head.of(path).number))
 
 
-def flip(path, place, by=None):
+def flip(path, offset, by=None):
     """Changes bytes of a file: to these, or the one there to another."""
     with path.open("r+b") as file:
         if by is None:
-            file.seek(place)
+            file.seek(offset)
             by = bytes([file.read(1)[0] ^ 0x10])
-        file.seek(place)
+        file.seek(offset)
         file.write(by)
 
 

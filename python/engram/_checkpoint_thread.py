@@ -1,4 +1,4 @@
-"""Checkpoints now and then."""
+"""Periodic checkpoints of a store."""
 
 import atexit
 import logging
@@ -14,15 +14,15 @@ if TYPE_CHECKING:
 
 _LOG = logging.getLogger("engram")
 
-_LOOK = 1.0
-"""Seconds between two looks at how much the log has grown."""
+_POLL_INTERVAL = 1.0
+"""Seconds between two checks of the log's size."""
 
-_EMPTY = 256
-"""Bytes of a log in which nothing has changed, at most."""
+_MAX_EMPTY_LOG_BYTES = 256
+"""Maximum size of a log that contains no changes."""
 
 
 class CheckpointThread:
-    """Has a store write checkpoints, in a thread that ends with the store."""
+    """Writes a store's checkpoints from a thread that ends with the store."""
 
     def __init__(self, store: "Store", interval: float | None, log_bytes: int | None, *, journaled: bool) -> None:
         self._store = weakref.ref(store)
@@ -32,11 +32,11 @@ class CheckpointThread:
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="engram-checkpoints", daemon=True)
         self._thread.start()
-        # Native code must not come back to an interpreter that is gone.
+        # Native code must not return to an interpreter that has been finalized.
         atexit.register(self.stop)
 
     def stop(self) -> None:
-        """Ends it; a checkpoint under way is waited for."""
+        """Ends the thread, waiting for a checkpoint in progress."""
         atexit.unregister(self.stop)
         self._stop.set()
         if self._thread is not threading.current_thread():
@@ -44,8 +44,8 @@ class CheckpointThread:
 
     def _run(self) -> None:
         last = time.monotonic()
-        look = _LOOK if self._interval is None else min(_LOOK, self._interval)
-        while not self._stop.wait(look):
+        poll_interval = _POLL_INTERVAL if self._interval is None else min(_POLL_INTERVAL, self._interval)
+        while not self._stop.wait(poll_interval):
             store = self._store()
             if store is None:
                 return
@@ -56,12 +56,12 @@ class CheckpointThread:
             except ClosedError:
                 return
             except EngramError as error:
-                _LOG.warning("a checkpoint was not written, and will be tried again: %s", error)
-            del store  # nobody else may have it any more
+                _LOG.warning("checkpoint failed, will retry: %s", error)
+            del store  # while this thread waits, it must not keep the store alive
 
-    def _is_due(self, store: "Store", passed: float) -> bool:
-        grown = store._native.log_bytes() or 0  # noqa: SLF001, both halves of one door
+    def _is_due(self, store: "Store", elapsed: float) -> bool:
+        grown = store._native.log_bytes() or 0  # noqa: SLF001, the store's native half
         if self._log_bytes is not None and grown > self._log_bytes:
             return True
-        changed = not self._journaled or grown > _EMPTY
-        return changed and self._interval is not None and passed >= self._interval
+        changed = not self._journaled or grown > _MAX_EMPTY_LOG_BYTES
+        return changed and self._interval is not None and elapsed >= self._interval

@@ -1,52 +1,53 @@
-"""Checks of arguments: each returns the value that it allows, in its plain Python type."""
+"""Argument checks: each raises an error that names the argument, the value given and what is allowed."""
 
 import math
 import operator
-from typing import SupportsFloat
+import os
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any, SupportsFloat, TypeVar
 
 import numpy as np
 
 from engram.errors import InvalidArgumentError
 
-# What the native engine counts with.
+T = TypeVar("T")
+
+# Largest values of the native engine's integers.
 MAX_I32 = 2**31 - 1
 MAX_I64 = 2**63 - 1
 MAX_U64 = 2**64 - 1
 
-# Items of one batch: more are likelier a slip than meant, and would not fit into memory.
+# Maximum number of items in a batch. A larger number is more likely a mistake, and would not fit into memory.
 MAX_BATCH = 2**24
 
 
 def integer(what: str, value: object, *, low: int = 1, high: int = MAX_I64) -> int:
-    """An integer from `low` to `high`; NumPy's integers are integers, `True` is not."""
+    """Returns an integer from `low` to `high` as `int`. NumPy integers are allowed, bools are not."""
     try:
         if isinstance(value, bool):
-            raise TypeError  # noqa: TRY301, what `operator.index` says of anything else
-        found = operator.index(value)  # type: ignore[arg-type]  # what it is for
+            raise TypeError  # noqa: TRY301, as `operator.index` raises for other types
+        number = operator.index(value)  # type: ignore[arg-type]  # it raises TypeError for other types
     except TypeError:
         raise InvalidArgumentError(f"{what} must be an integer; got {_describe(value)}") from None
-    if found < low:
-        raise InvalidArgumentError(f"{what} must be at least {low}; got {found}")
-    if found > high:
-        raise InvalidArgumentError(f"{what} must be at most {high}; got {found}")
-    return found
+    if number < low:
+        raise InvalidArgumentError(f"{what} must be at least {low}; got {number}")
+    if number > high:
+        raise InvalidArgumentError(f"{what} must be at most {high}; got {number}")
+    return number
 
 
 def number(what: str, value: object) -> float:
-    """A number that is not NaN; NumPy's scalars are numbers, `True` and text are not."""
-    if isinstance(value, bool | str | bytes) or not isinstance(value, SupportsFloat):
+    """Returns a number that is not NaN as `float`. NumPy scalars are allowed, bools and strings are not."""
+    found = _as_float(value)
+    if found is None:
         raise InvalidArgumentError(f"{what} must be a number; got {_describe(value)}")
-    try:
-        found = float(value)
-    except (TypeError, ValueError, OverflowError):
-        raise InvalidArgumentError(f"{what} must be a number; got {_describe(value)}") from None
     if math.isnan(found):
         raise InvalidArgumentError(f"{what} must be a number; got nan")
     return found
 
 
 def finite(what: str, value: object) -> float:
-    """A number that is neither NaN nor infinite."""
+    """Returns a number that is neither NaN nor infinite as `float`."""
     found = number(what, value)
     if math.isinf(found):
         raise InvalidArgumentError(f"{what} must be finite; got {found}")
@@ -54,7 +55,7 @@ def finite(what: str, value: object) -> float:
 
 
 def positive(what: str, value: object) -> float:
-    """A finite number above zero."""
+    """Returns a finite number above 0 as `float`."""
     found = finite(what, value)
     if found <= 0:
         raise InvalidArgumentError(f"{what} must be greater than 0; got {found:g}")
@@ -62,7 +63,7 @@ def positive(what: str, value: object) -> float:
 
 
 def fraction(what: str, value: object) -> float:
-    """A number from 0 to 1."""
+    """Returns a number from 0 to 1 as `float`."""
     found = number(what, value)
     if not 0 <= found <= 1:
         raise InvalidArgumentError(f"{what} must be from 0 to 1; got {found:g}")
@@ -70,45 +71,104 @@ def fraction(what: str, value: object) -> float:
 
 
 def boolean(what: str, value: object) -> None:
-    """True or False; NumPy's count, other things that are true or false do not."""
+    """Checks for a Python or NumPy bool."""
     if not isinstance(value, bool | np.bool_):
         raise InvalidArgumentError(f"{what} must be True or False; got {_describe(value)}")
 
 
 def seconds(what: str, value: object) -> float | None:
-    """Seconds to wait; None for ever."""
+    """Returns a wait time in seconds; None waits forever."""
     if value is None:
         return None
-    found = number(what, value)
-    if found < 0:
-        raise InvalidArgumentError(f"{what} must be at least 0, or None to wait for ever; got {found:g}")
+    found = _as_float(value)
+    if found is None or not found >= 0:
+        got = _describe(value) if found is None else f"{found:g}"
+        raise InvalidArgumentError(
+            f"{what} must be a number of seconds, at least 0, or None to wait forever; got {got}"
+        )
     return found
 
 
 def instance_of(what: str, value: object, union: object, hint: str) -> None:
-    """An instance of one of `union`'s classes; the class itself is the likeliest slip."""
+    """Checks for an instance of one of `union`'s classes; the class itself is the likeliest mistake."""
     if isinstance(value, union):  # type: ignore[arg-type]  # a union of classes is allowed
         return
-    found = f"the class {value.__name__} itself; call it" if isinstance(value, type) else _describe(value)
-    raise InvalidArgumentError(f"{what} must be {hint}; got {found}")
+    got = f"the class {value.__name__} itself; call it" if isinstance(value, type) else _describe(value)
+    raise InvalidArgumentError(f"{what} must be {hint}; got {got}")
 
 
 def text(what: str, value: object) -> None:
-    """Text, which bytes are not."""
+    """Checks for a str."""
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"{what} must be text; got {_describe(value)}")
+        raise InvalidArgumentError(f"{what} must be a str; got {_describe(value)}")
+
+
+def choice(what: str, value: object, allowed: tuple[object, ...]) -> None:
+    """Checks for one of a few values."""
+    if not any(value is each or (isinstance(value, str) and value == each) for each in allowed):
+        *others, last = (f'"{each}"' if isinstance(each, str) else str(each) for each in allowed)
+        raise InvalidArgumentError(f"{what} must be {', '.join(others)} or {last}; got {_describe(value)}")
 
 
 def secret(what: str, value: object) -> None:
-    """Text that no message repeats."""
+    """Checks for a str without repeating the value in the error."""
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"{what} must be text; got something of type {type(value).__name__}")
+        raise InvalidArgumentError(f"{what} must be a str; got a value of type {type(value).__name__}")
 
 
 def table_name(what: str, value: object) -> None:
-    """The name of a table."""
+    """Checks for a str that names a table."""
     if not isinstance(value, str):
-        raise InvalidArgumentError(f"{what} must be the name of a table; got {_describe(value)}")
+        raise InvalidArgumentError(f"{what} must be a str, the name of a table; got {_describe(value)}")
+
+
+def path(what: str, value: object) -> str:
+    """Returns a path as `str`."""
+    if not isinstance(value, str | os.PathLike):
+        raise InvalidArgumentError(f"{what} must be a path, as a str or os.PathLike; got {_describe(value)}")
+    return os.fsdecode(value)
+
+
+def function(what: str, value: Callable[..., Any] | None) -> None:
+    """Checks for something callable, or None."""
+    if value is not None and not callable(value):
+        raise InvalidArgumentError(f"{what} must be a function or None; got {_describe(value)}")
+
+
+def elements(what: str, value: Iterable[T], hint: str) -> list[T]:
+    """Returns the elements of an iterable that is not a str."""
+    if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
+        raise InvalidArgumentError(f"{what} must be {hint}; got {_describe(value)}")
+    return list(value)
+
+
+def names(what: str, value: Iterable[str]) -> set[str]:
+    """Returns the elements of an iterable of table names."""
+    found = elements(what, value, "a sequence of table names")
+    for each in found:
+        table_name(f"each of {what}", each)
+    return set(found)
+
+
+def renamed(what: str, value: Mapping[str, str] | None) -> dict[str, str]:
+    """Returns a mapping of old table names to new ones; None is an empty one."""
+    if value is None:
+        return {}
+    if not isinstance(value, Mapping):
+        raise InvalidArgumentError(f"{what} must map old table names to new ones; got {_describe(value)}")
+    for old, new in value.items():
+        table_name(f"each key of {what}", old)
+        table_name(f"each value of {what}", new)
+    return dict(value)
+
+
+def _as_float(value: object) -> float | None:
+    if isinstance(value, bool | str | bytes) or not isinstance(value, SupportsFloat):
+        return None
+    try:
+        return float(value)
+    except (TypeError, ValueError, OverflowError):
+        return None
 
 
 def _describe(value: object) -> str:

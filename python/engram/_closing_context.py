@@ -1,4 +1,4 @@
-"""Blocks that close what they were opened with."""
+"""The context manager that writers and adders share."""
 
 import abc
 from contextlib import suppress
@@ -11,11 +11,11 @@ __all__ = ["ClosingContext"]
 
 
 class ClosingContext(abc.ABC):
-    """Writes until its block is left."""
+    """A writer that its `with` block closes."""
 
     @abc.abstractmethod
     def close(self, timeout: float | None = None) -> None:
-        """Flushes, for at most `timeout` seconds, and takes no more."""
+        """Flushes, waiting at most `timeout` seconds (`None`: without limit), and accepts no more steps."""
 
     def __enter__(self) -> Self:
         return self
@@ -24,10 +24,10 @@ class ClosingContext(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            # In a forked child, finishing is the parent's business.
+            # In a forked child, the parent closes the writer.
             with suppress(ForkedError):
                 self.close()
             return
-        # Something failed: what can go at once goes, but nobody waits, and nothing hides the error.
+        # The block failed: send what can be sent without waiting, and keep the block's error.
         with suppress(EngramError):
             self.close(timeout=0)

@@ -1,4 +1,4 @@
-"""Batches: what sampling returns."""
+"""Batches, as sampling returns them."""
 
 from collections.abc import Callable
 from typing import Any, Literal, NamedTuple
@@ -6,72 +6,71 @@ from typing import Any, Literal, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engram import _engram
+from engram import _checks, _engram
 
 __all__ = ["Batch", "BatchInfo", "Sample"]
 
 
 class BatchInfo:
-    """What is known about the items of a batch; each array is made when first asked for.
+    """Keys, probabilities and other metadata of a batch's items; each array is created on first access.
 
     Attributes:
-        key: u64 `[B]`, the items' keys, to update their priorities with.
-        probability: f64 `[B]`, with which each was drawn; 1 for the deterministic selectors.
-        priority: f64 `[B]`, when drawn.
-        times_sampled: i32 `[B]`, this time included.
-        table_size: i64 `[B]`, items in the table when each was drawn.
+        key: u64 `[B]`: keys of the items, as `update_priorities` and `delete` take them.
+        probability: f64 `[B]`: probability with which each item was drawn; 1 for deterministic selectors.
+        priority: f64 `[B]`: priority of each item when it was drawn.
+        times_sampled: i32 `[B]`: number of times each item has been sampled, including this time.
+        table_size: i64 `[B]`: number of items in the table when each item was drawn.
     """
 
-    __slots__ = ("_made", "_native")
+    __slots__ = ("_arrays", "_native")
 
     def __init__(self, native: _engram.Batch) -> None:
         self._native = native
-        self._made: dict[str, npt.NDArray[Any]] = {}
+        self._arrays: dict[str, npt.NDArray[Any]] = {}
 
-    def _get(self, name: str, make: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
-        array = self._made.get(name)
+    def _cached(self, name: str, create: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+        array = self._arrays.get(name)
         if array is None:
-            array = self._made[name] = make()
+            array = self._arrays[name] = create()
         return array
 
     @property
     def key(self) -> npt.NDArray[np.uint64]:
-        """u64 `[B]`: the items' keys."""
-        return self._get("key", self._native.key)
+        """u64 `[B]`: keys of the items."""
+        return self._cached("key", self._native.key)
 
     @property
     def probability(self) -> npt.NDArray[np.float64]:
-        """f64 `[B]`: with which each was drawn."""
-        return self._get("probability", self._native.probability)
+        """f64 `[B]`: probability with which each item was drawn."""
+        return self._cached("probability", self._native.probability)
 
     @property
     def priority(self) -> npt.NDArray[np.float64]:
-        """f64 `[B]`: when drawn."""
-        return self._get("priority", self._native.priority)
+        """f64 `[B]`: priority of each item when it was drawn."""
+        return self._cached("priority", self._native.priority)
 
     @property
     def times_sampled(self) -> npt.NDArray[np.int32]:
-        """i32 `[B]`: this time included."""
-        return self._get("times_sampled", self._native.times_sampled)
+        """i32 `[B]`: number of times each item has been sampled, including this time."""
+        return self._cached("times_sampled", self._native.times_sampled)
 
     @property
     def table_size(self) -> npt.NDArray[np.int64]:
-        """i64 `[B]`: items in the table at each draw."""
-        return self._get("table_size", self._native.table_size)
+        """i64 `[B]`: number of items in the table when each item was drawn."""
+        return self._cached("table_size", self._native.table_size)
 
 
 class Batch:
-    """Items side by side.
+    """Sampled items, stacked along a leading batch axis.
 
     Attributes:
-        data: The nest that was written, its leaves NumPy arrays `[B, T, ...]` (`[B, ...]` for
-            squeezed columns). They own their memory: nothing changes them later.
-        info: Keys, probabilities, priorities and the like, one per item.
-        row_splits: None, unless items differ in length: then the nest of `data` with i64 `[B + 1]`
-            leaves, and row `i` of a ragged column `x` is `x[splits[i]:splits[i + 1]]`. A column
-            that is even all the same has None there.
-        lengths: None, unless `pad` was asked for and items differ in length: then likewise, with
-            i64 `[B]` leaves.
+        data: Nest of the items' data. Its leaves are NumPy arrays `[B, T, ...]`, or `[B, ...]` for columns without a
+            time axis. The arrays own their memory; nothing changes them later.
+        info: Keys, probabilities, priorities and other metadata, one per item.
+        row_splits: None if all items have the same length. Otherwise the nest of `data` with i64 `[B + 1]` leaves: row
+            `i` of a ragged column `x` is `x[splits[i]:splits[i + 1]]`. A column that is not ragged has None.
+        lengths: None unless `pad` was set and items differ in length. Otherwise the nest of `data` with i64 `[B]`
+            leaves: the lengths before padding. A column that is not padded has None.
     """
 
     __slots__ = ("_native", "data", "info", "lengths", "row_splits")
@@ -88,15 +87,15 @@ class Batch:
 
     @property
     def squeezed(self) -> Any:  # noqa: ANN401, a nest like `data`
-        """The nest of `data` with a bool for each column: True where it has no time axis."""
+        """The nest of `data` with one bool per column: True if the column has no time axis."""
         structure = _engram.flatten(self.data)[2]
         return _engram.unflatten(structure, self._native.squeezed)
 
     @property
     def mask(self) -> Any:  # noqa: ANN401, a nest like `data`
-        """The nest of `data` with bool `[B, T]` leaves: True where a padded column holds a step.
+        """The nest of `data` with bool `[B, T]` leaves: True for steps, False for padding.
 
-        None where nothing was padded.
+        None if nothing was padded.
         """
         if self.lengths is None:
             return None
@@ -111,19 +110,24 @@ class Batch:
     def importance_weights(
         self, beta: float = 1.0, *, normalize: Literal["batch", "table"] | None = "batch"
     ) -> npt.NDArray[np.float32]:
-        """Corrections for drawing some items more often than others.
+        """Computes importance-sampling weights, which correct for drawing some items more often than others.
 
-        `(1 / (N * p)) ** beta` with `p` an item's probability and `N` the number of items that could
-        have been drawn, those of priority 0 not counted (Schaul et al. 2016, section 3.4).
+        The weight of an item is `(1 / (N * p)) ** beta`. Here `p` is the probability of the item, and `N` is the number
+        of items that could have been drawn, not counting those of priority 0 (Schaul et al. 2016, section 3.4).
 
         Args:
-            beta: How much of the bias to correct: 0 none, 1 all.
-            normalize: What to divide by, so that weights only ever scale down: the largest weight in
-                this `"batch"`, the largest that any item of the `"table"` could have, or nothing.
+            beta: How much of the bias to correct, from 0 (nothing) to 1 (all of it).
+            normalize: Divisor that keeps weights at most 1: `"batch"` divides by the largest weight in this batch,
+                `"table"` by the largest that any item of the table could have, None by nothing.
 
         Returns:
-            f32 `[B]`.
+            f32 `[B]`: the weights.
+
+        Raises:
+            InvalidArgumentError: `beta` is not finite, or `normalize` is none of these values.
         """
+        beta = _checks.finite("`beta`", beta)
+        _checks.choice("`normalize`", normalize, ("batch", "table", None))
         return self._native.importance_weights(beta, normalize)
 
     def __repr__(self) -> str:
@@ -131,11 +135,11 @@ class Batch:
 
 
 class Sample(NamedTuple):
-    """A single item: what iterating without a batch size yields.
+    """A single item, as a `Dataset` without a batch size yields it.
 
     Attributes:
-        info: As in a batch, with arrays `[1]`.
-        data: The nest that was written, its leaves `[T, ...]` (`[...]` for squeezed columns).
+        info: Metadata of the item; its arrays have the shape `[1]`.
+        data: Nest of the item's data, with leaves `[T, ...]`, or `[...]` for columns without a time axis.
     """
 
     info: BatchInfo

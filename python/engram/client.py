@@ -1,4 +1,4 @@
-"""The client: the tables of a server, used as if they were here."""
+"""The client: reads and writes the tables of a server in another process."""
 
 import weakref
 from os import PathLike
@@ -14,13 +14,15 @@ __all__ = ["Client"]
 
 
 class Client(TableStore):
-    """The tables of a `Server`, in whatever process or machine that is.
+    """The tables of a `Server`, in another process or on another machine.
 
-    It has every method of `Store`, with the same promises. What differs is what a network adds: a server
-    may go away. Calls then wait up to `reconnect_timeout` seconds for it to come back; writers go on where they
-    were, nothing is doubled, and an error names what was not acknowledged. Unlike a store, a client may be
-    used in a forked child, and pickled: a copy connects anew, with the same token, which the pickle holds in clear
-    text, and reads the same PEM files, of which it holds the absolute paths.
+    A client has the methods of `Store`, with the same guarantees. If the server becomes unreachable, calls wait up to
+    `reconnect_timeout` seconds for it. Writers resume after a reconnect: no item is inserted twice, and an error names
+    the items that were not acknowledged.
+
+    Unlike a store, a client can be used in a forked child process, and pickled. The copy opens its own connection with
+    the same token and the same PEM files. The pickle contains the token in clear text, and the absolute paths of the
+    files.
     """
 
     def __init__(
@@ -34,34 +36,37 @@ class Client(TableStore):
         server_name: str | None = None,
         reconnect_timeout: float = 5.0,
     ) -> None:
-        """Makes a client; it connects when it is first used.
+        """Creates a client; it connects on first use.
 
         Args:
             address: `host:port` of the server.
-            token: What the server asks for.
-            ca: PEM file with who signed the server's certificate; turns TLS on.
-            certificate: PEM file with our own certificate, where the server asks for one; together with `key`.
-            key: PEM file with its private key.
-            server_name: Name in the server's certificate; None: the host of `address`.
-            reconnect_timeout: Seconds that a server may be gone before calls fail.
+            token: Token that the server requires. Default: none.
+            ca: PEM file with the certificate authority that signed the server's certificate. Enables TLS.
+            certificate: PEM file with the client's certificate, if the server requires one. Needs `key`.
+            key: PEM file with the private key of `certificate`.
+            server_name: Name in the server's certificate. Default: the host of `address`.
+            reconnect_timeout: Seconds to wait for an unreachable server before calls fail.
 
         Raises:
-            InvalidArgumentError: The address is not `host:port`, or a file is unreadable.
+            InvalidArgumentError: `address` is not `host:port`, a file cannot be read, or arguments contradict each
+                other.
         """
         _checks.text("`address`", address)
         if "://" in address:
             scheme = address.partition("://")[0]
-            raise InvalidArgumentError(f"address is `{address}`: `{scheme}://` is too much; give `host:port`")
+            raise InvalidArgumentError(f"address is `{address}`: it has the scheme `{scheme}://`; give `host:port`")
         if token is not None:
             _checks.secret("`token`", token)
         if (certificate is None) != (key is None):
-            raise InvalidArgumentError("`certificate` and `key` go together; one of them is missing")
+            raise InvalidArgumentError("`certificate` and `key` must be given together; got only one of them")
         if ca is None and (certificate is not None or server_name is not None):
-            raise InvalidArgumentError("`certificate` and `server_name` need TLS: give a `ca`, too")
+            raise InvalidArgumentError("`certificate` and `server_name` need TLS; pass `ca` too")
+        if server_name is not None:
+            _checks.text("`server_name`", server_name)
         self.address = address
         self._token = token
-        self._ca = _absolute(ca)
-        self._identity = (_absolute(certificate), _absolute(key))
+        self._ca = _absolute("`ca`", ca)
+        self._identity = (_absolute("`certificate`", certificate), _absolute("`key`", key))
         self._server_name = server_name
         self._timeout = _checks.positive("`reconnect_timeout`", reconnect_timeout)
         self._connect()
@@ -71,7 +76,7 @@ class Client(TableStore):
         identity = None if certificate is None or key is None else (read_pem(certificate), read_pem(key))
         tls = None if self._ca is None else (read_pem(self._ca), identity, self._server_name)
         self._native = _engram.Store.connect(self.address, self._token, tls, self._timeout)
-        # A program that ends says first which samples it has used: others would get them again.
+        # An ending program reports which samples it has consumed, or others would receive them again.
         weakref.finalize(self, self._native.flush_acknowledgements)
 
     def __getstate__(self) -> dict[str, Any]:
@@ -85,5 +90,5 @@ class Client(TableStore):
         return f"Client({self.address})"
 
 
-def _absolute(file: str | PathLike[str] | None) -> str | None:
-    return None if file is None else str(Path(file).absolute())
+def _absolute(what: str, file: str | PathLike[str] | None) -> str | None:
+    return None if file is None else str(Path(_checks.path(what, file)).absolute())

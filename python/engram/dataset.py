@@ -1,4 +1,4 @@
-"""Datasets: a `for` loop over what a table yields, fetched ahead."""
+"""Datasets: iterate over a table's items in batches that are fetched ahead."""
 
 import math
 import threading
@@ -16,23 +16,27 @@ from engram.store import TableStore
 
 __all__ = ["Dataset"]
 
-LOOK = 0.5  # seconds that what is there, or on its way, may take to come
+GRACE_PERIOD = 0.5
+"""Seconds that a shorter timeout is extended by at most, for items that are available or in flight."""
+
+_ROUNDING = 1e-3
+"""Seconds by which the partial waits of a timeout may fall short of it in total."""
 
 T = TypeVar("T", Batch, Sample)
 R = TypeVar("R")
 
 
-class _Reader:
-    """What an iterator and a `Dataset.close` in another thread know of each other."""
+class _StreamReader:
+    """State that an iterator shares with `Dataset.close` in another thread."""
 
     def __init__(self, stream: _engram.Stream) -> None:
         self._stream = stream
-        self._lock = threading.RLock()  # never held while anything waits
+        self._lock = threading.RLock()  # never held during a wait
         self._delivered = 0
         self._closed = False
 
     def deliver(self, items: int) -> bool:
-        """Counts the newest batch as delivered; not once the reader is closed: then it goes back."""
+        """Counts the newest batch as delivered. False after `close`: then the batch returns to the table."""
         with self._lock:
             if not self._closed:
                 self._delivered += items
@@ -45,12 +49,11 @@ class _Reader:
 
 
 class Dataset(Generic[T]):
-    """Batches from one table, prepared by a native thread while the last one is used.
+    """Batches from one table, which a native thread fetches ahead.
 
-    Each iterator has its own thread. What it fetches is on lease: it counts as sampled at once, and
-    asking for the next batch says that the previous one was used. An iterator that ends, by `break`,
-    `close` or an error, gives back what it did not deliver: counters are undone, and items of a
-    queue regain their place.
+    Each iterator has its own thread. Fetched items are leased: they count as sampled at once, and requesting the next
+    batch acknowledges the previous one. An iterator that ends, by `break`, `close` or an error, returns the items that
+    it did not deliver: the table's counters are reverted, and items of a queue regain their place.
 
         for batch in Dataset(store, "replay", batch_size=256):
             learn(batch)
@@ -99,98 +102,103 @@ class Dataset(Generic[T]):
         timeout: float | None = None,
         pad: bool = False,
     ) -> None:
-        """Describes the batches; nothing is fetched before iteration begins.
+        """Configures the batches. Fetching starts with iteration.
 
         Args:
-            store: Where the table is.
-            table: Its name.
-            batch_size: Items per batch, exactly; None iterates over single items (`Sample`).
-            at_least: A batch of so many items, up to `batch_size`, will do where more would have to be waited for;
-                None: batches are full.
-            prefetch: Batches (or single items) kept ready.
-            max_batches: Ends after so many; None: never.
-            max_items: Ends after so many items, with a smaller batch where it does not come out even; None: never.
-            timeout: Ends when the reader waited that many seconds in vain for a batch; None: never. What the table
-                could give at once, or has given already, is waited for up to 0.5 s all the same: with 0, an iterator
-                yields what can be had without waiting for an insert.
-            pad: Fill shorter items up with zeros instead of returning ragged columns.
+            store: Store or client that has the table.
+            table: Name of the table.
+            batch_size: Number of items per batch. Default: iterate over single items (`Sample`).
+            at_least: Minimum number of items per batch. If at least this many are available, yield them instead of
+                waiting for `batch_size`. Default: `batch_size`.
+            prefetch: Number of batches (or single items) to fetch ahead.
+            max_batches: Number of batches after which the iteration ends. `None` means unlimited.
+            max_items: Number of items after which the iteration ends, if necessary with a smaller batch. `None` means
+                unlimited.
+            timeout: Seconds to wait for a batch before the iteration ends. `None` waits forever. Items that are
+                available or in flight are waited for up to 0.5 s even so: with 0, the iteration yields what is
+                available without waiting for an insert.
+            pad: Pad shorter items with zeros instead of yielding ragged columns.
 
         Raises:
-            InvalidArgumentError: `batch_size`, `prefetch`, `max_batches` or `max_items` is below 1, `at_least` is not
-                1 to `batch_size`, or `timeout` is below 0.
+            InvalidArgumentError: An argument is invalid. For example, `at_least` is not from 1 to `batch_size`.
         """
         _checks.instance_of("`store`", store, TableStore, "an engram.Store or an engram.Client")
+        _checks.table_name("`table`", table)
+        _checks.boolean("`pad`", pad)
         self._store = store
         self._table = table
-        self._batch_size = batch_size if batch_size is None else _size(batch_size)
+        self._batch_size = batch_size if batch_size is None else _checked_size(batch_size)
         self._prefetch = _checks.integer("`prefetch`", prefetch)
-        most = 1 if self._batch_size is None else self._batch_size
-        self._at_least = at_least if at_least is None else _checks.integer("`at_least`", at_least, high=most)
+        max_size = 1 if self._batch_size is None else self._batch_size
+        self._at_least = at_least if at_least is None else _checks.integer("`at_least`", at_least, high=max_size)
         self._max_batches = max_batches if max_batches is None else _checks.integer("`max_batches`", max_batches)
         self._max_items = max_items if max_items is None else _checks.integer("`max_items`", max_items)
         self._timeout = _checks.seconds("`timeout`", timeout)
         self._pad = pad
-        self._open: list[_Reader] = []
+        self._open_readers: list[_StreamReader] = []
         self._times_closed = 0
 
     def __iter__(self) -> Iterator[T]:
-        return cast("Iterator[T]", self._read(self._made))  # nothing is None without a glance
+        return cast("Iterator[T]", self._read(self._element))  # without `poll_interval` it never yields None
 
-    def _made(self, native: _engram.Batch) -> Batch | Sample:
+    def _element(self, native: _engram.Batch) -> Batch | Sample:
         return Sample(BatchInfo(native), native.data) if self._batch_size is None else Batch(native)
 
     def _read(
-        self, make: Callable[[_engram.Batch], R], glance: float | None = None, tracker: ConsumptionTracker | None = None
+        self,
+        convert: Callable[[_engram.Batch], R],
+        poll_interval: float | None = None,
+        tracker: ConsumptionTracker | None = None,
     ) -> Generator[R | None]:
-        """What `make` makes of each batch; a batch that it refuses was not delivered, and goes back.
+        """Yields each batch as `convert` returns it. A batch for which `convert` raises returns to the table.
 
-        With `glance`, None comes wherever so many seconds brought nothing, so that who asks may stop to. With `tracker`,
-        an item is on lease until that counts it as used, and only then; otherwise a batch is delivered as a whole.
+        With `poll_interval`, yields None whenever this many seconds pass without a batch, so that the caller can stop.
+        With `tracker`, an item stays leased until the tracker counts it as consumed; otherwise a batch is delivered as
+        a whole.
         """
         times_closed = self._times_closed
-        patience = _patience(self._timeout, glance)
-        drawn = self._drawn()
-        stream = self._store._native.stream(  # noqa: SLF001, the store's other half
+        drawn = self._num_drawn()
+        stream = self._store._native.stream(  # noqa: SLF001, the store's native half
             self._table,
             self._batch_size,
             self._at_least,
             self._prefetch,
             self._max_batches,
             self._max_items,
-            patience,
+            _partial_wait(self._timeout, poll_interval),
             self._pad,
         )
-        reader = _Reader(stream)
-        self._open.append(reader)
+        reader = _StreamReader(stream)
+        self._open_readers.append(reader)
         batches = items = 0
-        before = 0 if tracker is None else tracker.fetched
+        fetched_before = 0 if tracker is None else tracker.fetched
         try:
-            asked = time.monotonic()
-            # Another thread may close while a stream is being opened, and not see it yet.
+            requested = time.monotonic()
+            # `close` in another thread misses a stream that is just being opened.
             while times_closed == self._times_closed:
-                native = stream.next(items if tracker is None else tracker.on_request() - before)
+                native = stream.next(items if tracker is None else tracker.on_request() - fetched_before)
                 if native is None:
-                    waited = time.monotonic() - asked
+                    waited = time.monotonic() - requested
                     late = self._timeout is not None and waited >= self._timeout - _ROUNDING
                     is_over = batches == self._max_batches or items == self._max_items
-                    if late and waited < LOOK and not is_over and self._is_to_come(drawn, items):
+                    if late and waited < GRACE_PERIOD and not is_over and self._is_expected(drawn, items):
                         time.sleep(0.001)
                         continue
-                    if glance is None or late or is_over:
+                    if poll_interval is None or late or is_over:
                         break
                     yield None
                     continue
-                made = make(native)
+                element = convert(native)
                 number = len(native)
                 if not reader.deliver(number):
                     return
-                # Ctrl-C may strike after any call: until here the batch is on its way.
+                # Ctrl-C can strike after any call; until here it leaves the batch undelivered.
                 batches += 1
                 items += number
                 if tracker is not None:
                     tracker.fetched += number
-                yield made
-                asked = time.monotonic()
+                yield element
+                requested = time.monotonic()
             if tracker is not None:
                 tracker.finish()
         except EngramError:
@@ -198,34 +206,35 @@ class Dataset(Generic[T]):
                 tracker.finish()
             raise
         finally:
-            with suppress(ForkedError):  # what it has fetched is the parent's
-                stream.close(items if tracker is None else max(0, tracker.consumed - before))
-            self._open.remove(reader)
+            with suppress(ForkedError):  # in a forked child, the items belong to the parent
+                stream.close(items if tracker is None else max(0, tracker.consumed - fetched_before))
+            self._open_readers.remove(reader)
 
-    def _drawn(self) -> int | None:
-        """Items drawn from the table so far, by anybody; None where it does not matter."""
-        if self._timeout is None or self._timeout >= LOOK:
+    def _num_drawn(self) -> int | None:
+        """Number of samples drawn from the table so far, by all readers; None if `_is_expected` is not used."""
+        if self._timeout is None or self._timeout >= GRACE_PERIOD:
             return None
         info = self._store.info().get(self._table)
         return None if info is None else info.samples
 
-    def _is_to_come(self, drawn: int | None, items: int) -> bool:
-        """Whether another batch is on its way: of the items drawn after the first `drawn`, `items` have come.
+    def _is_expected(self, drawn: int | None, items: int) -> bool:
+        """Whether another batch is available or in flight.
 
-        Where others read the table, too, it may be theirs. Who waits briefly is late only for what is not there.
+        Compares the samples drawn since `drawn` with the `items` received. Samples of other readers count as well; if
+        there are any, the iteration ends after the grace period.
         """
         if drawn is None:
             return False
         info = self._store.info().get(self._table)
-        least = self._at_least or self._batch_size or 1
-        least = least if self._max_items is None else min(least, self._max_items - items)
-        # As long as this reader's thread does not wait for the table, it has something, or will see that there is.
-        return info is not None and (info.waiting_samples == 0 or info.samples - drawn - items >= least)
+        required = self._at_least or self._batch_size or 1
+        required = required if self._max_items is None else min(required, self._max_items - items)
+        # While this reader's thread does not wait for the table, it has items or is about to draw them.
+        return info is not None and (info.waiting_samples == 0 or info.samples - drawn - items >= required)
 
     def close(self) -> None:
-        """Ends all iterators; what they had not delivered goes back."""
+        """Ends all iterators. The items that they did not deliver return to the table."""
         self._times_closed += 1
-        for reader in list(self._open):  # iterators that end take themselves out
+        for reader in list(self._open_readers):  # a copy: iterators that end remove themselves
             reader.close()
 
     def __enter__(self) -> Self:
@@ -234,20 +243,18 @@ class Dataset(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(ForkedError):  # the parent closes what it opened
+        with suppress(ForkedError):  # in a forked child, the parent closes the iterators
             self.close()
 
 
-_ROUNDING = 1e-3
-"""Seconds that the parts of a timeout may lack together."""
+def _partial_wait(timeout: float | None, poll_interval: float | None) -> float | None:
+    """Seconds of one wait: `timeout` divided into equal waits of at most `poll_interval`."""
+    if timeout is None or poll_interval is None:
+        return timeout if poll_interval is None else poll_interval
+    if 0 < poll_interval < timeout < math.inf:
+        return timeout / math.ceil(timeout / poll_interval)
+    return min(poll_interval, timeout)
 
 
-def _patience(timeout: float | None, glance: float | None) -> float | None:
-    """How long to wait at a time: a part of the timeout that is no longer than the glance."""
-    if timeout is None or glance is None:
-        return timeout if glance is None else glance
-    return timeout / math.ceil(timeout / glance) if 0 < glance < timeout < math.inf else min(glance, timeout)
-
-
-def _size(batch_size: int) -> int:
+def _checked_size(batch_size: int) -> int:
     return _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)

@@ -1,8 +1,7 @@
-"""Every error that Engram raises on purpose.
+"""Errors that Engram raises on purpose.
 
-All of them are `EngramError`s. Each is also the builtin that fits it best, so code that knows
-nothing of Engram can still say `except TimeoutError`. The text says what was asked, what was found
-and what is allowed.
+Every class derives from `EngramError`, and from the builtin exception that fits it best, so that code can also catch
+`TimeoutError`, `ValueError` and so on. Each text states the argument or table, the value given and what is allowed.
 """
 
 __all__ = [
@@ -26,112 +25,109 @@ __all__ = [
 
 
 class EngramError(Exception):
-    """Base of every error that Engram raises on purpose."""
+    """Base class of all errors that Engram raises on purpose."""
 
 
 class InvalidArgumentError(EngramError, ValueError):
     """An argument has a type or a value that is not allowed.
 
-    Raised where the argument is given: tables, selectors and rate limiters check themselves when
-    they are made, so a rate limiter that could never let anybody sample is found here too.
+    Tables, selectors and rate limiters check their arguments when they are created. That includes a rate limiter under
+    which nothing could ever be sampled.
     """
 
 
 class UnknownTableError(EngramError, LookupError):
-    """A call names a table that the store does not have.
-
-    The text lists the tables that it has.
-    """
+    """The store has no table of this name. The text lists its tables."""
 
 
 class SignatureError(EngramError, ValueError):
-    """Data does not fit: its structure, dtype or shape is not what was seen or declared before.
+    """The structure, dtype or shape of data differs from a table's signature or from earlier steps.
 
-    Raised when an item contradicts its table's signature, and when a step contradicts the earlier
-    steps of its writer. Nothing of the offending step or item is kept.
+    Nothing of the rejected step or item is stored.
     """
 
 
 class PriorityError(EngramError, ValueError):
-    """A priority is NaN, or is negative or infinite where the table's selector is Prioritized.
+    """A priority is NaN, or it is negative or infinite and the table's selector is Prioritized.
 
-    One bad priority rejects the whole call: none of the others is applied.
+    One invalid priority rejects the whole call: none of the other priorities is applied.
     """
 
 
 class DeadlineExceededError(EngramError, TimeoutError):
-    """A call waited for its whole `timeout` and could not be served.
+    """A call did not complete within its `timeout`.
 
-    What it had already taken is given back; the text says how far it came and what it waited for.
+    Items that the call had already drawn return to the table. The text states the progress and what the call waited
+    for.
     """
 
 
 class UnsatisfiableError(EngramError, ValueError):
-    """A call asks for what no amount of waiting can bring.
+    """No amount of waiting could complete the call.
 
-    Raised at once, whatever the timeout: a sample of more items than a table that hands each out so
-    many times can ever hold, or an item larger than its table's `max_bytes`.
+    Raised at once, whatever the timeout. Examples: a sample of more items than a table with `max_times_sampled` can
+    ever provide, or an item larger than its table's `max_bytes`.
     """
 
 
 class OutOfMemoryError(EngramError, MemoryError):
-    """A batch, or a chunk of a writer, needs more memory than the system gives.
+    """A batch, or a chunk of a writer, needs more memory than the system provides.
 
-    What was drawn goes back where sampling uses items up, and counts as sampled elsewhere; nothing of
-    the step or item is kept.
+    Items drawn from a table with `max_times_sampled` return to it; in other tables they count as sampled. Nothing of
+    the step or item is stored.
     """
 
 
 class ItemError(EngramError, RuntimeError):
-    """An adder took a transition, but could not make an item that ends with it.
+    """An adder added a transition, but could not create an item that ends with it.
 
-    What went wrong is its `__cause__`. Other items were made; go on with the next transition.
+    Its `__cause__` is the reason. Other items were created; continue with the next transition.
     """
 
 
 class ClosedError(EngramError, RuntimeError):
-    """A store or writer is used after it was closed, or a call waits when its store or table goes.
+    """A store or writer is used after `close`, or the store or table was closed or dropped during a call.
 
-    The text says whether the store was closed or the table dropped.
+    The text states whether the store was closed or the table dropped.
     """
 
 
 class ExpiredStepError(EngramError, ValueError):
-    """An item refers to a step that its writer no longer keeps.
+    """An item refers to a step that is no longer in its writer's history.
 
     A writer keeps the last `history` steps of the current episode.
     """
 
 
 class ForkedError(EngramError, RuntimeError):
-    """A store or writer made before `fork` is used in the child process.
+    """A store or writer created before `fork` is used in the child process.
 
-    Its threads and locks stayed with the parent. Open a new one in the child.
+    Its threads and locks exist in the parent only. Create a new one in the child.
     """
 
 
 class BackpressureError(EngramError, RuntimeError):
-    """A writer reached its bound of unacknowledged items and was told not to wait."""
+    """A writer has `max_in_flight_items` unacknowledged items, and its `timeout` has passed."""
 
 
 class UnavailableError(EngramError, ConnectionError):
-    """A server cannot be reached, or has been gone for longer than `reconnect_timeout`.
+    """A server cannot be reached, or has been unreachable for longer than `reconnect_timeout`.
 
-    The text names the server and, for a writer, how many items are not acknowledged. A writer keeps
-    those: `flush` tries again.
+    The text names the server and, for a writer, the number of unacknowledged items. The writer keeps those; `flush`
+    sends them again.
     """
 
 
 class HandshakeError(EngramError, ConnectionError):
-    """A server is there and does not let this client in.
+    """A server rejects the client.
 
-    The text says why: a token is missing or wrong, certificates do not fit, or the two speak different
-    versions of the protocol.
+    The text states the reason: a missing or wrong token, certificates that do not match, or different versions of the
+    protocol.
     """
 
 
 class StorageError(EngramError, OSError):
-    """A store's directory cannot be used, or something cannot be written to it.
+    """A store's directory cannot be used, or writing to it failed.
 
-    A change that is in memory and cannot be written yet is written as soon as that is possible; the store goes on.
+    The store continues: it writes a change that is still in memory as soon as that is possible.
     """

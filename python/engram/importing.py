@@ -1,4 +1,4 @@
-"""What other replay systems have saved, taken into a store."""
+"""Import of checkpoints of other replay systems."""
 
 import os
 from collections.abc import Mapping
@@ -13,12 +13,12 @@ __all__ = ["Imported", "import_reverb"]
 
 @dataclass(frozen=True, slots=True)
 class Imported:
-    """What was taken in.
+    """Result of an import.
 
     Attributes:
-        path: Of the checkpoint that was read: one directory.
-        tables: The tables that were added, by name, and how many items each has.
-        notes: What could not be taken over, in words; no item.
+        path: Directory of the checkpoint that was read.
+        tables: Number of items in each added table, by table name.
+        notes: Descriptions of what could not be imported; items are never among it.
     """
 
     path: Path
@@ -27,32 +27,32 @@ class Imported:
 
 
 def import_reverb(path: str | os.PathLike[str], store: Store) -> Imported:
-    """Adds all tables of a checkpoint of dm-reverb to a store.
+    """Adds all tables of a dm-reverb checkpoint to a store.
 
-    Items keep their content, priority, times sampled and order; tables their selectors, sizes, limiters with their
-    counts, and signature. Items are tuples of columns in the order of dm-reverb's flattened steps; the highest bit of
-    their keys is dropped, as Engram's keys have 63. Where the store lives in a directory, so does what was added once
-    this returns; the checkpoint stays as it is. Ctrl-C waits for its end.
+    Items keep their data, priority, times sampled and order. Tables keep their selectors, sizes, signatures, and rate
+    limiters with their counts. Each item is a tuple of columns, in the order of dm-reverb's flattened steps. Keys lose
+    their highest bit, because Engram's keys have 63 bits. If the store has a directory, the tables are stored there
+    when this returns. The checkpoint is not changed. Ctrl-C takes effect at the end of the import.
 
         imported = import_reverb("/checkpoints/2024-05-01", store)
         print(imported.tables)
 
     Args:
-        path: A checkpoint of dm-reverb (the directory with `tables.tfrecord`), or a directory of checkpoints: then
-            the newest complete one is read.
-        store: A store in this process, with no tables of these names.
+        path: Checkpoint of dm-reverb (a directory with `tables.tfrecord`), or a directory of checkpoints, of which the
+            newest complete one is read.
+        store: Store in this process that has no tables of these names.
 
     Returns:
-        What was taken in: from which directory, how many items into each table, and what could not be taken over.
+        The checkpoint's directory, the number of items in each table, and what could not be imported.
 
     Raises:
-        StorageError: There is no complete checkpoint, or it is damaged or says what cannot be; the text says which
-            record of which file. Nothing was added.
-        InvalidArgumentError: The store has a table of such a name, or is a client. Nothing was added.
-        TypeError: `path` is no path.
+        StorageError: There is no complete checkpoint, or it is corrupt; the text names the file and the record. Nothing
+            was added.
+        InvalidArgumentError: The store has a table of one of these names, or is a client, or `path` is not a path.
+            Nothing was added.
         ClosedError: The store is closed.
     """
     _checks.instance_of("`store`", store, Store, "an engram.Store in this process")
-    native = store._native  # noqa: SLF001, its other half
-    found, tables, notes = _engram.import_reverb(native, os.fsdecode(path))
+    native = store._native  # noqa: SLF001, the store's native half
+    found, tables, notes = _engram.import_reverb(native, _checks.path("`path`", path))
     return Imported(found, tables, tuple(notes))

@@ -1,4 +1,4 @@
-"""What a table tells about itself."""
+"""Descriptions of tables and checkpoints."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -15,9 +15,9 @@ class Checkpoint:
     """A checkpoint that was written.
 
     Attributes:
-        number: They count up.
-        bytes: Of its own file; the content of items is in the logs beside it.
-        items: Of all tables.
+        number: Number of the checkpoint; later checkpoints have higher numbers.
+        bytes: Size of the checkpoint file. The items' data is in the logs in the same directory.
+        items: Number of items in all tables.
     """
 
     number: int
@@ -27,34 +27,36 @@ class Checkpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TableInfo:
-    """Sizes, rates, and why calls wait, at one moment.
+    """Configuration and statistics of a table at one moment.
+
+    Counters start at 0 when the table is created or reset.
 
     Attributes:
-        name: Of the table.
-        size: Items, those on their last lease included.
-        max_size: Most items it holds.
-        bytes: Of the distinct chunks it refers to, and of its items.
-        max_bytes: Most bytes it holds; None: no limit.
-        leased_out: Items that a reader holds for the last time; nobody else can sample them.
-        num_episodes: Distinct episodes it holds steps of.
-        num_deleted_episodes: Episodes whose last step left, since creation or reset.
-        num_unique_samples: Items sampled at least once, since creation or reset.
-        inserts: Items inserted, since creation or reset.
-        samples: Samples taken, since creation or reset.
-        deletes: Items removed for whatever reason, since creation or reset.
-        inserts_per_s: Average over the last seconds.
-        samples_per_s: Average over the last seconds.
-        waiting_inserts: Insert calls that wait now.
-        waiting_samples: Sample calls that wait now.
-        inserting_blocked: Why an insert would wait now, in words; None: it would not.
-        sampling_blocked: Why a sample would wait now, in words; None: it would not.
-        rate_limiter: Its kind, samples per insert, min size, min diff and max diff.
-        sampler: Chooses the items to sample.
-        remover: Chooses the items to remove when the table is full.
-        max_times_sampled: An item is removed after so many samples; None: never for that.
-        ttl: Seconds after which an item is removed; None: never for that.
-        signature: The nest of `ArraySpec` that items must match; None: any data.
-        note: Text kept with the table; None: none.
+        name: Name of the table.
+        size: Number of items, including those in `leased_out`.
+        max_size: Maximum number of items.
+        bytes: Size of the distinct chunks that the table refers to, and of its items.
+        max_bytes: Maximum of `bytes`. `None` means unlimited.
+        leased_out: Number of items leased to a reader for the last time; they cannot be sampled again.
+        num_episodes: Number of distinct episodes with steps in the table.
+        num_deleted_episodes: Number of episodes whose last step was removed.
+        num_unique_samples: Number of items that were sampled at least once.
+        inserts: Number of items inserted.
+        samples: Number of samples drawn.
+        deletes: Number of items removed for any reason.
+        inserts_per_s: Average rate over the last seconds.
+        samples_per_s: Average rate over the last seconds.
+        waiting_inserts: Number of insert calls that wait now.
+        waiting_samples: Number of sample calls that wait now.
+        inserting_blocked: Reason why an insert would wait now; None if it would not.
+        sampling_blocked: Reason why a sample would wait now; None if it would not.
+        rate_limiter: Kind, samples per insert, minimum size, minimum difference and maximum difference.
+        sampler: Selector of the items to sample.
+        remover: Selector of the items to remove when the table is full.
+        max_times_sampled: Number of samples after which an item is removed. `None` means unlimited.
+        ttl: Seconds after which an item is removed. `None` means unlimited.
+        signature: Nest of `ArraySpec` that items must match. `None` allows any data.
+        note: Text stored with the table, if any.
     """
 
     name: str
@@ -84,18 +86,18 @@ class TableInfo:
     note: str | None
 
     @classmethod
-    def from_native(cls, told: Mapping[str, Any]) -> Self:
-        """What the engine tells of a table."""
-        chosen = {role: selectors.from_kind(*told[role]) for role in ("sampler", "remover")}
-        return cls(**{**told, **chosen})
+    def from_native(cls, values: Mapping[str, Any]) -> Self:
+        """Builds an info from the values that the native engine returns."""
+        chosen = {role: selectors.from_kind(*values[role]) for role in ("sampler", "remover")}
+        return cls(**{**values, **chosen})
 
     @property
     def samples_per_insert(self) -> float:
-        """Samples taken per item inserted so far; 0 before the first insert."""
+        """Samples drawn per item inserted so far; 0 before the first insert."""
         return self.samples / self.inserts if self.inserts else 0.0
 
     @property
     def blocked(self) -> str | None:
-        """Why inserts or samples would wait now, in words; None: neither would."""
+        """Reason why inserts or samples would wait now; None if neither would."""
         reasons = [reason for reason in (self.sampling_blocked, self.inserting_blocked) if reason]
         return "; ".join(reasons) or None

@@ -1,11 +1,11 @@
-"""What lies in a durable store's directory."""
+"""Inspection of a durable store's directory."""
 
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from engram import _engram
+from engram import _checks, _engram
 
 __all__ = [
     "InspectedCheckpoint",
@@ -19,21 +19,21 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectedFile:
-    """A checkpoint, a log, or what is left of one that was not finished.
+    """A checkpoint or log file, possibly unfinished.
 
     Attributes:
-        name: In its directory.
-        bytes: Of the file.
-        records: That pass, up to the first that does not.
-        first_change: Of a log: the number of its first change; None: it holds chunks alone, or that cannot be read.
-        changes: Of a log: how many those records hold.
-        state: `"torn"`: the end of a log was not written whole, and nobody was told that it was. `"damaged"`: bytes
-            are not those that were written. `"unusable"`: none of it is read. `"unfinished"`: the next to open the
-            directory removes it. `"set aside"`: a repair had no use for it.
-        place: The byte from which on a torn or damaged file does not pass.
-        why: What is wrong with it; None: nothing.
-        records_after: That pass beyond that place; no store reads them.
-        changes_after: How many those hold.
+        name: File name.
+        bytes: Size of the file.
+        records: Number of valid records before the first invalid one.
+        first_change: Number of a log's first change; None if the log contains chunks only, or cannot be read.
+        changes: Number of changes in a log's valid `records`.
+        state: `"torn"`: the end of a log was not completely written, and was never acknowledged. `"damaged"`: the
+            content differs from what was written. `"unusable"`: nothing can be read. `"unfinished"`: the next `open`
+            removes the file. `"set aside"`: a repair excluded the file.
+        offset: Byte offset of the first invalid record of a torn or damaged file.
+        reason: What is wrong with the file; None if nothing is.
+        records_after: Number of valid records after `offset`; stores do not read them.
+        changes_after: Number of changes in those records.
     """
 
     name: str
@@ -42,21 +42,21 @@ class InspectedFile:
     first_change: int | None
     changes: int
     state: Literal["whole", "torn", "damaged", "unusable", "unfinished", "set aside"]
-    place: int | None
-    why: str | None
+    offset: int | None
+    reason: str | None
     records_after: int
     changes_after: int
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectedTable:
-    """A table in a checkpoint, or as a store would begin with it.
+    """A table in a checkpoint, or as a store that opens the directory would restore it.
 
     Attributes:
-        name: Of the table.
-        items: How many it has.
-        bytes: Of the distinct chunks it refers to, and of its items; None in a checkpoint.
-        last_change: Number of the last change made to it; 0: none was numbered.
+        name: Name of the table.
+        items: Number of items.
+        bytes: Size of the distinct chunks that the table refers to, and of its items; None in a checkpoint.
+        last_change: Number of the last change to the table; 0 if no change was numbered.
     """
 
     name: str
@@ -67,21 +67,21 @@ class InspectedTable:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectedCheckpoint:
-    """A checkpoint, as far as it can be read.
+    """The readable part of a checkpoint.
 
     Attributes:
-        number: Of the checkpoint.
-        made: Seconds since 1970; None: it cannot be read.
-        first_change: The change with which replay begins; None: it cannot be read.
-        tables: In order of their names.
-        chunks: Distinct ones that its items refer to.
-        chunk_bytes: Of those that are there, as logs hold them.
-        missing_chunks: Those that are not there.
-        problem: Why a store cannot begin with it; None: it can.
+        number: Number of the checkpoint.
+        created: Time of creation in seconds since 1970; None if it cannot be read.
+        first_change: Number of the first change that is replayed after it; None if it cannot be read.
+        tables: Tables, sorted by name.
+        chunks: Number of distinct chunks that the items refer to.
+        chunk_bytes: Size in the logs of those chunks that are present.
+        missing_chunks: Number of those chunks that are missing.
+        problem: Reason why a store cannot restore it; None if it can.
     """
 
     number: int
-    made: int | None
+    created: int | None
     first_change: int | None
     tables: tuple[InspectedTable, ...]
     chunks: int
@@ -92,14 +92,14 @@ class InspectedCheckpoint:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InspectedOpening:
-    """What a store opened there would begin with.
+    """What a store that opens the directory would restore.
 
     Attributes:
-        repaired: Something is lost: it opens with `repair=True` alone, and this is what is left.
-        checkpoint: The one that it takes; None: there is none.
-        changes: That are replayed after it.
+        repaired: True if data is lost: the directory opens only with `repair=True`, with this content.
+        checkpoint: Number of the checkpoint that is used; None if there is none.
+        changes: Number of changes replayed after the checkpoint.
         age: Seconds since the store was created.
-        tables: In order of their names.
+        tables: Tables, sorted by name.
     """
 
     repaired: bool
@@ -111,26 +111,27 @@ class InspectedOpening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """What lies in a directory, and what of it is damaged.
+    """Content of a directory, and what of it is damaged.
 
     Attributes:
         path: The directory.
-        in_use: Who has it open, as its `LOCK` says; None: nobody. What is being written now may look torn.
-        store: Random number of the store; None: there is none.
-        files: Of ours but for `LOCK`: checkpoints, logs, unfinished ones, those set aside, each kind in order.
-        others: Names of files that are not ours, in order.
-        checkpoints: In order.
-        opening: None: not even with `repair=True`.
-        refusal: Why a store would not open without `repair=True`; None: it would.
-        problems: What is damaged or lost, in words.
-        notes: What a store would say when it opens, in words.
+        in_use: Process that has the directory open, according to its `LOCK` file; None if there is none. Files that
+            are being written may look torn.
+        store: Random number that identifies the store; None if there is no store.
+        files: Engram's files except `LOCK`: checkpoints, logs, unfinished files and files set aside, each kind sorted.
+        other_files: Names of files that are not Engram's, sorted.
+        checkpoints: Checkpoints, sorted by number.
+        opening: Result of opening the directory; None if it cannot be opened even with `repair=True`.
+        refusal: Reason why a store would not open without `repair=True`; None if it would.
+        problems: Descriptions of what is damaged or lost.
+        notes: Notes that a store would report on opening.
     """
 
     path: str
     in_use: str | None
     store: int | None
     files: tuple[InspectedFile, ...]
-    others: tuple[str, ...]
+    other_files: tuple[str, ...]
     checkpoints: tuple[InspectedCheckpoint, ...]
     opening: InspectedOpening | None
     refusal: str | None
@@ -139,30 +140,35 @@ class Inspection:
 
     @property
     def ok(self) -> bool:
-        """Whether nothing is damaged, and a store would open with all that was acknowledged."""
+        """True if nothing is damaged, and a store would open with everything that was acknowledged."""
         return not self.problems
 
 
 def inspect_directory(path: str | os.PathLike[str]) -> Inspection:
-    """Says what lies in a directory that `Store.open` takes, and changes nothing there.
+    """Describes the content of a store's directory without changing it.
 
-    Each file is read to its end, and each checksum is checked. Takes as much memory as the store would.
+    Reads every file to its end and verifies every checksum. Needs as much memory as the store would.
 
     Args:
         path: The directory. Another process may have it open.
 
+    Returns:
+        The files, the checkpoints, what a store would restore, and every problem.
+
     Raises:
-        StorageError: There is no such directory, or it cannot be listed.
+        StorageError: The directory does not exist, or cannot be listed.
+        InvalidArgumentError: `path` is not a path.
     """
-    found = _engram.inspect(os.fspath(path))
+    directory = _checks.path("`path`", path)
+    found = _engram.inspect(directory)
     opening = found["opening"]
     checkpoints = [each | {"tables": _tables(each)} for each in found["checkpoints"]]
     return Inspection(
-        path=os.fspath(path),
+        path=directory,
         in_use=found["in_use"],
         store=found["store"],
         files=tuple(InspectedFile(**each) for each in found["files"]),
-        others=tuple(found["others"]),
+        other_files=tuple(found["other_files"]),
         checkpoints=tuple(InspectedCheckpoint(**each) for each in checkpoints),
         opening=None if opening is None else InspectedOpening(**opening | {"tables": _tables(opening)}),
         refusal=found["refusal"],
@@ -171,5 +177,5 @@ def inspect_directory(path: str | os.PathLike[str]) -> Inspection:
     )
 
 
-def _tables(told: Mapping[str, Any]) -> tuple[InspectedTable, ...]:
-    return tuple(InspectedTable(**each) for each in told["tables"])
+def _tables(values: Mapping[str, Any]) -> tuple[InspectedTable, ...]:
+    return tuple(InspectedTable(**each) for each in values["tables"])

@@ -1,9 +1,9 @@
-"""Patterns: which items a writer makes by itself, declared once.
+"""Patterns: declarations of the items that a writer creates by itself.
 
     Pattern("replay", lambda s: {"obs": s["obs"][-2:], "action": s["action"][-1]}, when=[step_index() % 4 == 0])
 
-The function gets a nest like a step, whose leaves stand for the column's history: `[-2:]` is the
-last two steps, `[-1]` the last one without a time axis. It runs once, not per step.
+The function receives a nest with the structure of a step, whose leaves represent the histories of the columns: `[-2:]`
+selects the last two steps, `[-1]` the last one without a time axis. The function runs once, not once per step.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -29,7 +29,14 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class Condition:
-    """Something that must hold for a pattern to make an item; made by comparing a `Subject`."""
+    """Condition under which a pattern creates an item, such as `step_index() % 4 == 0`.
+
+    Attributes:
+        subject: Value that the condition compares.
+        comparison: `"eq"`, `"ge"` or `"mod"`.
+        operands: Number to compare with, and 0; or divisor and remainder.
+        inverse: True if the comparison must be false.
+    """
 
     subject: "Subject"
     comparison: str
@@ -37,18 +44,24 @@ class Condition:
     inverse: bool = False
 
     def __invert__(self) -> "Condition":
-        """The opposite: `~end_of_episode()`."""
+        """Returns the opposite condition, such as `~end_of_episode()`."""
         return Condition(self.subject, self.comparison, self.operands, not self.inverse)
 
     def __bool__(self) -> bool:
-        raise InvalidArgumentError("a condition has no truth value of its own; list conditions in `when`")
+        raise InvalidArgumentError(
+            "a condition has no truth value; pass a list of conditions as `when`, and negate with `~`"
+        )
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Subject:
-    """What a condition looks at: compare it with an integer, or its remainder.
+    """Value that a condition compares.
 
-    `==`, `!=`, `<`, `<=`, `>`, `>=` with an integer, and `% m == r`, `% m != r`.
+    Compare it with an integer by `==`, `!=`, `<`, `<=`, `>` or `>=`, or its remainder by `% m == r` or `% m != r`.
+
+    Attributes:
+        kind: Name of the value.
+        source: Function that selects the column from a nest like a step, for `column`.
     """
 
     kind: str
@@ -94,67 +107,75 @@ class _Remainder:
 
 
 def _operand(value: object) -> int:
-    return _checks.integer("what a condition compares with", value, low=-_checks.MAX_I64)
+    return _checks.integer("the operand of a condition", value, low=-_checks.MAX_I64)
 
 
 def step_index() -> Subject:
-    """Number of the step in its episode, from 0."""
+    """Returns the index of the step in its episode, from 0."""
     return Subject("step_index")
 
 
 def steps_since_applied() -> Subject:
-    """Steps since the pattern last made an item, this one included: 1 on the first step."""
+    """Returns the number of steps since the pattern last created an item: 1 at the first step."""
     return Subject("steps_since_applied")
 
 
 def history_length() -> Subject:
-    """Steps that items can reach back to, this one included: 1 on the first step of an episode.
+    """Returns the number of steps that items can refer to, including this one: 1 at the first step of an episode.
 
-    It goes up to the number of steps that the furthest of the writer's patterns looks back, and begins anew after an
-    episode, unless that ended with `clear=False`.
+    It grows up to the largest number of steps that any of the writer's patterns refers to. It restarts after an episode,
+    unless that ended with `clear=False`.
     """
     return Subject("history_length")
 
 
 def column(source: Callable[[Any], Any]) -> Subject:
-    """The newest value of a column: a single integer or bool; anything else never holds.
+    """Returns the newest value of a column. It must be a single integer or bool; others never match.
 
     Args:
-        source: Picks the column from a nest like a step: `lambda s: s["life_lost"]`.
+        source: Function that selects the column from a nest like a step: `lambda s: s["life_lost"]`.
     """
     return Subject("column", source)
 
 
 def end_of_episode() -> Condition:
-    """Holds when the episode ends after this step: the pattern is tried once more then."""
+    """Returns a condition that is true at the end of an episode, when patterns are applied once more."""
     return Subject("end_of_episode") == 1
 
 
 @dataclass(frozen=True, slots=True)
 class TdError:
-    """How TD errors in an item make its priority; from `td_error`."""
+    """Priority computed from the TD errors in an item; created by `td_error`.
+
+    Attributes:
+        source: Function that selects the column of TD errors from a nest like a step.
+        max_weight: Weight of the largest TD error.
+    """
 
     source: Callable[[Any], Any]
     max_weight: float
 
 
 def td_error(source: Callable[[Any], Any], *, max_weight: float = 0.9) -> TdError:
-    """The priority `max_weight * max|x| + (1 - max_weight) * mean|x|` of the TD errors x in an item.
+    """Returns a priority `max_weight * max|x| + (1 - max_weight) * mean|x|` for the TD errors x in an item.
 
     Args:
-        source: Picks their column from a nest like a step: `lambda s: s["td_error"]`. It holds one float32, float64,
-            int32 or int64 per step; x are those in the item's last column that is made of it.
-        max_weight: From 0, the mean alone, to 1, the largest alone. The default is R2D2's.
+        source: Function that selects the column of TD errors from a nest like a step: `lambda s: s["td_error"]`. The
+            column has one float32, float64, int32 or int64 per step. x are the values in the last of the item's columns
+            that is a slice of it.
+        max_weight: From 0 (the mean only) to 1 (the maximum only). The default is that of R2D2.
 
     Raises:
-        InvalidArgumentError: `source` is no function, or `max_weight` is no number from 0 to 1.
+        InvalidArgumentError: `source` is not a function, or `max_weight` is not a number from 0 to 1.
     """
     if not callable(source):
-        raise InvalidArgumentError(f"the source of TD errors must be a function of a step; got {source!r}")
+        raise InvalidArgumentError(f"`source` of TD errors must be a function of a step; got {source!r}")
     return TdError(source, _checks.fraction("`max_weight`", max_weight))
 
 
 class _Slice(NamedTuple):
+    """Steps of one column, as the native engine expects them."""
+
     leaf: int
     start: int
     stop: int
@@ -164,35 +185,39 @@ class _Slice(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class _Leaf:
-    """Stands for a column in the function of a pattern."""
+    """Represents a column in the function of a pattern."""
 
     index: int
     name: str
 
     def __getitem__(self, key: int | slice) -> "_Window":
-        asked = f"`{self.name}[{_show(key)}]`"
+        expression = f"`{self.name}[{_show(key)}]`"
         if isinstance(key, slice):
-            step = 1 if key.step is None else _checks.integer(f"the step of {asked}", key.step)
+            step = 1 if key.step is None else _checks.integer(f"the step of {expression}", key.step)
             if key.start is None:
-                raise InvalidArgumentError(f"{asked} has no start; a pattern counts back from the newest step: [-2:]")
+                raise InvalidArgumentError(
+                    f"{expression} needs a start that counts back from the newest step, such as [-2:]"
+                )
             low = -_checks.MAX_I64
-            start = _checks.integer(f"the start of {asked}", key.start, low=low)
-            stop = 0 if key.stop is None else _checks.integer(f"the stop of {asked}", key.stop, low=low)
+            start = _checks.integer(f"the start of {expression}", key.start, low=low)
+            stop = 0 if key.stop is None else _checks.integer(f"the stop of {expression}", key.stop, low=low)
             if start >= 0 or stop > 0 or stop <= start:
                 raise InvalidArgumentError(
-                    f"{asked} must start before 0 and stop after its start, at most at 0 (the newest step): "
-                    "[-3:] or [-3:-1]"
+                    f"{expression} must start before 0, and stop after its start and at most at 0, such as "
+                    "[-3:] or [-3:-1]; 0 is the end of the newest step"
                 )
             return _Window(_Slice(self.index, start, stop, step, squeeze=False))
-        at = _checks.integer(f"the index of {asked}", key, low=-_checks.MAX_I64)
-        if at >= 0:
-            raise InvalidArgumentError(f"{asked} must be negative: a pattern counts back from the newest step, [-1]")
-        return _Window(_Slice(self.index, at, at + 1, 1, squeeze=True))
+        index = _checks.integer(f"the index of {expression}", key, low=-_checks.MAX_I64)
+        if index >= 0:
+            raise InvalidArgumentError(
+                f"{expression} must be negative: it counts back from the newest step, such as [-1]"
+            )
+        return _Window(_Slice(self.index, index, index + 1, 1, squeeze=True))
 
 
 @dataclass(frozen=True, slots=True)
 class _Window:
-    """A slice of a column; not a tuple, so that it is one leaf of an item."""
+    """A slice of a column. It is not a tuple, so that it is a single leaf of an item."""
 
     slice: _Slice
 
@@ -206,15 +231,17 @@ def _show(key: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Makes an item for a table at every step where the conditions hold and the steps exist.
+    """Declares an item that is created at every step at which the conditions are true and its steps exist.
+
+    Exactly one of `trajectory` and `num_steps` is required.
 
     Attributes:
         table: Name of the table.
-        trajectory: From a nest like a step to the nest of an item. Its leaves are slices of columns.
-            None: all columns of the last `num_steps` steps.
-        num_steps: See `trajectory`; exactly one of the two is given.
-        when: All of these must hold.
-        priority: Of every item it makes: a number, or how it is found, see `td_error`.
+        trajectory: Function that receives a nest like a step and returns the nest of an item, whose leaves are slices
+            of columns.
+        num_steps: Number of most recent steps, of which the item has all columns.
+        when: Conditions, all of which must be true. Default: none, so the pattern applies at every step.
+        priority: Priority of the items: a number, or the result of `td_error`.
     """
 
     table: str
@@ -224,11 +251,10 @@ class Pattern:
     priority: float | TdError = 1.0
 
     def __post_init__(self) -> None:
-        if not isinstance(self.table, str):
-            raise InvalidArgumentError(f"`table` must be the name of a table; got {self.table!r}")
+        _checks.table_name("`table`", self.table)
         about = f"pattern for table `{self.table}`: "
         if (self.trajectory is None) == (self.num_steps is None):
-            raise InvalidArgumentError(f"{about}give either `trajectory` or `num_steps`")
+            raise InvalidArgumentError(f"{about}needs exactly one of `trajectory` and `num_steps`")
         if self.num_steps is not None:
             object.__setattr__(self, "num_steps", _checks.integer(f"{about}`num_steps`", self.num_steps))
         elif not callable(self.trajectory):
@@ -236,21 +262,21 @@ class Pattern:
         if not isinstance(self.priority, TdError):
             object.__setattr__(self, "priority", _checks.number(f"{about}`priority`", self.priority))
         if isinstance(self.when, Condition | Subject | _Remainder):
-            raise InvalidArgumentError(f"{about}`when` must be a list of conditions; got a single one")
+            raise InvalidArgumentError(f"{about}`when` must be a list of conditions; got a single condition")
         object.__setattr__(self, "when", tuple(self.when))
         for condition in self.when:
             _checks.instance_of(
                 f"{about}each of `when`", condition, Condition, "a comparison such as step_index() % 4 == 0"
             )
 
-    def _compile(self, structure: str, names: Sequence[str]) -> "_Compiled":
+    def _compile(self, structure: str, names: Sequence[str]) -> "_CompiledPattern":
         leaves = [_Leaf(index, name) for index, name in enumerate(names)]
         step = _engram.unflatten(structure, leaves)
         if self.trajectory is None:
             window = slice(-(self.num_steps or 1), None)
             item = _engram.unflatten(structure, [leaf[window] for leaf in leaves])
         else:
-            item = self._ask(self.trajectory, step, names)
+            item = self._call(self.trajectory, step, names)
         windows, item_names, item_structure = _engram.flatten(item)
         for window, name in zip(windows, item_names, strict=True):
             if not isinstance(window, _Window):
@@ -261,30 +287,34 @@ class Pattern:
         conditions = []
         for condition in self.when:
             subject = condition.subject
-            source = 0 if subject.source is None else self._pick(subject.source, step, names, "a column condition")
+            source = (
+                0
+                if subject.source is None
+                else self._select(subject.source, step, names, "the source of a column condition")
+            )
             conditions.append((subject.kind, source, condition.comparison, *condition.operands, condition.inverse))
         columns = [tuple(window.slice) for window in windows]
         priority: float | tuple[int, float]
         if isinstance(self.priority, TdError):
-            leaf = self._pick(self.priority.source, step, names, "a priority of TD errors")
-            made_of_it = [number for number, window in enumerate(windows) if window.slice.leaf == leaf]
-            if not made_of_it:
+            leaf = self._select(self.priority.source, step, names, "`source` of TD errors")
+            columns_of_leaf = [number for number, window in enumerate(windows) if window.slice.leaf == leaf]
+            if not columns_of_leaf:
                 raise InvalidArgumentError(
-                    f"pattern for table `{self.table}`: its priority is found in `{names[leaf]}`, of which its items "
-                    "have no column"
+                    f"pattern for table `{self.table}`: its priority needs the column `{names[leaf]}`, which its "
+                    "items do not contain"
                 )
-            priority = (made_of_it[-1], self.priority.max_weight)
+            priority = (columns_of_leaf[-1], self.priority.max_weight)
         else:
             priority = self.priority
-        return _Compiled(self.table, item_names, item_structure, columns, conditions, priority)
+        return _CompiledPattern(self.table, item_names, item_structure, columns, conditions, priority)
 
-    def _pick(self, source: Callable[[Any], Any], step: Any, names: Sequence[str], who: str) -> int:  # noqa: ANN401, a nest
-        leaf = self._ask(source, step, names)
+    def _select(self, source: Callable[[Any], Any], step: Any, names: Sequence[str], what: str) -> int:  # noqa: ANN401, a nest
+        leaf = self._call(source, step, names)
         if not isinstance(leaf, _Leaf):
-            raise InvalidArgumentError(f'{who} must pick one column, such as s["x"]; got a {_describe(leaf)}')
+            raise InvalidArgumentError(f'{what} must select one column, such as s["x"]; got a {_describe(leaf)}')
         return leaf.index
 
-    def _ask(self, function: Callable[[Any], Any], step: Any, names: Sequence[str]) -> Any:  # noqa: ANN401, nests
+    def _call(self, function: Callable[[Any], Any], step: Any, names: Sequence[str]) -> Any:  # noqa: ANN401, nests
         try:
             return function(step)
         except (AttributeError, IndexError, KeyError, TypeError) as error:
@@ -296,8 +326,8 @@ class Pattern:
 
 
 @dataclass(frozen=True, slots=True)
-class _Compiled:
-    """What the native side reads, attribute by attribute."""
+class _CompiledPattern:
+    """A pattern as the native engine reads it."""
 
     table: str
     names: list[str]
@@ -305,7 +335,7 @@ class _Compiled:
     columns: list[tuple[int, int, int, int, bool]]
     conditions: list[tuple[str, int, str, int, int, bool]]
     priority: float | tuple[int, float]
-    """The item's column of TD errors and the weight of their largest, where it is found."""
+    """A number, or the item's column of TD errors and the weight of the largest."""
 
 
 def _describe(value: object) -> str:
@@ -313,21 +343,21 @@ def _describe(value: object) -> str:
 
 
 def checked_patterns(patterns: Iterable[Pattern]) -> list[Pattern]:
-    """The patterns of a writer, checked."""
+    """Returns the patterns of a writer, after checking them."""
     if isinstance(patterns, Pattern):
-        raise InvalidArgumentError("`patterns` must be a sequence of patterns; got a single one")
-    chosen = list(patterns)
-    if not chosen:
-        raise InvalidArgumentError("`patterns` is empty; a writer without patterns makes no items")
-    for pattern in chosen:
+        raise InvalidArgumentError("`patterns` must be a sequence of patterns; got a single pattern")
+    checked = _checks.elements("`patterns`", patterns, "a sequence of patterns")
+    if not checked:
+        raise InvalidArgumentError("`patterns` must contain at least one pattern; got none")
+    for pattern in checked:
         _checks.instance_of("each of `patterns`", pattern, Pattern, "an engram.Pattern")
-    return chosen
+    return checked
 
 
-def pattern_compiler(patterns: Sequence[Pattern]) -> Callable[[str], list[_Compiled]]:
-    """Compiles the patterns once a writer's first step has shown the structure."""
+def pattern_compiler(patterns: Sequence[Pattern]) -> Callable[[str], list[_CompiledPattern]]:
+    """Returns a function that compiles the patterns for the structure of a writer's first step."""
 
-    def compile_all(structure: str) -> list[_Compiled]:
+    def compile_all(structure: str) -> list[_CompiledPattern]:
         names = _engram.names(structure)
         return [pattern._compile(structure, names) for pattern in patterns]  # noqa: SLF001, this module's own
 

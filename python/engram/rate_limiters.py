@@ -1,13 +1,12 @@
-"""Rate limiters: how fast a table may be written and sampled, one relative to the other.
+"""Rate limiters: how fast a table may be written relative to how fast it is sampled.
 
-With `I` items inserted, `S` samples taken and `D` items deleted so far, one more
+Let `I` be the number of items inserted so far, `S` the number of samples drawn and `D` the number of items deleted.
 
-* sample is allowed while `I - D >= min_size` and `I * samples_per_insert - S - 1 >= min_diff`;
-* insert is allowed while `I + 1 - D <= min_size` or
-  `(I + 1) * samples_per_insert - S <= max_diff`.
+* A sample is allowed while `I - D >= min_size` and `I * samples_per_insert - S - 1 >= min_diff`.
+* An insert is allowed while `I + 1 - D <= min_size` or `(I + 1) * samples_per_insert - S <= max_diff`.
 
-Every limiter here is a choice of those four numbers. A limiter that could never let anybody sample
-is refused when it is made.
+Each limiter in this module is a choice of these four parameters. Creating a limiter under which nothing could ever be
+sampled raises an error.
 """
 
 import math
@@ -22,13 +21,13 @@ __all__ = ["MinSize", "Queue", "RateLimiter", "SampleToInsertRatio", "Stack"]
 
 @dataclass(frozen=True, slots=True)
 class RateLimiter:
-    """The general form: any choice of the four numbers.
+    """The general rate limiter, with all four parameters.
 
     Attributes:
-        samples_per_insert: How many samples each insert pays for. Above 0.
-        min_size: How many items the table must hold before it is sampled. At least 1.
-        min_diff: Lowest allowed `I * samples_per_insert - S`; `-inf`: samples never wait for it.
-        max_diff: Highest allowed `I * samples_per_insert - S`; `inf`: inserts never wait.
+        samples_per_insert: Number of samples that each insert allows. Above 0.
+        min_size: Minimum number of items in the table before sampling starts. At least 1.
+        min_diff: Minimum of `I * samples_per_insert - S`. With `-inf`, samples do not wait for inserts.
+        max_diff: Maximum of `I * samples_per_insert - S`. With `inf`, inserts never wait.
     """
 
     kind: ClassVar[str] = "RateLimiter"
@@ -51,10 +50,10 @@ class RateLimiter:
 
 @dataclass(frozen=True, slots=True)
 class MinSize:
-    """Sampling waits until the table holds `min_size` items; inserts never wait.
+    """Samples wait until the table has `min_size` items; inserts never wait.
 
     Attributes:
-        min_size: At least 1.
+        min_size: Minimum number of items in the table before sampling starts. At least 1.
     """
 
     kind: ClassVar[str] = "MinSize"
@@ -69,15 +68,14 @@ class MinSize:
 
 @dataclass(frozen=True, slots=True)
 class SampleToInsertRatio:
-    """Holds the samples taken per item inserted near `samples_per_insert`.
+    """Keeps the number of samples per inserted item close to `samples_per_insert`.
 
     Attributes:
-        samples_per_insert: The ratio aimed at. Above 0.
-        min_size: How many items the table must hold before it is sampled. At least 1.
-        error_buffer: How far `I * samples_per_insert - S` may stray, in samples. One number: that
-            far to either side of its value at `min_size`. A pair: `(min_diff, max_diff)`
-            themselves. The range must be at least `2 * max(1, samples_per_insert)` wide, or
-            writers and readers could block each other.
+        samples_per_insert: Target ratio of samples to inserts. Above 0.
+        min_size: Minimum number of items in the table before sampling starts. At least 1.
+        error_buffer: Allowed deviation of `I * samples_per_insert - S`, in samples. A number allows that deviation in
+            either direction from the value at `min_size`; a pair is `(min_diff, max_diff)`. The range must be at least
+            `2 * max(1, samples_per_insert)` wide, or writers and readers could block each other.
     """
 
     kind: ClassVar[str] = "SampleToInsertRatio"
@@ -92,10 +90,10 @@ class SampleToInsertRatio:
         object.__setattr__(self, "error_buffer", _error_buffer(self.error_buffer))
 
         width, needed = self.max_diff - self.min_diff, 2 * max(1.0, ratio)
-        if not width >= needed:  # so that NaN, from equal infinities, is refused too
+        if not width >= needed:  # also rejects NaN, the difference of equal infinities
             raise InvalidArgumentError(
-                f"`error_buffer` {self.error_buffer} leaves a range of {width:g}; "
-                f"{ratio:g} samples per insert need at least {needed:g}"
+                f"`error_buffer` must allow a range of at least {needed:g} samples for {ratio:g} samples per insert; "
+                f"got {self.error_buffer}, a range of {width:g}"
             )
         if self.min_diff > ratio * self.min_size:
             raise InvalidArgumentError(
@@ -105,14 +103,14 @@ class SampleToInsertRatio:
 
     @property
     def min_diff(self) -> float:
-        """Lowest allowed `I * samples_per_insert - S`."""
+        """Minimum of `I * samples_per_insert - S`."""
         if isinstance(self.error_buffer, tuple):
             return self.error_buffer[0]
         return self.samples_per_insert * self.min_size - self.error_buffer
 
     @property
     def max_diff(self) -> float:
-        """Highest allowed `I * samples_per_insert - S`."""
+        """Maximum of `I * samples_per_insert - S`."""
         if isinstance(self.error_buffer, tuple):
             return self.error_buffer[1]
         return self.samples_per_insert * self.min_size + self.error_buffer
@@ -122,10 +120,10 @@ class SampleToInsertRatio:
 class Queue:
     """Each item is sampled once; inserts wait while `size` items have not been sampled.
 
-    Meant for a table with Fifo selectors and `max_times_sampled=1`: see `Table.queue`.
+    For a table with Fifo selectors and `max_times_sampled=1`; see `Table.queue`.
 
     Attributes:
-        size: At least 1.
+        size: Maximum number of unsampled items. At least 1.
     """
 
     kind: ClassVar[str] = "Queue"
@@ -139,7 +137,7 @@ class Queue:
 
     @property
     def max_diff(self) -> float:
-        """`size`, as the general form counts it."""
+        """Maximum of `I * samples_per_insert - S`: `size`."""
         return float(self.size)
 
 
@@ -147,10 +145,10 @@ class Queue:
 class Stack:
     """Each item is sampled once; inserts wait while `size` items have not been sampled.
 
-    Meant for a table with Lifo selectors and `max_times_sampled=1`: see `Table.stack`.
+    For a table with Lifo selectors and `max_times_sampled=1`; see `Table.stack`.
 
     Attributes:
-        size: At least 1.
+        size: Maximum number of unsampled items. At least 1.
     """
 
     kind: ClassVar[str] = "Stack"
@@ -164,41 +162,41 @@ class Stack:
 
     @property
     def max_diff(self) -> float:
-        """`size`, as the general form counts it."""
+        """Maximum of `I * samples_per_insert - S`: `size`."""
         return float(self.size)
 
 
 AnyRateLimiter: TypeAlias = RateLimiter | MinSize | SampleToInsertRatio | Queue | Stack
 
 
-def _error_buffer(given: object) -> float | tuple[float, float]:
-    if not isinstance(given, tuple | list):
-        return _checks.finite("`error_buffer`", given)
-    if len(given) != 2:  # noqa: PLR2004, a pair
+def _error_buffer(value: object) -> float | tuple[float, float]:
+    if not isinstance(value, tuple | list):
+        return _checks.finite("`error_buffer`", value)
+    if len(value) != 2:  # noqa: PLR2004, a pair
         raise InvalidArgumentError(
-            f"`error_buffer` must be a number or a pair (min_diff, max_diff); got {len(given)} values"
+            f"`error_buffer` must be a number or a pair (min_diff, max_diff); got {len(value)} values"
         )
     return (
-        _checks.number("`error_buffer[0]`", given[0]),
-        _checks.number("`error_buffer[1]`", given[1]),
+        _checks.number("`error_buffer[0]`", value[0]),
+        _checks.number("`error_buffer[1]`", value[1]),
     )
 
 
 def _check_can_sample(limiter: RateLimiter) -> None:
-    """Refuse a limiter that inserts alone can never open.
+    """Rejects a limiter under which the first sample could never happen.
 
-    Before the first sample, inserts stop at the larger of `min_size` and what `max_diff` allows;
-    the first sample must be possible by then.
+    Before the first sample, inserts stop at the larger of `min_size` and what `max_diff` allows. The first sample must
+    be possible then.
     """
     ratio, low, high = limiter.samples_per_insert, limiter.min_diff, limiter.max_diff
     if low > high:
-        raise InvalidArgumentError(f"`min_diff` {low:g} is above `max_diff` {high:g}")
+        raise InvalidArgumentError(f"`min_diff` must be at most `max_diff`; got {low:g} and {high:g}")
     inserts = high / ratio
     if math.isfinite(inserts):
         inserts = math.floor(inserts)
     most = ratio * max(limiter.min_size, inserts)
     if low == math.inf or most - 1 < low:
         raise InvalidArgumentError(
-            f"nothing could ever be sampled: inserts bring `I * samples_per_insert - S` to "
-            f"{most:g} at most, the first sample needs `min_diff` + 1 = {low + 1:g}"
+            f"nothing could ever be sampled: before the first sample, `I * samples_per_insert - S` reaches "
+            f"{most:g}, but `min_diff` {low:g} needs at least {low + 1:g}"
         )

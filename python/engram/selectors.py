@@ -1,6 +1,6 @@
-"""Selectors: how a table chooses the items that it samples, and those that it removes when full.
+"""Selectors: how a table chooses the items to sample, and the items to remove when it is full.
 
-Any of them serves in either role:
+Any selector can have either role:
 
     engram.Table("replay", sampler=selectors.Prioritized(0.6), remover=selectors.Fifo())
 """
@@ -15,34 +15,33 @@ __all__ = ["Fifo", "Lifo", "MaxHeap", "MinHeap", "Prioritized", "Selector", "Uni
 
 @dataclass(frozen=True, slots=True)
 class Uniform:
-    """Every item with the same probability."""
+    """Chooses every item with the same probability."""
 
     kind: ClassVar[str] = "uniform"
 
 
 @dataclass(frozen=True, slots=True)
 class Fifo:
-    """The item that was inserted first."""
+    """Chooses the item that was inserted first."""
 
     kind: ClassVar[str] = "fifo"
 
 
 @dataclass(frozen=True, slots=True)
 class Lifo:
-    """The item that was inserted last."""
+    """Chooses the item that was inserted last."""
 
     kind: ClassVar[str] = "lifo"
 
 
 @dataclass(frozen=True, slots=True)
 class Prioritized:
-    """An item with probability proportional to `priority ** exponent`.
+    """Chooses an item with probability proportional to `priority ** exponent`.
 
-    An item with priority 0 is chosen only when all items have priority 0; then each is as likely
-    as any other.
+    An item with priority 0 is chosen only if all items have priority 0; then all are equally likely.
 
     Attributes:
-        exponent: How much priorities count: 0 not at all, 1 in proportion; below 0 the lowest count most.
+        exponent: Weight of the priorities: 0 ignores them, 1 is proportional, below 0 prefers low priorities.
     """
 
     kind: ClassVar[str] = "prioritized"
@@ -54,14 +53,14 @@ class Prioritized:
 
 @dataclass(frozen=True, slots=True)
 class MinHeap:
-    """The item with the lowest priority; among equals the one not touched for longest."""
+    """Chooses the item with the lowest priority; of equal ones, the item inserted or updated least recently."""
 
     kind: ClassVar[str] = "min_heap"
 
 
 @dataclass(frozen=True, slots=True)
 class MaxHeap:
-    """The item with the highest priority; among equals the one not touched for longest."""
+    """Chooses the item with the highest priority; of equal ones, the item inserted or updated least recently."""
 
     kind: ClassVar[str] = "max_heap"
 
@@ -70,7 +69,7 @@ _SELECTORS = {kind.kind: kind for kind in (Uniform, Fifo, Lifo, MinHeap, MaxHeap
 
 
 def from_kind(kind: str, exponent: float | None) -> "Selector":
-    """The selector that the engine tells of."""
+    """Returns the selector of a kind, as the native engine names it."""
     return _SELECTORS[kind]() if exponent is None else Prioritized(exponent)
 
 

@@ -1,4 +1,4 @@
-"""The server: a store that other processes and machines reach through `Client`."""
+"""The server: serves a store to clients in other processes and on other machines."""
 
 import ipaddress
 import socket
@@ -18,13 +18,14 @@ __all__ = ["Server"]
 
 
 class Server:
-    """Serves a store's tables over the network until it is stopped.
+    """Serves a store's tables over the network until it is closed.
 
         with engram.Server([engram.Table("replay")]) as server:
             client = engram.Client(server.address)
 
-    It listens on this machine only unless told otherwise, and then it insists on a token. Its calls
-    are served by native threads: the process may do something else, such as learn from `server.store`.
+    By default it accepts connections from this machine only. To listen to other machines it requires a `token`, unless
+    `insecure` is set. Native threads serve the calls, so the process can do other work meanwhile, such as learning from
+    `server.store`.
     """
 
     def __init__(
@@ -48,31 +49,36 @@ class Server:
         """Starts to serve.
 
         Args:
-            store: A store, which `close` leaves open; or tables, which make a store of the server's own.
-            host: Name or address to listen on; `"0.0.0.0"` and `"::"` are all of this machine's.
-            port: To listen on; 0: any free one, see `port`.
-            token: What clients must show; None: nothing. Any text of visible ASCII characters.
-            certificate: PEM file to show to clients; turns TLS on, together with `key`.
-            key: PEM file with the certificate's private key.
-            client_ca: PEM file with who must have signed the clients' certificates; None: they need none.
-            insecure: Listen to other machines without a token.
-            lease_timeout: Seconds after which a batch that its reader did not acknowledge goes back.
-            metrics_port: Tells the server's and its tables' numbers to Prometheus, at `/metrics` on this port of
-                `host`, under the same token and certificates; 0: any free port; None: nowhere.
-            seed: Of the server's own store.
-            path: Directory in which the server's own store lives, see `Store.open`; None: it lives in memory.
-            durability: As of `Store.open`.
-            checkpoint_interval: As of `Store.open`.
+            store: Store to serve, which `close` leaves open. Or tables, from which the server creates a store of its
+                own, which `close` closes.
+            host: Name or address to listen on. `"0.0.0.0"` and `"::"` listen on all addresses of this machine.
+            port: Port to listen on. 0 chooses a free one; see the property `port`.
+            token: Token that clients must present: any visible ASCII characters. Default: clients need none.
+            certificate: PEM file with the server's certificate. Enables TLS. Needs `key`.
+            key: PEM file with the private key of `certificate`.
+            client_ca: PEM file with the certificate authority that must have signed the clients' certificates. Default:
+                clients need no certificate.
+            insecure: Allow other machines to connect without a token.
+            lease_timeout: Seconds after which the items of an unacknowledged batch return to their table.
+            metrics_port: Port of `host` that serves Prometheus metrics at `/metrics`, with the same token and
+                certificates. 0 chooses a free one. Default: no metrics.
+            seed: Seed of the server's own store, as in `Store`.
+            path: Directory of the server's own store, as in `Store.open`. Default: the store is in memory.
+            durability: As in `Store.open`.
+            checkpoint_interval: As in `Store.open`.
 
         Raises:
-            InvalidArgumentError: A port is taken, a file unreadable, or other machines could do without a token.
+            InvalidArgumentError: A port is in use, a file cannot be read, or other machines could connect without a
+                token.
         """
-        own = not isinstance(store, Store)
-        for name, given, what in (("seed", seed, "seeds"), ("path", path, "is of")):
-            if not own and given is not None:
+        owns_store = not isinstance(store, Store)
+        for name, value in (("seed", seed), ("path", path)):
+            if not owns_store and value is not None:
                 raise InvalidArgumentError(
-                    f"`{name}` is {given}; it {what} a store of the server's own, and one was given"
+                    f"`{name}` configures a store that the server creates; got {value!r} together with an existing "
+                    "store; pass tables instead of a store, or omit it"
                 )
+        _checks.text("`host`", host)
         if token is not None:
             _checks.secret("`token`", token)
         tls = _tls(certificate, key, client_ca)
@@ -83,37 +89,40 @@ class Server:
         if isinstance(store, Store):
             self.store = store
         else:
-            self.store = _made(store, seed, path, durability, checkpoint_interval)
-        self._own = own
+            self.store = _new_store(store, seed, path, durability, checkpoint_interval)
+        self._owns_store = owns_store
         try:
-            native = self.store._native  # noqa: SLF001, both halves of one door
+            native = self.store._native  # noqa: SLF001, the store's native half
             self._native = _engram.Server(
                 native, _address(host), port, token, tls, bool(insecure), lease_timeout, metrics_port
             )
         except BaseException:
-            if own:
+            if owns_store:
                 self.store.close()
             raise
 
     @property
     def address(self) -> str:
-        """`host:port`, for `Client`."""
+        """`host:port`, as `Client` expects it."""
         return self._native.address
 
     @property
     def port(self) -> int:
-        """The port it listens on."""
+        """Port that the server listens on."""
         return int(self.address.rpartition(":")[2])
 
     @property
     def metrics_address(self) -> str | None:
-        """`host:port` where `/metrics` is; None where there is none."""
+        """`host:port` of the metrics; None if the server has none."""
         return self._native.metrics_address
 
     def close(self) -> None:
-        """Ends every remote call that waits, and frees the port. A store of its own is closed. May be called again."""
+        """Ends all waiting remote calls, frees the port, and closes a store of the server's own.
+
+        Can be called more than once.
+        """
         self._native.close()
-        if self._own:
+        if self._owns_store:
             self.store.close()
 
     def __enter__(self) -> Self:
@@ -122,7 +131,7 @@ class Server:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(ForkedError):  # the parent stops what it started
+        with suppress(ForkedError):  # in a forked child, the parent closes the server
             self.close()
 
     def __repr__(self) -> str:
@@ -130,6 +139,7 @@ class Server:
 
 
 def read_pem(path: str | PathLike[str]) -> bytes:
+    """Reads a PEM file."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
@@ -144,11 +154,13 @@ def _address(host: str) -> str:
     try:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
-        raise InvalidArgumentError(f"`host` is {host!r}, which is no address of this machine: {error}") from error
+        raise InvalidArgumentError(
+            f"`host` must be a name or address of this machine; got {host!r}: {error}"
+        ) from error
     return str(found[0][4][0])
 
 
-def _made(
+def _new_store(
     tables: Iterable[Table],
     seed: int | None,
     path: str | PathLike[str] | None,
@@ -164,9 +176,12 @@ def _tls(
     certificate: str | PathLike[str] | None, key: str | PathLike[str] | None, client_ca: str | PathLike[str] | None
 ) -> tuple[bytes, bytes, bytes | None] | None:
     if (certificate is None) != (key is None):
-        raise InvalidArgumentError("`certificate` and `key` go together; one of them is missing")
+        raise InvalidArgumentError("`certificate` and `key` must be given together; got only one of them")
     if certificate is None or key is None:
         if client_ca is not None:
-            raise InvalidArgumentError("`client_ca` needs TLS: give a `certificate` and its `key`, too")
+            raise InvalidArgumentError("`client_ca` needs TLS; pass `certificate` and `key` too")
         return None
+    for name, file in (("certificate", certificate), ("key", key), ("client_ca", client_ca)):
+        if file is not None:
+            _checks.path(f"`{name}`", file)
     return read_pem(certificate), read_pem(key), None if client_ca is None else read_pem(client_ca)

@@ -1,4 +1,4 @@
-"""Array specs: what a table's signature asks of each column."""
+"""Array specs: the columns of a table's signature."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -15,14 +15,14 @@ __all__ = ["ArraySpec"]
 class ArraySpec:
     """Shape and dtype of one column of an item.
 
-    A signature is a pytree of these. It describes whole items: a column of `T` steps has the shape
-    `(T, ...)`, a squeezed one (a single step without a time axis) just `(...)`.
+    A signature is a nest of specs. It describes whole items: a column of `T` steps has the shape `(T, ...)`, a column
+    without a time axis the shape `(...)`.
 
     Attributes:
-        shape: Sizes of the axes; None allows any size.
-        dtype: Anything `numpy.dtype` understands; `"string"` (or any text or object dtype) for
-            strings; `"bfloat16"`, `"float8_e4m3fn"`, `"float8_e5m2"` by name.
-        name: Only for people.
+        shape: Sizes of the axes. None allows any size.
+        dtype: Anything that `numpy.dtype` accepts; `"string"` or any text or object dtype for strings; `"bfloat16"`,
+            `"float8_e4m3fn"` or `"float8_e5m2"` by name.
+        name: Description for readers of the signature; not compared with items.
     """
 
     shape: tuple[int | None, ...]

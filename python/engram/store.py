@@ -1,9 +1,9 @@
-"""The store: named tables in this process, and what every way to tables offers."""
+"""The store: named tables in this process, and the methods that a store and a client share."""
 
-import os
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
+from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
@@ -24,55 +24,48 @@ __all__ = ["Store", "TableStore"]
 
 
 class TableStore:
-    """Tables that may be written and sampled, in this process (`Store`) or at a server (`Client`).
+    """Tables that can be written and sampled: the methods shared by `Store` and `Client`.
 
-    Every method may be called from any thread. Calls that wait can be interrupted with Ctrl-C.
+    All methods are thread-safe. Ctrl-C interrupts calls that wait.
     """
 
     _native: _engram.Store
 
     def insert(
         self,
-        data: Any,  # noqa: ANN401, a pytree
+        data: Any,  # noqa: ANN401, a nest
         priorities: Mapping[str, float],
         *,
         timeout: float | None = None,
         time_axis: bool = False,
     ) -> int:
-        """Inserts one item, waiting until every table has it.
+        """Inserts one item into one or several tables, and waits until all of them have it.
 
         Args:
-            data: A pytree of arrays, numbers and text: dicts, lists, tuples, namedtuples, and node types
-                registered with optree in the namespace "engram", which come back as dicts. By default
-                it is one step, whose columns come back without a time axis: `[B, ...]`.
-            priorities: For each table to insert into, the item's priority there. All share the data.
-            timeout: Seconds to wait for the tables' rate limiters; None: for ever.
-            time_axis: The leaves are `[T, ...]`, and come back as `[B, T, ...]`.
+            data: Nest of arrays, numbers and strings: dicts, lists, tuples, namedtuples, and node types registered with
+                optree in the namespace "engram", which are returned as dicts. Each leaf is a column. By default the
+                data is one step, whose columns are sampled without a time axis, as `[B, ...]`.
+            priorities: Priority of the item in each table, by table name. The tables share the data.
+            timeout: Seconds to wait for the tables' rate limiters. `None` waits forever.
+            time_axis: True if the leaves are `[T, ...]`, to be sampled as `[B, T, ...]`.
 
         Returns:
-            The item's key, the same in all tables.
+            Key of the item, the same in all tables.
 
         Raises:
-            SignatureError: The data does not fit a table's signature; no table has it then.
-            PriorityError: A priority is NaN, or negative or infinite where it is a weight.
-            DeadlineExceededError: A table did not take it in time; the text says which did.
-            UnknownTableError, UnsatisfiableError, ClosedError: As their descriptions say.
+            SignatureError: The data does not match a table's signature. No table has the item.
+            PriorityError: A priority is NaN, or it is negative or infinite and the table's selector is Prioritized.
+            DeadlineExceededError: A table did not accept the item in time. The text names the tables that have it.
+            UnsatisfiableError: The item is larger than a table's `max_bytes`.
+            InvalidArgumentError: `priorities` is empty or no mapping, or another argument is invalid.
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store was closed, or a table dropped.
         """
         if not isinstance(priorities, Mapping):
             raise InvalidArgumentError(
-                f'`priorities` must map tables to priorities, such as {{"replay": 1.0}}; got {priorities!r}'
+                f'`priorities` must map table names to priorities, such as {{"replay": 1.0}}; got {priorities!r}'
             )
-        try:
-            return self._native.insert(data, list(priorities.items()), timeout, time_axis)
-        except (TypeError, OverflowError):
-            # Looked at only now: a check of each insert would cost more than it is worth.
-            _checks.boolean("`time_axis`", time_axis)
-            _checks.seconds("`timeout`", timeout)
-            for table, priority in priorities.items():
-                _checks.table_name("each key of `priorities`", table)
-                if not isinstance(priority, bool):  # accepted as 0 or 1, so not what was wrong
-                    _checks.number(f"the priority for `{table}`", priority)
-            raise
+        return self._native.insert(data, list(priorities.items()), timeout, time_axis)
 
     def writer(
         self,
@@ -83,17 +76,23 @@ class TableStore:
         timeout: float | None = None,
         compression: Compression = "auto",
     ) -> TrajectoryWriter:
-        """A writer that makes items of any slices of its steps.
+        """Creates a writer that builds items from arbitrary slices of its steps.
 
         Args:
-            history: Newest steps that items may refer to.
-            chunk_length: Steps per chunk; None: 1 to 16, about 16 KiB. Items become visible when
-                their chunk is full, at the end of an episode, or on `flush`.
-            max_in_flight_items: Items that may wait for their tables before an append waits too. While more
-                than 4 MiB are on their way to a server, appends are slowed down.
-            timeout: Seconds that an append waits then; None: for ever, 0: not at all.
-            compression: `"auto"` compresses large columns where that pays, `"off"` never. `"delta"` compresses
-                integers as differences from step to step: images that change little.
+            history: Number of most recent steps that items can refer to.
+            chunk_length: Number of steps per chunk. Default: 1 to 16, for chunks of about 16 KiB. Items become visible
+                when their chunk is full, at the end of an episode, or on `flush`.
+            max_in_flight_items: Maximum number of unacknowledged items before `append` waits. While more than 4 MiB are
+                in flight to a server, `append` also slows down.
+            timeout: Seconds that `append` waits at that limit. `None` waits forever, 0 does not wait.
+            compression: `"auto"` compresses large columns if that saves memory. `"off"` never compresses. `"delta"`
+                compresses integers as differences between steps, which suits images that change little.
+
+        Returns:
+            The writer. It belongs to one thread.
+
+        Raises:
+            InvalidArgumentError: An argument is invalid.
         """
         return TrajectoryWriter(
             self,
@@ -113,7 +112,21 @@ class TableStore:
         timeout: float | None = None,
         compression: Compression = "auto",
     ) -> PatternWriter:
-        """A writer that only takes steps: `patterns` make the items. Other arguments as in `writer`."""
+        """Creates a writer whose items are declared as patterns.
+
+        Args:
+            patterns: Patterns that create the items; at least one.
+            chunk_length: As in `writer`.
+            max_in_flight_items: As in `writer`.
+            timeout: As in `writer`, in seconds.
+            compression: As in `writer`.
+
+        Returns:
+            The writer. It belongs to one thread.
+
+        Raises:
+            InvalidArgumentError: An argument is invalid.
+        """
         return PatternWriter(
             self,
             patterns,
@@ -133,7 +146,22 @@ class TableStore:
         timeout: float | None = None,
         compression: Compression = "auto",
     ) -> BatchedWriter:
-        """A writer for `num_envs` environments that step together. Other arguments as in `writer`."""
+        """Creates a writer for environments that step together, whose items are declared as patterns.
+
+        Args:
+            num_envs: Number of environments.
+            patterns: Patterns that create the items of each environment; at least one.
+            chunk_length: As in `writer`.
+            max_in_flight_items: As in `writer`, for all environments together.
+            timeout: As in `writer`, in seconds.
+            compression: As in `writer`.
+
+        Returns:
+            The writer. It belongs to one thread.
+
+        Raises:
+            InvalidArgumentError: An argument is invalid.
+        """
         return BatchedWriter(
             self,
             num_envs,
@@ -154,36 +182,34 @@ class TableStore:
         partial: bool = False,
         pad: bool = False,
     ) -> Batch:
-        """Draws exactly `n` items with replacement, waiting until they can be had.
+        """Draws `n` items with replacement, and waits until they are available.
 
         Args:
             table: Name of the table.
-            n: How many. They may be collected over several grants of the rate limiter.
-            at_least: So many, up to `n`, will do where more would have to be waited for; None: all `n`.
-            timeout: Seconds to wait; None: for ever. When it is over, everything drawn goes back.
-            partial: When the time is over, return what there is, if anything, instead.
-            pad: Fill shorter items up with zeros instead of returning ragged columns.
+            n: Number of items. They can be collected over several grants of the rate limiter.
+            at_least: Minimum number of items. If at least this many are available, return them instead of waiting for
+                `n`. Default: `n`.
+            timeout: Seconds to wait. `None` waits forever. On timeout, all drawn items return to the table.
+            partial: On timeout, return the items drawn so far, if any, instead of raising an error.
+            pad: Pad shorter items with zeros instead of returning ragged columns.
 
         Returns:
-            A batch whose columns are `[n, T, ...]`.
+            A batch with columns `[n, T, ...]`.
 
         Raises:
-            DeadlineExceededError: The text says how many came, and what was waited for.
-            UnsatisfiableError: No waiting would help: the table can never hold so many.
-            SignatureError: The items' columns do not go side by side.
-            OutOfMemoryError: The batch needs more memory than there is.
-            UnknownTableError, ClosedError: As their descriptions say.
+            DeadlineExceededError: Too few items became available in time. The text states how many, and what the call
+                waited for.
+            UnsatisfiableError: The table can never provide this many items.
+            SignatureError: The items' columns differ and cannot be stacked.
+            OutOfMemoryError: The batch needs more memory than the system provides.
+            InvalidArgumentError: An argument is invalid.
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store was closed, or the table dropped.
         """
-        return Batch(
-            self._native.sample(
-                table,
-                _checks.integer("`n`", n, high=_checks.MAX_BATCH),
-                at_least if at_least is None else _checks.integer("`at_least`", at_least, high=n),
-                timeout,
-                partial,
-                pad,
-            )
-        )
+        n = _checks.integer("`n`", n, high=_checks.MAX_BATCH)
+        if at_least is not None:
+            at_least = _checks.integer("`at_least`", at_least, high=n)
+        return Batch(self._native.sample(table, n, at_least, timeout, partial, pad))
 
     @overload
     def update_priorities(
@@ -198,25 +224,29 @@ class TableStore:
     def update_priorities(
         self, table: str, keys: npt.ArrayLike, priorities: npt.ArrayLike, *, wait: bool = True
     ) -> int | None:
-        """Sets the priorities of items; keys that have left the table are passed over.
+        """Sets the priorities of items. Keys that are no longer in the table are skipped.
 
-        Of thousands of keys, others may see some done before the rest. A client sends more than 8,192 in parts: where
-        its server goes away meanwhile, some may be done and others not.
+        Updates of thousands of keys are not atomic: other threads can see some of them applied before the rest. A
+        client sends more than 8,192 keys in several requests; if the server becomes unreachable, some of them may be
+        applied and others not.
 
         Args:
             table: Name of the table.
             keys: `[B]` integers, as in `batch.info.key`.
             priorities: `[B]` numbers.
-            wait: False: a client goes on at once while at most 8 changes are under way; the server makes them in order.
-                An error of such a change is raised by a later change, or by `close`. More than 8,192 keys are
-                checked first: that waits for the server where it has not described the table yet.
+            wait: If False, a client returns at once, with at most 8 such changes in flight; the server applies them in
+                order. An error is raised by a later change or by `close`. More than 8,192 keys are first checked
+                against the table's configuration, which may have to be fetched from the server.
 
         Returns:
-            How many of the keys were there; None without waiting.
+            Number of keys found in the table; None if `wait` is False.
 
         Raises:
-            PriorityError: One is NaN, or negative or infinite where it is a weight; none is applied.
-            InvalidArgumentError: The two differ in length, or have more than one axis.
+            PriorityError: A priority is NaN, or it is negative or infinite and the table's selector is Prioritized.
+                None is applied.
+            InvalidArgumentError: `keys` and `priorities` differ in length, have more than one axis, or are not numbers.
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store was closed, or the table dropped.
         """
         return self._native.update_priorities(table, _keys(keys), _priorities(priorities), wait)
 
@@ -227,24 +257,39 @@ class TableStore:
     def delete(self, table: str, keys: npt.ArrayLike, *, wait: bool) -> int | None: ...
 
     def delete(self, table: str, keys: npt.ArrayLike, *, wait: bool = True) -> int | None:
-        """Deletes items; keys that have left the table are passed over. Of very many, as in `update_priorities`.
+        """Deletes items. Keys that are no longer in the table are skipped.
+
+        Deleting thousands of keys is not atomic; see `update_priorities`.
 
         Args:
             table: Name of the table.
             keys: `[B]` integers, as in `batch.info.key`.
-            wait: As for `update_priorities`.
+            wait: As in `update_priorities`.
 
         Returns:
-            How many of the keys were there; None without waiting.
+            Number of keys found in the table; None if `wait` is False.
+
+        Raises:
+            InvalidArgumentError: `keys` has more than one axis, or is not integers.
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store was closed, or the table dropped.
         """
         return self._native.delete(table, _keys(keys), wait)
 
     def reset(self, table: str) -> None:
-        """Empties a table and zeroes its counters. Calls that wait go on waiting."""
+        """Deletes all items of a table and resets its counters. Waiting calls continue to wait.
+
+        Args:
+            table: Name of the table.
+
+        Raises:
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store is closed.
+        """
         self._native.reset(table)
 
     def info(self) -> dict[str, TableInfo]:
-        """For every table: sizes, rates, and why inserts or samples would wait now."""
+        """Returns each table's configuration and statistics, by table name."""
         return {info["name"]: TableInfo.from_native(info) for info in self._native.info()}
 
     @property
@@ -255,41 +300,60 @@ class TableStore:
     def create_table(self, table: Table) -> None:
         """Adds a table.
 
+        Args:
+            table: Configuration of the table.
+
         Raises:
-            InvalidArgumentError: A table of that name exists.
+            InvalidArgumentError: A table of this name exists.
+            ClosedError: The store is closed.
         """
         _checks.instance_of("`table`", table, Table, "an engram.Table")
         self._native.create_table(table)
 
     def drop_table(self, table: str) -> None:
-        """Removes a table and all it holds; calls that wait for it end with `ClosedError`."""
+        """Removes a table and its items. Calls that wait for it raise `ClosedError`.
+
+        Args:
+            table: Name of the table.
+
+        Raises:
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store is closed.
+        """
         self._native.drop_table(table)
 
     def set_rate_limiter(self, table: str, rate_limiter: AnyRateLimiter) -> None:
-        """Changes how inserts and samples wait for each other; the counts stay.
+        """Replaces a table's rate limiter. The counts of inserts, samples and deletes stay.
+
+        Args:
+            table: Name of the table.
+            rate_limiter: The new limiter, one of `engram.rate_limiters`.
 
         Raises:
-            InvalidArgumentError: Nothing could ever be sampled under it.
+            InvalidArgumentError: Nothing could ever be sampled under this limiter.
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store is closed.
         """
         _checks.instance_of("`rate_limiter`", rate_limiter, AnyRateLimiter, "one of engram.rate_limiters")
         self._native.set_rate_limiter(table, rate_limiter)
 
     def checkpoint(self) -> Checkpoint:
-        """Writes all tables to the directory of the store, or of the server's, while calls go on.
+        """Writes all tables to the directory of the store, or of the server's store. Other calls continue meanwhile.
 
-        Returns once it counts: the next to open the directory begins with it.
+        Returns:
+            The checkpoint, after it is complete: the next store that opens the directory starts from it.
 
         Raises:
             InvalidArgumentError: The store has no directory.
-            StorageError: It cannot be written; those before are still good.
-            ClosedError: As its description says.
+            StorageError: The checkpoint cannot be written. Earlier ones stay valid.
+            ClosedError: The store is closed.
         """
         return Checkpoint(*self._native.checkpoint())
 
     def close(self) -> None:
-        """Ends every waiting call with `ClosedError` and forgets all tables. May be called again.
+        """Ends all waiting calls with `ClosedError` and releases all tables. Can be called more than once.
 
-        A client first waits for changes that nobody waited for, and raises the first error among them.
+        A client first waits for changes made with `wait=False`, and raises the first error among them.
         """
         self._native.close()
 
@@ -299,37 +363,37 @@ class TableStore:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(ForkedError):  # the parent closes what it opened
+        with suppress(ForkedError):  # in a forked child, the parent closes the store
             self.close()
 
 
-_LONGEST_SYNC = 60.0
+_MAX_SYNC_INTERVAL = 60.0
 """Seconds."""
 
 
 class Store(TableStore):
-    """Tables in this process. They live until the store is closed.
+    """Tables in this process, until the store is closed.
 
-    A store does not survive `fork`: a child process gets a `ForkedError`.
+    A store cannot be used after `fork`: in the child process its methods raise `ForkedError`.
     """
 
     def __init__(self, tables: Iterable[Table], *, seed: int | None = None) -> None:
-        """Makes the tables.
+        """Creates the tables.
 
         Args:
-            tables: At least none: tables may be created later.
-            seed: Seeds the random choices of all tables that have no seed of their own; with one
-                caller, the same seed and the same calls give the same data. None: unpredictable.
+            tables: Configurations of the tables. May be empty; tables can be created later.
+            seed: Seed of the random choices of all tables without a seed of their own. In a single thread, the same
+                seed and the same calls give the same data. Default: random.
 
         Raises:
-            InvalidArgumentError: Two tables have the same name.
+            InvalidArgumentError: Two tables have the same name, or an argument is invalid.
         """
         self._begin(_engram.Store(_tables(tables), _seed(seed)), ())
 
     @classmethod
     def open(
         cls,
-        path: str | os.PathLike[str],
+        path: str | PathLike[str],
         tables: Iterable[Table] = (),
         *,
         durability: Literal["none", "process", "disk"] = "process",
@@ -343,37 +407,42 @@ class Store(TableStore):
         progress: Callable[[int, int], object] | None = None,
         seed: int | None = None,
     ) -> Self:
-        """Opens a store that lives in a directory, which is made if it is not there.
+        """Opens a durable store in a directory, which is created if it does not exist.
 
         Args:
-            path: The directory. One process at a time may have it open.
-            tables: Those that are not there are created. One that is there takes what is given here, be it
-                other than before; items that it does not allow any more leave.
-            durability: What an acknowledged change outlives. `"none"`: nothing but checkpoints is kept.
-                `"process"`: the process, `kill -9` included. `"disk"`: the machine's power.
-            sync_interval: Seconds between two syncs of `"disk"`, at least; acknowledgements wait for them.
-            checkpoint_interval: Seconds between two checkpoints, which a thread writes if anything has changed. None:
-                only `checkpoint` and `checkpoint_bytes` write them. One that fails is logged, and tried again.
-            checkpoint_bytes: One is written, too, when the log has grown by so many bytes. None: not for that.
-            keep: Checkpoints that are kept: the newest.
-            rename: New names of tables that are there, by their old ones.
-            drop: Tables that are there and are to go.
-            repair: Open what is left of a directory that has lost something that was acknowledged: `notes` says what.
-                Files that cannot be used are set aside, as `*.lost`.
-            progress: Called now and then with bytes read, and bytes in all.
-            seed: As of `Store`; tables that are there go on with what they would have drawn next.
+            path: The directory. Only one process can have it open at a time.
+            tables: Tables that do not exist in the directory are created. A table that exists gets the configuration
+                given here; items that no longer fit are removed.
+            durability: What acknowledged changes survive. `"none"`: only checkpoints are stored. `"process"`: the end
+                of the process, including `kill -9`. `"disk"`: a power failure.
+            sync_interval: Minimum seconds between two disk syncs with `"disk"`; acknowledgements wait for them.
+            checkpoint_interval: Seconds between two checkpoints, which a thread writes if anything has changed. A
+                checkpoint that fails is logged and retried. `None` writes none for this reason.
+            checkpoint_bytes: Growth of the log in bytes after which a checkpoint is also written. `None` writes none
+                for this reason.
+            keep: Number of most recent checkpoints to keep.
+            rename: New names of tables in the directory, by old name.
+            drop: Names of tables in the directory to delete.
+            repair: Open a directory that has lost acknowledged changes, with what is left. `notes` describes the loss.
+                Unusable files are renamed to `*.lost`.
+            progress: Function that is called now and then with the number of bytes read and the total.
+            seed: As in `Store`. Existing tables continue their random sequences.
+
+        Returns:
+            The store.
 
         Raises:
-            StorageError: Another process has the directory, it cannot be read or written, or something that was
-                acknowledged is missing; the text says which. Nothing there was changed.
-            InvalidArgumentError, SignatureError: Tables that do not fit what is there.
+            StorageError: Another process has the directory open, it cannot be read or written, or acknowledged changes
+                are missing. The text states which. The directory was not changed.
+            InvalidArgumentError: An argument is invalid, or tables do not fit those in the directory.
+            SignatureError: Items in the directory do not match a table's signature.
         """
-        if durability not in ("none", "process", "disk"):
-            raise InvalidArgumentError(f'`durability` must be "none", "process" or "disk"; got {durability!r}')
+        directory = _checks.path("`path`", path)
+        _checks.choice("`durability`", durability, ("none", "process", "disk"))
         sync_interval = _checks.number("`sync_interval`", sync_interval)
-        if not 0 <= sync_interval <= _LONGEST_SYNC:
+        if not 0 <= sync_interval <= _MAX_SYNC_INTERVAL:
             raise InvalidArgumentError(
-                f"`sync_interval` must be between 0 and {_LONGEST_SYNC:g} s; got {sync_interval:g}"
+                f"`sync_interval` must be between 0 and {_MAX_SYNC_INTERVAL:g} s; got {sync_interval:g}"
             )
         if checkpoint_interval is not None:
             checkpoint_interval = _checks.number("`checkpoint_interval`", checkpoint_interval)
@@ -385,67 +454,70 @@ class Store(TableStore):
             checkpoint_bytes = _checks.integer("`checkpoint_bytes`", checkpoint_bytes, low=1, high=_checks.MAX_U64)
         keep = _checks.integer("`keep`", keep, low=1, high=1_000)
         native, notes = _engram.Store.open(
-            os.fspath(path),
+            directory,
             _tables(tables),
             _seed(seed),
             (durability, sync_interval, keep),
-            (dict(rename or {}), set(drop), bool(repair)),
-            progress,
+            _open_options(rename, drop, repair=repair),
+            _progress(progress),
         )
         store = cls.__new__(cls)
         store._begin(native, notes)  # noqa: SLF001, its own
         if checkpoint_interval is not None or checkpoint_bytes is not None:
             journaled = durability != "none"
             thread = CheckpointThread(store, checkpoint_interval, checkpoint_bytes, journaled=journaled)
-            store._checkpoint_thread = thread  # noqa: SLF001
+            store._checkpoint_thread = thread  # noqa: SLF001, its own
         return store
 
     def _begin(self, native: _engram.Store, notes: Iterable[str]) -> None:
         self._native = native
         self._checkpoint_thread: CheckpointThread | None = None
         self.notes = tuple(notes)
-        """What `open` and `restore` found damaged or unfinished, in words."""
+        """Descriptions of what `open` and `restore` found damaged or unfinished."""
 
     def restore(
         self,
-        path: str | os.PathLike[str],
+        path: str | PathLike[str],
         *,
         rename: Mapping[str, str] | None = None,
         drop: Iterable[str] = (),
         repair: bool = False,
         progress: Callable[[int, int], object] | None = None,
     ) -> tuple[str, ...]:
-        """Adds the tables of a directory that nobody has open, which stays as it is; calls go on meanwhile.
+        """Adds the tables of another store's directory. Other calls continue meanwhile.
 
-        Where this store has a directory of its own, the tables are in it once this returns.
+        The directory must not be open, and is not changed. If this store has a directory, the tables are stored there
+        when this returns.
 
         Args:
             path: The directory.
-            rename: New names of its tables, by their old ones.
-            drop: Tables of it that are left out.
-            repair: As of `open`.
-            progress: As of `open`.
+            rename: New names of its tables, by old name.
+            drop: Names of its tables to leave out.
+            repair: As in `open`.
+            progress: As in `open`.
 
         Returns:
-            The names of the tables that were added; `notes` has grown by what was found damaged or unfinished.
+            Names of the added tables. `notes` gains descriptions of what was found damaged or unfinished.
 
         Raises:
-            StorageError: As of `open`; there is no store.
-            InvalidArgumentError: A table of that name is here, or one to be renamed or dropped is not there.
+            StorageError: As in `open`, or there is no store in the directory.
+            InvalidArgumentError: This store has a table of one of these names, or a table to rename or drop does not
+                exist.
+            ClosedError: This store is closed.
         """
-        opening = (dict(rename or {}), set(drop), bool(repair))
-        names, notes = self._native.restore(os.fspath(path), opening, progress)
+        options = _open_options(rename, drop, repair=repair)
+        names, notes = self._native.restore(_checks.path("`path`", path), options, _progress(progress))
         self.notes += tuple(notes)
         return tuple(names)
 
     def close(self) -> None:
-        """Ends every waiting call with `ClosedError`, and all tables; may be called again.
+        """Ends all waiting calls with `ClosedError` and releases all tables. Can be called more than once.
 
-        What a store with a directory has acknowledged is there when that is opened again.
+        A store that opens the directory again has everything that this store acknowledged.
 
         Raises:
-            StorageError: Changes could not be written to the directory, as where the disk is full. The store is closed
-                all the same.
+            StorageError: Changes could not be written to the directory, for example because the disk is full. The store
+                is closed all the same.
         """
         try:
             super().close()
@@ -463,10 +535,21 @@ class Store(TableStore):
 def _tables(tables: Iterable[Table]) -> list[Table]:
     if isinstance(tables, Table):
         raise InvalidArgumentError(f"`tables` must be a sequence of tables; got the table `{tables.name}` itself")
-    tables = list(tables)
-    for table in tables:
+    listed = _checks.elements("`tables`", tables, "a sequence of tables")
+    for table in listed:
         _checks.instance_of("each of `tables`", table, Table, "an engram.Table")
-    return tables
+    return listed
+
+
+def _open_options(
+    rename: Mapping[str, str] | None, drop: Iterable[str], *, repair: bool
+) -> tuple[dict[str, str], set[str], bool]:
+    return _checks.renamed("`rename`", rename), _checks.names("`drop`", drop), bool(repair)
+
+
+def _progress(progress: Callable[[int, int], object] | None) -> Callable[[int, int], object] | None:
+    _checks.function("`progress`", progress)
+    return progress
 
 
 def _seed(seed: int | None) -> int:
@@ -476,7 +559,7 @@ def _seed(seed: int | None) -> int:
 def _column(what: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
     array = np.ascontiguousarray(values)
     if array.ndim != 1:
-        raise InvalidArgumentError(f"{what} must have one axis; got the shape {array.shape}")
+        raise InvalidArgumentError(f"{what} must have one axis; got shape {array.shape}")
     return array
 
 
@@ -494,7 +577,7 @@ def _priorities(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     try:
         return array.astype(np.float64, casting="same_kind", copy=False)
     except TypeError:
-        # Floats of other packages, such as bfloat16, are numbers too, but of no kind of NumPy's.
+        # Floats of other packages, such as bfloat16, have no NumPy kind.
         if array.dtype.kind == "V" and array.dtype.names is None and np.can_cast(array.dtype, np.float64):
             return array.astype(np.float64)
         raise InvalidArgumentError(f"`priorities` must be numbers; got {array.dtype}") from None

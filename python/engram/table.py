@@ -1,4 +1,4 @@
-"""Tables: what is kept, what is replayed, and how fast either side may run."""
+"""Tables: which items to store and sample, and how inserts and samples wait for each other."""
 
 from dataclasses import KW_ONLY, dataclass, field
 
@@ -12,20 +12,20 @@ __all__ = ["Table"]
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Describes one table of a store; a value, checked when it is made.
+    """Configuration of one table; an immutable value that is checked on creation.
 
     Attributes:
-        name: What calls refer to it by.
-        max_size: Most items it holds; above that the remover chooses which goes.
-        sampler: Chooses the items to sample.
-        remover: Chooses the items to remove when the table is full.
-        rate_limiter: Says when inserts and samples wait for each other.
-        max_times_sampled: An item is removed after so many samples; None: never for that.
-        max_bytes: Most bytes of stored steps and items; None: no limit.
-        ttl: Seconds after which an item is removed; None: never for that.
-        signature: A pytree of `ArraySpec` that every item's data must match; None: any data.
-        seed: Seeds the sampler and the remover; None: derived from the store's seed.
-        note: Text kept with the table, for those who read its `info`; at most 64 KiB.
+        name: Name of the table.
+        max_size: Maximum number of items. When it is exceeded, the remover chooses the item to remove.
+        sampler: Selector of the items to sample.
+        remover: Selector of the items to remove when the table is full.
+        rate_limiter: Controls when inserts and samples wait for each other.
+        max_times_sampled: Number of samples after which an item is removed. `None` means unlimited.
+        max_bytes: Maximum size in bytes of stored steps and items. `None` means unlimited.
+        ttl: Seconds after which an item is removed. `None` means unlimited.
+        signature: Nest of `ArraySpec` that every item's data must match. `None` allows any data.
+        seed: Seed of the sampler and the remover. Default: derived from the store's seed.
+        note: Text stored with the table and shown in its `info`; at most 64 KiB.
     """
 
     name: str
@@ -43,7 +43,7 @@ class Table:
 
     def __post_init__(self) -> None:
         if not isinstance(self.name, str) or not self.name:
-            raise InvalidArgumentError(f"`name` must be a non-empty string; got {self.name!r}")
+            raise InvalidArgumentError(f"`name` must be a non-empty str; got {self.name!r}")
         about = f"table `{self.name}`: "
         for role in ("sampler", "remover"):
             _checks.instance_of(
@@ -79,7 +79,7 @@ class Table:
         if self.rate_limiter.min_size > max_size:
             raise InvalidArgumentError(
                 f"{about}nothing could ever be sampled: {self.rate_limiter.kind} waits for "
-                f"{self.rate_limiter.min_size} items, `max_size` is {max_size}"
+                f"{self.rate_limiter.min_size} items, but `max_size` is {max_size}; increase `max_size`"
             )
 
     @classmethod
@@ -92,7 +92,15 @@ class Table:
         ttl: float | None = None,
         signature: object = None,
     ) -> "Table":
-        """First in, first out; each item is sampled once, and inserts wait while it is full."""
+        """Creates a first-in-first-out table: each item is sampled once, and inserts wait while it is full.
+
+        Args:
+            name: Name of the table.
+            max_size: Maximum number of items.
+            max_bytes: As in `Table`.
+            ttl: As in `Table`.
+            signature: As in `Table`.
+        """
         size = _checks.integer(f"table `{name}`: `max_size`", max_size)
         return cls(
             name,
@@ -116,7 +124,15 @@ class Table:
         ttl: float | None = None,
         signature: object = None,
     ) -> "Table":
-        """Last in, first out; each item is sampled once, and inserts wait while it is full."""
+        """Creates a last-in-first-out table: each item is sampled once, and inserts wait while it is full.
+
+        Args:
+            name: Name of the table.
+            max_size: Maximum number of items.
+            max_bytes: As in `Table`.
+            ttl: As in `Table`.
+            signature: As in `Table`.
+        """
         size = _checks.integer(f"table `{name}`: `max_size`", max_size)
         return cls(
             name,

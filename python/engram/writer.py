@@ -1,7 +1,7 @@
-"""Writers: steps go in, items come out.
+"""Writers: they accept steps, and insert items that refer to these steps.
 
-A writer collects steps in chunks. An item becomes visible when its chunk is full, at the end of an
-episode, or on `flush`. A writer belongs to one thread; a store may have any number of them.
+A writer collects steps in chunks. An item becomes visible when its chunk is full, at the end of an episode, or on
+`flush`. A writer belongs to one thread; a store can have any number of writers.
 """
 
 import warnings
@@ -22,10 +22,10 @@ if TYPE_CHECKING:
 __all__ = ["BatchedWriter", "Compression", "PatternWriter", "TrajectoryWriter"]
 
 Compression: TypeAlias = Literal["auto", "delta", "off"]
-"""How chunks are compressed: see `Store.writer`."""
+"""Compression of chunks; see `Store.writer`."""
 
 
-class _Native(Protocol):
+class _NativeWriter(Protocol):
     @property
     def pending_items(self) -> int: ...
     def flush(self, timeout: float | None) -> None: ...
@@ -33,29 +33,37 @@ class _Native(Protocol):
 
 
 class _Writer(ClosingContext):
-    """What all writers can do."""
+    """The methods that all writers share."""
 
-    _native: _Native
+    _native: _NativeWriter
 
     @property
     def pending_items(self) -> int:
-        """Items made that no table has yet."""
+        """Number of created items that are not in their table yet."""
         return self._native.pending_items
 
     def flush(self, timeout: float | None = None) -> None:
-        """Makes all items visible, and waits until their tables have them.
+        """Sends all items and waits until their tables have them.
 
         Args:
-            timeout: Seconds to wait for the tables' rate limiters; None: for ever.
+            timeout: Seconds to wait for the tables' rate limiters. `None` waits forever.
 
         Raises:
-            DeadlineExceededError: Some were not taken in time; they stay queued.
-            ClosedError: Their table was dropped, or the store closed.
+            DeadlineExceededError: Tables did not accept all items in time. The rest stays queued.
+            ClosedError: The store was closed, or a table dropped.
         """
         self._native.flush(timeout)
 
     def close(self, timeout: float | None = None) -> None:
-        """Flushes, and takes no more steps. May be called again."""
+        """Flushes, and accepts no more steps. Can be called more than once.
+
+        Args:
+            timeout: As in `flush`, in seconds.
+
+        Raises:
+            DeadlineExceededError: As in `flush`. The writer stays open.
+            ClosedError: The store was closed, or a table dropped.
+        """
         self._native.close(timeout)
 
     def __del__(self) -> None:
@@ -64,14 +72,14 @@ class _Writer(ClosingContext):
         except (AttributeError, ClosedError, ForkedError):
             return
         if pending:
-            text = f"a {type(self).__name__} was dropped with {pending} items that no table has; flush or close it"
+            text = f"a {type(self).__name__} was garbage-collected with {pending} unsent items; flush or close it first"
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
 
 class TrajectoryWriter(_Writer):
-    """Writes steps, and makes items of any slices of their history. From `Store.writer`.
+    """Writes steps, and items of arbitrary slices of their history. Created by `Store.writer`.
 
-    Leaving the block flushes and closes it:
+    The `with` block flushes and closes it:
 
         with store.writer(history=2) as writer:
             for step in episode:
@@ -90,9 +98,9 @@ class TrajectoryWriter(_Writer):
         timeout: float | None,
         compression: Compression,
     ) -> None:
-        _checks.text("`compression`", compression)
+        _checks.choice("`compression`", compression, ("auto", "delta", "off"))
         self._native: _engram.TrajectoryWriter = _engram.TrajectoryWriter(
-            store._native,  # noqa: SLF001, the store's other half
+            store._native,  # noqa: SLF001, the store's native half
             _checks.integer("`history`", history),
             chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
@@ -101,33 +109,34 @@ class TrajectoryWriter(_Writer):
         )
         self._history: Any = None
         self._history_version = -1
-        # Once per step: calls go straight to the native method, past the one below.
+        # Skips the Python method below, which costs more than the native call: append runs once per step.
         if type(self).append is TrajectoryWriter.append:
             self.append = self._native.append  # type: ignore[method-assign]
 
-    def append(self, step: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401
+    def append(self, step: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401, a nest
         """Adds a step.
 
         Args:
-            step: A pytree of arrays, numbers and text. It may have more leaves than those
-                before; leaves that it lacks, or that are None, have no value at this step.
-            partial_step: The step goes on with the next append, which must set other leaves.
+            step: Nest of arrays, numbers and strings. It may have leaves that earlier steps lack. Leaves that it lacks,
+                or that are None, have no value at this step.
+            partial_step: True if the next `append` continues this step with other leaves.
 
         Raises:
-            SignatureError: A leaf has another dtype than before, or none that a column can hold;
-                nothing of the step is kept.
-            InvalidArgumentError: A leaf was set already in this step.
-            BackpressureError: Too many items wait for their tables, for the writer's timeout.
+            SignatureError: A leaf has a different dtype than before, or one that is not supported. Nothing of the step
+                is stored.
+            InvalidArgumentError: A leaf already has a value in this step.
+            BackpressureError: Too many items are unacknowledged, and the writer's timeout has passed.
+            UnsatisfiableError, ClosedError: A table rejected an earlier item.
         """
         self._native.append(step, partial_step=partial_step)
 
     @property
     def history(self) -> Any:  # noqa: ANN401, a nest
-        """The nest of a step, its leaves the columns' steps since the episode began.
+        """Nest of the columns' histories since the episode began, with the structure of a step.
 
-        `history["obs"][-2:]` are the last two steps, `history["obs"][-1]` the last one without a
-        time axis, `history["obs"][[0, 3]]` those two. Only the newest `history` steps can be used.
-        Each slice has `shape`, `dtype`, `numpy()` and a length.
+        `history["obs"][-2:]` selects the last two steps, `history["obs"][-1]` the last one without a time axis, and
+        `history["obs"][[0, 3]]` these two steps. Only the newest `history` steps can be selected. Each slice has
+        `shape`, `dtype`, `numpy()` and a length.
         """
         version = self._native.structure_version
         if version != self._history_version:
@@ -143,58 +152,55 @@ class TrajectoryWriter(_Writer):
         *,
         num_steps: int | None = None,
     ) -> int:
-        """Makes an item.
+        """Creates an item. Exactly one of `trajectory` and `num_steps` is required.
 
         Args:
             table: Name of the table.
-            priority: Of the item.
-            trajectory: A nest of slices of the history.
-            num_steps: Instead: all columns of the last so many steps.
+            priority: Priority of the item.
+            trajectory: Nest of slices of `history`.
+            num_steps: Number of most recent steps, of which the item has all columns.
 
         Returns:
-            Its key.
+            Key of the item.
 
         Raises:
-            ExpiredStepError: It refers to steps that are no longer kept.
-            SignatureError: It does not fit the table's signature; nothing is made.
-            PriorityError: The priority is NaN, or negative or infinite where it is a weight.
-            DeadlineExceededError: A client's server did not tell of a table within the writer's timeout.
-            UnknownTableError, BackpressureError: As their descriptions say.
+            ExpiredStepError: The item refers to steps that are no longer in the history.
+            SignatureError: The item does not match the table's signature, and is not created.
+            PriorityError: The priority is NaN, or it is negative or infinite and the table's selector is Prioritized.
+            DeadlineExceededError: The server did not describe the table within the writer's timeout.
+            InvalidArgumentError: An argument is invalid.
+            UnknownTableError: There is no table of this name.
+            BackpressureError: Too many items are unacknowledged, and the writer's timeout has passed.
+            UnsatisfiableError, ClosedError: A table rejected an earlier item.
         """
-        try:
-            return self._native.create_item(table, priority, trajectory, num_steps)
-        except (TypeError, OverflowError):
-            _checks.table_name("`table`", table)
-            _checks.number("`priority`", priority)
-            if num_steps is not None:
-                _checks.integer("`num_steps`", num_steps)
-            raise
+        return self._native.create_item(table, priority, trajectory, num_steps)
 
     @property
     def episode_steps(self) -> int:
-        """Complete steps since the episode began."""
+        """Number of complete steps in the current episode."""
         return self._native.episode_steps
 
     def end_episode(self, timeout: float | None = None, *, clear: bool = True) -> None:
-        """Ends the episode: makes all items visible, and waits until their tables have them.
+        """Ends the episode: sends all items and waits until their tables have them.
 
         Args:
-            timeout: Seconds to wait for the tables' rate limiters; None: for ever.
-            clear: Forget the history; otherwise later items may reach back into this episode.
+            timeout: Seconds to wait for the tables' rate limiters. `None` waits forever.
+            clear: Clear the history. If False, later items can refer to steps of this episode.
 
         Raises:
-            DeadlineExceededError: Some items were not taken in time; they stay queued, and the
-                episode has ended all the same.
-            OutOfMemoryError: The last steps could not be sealed: the episode has not ended. Call again;
-                no item is made twice.
+            DeadlineExceededError: Tables did not accept all items in time. The rest stays queued, and the episode has
+                ended all the same.
+            OutOfMemoryError: The last steps could not be compressed into a chunk, and the episode has not ended. Call
+                again; no item is created twice.
+            UnsatisfiableError, ClosedError: A table rejected an item.
         """
         self._native.end_episode(timeout, clear)
 
 
 class PatternWriter(_Writer):
-    """Writes steps; patterns declared beforehand make the items. From `Store.pattern_writer`.
+    """Writes steps, and creates items as patterns declare. Created by `Store.pattern_writer`.
 
-    Leaving the block flushes and closes it:
+    The `with` block flushes and closes it:
 
         with store.pattern_writer([Pattern("replay", num_steps=2)]) as writer:
             for step in episode:
@@ -211,14 +217,14 @@ class PatternWriter(_Writer):
         max_in_flight_items: int,
         timeout: float | None,
         compression: Compression,
-        uniform: bool = False,  # all appends, also of parts of steps, have one structure
+        uniform: bool = False,  # True if all appends have one structure, those of partial steps too
     ) -> None:
-        _checks.text("`compression`", compression)
-        chosen = checked_patterns(patterns)
+        _checks.choice("`compression`", compression, ("auto", "delta", "off"))
+        checked = checked_patterns(patterns)
         self._native: _engram.PatternWriter = _engram.PatternWriter(
-            store._native,  # noqa: SLF001, the store's other half
-            len(chosen),
-            pattern_compiler(chosen),
+            store._native,  # noqa: SLF001, the store's native half
+            len(checked),
+            pattern_compiler(checked),
             chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
             timeout,
@@ -228,48 +234,53 @@ class PatternWriter(_Writer):
         if type(self).append is PatternWriter.append:
             self.append = self._native.append  # type: ignore[method-assign]
 
-    def append(self, step: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401
-        """Adds a step, and makes the items that are due.
+    def append(self, step: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401, a nest
+        """Adds a step, and creates the items whose patterns apply.
 
         Args:
-            step: A pytree of arrays, numbers and text, of one structure throughout. None: no
-                value at this step; items that would need one are not made.
-            partial_step: The step goes on with the next append, which must set other leaves.
+            step: Nest of arrays, numbers and strings, with the same structure at every step. A leaf that is None has no
+                value at this step; items that need the value are not created.
+            partial_step: True if the next `append` continues this step with other leaves.
 
         Raises:
-            SignatureError: The step looks unlike those before, or its items would not fit their
-                table's signature; nothing of the step is kept.
-            BackpressureError: Too many items wait for their tables, for the writer's timeout.
-            DeadlineExceededError: A client's server did not tell of a table within the writer's timeout.
-            PriorityError: The TD errors of an item are no such numbers, or its table does not take the priority that
-                they make. The step is in all the same, and the items of other patterns are made.
-            UnsatisfiableError, ClosedError: An item was refused by its table. The step is in all the same.
+            SignatureError: The step differs from earlier steps, or its items would not match their table's signature.
+                Nothing of the step is stored.
+            BackpressureError: Too many items are unacknowledged, and the writer's timeout has passed.
+            DeadlineExceededError: The server did not describe a table within the writer's timeout.
+            PriorityError: The TD errors of an item are NaN or infinite, or its table rejects their priority. The step
+                is stored, and the items of other patterns are created.
+            UnsatisfiableError, ClosedError: A table rejected an item. The step is stored all the same.
         """
         self._native.append(step, partial_step=partial_step)
 
     @property
     def episode_steps(self) -> int:
-        """Complete steps since the episode began."""
+        """Number of complete steps in the current episode."""
         return self._native.episode_steps
 
     def end_episode(self, timeout: float | None = None, *, clear: bool = True) -> None:
-        """Ends the episode: tries the patterns that wait for its end, makes all items visible, and waits.
+        """Ends the episode: applies patterns with `end_of_episode()`, sends all items and waits for their tables.
 
         Args:
-            timeout: Seconds to wait for the tables' rate limiters; None: for ever.
-            clear: Items of the next episode never reach back into this one.
+            timeout: Seconds to wait for the tables' rate limiters. `None` waits forever.
+            clear: Clear the history. If False, items of the next episode can refer to steps of this one.
 
         Raises:
-            DeadlineExceededError: Some items were not taken in time; they stay queued, and the
-                episode has ended all the same.
-            OutOfMemoryError: The last steps could not be sealed: the episode has not ended. Call again;
-                no item is made twice.
+            DeadlineExceededError: Tables did not accept all items in time. The rest stays queued, and the episode has
+                ended all the same.
+            OutOfMemoryError: The last steps could not be compressed into a chunk, and the episode has not ended. Call
+                again; no item is created twice.
+            PriorityError: As in `append`.
+            UnsatisfiableError, ClosedError: A table rejected an item.
         """
         self._native.end_episode(timeout, clear)
 
 
 class BatchedWriter(_Writer):
-    """Writes steps of many environments at once; patterns make the items. From `Store.batched_writer`."""
+    """Writes steps of many environments at once, and creates items as patterns declare.
+
+    Created by `Store.batched_writer`.
+    """
 
     def __init__(
         self,
@@ -282,33 +293,36 @@ class BatchedWriter(_Writer):
         timeout: float | None,
         compression: Compression,
     ) -> None:
-        _checks.text("`compression`", compression)
-        chosen = checked_patterns(patterns)
+        _checks.choice("`compression`", compression, ("auto", "delta", "off"))
+        checked = checked_patterns(patterns)
         self._native: _engram.BatchedWriter = _engram.BatchedWriter(
-            store._native,  # noqa: SLF001, the store's other half
+            store._native,  # noqa: SLF001, the store's native half
             _checks.integer("`num_envs`", num_envs),
-            pattern_compiler(chosen),
+            pattern_compiler(checked),
             chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
             timeout,
             compression,
         )
 
-    def append_batch(self, steps: Any, *, episode_ends: npt.ArrayLike | None = None) -> None:  # noqa: ANN401
-        """Adds one step of every environment, and makes the items that are due in each.
+    def append_batch(self, steps: Any, *, episode_ends: npt.ArrayLike | None = None) -> None:  # noqa: ANN401, a nest
+        """Adds one step of every environment, and creates the items whose patterns apply.
 
         Args:
-            steps: A pytree of arrays `[N, ...]`, of one structure throughout.
-            episode_ends: bool `[N]`: where True, this is the last step of that environment's episode,
-                and items of its next one never reach back. None: nowhere.
+            steps: Nest of arrays `[N, ...]`, with the same structure at every step. `N` is `num_envs`.
+            episode_ends: bool `[N]`: True if this is the last step of the environment's episode. Items of its next
+                episode do not refer to this one. Default: all False.
 
         Raises:
-            SignatureError: The steps look unlike those before; nothing is kept.
-            BackpressureError: Too many items wait for their tables, for the writer's timeout.
-            DeadlineExceededError: A client's server did not tell of a table within the writer's timeout.
-            PriorityError: As for a `PatternWriter`. The steps are in all the same, and all other items are made.
+            SignatureError: The steps differ from earlier ones, or their items would not match their table's signature.
+                Nothing is stored.
+            InvalidArgumentError: `episode_ends` has another shape than `[N]`.
+            BackpressureError: Too many items are unacknowledged, and the writer's timeout has passed.
+            DeadlineExceededError: The server did not describe a table within the writer's timeout.
+            PriorityError: As in `PatternWriter.append`. The steps are stored, and all other items are created.
+            UnsatisfiableError, ClosedError: A table rejected an item. The steps are stored all the same.
         """
         ends = None if episode_ends is None else np.ascontiguousarray(episode_ends, dtype=np.bool_).view(np.uint8)
         if ends is not None and ends.ndim != 1:
-            raise InvalidArgumentError(f"`episode_ends` must have the shape [N]; got {ends.shape}")
+            raise InvalidArgumentError(f"`episode_ends` must have shape [N]; got {ends.shape}")
         self._native.append_batch(steps, ends)

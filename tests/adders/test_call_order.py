@@ -88,8 +88,8 @@ def test_nothing_is_kept_of_incomplete_time_steps(make, missing):
 @pytest.mark.parametrize(
     ("timeout", "text"),
     [
-        ("x", "`timeout` must be a number; got 'x' (str)"),
-        (-1, "`timeout` must be at least 0, or None to wait for ever; got -1"),
+        ("x", "`timeout` must be a number of seconds, at least 0, or None to wait forever; got 'x' (str)"),
+        (-1, "`timeout` must be a number of seconds, at least 0, or None to wait forever; got -1"),
     ],
 )
 def test_bad_timeouts(make, timeout, text):

@@ -41,8 +41,8 @@ def test_delta_compression_halves_the_bytes(make):
 @pytest.mark.parametrize(
     ("compression", "text"),
     [
-        ("zip", 'compression is "zip"; it must be "auto", "delta" or "off"'),
-        (True, "`compression` must be text; got True (bool)"),
+        ("zip", '`compression` must be "auto", "delta" or "off"; got \'zip\' (str)'),
+        (True, '`compression` must be "auto", "delta" or "off"; got True (bool)'),
     ],
 )
 def test_bad_compressions(make, compression, text):

@@ -87,10 +87,13 @@ def test_should_insert_fns_receive_the_rows_of_one_item():
             lambda store: NonOverlappingRNNSequenceAdder(store, 2, overlap="no"),
             "`overlap` must be True or False; got 'no' (str)",
         ),
-        (lambda store: SequenceAdder(store, 2, 1, timeout="x"), "`timeout` must be a number; got 'x' (str)"),
+        (
+            lambda store: SequenceAdder(store, 2, 1, timeout="x"),
+            "`timeout` must be a number of seconds, at least 0, or None to wait forever; got 'x' (str)",
+        ),
         (
             lambda store: EpisodeAdder(store, 2, timeout=-1),
-            "`timeout` must be at least 0, or None to wait for ever; got -1",
+            "`timeout` must be a number of seconds, at least 0, or None to wait forever; got -1",
         ),
     ],
 )

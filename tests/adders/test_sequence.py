@@ -94,7 +94,7 @@ def test_items_that_do_not_match_the_signature():
             "`priority_fns` must map table names to a number, a function of an item's data, or None for 1; got {}",
         ),
         ({"priority_fns": {"t": "x"}}, "the priority of table `t` must be a number; got 'x' (str)"),
-        ({"priority_fns": {1: 1.0}}, "each key of `priority_fns` must be the name of a table; got 1 (int)"),
+        ({"priority_fns": {1: 1.0}}, "each key of `priority_fns` must be a str, the name of a table; got 1 (int)"),
     ],
 )
 def test_bad_arguments(arguments, text):

@@ -115,9 +115,9 @@ def test_info_is_made_when_asked_for_and_once(open_store):
     store = open_store(Table("t"))
     fill(store, "t", [1])
     info = store.sample("t", 3).info
-    assert info._made == {}
+    assert info._arrays == {}
     assert info.key is info.key
-    assert set(info._made) == {"key"}
+    assert set(info._arrays) == {"key"}
 
 
 def test_len_and_repr(open_store):
@@ -166,9 +166,9 @@ def test_importance_weights_where_all_priorities_are_zero(open_store):
 @pytest.mark.parametrize(
     ("beta", "normalize", "text"),
     [
-        (np.nan, None, "beta is NaN; it must be finite"),
-        (np.inf, None, "beta is inf; it must be finite"),
-        (1.0, "mean", 'normalize is "mean"; it must be "batch", "table" or None'),
+        (np.nan, None, "`beta` must be a number; got nan"),
+        (np.inf, None, "`beta` must be finite; got inf"),
+        (1.0, "mean", '`normalize` must be "batch", "table" or None; got \'mean\' (str)'),
     ],
 )
 def test_bad_importance_weights(open_store, beta, normalize, text):

@@ -111,7 +111,7 @@ def test_a_writer_takes_registered_nodes_step_after_step(open_store):
 
 
 def test_nodes_of_other_namespaces_are_no_containers(open_store):
-    with pytest.raises(SignatureError, match=r"^column `x` holds a Python object of type Elsewhere"):
+    with pytest.raises(SignatureError, match=r"^column `x` contains a Python object of type Elsewhere"):
         open_store(Table("t")).insert({"x": Elsewhere(1)}, {"t": 1.0})
 
 
@@ -189,9 +189,9 @@ def test_keys_count_as_what_is_stored_of_them(open_store, first, second, added, 
 def test_text_and_integer_keys_do_not_merge(open_store, first, second):
     with open_store(Table("t")).writer() as writer:
         writer.append({first: 1})
-        text = f"a step has the columns `{second}`; this writer's steps have `{first}`"
-        alike = ", in other containers or under keys of another kind" if str(first) == str(second) else ""
-        with raises(SignatureError, text + alike):
+        text = f"all steps of a writer must have the same columns, `{first}`; got `{second}`"
+        detail = ", but in other containers or under keys of another kind" if str(first) == str(second) else ""
+        with raises(SignatureError, text + detail):
             writer.append({second: 2})
         writer.append({first: 3})
         assert list(writer.history) == [first]
@@ -205,7 +205,7 @@ optree.register_pytree_node(Twins, lambda _: ((1, 2), None, ("0", 0)), lambda _,
 
 
 def test_two_entries_that_are_one_as_text(open_store):
-    with raises(SignatureError, "two entries of a Twins are both called `0`"):
+    with raises(SignatureError, "the entries of a Twins must have different names; got `0` twice"):
         open_store(Table("t")).insert({"x": Twins()}, {"t": 1.0})
 
 

@@ -64,7 +64,7 @@ def test_json_has_the_values_of_the_library(inspect, directory):
     for ages in (expected["opening"], found["opening"]):
         assert 0 < ages.pop("age") < 60
     assert found == expected
-    assert (inspection.others, inspection.in_use) == (("notes.txt",), None)
+    assert (inspection.other_files, inspection.in_use) == (("notes.txt",), None)
 
 
 def test_an_open_store(inspect, directory):

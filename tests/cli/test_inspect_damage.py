@@ -19,8 +19,8 @@ def of(path, kind):
 
 def test_a_damaged_record_of_the_newest_log(inspect, directory):
     record = of(directory / LOG_4, "changes")[0]
-    place, why = record.place, f"the checksum of the record's {len(record.body)} bytes is wrong"
-    flip(directory / LOG_4, record.body_place)
+    place, why = record.offset, f"the checksum of the record's {len(record.body)} bytes is wrong"
+    flip(directory / LOG_4, record.body_offset)
     status, text, found = inspect(directory)
     assert found["problems"] == [
         f"{LOG_4} is damaged at byte {place}: {why}; 4 intact records with 2 changes follow, {UNREAD}"
@@ -29,13 +29,13 @@ def test_a_damaged_record_of_the_newest_log(inspect, directory):
     assert re.search(r"^store \w+, 5 files of [0-9.]+ KiB: 1 problem$", text, re.MULTILINE)
     assert re.search(rf"^{LOG_4} .* 4 +0 +damaged at byte {place:,}$", text, re.MULTILINE)
     entry = file(found, LOG_4)
-    assert (entry["state"], entry["place"], entry["why"]) == ("damaged", place, why)
+    assert (entry["state"], entry["offset"], entry["reason"]) == ("damaged", place, why)
     assert (entry["records"], entry["records_after"], entry["changes_after"]) == (4, 4, 2)
     assert sizes(found) == {"a": 6, "b": 4} == opened(directory)
 
 
 def test_several_damaged_record_heads(inspect, directory):
-    first, second, third = (record.place for record in of(directory / LOG_4, "changes"))
+    first, second, third = (record.offset for record in of(directory / LOG_4, "changes"))
     chunk = of(directory / LOG_4, "chunk")[1]
     for place in (first, second):
         flip(directory / LOG_4, place + 8)  # its length
@@ -45,15 +45,15 @@ def test_several_damaged_record_heads(inspect, directory):
         f"{LOG_4} is damaged at byte {first}: {why}; 3 intact records with 1 change follow, {UNREAD}"
     ]
     flip(directory / LOG_4, third)
-    flip(directory / LOG_4, chunk.body_place)
+    flip(directory / LOG_4, chunk.body_offset)
     _, _, found = inspect(directory)
     assert found["problems"][0].endswith("; 1 intact record follows, " + UNREAD)
 
 
 def test_the_newest_log_ends_within_a_record(inspect, directory):
     record = of(directory / LOG_4, "changes")[-1]
-    place, why = record.place, f"the record's length is {len(record.body)} bytes, but the file has only 9 more"
-    cut(directory / LOG_4, record.body_place + 9)
+    place, why = record.offset, f"the record's length is {len(record.body)} bytes, but the file has only 9 more"
+    cut(directory / LOG_4, record.body_offset + 9)
     status, text, found = inspect(directory)
     assert (status, found["problems"]) == (0, [])
     assert found["notes"] == [f"{LOG_4} ends at byte {place}: {why}; 33 more bytes follow, and were never acknowledged"]
@@ -63,7 +63,7 @@ def test_the_newest_log_ends_within_a_record(inspect, directory):
 
 def test_an_older_log_ends_within_a_record(inspect, directory):
     """Its changes are in a checkpoint, but the next log does not continue where it ends."""
-    place = of(directory / LOG_2, "changes")[-1].place
+    place = of(directory / LOG_2, "changes")[-1].offset
     cut(directory / LOG_2, place + 1)
     status, _, found = inspect(directory)
     why = "1 bytes are left, fewer than a record header (24 bytes)"
@@ -83,18 +83,18 @@ def test_a_torn_log_before_the_newest(inspect, directory):
 def test_damaged_chunks_of_the_newest_checkpoint(inspect, directory):
     """The older checkpoint needs no chunk of log-2, but all of its changes."""
     chunk = of(directory / LOG_2, "chunk")[1]
-    flip(directory / LOG_2, chunk.body_place)
+    flip(directory / LOG_2, chunk.body_offset)
     status, text, found = inspect(directory)
     refused = f"{directory}: changes 10 to 12 are missing before {LOG_4}"
     torn = f"the checksum of the record's {len(chunk.body)} bytes is wrong"
     assert status == 1
     assert found["problems"][0].startswith(f"the store cannot be opened without repair: {refused} ({LOG_2} ends at ")
     assert found["problems"][1].startswith(
-        f"{LOG_2} is damaged at byte {chunk.place}: {torn}; 5 intact records with 3 changes "
+        f"{LOG_2} is damaged at byte {chunk.offset}: {torn}; 5 intact records with 3 changes "
     )
     assert found["problems"][2:] == [f"{SECOND} cannot be used: 3 of 10 chunks that its items refer to are missing"]
     assert [each["missing_chunks"] for each in found["checkpoints"]] == [0, 3]
-    size = chunk.end - chunk.place
+    size = chunk.end - chunk.offset
     assert [each["chunk_bytes"] for each in found["checkpoints"]] == [6 * size, 7 * size]
     assert re.search(r"^2 .* cannot be used +a 6, b 4 *$", text, re.MULTILINE)
     with pytest.raises(StorageError, match=re.escape(refused)):
@@ -123,19 +123,19 @@ def test_the_result_of_a_repair(inspect, directory):
 
 def test_a_damaged_newest_checkpoint(inspect, directory):
     record = of(directory / SECOND, "items")[0]
-    place, why = record.place, f"the checksum of the record's {len(record.body)} bytes is wrong"
-    flip(directory / SECOND, record.body_place)
+    place, why = record.offset, f"the checksum of the record's {len(record.body)} bytes is wrong"
+    flip(directory / SECOND, record.body_offset)
     status, text, found = inspect(directory)
     assert found["problems"] == [f"{SECOND} is damaged at byte {place}: {why}; 5 intact records follow, {UNREAD}"]
     assert found["notes"] == [f"{SECOND} is not used: it is damaged at byte {place}: {why}"]
     assert status == 1
     assert "\nopening this directory loads checkpoint 1 and replays 7 changes; the store is " in text
-    assert found["checkpoints"][1]["made"] is not None
+    assert found["checkpoints"][1]["created"] is not None
     assert sizes(found) == {"a": 9, "b": 4} == opened(directory)
 
 
 def test_an_unfinished_checkpoint(inspect, directory):
-    cut(directory / SECOND, records(directory / SECOND)[-1].place)
+    cut(directory / SECOND, records(directory / SECOND)[-1].offset)
     status, _, found = inspect(directory)
     assert (status, file(found, SECOND)["state"]) == (1, "whole")
     assert found["problems"] == [f"{SECOND} cannot be used: it is incomplete"]
@@ -197,7 +197,7 @@ def test_files_of_a_newer_version(inspect, directory):
     status, text, found = inspect(directory)
     other = "it has format version 2, but this release reads only version 1"
     assert found["problems"] == [f"{FIRST} cannot be used: {other}"]
-    assert (status, file(found, FIRST)["why"], found["checkpoints"][0]["problem"]) == (1, other, other)
+    assert (status, file(found, FIRST)["reason"], found["checkpoints"][0]["problem"]) == (1, other, other)
     assert re.search(rf"^{FIRST} .* 0 +unusable$", text, re.MULTILINE)
     Head.of(directory / SECOND)._replace(version=7).put(directory / SECOND)
     _, _, found = inspect(directory)

@@ -102,7 +102,7 @@ def test_a_port_in_use(spawn):
     ("options", "text"),
     [
         (("--port", "65536"), "`port` must be at most 65535; got 65536"),
-        (("--certificate", "c.pem"), "`certificate` and `key` go together; one of them is missing"),
+        (("--certificate", "c.pem"), "`certificate` and `key` must be given together; got only one of them"),
         (
             ("--tables", "no/such.toml"),
             "cannot read tables from `no/such.toml`: [Errno 2] No such file or directory: 'no/such.toml'",

@@ -98,7 +98,7 @@ LIMITERS = "`MinSize`, `Queue`, `RateLimiter`, `SampleToInsertRatio`, `Stack`"
         ),
         (
             "max_size = 5\nrate_limiter = { kind = 'MinSize', min_size = 6 }",
-            "nothing could ever be sampled: MinSize waits for 6 items, `max_size` is 5",
+            "nothing could ever be sampled: MinSize waits for 6 items, but `max_size` is 5; increase `max_size`",
         ),
     ],
 )

@@ -45,7 +45,7 @@ def test_priorities_are_needed(client, priorities):
             ValueError,
             "priority for table `prioritized` is -1; a Prioritized selector needs a finite value of at least 0",
         ),
-        ([], {"t": 1.0}, ValueError, "the item has no columns; it needs at least one leaf"),
+        ([], {"t": 1.0}, ValueError, "`data` must have at least one leaf; got an empty nest"),
         (
             [None],
             {"t": 1.0},
@@ -56,7 +56,7 @@ def test_priorities_are_needed(client, priorities):
             {"x": {1}},
             {"t": 1.0},
             TypeError,
-            "cannot convert {{1}} (set) to a tensor: it holds an object of type set",
+            "cannot convert {{1}} (set) to a tensor: it contains an object of type set",
         ),
     ],
 )

@@ -452,7 +452,7 @@ def test_a_timeout_of_0_does_not_wait_for_items_that_are_not_available(open_stor
         ({"prefetch": 0}, "`prefetch` must be at least 1; got 0"),
         ({"prefetch": None}, "`prefetch` must be an integer; got None"),
         ({"max_batches": 0, "steps": True}, "`max_batches` must be at least 1; got 0"),
-        ({"timeout": -1}, "`timeout` must be at least 0, or None to wait for ever; got -1"),
+        ({"timeout": -1}, "`timeout` must be a number of seconds, at least 0, or None to wait forever; got -1"),
         ({"steps": 1}, "`steps` must be True or False; got 1 (int)"),
         ({"pad": "no"}, "`pad` must be True or False; got 'no' (str)"),
         ({"drop_remainder": None}, "`drop_remainder` must be True or False; got None"),
@@ -472,7 +472,7 @@ def test_bad_arguments():
     with Store([queue()]) as store:
         with raises(InvalidArgumentError, "`store` must be an engram.Store or an engram.Client; got 't' (str)"):
             dataset("t", store)
-        with raises(InvalidArgumentError, "`table` must be the name of a table; got 3 (int)"):
+        with raises(InvalidArgumentError, "`table` must be a str, the name of a table; got 3 (int)"):
             dataset(store, 3)
         text = (
             "dataset() has no option `batchsize`; the options that all datasets share are `batch_size`, "

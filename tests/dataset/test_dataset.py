@@ -394,8 +394,8 @@ def test_readers_that_stop_lose_nothing(open_store):
         ({"batch_size": 1.5}, "`batch_size` must be an integer; got 1.5 (float)"),
         ({"prefetch": 0}, "`prefetch` must be at least 1; got 0"),
         ({"max_batches": 0}, "`max_batches` must be at least 1; got 0"),
-        ({"timeout": -1}, "`timeout` must be at least 0, or None to wait for ever; got -1"),
-        ({"timeout": "1"}, "`timeout` must be a number; got '1' (str)"),
+        ({"timeout": -1}, "`timeout` must be a number of seconds, at least 0, or None to wait forever; got -1"),
+        ({"timeout": "1"}, "`timeout` must be a number of seconds, at least 0, or None to wait forever; got '1' (str)"),
     ],
 )
 def test_bad_options(open_store, options, text):

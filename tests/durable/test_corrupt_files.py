@@ -34,17 +34,17 @@ def each_damage(record):
     size = len(record.body)
     for field in (0, 4, 8, 16, 20, RECORD_HEAD - 1):
         why = "the checksum of the record's header is wrong"
-        yield lambda path, at=record.place + field: flip(path, at), why
+        yield lambda path, at=record.offset + field: flip(path, at), why
     for at in sorted({0, size // 3, size - 1}):
         why = f"the checksum of the record's {size} bytes is wrong"
-        yield lambda path, at=record.body_place + at: flip(path, at), why
+        yield lambda path, at=record.body_offset + at: flip(path, at), why
     for left in (1, RECORD_HEAD - 1):
         why = f"{left} bytes are left, fewer than a record header (24 bytes)"
-        yield lambda path, at=record.place + left: cut(path, at), why
+        yield lambda path, at=record.offset + left: cut(path, at), why
     # Of the last two, one may leave the body whole, and cut the zeros behind it.
-    for left in sorted({0, size // 2, size - 1, record.end - record.body_place - 1}):
+    for left in sorted({0, size // 2, size - 1, record.end - record.body_offset - 1}):
         why = f"the record's length is {size} bytes, but the file has only {left} more"
-        yield lambda path, at=record.body_place + left: cut(path, at), why
+        yield lambda path, at=record.body_offset + left: cut(path, at), why
 
 
 def some(path, kind):
@@ -57,15 +57,15 @@ def some(path, kind):
 def torn(path, record, why, whole):
     """What is said of a log whose records end there; `whole` is the file as it was."""
     size = path.stat().st_size
-    after = [each for each in records.records(whole) if each.place > record.place]
-    after = sum(each.body_place + len(each.body) <= size for each in after)
+    after = [each for each in records.records(whole) if each.offset > record.offset]
+    after = sum(each.body_offset + len(each.body) <= size for each in after)
     rest = "and were never acknowledged"
     if after:
         rest = (
             f"with {after} intact records: unless the machine lost power, these were acknowledged, "
             "and the file was damaged later"
         )
-    return f"{path.name} ends at byte {record.place}: {why}; {size - record.place} more bytes follow, {rest}"
+    return f"{path.name} ends at byte {record.offset}: {why}; {size - record.offset} more bytes follow, {rest}"
 
 
 def test_these_files_have_records_of_all_kinds(tmp_path):
@@ -84,7 +84,7 @@ def test_the_newest_log_is_cut_where_it_is_damaged(made, tmp_path, kind):
     path, (_, values, _) = made
     for record in some(path / FIRST, kind):
         before = copied(path, tmp_path / "before")
-        cut(before / FIRST, record.place)
+        cut(before / FIRST, record.offset)
         words, first_values, notes = state(before)
         assert (first_values, notes) == (values[: len(first_values)], ())
         for damage, why in each_damage(record):
@@ -104,9 +104,9 @@ def changes(path):
     for record in records.records(path):
         if record.kind == "changes":
             first, count = record.u64(8), record.u32(16)
-            yield from ((number, record.place) for number in range(first, first + count))
+            yield from ((number, record.offset) for number in range(first, first + count))
         elif record.kind in ("table created", "dropped"):
-            yield record.u64(0), record.place
+            yield record.u64(0), record.offset
 
 
 @pytest.mark.parametrize("kind", IN_LOGS)
@@ -117,7 +117,7 @@ def test_an_earlier_log_that_is_damaged_is_refused(made, tmp_path, kind):
     assert [number for number, _ in changes(path / FIRST)] == list(range(1, last + 1))
     damaged = copied(path, tmp_path / "damaged")
     for record in some(path / FIRST, kind):
-        missing = next(number for number, place in changes(path / FIRST) if place >= record.place)
+        missing = next(number for number, place in changes(path / FIRST) if place >= record.offset)
         for damage, why in each_damage(record):
             (damaged / FIRST).write_bytes((path / FIRST).read_bytes())
             damage(damaged / FIRST)
@@ -148,7 +148,7 @@ def test_chunks_that_items_refer_to_and_that_no_log_has_are_missed(tmp_path):
         if not of_log or needed[new] <= left or needed[old] <= left:
             continue
         copied(path, damaged)
-        flip(damaged / log.name, of_log[0].body_place)
+        flip(damaged / log.name, of_log[0].body_offset)
         gone = {name: f"{len(serials - left)} of {len(serials)} chunks" for name, serials in needed.items()}
         why = "; ".join(f"{name} is not used: {gone[name]} that its items refer to are missing" for name in (new, old))
         there = files(damaged)
@@ -171,7 +171,7 @@ def test_chunks_that_items_refer_to_and_that_two_logs_have_are_found(made, tmp_p
         left = {record.u64(0) for each, record in found if each != log}
         if {record.u64(0) for record in of_log} & needed and needed <= left:
             damaged = copied(path, tmp_path / "damaged")
-            flip(damaged / log.name, of_log[0].body_place)
+            flip(damaged / log.name, of_log[0].body_offset)
             assert state(damaged)[:2] == (words, values)
             twice += 1
     assert twice
@@ -202,9 +202,9 @@ def test_a_checkpoint_that_is_damaged_is_not_used(made, tmp_path, kind):
         for damage, why in each_damage(record):
             (damaged / NEW).write_bytes((path / NEW).read_bytes())
             damage(damaged / NEW)
-            note = f"{NEW} is not used: it is damaged at byte {record.place}: {why}"
+            note = f"{NEW} is not used: it is damaged at byte {record.offset}: {why}"
             assert state(damaged) == (words, values, (note,))
-        cut(damaged / NEW, record.place)
+        cut(damaged / NEW, record.offset)
         assert state(damaged) == (words, values, (f"{NEW} is not used: it is incomplete",))
 
 
@@ -212,7 +212,7 @@ def test_a_checkpoint_that_is_damaged_is_not_used(made, tmp_path, kind):
 def test_what_is_good_beside_a_damaged_checkpoint_stays(made, tmp_path):
     path, (words, values, _) = made
     store = copied(path, tmp_path / "store")
-    flip(store / NEW, records.records(path / NEW)[-1].place)
+    flip(store / NEW, records.records(path / NEW)[-1].offset)
     there = files(store)
     with open_sample(store) as opened:
         assert opened.checkpoint().number == 3
@@ -251,8 +251,8 @@ def test_zeros_behind_a_record_may_be_anything(made, tmp_path):
     damaged = copied(path, tmp_path / "damaged")
     for file in damaged.glob("*-*"):
         for record in records.records(file):
-            if record.padding_place < record.end:
-                flip(file, record.padding_place)
+            if record.padding_offset < record.end:
+                flip(file, record.padding_offset)
     assert files(damaged) != files(path)
     assert state(damaged) == expected
 

@@ -137,7 +137,7 @@ def test_directories_that_cannot_be_used(tmp_path):
 
 def test_arguments_are_checked(tmp_path):
     for given, text in (
-        ({"durability": "most"}, '`durability` must be "none", "process" or "disk"; got \'most\''),
+        ({"durability": "most"}, '`durability` must be "none", "process" or "disk"; got \'most\' (str)'),
         ({"sync_interval": -1}, "`sync_interval` must be between 0 and 60 s; got -1"),
         ({"keep": 0}, "`keep` must be "),
     ):

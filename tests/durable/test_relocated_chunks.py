@@ -52,14 +52,14 @@ def test_what_was_moved_comes_back(moved):
 @pytest.mark.parametrize("which", [0, 5, -1])
 def test_a_damaged_copy_leaves_what_it_is_a_copy_of(moved, which):
     copies = moved / "log-0000000003"
-    flip(copies, chunks(copies)[which].body_place + LARGE // 2)
+    flip(copies, chunks(copies)[which].body_offset + LARGE // 2)
     check(moved, 1)
 
 
 @pytest.mark.parametrize("name", ["log-0000000001", "log-0000000003"])
 def test_one_of_the_two_is_enough(moved, name):
     for record in chunks(moved / name)[::7]:
-        flip(moved / name, record.body_place + LARGE // 2)
+        flip(moved / name, record.body_offset + LARGE // 2)
     with Store.open(moved) as store:
         assert store.info()["t"].size == len(KEPT)
 

@@ -27,7 +27,7 @@ def test_a_writer_goes_on_while_what_it_sent_is_not_safe(tmp_path):
             writer.append({"n": np.int64(value)})
             writer.create_item("t", num_steps=1)
         # All go in, and none has been synced.
-        wait_until(lambda: late(writer) == "the tables have all items, but they were not safe within 0.01 s")
+        wait_until(lambda: late(writer) == "the tables have all items, but they were not durable within 0.01 s")
         assert store.info()["t"].size == 500
         writer.flush()
 
@@ -38,7 +38,9 @@ def test_a_writer_still_waits_for_a_table_that_blocks(tmp_path):
     with store, Server(store) as server, Client(server.address) as client:
         writer = client.writer(max_in_flight_items=10, timeout=0.5)
         sent = 0
-        with pytest.raises(BackpressureError, match="of this writer wait for their tables, 10 are allowed"):
+        with pytest.raises(
+            BackpressureError, match="of this writer are not in their tables, `max_in_flight_items` allows 10"
+        ):
             for sent in range(100):
                 writer.append({"n": np.int64(sent)})
                 writer.create_item("t", num_steps=1)

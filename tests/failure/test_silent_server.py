@@ -40,7 +40,7 @@ def test_a_writer_asks_about_a_table_for_no_longer_than_its_timeout(proxy, begin
         call = begin(client, timeout=0.1)
         with raises(
             DeadlineExceededError,
-            f"the server at {proxy.address} did not answer within 0.1 s, asked about table `t`",
+            f"the server at {proxy.address} did not reply within 0.1 s to a request for the options of table `t`",
         ):
             BackgroundCall(call).result()
 
@@ -64,7 +64,7 @@ def test_an_insert_says_who_has_the_item_even_if_it_cannot_ask_why_others_do_not
         # Only the items' own connection is left, the newest.
         proxy.refuse()
         proxy.cut(spare=1)
-        with raises(DeadlineExceededError, "table `q` did not take the item within 1.5 s: only `t` has it"):
+        with raises(DeadlineExceededError, "table `q` did not accept the item within 1.5 s; only `t` has the item"):
             inserting.result()
 
 

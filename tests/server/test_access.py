@@ -82,7 +82,7 @@ def test_a_client_refuses_a_token_that_cannot_be_sent():
 
 
 def test_a_token_is_text():
-    text = "`token` must be text; got something of type bytes"
+    text = "`token` must be a str; got a value of type bytes"
     with raises(InvalidArgumentError, text):
         make(token=TOKEN.encode())
     with raises(InvalidArgumentError, text):
@@ -160,17 +160,17 @@ def test_a_server_that_goes_away_during_a_handshake_is_tried_again(certificates)
 
 
 def test_files_that_do_not_go_together_are_refused(certificates, tmp_path):
-    pair = "`certificate` and `key` go together; one of them is missing"
+    pair = "`certificate` and `key` must be given together; got only one of them"
     for one in ("certificate", "key"):
         only = {one: certificates.server[one]}
         with raises(InvalidArgumentError, pair):
             make(**only)
         with raises(InvalidArgumentError, pair):
             engram.Client("127.0.0.1:1", ca=certificates.ca, **only)
-    with raises(InvalidArgumentError, "`client_ca` needs TLS: give a `certificate` and its `key`, too"):
+    with raises(InvalidArgumentError, "`client_ca` needs TLS; pass `certificate` and `key` too"):
         make(client_ca=certificates.ca)
     for without in (certificates.client, {"server_name": "name"}):
-        with raises(InvalidArgumentError, "`certificate` and `server_name` need TLS: give a `ca`, too"):
+        with raises(InvalidArgumentError, "`certificate` and `server_name` need TLS; pass `ca` too"):
             engram.Client("127.0.0.1:1", **without)
     missing = tmp_path / "missing.pem"
     unreadable = f"cannot read the PEM file `{missing}`: [Errno 2] No such file or directory: '{missing}'"
@@ -185,7 +185,9 @@ def test_files_that_hold_something_else_are_refused(certificates, tmp_path):
     binary.write_bytes(b"\xff\xfe")
     text.write_text("no certificate")
     key = certificates.server["key"]
-    with raises(InvalidArgumentError, "the file given as `certificate` is not PEM, which is plain text"):
+    with raises(
+        InvalidArgumentError, "`certificate` must be a PEM file, which is plain text; got a file that is not UTF-8"
+    ):
         make(certificate=binary, key=key)
     for files in (
         {"certificate": text, "key": key},
@@ -247,7 +249,9 @@ def test_hosts_that_are_not_here():
     with pytest.raises(InvalidArgumentError) as caught:
         make(host="192.0.2.1", token=TOKEN)
     assert str(caught.value) == "cannot listen at 192.0.2.1:0: Cannot assign requested address (os error 99)"
-    with pytest.raises(InvalidArgumentError, match=r"^`host` is 'no such host', which is no address of this machine: "):
+    with pytest.raises(
+        InvalidArgumentError, match=r"^`host` must be a name or address of this machine; got 'no such host': "
+    ):
         make(host="no such host")
 
 
@@ -259,7 +263,7 @@ def test_hosts_that_are_not_here():
         (":7077", "it has no host"),
         ("localhost:99999", "the port must be a number from 1 to 65535"),
         ("unix:", "it has no path"),
-        ("http://localhost:7077", "`http://` is too much"),
+        ("http://localhost:7077", "it has the scheme `http://`"),
     ],
 )
 def test_addresses_that_are_none(address, why):
@@ -268,7 +272,7 @@ def test_addresses_that_are_none(address, why):
 
 
 def test_an_address_is_text():
-    with raises(InvalidArgumentError, "`address` must be text; got 7077 (int)"):
+    with raises(InvalidArgumentError, "`address` must be a str; got 7077 (int)"):
         engram.Client(7077)
 
 

@@ -83,24 +83,26 @@ def test_a_late_insert_says_where_the_item_is(open_store):
     store = open_store(Table.queue("q", max_size=1), Table("t"), Table.queue("r", max_size=1))
     store.insert({"x": 1}, {"q": 1.0, "r": 1.0})
     full = "inserting waits: the table is full: 1 of 1 items wait to be sampled (Queue)"
-    with raises(DeadlineExceededError, f"table `q` did not take the item within 0.05 s: no table has it; `q`: {full}"):
+    with raises(
+        DeadlineExceededError, f"table `q` did not accept the item within 0.05 s; no table has the item; `q`: {full}"
+    ):
         store.insert({"x": 2}, {"q": 1.0}, timeout=0.05)
-    text = "tables `q`, `r` did not take the item within 0 s: only `t` has it; "
+    text = "tables `q`, `r` did not accept the item within 0 s; only `t` has the item; "
     with raises(DeadlineExceededError, f"{text}`q`: {full}; `r`: {full}"):
         store.insert({"x": 3}, {"q": 1.0, "t": 1.0, "r": 1.0}, timeout=0)
     assert sample_x(store, "t", 1) == [3]
     assert sample_x(store, "q", 1) == sample_x(store, "r", 1) == [1]
 
 
-OBJECT = "column `x` holds a Python object of type object; only str, bytes and what NumPy gives a dtype are supported"
+OBJECT = "column `x` contains a Python object of type object; supported are str, bytes and values with a NumPy dtype"
 
 
 @pytest.mark.parametrize(
     ("data", "options", "error", "text"),
     [
         ({"x": 1}, {"priorities": {}}, InvalidArgumentError, None),
-        ({}, {}, SignatureError, "the item has no columns; it needs at least one leaf"),
-        ({"x": None}, {}, SignatureError, "column `x` is None; a value must be an array, a number or text"),
+        ({}, {}, SignatureError, "`data` must have at least one leaf; got an empty nest"),
+        ({"x": None}, {}, SignatureError, "column `x` must be an array, a number or a string; got None"),
         (
             {"x": object()},
             {},
@@ -111,40 +113,40 @@ OBJECT = "column `x` holds a Python object of type object; only str, bytes and w
             {"x": np.zeros(3), "y": 1},
             {"time_axis": True},
             SignatureError,
-            "column `y` has no time axis; with time_axis=True every column must be [T, ...]",
+            "with time_axis=True every column must have shape [T, ...]; got `y` with shape []",
         ),
         (
             {"x": np.zeros(3), "y": np.zeros(2)},
             {"time_axis": True},
             SignatureError,
-            "columns have `x` 3, `y` 2 steps; with time_axis=True all must have the same number, at least 1",
+            "with time_axis=True all columns must have the same number of steps, at least 1; got `x` 3, `y` 2",
         ),
         (
             {"x": np.zeros((0, 2))},
             {"time_axis": True},
             SignatureError,
-            "columns have `x` 0 steps; with time_axis=True all must have the same number, at least 1",
+            "with time_axis=True all columns must have the same number of steps, at least 1; got `x` 0",
         ),
         ({1: 0, "a": 0}, {}, SignatureError, None),
-        ({(1, 2): 0}, {}, SignatureError, "key (1, 2) of a mapping is neither text nor an integer"),
+        ({(1, 2): 0}, {}, SignatureError, "the keys of a mapping must be str or int; got (1, 2)"),
         ({"x": np.array("2020", "M8[D]")}, {}, SignatureError, None),
         (
             {"x": np.zeros(2)},
             {"priorities": "t"},
             InvalidArgumentError,
-            "`priorities` must map tables to priorities, such as {\"replay\": 1.0}; got 't'",
+            "`priorities` must map table names to priorities, such as {\"replay\": 1.0}; got 't'",
         ),
     ],
 )
 def test_bad_items(open_store, data, options, error, text):
     store = open_store(Table("t"))
     text = text or {
-        InvalidArgumentError: "no table to insert into; priorities must name at least one table",
-        SignatureError: "column `x` has dtype datetime64[D]; supported are bool, int8, int16, int32, int64, uint8, "
+        InvalidArgumentError: "`priorities` must name at least one table; got none",
+        SignatureError: "column `x` has the unsupported dtype datetime64[D]; supported dtypes are bool, int8, int16, int32, int64, uint8, "
         "uint16, uint32, uint64, float16, float32, float64, complex64, complex128, bfloat16, float8_e4m3fn, "
         "float8_e5m2, string"
         if "x" in data
-        else "keys [1, 'a'] have no common order; a mapping's keys must be all text or all integers",
+        else "the keys of a mapping must be all str or all int; got [1, 'a']",
     }.get(error)
     with raises(error, text):
         store.insert(data, **{"priorities": {"t": 1.0}, **options})
@@ -154,7 +156,7 @@ def test_bad_items(open_store, data, options, error, text):
 def test_a_nest_that_contains_itself(open_store):
     nest = []
     nest.append(nest)
-    with raises(SignatureError, "a nest has more than 32 levels; at most that many are supported"):
+    with raises(SignatureError, "nests must have at most 32 levels; got more"):
         open_store(Table("t")).insert(nest, {"t": 1.0})
 
 
@@ -223,11 +225,11 @@ def test_signature_with_unknown_sizes_text_and_time(open_store):
     [
         (
             {"x": 1},
-            "signature leaf `x` is a int; each leaf must be an ArraySpec, or have a `shape` and a `dtype`",
+            "each leaf of `signature` must be an ArraySpec, or have a `shape` and a `dtype`; got a int for `x`",
         ),
         (
             {"x": ArraySpec((1,), "M8[s]")},
-            "signature leaf `x` is a ArraySpec; each leaf must be an ArraySpec, or have a `shape` and a `dtype`",
+            "each leaf of `signature` must be an ArraySpec, or have a `shape` and a `dtype`; got a ArraySpec for `x`",
         ),
     ],
 )
@@ -247,7 +249,7 @@ def test_bad_spec_shapes(shape):
 @pytest.mark.parametrize(
     ("priorities", "text"),
     [
-        ({1: 1.0}, "each key of `priorities` must be the name of a table; got 1 (int)"),
+        ({1: 1.0}, "each key of `priorities` must be a str, the name of a table; got 1 (int)"),
         ({"t": None}, "the priority for `t` must be a number; got None"),
         ({"t": "high"}, "the priority for `t` must be a number; got 'high' (str)"),
         ({"t": 10**400}, f"the priority for `t` must be a number; got {10**400} (int)"),
@@ -257,7 +259,10 @@ def test_priorities_of_wrong_types(open_store, priorities, text):
     store = open_store(Table("t"))
     with raises(InvalidArgumentError, text):
         store.insert({"x": 1}, priorities)
-    with raises(InvalidArgumentError, "`timeout` must be a number; got 'soon' (str)"):
+    with raises(
+        InvalidArgumentError,
+        "`timeout` must be a number of seconds, at least 0, or None to wait forever; got 'soon' (str)",
+    ):
         store.insert({"x": 1}, {"t": 1.0}, timeout="soon")
     assert store.info()["t"].size == 0
 

@@ -124,10 +124,10 @@ def test_numpy_integers_are_integers(open_store):
     assert len(store.sample("t", np.int32(3))) == 3
 
 
-@pytest.mark.parametrize(("timeout", "shown"), [(-1.0, "-1"), (float("nan"), "NaN")])
+@pytest.mark.parametrize(("timeout", "shown"), [(-1.0, "-1"), (float("nan"), "nan"), ("x", "'x' (str)")])
 def test_bad_timeout(open_store, timeout, shown):
     store = open_store(Table("t"))
-    text = f"timeout is {shown} s; it must be at least 0, or None to wait for ever"
+    text = f"`timeout` must be a number of seconds, at least 0, or None to wait forever; got {shown}"
     for call in (
         lambda: store.sample("t", 1, timeout=timeout),
         lambda: store.insert({"x": 1}, {"t": 1.0}, timeout=timeout),

@@ -263,7 +263,7 @@ def test_sample_to_insert_ratio_holds(open_store):
     inserted = 0
     with raises(
         DeadlineExceededError,
-        "table `t` did not take the item within 0 s: no table has it; `t`: inserting waits: writers are 8 "
+        "table `t` did not accept the item within 0 s; no table has the item; `t`: inserting waits: writers are 8 "
         "samples ahead of the learner, the limit of SampleToInsertRatio(2) (4 inserted, 0 sampled)",
     ):
         while True:

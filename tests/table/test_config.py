@@ -140,7 +140,7 @@ def test_queue_and_stack():
         ),
         (
             {"max_size": 5, "rate_limiter": MinSize(6)},
-            "nothing could ever be sampled: MinSize waits for 6 items, `max_size` is 5",
+            "nothing could ever be sampled: MinSize waits for 6 items, but `max_size` is 5; increase `max_size`",
         ),
     ],
 )
@@ -151,7 +151,7 @@ def test_table_refuses(arguments, text):
 
 @pytest.mark.parametrize("name", ["", None, 3, b"replay"])
 def test_table_refuses_name(name):
-    refused(lambda: Table(name), f"`name` must be a non-empty string; got {name!r}")
+    refused(lambda: Table(name), f"`name` must be a non-empty str; got {name!r}")
 
 
 @pytest.mark.parametrize("make", [Table.queue, Table.stack])
@@ -258,23 +258,25 @@ def test_sizes_refused(make, size, text):
         ),
         (
             (1, 10, 0.9),
-            "`error_buffer` 0.9 leaves a range of 1.8; 1 samples per insert need at least 2",
+            "`error_buffer` must allow a range of at least 2 samples for 1 samples per insert; got 0.9, a range of 1.8",
         ),
         (
             (0.5, 10, 0.9),
-            "`error_buffer` 0.9 leaves a range of 1.8; 0.5 samples per insert need at least 2",
+            "`error_buffer` must allow a range of at least 2 samples for 0.5 samples per insert; got 0.9, a range of 1.8",
         ),
         (
             (4, 10, -4),
-            "`error_buffer` -4.0 leaves a range of -8; 4 samples per insert need at least 8",
+            "`error_buffer` must allow a range of at least 8 samples for 4 samples per insert; got -4.0, a range of -8",
         ),
         (
             (4, 10, (36, 43)),
-            "`error_buffer` (36.0, 43.0) leaves a range of 7; 4 samples per insert need at least 8",
+            "`error_buffer` must allow a range of at least 8 samples for 4 samples per insert; got (36.0, 43.0), a range of 7",
         ),
         (
             (1, 10, (-INF, -INF)),
-            ("`error_buffer` (-inf, -inf) leaves a range of nan; 1 samples per insert need at least 2"),
+            (
+                "`error_buffer` must allow a range of at least 2 samples for 1 samples per insert; got (-inf, -inf), a range of nan"
+            ),
         ),
         (
             (4, 10, (41, 60)),
@@ -290,8 +292,8 @@ def test_sample_to_insert_ratio_refuses(arguments, text):
 
 
 NEVER = (
-    "nothing could ever be sampled: inserts bring `I * samples_per_insert - S` to "
-    "{} at most, the first sample needs `min_diff` + 1 = {}"
+    "nothing could ever be sampled: before the first sample, `I * samples_per_insert - S` reaches {}, "
+    "but `min_diff` {} needs at least {}"
 )
 
 
@@ -304,11 +306,11 @@ NEVER = (
         ((1, 1, 0, NAN), "`max_diff` must be a number; got nan"),
         ((1, 1, "0", 1), "`min_diff` must be a number; got '0' (str)"),
         ((1, 1, 0, None), "`max_diff` must be a number; got None"),
-        ((1, 1, 2, 1), "`min_diff` 2 is above `max_diff` 1"),
-        ((1, 5, 5, 5), NEVER.format(5, 6)),
-        ((0.5, 1, 0, 0.5), NEVER.format(0.5, 1)),
-        ((2, 3, 6, 7), NEVER.format(6, 7)),
-        ((1, 1, INF, INF), NEVER.format("inf", "inf")),
+        ((1, 1, 2, 1), "`min_diff` must be at most `max_diff`; got 2 and 1"),
+        ((1, 5, 5, 5), NEVER.format(5, 5, 6)),
+        ((0.5, 1, 0, 0.5), NEVER.format(0.5, 0, 1)),
+        ((2, 3, 6, 7), NEVER.format(6, 6, 7)),
+        ((1, 1, INF, INF), NEVER.format("inf", "inf", "inf")),
     ],
 )
 def test_rate_limiter_refuses(arguments, text):

@@ -25,7 +25,7 @@ def write(writer, values):
 def test_a_late_flush_keeps_what_waits(store, call):
     writer = store.writer()
     write(writer, range(3))
-    with raises(DeadlineExceededError, f"2 items wait for their tables after 0.05 s; they stay queued; {FULL}"):
+    with raises(DeadlineExceededError, f"2 items are not in their tables after 0.05 s; they stay queued; {FULL}"):
         getattr(writer, call)(0.05)
     assert writer.pending_items == 2
     for value in range(3):
@@ -38,7 +38,7 @@ def test_a_late_flush_keeps_what_waits(store, call):
 def test_append_refuses_at_the_bound(store, timeout, seconds):
     writer = store.writer(max_in_flight_items=2, timeout=timeout, chunk_length=1)
     written = 0
-    text = f"3 items of this writer wait for their tables, 2 are allowed, and none was taken within {seconds} s; {FULL}"
+    text = f"3 items of this writer are not in their tables, `max_in_flight_items` allows 2, and none was accepted within {seconds} s; {FULL}"
     with raises(BackpressureError, text):
         while True:
             write(writer, [written])
@@ -56,7 +56,9 @@ def test_large_items_wait_like_small_ones(open_store):
     # Nobody else samples meanwhile: 18 MiB wait.
     write(writer, np.zeros((20, 2**20), np.uint8))
     writer.create_item("q", num_steps=1)
-    with pytest.raises(BackpressureError, match=r"^2\d items of this writer wait for their tables, 20 are allowed"):
+    with pytest.raises(
+        BackpressureError, match=r"^2\d items of this writer are not in their tables, `max_in_flight_items` allows 20"
+    ):
         write(writer, np.zeros((20, 2**20), np.uint8))
     reader = BackgroundCall(lambda: [store.sample("q", 1, timeout=5).data["x"].shape for _ in range(21)])
     writer.flush(5)
@@ -72,7 +74,9 @@ def test_declared_patterns_refuse_too(store, kind):
     else:
         writer = store.batched_writer(1, patterns, **options)
     written = 0
-    with pytest.raises(BackpressureError, match=r"^\d items of this writer wait for their tables, 2 are allowed"):
+    with pytest.raises(
+        BackpressureError, match=r"^\d items of this writer are not in their tables, `max_in_flight_items` allows 2"
+    ):
         while True:
             if kind == "pattern":
                 writer.append({"x": written})
@@ -110,7 +114,7 @@ def test_a_writer_is_of_one_thread_at_a_time(store):
         writer.close,
     )
     for call in calls:
-        with raises(EngramError, "this writer is in the middle of another call; a writer belongs to one thread"):
+        with raises(EngramError, "this writer is in use by another call; use each writer from one thread only"):
             call()
     assert [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(3)] == [0, 1, 2]
     caller.result()
@@ -133,7 +137,7 @@ def test_writers_of_patterns_are_of_one_thread_at_a_time(store, kind):
     caller = BackgroundCall(writer.flush)
     wait_until(lambda: store.info()["q"].waiting_inserts > 0)
     for call in (steps[0], lambda: writer.flush(0), lambda: writer.pending_items, writer.close):
-        with raises(EngramError, "this writer is in the middle of another call; a writer belongs to one thread"):
+        with raises(EngramError, "this writer is in use by another call; use each writer from one thread only"):
             call()
     assert [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(3)] == [0, 1, 2]
     caller.result()
@@ -152,7 +156,7 @@ def test_a_dropped_table_ends_the_wait(store):
 def test_leaving_with_an_engram_error_does_not_wait(store):
     with pytest.raises(BackpressureError), store.writer(max_in_flight_items=1, timeout=0, chunk_length=1) as writer:
         write(writer, range(9))
-    with pytest.warns(ResourceWarning, match="was dropped with"):
+    with pytest.warns(ResourceWarning, match="was garbage-collected with"):
         del writer
 
 

@@ -55,10 +55,10 @@ def test_shapes_may_change_between_steps(store):
 @pytest.mark.parametrize(
     ("steps", "text"),
     [
-        ({"x": np.zeros(3)}, "column `x` has shape [3]; with 2 environments it must be [2, ...]"),
-        ({"x": 1.0}, "column `x` has shape []; with 2 environments it must be [2, ...]"),
-        ({"x": None}, "column `x` is None; a value must be an array, a number or text"),
-        ({"y": np.zeros(2)}, "a step has the columns `y`; this writer's steps have `x`"),
+        ({"x": np.zeros(3)}, "column `x` must have shape [2, ...] with 2 environments; got shape [3]"),
+        ({"x": 1.0}, "column `x` must have shape [2, ...] with 2 environments; got shape []"),
+        ({"x": None}, "column `x` must be an array, a number or a string; got None"),
+        ({"y": np.zeros(2)}, "all steps of a writer must have the same columns, `x`; got `y`"),
         ({"x": np.zeros(2, int)}, "column `x` of the step must have dtype float64, as in the first step; got int64"),
     ],
 )
@@ -73,7 +73,7 @@ def test_bad_steps(store, steps, text):
 
 def test_bad_ends(store):
     writer = store.batched_writer(2, [Pattern("t", num_steps=1)])
-    with raises(InvalidArgumentError, "`episode_ends` must have the shape [N]; got (1, 2)"):
+    with raises(InvalidArgumentError, "`episode_ends` must have shape [N]; got (1, 2)"):
         writer.append_batch({"x": np.zeros(2)}, episode_ends=[[True, False]])
     with pytest.raises(InvalidArgumentError, match="3"):
         writer.append_batch({"x": np.zeros(2)}, episode_ends=[True, False, True])

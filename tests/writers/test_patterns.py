@@ -208,20 +208,20 @@ WHOLE = 'pattern for table `t`: {}; each leaf must be a slice of a column, such 
 @pytest.mark.parametrize(
     ("make", "text"),
     [
-        (lambda s: s["x"][:], "`x[:]` has no start; a pattern counts back from the newest step: [-2:]"),
-        (lambda s: s["x"][:-1], "`x[:-1]` has no start; a pattern counts back from the newest step: [-2:]"),
-        (lambda s: s["x"][0], "`x[0]` must be negative: a pattern counts back from the newest step, [-1]"),
+        (lambda s: s["x"][:], "`x[:]` needs a start that counts back from the newest step, such as [-2:]"),
+        (lambda s: s["x"][:-1], "`x[:-1]` needs a start that counts back from the newest step, such as [-2:]"),
+        (lambda s: s["x"][0], "`x[0]` must be negative: it counts back from the newest step, such as [-1]"),
         (
             lambda s: s["x"][0:],
-            "`x[0:]` must start before 0 and stop after its start, at most at 0 (the newest step): [-3:] or [-3:-1]",
+            "`x[0:]` must start before 0, and stop after its start and at most at 0, such as [-3:] or [-3:-1]; 0 is the end of the newest step",
         ),
         (
             lambda s: s["x"][-2:-2],
-            "`x[-2:-2]` must start before 0 and stop after its start, at most at 0 (the newest step): [-3:] or [-3:-1]",
+            "`x[-2:-2]` must start before 0, and stop after its start and at most at 0, such as [-3:] or [-3:-1]; 0 is the end of the newest step",
         ),
         (
             lambda s: s["x"][-2:1],
-            "`x[-2:1]` must start before 0 and stop after its start, at most at 0 (the newest step): [-3:] or [-3:-1]",
+            "`x[-2:1]` must start before 0, and stop after its start and at most at 0, such as [-3:] or [-3:-1]; 0 is the end of the newest step",
         ),
         (lambda s: s["x"][-2.5:], "the start of `x[-2.5:]` must be an integer; got -2.5 (float)"),
         (lambda s: s["x"][-2:"a"], "the stop of `x[-2:a]` must be an integer; got 'a' (str)"),
@@ -246,7 +246,7 @@ def test_bad_patterns_are_refused_at_the_first_step(store, make, text):
 
 
 def test_a_column_condition_picks_one_column(store):
-    text = 'a column condition must pick one column, such as s["x"]; got a dict'
+    text = 'the source of a column condition must select one column, such as s["x"]; got a dict'
     with raises(InvalidArgumentError, text):
         store.pattern_writer([Pattern("t", num_steps=1, when=[column(lambda s: s) == 1])]).append({"x": 1})
 
@@ -254,12 +254,12 @@ def test_a_column_condition_picks_one_column(store):
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
-        ({}, "give either `trajectory` or `num_steps`"),
-        ({"trajectory": lambda s: s, "num_steps": 1}, "give either `trajectory` or `num_steps`"),
+        ({}, "needs exactly one of `trajectory` and `num_steps`"),
+        ({"trajectory": lambda s: s, "num_steps": 1}, "needs exactly one of `trajectory` and `num_steps`"),
         ({"num_steps": 0}, "`num_steps` must be at least 1; got 0"),
         ({"num_steps": 1, "priority": float("nan")}, "`priority` must be a number; got nan"),
-        ({"num_steps": 1, "when": step_index() == 0}, "`when` must be a list of conditions; got a single one"),
-        ({"num_steps": 1, "when": step_index()}, "`when` must be a list of conditions; got a single one"),
+        ({"num_steps": 1, "when": step_index() == 0}, "`when` must be a list of conditions; got a single condition"),
+        ({"num_steps": 1, "when": step_index()}, "`when` must be a list of conditions; got a single condition"),
     ],
 )
 def test_bad_declarations(arguments, text):
@@ -268,15 +268,17 @@ def test_bad_declarations(arguments, text):
 
 
 def test_other_bad_declarations():
-    with raises(InvalidArgumentError, "`table` must be the name of a table; got 3"):
+    with raises(InvalidArgumentError, "`table` must be a str, the name of a table; got 3 (int)"):
         Pattern(3, num_steps=1)
     with pytest.raises(InvalidArgumentError, match=r"`trajectory` must be a function of a step; got \{'x': 1\}$"):
         Pattern("t", {"x": 1})
     with pytest.raises(InvalidArgumentError, match="each of `when` must be a comparison such as"):
         Pattern("t", num_steps=1, when=[step_index()])
-    with raises(InvalidArgumentError, "a condition has no truth value of its own; list conditions in `when`"):
+    with raises(
+        InvalidArgumentError, "a condition has no truth value; pass a list of conditions as `when`, and negate with `~`"
+    ):
         bool(step_index() == 1)
-    with raises(InvalidArgumentError, "what a condition compares with must be an integer; got 1.5 (float)"):
+    with raises(InvalidArgumentError, "the operand of a condition must be an integer; got 1.5 (float)"):
         _ = step_index() == 1.5
     with raises(InvalidArgumentError, "the divisor of a condition must be at least 1; got 0"):
         _ = step_index() % 0 == 1
@@ -287,8 +289,8 @@ def test_other_bad_declarations():
 @pytest.mark.parametrize(
     ("given", "text"),
     [
-        ([], "`patterns` is empty; a writer without patterns makes no items"),
-        (Pattern("t", num_steps=1), "`patterns` must be a sequence of patterns; got a single one"),
+        ([], "`patterns` must contain at least one pattern; got none"),
+        (Pattern("t", num_steps=1), "`patterns` must be a sequence of patterns; got a single pattern"),
         (["t"], "each of `patterns` must be an engram.Pattern; got 't' (str)"),
     ],
 )
@@ -346,9 +348,10 @@ def test_a_refused_step_moves_no_columns(store):
 def test_steps_look_alike(store):
     writer = store.pattern_writer([Pattern("t", num_steps=1)])
     writer.append({"x": 1})
-    with raises(SignatureError, "a step has the columns `x`, `y`; this writer's steps have `x`"):
+    with raises(SignatureError, "all steps of a writer must have the same columns, `x`; got `x`, `y`"):
         writer.append({"x": 1, "y": 2})
-    with raises(SignatureError, "a step has the columns `0`; this writer's steps have `x`"):
+    hint = "lists are nests: wrap the list in numpy.asarray to store one array column"
+    with raises(SignatureError, f"all steps of a writer must have the same columns, `x`; got `0`; {hint}"):
         writer.append([1])
     writer.close()
     assert all_of(store) == [[1]]
@@ -381,7 +384,7 @@ def test_late_end_of_an_episode(open_store):
         writer.append({"x": value})
     with raises(
         DeadlineExceededError,
-        "2 items wait for their tables after 0.05 s; they stay queued; `q`: inserting waits: the table is full: "
+        "2 items are not in their tables after 0.05 s; they stay queued; `q`: inserting waits: the table is full: "
         "1 of 1 items wait to be sampled (Queue)",
     ):
         writer.end_episode(0.05)

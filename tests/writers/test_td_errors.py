@@ -104,14 +104,14 @@ def test_tables_may_refuse_priorities(open_store):
 
 
 def test_bad_td_errors(store):
-    with raises(InvalidArgumentError, "the source of TD errors must be a function of a step; got 'td'"):
+    with raises(InvalidArgumentError, "`source` of TD errors must be a function of a step; got 'td'"):
         td_error("td")
     with raises(InvalidArgumentError, "`max_weight` must be from 0 to 1; got 1.5"):
         td_error(lambda s: s, max_weight=1.5)
-    text = 'a priority of TD errors must pick one column, such as s["x"]; got a dict'
+    text = '`source` of TD errors must select one column, such as s["x"]; got a dict'
     with raises(InvalidArgumentError, text):
         store.pattern_writer([Pattern("t", num_steps=1, priority=td_error(lambda s: s))]).append({"x": 1})
-    text = "pattern for table `t`: its priority is found in `y`, of which its items have no column"
+    text = "pattern for table `t`: its priority needs the column `y`, which its items do not contain"
     pattern = Pattern("t", lambda s: s["x"][-1], priority=td_error(lambda s: s["y"]))
     with raises(InvalidArgumentError, text):
         store.pattern_writer([pattern]).append({"x": 1, "y": 1.0})

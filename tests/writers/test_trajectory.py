@@ -119,7 +119,7 @@ def test_expired_steps(store):
             writer.create_item("t", trajectory={"x": writer.history["x"][-3:]})
         with expired(0, "3 to 4"):
             writer.create_item("t", trajectory={"x": writer.history["x"][:4]})
-        with raises(IndexError, "step 5 of a history of 5 steps"):
+        with raises(IndexError, "index 5 is out of range for a history of 5 steps"):
             writer.history["x"][5]
         with raises(
             ExpiredStepError,
@@ -149,28 +149,28 @@ def test_more_steps_than_were_appended(store):
 def test_an_index_outside_the_history(store, index):
     with store.writer() as writer:
         count_up(writer, 6)
-        with raises(IndexError, f"step {index} of a history of 6 steps"):
+        with raises(IndexError, f"index {index} is out of range for a history of 6 steps"):
             writer.history["x"][index]
-        with raises(IndexError, f"step {index} of a history of 6 steps"):
+        with raises(IndexError, f"index {index} is out of range for a history of 6 steps"):
             writer.history["x"][[0, index]]
 
 
 def test_an_index_of_another_type(store):
     with store.writer() as writer:
         count_up(writer, 1)
-        with raises(TypeError, "history indices are integers, slices or lists of integers; got a tuple"):
+        with raises(TypeError, "history indices must be integers, slices or lists of integers; got a tuple"):
             writer.history["x"][0, 1]
 
 
 NO_SLICE = (
-    "column `x` of the trajectory is a int; it must be a slice of the writer's history, such as "
-    'writer.history["obs"][-2:]'
+    "column `x` of the trajectory must be a slice of the writer's history, such as "
+    'writer.history["obs"][-2:]; got a int'
 )
 
 
 def test_bad_trajectories(store):
     with store.writer() as writer, store.writer() as other:
-        with raises(InvalidArgumentError, "the writer has no history before its first append"):
+        with raises(InvalidArgumentError, "`history` is not available before the first append"):
             writer.history  # noqa: B018, raises
         count_up(writer, 2)
         count_up(other, 2)
@@ -190,16 +190,14 @@ def test_bad_trajectories(store):
             (
                 {"a": {"b": other.history["x"][:]}},
                 SignatureError,
-                "column `a/b` of the trajectory is from another writer's history",
+                "column `a/b` of the trajectory must be a slice of this writer's history; got one of another writer",
             ),
         ]
         for trajectory, error, text in cases:
             with raises(error, text):
                 writer.create_item("t", trajectory=trajectory)
         for trajectory, steps in ((None, None), ({"x": history["x"][:]}, 1)):
-            with raises(
-                InvalidArgumentError, "create_item takes either a trajectory or num_steps, not both and not neither"
-            ):
+            with raises(InvalidArgumentError, "create_item needs exactly one of `trajectory` and `num_steps`"):
                 writer.create_item("t", trajectory=trajectory, num_steps=steps)
         for steps in (0, -1):
             with raises(InvalidArgumentError, f"`num_steps` must be at least 1; got {steps}"):
@@ -221,7 +219,7 @@ def test_cells_of_several_shapes(store):
             match=r"^column `x` of the trajectory has cells of different shapes, \[2\] and, at step 2, \[3\]",
         ):
             writer.create_item("t", trajectory={"x": x[:]})
-        with raises(SignatureError, "cells of shape [2] and [3] do not go into one array"):
+        with raises(SignatureError, "steps of shape [2] and [3] cannot be stacked into one array"):
             x[1:].numpy()
 
 
@@ -291,9 +289,10 @@ def test_the_structure_grows(store, first, second, names):
 def test_structures_that_do_not_merge(store):
     with store.writer() as writer:
         writer.append({"x": 1})
-        with raises(SignatureError, "a step has the columns `0`; this writer's steps have `x`"):
+        hint = "lists are nests: wrap the list in numpy.asarray to store one array column"
+        with raises(SignatureError, f"all steps of a writer must have the same columns, `x`; got `0`; {hint}"):
             writer.append([1])
-        with raises(SignatureError, "a step has the columns `x/y`; this writer's steps have `x`"):
+        with raises(SignatureError, "all steps of a writer must have the same columns, `x`; got `x/y`"):
             writer.append({"x": {"y": 1}})
 
 
@@ -303,7 +302,7 @@ def test_structures_that_do_not_merge(store):
 def test_nothing_is_kept_of_a_refused_step(store):
     with store.writer() as writer:
         count_up(writer, 2)
-        text = "column `y` is float64[2]; this writer's is float32[2], and a column keeps its dtype"
+        text = "column `y` must keep its dtype; got float64[2] after float32[2]"
         with raises(SignatureError, text):
             writer.append({"x": 9, "y": np.zeros(2)})
         with raises(SignatureError, text):
@@ -373,7 +372,7 @@ def test_dropping_a_writer_with_items_warns(store):
     writer = store.writer()
     count_up(writer, 1)
     writer.create_item("t", num_steps=1)
-    text = "^a TrajectoryWriter was dropped with 1 items that no table has; flush or close it$"
+    text = "^a TrajectoryWriter was garbage-collected with 1 unsent items; flush or close it first$"
     with pytest.warns(ResourceWarning, match=text):
         del writer
     with warnings.catch_warnings():
@@ -402,8 +401,8 @@ def test_a_writer_is_freed_without_the_garbage_collector(store):
         ({"history": 0}, "`history` must be at least 1; got 0"),
         ({"chunk_length": 0}, "`chunk_length` must be at least 1; got 0"),
         ({"max_in_flight_items": 0}, "`max_in_flight_items` must be at least 1; got 0"),
-        ({"compression": "zip"}, 'compression is "zip"; it must be "auto", "delta" or "off"'),
-        ({"compression": True}, "`compression` must be text; got True (bool)"),
+        ({"compression": "zip"}, '`compression` must be "auto", "delta" or "off"; got \'zip\' (str)'),
+        ({"compression": True}, '`compression` must be "auto", "delta" or "off"; got True (bool)'),
     ],
 )
 def test_bad_options(store, options, text):
@@ -423,7 +422,7 @@ def test_any_history_and_chunk_length_go_together(store):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"table": 1}, "`table` must be the name of a table; got 1 (int)"),
+        ({"table": 1}, "`table` must be a str, the name of a table; got 1 (int)"),
         ({"table": "t", "priority": None}, "`priority` must be a number; got None"),
         ({"table": "t", "num_steps": "two"}, "`num_steps` must be an integer; got 'two' (str)"),
     ],

@@ -179,21 +179,21 @@ def test_python_numbers_take_the_columns_dtype(open_store, column, value):
         (np.float32(0), 10**400, f"column `x` is {10**400}, which float32 cannot hold"),
         (np.float64(0), 10**400, f"column `x` is {10**400}, which float64 cannot hold"),
         (np.float16(0), 10**400, f"column `x` is {10**400}, which float16 cannot hold"),
-        (np.int8(0), 1.0, "column `x` is float64[]; this writer's is int8[], and a column keeps its dtype"),
-        (np.int8(0), True, "column `x` is bool[]; this writer's is int8[], and a column keeps its dtype"),
-        (np.bool_(0), 1, "column `x` is int64[]; this writer's is bool[], and a column keeps its dtype"),
-        (np.float32(0), 1j, "column `x` is complex128[]; this writer's is float32[], and a column keeps its dtype"),
-        (np.float32(0), "a", "column `x` is string[]; this writer's is float32[], and a column keeps its dtype"),
-        ("a", 1.0, "column `x` is float64[]; this writer's is string[], and a column keeps its dtype"),
+        (np.int8(0), 1.0, "column `x` must keep its dtype; got float64[] after int8[]"),
+        (np.int8(0), True, "column `x` must keep its dtype; got bool[] after int8[]"),
+        (np.bool_(0), 1, "column `x` must keep its dtype; got int64[] after bool[]"),
+        (np.float32(0), 1j, "column `x` must keep its dtype; got complex128[] after float32[]"),
+        (np.float32(0), "a", "column `x` must keep its dtype; got string[] after float32[]"),
+        ("a", 1.0, "column `x` must keep its dtype; got float64[] after string[]"),
         (
             np.float32(0),
             np.float64(0),
-            "column `x` is float64[]; this writer's is float32[], and a column keeps its dtype",
+            "column `x` must keep its dtype; got float64[] after float32[]",
         ),
         (
             np.zeros(2, np.float32),
             np.zeros(3),
-            "column `x` is float64[3]; this writer's is float32[2], and a column keeps its dtype",
+            "column `x` must keep its dtype; got float64[3] after float32[2]",
         ),
     ],
     ids=lambda value: type(value).__name__,
@@ -205,11 +205,15 @@ def test_values_a_column_cannot_hold(open_store, column, value, text):
 
 @pytest.mark.parametrize("value", [np.zeros(2, "M8[s]"), np.zeros(2, "i4,f4"), np.longdouble(1)])
 def test_dtypes_a_column_cannot_have(through, value):
-    with pytest.raises(SignatureError, match=r"^column `x` has dtype .*; supported are bool, int8, .*, string$"):
+    with pytest.raises(
+        SignatureError, match=r"^column `x` has the unsupported dtype .*; supported dtypes are bool, int8, .*, string$"
+    ):
         through(value)
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), np.array([1, "a", None], object)])
 def test_objects_a_column_cannot_hold(open_store, value):
-    with pytest.raises(SignatureError, match=r"^column `x` holds a Python object of type (set|object|int); only"):
+    with pytest.raises(
+        SignatureError, match=r"^column `x` contains a Python object of type (set|object|int); supported"
+    ):
         by_writer(open_store(Table("t")), value)

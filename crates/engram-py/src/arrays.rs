@@ -1,8 +1,8 @@
-//! Engine buffers as NumPy arrays, without a copy.
+//! NumPy arrays over engine buffers, without a copy.
 
 #![expect(
     unsafe_code,
-    reason = "NumPy's C API is the only way to hand over memory"
+    reason = "only NumPy's C API can create an array over existing memory"
 )]
 
 use std::ffi::c_int;
@@ -19,14 +19,14 @@ use crate::dtypes;
 use crate::errors;
 use crate::gil::ForkGuard;
 
-/// Keeps a buffer alive for the arrays that look into it.
+/// Owns a buffer for the arrays that refer to it.
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 struct Owner {
     _bytes: ForkGuard<PooledBytes>,
 }
 
-/// A writable array of `shape` over the whole buffer, which it owns.
+/// Returns a writable array of `shape` that owns the buffer.
 pub(crate) fn from_bytes<'py>(
     py: Python<'py>,
     mut bytes: PooledBytes,
@@ -39,7 +39,7 @@ pub(crate) fn from_bytes<'py>(
         .try_fold(dtype.size(), |bytes, axis| bytes.checked_mul(*axis));
     if needed.is_none_or(|needed| needed > bytes.len()) {
         let text = format!(
-            "{} bytes do not fill an array of {shape:?} {dtype}",
+            "a buffer of {} bytes is too small for an array of shape {shape:?} and dtype {dtype}",
             bytes.len()
         );
         return Err(errors::invalid(py, text));
@@ -54,14 +54,13 @@ pub(crate) fn from_bytes<'py>(
     let owner = Bound::new(
         py,
         Owner {
-            // Dropping it takes the pool's lock, which a forked child must not.
+            // Dropping it acquires the pool's lock, which a forked child must not do.
             _bytes: ForkGuard::new("batch", bytes),
         },
     )?;
-    // SAFETY: `data` points to at least as many bytes as the array has, that nothing else refers to, aligned to 64
-    // bytes; moving `bytes` into the owner does not move its heap buffer. The array gets a
-    // reference to the owner before anything can fail, so the buffer outlives it.
-    // `NewFromDescr` steals the descr, `SetBaseObject` steals the owner, also when it fails.
+    // SAFETY: `data` is aligned to 64 bytes, spans at least the bytes of the array, and nothing else refers to it. Moving
+    // `bytes` into the owner does not move its heap buffer. The array gets a reference to the owner before anything can
+    // fail, so the buffer outlives it. `NewFromDescr` steals the descr and `SetBaseObject` the owner, even on failure.
     unsafe {
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
             py,
@@ -88,7 +87,7 @@ pub(crate) fn from_bytes<'py>(
     }
 }
 
-/// An object array of `bytes` from encoded strings.
+/// Returns an object array of `bytes` from encoded strings.
 pub(crate) fn from_strings<'py>(
     py: Python<'py>,
     encoded: &[u8],
@@ -104,7 +103,7 @@ pub(crate) fn from_strings<'py>(
         list.append(PyBytes::new(py, text))?;
         rest = tail;
     }
-    // Assigning to a slice keeps NumPy from looking into the elements.
+    // Assignment to a slice prevents NumPy from interpreting the elements.
     let array = py
         .import("numpy")?
         .getattr("empty")?

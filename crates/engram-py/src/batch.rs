@@ -1,4 +1,4 @@
-//! What sampling returns: arrays over the engine's own buffers, infos about the items on demand.
+//! Batches: arrays over the engine's buffers, and metadata of the items on demand.
 
 use engram_core::gather::{Column, ColumnData, Columns, TimeAxis};
 use engram_core::{Odds, SampledItemInfo};
@@ -7,10 +7,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::arrays;
-use crate::errors;
 use crate::structure::Structure;
 
-/// A batch: `data`, and one array per info, made when asked for.
+/// The native half of `engram.Batch`. Arrays of metadata are created on demand.
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct Batch {
@@ -22,7 +21,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Hands the columns over to NumPy. With `single`, a batch of one loses its first axis.
+    /// Builds a batch. With `single`, a batch of one item loses its first axis.
     pub(crate) fn new(
         py: Python<'_>,
         columns: Columns,
@@ -55,9 +54,9 @@ impl Batch {
                     lengths.push(None);
                 }
             }
-            arrays.push(hand_over(py, column, items, single)?);
+            arrays.push(to_array(py, column, items, single)?);
         }
-        // Columns that are even by themselves have None at their place in the nest.
+        // Columns that are neither ragged nor padded have None in the nest.
         let nest = |leaves: Vec<Option<Bound<'_, PyAny>>>| -> PyResult<Option<Py<PyAny>>> {
             if leaves.iter().all(Option::is_none) {
                 return Ok(None);
@@ -80,7 +79,8 @@ impl Batch {
     }
 }
 
-fn hand_over(
+/// Converts a column into an array.
+fn to_array(
     py: Python<'_>,
     column: Column,
     items: usize,
@@ -100,7 +100,7 @@ fn hand_over(
     }
 }
 
-/// How importance weights are scaled.
+/// Scaling of importance weights.
 #[derive(Clone, Copy, Debug)]
 enum Normalize {
     Not,
@@ -125,7 +125,7 @@ impl Batch {
         self.lengths.as_ref().map(|lengths| lengths.clone_ref(py))
     }
 
-    /// One per column: whether it has no time axis.
+    /// For each column, true if it has no time axis.
     #[getter]
     fn squeezed(&self) -> Vec<bool> {
         self.squeezed.clone()
@@ -157,28 +157,17 @@ impl Batch {
         PyArray1::from_iter(py, self.infos.iter().map(size))
     }
 
-    /// `(1 / (N p)) ^ beta`, scaled.
+    /// Computes `(1 / (N p)) ^ beta`, scaled as `normalize` requires. Python has checked the arguments.
     fn importance_weights<'py>(
         &self,
         py: Python<'py>,
         beta: f64,
         normalize: Option<&str>,
     ) -> PyResult<Bound<'py, PyArray1<f32>>> {
-        if !beta.is_finite() {
-            return Err(errors::invalid(
-                py,
-                format!("beta is {beta}; it must be finite"),
-            ));
-        }
         let normalize = match normalize {
-            None => Normalize::Not,
             Some("batch") => Normalize::Batch,
             Some("table") => Normalize::Table,
-            Some(other) => {
-                let text =
-                    format!("normalize is {other:?}; it must be \"batch\", \"table\" or None");
-                return Err(errors::invalid(py, text));
-            }
+            _ => Normalize::Not,
         };
         #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
         let weight = |odds: &Odds, probability: f64| {

@@ -1,4 +1,4 @@
-//! The batched writer, as `engram.BatchedWriter` sees it.
+//! The native half of `engram.BatchedWriter`.
 
 use std::sync::Arc;
 
@@ -8,16 +8,16 @@ use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 
 use crate::errors;
-use crate::gil::{ForkGuard, Timeout, alone, shared};
+use crate::gil::{ForkGuard, Timeout, exclusive, shared};
 use crate::leaf::{Leaf, bytes_of, hold};
-use crate::patterns::{PatternConfig, check};
+use crate::patterns::{PatternConfig, check_signature};
 use crate::sender::Sender;
-use crate::step_recorder::differs;
+use crate::step_recorder::structure_differs;
 use crate::store::Store;
-use crate::structure::Structure;
+use crate::structure::{Structure, with_list_hint};
 use crate::writer::options;
 
-/// One step of N environments at a time; items out by themselves.
+/// Writes one step of N environments at a time, and creates items as patterns declare.
 #[pyclass(module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct BatchedWriter {
@@ -28,18 +28,18 @@ pub(crate) struct BatchedWriter {
 struct BatchedState {
     options: engram_core::writer::WriterOptions,
     num_envs: usize,
-    /// Set by the first step.
-    begun: Option<(Structure, BatchedRecorder)>,
+    /// Structure of the steps and their recorder; set by the first step.
+    recording: Option<(Structure, BatchedRecorder)>,
     sender: Sender,
     compile: Py<PyAny>,
-    /// The compiled patterns, to hold against signatures again when cells change their shape.
+    /// Compiled patterns, to check against signatures again if the shape of a column changes.
     patterns: Vec<Pattern>,
-    /// Their tables, to hold priorities against.
+    /// Their tables, to check priorities against.
     tables: Vec<(u32, Arc<TableOptions>)>,
 }
 
-/// What one environment's part of a leaf looks like.
-fn cell(py: Python<'_>, leaf: &Leaf<'_>, name: &str, envs: usize) -> PyResult<CellSpec> {
+/// Dtype and shape of one environment's part of a leaf.
+fn env_cell(py: Python<'_>, leaf: &Leaf<'_>, name: &str, envs: usize) -> PyResult<CellSpec> {
     let CellSpec { dtype, shape } = leaf.spec();
     match shape.split_first() {
         Some((first, rest)) if *first == envs => Ok(CellSpec {
@@ -48,7 +48,7 @@ fn cell(py: Python<'_>, leaf: &Leaf<'_>, name: &str, envs: usize) -> PyResult<Ce
         }),
         _ => {
             let text = format!(
-                "column `{name}` has shape {:?}; with {envs} environments it must be [{envs}, ...]",
+                "column `{name}` must have shape [{envs}, ...] with {envs} environments; got shape {:?}",
                 shape.as_slice()
             );
             Err(errors::signature(py, text))
@@ -57,7 +57,8 @@ fn cell(py: Python<'_>, leaf: &Leaf<'_>, name: &str, envs: usize) -> PyResult<Ce
 }
 
 impl BatchedState {
-    fn begin(
+    /// Prepares for steps of this structure.
+    fn start(
         &mut self,
         py: Python<'_>,
         structure: Structure,
@@ -84,7 +85,7 @@ impl BatchedState {
             .filter_map(|config| config.compile(py, &mut self.sender, Some).transpose())
             .collect::<PyResult<Vec<_>>>()?;
         for pattern in &patterns {
-            check(py, pattern, &self.sender, &schema)?;
+            check_signature(py, pattern, &self.sender, &schema)?;
         }
         self.patterns.clone_from(&patterns);
         self.tables = patterns
@@ -99,7 +100,7 @@ impl BatchedState {
         let base = self.sender.unique_number();
         let recorder =
             BatchedRecorder::new(self.options.clone(), base, self.num_envs, schema, patterns);
-        self.begun = Some((structure, recorder.map_err(wrong)?));
+        self.recording = Some((structure, recorder.map_err(wrong)?));
         Ok(())
     }
 
@@ -107,10 +108,10 @@ impl BatchedState {
         let py = steps.py();
         let wrong = |error| errors::to_py(py, &error);
         let mut values = Vec::new();
-        let known = if let Some((structure, _)) = &self.begun {
+        let new_structure = if let Some((structure, _)) = &self.recording {
             if !structure.flatten(steps, &mut values)? {
                 let (found, _) = Structure::of(steps)?;
-                return Err(differs(py, &found.names, &structure.names));
+                return Err(structure_differs(py, &found.names, &structure.names));
             }
             None
         } else {
@@ -118,21 +119,21 @@ impl BatchedState {
             values = leaves;
             Some(structure)
         };
-        let names = known
+        let names = new_structure
             .as_ref()
-            .or(self.begun.as_ref().map(|begun| &begun.0))
+            .or(self.recording.as_ref().map(|recording| &recording.0))
             .map(|s| s.names.as_slice());
         let names = names.unwrap_or_default();
         let mut leaves = Vec::with_capacity(values.len());
         let mut cells = Vec::with_capacity(values.len());
         for (value, name) in values.iter().zip(names) {
             let leaf = Leaf::new(value, name)?;
-            cells.push(cell(py, &leaf, name, self.num_envs)?);
+            cells.push(env_cell(py, &leaf, name, self.num_envs)?);
             leaves.push(leaf);
         }
-        if let Some(structure) = known {
-            self.begin(py, structure, cells)?;
-        } else if let Some((_, recorder)) = &mut self.begun
+        if let Some(structure) = new_structure {
+            self.start(py, structure, cells)?;
+        } else if let Some((_, recorder)) = &mut self.recording
             && *recorder.schema().cells != *cells
         {
             let layout = Arc::clone(&recorder.schema().layout);
@@ -141,11 +142,11 @@ impl BatchedState {
                 cells: cells.into(),
             };
             for pattern in &self.patterns {
-                check(py, pattern, &self.sender, &schema)?;
+                check_signature(py, pattern, &self.sender, &schema)?;
             }
             recorder.reshape(schema.cells).map_err(wrong)?;
         }
-        let Some((_, recorder)) = &mut self.begun else {
+        let Some((_, recorder)) = &mut self.recording else {
             return Ok(());
         };
         let strings: Vec<Vec<Vec<u8>>> = leaves
@@ -157,7 +158,7 @@ impl BatchedState {
             Leaf::Array { array, .. } => Some(hold(array)),
             _ => None,
         });
-        // Before any address or length is read: to hold an array may run Python code.
+        // Before any address or length is read, because holding an array may run Python code.
         let _held = arrays.collect::<PyResult<Vec<_>>>()?;
         let columns: Vec<BatchColumn<'_>> = leaves
             .iter()
@@ -169,28 +170,28 @@ impl BatchedState {
             .collect();
         let tables = &self.tables;
         let accepts = |table, priority| {
-            let mut known = tables.iter();
-            let options = known.find(|(number, _)| *number == table);
+            let mut tables = tables.iter();
+            let options = tables.find(|(number, _)| *number == table);
             options.map_or(Ok(()), |(_, options)| options.check_priority(priority))
         };
-        let made = py.detach(|| recorder.append_batch(&columns, ends, accepts));
+        let appended = py.detach(|| recorder.append_batch(&columns, ends, accepts));
         let sent = self.send(py);
-        made.map_err(wrong)?;
+        appended.map_err(wrong)?;
         sent
     }
 
     fn send(&mut self, py: Python<'_>) -> PyResult<()> {
-        let Some((_, recorder)) = &mut self.begun else {
+        let Some((_, recorder)) = &mut self.recording else {
             return Ok(());
         };
-        let waiting = recorder.pending_items() - recorder.ready_items();
+        let unsent = recorder.pending_items() - recorder.ready_items();
         let ready = recorder.take_ready();
-        self.sender.send(py, ready, waiting)
+        self.sender.send(py, ready, unsent)
     }
 
-    /// Sends everything, and waits for the tables.
+    /// Sends all items and waits until their tables have them.
     fn flush(&mut self, py: Python<'_>, timeout: Timeout) -> PyResult<()> {
-        if let Some((_, recorder)) = &mut self.begun {
+        if let Some((_, recorder)) = &mut self.recording {
             recorder
                 .flush()
                 .map_err(|error| errors::to_py(py, &error))?;
@@ -214,15 +215,15 @@ impl BatchedWriter {
         compile: Py<PyAny>,
         chunk_length: Option<usize>,
         max_in_flight_items: usize,
-        timeout: Option<f64>,
+        timeout: &Bound<'_, PyAny>,
         compression: &str,
     ) -> PyResult<Self> {
         let tables = store.tables(py)?;
-        let timeout = Timeout::new(py, timeout)?;
+        let timeout = Timeout::from_python(timeout)?;
         let state = BatchedState {
             options: options(1, chunk_length, compression, py)?,
             num_envs,
-            begun: None,
+            recording: None,
             sender: Sender::new(&tables, max_in_flight_items, timeout),
             compile,
             patterns: Vec::new(),
@@ -236,7 +237,7 @@ impl BatchedWriter {
     #[pyo3(signature = (steps, episode_ends))]
     #[expect(
         clippy::needless_pass_by_value,
-        reason = "PyO3 hands arguments over by value"
+        reason = "PyO3 passes arguments by value"
     )]
     fn append_batch(
         slf: &Bound<'_, Self>,
@@ -244,9 +245,9 @@ impl BatchedWriter {
         episode_ends: Option<PyReadonlyArray1<'_, u8>>,
     ) -> PyResult<()> {
         let py = slf.py();
-        let mut this = alone(slf)?;
+        let mut this = exclusive(slf)?;
         let state = this.state.get_mut(py)?;
-        state.sender.make_room(py)?;
+        state.sender.wait_for_capacity(py)?;
         let ends = match &episode_ends {
             Some(ends) => Some(
                 ends.as_slice()?
@@ -256,24 +257,26 @@ impl BatchedWriter {
             ),
             None => None,
         };
-        state.append(steps, ends.as_deref())
+        state
+            .append(steps, ends.as_deref())
+            .map_err(|error| with_list_hint(error, steps))
     }
 
-    fn flush(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<()> {
+    fn flush(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = slf.py();
-        let mut this = alone(slf)?;
-        let timeout = Timeout::new(py, timeout)?;
+        let mut this = exclusive(slf)?;
+        let timeout = Timeout::from_python(timeout)?;
         this.state.get_mut(py)?.flush(py, timeout)
     }
 
-    fn close(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<()> {
+    fn close(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = slf.py();
-        let mut this = alone(slf)?;
+        let mut this = exclusive(slf)?;
         let state = this.state.get_mut(py)?;
         if state.sender.closed {
             return Ok(());
         }
-        state.flush(py, Timeout::new(py, timeout)?)?;
+        state.flush(py, Timeout::from_python(timeout)?)?;
         state.sender.closed = true;
         Ok(())
     }
@@ -284,7 +287,7 @@ impl BatchedWriter {
         let this = shared(slf)?;
         let state = this.state.get(py)?;
         let recorded = state
-            .begun
+            .recording
             .as_ref()
             .map_or(0, |(_, recorder)| recorder.pending_items());
         Ok(recorded + state.sender.items_left(py))

@@ -1,4 +1,4 @@
-//! Tables as Python describes them.
+//! Table configurations from Python.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::dtypes;
 use crate::errors;
 use crate::structure::Structure;
 
-/// An `engram.Table`, attribute by attribute. Python has checked them.
+/// The attributes of an `engram.Table`, which Python has checked.
 #[derive(FromPyObject)]
 pub(crate) struct TableConfig<'py> {
     name: String,
@@ -27,7 +27,7 @@ pub(crate) struct TableConfig<'py> {
     note: Option<String>,
 }
 
-/// One of `engram.rate_limiters`.
+/// The attributes of one of `engram.rate_limiters`.
 #[derive(FromPyObject)]
 pub(crate) struct LimiterConfig {
     kind: String,
@@ -57,18 +57,18 @@ impl From<LimiterConfig> for RateLimits {
 }
 
 impl TableConfig<'_> {
-    /// Its own seed.
+    /// The table's own seed, if it has one.
     pub(crate) fn seed(&self) -> Option<u64> {
         self.seed
     }
 
-    /// The same for the engine; `default_seed` where the table has none of its own.
+    /// Returns the engine's options. A table without a seed gets `default_seed`.
     pub(crate) fn into_options(self, py: Python<'_>, default_seed: u64) -> PyResult<TableOptions> {
         let ttl = match self.ttl {
             None => None,
             Some(seconds) => {
                 let ttl = std::time::Duration::try_from_secs_f64(seconds).ok();
-                // Longer than anyone will wait is the same as for ever.
+                // A time that does not fit the types is practically unlimited.
                 ttl.and_then(|ttl| u64::try_from(ttl.as_nanos()).ok())
             }
         };
@@ -112,8 +112,8 @@ fn selector(selector: &Bound<'_, PyAny>) -> PyResult<SelectorKind> {
     })
 }
 
-/// The kind of a selector, and its exponent if it has one.
-pub(crate) fn selector_out(selector: SelectorKind) -> (&'static str, Option<f64>) {
+/// Returns the kind of a selector, and its exponent if it has one.
+pub(crate) fn selector_to_python(selector: SelectorKind) -> (&'static str, Option<f64>) {
     match selector {
         SelectorKind::Fifo => ("fifo", None),
         SelectorKind::Lifo => ("lifo", None),
@@ -124,8 +124,8 @@ pub(crate) fn selector_out(selector: SelectorKind) -> (&'static str, Option<f64>
     }
 }
 
-/// The nest of `ArraySpec` that a signature stands for.
-pub(crate) fn signature_out<'py>(
+/// Returns a signature as a nest of `ArraySpec`.
+pub(crate) fn signature_to_python<'py>(
     py: Python<'py>,
     signature: &Signature,
 ) -> PyResult<Bound<'py, PyAny>> {
@@ -141,12 +141,12 @@ pub(crate) fn signature_out<'py>(
         .collect::<PyResult<_>>()?;
     match Structure::parse(py, &signature.structure) {
         Ok(structure) if structure.names.len() == leaves.len() => structure.unflatten(py, leaves),
-        // Another program's words: what it says of the columns is understood all the same.
+        // Another program wrote a structure that cannot be parsed here; the columns are still valid.
         _ => Ok(PyTuple::new(py, leaves)?.into_any()),
     }
 }
 
-/// A nest of objects with `shape` and `dtype`.
+/// Converts a nest of objects with `shape` and `dtype` into a signature.
 fn signature(py: Python<'_>, nest: &Bound<'_, PyAny>) -> PyResult<Signature> {
     let (structure, leaves) = Structure::of(nest)?;
     let columns = leaves
@@ -156,7 +156,7 @@ fn signature(py: Python<'_>, nest: &Bound<'_, PyAny>) -> PyResult<Signature> {
             let bad = || {
                 let class = leaf.get_type().name().map(|name| name.to_string()).unwrap_or_default();
                 let text = format!(
-                    "signature leaf `{name}` is a {class}; each leaf must be an ArraySpec, or have a `shape` and a `dtype`"
+                    "each leaf of `signature` must be an ArraySpec, or have a `shape` and a `dtype`; got a {class} for `{name}`"
                 );
                 errors::signature(py, text)
             };

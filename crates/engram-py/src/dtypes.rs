@@ -1,4 +1,4 @@
-//! Engine dtypes and NumPy's, both ways.
+//! Conversion between engine dtypes and NumPy dtypes.
 
 use engram_core::DType;
 use numpy::{PyArrayDescr, PyArrayDescrMethods};
@@ -7,7 +7,7 @@ use pyo3::sync::PyOnceLock;
 
 use crate::errors;
 
-/// The engine's name for a NumPy dtype; `None` where there is none.
+/// Returns the engine dtype of a NumPy dtype; `None` if there is none.
 pub(crate) fn from_numpy(descr: &Bound<'_, PyArrayDescr>) -> Option<DType> {
     Some(match (descr.kind(), descr.itemsize()) {
         (b'b', 1) => DType::Bool,
@@ -25,23 +25,24 @@ pub(crate) fn from_numpy(descr: &Bound<'_, PyArrayDescr>) -> Option<DType> {
         (b'c', 8) => DType::Complex64,
         (b'c', 16) => DType::Complex128,
         (b'S' | b'U' | b'O' | b'T', _) => DType::String,
-        // `ml_dtypes` registers types of its own.
+        // `ml_dtypes` registers additional dtypes with NumPy.
         _ => return DType::from_name(&descr.getattr("name").ok()?.extract::<String>().ok()?),
     })
 }
 
-/// NumPy's dtype for an engine dtype; strings come back as objects.
+/// Returns the NumPy dtype of an engine dtype. Strings are objects.
 ///
 /// # Errors
-/// `SignatureError` when it needs the package `ml_dtypes`, which is not installed.
+/// `SignatureError` if it needs the package `ml_dtypes` and that is not installed.
 pub(crate) fn to_numpy(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
     static CACHE: [PyOnceLock<Py<PyArrayDescr>>; DType::ALL.len()] =
         [const { PyOnceLock::new() }; DType::ALL.len()];
-    let made = CACHE[dtype as usize].get_or_try_init(py, || make(py, dtype).map(Bound::unbind))?;
-    Ok(made.bind(py).clone())
+    let descr =
+        CACHE[dtype as usize].get_or_try_init(py, || create(py, dtype).map(Bound::unbind))?;
+    Ok(descr.bind(py).clone())
 }
 
-fn make(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
+fn create(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
     match dtype {
         DType::String => PyArrayDescr::new(py, "O"),
         DType::Bfloat16 | DType::Float8E4m3fn | DType::Float8E5m2 => {
@@ -63,7 +64,7 @@ fn make(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
     }
 }
 
-/// What a column may be made of, for messages.
+/// The supported dtypes, for error texts.
 pub(crate) fn supported() -> String {
     DType::ALL.map(DType::name).join(", ")
 }

@@ -1,4 +1,4 @@
-//! Stores that live in a directory: what Python says of them, and what it is told.
+//! Options of stores with a directory, and progress reports to Python.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;
@@ -9,7 +9,10 @@ use pyo3::prelude::*;
 
 use crate::gil::detached;
 
-pub(crate) fn storage_of((durability, interval, keep): (String, f64, usize)) -> StorageOptions {
+/// Storage options from a durability, a sync interval in seconds, and a number of checkpoints to keep.
+pub(crate) fn storage_options(
+    (durability, interval, keep): (String, f64, usize),
+) -> StorageOptions {
     let durability = match durability.as_str() {
         "none" => Durability::None,
         "process" => Durability::Process,
@@ -20,7 +23,8 @@ pub(crate) fn storage_of((durability, interval, keep): (String, f64, usize)) -> 
     StorageOptions { durability, keep }
 }
 
-pub(crate) fn opening_of(
+/// Open options from new table names by old name, tables to drop, and whether to repair.
+pub(crate) fn open_options(
     (rename, drop, repair): (BTreeMap<String, String>, BTreeSet<String>, bool),
 ) -> OpenOptions {
     OpenOptions {
@@ -30,20 +34,20 @@ pub(crate) fn opening_of(
     }
 }
 
-/// Works without the GIL, and tells a Python function of bytes done and bytes in all. What that raises is raised
-/// once the work is done.
-pub(crate) fn told<T: Send>(
+/// Runs engine work without the GIL, and reports its progress to a Python function, as bytes read and bytes in total.
+/// An exception of that function is raised after the work.
+pub(crate) fn with_progress<T: Send>(
     py: Python<'_>,
     progress: Option<&Py<PyAny>>,
     work: impl FnOnce(ReadProgress<'_>) -> Result<T> + Send,
 ) -> PyResult<T> {
     let mut raised = None;
-    let mut tell = |done: u64, total: u64| {
+    let mut report = |done: u64, total: u64| {
         if let (Some(progress), None) = (progress, &raised) {
             raised = Python::attach(|py| progress.call1(py, (done, total))).err();
         }
     };
-    let outcome = detached(py, || work(&mut tell));
+    let outcome = detached(py, || work(&mut report));
     match raised {
         Some(error) => Err(error),
         None => outcome,

@@ -1,4 +1,4 @@
-//! The one place where engine errors become Python exceptions.
+//! Conversion of engine errors into Python exceptions.
 
 use engram_core::Error;
 use pyo3::exceptions::{PyException, PyMemoryError};
@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
 
-/// The exception of `engram.errors` that an engine error maps to.
+/// Returns the exception of `engram.errors` for an engine error.
 pub(crate) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
     let class = match error {
         Error::UnknownTable { .. } => "UnknownTableError",
@@ -27,51 +27,73 @@ pub(crate) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
     new(py, class, error.to_string())
 }
 
-/// A `SignatureError` with this text.
+/// Returns a `SignatureError` with this text.
 pub(crate) fn signature(py: Python<'_>, text: String) -> PyErr {
     new(py, "SignatureError", text)
 }
 
-/// An `InvalidArgumentError` with this text.
+/// Returns an `InvalidArgumentError` with this text.
 pub(crate) fn invalid(py: Python<'_>, text: String) -> PyErr {
     new(py, "InvalidArgumentError", text)
 }
 
-/// A `ForkedError`: the engine's threads and locks did not come along into this process.
+/// Returns a `ForkedError`: the engine's threads and locks exist in the parent process only.
 pub(crate) fn forked(py: Python<'_>, what: &str) -> PyErr {
     let text = format!(
-        "this {what} was made before the process forked; make a new one in the child, or start the \
-         child with the `spawn` or `forkserver` method"
+        "this {what} was created before the process forked; create a new one in the child, or start \
+         the child with the `spawn` or `forkserver` method"
     );
     new(py, "ForkedError", text)
 }
 
-/// An `EngramError`: somebody uses a writer from two places at once.
+/// Returns the `EngramError` for a writer that two threads use at once.
 pub(crate) fn in_use(py: Python<'_>) -> PyErr {
-    let text = "this writer is in the middle of another call; a writer belongs to one thread";
+    let text = "this writer is in use by another call; use each writer from one thread only";
     new(py, "EngramError", text.into())
 }
 
-/// True when an error only says that a value will not do. Ctrl-C, an exit and a lack of memory say
-/// something else.
-pub(crate) fn is_refusal(py: Python<'_>, error: &PyErr) -> bool {
+/// True if an error means that a value is unsuitable, unlike Ctrl-C, an exit or a lack of memory.
+pub(crate) fn is_rejection(py: Python<'_>, error: &PyErr) -> bool {
     error.is_instance_of::<PyException>(py) && !error.is_instance_of::<PyMemoryError>(py)
 }
 
-/// What to raise instead of an error, if that is a refusal.
-pub(crate) fn instead(py: Python<'_>, error: PyErr, refusal: impl FnOnce() -> PyErr) -> PyErr {
-    if is_refusal(py, &error) {
-        refusal()
+/// Replaces an error that is a rejection, as [`is_rejection`] defines it.
+pub(crate) fn replace_rejection(
+    py: Python<'_>,
+    error: PyErr,
+    replacement: impl FnOnce() -> PyErr,
+) -> PyErr {
+    if is_rejection(py, &error) {
+        replacement()
     } else {
         error
     }
 }
 
-/// True for an error that says that data do not suit a table.
-pub(crate) fn is_about_data(py: Python<'_>, error: &PyErr) -> bool {
+/// True if an error means that an item does not fit its table.
+pub(crate) fn is_item_rejection(py: Python<'_>, error: &PyErr) -> bool {
     let kinds = ["SignatureError", "PriorityError", "UnsatisfiableError"];
     let name = error.get_type(py).name();
     name.is_ok_and(|name| kinds.iter().any(|kind| name == *kind))
+}
+
+/// True for an error that the structure or the columns of data may have caused.
+pub(crate) fn is_about_columns(py: Python<'_>, error: &PyErr) -> bool {
+    let name = error.get_type(py).name();
+    name.is_ok_and(|name| name == "SignatureError" || name == "InvalidArgumentError")
+}
+
+/// The same error with a text appended.
+pub(crate) fn append_text(py: Python<'_>, error: PyErr, text: &str) -> PyErr {
+    let longer = format!("{}{text}", error.value(py));
+    match error.get_type(py).call1((longer,)) {
+        Ok(exception) => {
+            let appended = PyErr::from_value(exception);
+            appended.set_cause(py, error.cause(py));
+            appended
+        }
+        Err(_) => error,
+    }
 }
 
 fn new(py: Python<'_>, class: &str, text: String) -> PyErr {

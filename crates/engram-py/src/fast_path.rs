@@ -1,6 +1,5 @@
-//! The common step: every leaf is an array or a NumPy scalar of exactly its column's kind.
-//!
-//! Such a step is copied in one pass, cell by cell. Anything else is left to the careful way.
+//! Fast path for the common step, in which every leaf is an array or NumPy scalar with exactly its column's dtype and
+//! shape. Such a step is copied in one pass. Other steps are left to [`crate::step_recorder`].
 
 use std::sync::Arc;
 
@@ -14,16 +13,16 @@ use pyo3::types::PyType;
 use crate::dtypes;
 use crate::leaf::{LARGE, bytes_of};
 
-/// What the columns of one schema expect.
+/// The expected leaves of one schema.
 #[derive(Debug)]
 pub(crate) struct FastPath {
     schema: Arc<Schema>,
-    /// NumPy's scalar class of each column; empty when there is a column without one.
+    /// NumPy's scalar class of each column; empty if a column has none.
     scalars: Vec<Py<PyType>>,
 }
 
 impl FastPath {
-    /// Prepares for steps of this schema.
+    /// Creates the fast path for a schema.
     pub(crate) fn new(py: Python<'_>, schema: &Arc<Schema>) -> PyResult<Self> {
         let plain = schema.cells.iter().all(|cell| cell.dtype != DType::String);
         let class = |dtype| Ok(dtypes::to_numpy(py, dtype)?.typeobj().unbind());
@@ -42,13 +41,13 @@ impl FastPath {
         })
     }
 
-    /// True while the recorder's columns are those it was made for.
+    /// True if it was created for this schema.
     pub(crate) fn is_for(&self, schema: &Arc<Schema>) -> bool {
         Arc::ptr_eq(&self.schema, schema)
     }
 
-    /// Writes the cells of a step, none where a leaf is None; false when it is none of the common steps:
-    /// nothing is written then.
+    /// Writes the cells of a step, except for leaves that are None. Returns false, and writes nothing, if the step needs
+    /// the slow path.
     pub(crate) fn write(
         &self,
         recorder: &mut Recorder,
@@ -95,11 +94,11 @@ impl FastPath {
     }
 }
 
-/// The bytes of a NumPy scalar of fixed size, at most 16, zeros after them.
+/// The bytes of a NumPy scalar, padded with zeros to 16.
 #[expect(unsafe_code, reason = "NumPy's C API")]
 fn scalar_bytes(scalar: &Bound<'_, PyAny>) -> [u8; 16] {
     let mut bytes = [0; 16];
-    // SAFETY: the caller has found the object to be a NumPy scalar of one of our dtypes, none of
+    // SAFETY: the caller has checked that the object is a NumPy scalar of an engine dtype, none of
     // which is larger than 16 bytes.
     unsafe {
         PY_ARRAY_API.PyArray_ScalarAsCtype(scalar.py(), scalar.as_ptr(), bytes.as_mut_ptr().cast());

@@ -1,4 +1,5 @@
-//! The one way from Python into the engine: without the GIL, interruptible, errors mapped.
+//! Calls from Python into the engine: they release the GIL, can be interrupted, and convert errors.
+//! Also guards against the use of engine objects in forked child processes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -10,9 +11,9 @@ use pyo3::PyClass;
 use pyo3::prelude::*;
 use pyo3::pyclass::boolean_struct::False;
 
-use crate::errors;
+use crate::{arguments, errors};
 
-/// How many forks lie between the process that loaded the module and this one.
+/// Number of forks between the process that loaded the module and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
 /// Called by Python in each forked child.
@@ -22,12 +23,12 @@ pub(crate) fn after_fork_in_child() {
     close_after_fork();
 }
 
-/// How often this process's line has forked since the module was loaded.
+/// Number of forks between the process that loaded the module and this one.
 pub(crate) fn forks() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// An object, to be read in a call.
+/// Borrows an object for a call that reads it.
 ///
 /// # Errors
 /// `EngramError` while another call changes it.
@@ -35,11 +36,11 @@ pub(crate) fn shared<'py, T: PyClass>(object: &Bound<'py, T>) -> PyResult<PyRef<
     object.try_borrow().map_err(|_| errors::in_use(object.py()))
 }
 
-/// An object, to be changed in a call.
+/// Borrows an object for a call that changes it.
 ///
 /// # Errors
 /// `EngramError` while another call uses it.
-pub(crate) fn alone<'py, T: PyClass<Frozen = False>>(
+pub(crate) fn exclusive<'py, T: PyClass<Frozen = False>>(
     object: &Bound<'py, T>,
 ) -> PyResult<PyRefMut<'py, T>> {
     object
@@ -47,8 +48,8 @@ pub(crate) fn alone<'py, T: PyClass<Frozen = False>>(
         .map_err(|_| errors::in_use(object.py()))
 }
 
-/// A value that must not be used, nor dropped, in a forked child: its locks may be held for ever
-/// by threads that do not exist there.
+/// A value that is neither used nor dropped in a forked child: a thread that does not exist there
+/// may hold its locks.
 #[derive(Debug)]
 pub(crate) struct ForkGuard<T: Send> {
     value: Option<T>,
@@ -57,6 +58,7 @@ pub(crate) struct ForkGuard<T: Send> {
 }
 
 impl<T: Send> ForkGuard<T> {
+    /// Guards a value; `what` names it in errors.
     pub(crate) fn new(what: &'static str, value: T) -> Self {
         Self {
             value: Some(value),
@@ -65,10 +67,10 @@ impl<T: Send> ForkGuard<T> {
         }
     }
 
-    /// The value.
+    /// Returns the value.
     ///
     /// # Errors
-    /// `ForkedError` in a child of the process that made it.
+    /// `ForkedError` in a child of the process that created it.
     pub(crate) fn get(&self, py: Python<'_>) -> PyResult<&T> {
         self.check(py)?;
         self.value
@@ -76,7 +78,7 @@ impl<T: Send> ForkGuard<T> {
             .ok_or_else(|| errors::forked(py, self.what))
     }
 
-    /// The value, to be changed.
+    /// Returns the value for changes.
     ///
     /// # Errors
     /// As [`ForkGuard::get`].
@@ -104,7 +106,7 @@ impl<T: Send> Drop for ForkGuard<T> {
     fn drop(&mut self) {
         let value = self.value.take();
         if self.is_same_process() {
-            // Python drops its objects with the GIL held; freeing millions of items takes a while.
+            // Python drops objects while it holds the GIL, and freeing millions of items takes a while.
             Python::try_attach(|py| py.detach(|| drop(value)));
         } else {
             std::mem::forget(value);
@@ -120,48 +122,43 @@ pub(crate) fn detached<T: Send>(
     py.detach(work).map_err(|error| errors::to_py(py, &error))
 }
 
-/// How long a caller is ready to wait.
+/// The argument `timeout`: how long a call may wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timeout {
+    /// `None` to wait forever.
     seconds: Option<f64>,
 }
 
 impl Timeout {
-    /// Checks a timeout from Python.
+    /// Reads a timeout from Python.
     ///
     /// # Errors
-    /// `InvalidArgumentError` when it is negative or NaN.
-    pub(crate) fn new(py: Python<'_>, seconds: Option<f64>) -> PyResult<Self> {
-        match seconds {
-            Some(bad) if bad.is_nan() || bad < 0.0 => Err(errors::invalid(
-                py,
-                format!("timeout is {bad} s; it must be at least 0, or None to wait for ever"),
-            )),
-            _ => Ok(Self { seconds }),
-        }
+    /// `InvalidArgumentError` if it is neither a number of at least 0 nor None.
+    pub(crate) fn from_python(value: &Bound<'_, PyAny>) -> PyResult<Self> {
+        arguments::seconds("`timeout`", value).map(|seconds| Self { seconds })
     }
 
-    /// The time it leaves; `None` when it never ends.
+    /// The timeout as a duration; `None` to wait forever.
     pub(crate) fn duration(self) -> Option<Duration> {
         Duration::try_from_secs_f64(self.seconds?).ok()
     }
 
-    /// Seconds, infinite for none.
+    /// The timeout in seconds; infinite to wait forever.
     pub(crate) fn seconds(self) -> f64 {
         self.seconds.unwrap_or(f64::INFINITY)
     }
 
-    /// The moment it ends, counted from now; `None` when that is never.
+    /// The deadline of a wait that starts now; `None` to wait forever.
     pub(crate) fn deadline(self) -> Option<Instant> {
         let timeout = Duration::try_from_secs_f64(self.seconds?).ok()?;
         Instant::now().checked_add(timeout)
     }
 }
 
-/// Waits for a ticket without the GIL; `None` when the deadline passed first.
+/// Waits for a ticket without the GIL; returns `None` at the deadline.
 ///
 /// # Errors
-/// What the ticket ends with, or the exception of a signal handler: Ctrl-C.
+/// The ticket's error, or the exception of a signal handler, such as Ctrl-C.
 pub(crate) fn wait_for<F, T>(
     py: Python<'_>,
     ticket: &mut F,
@@ -191,13 +188,13 @@ where
     }
 }
 
-/// Runs Python's signal handlers; true, with the exception kept, when one of them raised.
+/// Runs Python's signal handlers. True if one of them raised; the exception is then in `raised`.
 #[expect(
     clippy::redundant_closure_for_method_calls,
     reason = "the method itself is tied to one lifetime"
 )]
 pub(crate) fn check_signals(raised: &mut Option<PyErr>) -> bool {
-    // None where the interpreter ends: nobody hears of signals then.
+    // `try_attach` returns None while the interpreter is finalized; signals are ignored then.
     *raised = Python::try_attach(|py| py.check_signals()).and_then(Result::err);
     raised.is_some()
 }

@@ -1,4 +1,4 @@
-//! Column histories, and the slices of them that trajectories are made of.
+//! Histories of columns, and slices of them for trajectories.
 
 use engram_core::{DType, Error};
 use pyo3::exceptions::{PyIndexError, PyTypeError};
@@ -15,12 +15,12 @@ use crate::writer::{TrajectoryState, TrajectoryWriter};
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct ColumnHistory {
-    /// Weak: the writer keeps its histories, and a cycle would keep the writer.
+    /// Weak, because the writer refers to its histories: a cycle would keep the writer alive.
     writer: Py<PyWeakrefReference>,
     leaf: usize,
 }
 
-/// Some steps of one column, to make an item of.
+/// Steps of one column, for an item.
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct TrajectoryColumn {
@@ -30,7 +30,7 @@ pub(crate) struct TrajectoryColumn {
     pub(crate) squeeze: bool,
 }
 
-/// Which steps, counted since the writer began.
+/// Selected steps, numbered from the writer's first step.
 #[derive(Debug)]
 pub(crate) enum Positions {
     /// Evenly spaced, oldest first.
@@ -64,7 +64,8 @@ impl ColumnHistory {
     fn writer<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, TrajectoryWriter>> {
         let writer = self.writer.bind(py).upgrade_as::<TrajectoryWriter>()?;
         writer.ok_or_else(|| {
-            let text = "the writer of this history is gone; keep a reference to it";
+            let text =
+                "the writer of this history was garbage-collected; keep a reference to the writer";
             errors::to_py(py, &Error::Closed(text.into()))
         })
     }
@@ -90,7 +91,7 @@ fn position(index: i64, first: u64, len: u64) -> PyResult<u64> {
     match u64::try_from(at) {
         Ok(at) if at < len => Ok(first + at),
         _ => Err(PyIndexError::new_err(format!(
-            "step {index} of a history of {len} steps"
+            "index {index} is out of range for a history of {len} steps"
         ))),
     }
 }
@@ -99,22 +100,22 @@ fn position(index: i64, first: u64, len: u64) -> PyResult<u64> {
 impl ColumnHistory {
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let writer = self.writer(py)?;
-        let shown = shared(&writer)?.state(py)?.shown();
-        Ok(usize::try_from(shown.end - shown.start).unwrap_or(usize::MAX))
+        let visible = shared(&writer)?.state(py)?.visible_steps();
+        Ok(usize::try_from(visible.end - visible.start).unwrap_or(usize::MAX))
     }
 
     fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<TrajectoryColumn> {
         let py = index.py();
         let writer = self.writer(py)?;
-        let shown = shared(&writer)?.state(py)?.shown();
-        let len = shown.end - shown.start;
+        let visible = shared(&writer)?.state(py)?.visible_steps();
+        let len = visible.end - visible.start;
         if let Ok(slice) = index.cast::<PySlice>() {
             let bounds = slice.indices(isize::try_from(len).unwrap_or(isize::MAX))?;
             let count = bounds.slicelength as u64;
             let at = |n: u64| {
                 let offset = i64::try_from(bounds.start).unwrap_or(0)
                     + i64::try_from(n).unwrap_or(0) * i64::try_from(bounds.step).unwrap_or(1);
-                shown.start.saturating_add_signed(offset)
+                visible.start.saturating_add_signed(offset)
             };
             let positions = match u64::try_from(bounds.step) {
                 Ok(stride) => Positions::Range {
@@ -129,7 +130,7 @@ impl ColumnHistory {
         if let Ok(list) = index.cast::<PyList>() {
             let positions = list
                 .iter()
-                .map(|index| position(index.extract()?, shown.start, len));
+                .map(|index| position(index.extract()?, visible.start, len));
             return Ok(self.column(
                 &writer,
                 Positions::List(positions.collect::<PyResult<_>>()?),
@@ -139,12 +140,12 @@ impl ColumnHistory {
         let Ok(index) = index.extract::<i64>() else {
             let class = index.get_type();
             let text = format!(
-                "history indices are integers, slices or lists of integers; got a {}",
+                "history indices must be integers, slices or lists of integers; got a {}",
                 class.name()?
             );
             return Err(PyTypeError::new_err(text));
         };
-        let first = position(index, shown.start, len)?;
+        let first = position(index, visible.start, len)?;
         Ok(self.column(
             &writer,
             Positions::Range {
@@ -162,7 +163,7 @@ impl TrajectoryColumn {
         self.writer.is(writer)
     }
 
-    /// Dtype and shape of the column's cells.
+    /// The column, and the dtype and shape of its first selected cell.
     fn cell<'a>(
         &self,
         py: Python<'_>,
@@ -173,7 +174,9 @@ impl TrajectoryColumn {
         column
             .zip(first)
             .and_then(|(column, at)| Some((column, state.recorder.cell_spec(column, at)?)))
-            .ok_or_else(|| errors::signature(py, "the column has no value at these steps".into()))
+            .ok_or_else(|| {
+                errors::signature(py, "the column has no value at the selected steps".into())
+            })
     }
 }
 
@@ -203,7 +206,7 @@ impl TrajectoryColumn {
         Ok(dtypes::to_numpy(py, cell.dtype)?.into_any())
     }
 
-    /// The values, as an array of their own.
+    /// Returns a copy of the values as an array.
     fn numpy<'py>(&self, py: Python<'py>) -> PyResult<Bound<'py, PyAny>> {
         let shape = self.shape(py)?;
         let writer = self.writer.try_borrow(py).map_err(|_| errors::in_use(py))?;
@@ -215,7 +218,7 @@ impl TrajectoryColumn {
                 && other != cell
             {
                 let text = format!(
-                    "cells of shape {:?} and {:?} do not go into one array",
+                    "steps of shape {:?} and {:?} cannot be stacked into one array",
                     cell.shape.as_slice(),
                     other.shape.as_slice()
                 );

@@ -1,4 +1,4 @@
-//! Stores of others, taken in.
+//! Import of other systems' checkpoints.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -8,12 +8,12 @@ use pyo3::prelude::*;
 use crate::gil::detached;
 use crate::store::Store;
 
-/// Adds the tables of a checkpoint of dm-reverb to a store in this process: where it lies, the tables and how many
-/// items each has, and what could not be taken over.
+/// Adds the tables of a dm-reverb checkpoint to a store in this process. Returns the checkpoint's directory, the
+/// number of items of each table, and descriptions of what could not be imported.
 #[pyfunction]
 #[expect(
     clippy::needless_pass_by_value,
-    reason = "PyO3 hands arguments over by value"
+    reason = "PyO3 passes arguments by value"
 )]
 pub(crate) fn import_reverb(
     py: Python<'_>,

@@ -1,4 +1,4 @@
-//! `Store.insert`: a whole item in one call.
+//! `Store.insert`: one item in one call.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -14,25 +14,26 @@ use crate::errors;
 use crate::gil::{Timeout, detached};
 use crate::insert_item::{insert_local, insert_remote};
 use crate::leaf::{Leaf, hold};
-use crate::structure::Structure;
-use crate::tables::{ANSWERS, Tables};
+use crate::structure::{Structure, with_list_hint};
+use crate::tables::{TOTAL_REPLY_GRACE, Tables};
 
-/// How long an explanation of a deadline is worth waiting for.
-const EXPLAIN: Duration = Duration::from_millis(400);
+/// Maximum wait for the statistics that explain a missed deadline.
+const MAX_EXPLANATION_WAIT: Duration = Duration::from_millis(400);
 
-/// Remembers what the last item looked like: usually the next one looks the same.
+/// Inserts items, and caches the template of the last one, as the next usually matches it.
 #[derive(Debug, Default)]
 pub(crate) struct Inserter {
-    last: Mutex<Option<Arc<Known>>>,
+    last: Mutex<Option<Arc<ItemTemplate>>>,
 }
 
+/// Structure and schema of an item.
 #[derive(Debug)]
-struct Known {
+struct ItemTemplate {
     structure: Structure,
     schema: Arc<Schema>,
     time_axis: bool,
-    /// Whose dtypes plain numbers took.
-    asked: Option<Arc<Signature>>,
+    /// Signature that gave Python numbers their dtypes.
+    signature: Option<Arc<Signature>>,
 }
 
 /// A key, the tables' options, and an item for each.
@@ -50,56 +51,58 @@ impl Inserter {
     ) -> PyResult<u64> {
         let py = data.py();
         if priorities.is_empty() {
-            let text = "no table to insert into; priorities must name at least one table";
+            let text = "`priorities` must name at least one table; got none";
             return Err(errors::invalid(py, text.into()));
         }
         let deadline = timeout.deadline();
         let wanted: Vec<&str> = priorities.iter().map(|(name, _)| name.as_str()).collect();
         let attempt = || {
             let until = (timeout, deadline);
-            let (key, options, items) = self.prepare(tables, data, priorities, until, time_axis)?;
-            let taken = match tables {
+            let (key, options, items) = self
+                .prepare(tables, data, priorities, until, time_axis)
+                .map_err(|error| with_list_hint(error, data))?;
+            let accepted = match tables {
                 Tables::Local(engine) => insert_local(py, engine, &wanted, items, deadline)?,
-                Tables::Remote(link) => insert_remote(py, link, &options, items, until)?,
+                Tables::Remote(remote) => insert_remote(py, remote, &options, items, until)?,
             };
-            Ok((key, taken))
+            Ok((key, accepted))
         };
-        let (key, taken) = match (tables, &wanted[..]) {
-            // What we remember of the table may be out of date: then it has refused the item.
-            (Tables::Remote(link), [table]) => attempt().or_else(|error| {
-                if errors::is_about_data(py, &error) && link.forget(table) {
+        let (key, accepted) = match (tables, &wanted[..]) {
+            // If a table rejects the item, the cached options may be out of date: then try once more.
+            (Tables::Remote(remote), [table]) => attempt().or_else(|error| {
+                if errors::is_item_rejection(py, &error) && remote.forget_options(table) {
                     attempt()
                 } else {
                     Err(error)
                 }
             })?,
-            // All or nothing: every table is asked.
-            (Tables::Remote(link), tables) => {
+            // All or nothing: the options of every table must be current.
+            (Tables::Remote(remote), tables) => {
                 for table in tables {
-                    link.forget(table);
+                    remote.forget_options(table);
                 }
                 attempt()?
             }
             (Tables::Local(_), _) => attempt()?,
         };
-        let named = |is_in: bool| {
-            let each = wanted.iter().zip(&taken);
-            each.filter(|(_, taken)| **taken == is_in)
+        let names_where = |has_item: bool| {
+            let each = wanted.iter().zip(&accepted);
+            each.filter(|(_, accepted)| **accepted == has_item)
                 .map(|(name, _)| format!("`{name}`"))
                 .collect::<Vec<_>>()
         };
-        let late = named(false);
+        let late = names_where(false);
         if late.is_empty() {
             return Ok(key);
         }
-        // What a slow server has taken already, beyond the deadline, is not there any more.
-        let soon = Instant::now() + EXPLAIN;
-        let by = deadline.map_or(soon, |deadline| soon.min(deadline + ANSWERS));
-        let infos = tables.infos_soon(py, by)?;
-        let whys = wanted
+        // The time that a slow server has used beyond the deadline reduces the wait.
+        let soon = Instant::now() + MAX_EXPLANATION_WAIT;
+        let by = deadline.map_or(soon, |deadline| soon.min(deadline + TOTAL_REPLY_GRACE));
+        let infos = tables.infos_until(py, by)?;
+        let reasons = wanted
             .iter()
-            .zip(&taken)
-            .filter(|(_, taken)| !**taken)
+            .zip(&accepted)
+            .filter(|(_, accepted)| !**accepted)
             .filter_map(|(name, _)| {
                 let info = infos.iter().find(|info| info.options.name == *name)?;
                 info.inserting_blocked
@@ -107,22 +110,22 @@ impl Inserter {
                     .map(|why| format!("; {why}"))
             });
         let noun = if late.len() == 1 { "table" } else { "tables" };
-        let others = named(true);
+        let others = names_where(true);
         let others = if others.is_empty() {
-            "no table has it".to_string()
+            "no table has the item".to_string()
         } else {
-            format!("only {} has it", others.join(", "))
+            format!("only {} has the item", others.join(", "))
         };
         let text = format!(
-            "{noun} {} did not take the item within {} s: {others}{}",
+            "{noun} {} did not accept the item within {} s; {others}{}",
             late.join(", "),
             timeout.seconds(),
-            whys.collect::<String>()
+            reasons.collect::<String>()
         );
         Err(errors::to_py(py, &Error::DeadlineExceeded(text)))
     }
 
-    /// Makes an item for each table, and lets each look at it: all or nothing.
+    /// Builds an item for each table, and checks it against the options of each: all or nothing.
     fn prepare(
         &self,
         tables: &Tables,
@@ -134,21 +137,21 @@ impl Inserter {
         let py = data.py();
         let _held = match tables {
             Tables::Local(_) => Vec::new(),
-            // Asking a server lets other threads run: they must not resize what we have not read yet.
+            // During a request other threads run; they must not resize arrays that are not read yet.
             Tables::Remote(_) => self.hold_all(data)?,
         };
         let options = priorities.iter().map(|(name, _)| match tables {
             Tables::Local(_) => tables.options(py, name),
-            Tables::Remote(link) => link.described(py, name, until),
+            Tables::Remote(remote) => remote.table_options(py, name, until),
         });
         let options = options.collect::<PyResult<Vec<_>>>()?;
-        let asked = options.iter().find_map(|table| table.signature.clone());
-        let (known, leaves) = self.look(data, time_axis, asked.as_ref())?;
-        let steps = steps(py, &known, &leaves)?;
+        let signature = options.iter().find_map(|table| table.signature.clone());
+        let (template, leaves) = self.template_for(data, time_axis, signature.as_ref())?;
+        let steps = steps(py, &template, &leaves)?;
         let wrong = |error: Error| errors::to_py(py, &error);
-        let mut builder = ChunkBuilder::new(Arc::clone(&known.schema), steps).map_err(wrong)?;
+        let mut builder = ChunkBuilder::new(Arc::clone(&template.schema), steps).map_err(wrong)?;
         for (column, leaf) in leaves.iter().enumerate() {
-            fill(py, &known, leaf, &mut builder, column, steps)?;
+            fill(py, &template, leaf, &mut builder, column, steps)?;
         }
         let key = tables.unique_number() >> 1;
         let items = detached(py, || {
@@ -166,53 +169,55 @@ impl Inserter {
         Ok((key, options, items))
     }
 
-    /// Keeps other threads from resizing the arrays of a nest.
+    /// Prevents other threads from resizing the arrays of a nest.
     fn hold_all<'py>(
         &self,
         data: &Bound<'py, PyAny>,
     ) -> PyResult<Vec<Vec<Bound<'py, PyWeakrefReference>>>> {
         let mut leaves = Vec::new();
-        let is_known = match self.last() {
-            Some(known) => known.structure.flatten(data, &mut leaves)?,
+        let is_flat = match self.last() {
+            Some(template) => template.structure.flatten(data, &mut leaves)?,
             None => false,
         };
-        if !is_known {
+        if !is_flat {
             (_, leaves) = Structure::of(data)?;
         }
         let arrays = leaves.iter().filter_map(|leaf| leaf.cast().ok());
         arrays.map(hold).collect()
     }
 
-    fn last(&self) -> Option<Arc<Known>> {
+    fn last(&self) -> Option<Arc<ItemTemplate>> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.clone()
     }
 
-    fn look<'py>(
+    fn template_for<'py>(
         &self,
         data: &Bound<'py, PyAny>,
         time_axis: bool,
-        asked: Option<&Arc<Signature>>,
-    ) -> PyResult<(Arc<Known>, Vec<Leaf<'py>>)> {
+        signature: Option<&Arc<Signature>>,
+    ) -> PyResult<(Arc<ItemTemplate>, Vec<Leaf<'py>>)> {
         let last = self.last();
-        let same_table =
-            |known: &Arc<Known>| known.asked.as_ref().map(Arc::as_ptr) == asked.map(Arc::as_ptr);
-        if let Some(known) = last.filter(|known| known.time_axis == time_axis && same_table(known))
+        let same_table = |template: &Arc<ItemTemplate>| {
+            template.signature.as_ref().map(Arc::as_ptr) == signature.map(Arc::as_ptr)
+        };
+        if let Some(template) =
+            last.filter(|template| template.time_axis == time_axis && same_table(template))
         {
-            let mut values = Vec::with_capacity(known.schema.cells.len());
-            if known.structure.flatten(data, &mut values)? {
-                let leaves = look_at(&values, &known.structure.names)?;
+            let mut values = Vec::with_capacity(template.schema.cells.len());
+            if template.structure.flatten(data, &mut values)? {
+                let leaves = read_leaves(&values, &template.structure.names)?;
                 let same = |(leaf, cell): (&Leaf<'_>, &CellSpec)| match cell_of(leaf, time_axis) {
                     Some(found) if time_axis => found == *cell,
                     _ => !time_axis && leaf.matches(cell),
                 };
-                if leaves.iter().zip(&known.schema.cells).all(same) {
-                    return Ok((known, leaves));
+                if leaves.iter().zip(&template.schema.cells).all(same) {
+                    return Ok((template, leaves));
                 }
             }
         }
         let (structure, values) = Structure::of(data)?;
-        let leaves = look_at(&values, &structure.names)?;
+        let leaves = read_leaves(&values, &structure.names)?;
         let py = data.py();
         let cells = leaves
             .iter()
@@ -220,18 +225,18 @@ impl Inserter {
             .map(|(leaf, name)| {
                 cell_of(leaf, time_axis).ok_or_else(|| {
                     let text = format!(
-                        "column `{name}` has no time axis; with time_axis=True every column must be [T, ...]"
+                        "with time_axis=True every column must have shape [T, ...]; got `{name}` with shape []"
                     );
                     errors::signature(py, text)
                 })
             })
             .collect::<PyResult<Vec<_>>>()?;
-        // Python numbers have no dtype of their own: they take the one that is asked for.
-        let cells = match asked.filter(|asked| asked.columns.len() == cells.len()) {
-            Some(asked) => cells
+        // Python numbers have no dtype of their own: they get the one of the signature.
+        let cells = match signature.filter(|signature| signature.columns.len() == cells.len()) {
+            Some(signature) => cells
                 .into_iter()
                 .zip(&leaves)
-                .zip(&asked.columns)
+                .zip(&signature.columns)
                 .map(|((cell, leaf), column)| {
                     let wanted = CellSpec {
                         dtype: column.dtype,
@@ -251,18 +256,18 @@ impl Inserter {
             names,
             structure: structure.text.as_str().into(),
         });
-        let known = Arc::new(Known {
+        let template = Arc::new(ItemTemplate {
             structure,
             schema: Arc::new(Schema { layout, cells }),
             time_axis,
-            asked: asked.cloned(),
+            signature: signature.cloned(),
         });
-        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&known));
-        Ok((known, leaves))
+        *self.last.lock().unwrap_or_else(PoisonError::into_inner) = Some(Arc::clone(&template));
+        Ok((template, leaves))
     }
 }
 
-fn look_at<'py>(values: &[Bound<'py, PyAny>], names: &[String]) -> PyResult<Vec<Leaf<'py>>> {
+fn read_leaves<'py>(values: &[Bound<'py, PyAny>], names: &[String]) -> PyResult<Vec<Leaf<'py>>> {
     values
         .iter()
         .zip(names)
@@ -270,7 +275,7 @@ fn look_at<'py>(values: &[Bound<'py, PyAny>], names: &[String]) -> PyResult<Vec<
         .collect()
 }
 
-/// What one step of the leaf looks like; `None` when it should have a time axis and has none.
+/// Dtype and shape of one step of a leaf; `None` if it lacks the time axis that it should have.
 fn cell_of(leaf: &Leaf<'_>, time_axis: bool) -> Option<CellSpec> {
     let CellSpec { dtype, shape } = leaf.spec();
     if !time_axis {
@@ -280,22 +285,22 @@ fn cell_of(leaf: &Leaf<'_>, time_axis: bool) -> Option<CellSpec> {
     Some(CellSpec { dtype, shape })
 }
 
-/// How many steps the item has.
-fn steps(py: Python<'_>, known: &Known, leaves: &[Leaf<'_>]) -> PyResult<usize> {
+/// Number of steps of the item.
+fn steps(py: Python<'_>, template: &ItemTemplate, leaves: &[Leaf<'_>]) -> PyResult<usize> {
     if leaves.is_empty() {
         return Err(errors::signature(
             py,
-            "the item has no columns; it needs at least one leaf".into(),
+            "`data` must have at least one leaf; got an empty nest".into(),
         ));
     }
-    if !known.time_axis {
+    if !template.time_axis {
         return Ok(1);
     }
     let lengths: Vec<usize> = leaves.iter().map(|leaf| leaf.spec().shape[0]).collect();
     if lengths.iter().all(|len| *len == lengths[0]) && lengths[0] > 0 {
         return Ok(lengths[0]);
     }
-    let found: Vec<String> = known
+    let found: Vec<String> = template
         .structure
         .names
         .iter()
@@ -303,21 +308,22 @@ fn steps(py: Python<'_>, known: &Known, leaves: &[Leaf<'_>]) -> PyResult<usize> 
         .map(|(name, len)| format!("`{name}` {len}"))
         .collect();
     let text = format!(
-        "columns have {} steps; with time_axis=True all must have the same number, at least 1",
+        "with time_axis=True all columns must have the same number of steps, at least 1; got {}",
         found.join(", ")
     );
     Err(errors::signature(py, text))
 }
 
+/// Copies a leaf into its column.
 fn fill(
     py: Python<'_>,
-    known: &Known,
+    template: &ItemTemplate,
     leaf: &Leaf<'_>,
     builder: &mut ChunkBuilder,
     column: usize,
     steps: usize,
 ) -> PyResult<()> {
-    let cell = &known.schema.cells[column];
+    let cell = &template.schema.cells[column];
     if matches!(leaf, Leaf::Strings { .. }) {
         for encoded in leaf.split_strings(cell.elements(), steps) {
             builder
@@ -329,12 +335,13 @@ fn fill(
     leaf.copy_to(
         cell.dtype,
         builder.column_mut(column),
-        &known.structure.names[column],
+        &template.structure.names[column],
     )?;
     builder.set_rows(column, u32::try_from(steps).unwrap_or(u32::MAX));
     Ok(())
 }
 
+/// Compresses the columns into a chunk, and returns an item of all its steps.
 fn seal(
     tables: &Tables,
     builder: ChunkBuilder,

@@ -1,4 +1,4 @@
-//! Items on their way into tables, each in one call.
+//! Insertion of one item into several tables.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -10,9 +10,9 @@ use pyo3::prelude::*;
 
 use crate::errors;
 use crate::gil::{Timeout, detached, wait_for};
-use crate::tables::{ANSWER, RemoteTables};
+use crate::tables::{REPLY_GRACE, RemoteTables};
 
-/// Inserts an item into each table; says which have it at the deadline.
+/// Inserts an item into each local table. Returns for each table whether it has the item at the deadline.
 pub(crate) fn insert_local(
     py: Python<'_>,
     engine: &Engine,
@@ -29,47 +29,47 @@ pub(crate) fn insert_local(
             .map(|(table, item)| table.insert(vec![item]))
             .collect::<Result<Vec<_>>>()
     })?;
-    let mut taken = Vec::with_capacity(names.len());
+    let mut accepted = Vec::with_capacity(names.len());
     for mut ticket in tickets {
-        let served = wait_for(py, &mut ticket, deadline)?.is_some();
-        // It may have gone in between the last look and the withdrawal.
-        let late = !served && py.detach(|| ticket.withdraw()) == 0;
+        let in_time = wait_for(py, &mut ticket, deadline)?.is_some();
+        // The table may have accepted it between the deadline and the withdrawal.
+        let late = !in_time && py.detach(|| ticket.withdraw()) == 0;
         if late {
             wait_for(py, &mut engine.until_durable(), None)?;
         }
-        taken.push(served || late);
+        accepted.push(in_time || late);
     }
-    Ok(taken)
+    Ok(accepted)
 }
 
-/// The same for a server's tables.
+/// The same for tables of a server.
 pub(crate) fn insert_remote(
     py: Python<'_>,
-    link: &RemoteTables,
+    remote: &RemoteTables,
     options: &[Arc<TableOptions>],
     items: Vec<NewItem>,
     until: (Timeout, Option<Instant>),
 ) -> PyResult<Vec<bool>> {
-    if !link.client.are_acks_flushed() {
-        // What was sampled before may be what makes room.
-        let by = until.1.map(|deadline| deadline + ANSWER);
-        wait_for(py, &mut link.client.acks_flushed(), by)?;
+    if !remote.client.are_acks_flushed() {
+        // An earlier sample may have to be acknowledged before the table has space.
+        let acknowledged_by = until.1.map(|deadline| deadline + REPLY_GRACE);
+        wait_for(py, &mut remote.client.acks_flushed(), acknowledged_by)?;
     }
-    let mut outbox = link.outbox();
-    let put = insert_through(py, link, &mut outbox, options, items, until);
-    if let Ok(None) = put {
-        link.put_back(outbox);
+    let mut outbox = remote.outbox();
+    let inserted = insert_through(py, remote, &mut outbox, options, items, until);
+    if let Ok(None) = inserted {
+        remote.recycle_outbox(outbox);
     } else {
-        // It takes leave of the server.
+        // Dropping an outbox waits for the server.
         py.detach(|| drop(outbox));
     }
-    Ok(put?.unwrap_or_else(|| vec![true; options.len()]))
+    Ok(inserted?.unwrap_or_else(|| vec![true; options.len()]))
 }
 
-/// None where all have it in time.
+/// Inserts through an outbox. Returns `None` if all tables have the item in time, otherwise for each whether it does.
 fn insert_through(
     py: Python<'_>,
-    link: &RemoteTables,
+    remote: &RemoteTables,
     outbox: &mut RemoteOutbox,
     options: &[Arc<TableOptions>],
     items: Vec<NewItem>,
@@ -83,24 +83,24 @@ fn insert_through(
     if wait_for(py, outbox.until_at_most(0), deadline)?.is_some() {
         return Ok(None);
     }
-    let heard = py.detach(|| outbox.finish(ANSWER));
-    let unsure = (numbers.iter().zip(options))
+    let replied = py.detach(|| outbox.finish(REPLY_GRACE));
+    let unknown = (numbers.iter().zip(options))
         .filter(|(number, _)| outbox.incomplete_items(**number) > 0)
         .map(|(_, table)| format!("`{}`", table.name));
-    let unsure: Vec<_> = unsure.collect();
-    if !heard && !unsure.is_empty() {
+    let unknown: Vec<_> = unknown.collect();
+    if !replied && !unknown.is_empty() {
         let text = format!(
-            "the server at {} did not acknowledge the item within {} s; whether {} has it is not known",
-            link.client.address(),
+            "the server at {} did not acknowledge the item within {} s; it is unknown whether {} has it",
+            remote.client.address(),
             timeout.seconds(),
-            unsure.join(", ")
+            unknown.join(", ")
         );
         return Err(errors::to_py(py, &Error::DeadlineExceeded(text)));
     }
-    // A table may have refused it meanwhile.
+    // A table may have rejected the item meanwhile.
     detached(py, || outbox.collect_finished())?;
-    let taken = numbers
+    let accepted = numbers
         .iter()
         .map(|number| outbox.incomplete_items(*number) == 0);
-    Ok(Some(taken.collect()))
+    Ok(Some(accepted.collect()))
 }

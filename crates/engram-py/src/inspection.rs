@@ -1,8 +1,8 @@
-//! What lies in a directory, in plain Python.
+//! Inspection of a store's directory, as plain Python objects.
 
 #![expect(
     clippy::needless_pass_by_value,
-    reason = "PyO3 hands arguments over by value"
+    reason = "PyO3 passes arguments by value"
 )]
 
 use std::path::PathBuf;
@@ -16,7 +16,7 @@ use pyo3::types::PyDict;
 
 use crate::gil::detached;
 
-/// What `engram.inspect_directory` says, as mappings, lists, texts and numbers.
+/// The result of `engram.inspect_directory` as dicts, lists, strings and numbers.
 #[pyfunction]
 pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>> {
     let found = detached(py, || engram_engine::inspect(&path))?;
@@ -34,10 +34,15 @@ pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDic
     let dict = PyDict::new(py);
     dict.set_item("in_use", in_use)?;
     dict.set_item("store", store)?;
-    dict.set_item("files", each(files, |one| file(py, one))?)?;
-    dict.set_item("others", others)?;
-    dict.set_item("checkpoints", each(checkpoints, |one| checkpoint(py, one))?)?;
-    let opening = opening.map(|opening| begin(py, opening)).transpose()?;
+    dict.set_item("files", to_dicts(files, |each| file(py, each))?)?;
+    dict.set_item("other_files", others)?;
+    dict.set_item(
+        "checkpoints",
+        to_dicts(checkpoints, |each| checkpoint(py, each))?,
+    )?;
+    let opening = opening
+        .map(|opening| opening_dict(py, opening))
+        .transpose()?;
     dict.set_item("opening", opening)?;
     dict.set_item("refusal", refusal)?;
     dict.set_item("problems", problems)?;
@@ -45,11 +50,11 @@ pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDic
     Ok(dict)
 }
 
-fn each<'py, T>(
-    things: Vec<T>,
-    one: impl FnMut(T) -> PyResult<Bound<'py, PyDict>>,
+fn to_dicts<'py, T>(
+    values: Vec<T>,
+    to_dict: impl FnMut(T) -> PyResult<Bound<'py, PyDict>>,
 ) -> PyResult<Vec<Bound<'py, PyDict>>> {
-    things.into_iter().map(one).collect()
+    values.into_iter().map(to_dict).collect()
 }
 
 fn file(py: Python<'_>, file: InspectedFile) -> PyResult<Bound<'_, PyDict>> {
@@ -68,14 +73,14 @@ fn file(py: Python<'_>, file: InspectedFile) -> PyResult<Bound<'_, PyDict>> {
         FileState::SetAside => ("set aside", None, None),
     };
     dict.set_item("state", state)?;
-    dict.set_item("place", invalid.as_ref().map(|invalid| invalid.offset))?;
+    dict.set_item("offset", invalid.as_ref().map(|invalid| invalid.offset))?;
     let InvalidRecord {
         reason: torn,
         records_after,
         changes_after,
         ..
     } = invalid.unwrap_or_default();
-    dict.set_item("why", why.or((!torn.is_empty()).then_some(torn)))?;
+    dict.set_item("reason", why.or((!torn.is_empty()).then_some(torn)))?;
     dict.set_item("records_after", records_after)?;
     dict.set_item("changes_after", changes_after)?;
     Ok(dict)
@@ -84,9 +89,12 @@ fn file(py: Python<'_>, file: InspectedFile) -> PyResult<Bound<'_, PyDict>> {
 fn checkpoint(py: Python<'_>, checkpoint: InspectedCheckpoint) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("number", checkpoint.number)?;
-    dict.set_item("made", checkpoint.made)?;
+    dict.set_item("created", checkpoint.made)?;
     dict.set_item("first_change", checkpoint.first_change)?;
-    dict.set_item("tables", each(checkpoint.tables, |one| table(py, one))?)?;
+    dict.set_item(
+        "tables",
+        to_dicts(checkpoint.tables, |each| table(py, each))?,
+    )?;
     dict.set_item("chunks", checkpoint.chunks)?;
     dict.set_item("chunk_bytes", checkpoint.chunk_bytes)?;
     dict.set_item("missing_chunks", checkpoint.missing_chunks)?;
@@ -103,7 +111,7 @@ fn table(py: Python<'_>, table: InspectedTable) -> PyResult<Bound<'_, PyDict>> {
     Ok(dict)
 }
 
-fn begin(py: Python<'_>, opening: InspectedOpening) -> PyResult<Bound<'_, PyDict>> {
+fn opening_dict(py: Python<'_>, opening: InspectedOpening) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("repaired", opening.repaired)?;
     dict.set_item("checkpoint", opening.checkpoint)?;
@@ -112,6 +120,6 @@ fn begin(py: Python<'_>, opening: InspectedOpening) -> PyResult<Bound<'_, PyDict
         "age",
         std::time::Duration::from_nanos(opening.age).as_secs_f64(),
     )?;
-    dict.set_item("tables", each(opening.tables, |one| table(py, one))?)?;
+    dict.set_item("tables", to_dicts(opening.tables, |each| table(py, each))?)?;
     Ok(dict)
 }

@@ -1,4 +1,4 @@
-//! One leaf of a step: what it is, and its bytes.
+//! Leaves of a step: their dtype, shape and bytes.
 
 use engram_core::{CellSpec, DType, Shape, SharedBytes};
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
@@ -9,10 +9,10 @@ use pyo3::types::{PyBool, PyBytes, PyComplex, PyFloat, PyInt, PyString, PyWeakre
 use crate::dtypes;
 use crate::errors;
 
-/// Leaves from this size on are copied without the GIL.
+/// Minimum size in bytes of leaves that are copied without the GIL.
 pub(crate) const LARGE: usize = 256 << 10;
 
-/// A leaf, looked at.
+/// A leaf of a step.
 #[derive(Debug)]
 pub(crate) enum Leaf<'py> {
     /// An array of fixed-size elements, in C order and native byte order.
@@ -20,8 +20,8 @@ pub(crate) enum Leaf<'py> {
         array: Bound<'py, PyUntypedArray>,
         dtype: DType,
     },
-    /// A Python number: takes the column's dtype if it fits.
-    Weak {
+    /// A Python number, which gets the column's dtype if it fits.
+    Number {
         value: Bound<'py, PyAny>,
         dtype: DType,
     },
@@ -30,38 +30,38 @@ pub(crate) enum Leaf<'py> {
 }
 
 impl<'py> Leaf<'py> {
-    /// Looks at a value; `path` names it in messages.
+    /// Reads a value; `path` names it in errors.
     ///
     /// # Errors
-    /// `SignatureError` when it is nothing that a column can hold.
+    /// `SignatureError` if columns do not support it.
     pub(crate) fn new(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Self> {
         if let Ok(array) = value.cast::<PyUntypedArray>() {
             return Self::of_array(array, path);
         }
-        let weak = |dtype| {
-            Ok(Self::Weak {
+        let number = |dtype| {
+            Ok(Self::Number {
                 value: value.clone(),
                 dtype,
             })
         };
-        // NumPy's scalars go their own way: np.float64 is a float to Python, but has a dtype.
+        // NumPy scalars are handled below: np.float64 is a Python float, but has a dtype.
         if value.is_exact_instance_of::<PyFloat>() {
-            return weak(DType::Float64);
+            return number(DType::Float64);
         }
         if value.is_exact_instance_of::<PyBool>() {
-            return weak(DType::Bool);
+            return number(DType::Bool);
         }
         if value.is_exact_instance_of::<PyInt>() {
-            return weak(if value.extract::<i64>().is_ok() {
+            return number(if value.extract::<i64>().is_ok() {
                 DType::Int64
             } else {
                 DType::Uint64
             });
         }
         if value.is_exact_instance_of::<PyComplex>() {
-            return weak(DType::Complex128);
+            return number(DType::Complex128);
         }
-        // NumPy would cut trailing NUL characters off.
+        // Not by NumPy, which would remove trailing NUL characters.
         if value.is_exact_instance_of::<PyString>() || value.is_exact_instance_of::<PyBytes>() {
             let mut encoded = Vec::new();
             encode_string(value, path, &mut encoded)?;
@@ -71,8 +71,7 @@ impl<'py> Leaf<'py> {
             });
         }
         if value.is_none() {
-            let text =
-                format!("column `{path}` is None; a value must be an array, a number or text");
+            let text = format!("column `{path}` must be an array, a number or a string; got None");
             return Err(errors::signature(value.py(), text));
         }
         Self::of_array(&as_array(value, path)?, path)
@@ -82,7 +81,7 @@ impl<'py> Leaf<'py> {
         let descr = array.dtype();
         let Some(dtype) = dtypes::from_numpy(&descr) else {
             let text = format!(
-                "column `{path}` has dtype {}; supported are {}",
+                "column `{path}` has the unsupported dtype {}; supported dtypes are {}",
                 descr.str()?,
                 dtypes::supported()
             );
@@ -115,28 +114,28 @@ impl<'py> Leaf<'py> {
         })
     }
 
-    /// Encoded strings cut into so many cells of so many elements; nothing for other leaves.
+    /// Splits encoded strings into `cells` cells of `elements` strings each. Empty for other leaves.
     pub(crate) fn split_strings(&self, elements: usize, cells: usize) -> Vec<Vec<u8>> {
         let Self::Strings { encoded, .. } = self else {
             return Vec::new();
         };
         let mut rest = encoded.as_slice();
-        let cut = |_| {
+        let split = |_| {
             let (cell, tail) = rest.split_at(encoded_len(rest, elements));
             rest = tail;
             cell.to_vec()
         };
-        (0..cells).map(cut).collect()
+        (0..cells).map(split).collect()
     }
 
-    /// Dtype and shape of the value; a weak one's dtype is what it would get by itself.
+    /// Dtype and shape of the value. A Python number has the dtype that a new column would get.
     pub(crate) fn spec(&self) -> CellSpec {
         match self {
             Self::Array { array, dtype } => CellSpec {
                 dtype: *dtype,
                 shape: Shape::from_slice(array.shape()),
             },
-            Self::Weak { dtype, .. } => CellSpec {
+            Self::Number { dtype, .. } => CellSpec {
                 dtype: *dtype,
                 shape: Shape::new(),
             },
@@ -147,24 +146,24 @@ impl<'py> Leaf<'py> {
         }
     }
 
-    /// True when the value is a cell of this kind.
+    /// True if the value can be stored in a cell of this dtype and shape.
     pub(crate) fn matches(&self, cell: &CellSpec) -> bool {
         match self {
             Self::Array { array, dtype } => {
                 *dtype == cell.dtype && array.shape() == cell.shape.as_slice()
             }
-            Self::Weak { dtype, .. } => cell.shape.is_empty() && fits(*dtype, cell.dtype),
+            Self::Number { dtype, .. } => cell.shape.is_empty() && fits(*dtype, cell.dtype),
             Self::Strings { shape, .. } => cell.dtype == DType::String && *shape == cell.shape,
         }
     }
 
-    /// Checks that the value fits the dtype that it would get by itself.
+    /// Checks that the value fits the dtype of [`Leaf::spec`].
     ///
     /// # Errors
     /// `SignatureError` for an integer beyond 64 bits.
     pub(crate) fn check_alone(&self, path: &str) -> PyResult<()> {
         match self {
-            Self::Weak {
+            Self::Number {
                 value,
                 dtype: DType::Uint64,
             } => store_number(value, DType::Uint64, &mut [0; 8], path),
@@ -175,12 +174,12 @@ impl<'py> Leaf<'py> {
     /// Copies the value, which must match, as `dtype` into `out`.
     ///
     /// # Errors
-    /// `SignatureError` when an integer is out of the column's range, or when another thread
-    /// resized the array since it was looked at.
+    /// `SignatureError` if an integer is out of the column's range, or if another thread has resized
+    /// the array in the meantime.
     pub(crate) fn copy_to(&self, dtype: DType, out: &mut [u8], path: &str) -> PyResult<()> {
         match self {
             Self::Array { array, .. } => {
-                // Before its address and length are read: to hold it may run Python code.
+                // Before its address and length are read, because holding it may run Python code.
                 let held = (out.len() >= LARGE).then(|| hold(array)).transpose()?;
                 let bytes = bytes_of(array);
                 if bytes.len() != out.len() {
@@ -197,7 +196,7 @@ impl<'py> Leaf<'py> {
                 }
                 Ok(())
             }
-            Self::Weak { value, .. } => store_number(value, dtype, out, path),
+            Self::Number { value, .. } => store_number(value, dtype, out, path),
             Self::Strings { encoded, .. } => {
                 out.copy_from_slice(encoded);
                 Ok(())
@@ -206,8 +205,8 @@ impl<'py> Leaf<'py> {
     }
 }
 
-/// The bytes of a C-ordered array, to be read before any Python code runs: that may move them. Who
-/// lets go of the GIL must [`hold`] the array first.
+/// The bytes of a C-ordered array. They must be read before any Python code runs, as that may move them. A caller that
+/// releases the GIL must [`hold`] the array first.
 #[expect(unsafe_code, reason = "NumPy's data pointer")]
 pub(crate) fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>) -> SharedBytes<'a> {
     let len = array.len() * array.dtype().itemsize();
@@ -215,17 +214,17 @@ pub(crate) fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>) -> SharedBytes<
         return SharedBytes::from(&[][..]);
     }
     // SAFETY: the array object is kept alive by the borrow and, being C-contiguous, spans `len`
-    // bytes from its data pointer. `hold` forbids `resize`, the usual way to move them. It cannot
-    // forbid `__setstate__`, a new value for `data`, nor that foreign storage is freed: who does
-    // that to an array while it is effects breaks it for NumPy as well.
+    // bytes from its data pointer. `hold` prevents `resize`, the usual way to move them. It cannot
+    // prevent `__setstate__`, assignment to `data`, or freeing of foreign storage. Doing that while
+    // another thread reads the array is invalid for NumPy as well.
     unsafe { SharedBytes::new((*array.as_array_ptr()).fields.data.cast::<u8>(), len) }
 }
 
-/// Keeps other threads from resizing an array, or the one that it is a view of: NumPy refuses while
-/// there is a weak reference, even with `refcheck=False`, which a buffer export does not stop.
+/// Prevents other threads from resizing an array, or the array that it is a view of. NumPy rejects a resize while there is
+/// a weak reference, even with `refcheck=False`, which a buffer export does not prevent.
 ///
-/// To make a weak reference may collect garbage, whose finalizers may resize the array: its address
-/// and length are to be read afterwards.
+/// Creating a weak reference may collect garbage, whose finalizers may resize the array, so the caller must read its
+/// address and length afterwards.
 pub(crate) fn hold<'py>(
     array: &Bound<'py, PyUntypedArray>,
 ) -> PyResult<Vec<Bound<'py, PyWeakrefReference>>> {
@@ -238,7 +237,7 @@ pub(crate) fn hold<'py>(
     Ok(held)
 }
 
-/// The array that another one is a view of. Its attribute `base` may be anything in a subclass.
+/// The array that another one is a view of. Not read from the attribute `base`, which a subclass may override.
 #[expect(unsafe_code, reason = "NumPy's base pointer")]
 fn base_of<'py>(array: &Bound<'py, PyUntypedArray>) -> Option<Bound<'py, PyUntypedArray>> {
     // SAFETY: the array object is alive, and owns its base, which is null or an object.
@@ -247,7 +246,7 @@ fn base_of<'py>(array: &Bound<'py, PyUntypedArray>) -> Option<Bound<'py, PyUntyp
     base?.cast_into().ok()
 }
 
-/// Python numbers adapt to a column of their kind or a richer one.
+/// True if a Python number of dtype `from` can be stored in a column of the other dtype.
 fn fits(found: DType, column: DType) -> bool {
     use DType::{
         Bfloat16, Bool, Complex64, Complex128, Float8E4m3fn, Float8E5m2, Float16, Float32, Float64,
@@ -311,19 +310,19 @@ fn store_number(
         DType::Float32 => {
             #[expect(
                 clippy::cast_possible_truncation,
-                reason = "rounding is what a float32 column asks for"
+                reason = "a float32 column rounds values"
             )]
             let rounded = value.extract::<f64>().map_err(|_| out_of_range())? as f32;
             out.copy_from_slice(&rounded.to_le_bytes());
         }
         DType::Float64 => store!(f64),
         _ => {
-            // Half floats and their kin, and complex numbers: rare enough to leave to NumPy.
+            // NumPy converts small floats and complex numbers, which are rare.
             let array = py
                 .import("numpy")?
                 .getattr("asarray")?
                 .call1((value, dtypes::to_numpy(py, dtype)?))
-                .map_err(|error| errors::instead(py, error, out_of_range))?;
+                .map_err(|error| errors::replace_rejection(py, error, out_of_range))?;
             bytes_of(array.cast::<PyUntypedArray>()?).copy_to(out);
         }
     }
@@ -350,7 +349,7 @@ fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, P
     let array = asarray
         .bind(py)
         .call1((value,))
-        .map_err(|error| errors::instead(py, error, refused))?;
+        .map_err(|error| errors::replace_rejection(py, error, refused))?;
     array.cast_into().map_err(|_| refused())
 }
 
@@ -366,7 +365,7 @@ fn encode_strings<'py>(array: &Bound<'py, PyUntypedArray>, path: &str) -> PyResu
     })
 }
 
-/// Adds a string: its length and its bytes.
+/// Appends a string: its length and its bytes.
 fn encode_string(element: &Bound<'_, PyAny>, path: &str, encoded: &mut Vec<u8>) -> PyResult<()> {
     let py = element.py();
     let bytes = if let Ok(bytes) = element.cast::<PyBytes>() {
@@ -376,7 +375,7 @@ fn encode_string(element: &Bound<'_, PyAny>, path: &str, encoded: &mut Vec<u8>) 
     } else {
         let class = element.get_type();
         let text = format!(
-            "column `{path}` holds a Python object of type {}; only str, bytes and what NumPy gives a dtype are supported",
+            "column `{path}` contains a Python object of type {}; supported are str, bytes and values with a NumPy dtype",
             class.name()?
         );
         return Err(errors::signature(py, text));
@@ -385,7 +384,7 @@ fn encode_string(element: &Bound<'_, PyAny>, path: &str, encoded: &mut Vec<u8>) 
         errors::signature(
             py,
             format!(
-                "column `{path}` has a string of {} bytes; at most 2^32 - 1 are supported",
+                "strings must have at most 2^32 - 1 bytes; got {} bytes in column `{path}`",
                 bytes.len()
             ),
         )
@@ -395,7 +394,7 @@ fn encode_string(element: &Bound<'_, PyAny>, path: &str, encoded: &mut Vec<u8>) 
     Ok(())
 }
 
-/// Bytes of the first `elements` encoded strings.
+/// Size in bytes of the first `elements` encoded strings.
 fn encoded_len(encoded: &[u8], elements: usize) -> usize {
     (0..elements).fold(0, |at, _| {
         let len = [

@@ -1,5 +1,6 @@
-//! The extension module `engram._engram`: the only crate that knows Python.
+//! The extension module `engram._engram`: the only crate that depends on Python.
 
+mod arguments;
 mod arrays;
 mod batch;
 mod batched_writer;
@@ -30,10 +31,10 @@ mod writer;
 
 use pyo3::prelude::*;
 
-/// Native half of `engram`; its face is in the Python files beside it.
+/// Native half of the package `engram`, whose public API is in `python/engram`.
 #[pymodule]
 fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
-    memory::keep();
+    memory::configure();
     module.add("__version__", env!("CARGO_PKG_VERSION"))?;
     module.add_class::<batch::Batch>()?;
     module.add_class::<batched_writer::BatchedWriter>()?;

@@ -1,6 +1,6 @@
-//! The engine's allocator, and who offers free memory to the system: a thread of its own, so that no call pays for it.
+//! The engine's allocator, and a thread that returns free memory to the system so that no call has to.
 
-#![expect(unsafe_code, reason = "mimalloc's settings have no other face")]
+#![expect(unsafe_code, reason = "mimalloc's settings have no safe API")]
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::thread;
@@ -14,44 +14,46 @@ use crate::gil::forks;
 #[global_allocator]
 static ALLOCATOR: MiMalloc = MiMalloc;
 
-/// Options of mimalloc 3 that the crate does not name.
+/// Options of mimalloc 3 that the crate does not define.
 const PURGE_DECOMMITS: mi_option_t = 5;
 const PURGE_DELAY: mi_option_t = 15;
 
-/// Milliseconds; longer than anybody runs.
+/// Milliseconds; longer than any process runs.
 const NEVER: std::ffi::c_long = 1_000_000_000;
 
-/// How often free memory is offered.
-const EVERY: Duration = Duration::from_secs(30);
+/// Time between two returns of free memory.
+const COLLECT_INTERVAL: Duration = Duration::from_secs(30);
 
-/// Freed memory is kept: by itself, mimalloc gives it back within whatever call is made a second
-/// later, which took up to 100 ms of that call after a table of millions of items was dropped.
+/// Stops mimalloc from returning memory inside calls, and lets it use `MADV_FREE`.
 ///
-/// And it is offered (`MADV_FREE`), not given: the system takes it when it runs short. Memory that went has to come
-/// again page by page when the next table grows, which stalls everybody for up to 60 ms on a virtual machine.
-pub(crate) fn keep() {
-    // SAFETY: options that mimalloc knows, and reads whenever memory is freed or purged.
+/// By default, mimalloc returns freed memory inside a call made about a second later. After a table of millions of
+/// items was dropped, this took up to 100 ms of that call. With `MADV_FREE` the system reclaims the memory only if it
+/// runs short. Otherwise the next table that grows would fault every page in again, which stalls all threads for up to
+/// 60 ms on a virtual machine.
+pub(crate) fn configure() {
+    // SAFETY: mimalloc 3 has these options, and reads them whenever memory is freed or purged.
     unsafe {
         mi_option_set(PURGE_DELAY, NEVER);
         mi_option_set(PURGE_DECOMMITS, 0);
     }
 }
 
-/// Offers what is free to the system, from now on, every now and then. Each forked child has a thread of its own.
-pub(crate) fn offer() {
-    static BEGUN: AtomicU64 = AtomicU64::new(0);
-    let here = forks() + 1;
-    if BEGUN.swap(here, Ordering::Relaxed) == here {
+/// Starts the thread that returns free memory to the system, once per process; a forked child starts its own.
+pub(crate) fn start_collector() {
+    static STARTED: AtomicU64 = AtomicU64::new(0);
+    let process = forks() + 1;
+    if STARTED.swap(process, Ordering::Relaxed) == process {
         return;
     }
-    let begun = thread::Builder::new().name("engram-memory".into());
-    // Without it, memory is used again all the same.
-    let _ = begun.spawn(|| {
-        // SAFETY: what a thread's first allocation does; this one makes none, and mimalloc does nothing for such.
+    let collector = thread::Builder::new().name("engram-memory".into());
+    // If the thread cannot start, the engine still reuses free memory.
+    let _ = collector.spawn(|| {
+        // SAFETY: a thread's first allocation does the same. This thread makes none, and mimalloc ignores threads that
+        // it has not initialized.
         unsafe { mi_thread_init() };
         loop {
-            thread::sleep(EVERY);
-            // SAFETY: may be called from any thread at any time.
+            thread::sleep(COLLECT_INTERVAL);
+            // SAFETY: any initialized thread may call it at any time.
             unsafe { mi_collect(true) };
         }
     });

@@ -1,4 +1,4 @@
-//! The pattern writer, as `engram.PatternWriter` sees it.
+//! The native half of `engram.PatternWriter`.
 
 use std::sync::Arc;
 
@@ -6,15 +6,16 @@ use engram_core::Schema;
 use engram_core::writer::{PatternSet, Recorder, WriterOptions};
 use pyo3::prelude::*;
 
-use crate::errors;
-use crate::gil::{ForkGuard, Timeout, alone, shared};
-use crate::patterns::{PatternConfig, check};
+use crate::gil::{ForkGuard, Timeout, exclusive, shared};
+use crate::patterns::{PatternConfig, check_signature};
 use crate::sender::Sender;
 use crate::step_recorder::{StepEffects, StepRecorder};
 use crate::store::Store;
+use crate::structure::with_list_hint;
 use crate::writer::options;
+use crate::{arguments, errors};
 
-/// Steps in; items out by themselves.
+/// Writes steps, and creates items as patterns declare.
 #[pyclass(module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct PatternWriter {
@@ -27,30 +28,30 @@ struct PatternState {
     steps: StepRecorder,
     sender: Sender,
     patterns: PatternSet,
-    /// Compiles the declared patterns once the first step shows the structure.
+    /// Python function that compiles the declared patterns for the structure of a step.
     compile: Py<PyAny>,
-    /// They were compiled for the columns that there are.
+    /// True if `patterns` are compiled for the current columns.
     compiled: bool,
-    /// The columns that were last held against the tables' signatures.
-    checked: Option<Arc<Schema>>,
+    /// Schema that was last checked against the tables' signatures.
+    checked_schema: Option<Arc<Schema>>,
     options: WriterOptions,
-    /// How many patterns there are.
-    declared: usize,
-    /// All steps, and all parts of steps, have one structure: the patterns are compiled with the
-    /// first part.
+    /// Number of declared patterns.
+    num_patterns: usize,
+    /// True if all appends have one structure, those of partial steps too. The patterns are then compiled at the first
+    /// append.
     uniform: bool,
-    /// Appends taken, of steps and of parts of steps.
+    /// Number of successful appends, of steps and of partial steps.
     appends: u64,
 }
 
 impl PatternState {
     fn send(&mut self, py: Python<'_>) -> PyResult<()> {
-        let waiting = self.recorder.pending_items() - self.recorder.ready_items();
+        let unsent = self.recorder.pending_items() - self.recorder.ready_items();
         let ready = self.recorder.take_ready();
-        self.sender.send(py, ready, waiting)
+        self.sender.send(py, ready, unsent)
     }
 
-    /// Sends everything, and waits for the tables.
+    /// Sends all items and waits until their tables have all except `allowed`.
     fn flush(&mut self, py: Python<'_>, timeout: Timeout, allowed: usize) -> PyResult<()> {
         self.recorder
             .flush()
@@ -59,7 +60,7 @@ impl PatternState {
         self.sender.wait(py, timeout, allowed)
     }
 
-    /// Compiles all patterns whose columns have appeared.
+    /// Compiles all patterns whose columns exist.
     fn compile(&mut self, py: Python<'_>) -> PyResult<()> {
         let Some(structure) = self.steps.structure() else {
             return Ok(());
@@ -67,7 +68,7 @@ impl PatternState {
         let configs: Vec<PatternConfig> =
             self.compile.bind(py).call1((&structure.text,))?.extract()?;
         for (number, config) in configs.into_iter().enumerate() {
-            // Also of one whose columns have not appeared: all patterns together say what is kept.
+            // The history must suffice for all patterns, also for those whose columns do not exist yet.
             let history = config.history();
             let column = |leaf| self.steps.column(leaf);
             let pattern = config.compile(py, &mut self.sender, column)?;
@@ -75,53 +76,55 @@ impl PatternState {
             let Some(pattern) = pattern else {
                 continue;
             };
-            check(py, &pattern, &self.sender, self.recorder.schema())?;
+            check_signature(py, &pattern, &self.sender, self.recorder.schema())?;
             self.patterns.set(number, pattern, self.recorder.schema());
         }
         self.compiled = true;
-        self.checked = Some(Arc::clone(self.recorder.schema()));
+        self.checked_schema = Some(Arc::clone(self.recorder.schema()));
         Ok(())
     }
 
-    /// Holds the patterns against their tables' signatures again when cells changed their shape.
+    /// Checks the patterns against their tables' signatures again if the shape of a column has changed.
     fn check_again(&mut self, py: Python<'_>) -> PyResult<()> {
         let schema = self.recorder.schema();
         if !self.compiled
             || self
-                .checked
+                .checked_schema
                 .as_ref()
-                .is_some_and(|known| Arc::ptr_eq(known, schema))
+                .is_some_and(|checked| Arc::ptr_eq(checked, schema))
         {
             return Ok(());
         }
-        for number in 0..self.declared {
+        for number in 0..self.num_patterns {
             if let Some(pattern) = self.patterns.get(number) {
-                check(py, pattern, &self.sender, schema)?;
+                check_signature(py, pattern, &self.sender, schema)?;
             }
         }
-        self.checked = Some(Arc::clone(schema));
+        self.checked_schema = Some(Arc::clone(schema));
         Ok(())
     }
 
-    fn begin_anew(&mut self, py: Python<'_>) -> PyResult<()> {
+    /// Resets the writer to its initial state.
+    fn restart(&mut self, py: Python<'_>) -> PyResult<()> {
         let recorder = Recorder::new(self.options.clone(), self.sender.unique_number());
         self.recorder = recorder.map_err(|error| errors::to_py(py, &error))?;
         self.steps = StepRecorder::default();
-        self.patterns = PatternSet::new(self.declared);
+        self.patterns = PatternSet::new(self.num_patterns);
         self.compiled = false;
-        self.checked = None;
+        self.checked_schema = None;
         Ok(())
     }
 
+    /// Applies the patterns to the last step, and sends items.
     fn apply(&mut self, py: Python<'_>, end_of_episode: bool) -> PyResult<()> {
         let sender = &self.sender;
-        let made = self
+        let applied = self
             .patterns
             .apply(&mut self.recorder, end_of_episode, |table, priority| {
                 sender.options(table).check_priority(priority)
             });
         let sent = self.send(py);
-        made.map_err(|error| errors::to_py(py, &error))?;
+        applied.map_err(|error| errors::to_py(py, &error))?;
         sent
     }
 }
@@ -140,12 +143,12 @@ impl PatternWriter {
         compile: Py<PyAny>,
         chunk_length: Option<usize>,
         max_in_flight_items: usize,
-        timeout: Option<f64>,
+        timeout: &Bound<'_, PyAny>,
         compression: &str,
         uniform: bool,
     ) -> PyResult<Self> {
         let tables = store.tables(py)?;
-        let timeout = Timeout::new(py, timeout)?;
+        let timeout = Timeout::from_python(timeout)?;
         let options = options(1, chunk_length, compression, py)?;
         let recorder = Recorder::new(options.clone(), tables.unique_number())
             .map_err(|error| errors::to_py(py, &error))?;
@@ -156,9 +159,9 @@ impl PatternWriter {
             patterns: PatternSet::new(patterns),
             compile,
             compiled: false,
-            checked: None,
+            checked_schema: None,
             options,
-            declared: patterns,
+            num_patterns: patterns,
             uniform,
             appends: 0,
         };
@@ -167,20 +170,30 @@ impl PatternWriter {
         })
     }
 
-    #[pyo3(signature = (step, *, partial_step = false))]
-    fn append(slf: &Bound<'_, Self>, step: &Bound<'_, PyAny>, partial_step: bool) -> PyResult<()> {
+    #[pyo3(
+        signature = (step, *, partial_step = None),
+        text_signature = "($self, step, *, partial_step=False)"
+    )]
+    fn append(
+        slf: &Bound<'_, Self>,
+        step: &Bound<'_, PyAny>,
+        partial_step: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let partial_step = partial_step.map_or(Ok(false), |value| {
+            arguments::boolean("`partial_step`", value)
+        })?;
         let py = slf.py();
-        let mut this = alone(slf)?;
+        let mut this = exclusive(slf)?;
         let state = this.state.get_mut(py)?;
-        state.sender.make_room(py)?;
-        // The parts of a step may come in any grouping; a whole one must look like those before.
-        let whole = state.uniform || !(partial_step || state.recorder.step_is_open());
+        state.sender.wait_for_capacity(py)?;
+        // Partial steps may group leaves in any way; a complete step must have the known structure.
+        let exact = state.uniform || !(partial_step || state.recorder.step_is_open());
         let mut effects = StepEffects::default();
         let wrote = state
             .steps
-            .write(&mut state.recorder, step, whole, &mut effects);
-        // Columns have moved whether or not the step is taken.
-        if let Some(map) = &effects.map {
+            .write(&mut state.recorder, step, exact, &mut effects);
+        // The columns have moved even if the step is rejected.
+        if let Some(map) = &effects.column_map {
             state.compiled = false;
             state
                 .patterns
@@ -196,9 +209,10 @@ impl PatternWriter {
             .steps
             .finish(&mut state.recorder, partial_step, &effects, py, ready);
         if let Err(error) = finished {
-            // A writer that never took a step is as good as new: its next one decides.
+            let error = with_list_hint(error, step);
+            // The first successful append determines the structure.
             if state.appends == 0 {
-                state.begin_anew(py)?;
+                state.restart(py)?;
             }
             return Err(error);
         }
@@ -206,12 +220,17 @@ impl PatternWriter {
         state.apply(py, false)
     }
 
-    /// Ends the episode, whatever the tables say to its last items. Only when its last steps cannot be
-    /// sealed, for lack of memory, it goes on: the call must be repeated, and makes no item twice.
-    fn end_episode(slf: &Bound<'_, Self>, timeout: Option<f64>, clear: bool) -> PyResult<()> {
+    /// Ends the episode, even if tables reject its last items. If the last steps cannot be compressed for lack of memory,
+    /// the episode continues: the caller must repeat the call, which creates no item twice.
+    fn end_episode(
+        slf: &Bound<'_, Self>,
+        timeout: &Bound<'_, PyAny>,
+        clear: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let clear = arguments::boolean("`clear`", clear)?;
         let py = slf.py();
-        let mut this = alone(slf)?;
-        let timeout = Timeout::new(py, timeout)?;
+        let mut this = exclusive(slf)?;
+        let timeout = Timeout::from_python(timeout)?;
         let state = this.state.get_mut(py)?;
         let applied = state.apply(py, true);
         let ended = state.recorder.end_episode(clear);
@@ -224,21 +243,21 @@ impl PatternWriter {
     }
 
     #[pyo3(signature = (timeout, allowed = 0))]
-    fn flush(slf: &Bound<'_, Self>, timeout: Option<f64>, allowed: usize) -> PyResult<()> {
+    fn flush(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>, allowed: usize) -> PyResult<()> {
         let py = slf.py();
-        let mut this = alone(slf)?;
-        let timeout = Timeout::new(py, timeout)?;
+        let mut this = exclusive(slf)?;
+        let timeout = Timeout::from_python(timeout)?;
         this.state.get_mut(py)?.flush(py, timeout, allowed)
     }
 
-    fn close(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<()> {
+    fn close(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = slf.py();
-        let mut this = alone(slf)?;
+        let mut this = exclusive(slf)?;
         let state = this.state.get_mut(py)?;
         if state.sender.closed {
             return Ok(());
         }
-        state.flush(py, Timeout::new(py, timeout)?, 0)?;
+        state.flush(py, Timeout::from_python(timeout)?, 0)?;
         state.sender.closed = true;
         Ok(())
     }
@@ -250,7 +269,7 @@ impl PatternWriter {
         Ok(this.state.get(py)?.recorder.episode_steps())
     }
 
-    /// Appends taken, of steps and of parts of steps: one that raised an error counts if it was kept.
+    /// Number of appends whose data was stored, of steps and of partial steps, including those that raised an error.
     #[getter]
     fn appends(slf: &Bound<'_, Self>) -> PyResult<u64> {
         let py = slf.py();
@@ -258,7 +277,7 @@ impl PatternWriter {
         Ok(this.state.get(py)?.appends)
     }
 
-    /// Items wait in a full chunk: a flush sends them sooner than the next step.
+    /// True if items wait in a full chunk, which a flush would send before the next step.
     #[getter]
     fn has_full_unsent_chunk(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let py = slf.py();
@@ -266,7 +285,7 @@ impl PatternWriter {
         Ok(this.state.get(py)?.recorder.has_full_unsent_chunk())
     }
 
-    /// Items created whose chunk is not complete.
+    /// Number of created items whose chunk is not complete.
     #[getter]
     fn unsent_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
         let py = slf.py();

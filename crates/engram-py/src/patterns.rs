@@ -1,4 +1,4 @@
-//! Patterns as Python compiles them.
+//! Patterns, as Python compiles them.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::sender::Sender;
 
-/// One compiled pattern: all columns of the last `num_steps` steps, or column by column.
+/// An `engram.patterns._CompiledPattern`.
 #[derive(Debug, FromPyObject)]
 pub(crate) struct PatternConfig {
     table: String,
@@ -24,23 +24,23 @@ pub(crate) struct PatternConfig {
     priority: PriorityConfig,
 }
 
-/// How the priorities of its items are found.
+/// How the priorities of a pattern's items are computed.
 #[derive(Debug, FromPyObject)]
 enum PriorityConfig {
     Constant(f64),
-    /// The item's column of TD errors, and what the largest of them weighs.
+    /// The item's column of TD errors, and the weight of the largest.
     TdError((usize, f64)),
 }
 
 impl PatternConfig {
-    /// Steps that it looks back.
+    /// Number of steps that its items refer to.
     pub(crate) fn history(&self) -> u64 {
         let starts = self.columns.iter().map(|column| column.1.unsigned_abs());
         starts.max().unwrap_or(1)
     }
 
-    /// The engine's form; `column` maps leaves to the writer's columns. None while one that it
-    /// needs has had no value yet.
+    /// Returns the engine's pattern; `None` while one of its columns has had no value. `column` maps leaves to the
+    /// writer's columns.
     pub(crate) fn compile(
         self,
         py: Python<'_>,
@@ -112,8 +112,8 @@ impl PatternConfig {
     }
 }
 
-/// Checks a pattern's items against the signature of their table, before there are any.
-pub(crate) fn check(
+/// Checks the items that a pattern would create against the signature of their table.
+pub(crate) fn check_signature(
     py: Python<'_>,
     pattern: &Pattern,
     sender: &Sender,

@@ -1,4 +1,4 @@
-//! What all writers share: sending items, and waiting for the tables to take them.
+//! Sending of writers' items, and waiting until the tables have them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -13,49 +13,50 @@ use crate::errors;
 use crate::gil::{Timeout, detached, wait_for};
 use crate::tables::{RemoteTables, Tables};
 
-/// The least that a server is given to answer.
-const ROUND_TRIP: Duration = Duration::from_millis(200);
+/// Minimum wait for a server's reply.
+const MIN_REPLY_WAIT: Duration = Duration::from_millis(200);
 
-/// Bytes that should be on their way to a server at most: more makes nothing faster, and takes fresh
-/// memory, which is slow.
-const UNDER_WAY: u64 = 4 << 20;
+/// Maximum bytes in flight to a server. More is not faster, and needs fresh memory, which is slow.
+const MAX_BYTES_IN_FLIGHT: u64 = 4 << 20;
 
-/// How long to wait for that. Where nothing moves, a table blocks, and only items are counted.
-const MOVING: Duration = Duration::from_millis(20);
+/// Maximum wait for bytes in flight. If nothing is acknowledged in this time, a table blocks, and only the limit on
+/// items applies.
+const MAX_PROGRESS_WAIT: Duration = Duration::from_millis(20);
 
-/// Items after which those before them count half.
-const LATELY: u64 = 1024;
+/// Number of items after which the averages of earlier items are halved.
+const AVERAGING_WINDOW: u64 = 1024;
 
-/// Items on their way, and how many of them there may be.
+/// Sends a writer's items, and limits the number in flight.
 #[derive(Debug)]
 pub(crate) struct Sender {
     tables: Tables,
-    way: ItemSender,
+    outbox: ItemSender,
     max_in_flight: usize,
     timeout: Timeout,
     pub(crate) closed: bool,
-    /// Items in unfinished chunks, as was told last.
+    /// Number of items in unfinished chunks, as reported last.
     unsent: u64,
-    sent: SentStats,
+    stats: SendStats,
 }
 
-/// What a writer has sent to a server: how large its items are, and whether they move.
+/// Size of a writer's recent items, and whether the server acknowledges them.
 #[derive(Debug, Default)]
-struct SentStats {
-    all: usize,
-    /// Lately.
+struct SendStats {
+    /// Number of items sent.
+    total: usize,
+    /// Recent items, and their bytes.
     items: u64,
     bytes: u64,
-    /// The chunks of the last item: items that follow each other share theirs.
+    /// Chunks of the last item; consecutive items share chunks.
     chunks: Vec<u64>,
-    /// How many were settled when it was last waited for that more are, in vain.
-    stuck_at: Option<usize>,
+    /// Number of acknowledged items at the last wait without progress.
+    stalled_at: Option<usize>,
 }
 
-impl SentStats {
+impl SendStats {
     fn count(&mut self, item: &NewItem) {
-        self.all += 1;
-        if self.items >= LATELY {
+        self.total += 1;
+        if self.items >= AVERAGING_WINDOW {
             self.items /= 2;
             self.bytes /= 2;
         }
@@ -66,22 +67,22 @@ impl SentStats {
             .filter(|chunk| !self.chunks.contains(&chunk.origin().key));
         self.bytes += new.map(|chunk| chunk.footprint() as u64).sum::<u64>();
         self.chunks.clear();
-        // Of an item of very many, those that the next shares are the last.
+        // An item may have very many chunks; the next item shares the last of them.
         let last = chunks.iter().rev().take(64);
         self.chunks.extend(last.map(|chunk| chunk.origin().key));
     }
 
-    /// Items that should be under way: one in any case, and any number before their size is known.
+    /// Maximum number of items in flight: at least one, and unlimited before their size is known.
     fn allowed(&self) -> usize {
         if self.items == 0 {
             return usize::MAX;
         }
-        let items = UNDER_WAY.saturating_mul(self.items) / self.bytes.max(1);
+        let items = MAX_BYTES_IN_FLIGHT.saturating_mul(self.items) / self.bytes.max(1);
         usize::try_from(items).unwrap_or(usize::MAX).max(1)
     }
 }
 
-/// How items get to their tables.
+/// The outbox of a local or a remote writer.
 #[derive(Debug)]
 enum ItemSender {
     Local(Arc<Engine>, Outbox),
@@ -90,131 +91,136 @@ enum ItemSender {
 
 impl Sender {
     pub(crate) fn new(tables: &Tables, max_in_flight: usize, timeout: Timeout) -> Self {
-        let way = match tables {
+        let outbox = match tables {
             Tables::Local(engine) => ItemSender::Local(Arc::clone(engine), Outbox::default()),
-            Tables::Remote(link) => ItemSender::Remote(Arc::clone(link), link.client.outbox()),
+            Tables::Remote(remote) => {
+                ItemSender::Remote(Arc::clone(remote), remote.client.outbox())
+            }
         };
         Self {
             tables: tables.clone(),
-            way,
+            outbox,
             max_in_flight,
             timeout,
             closed: false,
             unsent: 0,
-            sent: SentStats::default(),
+            stats: SendStats::default(),
         }
     }
 
-    /// A number to make keys from, given out once.
+    /// Returns a unique number for keys.
     pub(crate) fn unique_number(&self) -> u64 {
         self.tables.unique_number()
     }
 
-    /// Buffers that a writer's own history is gathered into.
+    /// Returns the pool of buffers for slices of the writer's history.
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         match &self.tables {
             Tables::Local(engine) => engine.pool(),
-            Tables::Remote(link) => link.client.pool(),
+            Tables::Remote(remote) => remote.client.pool(),
         }
     }
 
-    /// The number that stands for a table in what is sent.
+    /// Returns the number that represents a table in sent items.
     pub(crate) fn table_number(&mut self, py: Python<'_>, name: &str) -> PyResult<u32> {
-        match &mut self.way {
+        match &mut self.outbox {
             ItemSender::Local(engine, outbox) => outbox
                 .table_number(engine, name)
                 .map_err(|error| errors::to_py(py, &error)),
-            ItemSender::Remote(link, outbox) => {
+            ItemSender::Remote(remote, outbox) => {
                 if let Some(number) = outbox.find_table(name) {
                     return Ok(number);
                 }
                 let until = (self.timeout, self.timeout.deadline());
-                Ok(outbox.table_number(&link.describe(py, name, until)?))
+                Ok(outbox.table_number(&remote.request_table_options(py, name, until)?))
             }
         }
     }
 
-    /// The options of the table behind a number that [`Sender::table_number`] gave.
+    /// Returns the options of a table, by its [`Sender::table_number`].
     pub(crate) fn options(&self, number: u32) -> &Arc<TableOptions> {
-        match &self.way {
+        match &self.outbox {
             ItemSender::Local(_, outbox) => outbox.table(number).options(),
             ItemSender::Remote(_, outbox) => outbox.options(number),
         }
     }
 
-    /// Items sent that no table has yet.
+    /// Number of items sent that are not in their table yet.
     pub(crate) fn items_left(&self, py: Python<'_>) -> usize {
-        py.detach(|| match &self.way {
+        py.detach(|| match &self.outbox {
             ItemSender::Local(_, outbox) => outbox.items_left(),
             ItemSender::Remote(_, outbox) => outbox.items_left(),
         })
     }
 
     fn in_flight(&self) -> usize {
-        match &self.way {
+        match &self.outbox {
             ItemSender::Local(_, outbox) => outbox.in_flight(),
             ItemSender::Remote(_, outbox) => outbox.in_flight(),
         }
     }
 
     fn blocked_reason(&self, py: Python<'_>) -> String {
-        py.detach(|| match &self.way {
+        py.detach(|| match &self.outbox {
             ItemSender::Local(_, outbox) => outbox.blocked_reason(),
             ItemSender::Remote(_, outbox) => outbox.blocked_reason(),
         })
     }
 
-    /// Waits until at most `allowed` items are in flight; false at the deadline.
+    /// Waits until at most `allowed` items are in flight. False at the deadline.
     fn wait_until(
         &mut self,
         py: Python<'_>,
         allowed: usize,
         deadline: Option<Instant>,
     ) -> PyResult<bool> {
-        let done = match &mut self.way {
+        let done = match &mut self.outbox {
             ItemSender::Local(_, outbox) => wait_for(py, outbox.until_at_most(allowed), deadline)?,
             ItemSender::Remote(_, outbox) => {
-                // What is merely on its way does not wait for a table.
-                let soonest = Instant::now() + ROUND_TRIP;
-                let deadline = deadline.map(|deadline| deadline.max(soonest));
+                // Items need at least the time of a reply, even if no table blocks.
+                let earliest = Instant::now() + MIN_REPLY_WAIT;
+                let deadline = deadline.map(|deadline| deadline.max(earliest));
                 wait_for(py, outbox.until_at_most(allowed), deadline)?
             }
         };
         Ok(done.is_some())
     }
 
-    /// Called before anything is written: at the bound it waits, or refuses.
-    pub(crate) fn make_room(&mut self, py: Python<'_>) -> PyResult<()> {
+    /// Prepares for a write: waits while too many items are in flight.
+    ///
+    /// # Errors
+    /// `BackpressureError` after the writer's timeout, or the error of an earlier item.
+    pub(crate) fn wait_for_capacity(&mut self, py: Python<'_>) -> PyResult<()> {
         if self.closed {
             return Err(errors::to_py(
                 py,
                 &Error::Closed("this writer is closed".into()),
             ));
         }
-        if let ItemSender::Local(_, outbox) = &self.way
+        if let ItemSender::Local(_, outbox) = &self.outbox
             && let Some(mut room) = outbox.journal_space()
             && wait_for(py, &mut room, self.timeout.deadline())?.is_none()
         {
             let text = format!(
-                "changes come faster than they can be written: there was no room for more within {} s",
+                "changes arrive faster than the journal can be written: it had no space within {} s",
                 self.timeout.seconds()
             );
             return Err(errors::to_py(py, &Error::Backpressure(text)));
         }
-        // What became of earlier items is said before anything is written, not after.
+        // Reports the errors of earlier items before anything is written.
         self.collect_finished(py)?;
         let in_flight = self.in_flight();
-        if in_flight <= self.max_in_flight.min(self.sent.allowed()) {
+        if in_flight <= self.max_in_flight.min(self.stats.allowed()) {
             return Ok(());
         }
         if in_flight <= self.max_in_flight {
-            return self.let_move(py, in_flight);
+            return self.wait_for_progress(py, in_flight);
         }
         if self.wait_until(py, self.max_in_flight, self.timeout.deadline())? {
             return Ok(());
         }
         let text = format!(
-            "{} items of this writer wait for their tables, {} are allowed, and none was taken within {} s{}",
+            "{} items of this writer are not in their tables, `max_in_flight_items` allows {}, and none was accepted within {} s{}",
             self.in_flight(),
             self.max_in_flight,
             self.timeout.seconds(),
@@ -223,9 +229,9 @@ impl Sender {
         Err(errors::to_py(py, &Error::Backpressure(text)))
     }
 
-    /// Takes note of what the tables have meanwhile, and of what they have refused.
+    /// Removes items that the tables have accepted, and returns the errors of rejected ones.
     fn collect_finished(&mut self, py: Python<'_>) -> PyResult<()> {
-        match &mut self.way {
+        match &mut self.outbox {
             ItemSender::Local(_, outbox) if outbox.in_flight() == 0 => Ok(()),
             ItemSender::Local(_, outbox) => detached(py, || outbox.collect_finished()),
             ItemSender::Remote(_, outbox) => outbox
@@ -234,23 +240,23 @@ impl Sender {
         }
     }
 
-    /// Waits a little while many bytes are on their way to a server, as long as some arrive.
-    fn let_move(&mut self, py: Python<'_>, in_flight: usize) -> PyResult<()> {
-        let ItemSender::Remote(_, outbox) = &mut self.way else {
+    /// Waits briefly while many bytes are in flight to a server, unless the last wait brought no progress.
+    fn wait_for_progress(&mut self, py: Python<'_>, in_flight: usize) -> PyResult<()> {
+        let ItemSender::Remote(_, outbox) = &mut self.outbox else {
             return Ok(());
         };
-        let sent = &mut self.sent;
-        if sent.stuck_at == Some(sent.all.saturating_sub(in_flight)) {
+        let stats = &mut self.stats;
+        if stats.stalled_at == Some(stats.total.saturating_sub(in_flight)) {
             return Ok(());
         }
-        let until = Some(Instant::now() + MOVING);
-        if wait_for(py, outbox.until_at_most(sent.allowed()), until)?.is_none() {
-            sent.stuck_at = Some(sent.all.saturating_sub(outbox.in_flight()));
+        let until = Some(Instant::now() + MAX_PROGRESS_WAIT);
+        if wait_for(py, outbox.until_at_most(stats.allowed()), until)?.is_none() {
+            stats.stalled_at = Some(stats.total.saturating_sub(outbox.in_flight()));
         }
         Ok(())
     }
 
-    /// Sends items whose chunks are complete; `unsent` more are not.
+    /// Sends items whose chunks are complete. `unsent` is the number of other items.
     pub(crate) fn send(
         &mut self,
         py: Python<'_>,
@@ -265,16 +271,16 @@ impl Sender {
         if ready.len() == 0 {
             return Ok(());
         }
-        let (way, sent) = (&mut self.way, &mut self.sent);
-        detached(py, || match way {
+        let (outbox, stats) = (&mut self.outbox, &mut self.stats);
+        detached(py, || match outbox {
             ItemSender::Local(_, outbox) => outbox.send(ready),
             ItemSender::Remote(_, outbox) => {
-                outbox.send(ready.inspect(|(_, item)| sent.count(item)))
+                outbox.send(ready.inspect(|(_, item)| stats.count(item)))
             }
         })
     }
 
-    /// Waits until the tables have all that was sent but for `allowed` items.
+    /// Waits until the tables have all sent items except `allowed`.
     pub(crate) fn wait(
         &mut self,
         py: Python<'_>,
@@ -286,10 +292,10 @@ impl Sender {
         }
         let (left, seconds) = (self.items_left(py), timeout.seconds());
         let text = if left == 0 {
-            format!("the tables have all items, but they were not safe within {seconds} s")
+            format!("the tables have all items, but they were not durable within {seconds} s")
         } else {
             let why = self.blocked_reason(py);
-            format!("{left} items wait for their tables after {seconds} s; they stay queued{why}")
+            format!("{left} items are not in their tables after {seconds} s; they stay queued{why}")
         };
         Err(errors::to_py(py, &Error::DeadlineExceeded(text)))
     }

@@ -1,4 +1,4 @@
-//! The server, as `engram.Server` sees it.
+//! The native half of `engram.Server`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -17,7 +17,7 @@ use crate::store::Store;
 #[derive(Debug)]
 pub(crate) struct PyServer(ForkGuard<Server>);
 
-/// Certificate, key, and the authority of clients' certificates.
+/// Certificate, key, and the authority that signs clients' certificates, all as PEM.
 type TlsConfig = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
 
 #[pymethods]
@@ -40,9 +40,11 @@ impl PyServer {
     ) -> PyResult<Self> {
         let engine = store.engine(py)?;
         let wrong = |error| errors::to_py(py, &error);
-        let host: IpAddr = host
-            .parse()
-            .map_err(|_| wrong(Error::InvalidArgument(format!("`{host}` is no IP address"))))?;
+        let host: IpAddr = host.parse().map_err(|_| {
+            wrong(Error::InvalidArgument(format!(
+                "`host` must be an IP address; got {host:?}"
+            )))
+        })?;
         let tls = tls.map(|(certificate, key, client_ca)| {
             Ok(ServerTls {
                 certificate_pem: text(certificate, "certificate")?,
@@ -71,14 +73,14 @@ impl PyServer {
         Ok(self.0.get(py)?.address().to_string())
     }
 
-    /// `host:port` of the metrics.
+    /// `host:port` of the metrics, if they are served.
     #[getter]
     fn metrics_address(&self, py: Python<'_>) -> PyResult<Option<String>> {
         let address = self.0.get(py)?.metrics_address();
         Ok(address.map(|address| address.to_string()))
     }
 
-    /// Ends what waits, and frees the port.
+    /// Ends waiting calls and frees the port.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let server = self.0.get(py)?;
         detached(py, || {
@@ -91,7 +93,7 @@ impl PyServer {
 fn text(pem: Vec<u8>, what: &str) -> Result<String, Error> {
     String::from_utf8(pem).map_err(|_| {
         Error::InvalidArgument(format!(
-            "the file given as `{what}` is not PEM, which is plain text"
+            "`{what}` must be a PEM file, which is plain text; got a file that is not UTF-8"
         ))
     })
 }

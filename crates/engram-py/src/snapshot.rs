@@ -1,4 +1,4 @@
-//! The items of one moment.
+//! Snapshots of a table.
 
 use engram_core::table::Counters;
 use engram_core::{Error, Lsn};
@@ -24,7 +24,7 @@ impl TableSnapshot {
         detached(py, || Ok(snapshot.items().count()))
     }
 
-    /// All that the table was but for its items' keys and the numbers of its log, in words: for tests.
+    /// Describes the table's state, except for its items' keys and log numbers. For tests.
     fn describe(&self, py: Python<'_>) -> PyResult<String> {
         let snapshot = self.0.get(py)?;
         detached(py, || {
@@ -43,7 +43,7 @@ impl TableSnapshot {
                     .map(|place| seqs[*place as usize])
                     .collect::<Vec<_>>()
             });
-            // In which order they lie in memory is nobody's business.
+            // The order in memory is not part of the state.
             items.sort_unstable();
             let counters = Counters {
                 last_lsn: Lsn(0),

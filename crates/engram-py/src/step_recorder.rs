@@ -1,4 +1,4 @@
-//! Steps from Python into a recorder: flattened, checked, copied.
+//! Writing of Python steps into a recorder: flattens, checks and copies them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,31 +13,31 @@ use crate::fast_path::FastPath;
 use crate::leaf::Leaf;
 use crate::structure::{Structure, merge, prune};
 
-/// What the steps of one writer look like, as far as they have been seen.
+/// Structure of a writer's steps so far.
 #[derive(Debug, Default)]
 pub(crate) struct StepRecorder {
     structure: Option<Arc<Structure>>,
-    /// The recorder's column of each leaf; leaves that never had a value have none.
+    /// The recorder's column of each leaf; `None` for leaves that never had a value.
     columns: Vec<Option<usize>>,
-    /// The two as they were before the step in progress changed them.
-    before: Option<Shape>,
+    /// Both fields as they were before the step in progress changed them.
+    before: Option<StructureAndColumns>,
     fast_path: Option<FastPath>,
 }
 
 /// A structure, and the recorder's columns of its leaves.
-type Shape = (Option<Arc<Structure>>, Vec<Option<usize>>);
+type StructureAndColumns = (Option<Arc<Structure>>, Vec<Option<usize>>);
 
-/// What an append changed.
+/// What an append changed, even if it failed.
 #[derive(Debug, Default)]
 pub(crate) struct StepEffects {
-    /// The structure grew, or is new.
-    pub(crate) grown: bool,
-    /// Where the recorder's columns went, when it got new ones.
-    pub(crate) map: Option<Vec<usize>>,
+    /// True if the structure is new or has gained leaves.
+    pub(crate) structure_changed: bool,
+    /// New index of each recorder column, if columns were added.
+    pub(crate) column_map: Option<Vec<usize>>,
 }
 
 impl StepRecorder {
-    /// The structure so far.
+    /// The structure so far, `None` before the first step.
     pub(crate) fn structure(&self) -> Option<&Arc<Structure>> {
         self.structure.as_ref()
     }
@@ -47,21 +47,21 @@ impl StepRecorder {
         self.columns.get(leaf).copied().flatten()
     }
 
-    /// Writes one step, or a part of one, to be ended with [`StepRecorder::finish`] whatever comes of it.
-    /// `effects` says what changed, also when it fails.
+    /// Writes a step or a partial step. The caller must call [`StepRecorder::finish`] even after an error. `effects`
+    /// reports what changed, also after an error.
     ///
-    /// With `whole`, the step must have the very structure of those before.
+    /// With `exact`, the step must have the structure of earlier steps.
     pub(crate) fn write(
         &mut self,
         recorder: &mut Recorder,
         step: &Bound<'_, PyAny>,
-        whole: bool,
+        exact: bool,
         effects: &mut StepEffects,
     ) -> PyResult<()> {
         let py = step.py();
         let mut values = Vec::with_capacity(self.columns.len());
         let fits = match &self.structure {
-            Some(structure) if whole => structure.flatten(step, &mut values)?,
+            Some(structure) if exact => structure.flatten(step, &mut values)?,
             Some(structure) => {
                 structure.flatten(step, &mut values)? || {
                     values.clear();
@@ -75,41 +75,41 @@ impl StepRecorder {
         }
         if !fits {
             self.before = Some((self.structure.clone(), self.columns.clone()));
-            values = self.grow(step, whole)?;
-            effects.grown = true;
+            values = self.extend_structure(step, exact)?;
+            effects.structure_changed = true;
         }
         let Some(structure) = self.structure.clone() else {
             return Ok(());
         };
-        // All leaves are looked at before anything changes: a refused step decides nothing.
+        // Read all leaves before anything changes, so that a rejected step has no effect.
         let mut leaves = Vec::with_capacity(values.len());
-        let mut fresh = false;
-        for (at, value) in values.iter().enumerate() {
+        let mut has_new_columns = false;
+        for (index, value) in values.iter().enumerate() {
             if value.is_none() {
                 leaves.push(None);
                 continue;
             }
-            let name = &structure.names[at];
+            let name = &structure.names[index];
             let leaf = Leaf::new(value, name)?;
-            if let Some(column) = self.columns[at] {
+            if let Some(column) = self.columns[index] {
                 check_dtype(recorder, column, &leaf, name, py)?;
             } else {
                 leaf.check_alone(name)?;
-                fresh = true;
+                has_new_columns = true;
             }
             leaves.push(Some(leaf));
         }
-        if fresh {
-            effects.map = Some(self.add_columns(recorder, &structure, &leaves, py)?);
+        if has_new_columns {
+            effects.column_map = Some(self.add_columns(recorder, &structure, &leaves, py)?);
         }
-        for (at, leaf) in leaves.iter().enumerate() {
-            let (Some(column), Some(leaf)) = (self.columns[at], leaf) else {
+        for (index, leaf) in leaves.iter().enumerate() {
+            let (Some(column), Some(leaf)) = (self.columns[index], leaf) else {
                 continue;
             };
             let wrong = |error| errors::to_py(py, &error);
             let cell = &recorder.schema().cells[column];
             if !leaf.matches(cell) {
-                // Another shape begins a new chunk.
+                // A different shape starts a new chunk.
                 recorder.reshape(column, leaf.spec().shape).map_err(wrong)?;
             }
             let dtype = recorder.schema().cells[column].dtype;
@@ -117,7 +117,7 @@ impl StepRecorder {
                 recorder.set_string(column, encoded).map_err(wrong)?;
             } else {
                 let cell = recorder.cell_mut(column).map_err(wrong)?;
-                leaf.copy_to(dtype, cell, &structure.names[at])?;
+                leaf.copy_to(dtype, cell, &structure.names[index])?;
             }
         }
         Ok(())
@@ -143,7 +143,7 @@ impl StepRecorder {
             .write(recorder, values, &self.columns))
     }
 
-    /// Keeps what was written, or nothing of it if `outcome` is an error.
+    /// Completes the step, or discards it if `outcome` is an error.
     pub(crate) fn finish(
         &mut self,
         recorder: &mut Recorder,
@@ -160,8 +160,8 @@ impl StepRecorder {
         let before = self.before.take();
         if finished.is_err() {
             recorder.abort_step();
-            // Columns that the recorder has by now stay; they only lack values.
-            if let Some((structure, columns)) = before.filter(|_| effects.map.is_none()) {
+            // Columns that the recorder has already added stay; they only lack values.
+            if let Some((structure, columns)) = before.filter(|_| effects.column_map.is_none()) {
                 self.structure = structure;
                 self.columns = columns;
             }
@@ -169,11 +169,11 @@ impl StepRecorder {
         finished
     }
 
-    /// Takes in a step of another structure; returns its leaves as the merged structure has them.
-    fn grow<'py>(
+    /// Merges the structure of a step into the known one, and returns its leaves in the merged order.
+    fn extend_structure<'py>(
         &mut self,
         step: &Bound<'py, PyAny>,
-        whole: bool,
+        exact: bool,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let py = step.py();
         let (found, values) = Structure::of(step)?;
@@ -182,8 +182,8 @@ impl StepRecorder {
             self.structure = Some(Arc::new(found));
             return Ok(values);
         };
-        let differs = || differs(py, &found.names, &known.names);
-        if whole {
+        let differs = || structure_differs(py, &found.names, &known.names);
+        if exact {
             return Err(differs());
         }
         let parse = |text: &str| serde_json::from_str::<Value>(text).ok();
@@ -210,7 +210,7 @@ impl StepRecorder {
         Ok(values)
     }
 
-    /// Gives the recorder columns for the leaves that have their first value now.
+    /// Adds recorder columns for the leaves that have their first value, and returns the new index of each old column.
     fn add_columns(
         &mut self,
         recorder: &mut Recorder,
@@ -222,8 +222,8 @@ impl StepRecorder {
         let mut names: Vec<Box<str>> = Vec::new();
         let mut map = vec![0; recorder.schema().cells.len()];
         let mut columns = vec![None; leaves.len()];
-        for (at, leaf) in leaves.iter().enumerate() {
-            match (self.columns[at], leaf) {
+        for (index, leaf) in leaves.iter().enumerate() {
+            match (self.columns[index], leaf) {
                 (Some(old), _) => {
                     map[old] = cells.len();
                     cells.push(recorder.schema().cells[old].clone());
@@ -231,8 +231,8 @@ impl StepRecorder {
                 (None, None) => continue,
                 (None, Some(leaf)) => cells.push(leaf.spec()),
             }
-            columns[at] = Some(cells.len() - 1);
-            names.push(structure.names[at].as_str().into());
+            columns[index] = Some(cells.len() - 1);
+            names.push(structure.names[index].as_str().into());
         }
         let text: Value = serde_json::from_str(&structure.text).unwrap_or_default();
         let pruned = prune(&text, &mut columns.iter().map(Option::is_some)).unwrap_or_default();
@@ -248,7 +248,7 @@ impl StepRecorder {
     }
 }
 
-/// A column keeps its dtype; its cells may change their shape.
+/// Checks that a column keeps its dtype. Its shape may change.
 fn check_dtype(
     recorder: &Recorder,
     column: usize,
@@ -265,7 +265,7 @@ fn check_dtype(
         return Ok(());
     }
     let text = format!(
-        "column `{name}` is {}{:?}; this writer's is {}{:?}, and a column keeps its dtype",
+        "column `{name}` must keep its dtype; got {}{:?} after {}{:?}",
         spec.dtype,
         spec.shape.as_slice(),
         cell.dtype,
@@ -274,17 +274,17 @@ fn check_dtype(
     Err(errors::signature(py, text))
 }
 
-/// The error for a step that looks unlike those before.
-pub(crate) fn differs(py: Python<'_>, found: &[String], known: &[String]) -> PyErr {
-    let alike = if found == known {
-        ", in other containers or under keys of another kind"
+/// The error for a step whose structure differs from earlier ones.
+pub(crate) fn structure_differs(py: Python<'_>, found: &[String], known: &[String]) -> PyErr {
+    let detail = if found == known {
+        ", but in other containers or under keys of another kind"
     } else {
         ""
     };
     let text = format!(
-        "a step has the columns {}; this writer's steps have {}{alike}",
-        listed(found),
-        listed(known)
+        "all steps of a writer must have the same columns, {}; got {}{detail}",
+        listed(known),
+        listed(found)
     );
     errors::signature(py, text)
 }

@@ -1,8 +1,8 @@
-//! The in-process store, as `engram.Store` sees it.
+//! The native half of `engram.Store` and `engram.Client`.
 
 #![expect(
     clippy::needless_pass_by_value,
-    reason = "PyO3 hands arguments over by value"
+    reason = "PyO3 passes arguments by value"
 )]
 
 use std::collections::{BTreeMap, BTreeSet};
@@ -20,9 +20,10 @@ use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
+use crate::arguments;
 use crate::batch::Batch;
-use crate::config::{LimiterConfig, TableConfig, selector_out, signature_out};
-use crate::durable::{opening_of, storage_of, told};
+use crate::config::{LimiterConfig, TableConfig, selector_to_python, signature_to_python};
+use crate::durable::{open_options, storage_options, with_progress};
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, detached, wait_for};
 use crate::insert::Inserter;
@@ -31,67 +32,70 @@ use crate::snapshot::TableSnapshot;
 use crate::stream::{BatchStream, PyStream};
 use crate::tables::{Location, RemoteStore, Tables};
 
-/// How long an answer may take beyond its deadline.
-const GRACE: Duration = Duration::from_millis(750);
+/// Extra time for a server's reply after the deadline of a sample request.
+const SAMPLE_REPLY_GRACE: Duration = Duration::from_millis(750);
 
-/// Certificates that servers are checked against, our own certificate and key, the server's name.
+/// Certificate authority, the client's certificate and key, and the server's name.
 type TlsConfig = (Vec<u8>, Option<(Vec<u8>, Vec<u8>)>, Option<String>);
 
-/// Named tables, in this process or at a server.
+/// Named tables, in this process or on a server.
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct Store {
     location: Location,
     seed: u64,
-    /// Tables made so far, dropped ones included: no two get the same seed.
-    made: AtomicUsize,
+    /// Number of tables created so far, including dropped ones, so that no two get the same seed.
+    created: AtomicUsize,
     insert: Inserter,
 }
 
 impl Store {
-    /// The way to its tables from this process.
+    /// Returns access to the tables from this process.
     pub(crate) fn tables(&self, py: Python<'_>) -> PyResult<Tables> {
         self.location.tables(py)
     }
 
-    fn local(engine: Engine, seed: u64, made: usize) -> Self {
-        memory::offer();
+    fn local(engine: Engine, seed: u64, created: usize) -> Self {
+        memory::start_collector();
         Self {
             location: Location::Local(ForkGuard::new("store", Arc::new(engine))),
             seed,
-            made: AtomicUsize::new(made),
+            created: AtomicUsize::new(created),
             insert: Inserter::default(),
         }
     }
 
-    /// What its tables' seeds derive from.
+    /// The seed that the tables' seeds are derived from.
     pub(crate) fn seed(&self) -> u64 {
         self.seed
     }
 
-    /// A seed for the next table: no two get the same.
+    /// Returns a seed for a new table, different for each.
     pub(crate) fn next_seed(&self) -> u64 {
-        table_seed(self.seed, self.made.fetch_add(1, Ordering::Relaxed))
+        table_seed(self.seed, self.created.fetch_add(1, Ordering::Relaxed))
     }
 
-    /// The engine, where it is in this process.
+    /// Returns the engine of a store in this process.
+    ///
+    /// # Errors
+    /// `InvalidArgumentError` for a client.
     pub(crate) fn engine(&self, py: Python<'_>) -> PyResult<Arc<Engine>> {
         match self.tables(py)? {
             Tables::Local(engine) => Ok(engine),
             Tables::Remote(_) => {
-                let text =
-                    "this needs a store in this process; a client's tables are at its server";
+                let text = "this needs a store in this process; got a client, whose tables are on its server";
                 Err(errors::invalid(py, text.into()))
             }
         }
     }
 }
 
-/// Tables of one store draw from different streams.
+/// Derives different seeds for the tables of one store.
 fn table_seed(seed: u64, number: usize) -> u64 {
     seed.wrapping_add((number as u64 + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15))
 }
 
+/// Options of new tables, with seeds derived from the store's.
 fn all_options(
     py: Python<'_>,
     tables: Vec<TableConfig<'_>>,
@@ -102,7 +106,7 @@ fn all_options(
     options.collect()
 }
 
-/// Keys must not repeat when a seeded program runs again beside what an earlier run stored.
+/// Random bits for keys: those of a seeded program must differ from keys that an earlier run stored.
 fn entropy() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -112,13 +116,15 @@ impl Store {
     #[new]
     fn new(py: Python<'_>, tables: Vec<TableConfig<'_>>, seed: u64) -> PyResult<Self> {
         let options = all_options(py, tables, seed)?;
-        let made = options.len();
+        let created = options.len();
         let engine = detached(py, || Engine::new(options, entropy()))?;
-        Ok(Self::local(engine, seed, made))
+        Ok(Self::local(engine, seed, created))
     }
 
-    /// The tables of a directory, and what was found damaged or unfinished there. `storage`: durability, the
-    /// interval of "disk" in seconds, checkpoints kept. `opening`: new names, tables to drop, repair.
+    /// Opens a directory. Returns the store, and descriptions of what was found damaged or unfinished.
+    ///
+    /// `storage` is the durability, the sync interval in seconds and the number of checkpoints to keep. `opening` is
+    /// the new table names by old name, the tables to drop, and whether to repair.
     #[staticmethod]
     fn open(
         py: Python<'_>,
@@ -130,16 +136,16 @@ impl Store {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<(Self, Vec<String>)> {
         let options = all_options(py, tables, seed)?;
-        let made = options.len();
-        let storage = storage_of(storage);
-        let opening = opening_of(opening);
-        let (engine, notes) = told(py, progress.as_ref(), |progress| {
+        let created = options.len();
+        let storage = storage_options(storage);
+        let opening = open_options(opening);
+        let (engine, notes) = with_progress(py, progress.as_ref(), |progress| {
             Engine::open(&path, storage, &opening, options, entropy(), progress)
         })?;
-        Ok((Self::local(engine, seed, made), notes))
+        Ok((Self::local(engine, seed, created), notes))
     }
 
-    /// Adds the tables of a directory: their names, and what was found damaged or unfinished there.
+    /// Adds the tables of a directory. Returns their names, and descriptions of what was found damaged or unfinished.
     fn restore(
         &self,
         py: Python<'_>,
@@ -148,25 +154,25 @@ impl Store {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<(Vec<String>, Vec<String>)> {
         let engine = self.engine(py)?;
-        let opening = opening_of(opening);
-        told(py, progress.as_ref(), |progress| {
+        let opening = open_options(opening);
+        with_progress(py, progress.as_ref(), |progress| {
             engine.restore(&path, &opening, progress)
         })
     }
 
-    /// Bytes of the log since the last checkpoint, where there is one.
+    /// Size of the log since the last checkpoint in bytes; `None` without a directory.
     fn log_bytes(&self, py: Python<'_>) -> PyResult<Option<u64>> {
         Ok(self.engine(py)?.log_bytes())
     }
 
-    /// Writes a checkpoint: its number, its bytes and its items.
+    /// Writes a checkpoint. Returns its number, its size in bytes and its number of items.
     fn checkpoint(&self, py: Python<'_>) -> PyResult<(u64, u64, u64)> {
         let tables = self.tables(py)?;
         let checkpoint = tables.call(py, Engine::checkpoint, Client::checkpoint)?;
         Ok((checkpoint.number, checkpoint.bytes, checkpoint.items))
     }
 
-    /// The tables of a server.
+    /// Returns the tables of a server.
     #[staticmethod]
     fn connect(
         py: Python<'_>,
@@ -186,11 +192,11 @@ impl Store {
             reconnect_timeout: Duration::try_from_secs_f64(reconnect_timeout)
                 .unwrap_or(Duration::MAX / 4),
         };
-        memory::offer();
+        memory::start_collector();
         Ok(Self {
             location: Location::Remote(RemoteStore::new(py, options)?),
             seed: 0,
-            made: AtomicUsize::new(0),
+            created: AtomicUsize::new(0),
             insert: Inserter::default(),
         })
     }
@@ -198,15 +204,15 @@ impl Store {
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         match self.tables(py)? {
             Tables::Local(engine) => detached(py, || engine.close()),
-            Tables::Remote(link) => {
-                let changed = link.settle_changes(py, 0);
-                py.detach(|| link.client.close());
+            Tables::Remote(remote) => {
+                let changed = remote.wait_for_changes(py, 0);
+                py.detach(|| remote.client.close());
                 changed
             }
         }
     }
 
-    /// Waits a moment until a server knows what was sampled.
+    /// Sends a server the acknowledgements of sampled items, and waits briefly for its reply.
     fn flush_acknowledgements(&self, py: Python<'_>) {
         if let Location::Remote(remote) = &self.location {
             remote.flush_acknowledgements(py);
@@ -217,15 +223,16 @@ impl Store {
         let seed = config.seed();
         let options = config.into_options(py, self.next_seed())?;
         let tables = self.tables(py)?;
-        let there = options.clone();
+        let remote_options = options.clone();
         tables.change(
             py,
             |engine| engine.create_table(options).map(drop),
-            |client| client.create_table(&there, seed),
+            |client| client.create_table(&remote_options, seed),
         )
     }
 
-    fn drop_table(&self, py: Python<'_>, name: &str) -> PyResult<()> {
+    fn drop_table(&self, py: Python<'_>, name: &Bound<'_, PyAny>) -> PyResult<()> {
+        let name = arguments::table_name("`table`", name)?;
         let tables = self.tables(py)?;
         tables.change(
             py,
@@ -237,15 +244,16 @@ impl Store {
     fn set_rate_limiter(
         &self,
         py: Python<'_>,
-        table: &str,
+        table: &Bound<'_, PyAny>,
         limiter: LimiterConfig,
     ) -> PyResult<()> {
+        let table = arguments::table_name("`table`", table)?;
         let limits = RateLimits::from(limiter);
-        let there = limits.clone();
+        let remote_limits = limits.clone();
         self.tables(py)?.change(
             py,
             |engine| engine.table(table)?.set_limits(limits),
-            |client| client.set_limits(table, &there),
+            |client| client.set_limits(table, &remote_limits),
         )
     }
 
@@ -269,14 +277,17 @@ impl Store {
     fn sample(
         &self,
         py: Python<'_>,
-        table: &str,
+        table: &Bound<'_, PyAny>,
         n: usize,
         at_least: Option<usize>,
-        timeout: Option<f64>,
-        partial: bool,
-        pad: bool,
+        timeout: &Bound<'_, PyAny>,
+        partial: &Bound<'_, PyAny>,
+        pad: &Bound<'_, PyAny>,
     ) -> PyResult<Batch> {
-        let timeout = Timeout::new(py, timeout)?;
+        let table = arguments::table_name("`table`", table)?;
+        let timeout = Timeout::from_python(timeout)?;
+        let partial = arguments::boolean("`partial`", partial)?;
+        let pad = arguments::boolean("`pad`", pad)?;
         let length_policy = if pad {
             LengthPolicy::Pad
         } else {
@@ -287,7 +298,7 @@ impl Store {
                 let n = (n, at_least.unwrap_or(n));
                 sample_local(py, &engine, table, n, timeout, partial, length_policy)
             }
-            Tables::Remote(link) => {
+            Tables::Remote(remote) => {
                 let request = BatchRequest {
                     table: table.into(),
                     n: u32::try_from(n).unwrap_or(u32::MAX),
@@ -297,7 +308,7 @@ impl Store {
                     pad,
                     lease: false,
                 };
-                sample_remote(py, &link.client, request, timeout)
+                sample_remote(py, &remote.client, request, timeout)
             }
         }
     }
@@ -316,11 +327,11 @@ impl Store {
         prefetch: usize,
         max_batches: Option<u64>,
         max_items: Option<u64>,
-        timeout: Option<f64>,
+        timeout: &Bound<'_, PyAny>,
         pad: bool,
     ) -> PyResult<PyStream> {
+        let timeout = Timeout::from_python(timeout)?;
         let tables = self.tables(py)?;
-        let timeout = Timeout::new(py, timeout)?;
         let length_policy = if pad {
             LengthPolicy::Pad
         } else {
@@ -340,10 +351,10 @@ impl Store {
                 let table = engine.table(table)?;
                 Stream::open(table, Arc::clone(engine.pool()), options).map(BatchStream::Local)
             })?,
-            Tables::Remote(link) => {
-                // As in process, an unknown table is found now.
+            Tables::Remote(remote) => {
+                // An unknown table is an error now, as in process, not at the first batch.
                 tables.options(py, table)?;
-                let stream = detached(py, || link.client.stream(table.into(), options))?;
+                let stream = detached(py, || remote.client.stream(table.into(), options))?;
                 BatchStream::Remote(stream)
             }
         };
@@ -353,12 +364,14 @@ impl Store {
     fn update_priorities(
         &self,
         py: Python<'_>,
-        table: &str,
+        table: &Bound<'_, PyAny>,
         keys: PyReadonlyArray1<'_, u64>,
         priorities: PyReadonlyArray1<'_, f64>,
-        wait: bool,
+        wait: &Bound<'_, PyAny>,
     ) -> PyResult<Option<usize>> {
-        // Copies: other threads may write to the arrays once the GIL is gone.
+        let table = arguments::table_name("`table`", table)?;
+        let wait = arguments::boolean("`wait`", wait)?;
+        // Copies: other threads can write to the arrays while the GIL is released.
         let (keys, priorities) = (keys.as_slice()?.to_vec(), priorities.as_slice()?.to_vec());
         match self.tables(py)? {
             Tables::Local(engine) => {
@@ -366,7 +379,7 @@ impl Store {
                 let matched = detached(py, update)?;
                 finish_local_change(py, &engine, matched, wait)
             }
-            Tables::Remote(link) => link.update_priorities(py, table, &keys, &priorities, wait),
+            Tables::Remote(remote) => remote.update_priorities(py, table, &keys, &priorities, wait),
         }
     }
 
@@ -375,11 +388,21 @@ impl Store {
         &self,
         py: Python<'_>,
         data: &Bound<'_, PyAny>,
-        priorities: Vec<(String, f64)>,
-        timeout: Option<f64>,
-        time_axis: bool,
+        priorities: Vec<(Bound<'_, PyAny>, Bound<'_, PyAny>)>,
+        timeout: &Bound<'_, PyAny>,
+        time_axis: &Bound<'_, PyAny>,
     ) -> PyResult<u64> {
-        let timeout = Timeout::new(py, timeout)?;
+        let timeout = Timeout::from_python(timeout)?;
+        let time_axis = arguments::boolean("`time_axis`", time_axis)?;
+        let priorities = priorities
+            .iter()
+            .map(|(table, priority)| {
+                let table = arguments::table_name("each key of `priorities`", table)?;
+                let priority =
+                    arguments::number(format_args!("the priority for `{table}`"), priority)?;
+                Ok((table.to_string(), priority))
+            })
+            .collect::<PyResult<Vec<_>>>()?;
         self.insert
             .insert(&self.tables(py)?, data, &priorities, timeout, time_axis)
     }
@@ -387,21 +410,26 @@ impl Store {
     fn delete(
         &self,
         py: Python<'_>,
-        table: &str,
+        table: &Bound<'_, PyAny>,
         keys: PyReadonlyArray1<'_, u64>,
-        wait: bool,
+        wait: &Bound<'_, PyAny>,
     ) -> PyResult<Option<usize>> {
+        let table = arguments::table_name("`table`", table)?;
+        let wait = arguments::boolean("`wait`", wait)?;
         let keys = keys.as_slice()?.to_vec();
         match self.tables(py)? {
             Tables::Local(engine) => {
                 let matched = detached(py, || engine.table(table)?.delete(&keys))?;
                 finish_local_change(py, &engine, matched, wait)
             }
-            Tables::Remote(link) => link.changed(py, link.client.delete(table, &keys), wait),
+            Tables::Remote(remote) => {
+                remote.finish_change(py, remote.client.delete(table, &keys), wait)
+            }
         }
     }
 
-    fn reset(&self, py: Python<'_>, table: &str) -> PyResult<()> {
+    fn reset(&self, py: Python<'_>, table: &Bound<'_, PyAny>) -> PyResult<()> {
+        let table = arguments::table_name("`table`", table)?;
         self.tables(py)?.change(
             py,
             |engine| engine.table(table)?.reset(),
@@ -425,7 +453,7 @@ impl Store {
         )
     }
 
-    /// One mapping per table, for `engram.TableInfo`.
+    /// Returns a dict per table, for `engram.TableInfo`.
     fn info<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let tables = self.tables(py)?;
         let infos = tables.infos(py)?;
@@ -436,7 +464,7 @@ impl Store {
             .collect()
     }
 
-    /// The items of this moment, kept for as long as the result lives.
+    /// Returns a snapshot of a table's items.
     fn snapshot(&self, py: Python<'_>, table: &str) -> PyResult<TableSnapshot> {
         let engine = self.engine(py)?;
         let snapshot = detached(py, || engine.table(table)?.snapshot())?;
@@ -444,7 +472,7 @@ impl Store {
     }
 }
 
-/// How many keys matched, once the change is as safe as the store promises, if somebody waits to hear it.
+/// Completes a change. With `wait`, waits until the change is durable and returns the number of keys found.
 fn finish_local_change(
     py: Python<'_>,
     engine: &Engine,
@@ -469,7 +497,7 @@ fn sample_local(
     length_policy: LengthPolicy,
 ) -> PyResult<Batch> {
     let deadline = timeout.deadline();
-    // Where sampling uses items up, they go back should the batch not come about.
+    // With a limit on samples per item, the items are leased: they return to the table if building the batch fails.
     let mut ticket = detached(py, || {
         let table = engine.table(table)?;
         let leased = table.options().max_times_sampled > 0;
@@ -486,13 +514,13 @@ fn sample_local(
     let batch = Batch::new(py, columns, infos, false)?;
     if let Some(lease) = sample.lease {
         py.detach(|| lease.acknowledge());
-        // The caller has the items: should that not be safe, they come again when the store is opened again.
-        let safe = engine.until_durable();
-        let mut told = Box::pin(async move {
-            let _ = safe.await;
+        // The caller has the items, so an error is ignored: a store that reopens the directory might sample them again.
+        let until_durable = engine.until_durable();
+        let mut durable = Box::pin(async move {
+            let _ = until_durable.await;
             Ok::<(), Error>(())
         });
-        wait_for(py, &mut told, None)?;
+        wait_for(py, &mut durable, None)?;
     }
     Ok(batch)
 }
@@ -500,13 +528,15 @@ fn sample_local(
 fn sample_remote(
     py: Python<'_>,
     client: &Client,
-    ask: BatchRequest,
+    request: BatchRequest,
     timeout: Timeout,
 ) -> PyResult<Batch> {
-    let (table, n) = (ask.table.clone(), ask.n);
-    let mut ticket = client.sample(ask);
-    // The server keeps the deadline; ours is for a server that does not answer.
-    let deadline = timeout.deadline().map(|deadline| deadline + GRACE);
+    let (table, n) = (request.table.clone(), request.n);
+    let mut ticket = client.sample(request);
+    // The server enforces the deadline; the client's is for a server that does not reply.
+    let deadline = timeout
+        .deadline()
+        .map(|deadline| deadline + SAMPLE_REPLY_GRACE);
     let outcome = match wait_for(py, &mut ticket, deadline) {
         Ok(Some(delivered)) => {
             let batch = Batch::new(py, delivered.batch.columns, delivered.batch.infos, false)?;
@@ -514,7 +544,7 @@ fn sample_remote(
             return Ok(batch);
         }
         Ok(None) => Error::DeadlineExceeded(format!(
-            "the server at {} did not answer within {} s, asked for {n} samples from table `{table}`",
+            "the server at {} did not reply within {} s to a request for {n} samples of table `{table}`",
             client.address(),
             timeout.seconds()
         )),
@@ -523,6 +553,7 @@ fn sample_remote(
     Err(errors::to_py(py, &outcome))
 }
 
+/// The values of `engram.TableInfo`. `unsent` describes items that writers have not sent yet.
 fn describe<'py>(
     py: Python<'py>,
     info: &TableInfo,
@@ -554,14 +585,14 @@ fn describe<'py>(
         None => why.clone(),
     });
     dict.set_item("sampling_blocked", sampling)?;
-    dict.set_item("sampler", selector_out(options.sampler))?;
-    dict.set_item("remover", selector_out(options.remover))?;
+    dict.set_item("sampler", selector_to_python(options.sampler))?;
+    dict.set_item("remover", selector_to_python(options.remover))?;
     let times = options.max_times_sampled;
     dict.set_item("max_times_sampled", (times > 0).then_some(times))?;
     let ttl = options.ttl.map(Duration::from_nanos);
     dict.set_item("ttl", ttl.map(|ttl| ttl.as_secs_f64()))?;
     let signature = options.signature.as_deref();
-    let signature = signature.map(|signature| signature_out(py, signature));
+    let signature = signature.map(|signature| signature_to_python(py, signature));
     dict.set_item("signature", signature.transpose()?)?;
     dict.set_item("note", options.note.as_deref())?;
     let limits = &limiter.limits;

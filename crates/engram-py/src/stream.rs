@@ -1,4 +1,4 @@
-//! The reader's end of a prefetching stream, as `engram.Dataset` sees it.
+//! Streams of prefetched batches, for `engram.Dataset`.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Mutex, PoisonError};
@@ -14,13 +14,14 @@ use crate::batch::Batch;
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, check_signals, detached};
 
-/// Batches fetched ahead by a thread, or from a server.
+/// A stream of batches of a local or a remote table.
 #[derive(Debug)]
 pub(crate) enum BatchStream {
     Local(Stream),
     Remote(RemoteStream),
 }
 
+/// What `next` returns, for both kinds of streams.
 enum Fetched {
     Batch(Columns, Vec<SampledItemInfo>),
     End,
@@ -28,9 +29,9 @@ enum Fetched {
 }
 
 impl BatchStream {
-    fn next(&mut self, delivered: u64, patience: &mut WaitOptions<'_>) -> Result<Fetched> {
+    fn next(&mut self, delivered: u64, options: &mut WaitOptions<'_>) -> Result<Fetched> {
         Ok(match self {
-            Self::Local(stream) => match stream.next(delivered, patience)? {
+            Self::Local(stream) => match stream.next(delivered, options)? {
                 NextBatch::Batch(batch) => {
                     let infos = batch.draws.iter().map(Draw::info).collect();
                     Fetched::Batch(batch.columns, infos)
@@ -38,7 +39,7 @@ impl BatchStream {
                 NextBatch::End => Fetched::End,
                 NextBatch::Interrupted => Fetched::Interrupted,
             },
-            Self::Remote(stream) => match stream.next(delivered, patience)? {
+            Self::Remote(stream) => match stream.next(delivered, options)? {
                 RemoteNextBatch::Batch(batch) => Fetched::Batch(batch.columns, batch.infos),
                 RemoteNextBatch::End => Fetched::End,
                 RemoteNextBatch::Interrupted => Fetched::Interrupted,
@@ -61,13 +62,13 @@ impl BatchStream {
     }
 }
 
-/// A reader's end of prefetched batches.
+/// The native half of an iterator of `engram.Dataset`.
 #[pyclass(frozen, name = "Stream", module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct PyStream {
-    /// Held, without the GIL, by a reader that waits.
-    reading: ForkGuard<Mutex<BatchStream>>,
-    /// Asks a waiting reader to let go, so that another thread can close the stream.
+    /// A waiting reader holds the lock, without the GIL.
+    stream: ForkGuard<Mutex<BatchStream>>,
+    /// Makes a waiting reader release the lock, so that another thread can close the stream.
     closing: AtomicBool,
     timeout: Timeout,
     single: bool,
@@ -76,7 +77,7 @@ pub(crate) struct PyStream {
 impl PyStream {
     pub(crate) fn new(stream: BatchStream, timeout: Timeout, single: bool) -> Self {
         Self {
-            reading: ForkGuard::new("dataset", Mutex::new(stream)),
+            stream: ForkGuard::new("dataset", Mutex::new(stream)),
             closing: AtomicBool::new(false),
             timeout,
             single,
@@ -90,44 +91,44 @@ impl PyStream {
 
 #[pymethods]
 impl PyStream {
-    /// The next batch, or None at the end; the first `delivered` items so far have reached their reader. A
-    /// batch that cannot be made goes back.
+    /// Returns the next batch, or None at the end. `delivered` is the number of items that the reader has received so
+    /// far. If the batch cannot be built, its items return to the table.
     fn next(&self, py: Python<'_>, delivered: u64) -> PyResult<Option<Batch>> {
         let deadline = self.timeout.deadline();
-        let reading = self.reading.get(py)?;
+        let stream = self.stream.get(py)?;
         let mut raised = None;
         let next = py.detach(|| {
             let mut interrupted = || self.is_closing() || check_signals(&mut raised);
-            let mut patience = WaitOptions {
+            let mut options = WaitOptions {
                 deadline,
                 interrupted: &mut interrupted,
             };
-            let mut stream = reading.lock().unwrap_or_else(PoisonError::into_inner);
-            stream.next(delivered, &mut patience)
+            let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
+            stream.next(delivered, &mut options)
         });
         match next.map_err(|error| errors::to_py(py, &error))? {
             Fetched::Batch(columns, infos) => {
-                let made = Batch::new(py, columns, infos, self.single);
-                if made.is_err() {
+                let batch = Batch::new(py, columns, infos, self.single);
+                if batch.is_err() {
                     py.detach(|| {
-                        let mut stream = reading.lock().unwrap_or_else(PoisonError::into_inner);
+                        let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
                         stream.return_last();
                     });
                 }
-                made.map(Some)
+                batch.map(Some)
             }
-            // Without an exception, another thread closed the stream.
+            // If nothing was raised, another thread closed the stream.
             Fetched::End | Fetched::Interrupted => raised.map_or(Ok(None), Err),
         }
     }
 
-    /// Stops fetching; all but the first `delivered` items go back. It is a number because `next` may run in
-    /// another thread meanwhile.
+    /// Stops fetching. All items except the first `delivered` return to the table. The caller passes the number because
+    /// `next` may be running in another thread.
     fn close(&self, py: Python<'_>, delivered: u64) -> PyResult<()> {
-        let reading = self.reading.get(py)?;
+        let stream = self.stream.get(py)?;
         self.closing.store(true, Ordering::Release);
         detached(py, || {
-            let mut stream = reading.lock().unwrap_or_else(PoisonError::into_inner);
+            let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
             stream.close(delivered);
             Ok(())
         })

@@ -1,10 +1,10 @@
-//! Nests of Python containers: flattened in dm-tree's order, described as text, built again.
+//! Nests of Python containers: flattening in dm-tree's order, serialization of structures, unflattening.
 //!
-//! Mappings go by sorted key, sequences and namedtuples by position, `None` is a leaf, and so is
-//! everything else, but for node types registered with optree in the namespace `engram`: those count
-//! as mappings of their path entries.
+//! Mappings are ordered by key, sequences and namedtuples by position. Node types registered with optree in the namespace
+//! `engram` are mappings of their path entries. Everything else, including `None`, is a leaf.
 
 mod explore;
+mod list_hint;
 mod text;
 
 use std::collections::HashMap;
@@ -19,10 +19,11 @@ use serde_json::Value;
 use crate::errors;
 use crate::history::TrajectoryColumn;
 use explore::{explore, registered_children};
-use text::revive;
+pub(crate) use list_hint::{with_list_hint, with_list_hint_for};
+use text::node_from_json;
 pub(crate) use text::{merge, prune};
 
-/// One place in a nest.
+/// A node of a nest.
 #[derive(Debug)]
 pub(crate) enum Node {
     Leaf,
@@ -30,34 +31,34 @@ pub(crate) enum Node {
     List(Vec<Self>),
     Tuple(Vec<Self>),
     Named(Py<PyType>, Vec<Self>),
-    /// A node type registered with optree; comes back as a mapping.
+    /// A node type registered with optree; unflattened as a mapping.
     Registered(Py<PyType>, Vec<(Py<PyAny>, Self)>),
 }
 
-/// How a step, an item or a signature nests.
+/// Structure of a step, an item or a signature.
 #[derive(Debug)]
 pub(crate) struct Structure {
     pub(crate) root: Node,
-    /// One path per leaf, such as `obs/pixels`; all of them differ.
+    /// Path of each leaf, such as `obs/pixels`. Paths are unique.
     pub(crate) names: Vec<String>,
-    /// The same as text: what is stored beside the data.
+    /// Serialized structure, as it is stored with the data.
     pub(crate) text: String,
 }
 
-/// Structures read from text so far.
-static KNOWN: Mutex<Option<HashMap<String, Arc<Structure>>>> = Mutex::new(None);
+/// Cache of parsed structures, by text.
+static PARSED: Mutex<Option<HashMap<String, Arc<Structure>>>> = Mutex::new(None);
 
-/// Called when a class was defined anew, as notebooks do: what comes out is of the new one.
-fn forget_parsed() {
-    let known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner).take();
-    drop(known);
+/// Clears the cache when a namedtuple class was redefined, as in notebooks, so that unflattening uses the new one.
+fn clear_parsed() {
+    let parsed = PARSED.lock().unwrap_or_else(PoisonError::into_inner).take();
+    drop(parsed);
 }
 
 /// The leaves of a nest, in order.
 pub(crate) type Leaves<'py> = Vec<Bound<'py, PyAny>>;
 
 impl Structure {
-    /// Looks at a nest for the first time; returns its leaves as well.
+    /// Returns the structure of a nest, and its leaves.
     pub(crate) fn of<'py>(tree: &Bound<'py, PyAny>) -> PyResult<(Self, Leaves<'py>)> {
         let mut leaves = Vec::new();
         let mut names = Vec::new();
@@ -72,7 +73,7 @@ impl Structure {
         ))
     }
 
-    /// Flattens a nest that should look like this one; false when it does not.
+    /// Flattens a nest of this structure. Returns false if its structure differs.
     pub(crate) fn flatten<'py>(
         &self,
         tree: &Bound<'py, PyAny>,
@@ -81,7 +82,7 @@ impl Structure {
         self.root.flatten(tree, leaves)
     }
 
-    /// Flattens a nest that may lack leaves of this one: those are `None`. False when it has others.
+    /// Flattens a nest that may lack leaves of this structure, which become `None`. Returns false if it has other leaves.
     pub(crate) fn flatten_part<'py>(
         &self,
         tree: &Bound<'py, PyAny>,
@@ -90,7 +91,7 @@ impl Structure {
         self.root.flatten_part(Some(tree), tree.py(), leaves)
     }
 
-    /// Builds a nest of this shape from its leaves.
+    /// Builds a nest of this structure from its leaves.
     pub(crate) fn unflatten<'py>(
         &self,
         py: Python<'py>,
@@ -99,9 +100,9 @@ impl Structure {
         self.root.build(py, &mut leaves.into_iter())
     }
 
-    /// The structure that a text describes.
+    /// Parses a serialized structure.
     pub(crate) fn parse(py: Python<'_>, text: &str) -> PyResult<Arc<Self>> {
-        if let Some(found) = KNOWN
+        if let Some(found) = PARSED
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .as_ref()
@@ -110,28 +111,28 @@ impl Structure {
             return Ok(Arc::clone(found));
         }
         let value: Value =
-            serde_json::from_str(text).map_err(|error| damaged(py, text, &error.to_string()))?;
+            serde_json::from_str(text).map_err(|error| unreadable(py, text, &error.to_string()))?;
         let mut names = Vec::new();
-        let root = revive(py, &value, "", &mut names)
-            .map_err(|error| damaged(py, text, &error.to_string()))?;
+        let root = node_from_json(py, &value, "", &mut names)
+            .map_err(|error| unreadable(py, text, &error.to_string()))?;
         let parsed = Arc::new(Self {
             root,
             names,
             text: text.into(),
         });
-        let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
-        let known = known.get_or_insert_default();
-        // Structures are few; whoever makes thousands of them gets no faster by our keeping them.
-        if known.len() < 1024 {
-            known.insert(text.into(), Arc::clone(&parsed));
+        let mut cache = PARSED.lock().unwrap_or_else(PoisonError::into_inner);
+        let cache = cache.get_or_insert_default();
+        // Programs have few structures. One that creates thousands would not benefit from the cache.
+        if cache.len() < 1024 {
+            cache.insert(text.into(), Arc::clone(&parsed));
         }
         Ok(parsed)
     }
 }
 
-/// The path of an entry of a container. No two leaves of a nest have the same: in a key, a slash is
-/// written `\/`, a backslash `\\`, and an empty one is `\0`.
-fn below(path: &str, entry: &str) -> String {
+/// Path of an entry of a container. Paths are unique: a slash in a key is written `\/`, a backslash `\\`, and an empty
+/// key `\0`.
+fn child_path(path: &str, entry: &str) -> String {
     let mut whole = String::from(path);
     if !path.is_empty() {
         whole.push('/');
@@ -148,8 +149,11 @@ fn below(path: &str, entry: &str) -> String {
     whole
 }
 
-fn damaged(py: Python<'_>, text: &str, why: &str) -> PyErr {
-    errors::signature(py, format!("structure text {text:?} cannot be read: {why}"))
+fn unreadable(py: Python<'_>, text: &str, why: &str) -> PyErr {
+    errors::signature(
+        py,
+        format!("the stored structure {text:?} cannot be read: {why}"),
+    )
 }
 
 impl Node {
@@ -308,9 +312,9 @@ impl Node {
         leaves: &mut impl Iterator<Item = Bound<'py, PyAny>>,
     ) -> PyResult<Bound<'py, PyAny>> {
         match self {
-            Self::Leaf => leaves
-                .next()
-                .ok_or_else(|| PyTypeError::new_err("fewer leaves than the structure has")),
+            Self::Leaf => leaves.next().ok_or_else(|| {
+                PyTypeError::new_err("the structure has more leaves than were given")
+            }),
             Self::Dict(children) | Self::Registered(_, children) => {
                 let dict = PyDict::new(py);
                 for (key, child) in children {
@@ -355,7 +359,7 @@ fn build_all<'py>(
         .collect()
 }
 
-/// Containers we know natively; cheap for arrays, scalars and columns, which are neither.
+/// True for a dict, list, tuple or other mapping. Fast for arrays, scalars and columns, which are none of these.
 ///
 /// # Errors
 /// As [`is_mapping`].
@@ -372,10 +376,10 @@ fn is_container(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     is_mapping(value)
 }
 
-/// Whether a value is a `collections.abc.Mapping`.
+/// True for a `collections.abc.Mapping`.
 ///
 /// # Errors
-/// Whatever is raised while Python answers that, such as Ctrl-C; a cast to `PyMapping` would lose it.
+/// Any exception that the check raises, such as Ctrl-C. A cast to `PyMapping` would lose it.
 fn is_mapping(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     static MAPPING: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     if value.cast::<PyDict>().is_ok() {
@@ -390,7 +394,7 @@ fn is_mapping(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     value.is_instance(class.bind(py))
 }
 
-/// Flattens a nest: its leaves, their paths, and the text that describes it.
+/// Flattens a nest. Returns its leaves, their paths, and the serialized structure.
 #[pyfunction]
 pub(crate) fn flatten<'py>(
     tree: &Bound<'py, PyAny>,
@@ -399,7 +403,7 @@ pub(crate) fn flatten<'py>(
     Ok((leaves, structure.names, structure.text))
 }
 
-/// Builds the nest that a text describes.
+/// Builds a nest from a serialized structure and its leaves.
 #[pyfunction]
 pub(crate) fn unflatten<'py>(
     py: Python<'py>,
@@ -409,7 +413,7 @@ pub(crate) fn unflatten<'py>(
     Structure::parse(py, structure)?.unflatten(py, leaves)
 }
 
-/// Paths of the leaves of the nest that a text describes.
+/// Paths of the leaves of a serialized structure.
 #[pyfunction]
 pub(crate) fn names(py: Python<'_>, structure: &str) -> PyResult<Vec<String>> {
     Ok(Structure::parse(py, structure)?.names.clone())

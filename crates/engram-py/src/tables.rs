@@ -1,4 +1,4 @@
-//! Where the tables are: in this process, or at a server.
+//! Access to tables, in this process or on a server.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -15,152 +15,151 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, detached, forks, wait_for};
 
-/// How long a server may take to answer beyond a deadline.
-pub(crate) const ANSWER: Duration = Duration::from_millis(400);
+/// Extra time for a server's reply after a deadline.
+pub(crate) const REPLY_GRACE: Duration = Duration::from_millis(400);
 
-/// How long a call that asks several times may take beyond its deadline.
-pub(crate) const ANSWERS: Duration = Duration::from_millis(800);
+/// Extra time for a call of several requests after a deadline.
+pub(crate) const TOTAL_REPLY_GRACE: Duration = Duration::from_millis(800);
 
-/// Changes under way at a time that nobody waits for.
-const CHANGES_UNDER_WAY: usize = 8;
+/// Maximum number of changes in flight that no caller waits for.
+const MAX_UNAWAITED_CHANGES: usize = 8;
 
-/// What a store object stands for.
+/// The tables of a store object.
 #[derive(Debug)]
 pub(crate) enum Location {
     Local(ForkGuard<Arc<Engine>>),
     Remote(RemoteStore),
 }
 
-/// A server. Unlike an engine, it may be used in a forked child, which connects anew.
+/// The tables of a server. Unlike an engine, they can be used in a forked child, which opens its own connection.
 #[derive(Debug)]
 pub(crate) struct RemoteStore {
     options: ClientOptions,
-    /// The client of the process that asked last.
-    link: ArcSwapOption<RemoteTables>,
+    /// The connection of the process that used it last.
+    connection: ArcSwapOption<RemoteTables>,
 }
 
-/// A client of one process.
+/// The connection of one process to a server's tables.
 #[derive(Debug)]
 pub(crate) struct RemoteTables {
     forks: u64,
     pub(crate) client: Arc<Client>,
-    memory: Mutex<Memory>,
-    /// Changes that nobody waits for, oldest first.
+    cache: Mutex<InsertCache>,
+    /// Changes that no caller waits for, oldest first.
     changes: Mutex<VecDeque<PendingResponse<u64>>>,
 }
 
-/// What single inserts need again and again.
+/// What single inserts reuse.
 #[derive(Debug, Default)]
-struct Memory {
-    /// What tables were made with, as the server said last.
-    described: HashMap<String, Arc<TableOptions>>,
-    /// Outboxes whose items are all settled.
-    spare: Vec<RemoteOutbox>,
+struct InsertCache {
+    /// Options of tables, as the server last sent them.
+    options: HashMap<String, Arc<TableOptions>>,
+    /// Outboxes whose items are all acknowledged.
+    idle_outboxes: Vec<RemoteOutbox>,
 }
 
 impl RemoteStore {
     pub(crate) fn new(py: Python<'_>, options: ClientOptions) -> PyResult<Self> {
         let remote = Self {
             options,
-            link: ArcSwapOption::empty(),
+            connection: ArcSwapOption::empty(),
         };
-        remote.link(py)?;
+        remote.connection(py)?;
         Ok(remote)
     }
 
-    fn link(&self, py: Python<'_>) -> PyResult<Arc<RemoteTables>> {
-        let known = self.link.load_full();
-        if let Some(link) = known.filter(|link| link.forks == forks()) {
-            return Ok(link);
+    fn connection(&self, py: Python<'_>) -> PyResult<Arc<RemoteTables>> {
+        let cached = self.connection.load_full();
+        if let Some(connection) = cached.filter(|connection| connection.forks == forks()) {
+            return Ok(connection);
         }
         let client = detached(py, || Client::new(self.options.clone()))?;
-        let link = Arc::new(RemoteTables {
+        let connection = Arc::new(RemoteTables {
             forks: forks(),
             client: Arc::new(client),
-            memory: Mutex::default(),
+            cache: Mutex::default(),
             changes: Mutex::default(),
         });
-        // The parent's threads, which its client would wait for, are not here.
-        std::mem::forget(self.link.swap(Some(Arc::clone(&link))));
-        Ok(link)
+        // Not dropped: the old client would wait for threads that exist in the parent only.
+        std::mem::forget(self.connection.swap(Some(Arc::clone(&connection))));
+        Ok(connection)
     }
 
-    /// Waits a moment until the server knows what this process has sampled. Nothing in a child
-    /// that has not used it.
+    /// Sends the acknowledgements of this process's samples, and waits briefly for the server's reply. Does nothing in a
+    /// forked child that has not used the connection.
     pub(crate) fn flush_acknowledgements(&self, py: Python<'_>) {
-        let known = self.link.load_full();
-        match known {
-            Some(link) if link.forks == forks() => {
-                // Whoever wants to hear what became of the changes closes the client.
-                let _ = link.settle_changes(py, 0);
-                py.detach(|| link.client.flush_acks());
+        let cached = self.connection.load_full();
+        match cached {
+            Some(connection) if connection.forks == forks() => {
+                // `close` reports the errors of changes.
+                let _ = connection.wait_for_changes(py, 0);
+                py.detach(|| connection.client.flush_acks());
             }
-            foreign => std::mem::forget(foreign),
+            inherited => std::mem::forget(inherited),
         }
     }
 }
 
 impl Drop for RemoteStore {
     fn drop(&mut self) {
-        let link = self.link.swap(None);
-        match link {
-            Some(link) if link.forks == forks() => {
-                // Its outboxes take leave of the server.
-                Python::try_attach(|py| py.detach(|| drop(link)));
+        let connection = self.connection.swap(None);
+        match connection {
+            Some(connection) if connection.forks == forks() => {
+                // Dropping an outbox waits for the server.
+                Python::try_attach(|py| py.detach(|| drop(connection)));
             }
-            // Waiting for the parent's threads would take for ever.
-            foreign => std::mem::forget(foreign),
+            // Not dropped: it would wait forever for threads of the parent.
+            inherited => std::mem::forget(inherited),
         }
     }
 }
 
 impl RemoteTables {
-    fn memory(&self) -> MutexGuard<'_, Memory> {
-        self.memory.lock().unwrap_or_else(PoisonError::into_inner)
+    fn cache(&self) -> MutexGuard<'_, InsertCache> {
+        self.cache.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// What a table was made with: remembered, until that is forgotten. A server may take a little
-    /// longer than the deadline to tell.
-    pub(crate) fn described(
+    /// Returns a table's options, cached or from the server, whose reply may take [`REPLY_GRACE`] after the deadline.
+    pub(crate) fn table_options(
         &self,
         py: Python<'_>,
         table: &str,
         until: (Timeout, Option<Instant>),
     ) -> PyResult<Arc<TableOptions>> {
-        if let Some(known) = self.memory().described.get(table) {
-            return Ok(Arc::clone(known));
+        if let Some(cached) = self.cache().options.get(table) {
+            return Ok(Arc::clone(cached));
         }
-        self.describe(py, table, until)
+        self.request_table_options(py, table, until)
     }
 
-    /// The same, asked anew.
-    pub(crate) fn describe(
+    /// Requests a table's options from the server.
+    pub(crate) fn request_table_options(
         &self,
         py: Python<'_>,
         table: &str,
         (timeout, deadline): (Timeout, Option<Instant>),
     ) -> PyResult<Arc<TableOptions>> {
-        let deadline = deadline.map(|deadline| deadline + ANSWER);
+        let deadline = deadline.map(|deadline| deadline + REPLY_GRACE);
         let described = wait_for(py, &mut self.client.describe(table), deadline)?;
         let options = described.ok_or_else(|| {
             let text = format!(
-                "the server at {} did not answer within {} s, asked about table `{table}`",
+                "the server at {} did not reply within {} s to a request for the options of table `{table}`",
                 self.client.address(),
                 timeout.seconds()
             );
             errors::to_py(py, &Error::DeadlineExceeded(text))
         })?;
-        let known = Arc::clone(&options);
-        self.memory().described.insert(table.into(), known);
+        let cached = Arc::clone(&options);
+        self.cache().options.insert(table.into(), cached);
         Ok(options)
     }
 
-    /// Forgets what a table was made with: it may have been made anew. True if that was known.
-    pub(crate) fn forget(&self, table: &str) -> bool {
-        self.memory().described.remove(table).is_some()
+    /// Removes a table's options from the cache, as the table may have been replaced. True if they were cached.
+    pub(crate) fn forget_options(&self, table: &str) -> bool {
+        self.cache().options.remove(table).is_some()
     }
 
-    /// Sets priorities; says how many keys matched, as [`Self::changed`].
+    /// Sets priorities. Returns the same as [`Self::finish_change`].
     pub(crate) fn update_priorities(
         &self,
         py: Python<'_>,
@@ -170,16 +169,16 @@ impl RemoteTables {
         wait: bool,
     ) -> PyResult<Option<usize>> {
         if keys.len().max(priorities.len()) > MAX_KEYS_PER_REQUEST {
-            // The server sees a part at a time, and one bad priority refuses all of them.
+            // One invalid priority must reject the whole call, but the server checks each request by itself.
             let options = wait_for_reply(py, self.client.describe(table))?;
             detached(py, || options.check_updates(keys, priorities))?;
         }
         let reply = self.client.update_priorities(table, keys, priorities);
-        self.changed(py, reply, wait)
+        self.finish_change(py, reply, wait)
     }
 
-    /// How many keys a change matched; or, without waiting, what became of changes before it.
-    pub(crate) fn changed(
+    /// Completes a change. With `wait`, returns the number of keys found; otherwise raises the errors of earlier changes.
+    pub(crate) fn finish_change(
         &self,
         py: Python<'_>,
         reply: PendingResponse<u64>,
@@ -187,23 +186,25 @@ impl RemoteTables {
     ) -> PyResult<Option<usize>> {
         if !wait {
             self.changes().push_back(reply);
-            return self.settle_changes(py, CHANGES_UNDER_WAY).map(|()| None);
+            return self
+                .wait_for_changes(py, MAX_UNAWAITED_CHANGES)
+                .map(|()| None);
         }
         let matched = wait_for_reply(py, reply)?;
-        // Those before it have been heard of: the server answers in order.
-        self.settle_changes(py, 0)?;
+        // Replies to earlier changes are here already: the server replies in order.
+        self.wait_for_changes(py, 0)?;
         Ok(Some(usize::try_from(matched).unwrap_or(usize::MAX)))
     }
 
-    /// Waits until at most so many changes are under way that nobody waited for.
+    /// Waits until at most `max_pending` changes are in flight that no caller waits for.
     ///
     /// # Errors
-    /// That of the first that failed.
-    pub(crate) fn settle_changes(&self, py: Python<'_>, most: usize) -> PyResult<()> {
+    /// The error of the first change that failed.
+    pub(crate) fn wait_for_changes(&self, py: Python<'_>, max_pending: usize) -> PyResult<()> {
         loop {
             let oldest = {
                 let mut changes = self.changes();
-                if changes.len() <= most {
+                if changes.len() <= max_pending {
                     return Ok(());
                 }
                 changes.pop_front()
@@ -218,19 +219,19 @@ impl RemoteTables {
         self.changes.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// An outbox for one insert.
+    /// Returns an outbox for one insert.
     pub(crate) fn outbox(&self) -> RemoteOutbox {
-        let spare = self.memory().spare.pop();
-        spare.unwrap_or_else(|| self.client.outbox())
+        let idle = self.cache().idle_outboxes.pop();
+        idle.unwrap_or_else(|| self.client.outbox())
     }
 
-    /// Takes back an outbox whose items are all settled.
-    pub(crate) fn put_back(&self, outbox: RemoteOutbox) {
-        self.memory().spare.push(outbox);
+    /// Keeps an outbox whose items are all acknowledged for the next insert.
+    pub(crate) fn recycle_outbox(&self, outbox: RemoteOutbox) {
+        self.cache().idle_outboxes.push(outbox);
     }
 }
 
-/// A way to the tables, good for one call or one writer.
+/// Access to the tables for one call or one writer.
 #[derive(Clone, Debug)]
 pub(crate) enum Tables {
     Local(Arc<Engine>),
@@ -238,20 +239,20 @@ pub(crate) enum Tables {
 }
 
 impl Location {
-    /// The way to the tables from this process.
+    /// Returns access to the tables from this process.
     ///
     /// # Errors
-    /// `ForkedError` where they are in another process's memory.
+    /// `ForkedError` if they are in the memory of the parent process.
     pub(crate) fn tables(&self, py: Python<'_>) -> PyResult<Tables> {
         match self {
             Self::Local(engine) => engine.get(py).cloned().map(Tables::Local),
-            Self::Remote(remote) => remote.link(py).map(Tables::Remote),
+            Self::Remote(remote) => remote.connection(py).map(Tables::Remote),
         }
     }
 }
 
 impl Tables {
-    /// Asks the engine, or the server.
+    /// Calls the engine without the GIL, or sends the server a request and waits for the reply.
     pub(crate) fn call<T: Send>(
         &self,
         py: Python<'_>,
@@ -260,11 +261,11 @@ impl Tables {
     ) -> PyResult<T> {
         match self {
             Self::Local(engine) => detached(py, || local(engine)),
-            Self::Remote(link) => wait_for_reply(py, remote(&link.client)),
+            Self::Remote(tables) => wait_for_reply(py, remote(&tables.client)),
         }
     }
 
-    /// As [`Self::ask`], for what changes something: waits until that is as safe as the store promises.
+    /// Like [`Self::call`], for changes: also waits until the change is durable.
     pub(crate) fn change<T: Send>(
         &self,
         py: Python<'_>,
@@ -278,19 +279,19 @@ impl Tables {
         Ok(changed)
     }
 
-    /// What a table was made with.
+    /// Returns a table's options.
     pub(crate) fn options(&self, py: Python<'_>, table: &str) -> PyResult<Arc<TableOptions>> {
         match self {
-            // At once, so with the GIL.
+            // Does not block, so it keeps the GIL.
             Self::Local(engine) => match engine.table(table) {
                 Ok(table) => Ok(Arc::clone(table.options())),
                 Err(error) => Err(errors::to_py(py, &error)),
             },
-            Self::Remote(link) => wait_for_reply(py, link.client.describe(table)),
+            Self::Remote(remote) => wait_for_reply(py, remote.client.describe(table)),
         }
     }
 
-    /// Numbers of all tables.
+    /// Returns the statistics of all tables.
     pub(crate) fn infos(&self, py: Python<'_>) -> PyResult<Vec<TableInfo>> {
         self.call(
             py,
@@ -299,40 +300,40 @@ impl Tables {
         )
     }
 
-    /// The same, to explain an error with: nothing where it cannot be had by then.
+    /// Returns the statistics for an error text, or nothing if they are not available by the deadline.
     ///
     /// # Errors
     /// Ctrl-C.
-    pub(crate) fn infos_soon(&self, py: Python<'_>, by: Instant) -> PyResult<Vec<TableInfo>> {
-        let Self::Remote(link) = self else {
+    pub(crate) fn infos_until(&self, py: Python<'_>, by: Instant) -> PyResult<Vec<TableInfo>> {
+        let Self::Remote(remote) = self else {
             return Ok(self.infos(py).unwrap_or_default());
         };
-        let infos = link.client.infos();
+        let infos = remote.client.infos();
         let mut infos = Box::pin(async move { Ok(infos.await.unwrap_or_default()) });
         Ok(wait_for(py, &mut infos, Some(by))?.unwrap_or_default())
     }
 
-    /// A number to make keys from, given out once.
+    /// Returns a number for keys that is unique in the engine or server.
     pub(crate) fn unique_number(&self) -> u64 {
         match self {
             Self::Local(engine) => engine.unique_number(),
-            Self::Remote(link) => link.client.unique_number(),
+            Self::Remote(remote) => remote.client.unique_number(),
         }
     }
 
-    /// Tells how many items a writer holds in unfinished chunks, and how many it told of last.
+    /// Reports the number of a writer's items in unfinished chunks; `before` is the number it reported last.
     pub(crate) fn update_unsent(&self, before: u64, now: u64) {
         match self {
             Self::Local(engine) => engine.update_unsent(before, now),
-            Self::Remote(link) => link.client.update_unsent(before, now),
+            Self::Remote(remote) => remote.client.update_unsent(before, now),
         }
     }
 
-    /// Why a table may look emptier than its writers think, in words.
+    /// Describes the items in unfinished chunks, which explain a table that is emptier than expected.
     pub(crate) fn unsent(&self) -> Option<String> {
         match self {
             Self::Local(engine) => engine.unsent_note(),
-            Self::Remote(link) => link.client.unsent(),
+            Self::Remote(remote) => remote.client.unsent(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The trajectory writer, as `engram.TrajectoryWriter` sees it.
+//! The native half of `engram.TrajectoryWriter`.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -6,18 +6,18 @@ use std::sync::Arc;
 
 use engram_core::pool::Pool;
 use engram_core::writer::{CellPositions, ColumnSelection, Recorder, Selection, WriterOptions};
-use engram_core::{Compression, Layout};
+use engram_core::{Compression, Error, Layout};
 use pyo3::prelude::*;
 
-use crate::errors;
-use crate::gil::{ForkGuard, Timeout, alone, shared};
+use crate::gil::{ForkGuard, Timeout, exclusive, shared};
 use crate::history::{ColumnHistory, TrajectoryColumn};
 use crate::sender::Sender;
 use crate::step_recorder::{StepEffects, StepRecorder};
 use crate::store::Store;
-use crate::structure::Structure;
+use crate::structure::{Structure, with_list_hint, with_list_hint_for};
+use crate::{arguments, errors};
 
-/// Steps in, items out.
+/// Writes steps, and items of slices of their history.
 #[pyclass(module = "engram._engram", weakref)]
 #[derive(Debug)]
 pub(crate) struct TrajectoryWriter {
@@ -29,16 +29,16 @@ pub(crate) struct TrajectoryState {
     pub(crate) recorder: Recorder,
     pub(crate) steps: StepRecorder,
     sender: Sender,
-    /// Position of the first step that the history shows.
-    base: u64,
-    /// Grows with the structure: tells when a nest of column histories is out of date.
-    version: u64,
+    /// Position of the first visible step of the history.
+    first_visible: u64,
+    /// Incremented when the structure changes, so that nests of column histories are rebuilt.
+    structure_version: u64,
     layouts: HashMap<String, Arc<Layout>>,
-    /// What the last trajectory looked like: usually the next one looks the same.
-    item: Option<(Structure, Arc<Layout>)>,
+    /// Structure of the last trajectory; the next one usually matches it.
+    last_trajectory: Option<(Structure, Arc<Layout>)>,
 }
 
-/// Numbers that all writers take.
+/// Builds the options that all writers have.
 pub(crate) fn options(
     history: u64,
     chunk_length: Option<usize>,
@@ -51,7 +51,7 @@ pub(crate) fn options(
         "off" => Compression::Off,
         other => {
             let text =
-                format!("compression is {other:?}; it must be \"auto\", \"delta\" or \"off\"");
+                format!("`compression` must be \"auto\", \"delta\" or \"off\"; got {other:?}");
             return Err(errors::invalid(py, text));
         }
     };
@@ -63,23 +63,23 @@ pub(crate) fn options(
 }
 
 impl TrajectoryState {
-    /// Where arrays take their memory from.
+    /// Returns the pool of buffers for arrays.
     pub(crate) fn pool(&self) -> &Arc<Pool> {
         self.sender.pool()
     }
 
-    /// Positions that the history shows, expired ones included.
-    pub(crate) fn shown(&self) -> Range<u64> {
-        self.base..self.recorder.available_steps().end
+    /// Positions of the history's steps, including expired ones.
+    pub(crate) fn visible_steps(&self) -> Range<u64> {
+        self.first_visible..self.recorder.available_steps().end
     }
 
     fn send(&mut self, py: Python<'_>) -> PyResult<()> {
-        let waiting = self.recorder.pending_items() - self.recorder.ready_items();
+        let unsent = self.recorder.pending_items() - self.recorder.ready_items();
         let ready = self.recorder.take_ready();
-        self.sender.send(py, ready, waiting)
+        self.sender.send(py, ready, unsent)
     }
 
-    /// Sends everything, and waits for the tables.
+    /// Sends all items and waits until their tables have all except `allowed`.
     fn flush(&mut self, py: Python<'_>, timeout: Timeout, allowed: usize) -> PyResult<()> {
         self.recorder
             .flush()
@@ -88,13 +88,13 @@ impl TrajectoryState {
         self.sender.wait(py, timeout, allowed)
     }
 
-    /// The layout of a trajectory, and its columns.
+    /// Returns the layout of a trajectory and its columns.
     fn layout<'py>(
         &mut self,
         tree: &Bound<'py, PyAny>,
     ) -> PyResult<(Arc<Layout>, Vec<Bound<'py, TrajectoryColumn>>)> {
         let mut leaves = Vec::new();
-        let known = match &self.item {
+        let known = match &self.last_trajectory {
             Some((structure, _)) => structure.flatten(tree, &mut leaves)?,
             None => false,
         };
@@ -110,14 +110,14 @@ impl TrajectoryState {
                 names,
                 structure: structure.text.as_str().into(),
             };
-            // Layouts are shared: items of one shape then go side by side at the least cost.
+            // Items with a shared layout can be batched without comparing their layouts.
             let shared = self
                 .layouts
                 .entry(structure.text.clone())
                 .or_insert_with(|| Arc::new(layout));
-            self.item = Some((structure, Arc::clone(shared)));
+            self.last_trajectory = Some((structure, Arc::clone(shared)));
         }
-        let Some((structure, layout)) = &self.item else {
+        let Some((structure, layout)) = &self.last_trajectory else {
             return Ok((Arc::clone(&self.recorder.schema().layout), Vec::new()));
         };
         let columns = leaves.into_iter().zip(&structure.names).map(|(leaf, name)| {
@@ -125,13 +125,37 @@ impl TrajectoryState {
                 let leaf = error.into_inner();
                 let class = leaf.get_type().name().map(|name| name.to_string()).unwrap_or_default();
                 let text = format!(
-                    "column `{name}` of the trajectory is a {class}; it must be a slice of the writer's history, \
-                     such as writer.history[\"obs\"][-2:]"
+                    "column `{name}` of the trajectory must be a slice of the writer's history, such as \
+                     writer.history[\"obs\"][-2:]; got a {class}"
                 );
                 errors::signature(tree.py(), text)
             })
         });
         Ok((Arc::clone(layout), columns.collect::<PyResult<_>>()?))
+    }
+}
+
+impl TrajectoryState {
+    /// The error of a failed `create_item`, for a trajectory or for the last steps.
+    fn creation_error(
+        &self,
+        py: Python<'_>,
+        error: &Error,
+        trajectory: Option<&Bound<'_, PyAny>>,
+    ) -> PyErr {
+        let error = errors::to_py(py, error);
+        match (trajectory, self.steps.structure()) {
+            (Some(nest), _) => with_list_hint(error, nest),
+            (None, Some(structure)) => {
+                let cells = &self.recorder.schema().cells;
+                let is_number = |leaf| {
+                    let column = self.steps.column(leaf);
+                    column.is_some_and(|column| cells[column].shape.is_empty())
+                };
+                with_list_hint_for(py, error, structure, is_number)
+            }
+            (None, None) => error,
+        }
     }
 }
 
@@ -150,11 +174,11 @@ impl TrajectoryWriter {
         history: u64,
         chunk_length: Option<usize>,
         max_in_flight_items: usize,
-        timeout: Option<f64>,
+        timeout: &Bound<'_, PyAny>,
         compression: &str,
     ) -> PyResult<Self> {
         let tables = store.tables(py)?;
-        let timeout = Timeout::new(py, timeout)?;
+        let timeout = Timeout::from_python(timeout)?;
         let options = options(history, chunk_length, compression, py)?;
         let recorder = Recorder::new(options, tables.unique_number())
             .map_err(|error| errors::to_py(py, &error))?;
@@ -162,41 +186,52 @@ impl TrajectoryWriter {
             recorder,
             steps: StepRecorder::default(),
             sender: Sender::new(&tables, max_in_flight_items, timeout),
-            base: 0,
-            version: 0,
+            first_visible: 0,
+            structure_version: 0,
             layouts: HashMap::new(),
-            item: None,
+            last_trajectory: None,
         };
         Ok(Self {
             state: ForkGuard::new("writer", state),
         })
     }
 
-    #[pyo3(signature = (step, *, partial_step = false))]
-    fn append(slf: &Bound<'_, Self>, step: &Bound<'_, PyAny>, partial_step: bool) -> PyResult<()> {
+    #[pyo3(
+        signature = (step, *, partial_step = None),
+        text_signature = "($self, step, *, partial_step=False)"
+    )]
+    fn append(
+        slf: &Bound<'_, Self>,
+        step: &Bound<'_, PyAny>,
+        partial_step: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let partial_step = partial_step.map_or(Ok(false), |value| {
+            arguments::boolean("`partial_step`", value)
+        })?;
         let py = slf.py();
-        let mut this = alone(slf)?;
+        let mut this = exclusive(slf)?;
         let state = this.state.get_mut(py)?;
-        state.sender.make_room(py)?;
+        state.sender.wait_for_capacity(py)?;
         let mut effects = StepEffects::default();
         let wrote = state
             .steps
             .write(&mut state.recorder, step, false, &mut effects);
-        if effects.grown {
-            state.version += 1;
+        if effects.structure_changed {
+            state.structure_version += 1;
         }
         state
             .steps
-            .finish(&mut state.recorder, partial_step, &effects, py, wrote)?;
+            .finish(&mut state.recorder, partial_step, &effects, py, wrote)
+            .map_err(|error| with_list_hint(error, step))?;
         state.send(py)
     }
 
-    /// A nest of column histories. They refer to the writer, so it must not keep them itself.
+    /// Returns a nest of column histories. They refer to the writer, so the writer does not store them.
     fn history(slf: &Bound<'_, Self>) -> PyResult<Py<PyAny>> {
         let py = slf.py();
         let this = shared(slf)?;
         let Some(structure) = this.state(py)?.steps.structure() else {
-            let text = "the writer has no history before its first append".into();
+            let text = "`history` is not available before the first append".into();
             return Err(errors::invalid(py, text));
         };
         let leaves = (0..structure.names.len())
@@ -209,22 +244,27 @@ impl TrajectoryWriter {
     fn structure_version(slf: &Bound<'_, Self>) -> PyResult<u64> {
         let py = slf.py();
         let this = shared(slf)?;
-        Ok(this.state(py)?.version)
+        Ok(this.state(py)?.structure_version)
     }
 
-    /// Makes an item of columns of the history, or of the last `num_steps` steps.
+    /// Creates an item of slices of the history, or of the last `num_steps` steps.
     #[pyo3(signature = (table, priority, trajectory, num_steps))]
     fn create_item(
         slf: &Bound<'_, Self>,
-        table: &str,
-        priority: f64,
+        table: &Bound<'_, PyAny>,
+        priority: &Bound<'_, PyAny>,
         trajectory: Option<&Bound<'_, PyAny>>,
-        num_steps: Option<i64>,
+        num_steps: Option<&Bound<'_, PyAny>>,
     ) -> PyResult<u64> {
+        let num_steps = num_steps
+            .map(|steps| arguments::integer("`num_steps`", steps))
+            .transpose()?;
+        let table = arguments::table_name("`table`", table)?;
+        let priority = arguments::number("`priority`", priority)?;
         let py = slf.py();
-        let mut this = alone(slf)?;
+        let mut this = exclusive(slf)?;
         let state = this.state.get_mut(py)?;
-        state.sender.make_room(py)?;
+        state.sender.wait_for_capacity(py)?;
         let wrong = |error| errors::to_py(py, &error);
         let number = state.sender.table_number(py, table)?;
         let options = Arc::clone(state.sender.options(number));
@@ -234,7 +274,7 @@ impl TrajectoryWriter {
             Some(signature) => columns.check(&options.name, signature),
             None => Ok(()),
         };
-        match (trajectory, num_steps) {
+        let created = match (trajectory, num_steps) {
             (None, Some(n)) => {
                 let n = u64::try_from(n).ok().filter(|n| *n > 0).ok_or_else(|| {
                     errors::invalid(py, format!("`num_steps` must be at least 1; got {n}"))
@@ -244,13 +284,15 @@ impl TrajectoryWriter {
                     .create_item(number, key, priority, &Selection::Last(n), check)
             }
             (Some(tree), None) => {
-                let (layout, columns) = state.layout(tree)?;
+                let (layout, columns) = state
+                    .layout(tree)
+                    .map_err(|error| with_list_hint(error, tree))?;
                 let mut picked = Vec::with_capacity(columns.len());
                 for (column, name) in columns.iter().zip(&layout.names) {
                     let column = column.get();
                     if !column.is_of(slf) {
                         let text = format!(
-                            "column `{name}` of the trajectory is from another writer's history"
+                            "column `{name}` of the trajectory must be a slice of this writer's history; got one of another writer"
                         );
                         return Err(errors::signature(py, text));
                     }
@@ -274,57 +316,60 @@ impl TrajectoryWriter {
                     .create_item(number, key, priority, &selection, check)
             }
             _ => {
-                let text =
-                    "create_item takes either a trajectory or num_steps, not both and not neither"
-                        .into();
+                let text = "create_item needs exactly one of `trajectory` and `num_steps`".into();
                 return Err(errors::invalid(py, text));
             }
-        }
-        .map_err(wrong)?;
+        };
+        created.map_err(|error| state.creation_error(py, &error, trajectory))?;
         state.send(py)?;
         Ok(key)
     }
 
     #[pyo3(signature = (timeout, allowed = 0))]
-    fn flush(slf: &Bound<'_, Self>, timeout: Option<f64>, allowed: usize) -> PyResult<()> {
+    fn flush(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>, allowed: usize) -> PyResult<()> {
         let py = slf.py();
-        let mut this = alone(slf)?;
-        let timeout = Timeout::new(py, timeout)?;
+        let mut this = exclusive(slf)?;
+        let timeout = Timeout::from_python(timeout)?;
         this.state.get_mut(py)?.flush(py, timeout, allowed)
     }
 
-    /// Keeps at least the newest `history` steps from now on.
+    /// Extends the history to at least the newest `history` steps.
     fn extend_history(slf: &Bound<'_, Self>, history: u64) -> PyResult<()> {
         let py = slf.py();
-        let mut this = alone(slf)?;
+        let mut this = exclusive(slf)?;
         this.state.get_mut(py)?.recorder.extend_history(history);
         Ok(())
     }
 
-    fn end_episode(slf: &Bound<'_, Self>, timeout: Option<f64>, clear: bool) -> PyResult<()> {
+    fn end_episode(
+        slf: &Bound<'_, Self>,
+        timeout: &Bound<'_, PyAny>,
+        clear: &Bound<'_, PyAny>,
+    ) -> PyResult<()> {
+        let clear = arguments::boolean("`clear`", clear)?;
         let py = slf.py();
-        let mut this = alone(slf)?;
-        let timeout = Timeout::new(py, timeout)?;
+        let mut this = exclusive(slf)?;
+        let timeout = Timeout::from_python(timeout)?;
         let state = this.state.get_mut(py)?;
         state
             .recorder
             .end_episode(clear)
             .map_err(|error| errors::to_py(py, &error))?;
         if clear {
-            state.base = state.recorder.available_steps().end;
+            state.first_visible = state.recorder.available_steps().end;
         }
         state.send(py)?;
         state.sender.wait(py, timeout, 0)
     }
 
-    fn close(slf: &Bound<'_, Self>, timeout: Option<f64>) -> PyResult<()> {
+    fn close(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = slf.py();
-        let mut this = alone(slf)?;
+        let mut this = exclusive(slf)?;
         let state = this.state.get_mut(py)?;
         if state.sender.closed {
             return Ok(());
         }
-        state.flush(py, Timeout::new(py, timeout)?, 0)?;
+        state.flush(py, Timeout::from_python(timeout)?, 0)?;
         state.sender.closed = true;
         Ok(())
     }
@@ -336,7 +381,7 @@ impl TrajectoryWriter {
         Ok(this.state.get(py)?.recorder.episode_steps())
     }
 
-    /// Items wait in a full chunk: a flush sends them sooner than the next step.
+    /// True if items wait in a full chunk, which a flush would send before the next step.
     #[getter]
     fn has_full_unsent_chunk(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let py = slf.py();
@@ -344,7 +389,7 @@ impl TrajectoryWriter {
         Ok(this.state.get(py)?.recorder.has_full_unsent_chunk())
     }
 
-    /// Items created whose chunk is not complete.
+    /// Number of created items whose chunk is not complete.
     #[getter]
     fn unsent_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
         let py = slf.py();
@@ -353,7 +398,7 @@ impl TrajectoryWriter {
         Ok(recorder.pending_items() - recorder.ready_items())
     }
 
-    /// Items created and not yet in their table, as far as is known.
+    /// Number of created items that are not in their table yet, as far as acknowledged.
     #[getter]
     fn pending_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
         let py = slf.py();

@@ -64,8 +64,8 @@ def show(found: Inspection, console: Console) -> None:
         console.print(_files(found.files))
     for note in found.notes:
         print_line(f"note: {note}")
-    if found.others:
-        print_line(f"other files: {', '.join(found.others)}")
+    if found.other_files:
+        print_line(f"other files: {', '.join(found.other_files)}")
 
 
 def _summary(found: Inspection) -> str:
@@ -96,7 +96,7 @@ def _tables(tables: Iterable[InspectedTable]) -> Table:
 def _checkpoints(checkpoints: Iterable[InspectedCheckpoint]) -> Table:
     shown = _table("checkpoint", "age", "chunks", "bytes of chunks", left=("state", "items"))
     for each in checkpoints:
-        age = "" if each.made is None else _age(time.time() - each.made)
+        age = "" if each.created is None else _age(time.time() - each.created)
         state = "verified" if each.problem is None else "cannot be used"
         tables = ", ".join(f"{table.name} {table.items:,}" for table in each.tables)
         style = "" if each.problem is None else "red"
@@ -109,7 +109,7 @@ def _checkpoints(checkpoints: Iterable[InspectedCheckpoint]) -> Table:
 def _files(files: Iterable[InspectedFile]) -> Table:
     shown = _table("file", "bytes", "records", "changes", left=("state",))
     for each in files:
-        place = "" if each.place is None else f" at byte {each.place:,}"
+        place = "" if each.offset is None else f" at byte {each.offset:,}"
         changes = "" if each.first_change is None else f"{each.changes:,}"
         state = Text(f"{each.state}{place}", STYLES.get(each.state, ""))
         shown.add_row(each.name, format_bytes(each.bytes), f"{each.records:,}", changes, state)

@@ -1,4 +1,4 @@
-//! Looking at a nest for the first time.
+//! Determines the structure of a nest.
 
 use std::collections::HashSet;
 
@@ -8,17 +8,17 @@ use pyo3::types::{PyDict, PyList, PyTuple};
 use serde_json::{Value, json};
 
 use super::text::remember_class;
-use super::{Leaves, Node, below, forget_parsed, is_mapping};
+use super::{Leaves, Node, child_path, clear_parsed, is_mapping};
 use crate::errors;
 
-/// Where node types are registered with optree, which knows none without a namespace.
+/// Namespace in which node types are registered with optree.
 const NAMESPACE: &str = "engram";
 
-/// A nest of more levels is taken for one that contains itself. The text of one level takes three
-/// of the 128 that a JSON reader allows.
-const DEEPEST: usize = 32;
+/// Maximum number of levels; a deeper nest probably contains itself. One level of a nest is three levels of JSON, of
+/// which a reader allows 128.
+const MAX_DEPTH: usize = 32;
 
-/// The node of a nest and its text; its leaves and their paths are added to the lists.
+/// Returns the node of a nest and its serialized form. Appends its leaves and their paths to the lists.
 pub(super) fn explore<'py>(
     tree: &Bound<'py, PyAny>,
     path: &str,
@@ -26,9 +26,8 @@ pub(super) fn explore<'py>(
     leaves: &mut Leaves<'py>,
     names: &mut Vec<String>,
 ) -> PyResult<(Node, Value)> {
-    if depth > DEEPEST {
-        let text =
-            format!("a nest has more than {DEEPEST} levels; at most that many are supported");
+    if depth > MAX_DEPTH {
+        let text = format!("nests must have at most {MAX_DEPTH} levels; got more");
         return Err(errors::signature(tree.py(), text));
     }
     let mut sequence = |items: Vec<Bound<'py, PyAny>>| -> PyResult<(Vec<Node>, Vec<Value>)> {
@@ -37,7 +36,7 @@ pub(super) fn explore<'py>(
         for (at, item) in items.iter().enumerate() {
             let (node, value) = explore(
                 item,
-                &below(path, &at.to_string()),
+                &child_path(path, &at.to_string()),
                 depth + 1,
                 leaves,
                 names,
@@ -61,13 +60,13 @@ pub(super) fn explore<'py>(
         let mut nodes = Vec::new();
         let mut values = Vec::new();
         for (field, item) in fields.iter().zip(tuple.iter()) {
-            let (node, value) = explore(&item, &below(path, field), depth + 1, leaves, names)?;
+            let (node, value) = explore(&item, &child_path(path, field), depth + 1, leaves, names)?;
             nodes.push(node);
             values.push(json!([field, value]));
         }
         let name = class.name()?.to_string();
         if remember_class(&name, &fields, &class) {
-            forget_parsed();
+            clear_parsed();
         }
         return Ok((
             Node::Named(class.unbind(), nodes),
@@ -93,18 +92,19 @@ pub(super) fn explore<'py>(
     let mut values = Vec::new();
     let mut entry_names = HashSet::new();
     for (key, item) in entries {
-        // What the key is once it was stored, not how it shows: an enum's member is its value.
+        // The stored key, not its repr: an enum member is stored as its value.
         let stored = key_text(&key)?;
         let name = match &stored {
             Value::String(text) => text.clone(),
             other => other.to_string(),
         };
-        let (node, value) = explore(&item, &below(path, &name), depth + 1, leaves, names)?;
+        let (node, value) = explore(&item, &child_path(path, &name), depth + 1, leaves, names)?;
         nodes.push((key.unbind(), node));
         values.push(json!([stored, value]));
         if let Some(name) = entry_names.replace(name) {
             let class = tree.get_type().name()?.to_string();
-            let text = format!("two entries of a {class} are both called `{name}`");
+            let text =
+                format!("the entries of a {class} must have different names; got `{name}` twice");
             return Err(errors::signature(tree.py(), text));
         }
     }
@@ -123,10 +123,8 @@ fn sorted_entries<'py>(
     let keys = PyList::new(py, keys.collect::<PyResult<Vec<_>>>()?)?;
     let shown = keys.repr()?.to_string();
     keys.as_any().call_method0("sort").map_err(|error| {
-        errors::instead(py, error, || {
-            let text = format!(
-                "keys {shown} have no common order; a mapping's keys must be all text or all integers"
-            );
+        errors::replace_rejection(py, error, || {
+            let text = format!("the keys of a mapping must be all str or all int; got {shown}");
             errors::signature(py, text)
         })
     })?;
@@ -143,20 +141,20 @@ fn key_text(key: &Bound<'_, PyAny>) -> PyResult<Value> {
         return Ok(json!(number));
     }
     let text = format!(
-        "key {} of a mapping is neither text nor an integer",
+        "the keys of a mapping must be str or int; got {}",
         key.repr()?
     );
     Err(errors::signature(key.py(), text))
 }
 
-/// Path entries and children of a node type that is registered with optree.
+/// Path entries and children of a node type registered with optree; `None` for others.
 #[expect(clippy::type_complexity, reason = "pairs, in order")]
 pub(super) fn registered_children<'py>(
     tree: &Bound<'py, PyAny>,
 ) -> PyResult<Option<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>>> {
     static FLATTEN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = tree.py();
-    // Arrays and scalars are by far the most common leaves, and optree knows none of them.
+    // Fast for arrays, by far the most common leaves, which optree has not registered.
     if tree.cast::<numpy::PyUntypedArray>().is_ok() || tree.is_none() {
         return Ok(None);
     }
@@ -170,7 +168,7 @@ pub(super) fn registered_children<'py>(
     options.set_item("namespace", NAMESPACE)?;
     let flat = match flatten.bind(py).call((tree,), Some(&options)) {
         Ok(flat) => flat,
-        Err(error) if errors::is_refusal(py, &error) => return Ok(None),
+        Err(error) if errors::is_rejection(py, &error) => return Ok(None),
         Err(error) => return Err(error),
     };
     let (children, _, entries): (

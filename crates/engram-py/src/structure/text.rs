@@ -1,4 +1,4 @@
-//! Structures as text, and back.
+//! Serialization of structures as JSON.
 //!
 //! A leaf is `0`; a mapping `{"d": [[key, node], ...]}`; a list `{"l": [node, ...]}`; a tuple
 //! `{"t": [...]}`; a namedtuple `{"n": name, "f": [[field, node], ...]}`.
@@ -11,22 +11,22 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 use serde_json::{Value, json};
 
-use super::{Node, below};
+use super::{Node, child_path};
 
-/// Namedtuple classes seen so far, so that what goes in as one comes back as the same.
+/// Namedtuple classes seen so far, so that data is unflattened into the class that it was written with.
 static CLASSES: Mutex<Option<HashMap<NamedTuple, Py<PyType>>>> = Mutex::new(None);
 
 /// Name and fields of a namedtuple class.
 type NamedTuple = (String, Vec<String>);
 
-/// Takes note of a class that a nest contains; true when it takes the place of another one.
+/// Registers a namedtuple class. True if it replaces another one.
 pub(super) fn remember_class(name: &str, fields: &[String], class: &Bound<'_, PyType>) -> bool {
     let key = (name.to_string(), fields.to_vec());
     let mut classes = CLASSES.lock().unwrap_or_else(PoisonError::into_inner);
     let before = classes
         .get_or_insert_default()
         .insert(key, class.clone().unbind());
-    // Dropping a class may run Python code: not under the lock.
+    // Dropping a class may run Python code, so not under the lock.
     drop(classes);
     before.is_some_and(|before| !before.is(class))
 }
@@ -50,14 +50,14 @@ fn named_class(py: Python<'_>, name: &str, fields: &[String]) -> PyResult<Py<PyT
     Ok(class.unbind())
 }
 
-/// The node that a text describes; the paths of its leaves are added to `names`.
-pub(super) fn revive(
+/// Returns the node of a serialized structure. Appends the paths of its leaves to `names`.
+pub(super) fn node_from_json(
     py: Python<'_>,
     value: &Value,
     path: &str,
     names: &mut Vec<String>,
 ) -> PyResult<Node> {
-    let bad = || PyTypeError::new_err(format!("{value} is no node"));
+    let bad = || PyTypeError::new_err(format!("{value} is not a node"));
     if value == &json!(0) {
         names.push(path.into());
         return Ok(Node::Leaf);
@@ -68,10 +68,9 @@ pub(super) fn revive(
         ("t", Node::Tuple),
     ] {
         if let Some(items) = items(key) {
-            let children = items
-                .iter()
-                .enumerate()
-                .map(|(at, item)| revive(py, item, &below(path, &at.to_string()), names));
+            let children = items.iter().enumerate().map(|(at, item)| {
+                node_from_json(py, item, &child_path(path, &at.to_string()), names)
+            });
             return Ok(make(children.collect::<PyResult<_>>()?));
         }
     }
@@ -92,7 +91,7 @@ pub(super) fn revive(
         children.push((
             object,
             text.clone(),
-            revive(py, child, &below(path, &text), names)?,
+            node_from_json(py, child, &child_path(path, &text), names)?,
         ));
     }
     match value.get("n").and_then(Value::as_str) {
@@ -110,8 +109,8 @@ pub(super) fn revive(
     }
 }
 
-/// The nest that has the leaves of both: mappings gain keys, sequences grow at their end.
-/// `None` where the two differ in kind, or one has text for keys and the other integers.
+/// Merges two structures into one with the leaves of both: mappings gain keys, sequences grow at the end. Returns `None`
+/// if they differ in kind, or if one has str keys and the other int keys.
 pub(crate) fn merge(old: &Value, new: &Value) -> Option<Value> {
     if old == new {
         return Some(old.clone());
@@ -147,7 +146,7 @@ pub(crate) fn merge(old: &Value, new: &Value) -> Option<Value> {
     }
     let mut pairs = before.clone();
     for pair in now {
-        let at = pairs.iter().position(|known| known.get(0) == pair.get(0));
+        let at = pairs.iter().position(|other| other.get(0) == pair.get(0));
         match at {
             Some(at) => pairs[at] = json!([pair.get(0)?, merge(pairs[at].get(1)?, pair.get(1)?)?]),
             None => pairs.push(pair.clone()),
@@ -163,7 +162,7 @@ pub(crate) fn merge(old: &Value, new: &Value) -> Option<Value> {
     Some(json!({ "d": pairs }))
 }
 
-/// The nest without the leaves for which `keep` says false, and without containers that empties.
+/// Removes the leaves for which `keep` is false, and containers that become empty.
 pub(crate) fn prune(value: &Value, keep: &mut impl Iterator<Item = bool>) -> Option<Value> {
     if value == &json!(0) {
         return keep.next().filter(|keep| *keep).map(|_| value.clone());
@@ -179,10 +178,10 @@ pub(crate) fn prune(value: &Value, keep: &mut impl Iterator<Item = bool>) -> Opt
         .iter()
         .filter_map(|pair| Some(json!([pair.get(0)?, prune(pair.get(1)?, keep)?])))
         .collect();
-    // A namedtuple that lost a field is none any more.
-    let whole = kept.len() == pairs.len();
+    // A namedtuple without some of its fields becomes a mapping.
+    let complete = kept.len() == pairs.len();
     (!kept.is_empty()).then(|| match value.get("n") {
-        Some(name) if whole => json!({ "n": name, "f": kept }),
+        Some(name) if complete => json!({ "n": name, "f": kept }),
         _ => json!({ "d": kept }),
     })
 }

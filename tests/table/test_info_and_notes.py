@@ -57,7 +57,7 @@ def test_a_note_given_when_opened_counts(tmp_path):
 
 
 def test_bad_notes(open_store):
-    with raises(InvalidArgumentError, "table `t`: `note` must be text; got b'x' (bytes)"):
+    with raises(InvalidArgumentError, "table `t`: `note` must be a str; got b'x' (bytes)"):
         Table("t", note=b"x")
     store = open_store()
     with raises(InvalidArgumentError, "note of table `t` must have at most 65536 bytes, got 65537"):

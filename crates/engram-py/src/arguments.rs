@@ -1,0 +1,74 @@
+//! Checks of Python arguments. Errors name the argument, the value given and what is allowed.
+//!
+//! The error texts are those of `engram._checks`, which runs only for values that fail here.
+
+use std::fmt::Display;
+
+use pyo3::exceptions::PyValueError;
+use pyo3::prelude::*;
+use pyo3::types::PyString;
+
+/// Returns the name of a table.
+///
+/// # Errors
+/// `InvalidArgumentError` if the value is not a str.
+pub(crate) fn table_name<'a>(what: impl Display, value: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
+    match value.cast::<PyString>() {
+        Ok(name) => name.to_str(),
+        Err(error) => Err(rejected(value, "table_name", what, error.into())),
+    }
+}
+
+/// Returns a bool; NumPy's are allowed.
+///
+/// # Errors
+/// `InvalidArgumentError` for any other value.
+pub(crate) fn boolean(what: impl Display, value: &Bound<'_, PyAny>) -> PyResult<bool> {
+    value
+        .extract()
+        .map_err(|error| rejected(value, "boolean", what, error))
+}
+
+/// Returns a number.
+///
+/// # Errors
+/// `InvalidArgumentError` for any other value.
+pub(crate) fn number(what: impl Display, value: &Bound<'_, PyAny>) -> PyResult<f64> {
+    value
+        .extract()
+        .map_err(|error| rejected(value, "number", what, error))
+}
+
+/// Returns an integer of 64 bits.
+///
+/// # Errors
+/// `InvalidArgumentError` for any other value.
+pub(crate) fn integer(what: impl Display, value: &Bound<'_, PyAny>) -> PyResult<i64> {
+    value
+        .extract()
+        .map_err(|error| rejected(value, "integer", what, error))
+}
+
+/// Returns seconds to wait, at least 0; `None` for the None that waits forever.
+///
+/// # Errors
+/// `InvalidArgumentError` for any other value.
+pub(crate) fn seconds(what: impl Display, value: &Bound<'_, PyAny>) -> PyResult<Option<f64>> {
+    if value.is_none() {
+        return Ok(None);
+    }
+    let error = match value.extract::<f64>() {
+        Ok(seconds) if seconds >= 0.0 => return Ok(Some(seconds)),
+        Ok(seconds) => PyValueError::new_err(format!("{what} is {seconds}")),
+        Err(error) => error,
+    };
+    Err(rejected(value, "seconds", what, error))
+}
+
+/// The error of a check in `engram._checks`; `error` if that check allows the value.
+#[cold]
+fn rejected(value: &Bound<'_, PyAny>, check: &str, what: impl Display, error: PyErr) -> PyErr {
+    let checks = value.py().import("engram._checks");
+    let checked = checks.and_then(|checks| checks.call_method1(check, (what.to_string(), value)));
+    checked.err().unwrap_or(error)
+}

@@ -1,0 +1,72 @@
+"""A list of numbers is a nest with a column for each number; errors that this causes hint at arrays."""
+
+import numpy as np
+import pytest
+from support import raises
+
+from engram import ArraySpec, Pattern, Table
+from engram.errors import InvalidArgumentError, SignatureError
+
+HINT = "; lists are nests: wrap `obs` in numpy.asarray to store one array column"
+
+
+@pytest.fixture
+def store(open_store):
+    signature = {"obs": ArraySpec((2,), np.int64)}
+    return open_store(Table("any"), Table("signed", signature=signature))
+
+
+def test_an_item_that_differs_from_the_signature(store):
+    with pytest.raises(SignatureError, match=f"`signed`.*{HINT}$"):
+        store.insert({"obs": [1, 2]}, {"signed": 1.0})
+    store.insert({"obs": np.asarray([1, 2])}, {"signed": 1.0})
+
+
+def test_an_item_without_a_time_axis(store):
+    text = "with time_axis=True every column must have shape [T, ...]; got `obs/0` with shape []"
+    with raises(SignatureError, text + HINT):
+        store.insert({"obs": [1, 2, 3]}, {"any": 1.0}, time_axis=True)
+
+
+def test_lists_of_other_lengths(store):
+    with store.pattern_writer([Pattern("any", num_steps=1)]) as writer:
+        writer.append({"obs": [1, 2]})
+        text = "all steps of a writer must have the same columns, `obs/0`, `obs/1`; got `obs/0`, `obs/1`, `obs/2`"
+        with raises(SignatureError, text + HINT):
+            writer.append({"obs": [1, 2, 3]})
+
+
+def test_a_column_that_is_not_selected(store):
+    writer = store.pattern_writer([Pattern("any", lambda s: {"obs": s["obs"][-1]})])
+    with pytest.raises(InvalidArgumentError, match=f"`obs` is a whole column.*{HINT}$"):
+        writer.append({"obs": [1.5, 2.5]})
+
+
+def test_steps_of_many_environments(store):
+    with store.batched_writer(2, [Pattern("any", num_steps=1)]) as writer:
+        text = "column `obs/0` must have shape [2, ...] with 2 environments; got shape []"
+        with raises(SignatureError, text + HINT):
+            writer.append_batch({"obs": [1, 2]})
+
+
+def test_items_of_a_trajectory_writer(store):
+    with store.writer() as writer:
+        writer.append({"obs": [1, 2]})
+        with pytest.raises(SignatureError, match=f"`signed`.*{HINT}$"):
+            writer.create_item("signed", num_steps=1)
+        text = "column `obs/0` of the trajectory must be a slice of the writer's history, such as "
+        with raises(SignatureError, text + 'writer.history["obs"][-2:]; got a ColumnHistory' + HINT):
+            writer.create_item("any", trajectory={"obs": writer.history["obs"][-2:]})
+
+
+def test_nested_lists(store):
+    text = "with time_axis=True every column must have shape [T, ...]; got `obs/0/0` with shape []"
+    with raises(SignatureError, text + HINT):
+        store.insert({"obs": [[1, 2], [3, 4]]}, {"any": 1.0}, time_axis=True)
+
+
+def test_lists_of_arrays_get_no_hint(store):
+    with store.pattern_writer([Pattern("any", num_steps=1)]) as writer:
+        writer.append({"obs": [np.zeros(1)]})
+        with raises(SignatureError, "all steps of a writer must have the same columns, `obs/0`; got `obs/0`, `obs/1`"):
+            writer.append({"obs": [np.zeros(1), np.zeros(1)]})
