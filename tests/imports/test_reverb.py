@@ -124,7 +124,9 @@ def test_a_client_cannot():
 
 def test_nothing_there(tmp_path):
     with Store([]) as store:
-        text = f"{tmp_path} contains no complete checkpoint of dm-reverb: neither it nor a directory in it has a file DONE"
+        text = (
+            f"{tmp_path} contains no complete checkpoint of dm-reverb: neither it nor a directory in it has a file DONE"
+        )
         with raises(StorageError, text):
             engram.import_reverb(tmp_path, store)
         with pytest.raises(StorageError, match="cannot be read: No such file"):
