@@ -1,5 +1,7 @@
 """`engram inspect`: damage, its position, and the data that is lost."""
 
+import errno
+import os
 import re
 
 import pytest
@@ -105,7 +107,7 @@ def test_the_result_of_a_repair(inspect, directory):
     (directory / LOG_1).unlink()
     status, text, found = inspect(directory)
     assert "\nopening this directory with repair loads checkpoint 2 and replays 3 changes; the store is " in text
-    why = f"is not used: {LOG_1} cannot be read: No such file or directory (os error 2)"
+    why = f"is not used: {LOG_1} cannot be read: {os.strerror(errno.ENOENT)} (os error 2)"
     assert found["refusal"] == f"{directory}: none of 2 checkpoints can be used: {SECOND} {why}; {FIRST} {why}"
     missing = f"cannot be used: it needs {LOG_1}, which is missing"
     assert found["problems"] == [

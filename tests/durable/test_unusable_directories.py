@@ -1,5 +1,7 @@
 """Directories and files that a store cannot use: opening raises an error, and changes no file."""
 
+import errno
+import os
 import re
 import shutil
 import subprocess
@@ -61,7 +63,7 @@ def test_a_directory_that_is_renamed_and_renamed_back(tmp_path):
         store.insert(steps(0), {QUEUE: 1.0})
         path.rename(away)
         for _ in range(2):
-            with raises(StorageError, f"{path}: a log cannot be created: No such file or directory (os error 2)"):
+            with raises(StorageError, f"{path}: a log cannot be created: {os.strerror(errno.ENOENT)} (os error 2)"):
                 store.checkpoint()
         # Open files are renamed with the directory.
         store.insert(steps(1), {QUEUE: 1.0})

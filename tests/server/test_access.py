@@ -1,5 +1,7 @@
 """Access to servers: tokens, certificates, addresses."""
 
+import errno
+import os
 import socket
 
 import numpy as np
@@ -175,7 +177,7 @@ def test_incomplete_sets_of_files(certificates, tmp_path):
         with raises(InvalidArgumentError, "`certificate` and `server_name` need TLS; pass `ca` too"):
             engram.Client("127.0.0.1:1", **without)
     missing = tmp_path / "missing.pem"
-    unreadable = f"cannot read the PEM file `{missing}`: [Errno 2] No such file or directory: '{missing}'"
+    unreadable = f"cannot read the PEM file `{missing}`: [Errno 2] {os.strerror(errno.ENOENT)}: '{missing}'"
     with raises(InvalidArgumentError, unreadable):
         serve(certificate=missing, key=missing)
     with raises(InvalidArgumentError, unreadable):

@@ -83,9 +83,9 @@ impl PendingSample {
             table,
             n,
             timeout_s: timeout.map(|timeout| timeout.as_secs_f64()),
-            allow_partial: allow_partial,
+            allow_partial,
             pad,
-            lease: lease,
+            lease,
             at_least,
         }
     }

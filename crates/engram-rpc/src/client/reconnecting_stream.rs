@@ -168,8 +168,8 @@ async fn exchange_messages<T: ReconnectingStream>(
     commands: &mut UnboundedReceiver<T::Command>,
     client: GrpcClient,
 ) -> StreamEnd {
-    let (sender, receiver) = mpsc::channel(SEND_BUFFER);
-    let mut responses = match T::open(client, ReceiverStream::new(receiver)).await {
+    let (sender, requests) = mpsc::channel(SEND_BUFFER);
+    let mut responses = match T::open(client, ReceiverStream::new(requests)).await {
         Ok(responses) => responses,
         Err(status) => return failed_stream(connector, &status, false),
     };
