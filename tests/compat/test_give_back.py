@@ -114,7 +114,7 @@ def test_items_of_different_lengths():
 
 
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
-def test_a_batch_that_is_refused(kind):
+def test_a_rejected_batch_is_returned(kind):
     with stores(2, kind) as (both, clients):
         for store in both:
             fill(store, [2, 2, 3, 3])
@@ -138,7 +138,7 @@ def test_queues_smaller_than_a_batch(kind, deterministic):
         iterator.close()
 
 
-def test_a_table_that_keeps_items():
+def test_a_table_with_replacement():
     with engram.Store([engram.Table(TABLE, max_size=9)]) as store:
         fill(store, [4] * 9)
         iterator = iter(make_steps(store, PLAIN, 3, framework="numpy"))
@@ -163,7 +163,7 @@ time.sleep(1_000)
 """
 
 
-def test_a_reader_that_is_killed():
+def test_items_of_a_killed_reader_are_returned():
     """It says nothing any more: all comes again but the blocks that it had gone on after."""
     with engram.Server([engram.Table.queue(TABLE, max_size=100)]) as server:
         fill(server.store, [2] * 20)
@@ -200,7 +200,7 @@ def back(client):
 @pytest.mark.frameworks
 @pytest.mark.parametrize("lengths", [[3] * 20, [1, 4, 2, 5, 5, 3] * 3])
 @pytest.mark.parametrize(("number", "ahead"), [(1, 100), (2, 8), (11, 8), (3, 1)])
-def test_what_tensorflow_has_not_taken(tf, lengths, number, ahead):
+def test_items_that_tensorflow_has_not_consumed(tf, lengths, number, ahead):
     starts = np.cumsum([0, *lengths])[:-1]
     for make, used in ((items, number), (timesteps, int(np.sum(starts < number)))):
         with serving(reverb.Table.queue("t", 100)) as (_, client):
@@ -213,7 +213,7 @@ def test_what_tensorflow_has_not_taken(tf, lengths, number, ahead):
 
 
 @pytest.mark.frameworks
-def test_two_iterations_at_once(tf):
+def test_two_concurrent_iterations(tf):
     with serving(reverb.Table.queue("t", 100)) as (_, client):
         put(client, "t", [1] * 40)
         made = items(tf, client, max_in_flight_samples_per_worker=8)
@@ -235,7 +235,7 @@ def test_two_iterations_at_once(tf):
 
 
 @pytest.mark.frameworks
-def test_what_tensorflow_took_ahead_is_used(tf):
+def test_items_that_tensorflow_prefetched_are_used(tf):
     with serving(reverb.Table.queue("t", 100)) as (_, client):
         put(client, "t", [1] * 40)
         iterator = iter(items(tf, client, max_in_flight_samples_per_worker=20).prefetch(3))

@@ -25,7 +25,7 @@ def test_one_step_into_several_tables(client):
 
 
 @pytest.mark.parametrize("priorities", [{}, None, []])
-def test_priorities_are_needed(client, priorities):
+def test_priorities_are_required(client, priorities):
     with raises(ValueError, "priorities must contain at least one item"):
         client.insert([1], priorities)
 

@@ -37,7 +37,7 @@ def test_the_four_numbers(limiter, expected):
     assert numbers(limiter) == expected
 
 
-def test_text():
+def test_repr():
     assert repr(rate_limiters.MinSize(1)) == (
         "RateLimiter(samples_per_insert=1, min_diff_=-1.79769e+308, max_diff=1.79769e+308, min_size_to_sample=1)"
     )
@@ -91,7 +91,7 @@ def test_ratio_of_other_types(arguments, text):
         rate_limiters.SampleToInsertRatio(*arguments)
 
 
-def test_a_range_that_may_wait_for_ever_is_warned_of(caplog):
+def test_a_range_that_may_block_without_end_causes_a_warning(caplog):
     with caplog.at_level(logging.WARNING, logger="engram.compat.reverb.rate_limiters"):
         rate_limiters.SampleToInsertRatio(1.0, 10, (-9.0, 2.0))
     text = (
@@ -139,7 +139,7 @@ def test_a_limiter_belongs_to_one_table():
     assert first.can_insert(1)  # and is as it was
 
 
-def test_a_table_that_was_refused_does_not_keep_the_limiter():
+def test_a_rejected_table_does_not_own_the_limiter():
     limiter = rate_limiters.MinSize(1)
     with raises(ValueError, "Unsupported signature spec: 3"):
         table(rate_limiter=limiter, signature=3)

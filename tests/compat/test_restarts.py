@@ -32,7 +32,7 @@ def structured(client):
 
 
 @pytest.mark.parametrize("write", [legacy, trajectory, structured])
-def test_what_waits_is_sent_to_the_next_server_once_and_in_order(write):
+def test_pending_items_are_sent_to_the_next_server_once_and_in_order(write):
     """The first server has taken the first item, and confirms no other when it stops."""
     with serving(reverb.Table.queue("queue", 1)) as (server, client):
         port = server.port

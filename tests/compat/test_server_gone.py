@@ -88,7 +88,7 @@ def written(start):
     return server, port, program
 
 
-def test_a_program_whose_server_is_gone_ends(written):
+def test_a_program_ends_if_its_server_is_gone(written):
     server, port, program = written
     server.kill()
     found = re.findall(r"UserWarning: (.*)", program.ended())
@@ -96,7 +96,7 @@ def test_a_program_whose_server_is_gone_ends(written):
     assert sorted(found) == [f"a StructuredWriter {text}", f"a Writer {text}"]
 
 
-def test_a_server_that_comes_back_gets_the_items(written, start):
+def test_a_restarted_server_receives_the_items(written, start):
     server, port, program = written
     another = start(SERVER, port, 100)
     server.kill()

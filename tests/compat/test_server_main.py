@@ -49,7 +49,7 @@ def test_text_format():
         ("a: $", "line 1, column 4: expected a name, a value or a bracket; got '$'"),
     ],
 )
-def test_text_that_is_no_such_format(text, told):
+def test_invalid_text_format(text, told):
     with raises(ValueError, told):
         parse(text)
 
@@ -123,7 +123,7 @@ def test_tables_refused(text, error, told):
         server_main.tables_of(parse(text))
 
 
-def test_configurations_refused(capsys):
+def test_configs_refused(capsys):
     with raises(ValueError, "config: unknown field `ports`; known fields: port, tables"):
         server_main.port_of(parse("ports: 3"))
     with raises(ValueError, "config: `port` is set 2 times"):
@@ -139,7 +139,7 @@ def test_configurations_refused(capsys):
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_it_serves_until_it_is_told_to_stop(number):
+def test_it_serves_until_a_signal(number):
     command = [sys.executable, "-m", "engram.compat.reverb.server_executable.server_main", "--config", QUEUE]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as process:
         try:

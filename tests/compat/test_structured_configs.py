@@ -42,7 +42,7 @@ def test_nodes():
         REF["a"]["x"]
 
 
-def test_names_of_types():
+def test_names_for_annotations():
     """Code in the wild annotates with these."""
     transform: sw.PatternTransform = lambda step: step["a"][-1]  # noqa: E731, an annotation
     step: sw.ReferenceStep = REF
@@ -81,7 +81,7 @@ def test_conditions():
         C.step_index() == 2**32  # noqa: B015, refused
 
 
-def test_records_are_used_like_messages():
+def test_configs_have_the_interface_of_messages():
     made = config({"x": REF["a"][-1]}, C.step_index() == 0)
     twin = copy.deepcopy(made)
     assert (twin, pickle.loads(pickle.dumps(made))) == (made, made)  # noqa: S301, our own
@@ -117,7 +117,7 @@ def test_records_are_used_like_messages():
         condition.CopyFrom(made)
 
 
-def test_writers_keep_configs_of_their_own():
+def test_writers_copy_their_configs():
     made = config([REF["a"][-1]])
     with serving(table()) as (_, client):
         writer = client.structured_writer([made])
@@ -211,7 +211,7 @@ def test_items_of_an_inferred_signature_fit_it():
     assert (data["x"].tolist(), data["y"].tolist()) == ([[0, 0, 0], [3, 3, 3]], 3)
 
 
-def test_lengths_that_differ_are_left_open():
+def test_lengths_that_differ_become_none():
     made = inferred(*[config([REF["a"][start:]]) for start in (-3, -2, -3)])
     assert plain(made[0]) == ("0", np.float32, (None, 3))
     assert plain(inferred(*[config([REF["b"][0][start:]]) for start in (-3, -2)])[0])[2] == (None,)
@@ -252,7 +252,7 @@ def test_signatures_refused(configs, text):
         inferred(*configs)
 
 
-def test_what_is_no_config_or_spec():
+def test_arguments_that_are_not_configs_or_specs():
     with raises(TypeError, "`each of configs` must be a Config; got 5 (int)"):
         inferred(5)
     with raises(TypeError, "`config` must be a Config; got 5 (int)"):
@@ -278,7 +278,7 @@ def test_what_is_no_config_or_spec():
         ),
     ],
 )
-def test_none_is_nothing_that_a_config_can_be_made_of(make, text):
+def test_none_is_rejected(make, text):
     """A message would have it for a field that is not set."""
     with raises(TypeError, text):
         make()

@@ -267,7 +267,7 @@ def test_priorities_refused(client, value, text):
     assert (items(client), items(client, "u")) == ([], [[[0, 1]]])
 
 
-def test_an_item_without_a_priority_is_tried_again(client):
+def test_an_item_without_a_priority_is_created_later(client):
     """Only one that was made waits for the next step."""
     configs = [config([REF["a"][-1]], C.steps_since_applied() == 2, priority=BY_A)]
     writer = client.structured_writer(configs)
@@ -337,7 +337,7 @@ def test_values_set_twice(client, begin):
     assert items(client) == [[0, 0], [1, 1]]
 
 
-def test_leaves_that_nobody_reads(client):
+def test_leaves_that_no_config_reads(client):
     """They are not looked at; one that steps lack is."""
     writer = client.structured_writer([config(LAST)])
     for number, other in enumerate((0, "text", object())):
@@ -357,7 +357,7 @@ def test_unknown_tables(client):
     writer.flush()
 
 
-def test_a_failed_first_step_decides_nothing(client):
+def test_a_failed_first_step_sets_no_dtype(client):
     writer = client.structured_writer([config(LAST)])
     with pytest.raises(TypeError):
         writer.append({"a": object(), "b": 2})
@@ -398,7 +398,7 @@ def test_timeouts(client):
     assert found == [0, 1, 2]
 
 
-def test_dropped_writers_send_what_they_have(client):
+def test_garbage_collected_writers_send_their_items(client):
     writer = client.structured_writer([config([REF["a"][-30:-1]]), config(LAST, table="u")])
     for number in range(15):
         writer.append({"a": number, "b": 0})

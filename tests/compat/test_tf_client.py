@@ -53,7 +53,7 @@ def test_sample_takes_one_item(tf, run):
         (["uint8", "int32"], "Received incompatible tensor at flattened index 1 from table"),
     ],
 )
-def test_sample_of_other_columns_takes_none(tf, run, dtypes, text):
+def test_sample_of_other_columns_consumes_no_item(tf, run, dtypes, text):
     with serving(reverb.Table.queue("t", 9)) as (_, client):
         put(client, "t", [1])
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
@@ -62,7 +62,7 @@ def test_sample_of_other_columns_takes_none(tf, run, dtypes, text):
         wait_until(lambda: client.server_info()["t"].current_size == 1)
 
 
-def test_sample_of_what_is_no_step(tf, run):
+def test_sample_of_an_item_without_steps(tf, run):
     with serving(table()) as (_, client):
         with client.trajectory_writer(3) as writer:
             for t in range(3):
@@ -186,7 +186,7 @@ def test_update_refused(tf, run, keys, priorities, text):
         assert text in str(error.value)
 
 
-def test_no_such_table(tf, run):
+def test_unknown_table(tf, run):
     with serving(table()) as (_, client):
         text = "Priority table nix was not found; known tables: `t`"
         with pytest.raises(tf.errors.NotFoundError, match=text):

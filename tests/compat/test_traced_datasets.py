@@ -33,7 +33,7 @@ def warnings():
 
 
 @pytest.mark.parametrize("kind", [reverb.TimestepDataset, reverb.ReplayDataset])
-def test_nothing_of_them_is_rewritten(tf, server, warnings, kind):
+def test_autograph_rewrites_nothing(tf, server, warnings, kind):
     """AutoGraph would rewrite all that they call, and warn of what it cannot."""
 
     def made(number):

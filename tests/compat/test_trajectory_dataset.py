@@ -67,7 +67,7 @@ def test_it_is_a_dataset_of_tensorflow(tf):
     assert [spec.dtype for spec in made.element_spec.info] == [tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32]
 
 
-def test_a_class_of_ones_own(tf):
+def test_subclass(tf):
     class Mine(reverb.TrajectoryDataset):
         def __init__(self, address):
             super().__init__(address, "t", *specs(tf, None), 1)
@@ -145,7 +145,7 @@ def test_text_scalars_and_lists(tf):
         assert number == 1j
 
 
-def test_a_nest_comes_back_as_it_was_asked_for(tf):
+def test_elements_have_the_requested_nest(tf):
     import collections  # noqa: PLC0415, here only
 
     pair = collections.namedtuple("pair", "b a")  # noqa: PYI024, as users do
@@ -201,7 +201,7 @@ def test_address_and_table_as_tensors(tf):
         assert held(client) == held(other) == 0
 
 
-def test_it_lives_as_long_as_its_iterator(tf):
+def test_the_iterator_keeps_the_dataset_alive(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 6)
         iterator = iter(dataset(tf, client, 3).map(lambda sample: sample.data["time"][0]).batch(2))
@@ -209,7 +209,7 @@ def test_it_lives_as_long_as_its_iterator(tf):
         assert [next(iterator).numpy().tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
 
 
-def test_the_end_after_so_many(tf):
+def test_max_samples(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 20)
         assert firsts(dataset(tf, client, 3, max_samples=7)) == list(range(7))
@@ -218,7 +218,7 @@ def test_the_end_after_so_many(tf):
         assert info.sample_stats.completed == 7
 
 
-def test_the_end_after_waiting(tf):
+def test_rate_limiter_timeout(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 3)
         assert firsts(dataset(tf, client, 3, rate_limiter_timeout_ms=250)) == [0, 1, 2]
@@ -227,7 +227,7 @@ def test_the_end_after_waiting(tf):
         assert firsts(dataset(tf, client, 3, rate_limiter_timeout_ms=0)) == [0]
 
 
-def test_an_item_that_is_late_and_does_not_fit(tf):
+def test_a_late_item_that_does_not_fit(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [2, 3])
         for _ in range(2):
@@ -244,7 +244,7 @@ def test_fewer_items_than_may_be_in_flight(tf):
             assert [int(next(iterator).data["time"][0]) for _ in range(i + 1)] == list(range(i + 1))
 
 
-def test_new_streams_now_and_then(tf):
+def test_max_samples_per_stream(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 10)
         assert firsts(dataset(tf, client, 3, max_samples_per_stream=3, max_samples=10)) == list(range(10))
@@ -257,7 +257,7 @@ def test_order_is_kept_with_several_workers(tf):
 
 
 @pytest.mark.parametrize(("ahead", "workers", "block"), [(1, -1, 1), (4, -1, 2), (4, 3, 6)])
-def test_what_is_in_flight_is_bounded(tf, ahead, workers, block):
+def test_items_in_flight_are_limited(tf, ahead, workers, block):
     def sampled():
         return client.server_info()["t"].rate_limiter_info.sample_stats.completed
 
@@ -277,7 +277,7 @@ def test_what_is_in_flight_is_bounded(tf, ahead, workers, block):
         assert sampled() == block + 1
 
 
-def test_what_was_not_delivered_goes_back(tf):
+def test_undelivered_items_are_returned(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 30)
         iterator = iter(plain(tf, dataset(tf, client, 3, max_in_flight_samples_per_worker=20)))
@@ -288,7 +288,7 @@ def test_what_was_not_delivered_goes_back(tf):
         assert firsts(dataset(tf, client, 3, max_in_flight_samples_per_worker=1).take(29)) == list(range(1, 30))
 
 
-def test_one_by_one_nothing_is_lost(tf):
+def test_single_items_are_not_lost(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 10)
         made = dataset(tf, client, 3, max_in_flight_samples_per_worker=1)
@@ -328,7 +328,7 @@ def test_a_program_ends_while_it_waits(tf):  # noqa: ARG001, it must be installe
     assert (done.returncode, done.stdout) == (0, b"[1.0]\n")
 
 
-def test_ctrl_c_ends_a_wait_of_tensorflows(tf):
+def test_ctrl_c_ends_a_wait_of_tensorflow(tf):
     with serving(queue()) as (_, client):
         put(client, "t", LENGTHS[:1])
         iterator = iter(dataset(tf, client))
@@ -444,7 +444,7 @@ def test_another_spec_than_the_signature(tf, dtypes, shapes, text):
         assert text in told(error)
 
 
-def test_a_dataset_may_be_made_before_its_server(tf):
+def test_a_dataset_may_be_created_before_its_server(tf):
     with serving(queue()) as (server, _):
         port = server.port
     iterator = iter(reverb.TrajectoryDataset(f"localhost:{port}", "t", *specs(tf, 3), 1))
@@ -453,14 +453,14 @@ def test_a_dataset_may_be_made_before_its_server(tf):
         assert int(next(iterator).data["time"][0]) == 0
 
 
-def test_no_such_table(tf):
+def test_unknown_table(tf):
     with serving(table()) as (_, client):
         made = reverb.TrajectoryDataset(client.server_address, "nix", *specs(tf, 3), 1)
         with pytest.raises(tf.errors.NotFoundError, match="Priority table nix was not found; known tables: `t`"):
             next(iter(made))
 
 
-def test_a_server_that_comes_back(tf):
+def test_a_restarted_server(tf):
     with serving(queue()) as (server, client):
         put(client, "t", [3])
         port = server.port
@@ -472,14 +472,14 @@ def test_a_server_that_comes_back(tf):
         assert int(waiting.result(30).data["time"][0]) == 0
 
 
-def test_a_server_that_is_not_there_may_be_given_up(tf):
+def test_an_iterator_without_a_server_can_be_closed(tf):
     dtypes, shapes = specs(tf, 3)
     made = reverb.TrajectoryDataset("localhost:1", "t", dtypes, shapes, 1)
     iterator = iter(made.prefetch(1))
     del iterator  # returns
 
 
-def test_a_table_of_the_engine_itself(tf):
+def test_a_table_created_by_the_engine(tf):
     with engram.Server([engram.Table.queue("t", max_size=9)]) as server:
         server.store.insert({"a": {"b": np.ones((3, 2))}, "c": [np.zeros(3)]}, {"t": 1.0}, time_axis=True)
         dtypes = {"a": {"b": tf.float64}, "c": [tf.float64]}

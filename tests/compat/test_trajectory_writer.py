@@ -135,7 +135,7 @@ def test_values(client, value):
     np.testing.assert_array_equal(one, want)
 
 
-def test_first_values_decide(client, writer):
+def test_first_values_set_the_dtype(client, writer):
     """A column that only had None has no dtype; one of text takes no number for it."""
     writer.append({"c": None, "d": "text"})
     writer.append({"c": np.zeros(()), "d": b"bytes"})
@@ -205,7 +205,7 @@ def test_history_needs_a_step(client):
 # Items
 
 
-def test_items_of_several_looks(client, writer):
+def test_items_of_any_slices(client, writer):
     """Selections are stored as asked: strided, reversed, repeated."""
     history = writer.history
     b = history["b"]
@@ -215,7 +215,7 @@ def test_items_of_several_looks(client, writer):
     assert [item[0] for item in items(client)] == [[0, 2], [2, 1, 0], [2, 0, 0], 1, [1, 2], [0, 2], [1, 2], 1]
 
 
-def test_items_are_flat(client, writer):
+def test_items_are_flattened(client, writer):
     """Nests are flattened in dm-tree's order."""
     history = writer.history
     writer.create_item("t", 1.0, {"z": history["b"][-1], "y": (history["b"][0], {"x": history["a"][-1]})})
@@ -280,7 +280,7 @@ def test_items_refused(client, writer):
     still_works(client, writer)
 
 
-def test_checks_have_an_order(writer):
+def test_order_of_checks(writer):
     """As code that looks at the first problem expects: emptiness, priority, the columns, the signature."""
     nan = float("nan")
     stale = writer.history["b"][0]
@@ -294,7 +294,7 @@ def test_checks_have_an_order(writer):
         writer.create_item("nope", 1.0, stale)
 
 
-def test_steps_that_are_gone(client, writer):
+def test_references_to_expired_steps(client, writer):
     history, column = writer.history, writer.history["b"][:2]
     assert column.numpy().tolist() == [0, 1]
     for value in (3, 4):
@@ -361,7 +361,7 @@ def test_signatures(client, writer, trajectory, why, found):
     assert items(client, "signed") == [[[[1, 1], [2, 2]], 1]]
 
 
-def test_a_timeout_of_older_releases(client):
+def test_the_timeout_argument_of_older_releases(client):
     """It was that of reading a signature, and 0 meant: do not."""
     for timeout in (None, 300_000):
         writer = client.trajectory_writer(2, get_signature_timeout_ms=timeout)
@@ -371,7 +371,7 @@ def test_a_timeout_of_older_releases(client):
 
 
 @pytest.mark.parametrize("option", [{"validate_items": False}, {"get_signature_timeout_ms": 0}])
-def test_nothing_is_checked_where_that_is_not_asked(client, option):
+def test_without_validation_nothing_is_checked(client, option):
     writer = client.trajectory_writer(2, **option)
     writer.append(["anything"])
     writer.create_item("signed", 1.0, writer.history[0][-1])

@@ -46,7 +46,7 @@ def drawn(client, name, count):
 # The end of an episode
 
 
-def test_an_episode_that_another_thread_holds_up_goes_on(client):
+def test_an_episode_continues_while_another_thread_uses_the_writer(client):
     writer = client.trajectory_writer(5)
     for value in range(3):
         writer.append({"x": value})
@@ -73,7 +73,7 @@ def test_an_episode_that_another_thread_holds_up_goes_on(client):
 
 
 @pytest.mark.parametrize("config", [of_last, of_errors])
-def test_an_episode_of_a_structured_writer_that_another_thread_holds_up_goes_on(client, config):
+def test_an_episode_of_a_structured_writer_continues_while_another_thread_uses_it(client, config):
     conditions = [sw.Condition.step_index() == 3]
     whole = sw.create_config([REF["x"][-4:]], "t", conditions)
     writer = client.structured_writer([config("queue"), whole])
@@ -101,7 +101,7 @@ def _is_busy(writer):
 
 
 @needs_fork
-def test_an_episode_goes_on_in_the_parent_of_a_fork():
+def test_an_episode_continues_in_the_parent_of_a_fork():
     printed = run_python(
         """
 import os, warnings
@@ -264,7 +264,7 @@ writer = write()
 
 @pytest.mark.parametrize("end", ["del writer", "", "sys.exit(0)", "writer.itself = writer"])
 @pytest.mark.parametrize("kind", ["structured", "legacy"])
-def test_dropped_writers_wait_for_their_tables(kind, end):
+def test_garbage_collected_writers_wait_for_their_tables(kind, end):
     with serving(reverb.Table.queue("queue", 1)) as (server, client):
         ending = BackgroundCall(lambda: run_python(_program(server.port, kind, end)))
         wait_until(lambda: client.server_info()["queue"].current_size == 1)
@@ -276,7 +276,7 @@ def test_dropped_writers_wait_for_their_tables(kind, end):
 
 
 @pytest.mark.parametrize("kind", ["structured", "legacy"])
-def test_dropped_writers_do_not_wait_for_ever(kind):
+def test_garbage_collected_writers_wait_for_a_limited_time(kind):
     program = _program("{port}", kind, "").replace(
         "\nwriter = write()", "\nsending.CLOSE_TIMEOUT = 0.1\nwriter = write()"
     )
@@ -290,7 +290,7 @@ def test_dropped_writers_do_not_wait_for_ever(kind):
 
 
 @pytest.mark.parametrize("kind", DROPPED)
-def test_what_is_lost_is_said_even_at_the_end_of_the_process(kind):
+def test_lost_items_are_reported_even_at_process_exit(kind):
     with serving(reverb.Table.queue("queue", 1)) as (server, client):
         program = subprocess.Popen(
             [sys.executable, "-c", _program(server.port, kind, "print(0, flush=True)")],
@@ -313,7 +313,7 @@ def test_what_is_lost_is_said_even_at_the_end_of_the_process(kind):
 
 
 @pytest.mark.parametrize("kind", DROPPED)
-def test_writers_that_live_when_the_process_ends(kind):
+def test_writers_that_exist_at_process_exit(kind):
     """As globals of a module, with a server in the same process."""
     code = f"""
 import warnings
