@@ -1,4 +1,4 @@
-"""Directories of stores: filled, looked at, opened."""
+"""Helpers for directories of durable stores."""
 
 import numpy as np
 
@@ -9,30 +9,30 @@ LOG_1, LOG_2, LOG_4 = (f"log-{number:010}" for number in (1, 2, 4))
 
 
 def fill(store, table, count):
-    """Inserts items of 1,000 bytes that no codec makes smaller."""
+    """Inserts incompressible items of 1,000 bytes."""
     noise = np.random.default_rng(0)
     for _ in range(count):
         store.insert({"x": noise.integers(256, size=1_000, dtype=np.uint8)}, {table: 1.0})
 
 
 def contents(path):
-    """All that a directory holds."""
+    """Time stamps and contents of all files of a directory."""
     return {
         each.name: (each.lstat().st_mtime_ns, each.read_bytes() if each.is_file() else None) for each in path.iterdir()
     }
 
 
 def file(found, name):
-    """What is said of a file."""
+    """Entry of a file in an inspection."""
     return next(each for each in found["files"] if each["name"] == name)
 
 
 def sizes(found):
-    """Items that each table would begin with."""
+    """Number of items of each table after opening, from an inspection."""
     return {table["name"]: table["items"] for table in found["opening"]["tables"]}
 
 
 def opened(path, **options):
-    """The same, once a store has opened the directory."""
+    """Number of items of each table in a store that opens the directory."""
     with Store.open(path, **options) as store:
         return {name: info.size for name, info in store.info().items()}

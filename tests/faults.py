@@ -1,4 +1,4 @@
-"""What goes wrong on purpose: servers that are killed, connections that are cut."""
+"""Fault injection: servers that are killed, connections that are cut."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ server.close()
 
 
 class ServerProcess:
-    """A server in a process of its own, at a port that it keeps when it is started again."""
+    """A server in its own process, which keeps its port when it is restarted."""
 
     def __init__(self, tables):
         self._code = SERVE.format(tables=tables)
@@ -29,7 +29,7 @@ class ServerProcess:
         self.start()
 
     def start(self):
-        """Starts it; returns once it serves."""
+        """Starts the process, and waits until the server accepts connections."""
         self._process = subprocess.Popen(
             [sys.executable, "-c", self._code, str(self.port)],
             stdin=subprocess.PIPE,
@@ -50,12 +50,12 @@ class ServerProcess:
         os.kill(self.pid, number)
 
     def freeze(self):
-        """Stops its clock; from when this returns on, it does nothing, and its connections stay."""
+        """Suspends the process. Its connections stay open."""
         self.signal(signal.SIGSTOP)
         os.waitpid(self._process.pid, os.WUNTRACED)
 
     def kill(self):
-        """Ends it at once, as `kill -9` does."""
+        """Ends the process with SIGKILL."""
         self.signal(signal.SIGKILL)
         self._process.wait()
         self._process.stdin.close()
@@ -70,7 +70,7 @@ class ServerProcess:
 
 
 class Proxy:
-    """Hands TCP connections on to a port of this machine, until they are cut."""
+    """Forwards TCP connections to a local port, until they are cut."""
 
     def __init__(self, port):
         self._target = ("127.0.0.1", port)
@@ -84,11 +84,11 @@ class Proxy:
         self._start(self._accept)
 
     def delay(self, seconds):
-        """What the server says takes so much longer from now on."""
+        """Delays the server's data by `seconds` from now on."""
         self._delay = seconds
 
     def hold(self):
-        """What clients say over the connections there are waits for `release`."""
+        """Holds back the clients' data on existing connections until `release`."""
         for gate in self._gates:
             gate.clear()
 
@@ -97,7 +97,7 @@ class Proxy:
             gate.set()
 
     def mute(self):
-        """What the server says is lost from now on, until the connections are cut."""
+        """Drops the server's data from now on, until the connections are cut."""
         self._mute = True
 
     def refuse(self):
@@ -107,7 +107,7 @@ class Proxy:
         self._listener.close()
 
     def cut(self, spare=0):
-        """Cuts the connections there are, but for the newest `spare`; new ones may come."""
+        """Cuts all connections except the newest `spare`. New ones are accepted."""
         with self._lock:
             end = len(self._sockets) - 2 * spare
             sockets, self._sockets = self._sockets[:end], self._sockets[end:]
@@ -145,9 +145,9 @@ class Proxy:
                 self._sockets += [near, far]
                 self._gates.append(gate)
             self._start(self._pump, near, far, gate.wait)
-            self._start(self._pump, far, near, self._says)
+            self._start(self._pump, far, near, self._forwards_server_data)
 
-    def _says(self):
+    def _forwards_server_data(self):
         time.sleep(self._delay)
         return not self._mute
 

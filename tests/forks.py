@@ -1,4 +1,4 @@
-"""What tests of forks have in common: the head of the programs that they run."""
+"""Helpers for tests of `fork`, which run programs."""
 
 import os
 

@@ -1,4 +1,4 @@
-"""The files of a durable store, taken apart: docs/format.md says what they are made of."""
+"""Reads and changes the files of a durable store, whose format docs/format.md specifies."""
 
 import struct
 from typing import NamedTuple
@@ -23,8 +23,8 @@ KINDS = {
 }
 
 
-def _table():
-    """Of the Castagnoli polynomial, reflected."""
+def _crc_table():
+    """Table of CRC-32C: the reflected Castagnoli polynomial."""
     rows = []
     for byte in range(256):
         for _ in range(8):
@@ -33,7 +33,7 @@ def _table():
     return rows
 
 
-TABLE = _table()
+TABLE = _crc_table()
 
 
 def crc32c(data, before=0):
@@ -44,7 +44,7 @@ def crc32c(data, before=0):
 
 
 class Head(NamedTuple):
-    """The first 48 bytes of a file."""
+    """Header of a file, its first 48 bytes."""
 
     version: int
     kind: int
@@ -59,7 +59,7 @@ class Head(NamedTuple):
         return cls(*rest)
 
     def put(self, path):
-        """Makes it the head of that file, with the checksum that fits."""
+        """Writes the header to a file, with a valid checksum."""
         data = struct.pack("<8sIIQQ12x", b"ENGRAM\r\n", *self)
         content = path.read_bytes()
         path.write_bytes(data + struct.pack("<I", crc32c(data)) + content[FILE_HEAD:])
@@ -91,7 +91,7 @@ class Record(NamedTuple):
         return struct.unpack_from("<Q", self.body, at)[0]
 
     def bytes(self, number):
-        """As it is in the file of that number."""
+        """Encodes the record for the file of this number."""
         code = next(code for code, kind in KINDS.items() if kind == self.kind)
         head = struct.pack("<IQII", code, len(self.body), number & 0xFFFFFFFF, crc32c(self.body))
         crc = crc32c(struct.pack("<Q", self.offset) + head)
@@ -99,7 +99,7 @@ class Record(NamedTuple):
 
 
 def records(path):
-    """The records of a file, all of which must be good."""
+    """Records of a file, all of which must be valid."""
     data, number = path.read_bytes(), Head.of(path).number
     found, offset = [], FILE_HEAD
     while offset < len(data):
@@ -107,7 +107,7 @@ def records(path):
         body = data[offset + RECORD_HEAD :][:length]
         record = Record(KINDS[code], offset, body)
         assert data[offset : record.end] == record.bytes(number), (
-            f"{path.name}: the record at byte {offset} is not good"
+            f"{path.name}: the record at byte {offset} is invalid"
         )
         found.append(record)
         offset = record.end
@@ -115,12 +115,12 @@ def records(path):
 
 
 def put(path, record):
-    """Writes another record over one that is there, as long as that one, with checksums that fit."""
+    """Replaces a record by one of the same length, with valid checksums."""
     flip(path, record.offset, record.bytes(Head.of(path).number))
 
 
 def flip(path, offset, by=None):
-    """Changes bytes of a file: to these, or the one there to another."""
+    """Overwrites bytes of a file, by default the byte at `offset` with a different one."""
     with path.open("r+b") as file:
         if by is None:
             file.seek(offset)
@@ -135,5 +135,5 @@ def cut(path, length):
 
 
 def files(directory):
-    """Everything in it but the lock, by name."""
+    """Contents of all files of a directory except the lock, by name."""
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "LOCK"}

@@ -1,18 +1,18 @@
-"""Whether a store has what a checkpoint of dm-reverb is known to hold."""
+"""Compares a store with the known content of a dm-reverb checkpoint."""
 
 import numpy as np
 
 from engram import rate_limiters
 
 
-def column(told):
-    if told["dtype"] == "string":
-        return np.array([text.encode() for text in told["data"]], object).reshape(told["shape"])
-    return np.array(told["data"], told["dtype"]).reshape(told["shape"])
+def column(entry):
+    if entry["dtype"] == "string":
+        return np.array([text.encode() for text in entry["data"]], object).reshape(entry["shape"])
+    return np.array(entry["data"], entry["dtype"]).reshape(entry["shape"])
 
 
 def by_key(store, table, wanted):
-    """Every item of a table, by key, one sample each."""
+    """Metadata and data of every item of a table, by key."""
     found = {}
     store.set_rate_limiter(table, rate_limiters.MinSize(1))
     while len(found) < wanted:
@@ -28,16 +28,16 @@ def by_key(store, table, wanted):
 def check(store, expected):
     infos = store.info()
     assert sorted(infos) == sorted(expected)
-    for table, told in expected.items():
+    for table, entry in expected.items():
         info = infos[table]
-        assert [info.inserts, info.samples, info.deletes] == told["counts"]
-        assert (info.size, info.num_unique_samples) == (len(told["items"]), told["unique"])
-        found = by_key(store, table, len(told["items"]))
-        assert sorted(found) == sorted(item["key"] & (2**63 - 1) for item in told["items"])
-        for item in told["items"]:
-            facts, columns = found[item["key"] & (2**63 - 1)]
-            assert facts.priority[0] == item["priority"]
-            assert facts.times_sampled[0] > item["times_sampled"]
+        assert [info.inserts, info.samples, info.deletes] == entry["counts"]
+        assert (info.size, info.num_unique_samples) == (len(entry["items"]), entry["unique"])
+        found = by_key(store, table, len(entry["items"]))
+        assert sorted(found) == sorted(item["key"] & (2**63 - 1) for item in entry["items"])
+        for item in entry["items"]:
+            info_of_item, columns = found[item["key"] & (2**63 - 1)]
+            assert info_of_item.priority[0] == item["priority"]
+            assert info_of_item.times_sampled[0] > item["times_sampled"]
             for got, wanted in zip(columns, map(column, item["columns"]), strict=True):
                 assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
                 assert np.array_equal(got, wanted)

@@ -1,4 +1,4 @@
-"""The tables that programs use, in words that both servers understand."""
+"""Descriptions of the tables that programs use, for dm-reverb and for Engram."""
 
 import json
 
@@ -6,7 +6,7 @@ NOTHING = {"signature": None}
 
 
 def spec(name, dtype, shape, minimum=None, maximum=None):
-    """A leaf of a signature; bounds are `(shape, base64 of the bytes)`."""
+    """A leaf of a signature. Bounds are `(shape, bytes in base64)`."""
     bounds = {}
     if minimum is not None:
         both = {"minimum": minimum, "maximum": maximum}
@@ -41,7 +41,7 @@ ODD = {
 
 
 def table(name, **options):
-    """One table: Reverb's arguments, selectors and limiters by their names."""
+    """A table: Reverb's arguments, with selectors and limiters by name."""
     return {
         "name": name,
         "sampler": ["Fifo"],
@@ -55,7 +55,7 @@ def table(name, **options):
 
 
 def queue(name, max_size=1000, **options):
-    """A table that gives each item once, in order."""
+    """A table that returns each item once, in order."""
     return table(name, max_size=max_size, limiter=["Queue", max_size], max_times_sampled=1, **options)
 
 
@@ -90,13 +90,13 @@ TABLES = [
 
 
 def note(description):
-    """What Engram's compatible part keeps with such a table."""
+    """The note that Engram's Reverb-compatible API stores with such a table."""
     keys = ("max_times_sampled", "signature")
     return json.dumps({"reverb": {key: description[key] for key in keys}})
 
 
 def made(reverb, description, signature):
-    """The table of a description, by dm-reverb or what stands for it; its signature is as that has it."""
+    """Creates a described table with dm-reverb or the compatible module, with a signature of that module."""
 
     def selector(name, *arguments):
         return getattr(reverb.selectors, name)(*arguments)
