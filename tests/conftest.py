@@ -41,7 +41,9 @@ hypothesis.settings.load_profile("slow" if IN_CI else "fast")
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
     """Skip a test whose framework is missing; in CI, fail it."""
-    required = (module for marker, modules in FRAMEWORKS.items() if item.get_closest_marker(marker) for module in modules)
+    required = (
+        module for marker, modules in FRAMEWORKS.items() if item.get_closest_marker(marker) for module in modules
+    )
     for module in required:
         if importlib.util.find_spec(module) is None:
             missing = f"`{module}` is not installed"

@@ -1,6 +1,6 @@
-"""Random programs of a trajectory writer's calls, run alike by dm-reverb and by what stands for it.
+"""Random programs of trajectory-writer calls, which run with dm-reverb and with the compatible API.
 
-A program is a list of calls, each a tuple: its name and arguments. What it saw is a list of outcomes, one per call.
+A program is a list of calls, each a tuple of a name and arguments. Its result is a list of outcomes, one per call.
 """
 
 import random
@@ -8,7 +8,7 @@ import random
 import numpy as np
 
 PATHS = {"a": ("a",), "b": ("nest", "b"), "c": ("nest", "c"), "d": ("d",)}
-"""Columns, and where each is in a step. All that a step holds is its number."""
+"""Path of each column in a step. Every value of a step is derived from its number."""
 
 CELLS = {
     "a": np.int32,
@@ -17,15 +17,15 @@ CELLS = {
     "d": lambda number: np.array([number, -number], np.float64),
 }
 PROGRAMS = 150
-"""How many are compared."""
+"""Number of programs to compare."""
 
-SECONDS = 20_000
-"""Milliseconds that a table may take; it takes all at once."""
+TIMEOUT_MS = 20_000
+"""Timeout of each flush; tables accept items at once."""
 
 
 def program(seed):
-    """A program. It ends with `end`, which looks at all items."""
-    rng = random.Random(seed)  # noqa: S311, no secret
+    """Returns a program. Its last call, `end`, samples all items."""
+    rng = random.Random(seed)  # noqa: S311, not for cryptography
     keep, chunk = rng.randint(1, 20), rng.choice([None, rng.randint(1, 16)])
     calls = [("open", keep)]
     for name in PATHS:
@@ -64,24 +64,24 @@ def _index(rng):
 
 
 def outcomes(client, table, seed):
-    """What a program sees of a table that gives each item once, in order."""
+    """Outcomes of a program with a table that returns each item once, in order."""
     return list(Run(client, table).outcomes(program(seed)))
 
 
 class Run:
-    """One run of a program, through a client."""
+    """A run of a program with a client."""
 
     def __init__(self, client, table):
         self.client, self.table = client, table
         self.steps, self.is_open = 0, False
         self.picks = []
-        self.items = {}  # columns by the numbers of items, which are their priorities
+        self.items = {}  # column names by item number, which is also the priority
 
     def outcomes(self, calls):
         for name, *arguments in calls:
             try:
                 yield ("returned", getattr(self, name)(*arguments))
-            except Exception as error:  # noqa: BLE001, seen and compared
+            except Exception as error:  # noqa: BLE001, compared as an outcome
                 yield ("raised", type(error).__name__, str(error))
 
     def open(self, keep):
@@ -102,13 +102,13 @@ class Run:
         return self.writer.episode_steps
 
     def many(self, count):
-        """Whole steps; one that is open ends first."""
+        """Appends complete steps, after the end of a partial step."""
         if self.is_open:
             self.append(dict.fromkeys(PATHS, False), False)
         return [self.append(dict.fromkeys(PATHS, True), False) for _ in range(count)]
 
     def pick(self, name, index):
-        """Picks a column: which steps can be used, and the numbers of those that it has, or the kind of error."""
+        """Selects a slice. Returns which steps are usable, and the selected steps' numbers or the kind of error."""
         self.picks.append(None)
         history = self.writer.history
         for key in PATHS[name]:
@@ -127,7 +127,7 @@ class Run:
 
     @staticmethod
     def numbers(name, values):
-        """The steps that values of a column are of."""
+        """Numbers of the steps that the values of a column belong to."""
         cells = np.asarray(values).reshape(-1, *np.shape(CELLS[name](0)))
         numbers = [int(np.ravel(cell)[0]) for cell in cells]
         for number, cell in zip(numbers, cells, strict=True):
@@ -135,32 +135,32 @@ class Run:
         return numbers
 
     def create(self, number, chosen):
-        """Makes an item, unless it would have no columns, or an empty one among others."""
+        """Creates an item, unless it would have no columns, or an empty one among others."""
         columns = [self.picks[at] for at in chosen]
         if None in columns or (len(columns) > 1 and not all(len(column) for _, column in columns)):
             return "skipped"
-        about = [(len(column), any(reference.expired for reference in column)) for _, column in columns]
+        state = [(len(column), any(reference.expired for reference in column)) for _, column in columns]
         try:
             self.writer.create_item(self.table, number, [column for _, column in columns])
         except ValueError:
-            return about, "refused"
+            return state, "rejected"
         self.items[float(number)] = [name for name, _ in columns]
-        return about, "made"
+        return state, "created"
 
     def flush(self, allowed):
-        self.writer.flush(allowed, timeout_ms=SECONDS)
+        self.writer.flush(allowed, timeout_ms=TIMEOUT_MS)
 
     def end_episode(self, clear, within_a_step):
         if self.is_open and not within_a_step:
             return "open"
-        self.writer.end_episode(clear_buffers=clear, timeout_ms=SECONDS)
+        self.writer.end_episode(clear_buffers=clear, timeout_ms=TIMEOUT_MS)
         self.is_open = False
         return None
 
     def end(self):
-        """The steps of all items, column by column."""
+        """Numbers of the steps of all items, by column."""
         try:
-            self.writer.flush(timeout_ms=SECONDS)
+            self.writer.flush(timeout_ms=TIMEOUT_MS)
             count = self.client.server_info()[self.table].current_size
             found = {}
             for sample in self.client.sample(self.table, count, emit_timesteps=False) if count else []:

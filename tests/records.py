@@ -106,9 +106,7 @@ def records(path):
         code, length = struct.unpack_from("<IQ", data, offset + 4)
         body = data[offset + RECORD_HEAD :][:length]
         record = Record(KINDS[code], offset, body)
-        assert data[offset : record.end] == record.bytes(number), (
-            f"{path.name}: the record at byte {offset} is invalid"
-        )
+        assert data[offset : record.end] == record.bytes(number), f"{path.name}: the record at byte {offset} is invalid"
         found.append(record)
         offset = record.end
     return found

@@ -27,7 +27,7 @@ class Transition:
     action: object
 
 
-@optree.dataclasses.dataclass(namespace="somebody else's")
+@optree.dataclasses.dataclass(namespace="another_package")
 class OtherNamespace:
     x: object
 

@@ -189,7 +189,10 @@ def test_a_damaged_file_head(inspect, directory):
     assert status == 1
     cut(directory / LOG_4, 0)
     _, _, found = inspect(directory)
-    assert found["problems"][1] == f"{LOG_4} is damaged at byte 0: it has 0 bytes, fewer than a file header ({FILE_HEAD} bytes)"
+    assert (
+        found["problems"][1]
+        == f"{LOG_4} is damaged at byte 0: it has 0 bytes, fewer than a file header ({FILE_HEAD} bytes)"
+    )
 
 
 def test_files_of_a_newer_version(inspect, directory):

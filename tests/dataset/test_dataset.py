@@ -155,7 +155,7 @@ def test_items_return_if_ctrl_c_strikes_before_delivery(open_store, monkeypatch)
     assert store.info()["q"].samples == 6
 
 
-def test_items_return_if_close_comes_before_delivery(open_store, monkeypatch):
+def test_items_return_if_closed_before_delivery(open_store, monkeypatch):
     store = open_store(Table.queue("q", max_size=9))
     fill(store, "q", range(6))
     dataset = Dataset(store, "q", 2)

@@ -1,4 +1,4 @@
-"""Import of dm-reverb checkpoints. dm-reverb 0.14 wrote the one in this folder, by tests/interop/write_checkpoint.py."""
+"""Import of dm-reverb checkpoints. tests/interop/write_checkpoint.py wrote the one in this folder with dm-reverb 0.14."""
 
 import functools
 import json
@@ -48,9 +48,9 @@ def test_times_sampled_and_order(expected):
         batch = store.sample("queue", len(expected["queue"]["items"]))
         assert batch.info.key.tolist() == [item["key"] & (2**63 - 1) for item in expected["queue"]["items"]]
         for table in ("uniform", "few"):
-            told = {item["key"] & (2**63 - 1): item["times_sampled"] for item in expected[table]["items"]}
+            times_sampled = {item["key"] & (2**63 - 1): item["times_sampled"] for item in expected[table]["items"]}
             batch = store.sample(table, 1)
-            assert batch.info.times_sampled[0] == told[int(batch.info.key[0])] + 1
+            assert batch.info.times_sampled[0] == times_sampled[int(batch.info.key[0])] + 1
 
 
 def test_tables_keep_their_configuration():
@@ -90,9 +90,9 @@ def test_imported_tables_are_durable(tmp_path, expected):
 
 def test_the_command(tmp_path, expected, capsys):
     app(["import-reverb", str(REAL), "--into", str(tmp_path / "store")], standalone_mode=False)
-    said = capsys.readouterr().out.splitlines()
-    items = {table: len(told["items"]) for table, told in expected.items()}
-    assert said == [
+    output = capsys.readouterr().out.splitlines()
+    items = {table: len(entry["items"]) for table, entry in expected.items()}
+    assert output == [
         f"{REAL}: {sum(items.values())} items in {len(items)} tables",
         *(f"  {table}: {count} items" for table, count in sorted(items.items())),
     ]
@@ -151,7 +151,7 @@ def test_a_corrupt_file_is_reported_and_nothing_added(copy, name, compressed):
     with Store([]) as store:
         engram.import_reverb(copy, store)
     chance = np.random.default_rng(7)
-    told = []
+    texts = []
     for _ in range(150):
         bad = bytearray(whole)
         if chance.random() < 0.5:
@@ -167,9 +167,9 @@ def test_a_corrupt_file_is_reported_and_nothing_added(copy, name, compressed):
             assert store.tables == []
         with pytest.raises(StorageError) as error, Store([]) as store:
             engram.import_reverb(copy, store)
-        told.append(str(error.value))
-    assert len(told) > (140 if compressed else 100)
-    assert all(name in text or "items.tfrecord" in text for text in told)
+        texts.append(str(error.value))
+    assert len(texts) > (140 if compressed else 100)
+    assert all(name in text or "items.tfrecord" in text for text in texts)
 
 
 def test_a_failed_command_leaves_no_store(copy, tmp_path, capsys):

@@ -118,7 +118,7 @@ class Comparison:
             case ("create", number, chosen):
                 self.items[number] = [self.picks[at] for at in chosen]
                 for made, outcome in zip(self.made, (mine, other), strict=True):
-                    if outcome[1][1] == "made":
+                    if outcome[1][1] == "created":
                         made.add(number)
 
     def append(self, _, mine, other):
@@ -165,8 +165,8 @@ class Comparison:
         )
         for made in (mine[1], other[1]):
             is_good = all(length and not expired for length, expired in made[0])
-            is_late = made is other[1] and lives_on and made[1] == "refused"  # as in `pick`
-            if is_good != (made[1] == "made") and not is_late:
+            is_late = made is other[1] and lives_on and made[1] == "rejected"  # as in `pick`
+            if is_good != (made[1] == "created") and not is_late:
                 return None
         for (name, *_), (_, expired), (_, their_expired) in zip(picks, about, their_about, strict=True):
             if their_expired > expired and self.kept.get(name, self.keep) <= self.keep:

@@ -142,7 +142,9 @@ def test_plain_clients_and_encrypted_servers_do_not_meet(certificates):
         engram.Client(server.address, reconnect_timeout=0.5).info()
     unreachable = f"the server at {server.address} cannot be reached: "
     assert str(caught.value).startswith(unreachable)
-    assert str(caught.value).endswith(" (is it an Engram server? if it uses TLS, pass `ca`); tried for 0.5 s (`reconnect_timeout`)")
+    assert str(caught.value).endswith(
+        " (is it an Engram server? if it uses TLS, pass `ca`); tried for 0.5 s (`reconnect_timeout`)"
+    )
     with make() as server, pytest.raises(HandshakeError, match="it does not use TLS; create the client without `ca`"):
         engram.Client(server.address, ca=certificates.ca).info()
 

@@ -53,7 +53,7 @@ writer.create_item("t", num_steps=1)
 writer.close()
 assert store.info()["t"].size == 65
 store.close()
-print("parent goes on")
+print("parent continues")
 """
 
 INSIDE = """
@@ -71,7 +71,7 @@ print("done")
 
 
 def test_objects_created_before_the_fork_raise_in_the_child():
-    assert run_python(HEAD + EVERYTHING) == "parent goes on\n"
+    assert run_python(HEAD + EVERYTHING) == "parent continues\n"
 
 
 def test_a_child_that_exits_inside_with_blocks_ends_cleanly():

@@ -142,7 +142,8 @@ def test_bad_items(open_store, data, options, error, text):
     store = open_store(Table("t"))
     text = text or {
         InvalidArgumentError: "`priorities` must name at least one table; got none",
-        SignatureError: "column `x` has the unsupported dtype datetime64[D]; supported dtypes are bool, int8, int16, int32, int64, uint8, "
+        SignatureError: "column `x` has the unsupported dtype datetime64[D]; supported dtypes are bool, "
+        "int8, int16, int32, int64, uint8, "
         "uint16, uint32, uint64, float16, float32, float64, complex64, complex128, bfloat16, float8_e4m3fn, "
         "float8_e5m2, string"
         if "x" in data

@@ -15,7 +15,10 @@ CELLS = {"bytes": np.zeros(2**20, np.uint8), "strings": np.full(2**18, "", objec
 HALF = 2**15
 TIMES = 2**11
 TEXT = f"column `x` of a batch of {2 * HALF} items needs {2**47} bytes, more than can be allocated"
-REMOTE = f"a batch of {2 * HALF} items takes at least {2**47} bytes, but at most {2**32} are allowed; sample fewer items at once"
+REMOTE = (
+    f"a batch of {2 * HALF} items takes at least {2**47} bytes, but at most {2**32} are allowed; "
+    "sample fewer items at once"
+)
 
 
 @pytest.fixture(params=sorted(CELLS))
@@ -49,7 +52,7 @@ def test_a_prefetched_batch_of_terabytes(store):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of a process's memory")
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory use of a process, as Linux reports it")
 def test_memory_of_a_dropped_table_returns_to_the_system():
     def offered():
         rollup = Path("/proc/self/smaps_rollup").read_text()

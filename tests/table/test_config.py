@@ -237,6 +237,13 @@ def test_bad_sizes_are_rejected(make, size, text):
     rejected(lambda: make(size), f"{what} {text}")
 
 
+def error_buffer_text(needed, ratio, found, width):
+    return (
+        f"`error_buffer` must allow a range of at least {needed} samples for {ratio} samples per insert; "
+        f"got {found}, a range of {width}"
+    )
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -258,31 +265,29 @@ def test_bad_sizes_are_rejected(make, size, text):
         ),
         (
             (1, 10, 0.9),
-            "`error_buffer` must allow a range of at least 2 samples for 1 samples per insert; got 0.9, a range of 1.8",
+            error_buffer_text(2, 1, "0.9", "1.8"),
         ),
         (
             (0.5, 10, 0.9),
-            "`error_buffer` must allow a range of at least 2 samples for 0.5 samples per insert; got 0.9, a range of 1.8",
+            error_buffer_text(2, 0.5, "0.9", "1.8"),
         ),
         (
             (4, 10, -4),
-            "`error_buffer` must allow a range of at least 8 samples for 4 samples per insert; got -4.0, a range of -8",
+            error_buffer_text(8, 4, "-4.0", "-8"),
         ),
         (
             (4, 10, (36, 43)),
-            "`error_buffer` must allow a range of at least 8 samples for 4 samples per insert; got (36.0, 43.0), a range of 7",
+            error_buffer_text(8, 4, "(36.0, 43.0)", "7"),
         ),
         (
             (1, 10, (-INF, -INF)),
-            (
-                "`error_buffer` must allow a range of at least 2 samples for 1 samples per insert; got (-inf, -inf), a range of nan"
-            ),
+            error_buffer_text(2, 1, "(-inf, -inf)", "nan"),
         ),
         (
             (4, 10, (41, 60)),
             (
-                "`min_diff` 41 is above `samples_per_insert * min_size` = 40: "
-                "sampling could not start at `min_size` items"
+                "`min_diff` must be at most `samples_per_insert * min_size` = 40; "
+                "got 41; otherwise sampling could not start at `min_size` items"
             ),
         ),
     ],

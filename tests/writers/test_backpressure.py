@@ -38,7 +38,8 @@ def test_a_late_flush_keeps_the_remaining_items(store, call):
 def test_append_raises_at_the_limit(store, timeout, seconds):
     writer = store.writer(max_in_flight_items=2, timeout=timeout, chunk_length=1)
     written = 0
-    text = f"3 items of this writer are not in their tables, `max_in_flight_items` allows 2, and none was accepted within {seconds} s; {FULL}"
+    limit = "`max_in_flight_items` allows 2"
+    text = f"3 items of this writer are not in their tables, {limit}, and none was accepted within {seconds} s; {FULL}"
     with raises(BackpressureError, text):
         while True:
             write(writer, [written])

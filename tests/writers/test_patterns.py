@@ -205,6 +205,11 @@ def test_the_function_runs_once(store):
 WHOLE = 'pattern for table `t`: {}; each leaf must be a slice of a column, such as s["obs"][-2:]'
 
 
+BAD_SLICE = (
+    "must start before 0 and stop after its start, at most at 0 (the end of the newest step), such as [-3:] or [-3:-1]"
+)
+
+
 @pytest.mark.parametrize(
     ("make", "text"),
     [
@@ -213,15 +218,15 @@ WHOLE = 'pattern for table `t`: {}; each leaf must be a slice of a column, such 
         (lambda s: s["x"][0], "`x[0]` must be negative: it counts back from the newest step, such as [-1]"),
         (
             lambda s: s["x"][0:],
-            "`x[0:]` must start before 0, and stop after its start and at most at 0, such as [-3:] or [-3:-1]; 0 is the end of the newest step",
+            f"`x[0:]` {BAD_SLICE}",
         ),
         (
             lambda s: s["x"][-2:-2],
-            "`x[-2:-2]` must start before 0, and stop after its start and at most at 0, such as [-3:] or [-3:-1]; 0 is the end of the newest step",
+            f"`x[-2:-2]` {BAD_SLICE}",
         ),
         (
             lambda s: s["x"][-2:1],
-            "`x[-2:1]` must start before 0, and stop after its start and at most at 0, such as [-3:] or [-3:-1]; 0 is the end of the newest step",
+            f"`x[-2:1]` {BAD_SLICE}",
         ),
         (lambda s: s["x"][-2.5:], "the start of `x[-2.5:]` must be an integer; got -2.5 (float)"),
         (lambda s: s["x"][-2:"a"], "the stop of `x[-2:a]` must be an integer; got 'a' (str)"),
