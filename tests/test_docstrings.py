@@ -43,9 +43,10 @@ AUDITED = [
 ]
 
 VERB = re.compile(r"[A-Z][a-z]+s\b")
-"""Start of a first line that describes an action, not a result."""
+"""The start of a first line that states what is done. Such a docstring needs a section on what is returned."""
 
-PLURALS = {"Steps", "Seconds", "Names", "Items", "This", "Its"}
+STATES_RESULT = {"Returns", "Creates", "Steps", "Seconds", "Names", "Items", "This", "Its"}
+"""Exceptions: first words after which the line states the result."""
 
 _NO_TIMEOUT = "it is called without a timeout"
 _CHECKED = "the address was checked when it was given"
@@ -99,7 +100,7 @@ def faults(name: Name) -> list[str]:
     timed = [each for each in taken if re.search("timeout|_ms$|interval", each) and each in docstring.texts]
     found += [f"unit of {each}" for each in timed if "econds" not in docstring.texts[each]]
     word = docstring.first.partition(" ")[0]
-    at_once = isinstance(name.value, property) or not VERB.match(word) or word in PLURALS
+    at_once = isinstance(name.value, property) or not VERB.match(word) or word in STATES_RESULT
     if returns(name.function) and not (at_once or {"Returns", "Yields"} & {*docstring.sections}):
         found.append("what it returns")
     kinds = {each: kind_named(each, name.function) for section in sections for each in section.get("Raises", [])}

@@ -203,7 +203,8 @@ class _Leaf:
             stop = 0 if key.stop is None else _checks.integer(f"the stop of {expression}", key.stop, low=low)
             if start >= 0 or stop > 0 or stop <= start:
                 raise InvalidArgumentError(
-                    f"{expression} must start before 0 and stop after its start, at most at 0 (the end of the newest step), such as "
+                    f"{expression} must start before 0 and stop after its start, "
+                    "at most at 0 (the end of the newest step), such as "
                     "[-3:] or [-3:-1]"
                 )
             return _Window(_Slice(self.index, start, stop, step, squeeze=False))

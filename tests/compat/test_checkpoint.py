@@ -178,7 +178,7 @@ def test_the_path_is_absolute(tmp_path, monkeypatch):
 
 
 def test_groups_are_refused():
-    text = "group ('staff') is not supported: files belong to whoever runs the server"
+    text = "group ('staff') is not supported: files belong to the user that runs the server"
     with raises(ValueError, text):
         DefaultCheckpointer("here", group="staff")
     with raises(ValueError, text):
@@ -208,7 +208,7 @@ def test_ones_own_checkpointer(tmp_path):
 
     with serving(table(), checkpointer=Mine()) as (_, client):
         assert client.checkpoint() == f"{tmp_path}/checkpoint-0000000001"
-    text = "`checkpointer.internal_checkpointer()` must be what reverb.checkpointers return; got 'here' (str)"
+    text = "`checkpointer.internal_checkpointer()` must be a CheckpointPaths; got 'here' (str)"
     with raises(TypeError, text):
         reverb.Server([table()], checkpointer=Wrong())
     with pytest.raises(TypeError, match="abstract"):

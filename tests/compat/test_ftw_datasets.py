@@ -233,14 +233,14 @@ def test_specs_from_the_signature_of_a_compat_table(tf):
 
 def test_no_signature():
     with engram.Store([queue(), engram.Table("other")]) as store:
-        with raises(ValueError, f"table `{TABLE}` has no signature; give an `environment_spec`"):
+        with raises(ValueError, f"table `{TABLE}` has no signature; pass an `environment_spec`"):
             make_steps(store, framework="numpy")
         with raises(ValueError, "there is no table `nix`; known tables: `other`, `priority_table`"):
             make_steps(store, table="nix", framework="numpy")
-        with raises(ValueError, "`extra_spec` goes with an `environment_spec`; without one, the signature says it all"):
+        with raises(ValueError, "`extra_spec` requires an `environment_spec`: without one, the signature is used"):
             make_steps(store, extra_spec=EXTRAS, framework="numpy")
     with engram.Store([queue(signature=engram.ArraySpec((), "int64"))]) as store:
-        text = f"table `{TABLE}` has columns without a time axis; give an `environment_spec`"
+        text = f"table `{TABLE}` has columns without a time axis; pass an `environment_spec`"
         with raises(ValueError, text):
             make_steps(store, framework="numpy")
 
@@ -435,7 +435,7 @@ def test_items_of_a_batch_are_alike(count):
         1: "one has 2 steps and another 3 steps",
         2: "one has the shape [2, 3] and another the shape [3, 3]",
     }[count]
-    with raises(ValueError, f"elements of a batch must be alike; of table `{TABLE}`, {text}"):
+    with raises(ValueError, f"elements of a batch of table `{TABLE}` must have equal shapes; {text}"):
         list(islice(iterator, 2))
     if count == 1:
         assert stores[0].info()[TABLE].size == 4  # they are all still there
@@ -500,10 +500,10 @@ def test_arrays_of_torch_and_jax():
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ({"batch_size": 0}, "`batch_size` must be 1 or more; got 0"),
-        ({"prefetch_size": -1}, "`prefetch_size` must be 0 or more; got -1"),
-        ({"sequence_length": 0}, "`sequence_length` must be 1 or more; got 0"),
-        ({"num_parallel_calls": 0}, "`num_parallel_calls` must be 1 or more; got 0"),
+        ({"batch_size": 0}, "`batch_size` must be at least 1; got 0"),
+        ({"prefetch_size": -1}, "`prefetch_size` must be at least 0; got -1"),
+        ({"sequence_length": 0}, "`sequence_length` must be at least 1; got 0"),
+        ({"num_parallel_calls": 0}, "`num_parallel_calls` must be at least 1; got 0"),
         ({"framework": "mxnet"}, "`framework` must be one of 'tensorflow', 'numpy', 'torch', 'jax'; got 'mxnet'"),
         ({"extra_spec": {"a": 3}}, "specs must have `shape` and `dtype`; got 3"),
     ],
@@ -564,7 +564,7 @@ def test_clients_refused(client):
 
 
 def test_no_clients():
-    with raises(ValueError, "`client` must be a client, or a list of at least one"):
+    with raises(ValueError, "`client` must be a client or a nonempty list of clients; got an empty list"):
         make_steps([], PLAIN, framework="numpy")
 
 

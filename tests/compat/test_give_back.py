@@ -119,7 +119,7 @@ def test_a_batch_that_is_refused(kind):
         for store in both:
             fill(store, [2, 2, 3, 3])
         made = make_sequences(clients, PLAIN, 5, framework="numpy")
-        with pytest.raises(ValueError, match="elements of a batch must be alike"):
+        with pytest.raises(ValueError, match="elements of a batch of table"):
             next(iter(made))
         assert [left(store) for store in both] == [[0, 1, 2, 3]] * 2
 

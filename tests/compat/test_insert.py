@@ -56,7 +56,7 @@ def test_priorities_are_needed(client, priorities):
             {"x": {1}},
             {"t": 1.0},
             TypeError,
-            "cannot convert {{1}} (set) to a tensor: it holds an object of type set",
+            "cannot convert {{1}} (set) to a tensor: it contains an object of type set",
         ),
     ],
 )

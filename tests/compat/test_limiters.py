@@ -52,7 +52,7 @@ def test_float32_is_a_number_too():
 
 TOO_SMALL = (
     "error_buffer (0.5) leaves a range of 1: it must be >= 2 * max(1.0, samples_per_insert) = 8, "
-    "as less could block samples and inserts"
+    "or samples and inserts could block each other"
 )
 TOO_LATE = (
     "error_buffer begins at 2, above samples_per_insert * min_size_to_sample = 1: "
@@ -95,8 +95,8 @@ def test_a_range_that_may_wait_for_ever_is_warned_of(caplog):
     with caplog.at_level(logging.WARNING, logger="engram.compat.reverb.rate_limiters"):
         rate_limiters.SampleToInsertRatio(1.0, 10, (-9.0, 2.0))
     text = (
-        "The range of error_buffer ends at 2, below samples_per_insert * min_size_to_sample = 10: whoever inserts and "
-        "samples in one thread may wait for ever."
+        "The range of error_buffer ends at 2, below samples_per_insert * min_size_to_sample = 10: a thread that "
+        "both inserts and samples may block without end."
     )
     assert caplog.messages == [text]
 
@@ -130,7 +130,10 @@ def test_sizes_are_checked():
 def test_a_limiter_belongs_to_one_table():
     shared = rate_limiters.MinSize(1)
     first = table("first", rate_limiter=shared)
-    text = "the rate limiter of table 'second' belongs to table 'first' already; give each table a limiter of its own"
+    text = (
+        "the rate limiter of table 'second' already belongs to table 'first'; create a separate rate limiter for each "
+        "table"
+    )
     with raises(ValueError, text):
         table("second", rate_limiter=shared)
     assert first.can_insert(1)  # and is as it was

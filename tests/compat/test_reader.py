@@ -28,9 +28,9 @@ def test_blocks_again_once_items_fit():
 def test_a_timeout_is_not_rounded(timeout):
     with engram.Store([engram.Table.queue("t", max_size=4)]) as store:
         began = time.monotonic()
-        assert {
-            *read_blocks(store, "t", FetchOptions(max_in_flight=2, timeout=timeout), lambda block: block.number)
-        } <= {None}
+        assert {*read_blocks(store, "t", FetchOptions(max_in_flight=2, timeout=timeout), lambda block: block.size)} <= {
+            None
+        }
         assert timeout - 0.002 <= time.monotonic() - began < timeout + 0.09
 
 
@@ -38,6 +38,6 @@ def test_a_last_item_that_fits_one_by_one_is_the_last():
     with engram.Store([engram.Table.queue("t", max_size=400)]) as store:
         for i in range(100):
             store.insert({"x": np.full(3 if i == 0 else 2, i)}, {"t": 1.0})
-        reader = read_blocks(store, "t", FetchOptions(max_in_flight=20, max_items=64), lambda block: block.number)
+        reader = read_blocks(store, "t", FetchOptions(max_in_flight=20, max_items=64), lambda block: block.size)
         assert list(reader) == [1] * 64
         assert store.info()["t"].size == 36

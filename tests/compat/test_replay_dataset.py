@@ -67,7 +67,7 @@ def test_an_item_of_another_length(tf, emit_timesteps):
 
 
 def test_shapes_refused(tf):
-    text = "every shape must begin with sequence_length (4) where emit_timesteps is False; got (3, 2)"
+    text = "every shape must begin with sequence_length (4) if emit_timesteps is False; got (3, 2)"
     with serving(table()) as (_, client), raises(ValueError, text):
         dataset(tf, client, 3, sequence_length=4, emit_timesteps=False)
 

@@ -92,7 +92,7 @@ def test_a_program_whose_server_is_gone_ends(written):
     server, port, program = written
     server.kill()
     found = re.findall(r"UserWarning: (.*)", program.ended())
-    text = f"was closed with 3 items that no table has: the server at localhost:{port} is gone"
+    text = f"was closed before 3 items reached their table: the server at localhost:{port} is gone"
     assert sorted(found) == [f"a StructuredWriter {text}", f"a Writer {text}"]
 
 

@@ -10,7 +10,7 @@ from support import raises
 
 from engram.compat import reverb
 from engram.compat.reverb.server_executable import server_main
-from engram.compat.reverb.server_executable._text_format import parsed
+from engram.compat.reverb.server_executable._text_format import parse
 
 LIMITER = "rate_limiter { samples_per_insert: 1 min_size_to_sample: 1 min_diff: 0 max_diff: 3 }"
 NUMBERS = "samples_per_insert, min_diff, max_diff, min_size_to_sample"
@@ -22,7 +22,7 @@ def test_text_format():
         # a comment
         a: 1, b { c: "x\"" 'y' d: -1.5e3; } b: < c: true > e: [1, 2] f: -inf g: 2.5f h: 0x10 i {}
     """
-    assert parsed(text) == [
+    assert parse(text) == [
         ("a", 1),
         ("b", [("c", 'x"y'), ("d", -1500.0)]),
         ("b", [("c", True)]),
@@ -33,25 +33,25 @@ def test_text_format():
         ("h", 16),
         ("i", []),
     ]
-    assert parsed("") == []
+    assert parse("") == []
 
 
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a", "line 1, column 2: expected `:` or `{` after `a`; found 'the end'"),
-        ("a:", "line 1, column 3: expected a value; found 'the end'"),
-        ("a: b", "line 1, column 4: expected a value; found 'b'"),
-        ("a {\n  b: 1", "line 2, column 7: expected the name of a field; found 'the end'"),
-        ("a: 1 }", "line 1, column 6: expected the name of a field; found '}'"),
-        ("a: [1 2]", "line 1, column 7: expected `,` or `]`; found '2]'"),
-        ("a: 'x", 'line 1, column 4: expected a name, a value or a bracket; found "\'x"'),
-        ("a: $", "line 1, column 4: expected a name, a value or a bracket; found '$'"),
+        ("a", "line 1, column 2: expected `:` or `{` after `a`; got 'the end'"),
+        ("a:", "line 1, column 3: expected a value; got 'the end'"),
+        ("a: b", "line 1, column 4: expected a value; got 'b'"),
+        ("a {\n  b: 1", "line 2, column 7: expected the name of a field; got 'the end'"),
+        ("a: 1 }", "line 1, column 6: expected the name of a field; got '}'"),
+        ("a: [1 2]", "line 1, column 7: expected `,` or `]`; got '2]'"),
+        ("a: 'x", 'line 1, column 4: expected a name, a value or a bracket; got "\'x"'),
+        ("a: $", "line 1, column 4: expected a name, a value or a bracket; got '$'"),
     ],
 )
 def test_text_that_is_no_such_format(text, told):
     with raises(ValueError, told):
-        parsed(text)
+        parse(text)
 
 
 def test_tables():
@@ -65,7 +65,7 @@ def test_tables():
         }
         tables { table_name: "b" max_size: 5 sampler { uniform: true } remover { lifo: true } %s }
     """
-    fields = parsed(text % LIMITER)
+    fields = parse(text % LIMITER)
     assert server_main.port_of(fields) == 7
     first, second = [table.info for table in server_main.tables_of(fields)]
     assert (first.name, first.max_size, first.max_times_sampled) == ("a", 5, 2)
@@ -84,12 +84,12 @@ def test_tables():
         (
             f"tables {{ table_name: 'q' {LIMITER} }}",
             NotImplementedError,
-            "table `q`: sampler: none is chosen; there are fifo, lifo, uniform, prioritized and heap",
+            "table `q`: sampler: no selector is set; set one of fifo, lifo, uniform, prioritized, heap",
         ),
         (
             QUEUE.replace("fifo: true", "fifo: false", 1),
             ValueError,
-            "table `q`: sampler: `fifo` must be true; found False",
+            "table `q`: sampler: `fifo` must be true; got False",
         ),
         (
             QUEUE.replace("fifo: true", "fifo: true uniform: true", 1),
@@ -99,42 +99,42 @@ def test_tables():
         (
             QUEUE.replace("max_size: 3", "max_size: 'x'"),
             ValueError,
-            "tables: `max_size` must be an integer; found 'x'",
+            "tables: `max_size` must be an integer; got 'x'",
         ),
         (QUEUE.replace("max_size: 3", ""), ValueError, "max_size (0) must be a positive integer"),
         (QUEUE.replace("'q'", "''"), ValueError, "name must be nonempty"),
-        (QUEUE.replace("'q'", "3"), ValueError, "tables: `table_name` must be text; found 3"),
+        (QUEUE.replace("'q'", "3"), ValueError, "tables: `table_name` must be text; got 3"),
         (
             QUEUE.replace("max_diff: 3", "max_diff: true"),
             ValueError,
-            "table `q`: rate_limiter: `max_diff` must be a number; found True",
+            "table `q`: rate_limiter: `max_diff` must be a number; got True",
         ),
         (
             QUEUE.replace("max_diff: 3", "max: 3"),
             ValueError,
-            f"table `q`: rate_limiter: no field `max`; there are {NUMBERS}",
+            f"table `q`: rate_limiter: unknown field `max`; known fields: {NUMBERS}",
         ),
-        (QUEUE.replace("max_size: 3", "max_size: 3 max_size: 4"), ValueError, "tables: `max_size` is there 2 times"),
-        ("tables: 3", ValueError, "tables: expected { ... }; found 3"),
+        (QUEUE.replace("max_size: 3", "max_size: 3 max_size: 4"), ValueError, "tables: `max_size` is set 2 times"),
+        ("tables: 3", ValueError, "tables: expected { ... }; got 3"),
     ],
 )
 def test_tables_refused(text, error, told):
     with raises(error, told):
-        server_main.tables_of(parsed(text))
+        server_main.tables_of(parse(text))
 
 
 def test_configurations_refused(capsys):
-    with raises(ValueError, "config: no field `ports`; there are port, tables"):
-        server_main.port_of(parsed("ports: 3"))
-    with raises(ValueError, "config: `port` is there 2 times"):
-        server_main.port_of(parsed("port: 3 port: 4"))
+    with raises(ValueError, "config: unknown field `ports`; known fields: port, tables"):
+        server_main.port_of(parse("ports: 3"))
+    with raises(ValueError, "config: `port` is set 2 times"):
+        server_main.port_of(parse("port: 3 port: 4"))
     for arguments, code in (([], 2), (["--config", "tables {"], 1), (["--config", ""], 1)):
         with pytest.raises(SystemExit) as ended:
             server_main.main(arguments)
         assert ended.value.code == code
     told = capsys.readouterr().err
     assert "required: --config" in told
-    assert "error: line 1, column 9: expected the name of a field; found 'the end'\n" in told
+    assert "error: line 1, column 9: expected the name of a field; got 'the end'\n" in told
     assert "error: At least one table must be provided\n" in told
 
 

@@ -77,7 +77,7 @@ def test_conditions():
     assert (C.data(STEP)["a"] == np.True_) == (C.data(STEP)["a"] == True)  # noqa: E712, as Reverb's users write it
     with raises(ValueError, "a remainder can be compared with == and != only"):
         C.step_index() % 3 >= 2  # noqa: B015, refused
-    with raises(ValueError, "Condition.eq must be an integer of 32 bits; got 4294967296"):
+    with raises(ValueError, "Condition.eq must be a 32-bit integer; got 4294967296"):
         C.step_index() == 2**32  # noqa: B015, refused
 
 
@@ -113,7 +113,7 @@ def test_records_are_used_like_messages():
     )
     with raises(TypeError, "Config.conditions must be a list of Condition; got 3"):
         made.conditions = [3]
-    with raises(TypeError, "a Condition cannot become a Config"):
+    with raises(TypeError, "`other` must be a Condition; got a Config"):
         condition.CopyFrom(made)
 
 
@@ -146,7 +146,7 @@ def condition(**fields):
         (config([PatternNode(flat_source_index=-1, stop=-1)]), "`flat_source_index` must be >= 0 but got -1."),
         (sw.Config(table="t"), "`flat` must not be empty."),
         (config([REF["a"][-1]], table=""), "`table` must not be empty."),
-        (sw.Config(flat=[REF["a"][-1]], table="t"), "`priority` must say how priorities are found."),
+        (sw.Config(flat=[REF["a"][-1]], table="t"), "`priority` must set `constant_fn` or `td_error`."),
         (condition(step_index=True), "Conditions must specify a value for `cmp`."),
         (condition(eq=1), "Conditions must specify a value for `left`."),
         (condition(flat_source_index=-1, eq=1), "flat_source_index must be >= 0 but got -1."),
@@ -158,7 +158,7 @@ def condition(**fields):
         ),
         (config([REF["a"][-1]], C.step_index() % 0 == 2), "`mod_eq.mod` must be > 0 but got 0."),
         (config([REF["a"][-1]], C.step_index() % 2 == -1), "`mod_eq.eq` must be >= 0 but got -1."),
-        (3, "it is a int, not a Config."),
+        (3, "must be a Config; got a int."),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

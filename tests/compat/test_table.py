@@ -31,8 +31,10 @@ class Step(NamedTuple):
         ({"signature": {3: SPEC}}, "Unsupported signature spec: the key 3 is not text"),
         (
             {"max_size": 5, "rate_limiter": reverb.rate_limiters.MinSize(6)},
-            "table `t`: nothing could ever be sampled: MinSize waits for 6 items, but `max_size` is 5; "
-            "increase `max_size`",
+            (
+                "table `t`: nothing could ever be sampled: MinSize waits for 6 items, but `max_size` is 5; "
+                "increase `max_size`"
+            ),
         ),
     ],
 )
@@ -75,7 +77,7 @@ def test_extensions_that_want_something_are_refused():
             return "Busy()"
 
     assert table(extensions=[Idle()]).name == "t"
-    with raises(NotImplementedError, "table 't': the engine has no extensions, such as Busy() wants"):
+    with raises(NotImplementedError, "table 't': extensions are not supported; got Busy()"):
         table(extensions=[Busy()])
     with pytest.raises(TypeError, match="abstract"):
         TableExtensionBase()
@@ -186,7 +188,10 @@ def test_a_table_whose_server_stopped_is_empty_and_free():
 
 def test_a_table_has_one_server_at_a_time():
     mine = table()
-    text = "table 't' belongs to a running server already; give each server tables of its own, such as table.replace()"
+    text = (
+        "table 't' already belongs to a running server; create separate tables for each server, for example with "
+        "table.replace()"
+    )
     with serving(mine) as (server, _):
         with raises(ValueError, text):
             reverb.Server([table("other"), mine], host="localhost")

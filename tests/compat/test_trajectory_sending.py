@@ -175,7 +175,7 @@ def test_configurations_refused(writer):
     text = "max_chunk_length (3) must be None or a positive integer <= num_keep_alive_refs (2)"
     with raises(ValueError, text):
         writer.configure(("a",), num_keep_alive_refs=2, max_chunk_length=3)
-    with raises(TypeError, """`path` must be a tuple, such as ("observation",); got 'obs' (str)"""):
+    with raises(TypeError, """`path` must be a tuple like ("observation",); got 'obs' (str)"""):
         writer.configure("obs", num_keep_alive_refs=2, max_chunk_length=2)
     with raises(TypeError, "`max_chunk_length` must be an integer; got 1.0 (float)"):
         writer.configure(("a",), num_keep_alive_refs=2, max_chunk_length=1.0)
@@ -224,7 +224,7 @@ def test_closing_does_not_wait_for_a_table(client):
     for value in range(3):
         writer.append([value])
         writer.create_item("queue", 1.0, writer.history[0][-1])
-    text = "a TrajectoryWriter was closed with 2 items that no table has; flush it first"
+    text = "a TrajectoryWriter was closed before 2 items reached their table; flush it first"
     with pytest.warns(UserWarning, match=f"^{text}$") as caught:
         BackgroundCall(writer.close).result()
     assert len(caught) == 1

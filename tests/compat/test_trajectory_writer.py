@@ -69,11 +69,11 @@ def test_named_tuples_and_lists_grow(client):
     assert history.extras["y"][-1].numpy() == 5
     with raises(
         ValueError,
-        "a step has a list at ('extras',), where those before have a dict; steps may gain leaves, and keep the "
-        "containers that they have",
+        "a step has a list at ('extras',), but earlier steps have a dict; steps may add leaves, but must not "
+        "change containers",
     ):
         writer.append(Step([4, 5], [6]))
-    with pytest.raises(ValueError, match=r"a step has a dict at .'obs', 0., where those before have a leaf"):
+    with pytest.raises(ValueError, match=r"a step has a dict at .'obs', 0., but earlier steps have a leaf"):
         writer.append(Step([{"deeper": 1}], None))
     assert len(history.obs[0]) == 2
 
@@ -160,10 +160,10 @@ def test_first_values_decide(client, writer):
             "Tensor of incompatible shape provided for column ('a',). Got [2,3] which is incompatible with [2].",
         ),
         ({"b": 1.0}, ValueError, "Tensor of wrong dtype provided for column ('b',). Got double but expected int64."),
-        ({"new": 1, "b": object()}, TypeError, "it holds an object of type object"),
+        ({"new": 1, "b": object()}, TypeError, "it contains an object of type object"),
         ({"new": np.datetime64("2020-01-01")}, TypeError, "the dtype datetime64[D] is not supported"),
-        ({"a": {"x": 1}}, ValueError, "a step has a dict at ('a',), where those before have a leaf"),
-        ([1], ValueError, "a step has a list at (), where those before have a dict"),
+        ({"a": {"x": 1}}, ValueError, "a step has a dict at ('a',), but earlier steps have a leaf"),
+        ([1], ValueError, "a step has a list at (), but earlier steps have a dict"),
     ],
     ids=repr,
 )
@@ -247,10 +247,7 @@ def test_items_are_flat(client, writer):
         (
             lambda h: reverb.TrajectoryColumn([next(iter(h["b"])), list(h["d"])[-1]]),
             ValueError,
-            (
-                "Error in column 0: Column refers to values of several columns, or of no history; an item's columns "
-                "are of one each."
-            ),
+            ("Error in column 0: Column mixes values of several columns, or refers to no writer's history."),
         ),
     ],
 )
@@ -302,7 +299,7 @@ def test_steps_that_are_gone(client, writer):
     assert column.numpy().tolist() == [0, 1]
     for value in (3, 4):
         writer.append(step(value))
-    kept = "the history has 5 steps and keeps those from 1 on (num_keep_alive_refs: 4)"
+    kept = "the history has 5 steps, of which those from index 1 on are kept (num_keep_alive_refs: 4)"
     with raises(ValueError, f"Error in column 1: Column contains expired CellRef: {kept}."):
         writer.create_item("t", 1.0, [history["b"][-1], column])
     with raises(RuntimeError, "Cannot convert TrajectoryColumn with expired data references to numpy array."):
@@ -316,7 +313,7 @@ def test_steps_that_are_gone(client, writer):
         (slice(-6, None), "[-6:]"),
         (-6, "[-6]"),
     ):
-        with raises(ValueError, f"{none}{shown} asks for steps without a value, or such as are gone; {kept}."):
+        with raises(ValueError, f"{none}{shown} selects expired steps, or steps without a value; {kept}."):
             history["b"][index]
     for index in (5, [4, 5]):
         with raises(IndexError, "list index out of range: 5 of a history of 5 steps"):

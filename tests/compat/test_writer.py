@@ -120,7 +120,7 @@ def test_sequences_refused(client, writer, data, text):
 
 def test_empty_steps_refused(client):
     with client.writer(1) as writer:
-        with raises(ValueError, "Append called with empty data; a step has one column or more."):
+        with raises(ValueError, "Append called with empty data; a step must have at least one column."):
             writer.append({})
         writer.append([1])
 
@@ -268,7 +268,7 @@ def test_closing(client, writer):
         writer.flush,
     )
     for call in calls:
-        with raises(RuntimeError, "the writer has been closed: close() was called, or its block was left"):
+        with raises(RuntimeError, "the writer is closed: close() was called, or its `with` block was left"):
             call()
 
 

@@ -285,7 +285,7 @@ def test_dropped_writers_do_not_wait_for_ever(kind):
         program = "from engram.compat.reverb import _sending as sending" + program.replace("{port}", str(server.port))
         done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, timeout=20, check=True)
         assert "UserWarning: a" in done.stderr
-        assert "was closed with 3 items that no table has; flush it first" in done.stderr
+        assert "was closed before 3 items reached their table; flush it first" in done.stderr
         assert client.server_info()["queue"].current_size == 1
 
 
@@ -304,7 +304,7 @@ def test_what_is_lost_is_said_even_at_the_end_of_the_process(kind):
             if kind != "trajectory":
                 program.send_signal(signal.SIGINT)
             errors = program.communicate(timeout=20)[1]
-        assert re.search(r"UserWarning: a \w+ was closed with 3 items that no table has; flush it first", errors), (
+        assert re.search(r"UserWarning: a \w+ was closed before 3 items reached their table; flush it first", errors), (
             errors
         )
         assert ("KeyboardInterrupt" in errors) == (kind != "trajectory")

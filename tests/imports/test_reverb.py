@@ -1,4 +1,4 @@
-"""Import of dm-reverb checkpoints. tests/interop/write_checkpoint.py wrote the one in this folder with dm-reverb 0.14."""
+"""Import of dm-reverb checkpoints. dm-reverb 0.14 wrote the one in this folder (tests/interop/write_checkpoint.py)."""
 
 import functools
 import json
@@ -124,7 +124,9 @@ def test_a_client_cannot_import():
 
 def test_a_directory_without_a_checkpoint(tmp_path):
     with Store([]) as store:
-        text = f"{tmp_path} has no complete checkpoint of dm-reverb: neither it nor a directory in it has a file DONE"
+        text = (
+            f"{tmp_path} contains no complete checkpoint of dm-reverb: neither it nor a directory in it has a file DONE"
+        )
         with raises(StorageError, text):
             engram.import_reverb(tmp_path, store)
         with pytest.raises(StorageError, match="cannot be read: No such file"):
@@ -190,7 +192,7 @@ def test_a_failed_command_leaves_no_store(copy, tmp_path, capsys):
 def test_items_that_are_missing(copy):
     (copy / "items.tfrecord").write_bytes(b"")
     with Store([]) as store:
-        text = "table `few` of the checkpoint has 0 items, but counts 11 inserts and 0 deletes: items are missing"
+        text = "table `few` of the checkpoint is incomplete: it has 0 items, but counts 11 inserts and 0 deletes"
         with pytest.raises(StorageError) as error:
             engram.import_reverb(copy, store)
         assert re.sub(r"counts.*deletes", "counts 11 inserts and 0 deletes", str(error.value)) == text
@@ -199,9 +201,9 @@ def test_items_that_are_missing(copy):
 
 def test_a_duplicate_record(copy):
     for name, text in (
-        ("tables.tfrecord", "is a table that came before"),
-        ("chunks.tfrecord", "which came before"),
-        ("items.tfrecord", "without the highest bit is that of an earlier one"),
+        ("tables.tfrecord", "repeats an earlier table"),
+        ("chunks.tfrecord", "repeats chunk "),
+        ("items.tfrecord", "without the highest bit equals that of an earlier item"),
     ):
         whole = (copy / name).read_bytes()
         (copy / name).write_bytes(zlib.decompress(whole) * 2)
@@ -244,10 +246,10 @@ def test_records_that_need_too_much_memory(copy):
     nothing = b"\x08\x07\x2a\x80\x09" + b"\x0a\x00" * 576  # a chunk of many empty tensors
     with Store([]) as store:
         (copy / name).write_bytes(written([nothing]))
-        with pytest.raises(StorageError, match=f"record 1 of {name} cannot be taken"):
+        with pytest.raises(StorageError, match=f"record 1 of {name} cannot be imported"):
             engram.import_reverb(copy, store)
         very = b"\x0a\x00" * 1_000_000
         length = bytes([*(0x80 | len(very) >> 7 * at & 127 for at in range(2)), len(very) >> 14])
         (copy / name).write_bytes(written([b"\x08\x07\x2a" + length + very]))
-        with pytest.raises(StorageError, match=f"record 1 of {name} cannot be: message of"):
+        with pytest.raises(StorageError, match=f"record 1 of {name} is too large: message of"):
             engram.import_reverb(copy, store)

@@ -78,7 +78,7 @@ def test_types_of_few_bits(programs, serve):
     assert values == [1.5, -2.0]
     assert error == (
         "ValueError",
-        "column `x`: a column is of float8_e5m2, which dm-reverb's clients do not know: read it with Engram's client",
+        "column `x`: dtype float8_e5m2 is not supported by dm-reverb's clients; read it with Engram's client",
     )
 
 

@@ -1,5 +1,5 @@
-//! dm-reverb's checkpoints: a directory `<time>` with `tables.tfrecord`, `items.tfrecord`, `chunks.tfrecord`, and
-//! an empty file `DONE` once it is complete.
+//! Imports dm-reverb's checkpoints. A checkpoint is a directory `<time>` with `tables.tfrecord`,
+//! `items.tfrecord`, `chunks.tfrecord`, and an empty file `DONE` once it is complete.
 
 use std::collections::{BTreeMap, HashSet};
 use std::path::{Path, PathBuf};
@@ -14,61 +14,64 @@ use engram_core::{
 use engram_engine::Engine;
 use rand::SeedableRng as _;
 
-use crate::chunk::Chunks;
-use crate::item::{ByKey, Items};
-use crate::note::note;
+use crate::chunk::ChunkDecoder;
+use crate::item::{ChunksByKey, decode_item};
+use crate::note_encoder::encode_note;
 use crate::pb;
 use crate::pb::key_distribution_options::Distribution;
-use crate::records::Records;
+use crate::tfrecord::TfRecordReader;
 
-/// A checkpoint that was read.
+/// An imported checkpoint.
 #[derive(Debug)]
 pub struct Imported {
-    /// Where it lies.
+    /// Directory of the checkpoint.
     pub path: PathBuf,
-    /// The tables that were added, and how many items each has.
+    /// The added tables and their numbers of items.
     pub tables: BTreeMap<String, u64>,
-    /// What could not be taken over.
+    /// What could not be imported.
     pub notes: Vec<String>,
 }
 
-/// Adds the tables of a checkpoint to an engine: `path`, or the newest complete one in it. `seed` is what their
-/// random choices begin with: those of dm-reverb are not saved.
+/// Adds the tables of a checkpoint to an engine. `path` is the checkpoint or a directory of checkpoints, of
+/// which the newest complete one is imported. `seed` seeds the tables' random choices: dm-reverb does not
+/// save the state of its generators.
 ///
 /// # Errors
-/// [`Error::Storage`] where none is complete, or it cannot be read, or says what cannot be;
-/// [`Error::InvalidArgument`] for a table whose name is taken; [`Error::Closed`]. Nothing was added then.
+/// [`Error::Storage`] if there is no complete checkpoint, or it cannot be read or is invalid;
+/// [`Error::InvalidArgument`] if a table of the same name exists; [`Error::Closed`]. Adds no table then.
 pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
     let path = find(path)?;
     let mut tables = tables(&path, seed)?;
-    let mut chunks = Chunks::default();
+    let mut chunks = ChunkDecoder::default();
     let by_key = read_chunks(&path, &mut chunks)?;
-    let mut file = Records::open(&path, "items.tfrecord")?;
+    let mut file = TfRecordReader::open(&path, "items.tfrecord")?;
     while let Some(item) = file.message::<pb::PrioritizedItem>()? {
         let Some(table) = tables.get_mut(&item.table) else {
-            return Err(file.problem(&format!(
-                "is an item of table `{}`, which the checkpoint does not have",
+            return Err(file.error_in_last(&format!(
+                "is an item of table `{}`, which the checkpoint does not contain",
                 item.table
             )));
         };
         table
             .add(&mut chunks, &by_key, &item)
-            .map_err(|error| file.problem(&format!("cannot be taken: {error}")))?;
+            .map_err(|error| file.error_in_last(&format!("cannot be imported: {error}")))?;
     }
     for table in tables.values_mut() {
-        for item in std::mem::take(&mut table.old) {
+        for item in std::mem::take(&mut table.inline_items) {
             let added = table.add(&mut chunks, &by_key, &item);
             added.map_err(|error| {
-                Error::Storage(format!("tables.tfrecord: an item cannot be taken: {error}"))
+                Error::Storage(format!(
+                    "an item of tables.tfrecord cannot be imported: {error}"
+                ))
             })?;
         }
     }
-    let lost = (tables.iter()).filter(|(_, table)| !table.told_all);
-    let lost = lost.map(|(name, _)| {
-        format!("table `{name}`: its signature could not be kept whole, and is without its bounds or gone")
+    let partial = (tables.iter()).filter(|(_, table)| !table.has_full_signature);
+    let partial = partial.map(|(name, _)| {
+        format!("table `{name}`: its signature is too large or has unknown types; its bounds, or all of it, are left out")
     });
-    let notes = lost.collect();
-    let states = tables.into_values().map(Saved::finish);
+    let notes = partial.collect();
+    let states = tables.into_values().map(ImportedTable::finish);
     let states: Vec<TableState> = states.collect::<Result<_>>()?;
     let sizes = states
         .iter()
@@ -82,7 +85,7 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
     })
 }
 
-/// The checkpoint itself, or the newest complete one in a directory of them: the last by name.
+/// The path of the checkpoint: `path`, or the newest complete one in it, which is the last by name.
 fn find(path: &Path) -> Result<PathBuf> {
     if path.join("DONE").is_file() {
         return Ok(path.to_owned());
@@ -97,60 +100,57 @@ fn find(path: &Path) -> Result<PathBuf> {
     }
     newest.ok_or_else(|| {
         Error::Storage(format!(
-            "{} has no complete checkpoint of dm-reverb: neither it nor a directory in it has a file DONE",
+            "{} contains no complete checkpoint of dm-reverb: neither it nor a directory in it has a file DONE",
             path.display()
         ))
     })
 }
 
-fn tables(path: &Path, seed: u64) -> Result<BTreeMap<String, Saved>> {
+fn tables(path: &Path, seed: u64) -> Result<BTreeMap<String, ImportedTable>> {
     let mut tables = BTreeMap::new();
-    let mut file = Records::open(path, "tables.tfrecord")?;
+    let mut file = TfRecordReader::open(path, "tables.tfrecord")?;
     while let Some(table) = file.message::<pb::PriorityTableCheckpoint>()? {
         let name = table.table_name.clone();
         let number = tables.len() as u64;
         let seed = seed.wrapping_add((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let saved = Saved::new(table, seed)
-            .map_err(|problem| file.problem(&format!("is a table that cannot be: {problem}")))?;
+        let saved = ImportedTable::new(table, seed)
+            .map_err(|problem| file.error_in_last(&format!("is an invalid table: {problem}")))?;
         if tables.insert(name, saved).is_some() {
-            return Err(file.problem("is a table that came before"));
+            return Err(file.error_in_last("repeats an earlier table"));
         }
     }
     Ok(tables)
 }
 
-fn read_chunks(path: &Path, chunks: &mut Chunks) -> Result<ByKey> {
-    let mut by_key = ByKey::new();
-    let mut file = Records::open(path, "chunks.tfrecord")?;
+fn read_chunks(path: &Path, chunks: &mut ChunkDecoder) -> Result<ChunksByKey> {
+    let mut by_key = ChunksByKey::new();
+    let mut file = TfRecordReader::open(path, "chunks.tfrecord")?;
     while let Some(message) = file.message::<pb::ChunkData>()? {
-        let chunk = chunks
-            .make(&message)
-            .map_err(|status| file.problem(&format!("cannot be taken: {}", status.message())))?;
+        let chunk = chunks.decode(&message).map_err(|status| {
+            file.error_in_last(&format!("cannot be imported: {}", status.message()))
+        })?;
         if by_key.insert(message.chunk_key, Arc::new(chunk)).is_some() {
-            return Err(file.problem(&format!(
-                "is chunk {}, which came before",
-                message.chunk_key
-            )));
+            return Err(file.error_in_last(&format!("repeats chunk {}", message.chunk_key)));
         }
     }
     Ok(by_key)
 }
 
-/// A table on its way.
-struct Saved {
+/// A table being imported.
+struct ImportedTable {
     options: Arc<TableOptions>,
     counters: Counters,
     items: Vec<SavedItem>,
     keys: HashSet<u64>,
-    /// Items that its own record has: checkpoints once had them there.
-    old: Vec<pb::PrioritizedItem>,
-    /// Its note has all of its signature.
-    told_all: bool,
+    /// Items stored in the table's own record, as in old checkpoints.
+    inline_items: Vec<pb::PrioritizedItem>,
+    /// True if the note contains the whole signature.
+    has_full_signature: bool,
 }
 
-impl Saved {
+impl ImportedTable {
     fn new(mut table: pb::PriorityTableCheckpoint, seed: u64) -> Result<Self, String> {
-        let old = std::mem::take(&mut table.deprecated_items);
+        let inline_items = std::mem::take(&mut table.deprecated_items);
         let limiter = table.rate_limiter.unwrap_or_default();
         let limits = limits(&limiter)?;
         let mut counts = RateLimiter::new(limits.clone());
@@ -168,7 +168,8 @@ impl Saved {
             leased: 0,
             last_lsn: Lsn::default(),
         };
-        let (note, told_all) = note(table.max_times_sampled, table.signature.as_ref());
+        let (note, has_full_signature) =
+            encode_note(table.max_times_sampled, table.signature.as_ref());
         let options = TableOptions {
             note: Some(note.into()),
             name: table.table_name,
@@ -188,24 +189,24 @@ impl Saved {
             counters,
             items: Vec::new(),
             keys: HashSet::new(),
-            old,
-            told_all,
+            inline_items,
+            has_full_signature,
         })
     }
 
     fn add(
         &mut self,
-        chunks: &mut Chunks,
-        by_key: &ByKey,
+        chunks: &mut ChunkDecoder,
+        by_key: &ChunksByKey,
         message: &pb::PrioritizedItem,
     ) -> Result<(), String> {
-        let item = Items::make(chunks, by_key, &self.options, message);
+        let item = decode_item(chunks, by_key, &self.options, message);
         let item = item.map_err(|status| status.message().to_owned())?;
         let checked = self.options.check_item(&item);
         checked.map_err(|error| error.to_string())?;
         if !self.keys.insert(item.key) {
             return Err(format!(
-                "its key, {}, without the highest bit is that of an earlier one",
+                "its key {} without the highest bit equals that of an earlier item",
                 message.key
             ));
         }
@@ -226,7 +227,7 @@ impl Saved {
         let counted = limiter.inserts.checked_sub(limiter.deletes);
         if counted != Some(self.items.len() as u64) {
             return Err(Error::Storage(format!(
-                "table `{}` of the checkpoint has {} items, but counts {} inserts and {} deletes: items are missing",
+                "table `{}` of the checkpoint is incomplete: it has {} items, but counts {} inserts and {} deletes",
                 self.options.name,
                 self.items.len(),
                 limiter.inserts,
@@ -243,7 +244,7 @@ impl Saved {
             restore.item(item)?;
         }
         let mut state = restore.finish()?;
-        // Those that were sampled as often as they may leave, and those beyond the table's size.
+        // Removes items sampled as often as allowed, and items beyond the table's size.
         state.end_leases(&mut DeferredDrops::default());
         Ok(state)
     }
@@ -260,7 +261,7 @@ fn limits(limiter: &pb::RateLimiterCheckpoint) -> Result<RateLimits, String> {
 }
 
 fn number(what: &str, number: i64) -> Result<u64, String> {
-    u64::try_from(number).map_err(|_| format!("{what} is {number}; it must be at least 0"))
+    u64::try_from(number).map_err(|_| format!("{what} must be at least 0, got {number}"))
 }
 
 fn selector(

@@ -1,4 +1,4 @@
-//! dm-reverb's chunks as the engine's, those of one stream or file.
+//! Decodes dm-reverb's chunks.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -9,129 +9,134 @@ use engram_core::{
 };
 use tonic::Status;
 
-use crate::bytes_in::{Claim, claim, work};
 use crate::pb::tensorflow::TensorProto;
 use crate::pb::{ChunkData, SequenceRange};
 use crate::status::{invalid, status};
+use crate::tensor_decoder::{TensorHeader, check_tensor, tensor_decode_work};
 
-/// Columns that a chunk or an item may have.
+/// Most columns of a chunk or item.
 pub(crate) const MAX_COLUMNS: usize = 16_384;
 
-/// Rows of strings of no elements that the tensors of a chunk may have together, beside as many as it has bytes: they
-/// cost their sender nothing.
-const MAX_FREE: usize = 256;
+/// Most rows of string tensors without elements in a chunk, in addition to one row per byte. Such rows take
+/// no bytes on the wire, but memory once decoded.
+const MAX_EMPTY_STRING_ROWS: usize = 256;
 
-/// Kinds of chunks that are remembered; beyond, all are made anew.
-const REMEMBERED: usize = 1024;
+/// Most cached schemas; the cache is cleared when full.
+const MAX_SCHEMAS: usize = 1024;
 
-/// Layouts by their number of columns, that are remembered.
-const LAYOUTS: usize = 256;
+/// Most cached layouts.
+const MAX_LAYOUTS: usize = 256;
 
-/// Columns of all kinds, or of all layouts, that are remembered.
-const REMEMBERED_COLUMNS: usize = 1 << 16;
+/// Most columns of all cached schemas, and of all cached layouts.
+const MAX_CACHED_COLUMNS: usize = 1 << 16;
 
-/// Makes chunks, and shares what many of them have in common.
+/// Decodes the chunks of one stream or file; caches the schemas and layouts that they share.
 #[derive(Debug, Default)]
-pub struct Chunks {
-    kinds: HashMap<Vec<CellSpec>, Kind>,
+pub struct ChunkDecoder {
+    schemas: HashMap<Vec<CellSpec>, CachedSchema>,
     layouts: HashMap<usize, Arc<Layout>>,
-    /// The last table's signature that named columns, and their names.
-    named: Option<(Arc<Signature>, Arc<Layout>)>,
+    /// The last signature used for the layout of an item, and that layout.
+    signature_layout: Option<(Arc<Signature>, Arc<Layout>)>,
 }
 
 #[derive(Debug)]
-struct Kind {
+struct CachedSchema {
     schema: Arc<Schema>,
     compressor: Compressor,
 }
 
-impl Chunks {
-    /// The chunk that a message describes.
+impl ChunkDecoder {
+    /// Decodes a chunk.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` where it makes no sense, `RESOURCE_EXHAUSTED` where there is no memory.
-    pub fn make(&mut self, message: &ChunkData) -> Result<Chunk, Status> {
+    /// `INVALID_ARGUMENT` for an invalid chunk, `RESOURCE_EXHAUSTED` if an allocation fails.
+    pub fn decode(&mut self, message: &ChunkData) -> Result<Chunk, Status> {
         let tensors = tensors(message);
         if tensors.is_empty() || tensors.len() > MAX_COLUMNS {
             return Err(invalid(format!(
-                "chunk {} has {} tensors; it has 1 to {MAX_COLUMNS}",
+                "chunk {} must have 1 to {MAX_COLUMNS} tensors, got {}",
                 message.chunk_key,
                 tensors.len()
             )));
         }
-        let claims: Vec<Claim<'_>> = tensors.iter().map(claim).collect::<Result<_, _>>()?;
-        let rows = claims.first().map_or(0, |claim| claim.rows);
-        if let Some(other) = claims.iter().find(|claim| claim.rows != rows) {
+        let headers: Vec<TensorHeader<'_>> =
+            tensors.iter().map(check_tensor).collect::<Result<_, _>>()?;
+        let rows = headers.first().map_or(0, |header| header.rows);
+        if let Some(other) = headers.iter().find(|header| header.rows != rows) {
             return Err(invalid(format!(
-                "chunk {} has tensors of {rows} rows and of {}; all have the same",
+                "chunk {} has tensors of {rows} and of {} rows; all must have the same number",
                 message.chunk_key, other.rows
             )));
         }
-        check_free(message.chunk_key, &claims)?;
-        let cells: Vec<CellSpec> = claims.iter().map(|claim| claim.cell.clone()).collect();
-        let layout = self.layout(cells.len());
-        if !self.kinds.contains_key(&cells) {
-            let columns: usize = self.kinds.keys().map(Vec::len).sum();
-            if self.kinds.len() >= REMEMBERED || columns + cells.len() > REMEMBERED_COLUMNS {
-                self.kinds.clear();
+        check_empty_rows(message.chunk_key, &headers)?;
+        let cells: Vec<CellSpec> = headers.iter().map(|header| header.cell.clone()).collect();
+        let layout = self.tuple_layout(cells.len());
+        if !self.schemas.contains_key(&cells) {
+            let columns: usize = self.schemas.keys().map(Vec::len).sum();
+            if self.schemas.len() >= MAX_SCHEMAS || columns + cells.len() > MAX_CACHED_COLUMNS {
+                self.schemas.clear();
             }
         }
-        let kind = self.kinds.entry(cells).or_insert_with_key(|cells| Kind {
-            schema: Arc::new(Schema {
-                layout,
-                cells: cells.as_slice().into(),
-            }),
-            compressor: Compressor::new(Compression::Auto),
-        });
-        let mut builder = ChunkBuilder::new(Arc::clone(&kind.schema), rows as usize)
+        let cached = self
+            .schemas
+            .entry(cells)
+            .or_insert_with_key(|cells| CachedSchema {
+                schema: Arc::new(Schema {
+                    layout,
+                    cells: cells.as_slice().into(),
+                }),
+                compressor: Compressor::new(Compression::Auto),
+            });
+        let mut builder = ChunkBuilder::new(Arc::clone(&cached.schema), rows as usize)
             .map_err(|error| status(&error))?;
-        for (column, claim) in claims.iter().enumerate() {
-            if claim.cell.dtype == DType::String {
-                claim.read_strings(|row| {
+        for (column, header) in headers.iter().enumerate() {
+            if header.cell.dtype == DType::String {
+                header.read_strings(|row| {
                     builder
                         .push_string(column, row)
                         .map_err(|error| status(&error))
                 })?;
                 continue;
             }
-            claim.read(builder.column_mut(column))?;
+            header.decompress(builder.column_mut(column))?;
             if message.delta_encoded {
-                claim.undo_delta(builder.column_mut(column));
+                header.undo_delta(builder.column_mut(column));
             }
             builder.set_rows(column, rows);
         }
         let origin = origin(message.chunk_key, message.sequence_range.as_ref(), rows);
         builder
-            .seal(origin, &mut kind.compressor)
+            .seal(origin, &mut cached.compressor)
             .map_err(|error| status(&error))
     }
 
-    /// How an item of so many columns nests: as its table's signature does, where that has as many, and as a
+    /// The layout of an item: that of its table's signature if it has the same number of columns, and a
     /// plain tuple otherwise.
-    pub(crate) fn layout_in(&mut self, table: &TableOptions, columns: usize) -> Arc<Layout> {
+    pub(crate) fn item_layout(&mut self, table: &TableOptions, columns: usize) -> Arc<Layout> {
         let signature = table.signature.as_ref();
-        let Some(signature) = signature.filter(|asked| asked.columns.len() == columns) else {
-            return self.layout(columns);
+        let Some(signature) = signature.filter(|signature| signature.columns.len() == columns)
+        else {
+            return self.tuple_layout(columns);
         };
-        match &self.named {
-            Some((known, layout)) if Arc::ptr_eq(known, signature) => Arc::clone(layout),
+        match &self.signature_layout {
+            Some((last, layout)) if Arc::ptr_eq(last, signature) => Arc::clone(layout),
             _ => {
                 let names = signature.columns.iter();
                 let layout = Arc::new(Layout {
                     names: names.map(|column| column.name.clone()).collect(),
                     structure: signature.structure.clone(),
                 });
-                self.named = Some((Arc::clone(signature), Arc::clone(&layout)));
+                self.signature_layout = Some((Arc::clone(signature), Arc::clone(&layout)));
                 layout
             }
         }
     }
 
-    /// A plain tuple of so many columns.
-    pub(crate) fn layout(&mut self, columns: usize) -> Arc<Layout> {
+    /// The layout of a plain tuple.
+    pub(crate) fn tuple_layout(&mut self, columns: usize) -> Arc<Layout> {
         if !self.layouts.contains_key(&columns) {
             let all: usize = self.layouts.keys().sum();
-            if self.layouts.len() >= LAYOUTS || all + columns > REMEMBERED_COLUMNS {
+            if self.layouts.len() >= MAX_LAYOUTS || all + columns > MAX_CACHED_COLUMNS {
                 self.layouts.clear();
             }
         }
@@ -147,33 +152,35 @@ fn tensors(message: &ChunkData) -> &[TensorProto] {
     }
 }
 
-/// Bytes that a chunk keeps, with its columns' descriptions. Those that several chunks share count for each.
-pub(crate) fn weight(chunk: &Chunk) -> usize {
+/// Bytes of memory of a chunk, including its schema, which counts for every chunk that shares it.
+pub(crate) fn memory_bytes(chunk: &Chunk) -> usize {
     let (extents, cells) = (chunk.extents(), &chunk.schema().cells);
     let shapes = cells.iter().map(|cell| size_of_val(&*cell.shape));
     chunk.footprint() + size_of_val(extents) + size_of_val(&**cells) + shapes.sum::<usize>()
 }
 
-/// About how much there is to do for a chunk, by what it says of itself.
-pub(crate) fn work_of(message: &ChunkData) -> usize {
+/// Estimated work of decoding a chunk, in bytes, from its declared sizes.
+pub(crate) fn chunk_decode_work(message: &ChunkData) -> usize {
     let tensors = tensors(message).iter();
-    tensors.map(work).fold(0, usize::saturating_add)
+    tensors
+        .map(tensor_decode_work)
+        .fold(0, usize::saturating_add)
 }
 
-/// Rows that cost nothing are few.
-fn check_free(key: u64, claims: &[Claim<'_>]) -> Result<(), Status> {
-    let free: usize = claims.iter().map(Claim::free_rows).sum();
-    let stored: usize = claims.iter().map(Claim::stored).sum();
-    if free <= MAX_FREE.saturating_add(stored) {
+/// Rejects chunks with too many rows that take no bytes on the wire.
+fn check_empty_rows(key: u64, headers: &[TensorHeader<'_>]) -> Result<(), Status> {
+    let empty: usize = headers.iter().map(TensorHeader::empty_string_rows).sum();
+    let stored: usize = headers.iter().map(TensorHeader::stored).sum();
+    if empty <= MAX_EMPTY_STRING_ROWS.saturating_add(stored) {
         return Ok(());
     }
     Err(invalid(format!(
-        "chunk {key} has {free} rows of strings of no elements in {stored} bytes; at most {MAX_FREE} and one for each \
-         byte are allowed"
+        "chunk {key} of {stored} bytes has {empty} rows of strings without elements; at most {MAX_EMPTY_STRING_ROWS} and \
+         one per byte are allowed"
     )))
 }
 
-/// The layout of a plain tuple, in the words of Engram's Python part.
+/// The layout of a plain tuple, with the structure encoded as Engram's Python client does.
 fn tuple(columns: usize) -> Layout {
     Layout {
         names: (0..columns).map(|at| at.to_string().into()).collect(),
@@ -181,7 +188,7 @@ fn tuple(columns: usize) -> Layout {
     }
 }
 
-/// Where a chunk's steps are from. Their numbers are believed as far as they can be true.
+/// The origin of a chunk. Impossible step numbers are replaced.
 fn origin(key: u64, range: Option<&SequenceRange>, rows: u32) -> Origin {
     let (first, steps) = range.map_or((0, 0), |range| {
         let first = u64::try_from(range.start).unwrap_or(0);
@@ -199,31 +206,31 @@ fn origin(key: u64, range: Option<&SequenceRange>, rows: u32) -> Origin {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bytes_out::compress;
     use crate::pb::chunk_data::Data;
+    use crate::tensor_encoder::encode_tensor;
 
     #[test]
-    fn what_is_remembered_is_bounded_by_its_columns() {
-        let mut chunks = Chunks::default();
+    fn caches_are_bounded_by_columns() {
+        let mut decoder = ChunkDecoder::default();
         for width in 0..10 {
             let cell = CellSpec {
                 dtype: DType::Bool,
                 shape: smallvec::smallvec![width],
             };
-            let tensor = compress(&cell, 1, &vec![0; width]).unwrap();
+            let tensor = encode_tensor(&cell, 1, &vec![0; width]).unwrap();
             let message = ChunkData {
                 data: Some(Data {
                     tensors: vec![tensor; MAX_COLUMNS - width],
                 }),
                 ..ChunkData::default()
             };
-            chunks.make(&message).unwrap();
-            let kinds: usize = chunks.kinds.keys().map(Vec::len).sum();
-            let layouts: usize = chunks.layouts.keys().sum();
-            assert!(kinds <= REMEMBERED_COLUMNS, "{kinds}");
-            assert!(layouts <= REMEMBERED_COLUMNS, "{layouts}");
+            decoder.decode(&message).unwrap();
+            let schemas: usize = decoder.schemas.keys().map(Vec::len).sum();
+            let layouts: usize = decoder.layouts.keys().sum();
+            assert!(schemas <= MAX_CACHED_COLUMNS, "{schemas}");
+            assert!(layouts <= MAX_CACHED_COLUMNS, "{layouts}");
         }
-        // A chunk as wide as any, and others, have room.
-        assert!(chunks.kinds.len() > 1);
+        // The caches have room for the widest chunk and others.
+        assert!(decoder.schemas.len() > 1);
     }
 }

@@ -1,11 +1,11 @@
-//! TensorFlow's numbers of element types.
+//! Maps dtypes to TensorFlow's and back.
 
 use engram_core::DType;
 
 use crate::pb::tensorflow::DataType;
 
-/// Both names of a type.
-const BOTH: [(DType, DataType); 16] = [
+/// The dtypes that both have.
+const DTYPES: [(DType, DataType); 16] = [
     (DType::Bool, DataType::DtBool),
     (DType::Int8, DataType::DtInt8),
     (DType::Int16, DataType::DtInt16),
@@ -24,19 +24,19 @@ const BOTH: [(DType, DataType); 16] = [
     (DType::String, DataType::DtString),
 ];
 
-/// Our type of TensorFlow's number; `None` where we have none.
-pub(crate) fn dtype_in(number: i32) -> Option<DType> {
-    let found = BOTH.iter().find(|(_, theirs)| *theirs as i32 == number);
-    found.map(|(ours, _)| *ours)
+/// The dtype of a TensorFlow type number; `None` if Engram has none.
+pub(crate) fn from_tensorflow(number: i32) -> Option<DType> {
+    let found = DTYPES.iter().find(|(_, other)| *other as i32 == number);
+    found.map(|(dtype, _)| *dtype)
 }
 
-/// TensorFlow's number of our type; `None` where dm-reverb 0.14 has none: the two of 8 bits.
-pub(crate) fn dtype_out(dtype: DType) -> Option<DataType> {
-    let found = BOTH.iter().find(|(ours, _)| *ours == dtype);
-    found.map(|(_, theirs)| *theirs)
+/// The TensorFlow type of a dtype; `None` for the two float8 types, which dm-reverb 0.14 lacks.
+pub(crate) fn to_tensorflow(dtype: DType) -> Option<DataType> {
+    let found = DTYPES.iter().find(|(own, _)| *own == dtype);
+    found.map(|(_, other)| *other)
 }
 
-/// Whether dm-reverb's delta coding applies: integers of any width, and nothing else.
+/// True if dm-reverb's delta encoding applies to the dtype: integers of any width.
 pub(crate) fn is_integer(dtype: DType) -> bool {
     matches!(
         dtype,
@@ -56,16 +56,16 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_types_but_two_go_both_ways() {
+    fn all_dtypes_except_float8_round_trip() {
         for dtype in DType::ALL {
-            let number = dtype_out(dtype);
+            let number = to_tensorflow(dtype);
             let missing = matches!(dtype, DType::Float8E4m3fn | DType::Float8E5m2);
             assert_eq!(number.is_none(), missing, "{dtype}");
             if let Some(number) = number {
-                assert_eq!(dtype_in(number as i32), Some(dtype));
+                assert_eq!(from_tensorflow(number as i32), Some(dtype));
             }
         }
-        assert_eq!(dtype_in(11), None);
-        assert_eq!(dtype_in(-1), None);
+        assert_eq!(from_tensorflow(11), None);
+        assert_eq!(from_tensorflow(-1), None);
     }
 }

@@ -1,20 +1,20 @@
-//! What is told of tables.
+//! Table infos for dm-reverb's clients.
 
 use engram_core::{RateLimiter, SelectorKind, TableOptions};
 use engram_engine::Table;
 
 use crate::pb;
 use crate::pb::key_distribution_options::{Distribution, Heap, Prioritized};
-use crate::signature::{self, Noted};
+use crate::signature::{self, ReverbNote};
 
-/// A table as dm-reverb's clients know it.
+/// The info of a table, as dm-reverb's clients read it.
 pub(crate) fn table_info(table: &Table) -> pb::TableInfo {
     let info = table.info();
     let options = &info.options;
-    let Noted {
+    let ReverbNote {
         max_times_sampled,
         signature,
-    } = noted(options);
+    } = reverb_note(options);
     let stats = &info.stats;
     pb::TableInfo {
         sampler_options: Some(distribution(options.sampler)),
@@ -33,16 +33,16 @@ pub(crate) fn table_info(table: &Table) -> pb::TableInfo {
     }
 }
 
-fn noted(options: &TableOptions) -> Noted {
-    let native = || Noted {
+fn reverb_note(options: &TableOptions) -> ReverbNote {
+    let own = || ReverbNote {
         max_times_sampled: None,
         signature: options
             .signature
             .as_ref()
-            .and_then(|signature| signature::native(signature)),
+            .and_then(|signature| signature::encode_signature(signature)),
     };
     let note = options.note.as_deref();
-    note.and_then(signature::noted).unwrap_or_else(native)
+    note.and_then(signature::decode_note).unwrap_or_else(own)
 }
 
 fn distribution(kind: SelectorKind) -> pb::KeyDistributionOptions {
@@ -74,7 +74,7 @@ fn limiter(limiter: &RateLimiter) -> pb::RateLimiterInfo {
     };
     pb::RateLimiterInfo {
         samples_per_insert: limits.samples_per_insert,
-        // dm-reverb has no infinite ones.
+        // dm-reverb has no infinite bounds.
         min_diff: limits.min_diff.clamp(f64::MIN, f64::MAX),
         max_diff: limits.max_diff.clamp(f64::MIN, f64::MAX),
         min_size_to_sample: count(limits.min_size),

@@ -1,9 +1,10 @@
-//! Streams of chunks and items: made as they come, put into their tables' queues, confirmed once in.
+//! Insert streams: chunks and items of one dm-reverb writer.
 //!
-//! One task per stream. It reads no further while many of its items wait for the last one's table, or very many for all.
+//! One task per stream. It decodes chunks and items as they arrive, queues each item for its table and
+//! sends its key back once the item is inserted. It stops reading while too many items are pending.
 
 mod chunk_cache;
-mod pending;
+mod pending_items;
 
 use std::sync::Arc;
 
@@ -15,197 +16,207 @@ use tokio::task::consume_budget;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use crate::chunk::{weight, work_of};
+use crate::chunk::{chunk_decode_work, memory_bytes};
 use crate::pb;
-use crate::service::{Shared, stopping};
+use crate::service::{ServiceState, stopping};
 use crate::status::status;
 use chunk_cache::StreamChunkCache;
-pub(crate) use pending::Orphans;
-use pending::{Pending, again};
+pub(crate) use pending_items::OrphanedItems;
+use pending_items::{PendingItems, retry_delay};
 
-/// Replies between a stream's task and the transport.
-const REPLIES: usize = 16;
+/// Responses buffered between the task of a stream and the transport.
+const BUFFERED_RESPONSES: usize = 16;
 
-/// From this size on, a message takes long enough for others to want the thread: its own bytes, and what its chunks say
-/// that they unpack to.
-const LARGE: usize = 256 << 10;
+/// Decoding work, in bytes, from which on a request is decoded outside the async runtime: its own bytes
+/// plus the declared raw bytes of its chunks.
+const LARGE_REQUEST: usize = 256 << 10;
 
-/// Bytes of an item that waits, beside its trajectory's.
-const WAITING: usize = 512;
+/// Bytes of a pending item, without its trajectory.
+const PENDING_ITEM_BYTES: usize = 512;
 
-/// Keys that wait to be told before no more is read; about as many are on their way.
-const KEYS: usize = 65_536;
+/// Number of unsent keys at which the stream stops reading. About as many are in buffered responses.
+const MAX_UNSENT_KEYS: usize = 65_536;
 
-/// Keys in one reply.
-const REPLY: usize = KEYS / REPLIES;
+/// Most keys of one response.
+const KEYS_PER_RESPONSE: usize = MAX_UNSENT_KEYS / BUFFERED_RESPONSES;
 
-type Reply = Result<pb::InsertStreamResponse, Status>;
+type Response = Result<pb::InsertStreamResponse, Status>;
 
-/// Serves one stream until its writer is done, is gone, or the server stops.
+/// Serves a stream until its writer closes it or disconnects, or the server stops.
 pub(crate) fn serve(
-    shared: &Arc<Shared>,
+    service: &Arc<ServiceState>,
     requests: Streaming<pb::InsertStreamRequest>,
-) -> ReceiverStream<Reply> {
-    let (replies, receiver) = mpsc::channel(REPLIES);
-    let writer = Writer {
-        shared: Arc::clone(shared),
+) -> ReceiverStream<Response> {
+    let (responses, receiver) = mpsc::channel(BUFFERED_RESPONSES);
+    let stream = InsertStream {
+        service: Arc::clone(service),
         chunks: StreamChunkCache::default(),
-        pending: Pending::default(),
-        room: None,
-        confirmed: Vec::new(),
+        pending: PendingItems::default(),
+        journal_space: None,
+        unsent_keys: Vec::new(),
     };
-    tokio::spawn(writer.run(requests, replies));
+    tokio::spawn(stream.run(requests, responses));
     ReceiverStream::new(receiver)
 }
 
-struct Writer {
-    shared: Arc<Shared>,
+struct InsertStream {
+    service: Arc<ServiceState>,
     chunks: StreamChunkCache,
-    pending: Pending,
-    /// Too much waits to be written.
-    room: Option<JournalSpace>,
-    /// Keys of items that are in and not told of.
-    confirmed: Vec<u64>,
+    pending: PendingItems,
+    /// Set while too many bytes wait to be written to the journal.
+    journal_space: Option<JournalSpace>,
+    /// Keys of inserted items that are not sent yet.
+    unsent_keys: Vec<u64>,
 }
 
-impl Writer {
-    async fn run(mut self, requests: Streaming<pb::InsertStreamRequest>, replies: Sender<Reply>) {
-        let end = self.work(requests, &replies).await;
-        let mut confirmed = std::mem::take(&mut self.confirmed);
-        // What is in their tables' queues goes in, also where its writer is gone: one that comes back
-        // sends it again under the same keys.
+impl InsertStream {
+    async fn run(
+        mut self,
+        requests: Streaming<pb::InsertStreamRequest>,
+        responses: Sender<Response>,
+    ) {
+        let end = self.serve_requests(requests, &responses).await;
+        let mut unsent_keys = std::mem::take(&mut self.unsent_keys);
+        // Items in their tables' queues are still inserted, also after the writer disconnected: if it
+        // reconnects, it sends them again under the same keys.
         let Self {
-            shared, pending, ..
+            service, pending, ..
         } = self;
-        shared.orphans.adopt(&shared, pending);
-        drop(shared);
-        while !confirmed.is_empty() {
-            if replies.send(Ok(reply(&mut confirmed))).await.is_err() {
+        service.orphans.adopt(&service, pending);
+        drop(service);
+        while !unsent_keys.is_empty() {
+            if responses
+                .send(Ok(response(&mut unsent_keys)))
+                .await
+                .is_err()
+            {
                 return;
             }
         }
         if let Err(status) = end {
-            let _ = replies.send(Err(status)).await;
+            let _ = responses.send(Err(status)).await;
         }
     }
 
     /// # Errors
-    /// The status that the stream ends with.
-    async fn work(
+    /// The status that ends the stream.
+    async fn serve_requests(
         &mut self,
         mut requests: Streaming<pb::InsertStreamRequest>,
-        replies: &Sender<Reply>,
+        responses: &Sender<Response>,
     ) -> Result<(), Status> {
-        let shared = Arc::clone(&self.shared);
-        let stop = shared.stopping();
+        let service = Arc::clone(&self.service);
+        let stop = service.stopping();
         tokio::pin!(stop);
         loop {
-            // Where much has come already, nothing below waits.
+            // If many requests have arrived, nothing below yields.
             consume_budget().await;
-            let is_heard = self.confirmed.len() < KEYS;
-            let reads = is_heard && self.room.is_none() && self.pending.has_room();
+            let can_confirm = self.unsent_keys.len() < MAX_UNSENT_KEYS;
+            let reads = can_confirm && self.journal_space.is_none() && self.pending.has_room();
             tokio::select! {
                 () = &mut stop => return Err(stopping()),
-                () = replies.closed() => return Ok(()),
-                permit = replies.reserve(), if !self.confirmed.is_empty() => match permit {
-                    Ok(permit) => permit.send(Ok(reply(&mut self.confirmed))),
+                () = responses.closed() => return Ok(()),
+                permit = responses.reserve(), if !self.unsent_keys.is_empty() => match permit {
+                    Ok(permit) => permit.send(Ok(response(&mut self.unsent_keys))),
                     Err(_) => return Ok(()),
                 },
                 request = requests.message(), if reads => match request {
-                    Ok(Some(request)) if work(&request) >= LARGE => {
-                        tokio::task::block_in_place(|| self.take(&request))?;
+                    Ok(Some(request)) if decode_work(&request) >= LARGE_REQUEST => {
+                        tokio::task::block_in_place(|| self.handle(&request))?;
                     }
-                    Ok(Some(request)) => self.take(&request)?,
-                    // A writer that half-closes is told what is known, as by dm-reverb, and no more: it
-                    // waits for the end, and a table may never take what is left.
-                    Ok(None) => return self.settle(),
-                    // Gone, or speaks another protocol. tonic tells it.
+                    Ok(Some(request)) => self.handle(&request)?,
+                    // After a half-close, confirm the items inserted so far, as dm-reverb does, and end:
+                    // the writer waits for the end, and tables may never accept the other items.
+                    Ok(None) => return self.collect_inserted(),
+                    // The writer disconnected or sent an invalid message. tonic reports the status.
                     Err(status) => return Err(status),
                 },
-                Some(done) = self.pending.next(), if !self.pending.is_empty() => {
-                    let key = done.map_err(|error| status(&error))?;
-                    self.confirmed.push(key);
+                Some(inserted) = self.pending.next(), if !self.pending.is_empty() => {
+                    let key = inserted.map_err(|error| status(&error))?;
+                    self.unsent_keys.push(key);
                 }
-                () = less(&mut self.room), if self.room.is_some() => {}
+                () = wait_for_space(&mut self.journal_space), if self.journal_space.is_some() => {}
             }
         }
     }
 
-    /// Takes note of everything that is in by now.
-    fn settle(&mut self) -> Result<(), Status> {
-        while let Some(done) = self.pending.next_now() {
-            self.confirmed.push(done.map_err(|error| status(&error))?);
+    /// Collects the keys of all items that are inserted by now.
+    fn collect_inserted(&mut self) -> Result<(), Status> {
+        while let Some(inserted) = self.pending.next_now() {
+            self.unsent_keys
+                .push(inserted.map_err(|error| status(&error))?);
         }
         Ok(())
     }
 
-    fn take(&mut self, request: &pb::InsertStreamRequest) -> Result<(), Status> {
+    fn handle(&mut self, request: &pb::InsertStreamRequest) -> Result<(), Status> {
         if request.chunks.is_empty() && request.items.is_empty() {
             return Err(Status::invalid_argument(
                 "the request lacks both chunks and item",
             ));
         }
         for chunk in &request.chunks {
-            self.chunks.take(chunk)?;
+            self.chunks.add(chunk)?;
         }
         if request.items.is_empty() {
             return Ok(());
         }
         for message in &request.items {
-            let table = self.shared.engine.table(&message.table);
+            let table = self.service.engine.table(&message.table);
             let table = table.map_err(|error| status(&error))?;
-            let item = self.chunks.item(table.options(), message)?;
+            let item = self.chunks.decode_item(table.options(), message)?;
             self.insert(&table, message.key, item)?;
         }
         self.chunks.keep_only(&request.keep_chunk_keys)
     }
 
-    /// Puts an item into its table's queue, or gives the one that is there its priority.
+    /// Queues an item for its table, or sets the priority of the existing item with its key.
     fn insert(&mut self, table: &Arc<Table>, key: u64, item: NewItem) -> Result<(), Status> {
         let checked = table.options().check_item(&item);
         checked.map_err(|error| status(&error))?;
         let (keys, priorities) = ([item.key], [item.priority]);
-        let known = table.update_priorities(&keys, &priorities);
-        if known.map_err(|error| status(&error))? > 0 {
+        let updated = table.update_priorities(&keys, &priorities);
+        if updated.map_err(|error| status(&error))? > 0 {
             self.pending.add_update(table, key);
         } else {
-            let bytes = bytes_of(&item);
-            // One of its key may be waiting.
+            let bytes = pending_bytes(&item);
+            // An item with the same key may still be queued.
             let ticket = table.insert_or_update(vec![item]);
             self.pending
                 .add(key, bytes, ticket.map_err(|error| status(&error))?);
         }
-        self.room = table.journal_space();
+        self.journal_space = table.journal_space();
         Ok(())
     }
 }
 
-/// Bytes that an item keeps while it waits. Chunks that several items have count for each.
-fn bytes_of(item: &NewItem) -> usize {
+/// Bytes that a pending item keeps alive. Chunks shared by several items count for each.
+fn pending_bytes(item: &NewItem) -> usize {
     let chunks = item.trajectory.chunks().iter();
-    let chunks: usize = chunks.map(|chunk| weight(chunk)).sum();
-    WAITING + item.trajectory.footprint() + chunks
+    let chunks: usize = chunks.map(|chunk| memory_bytes(chunk)).sum();
+    PENDING_ITEM_BYTES + item.trajectory.footprint() + chunks
 }
 
-/// About how much there is to do for a request.
-fn work(request: &pb::InsertStreamRequest) -> usize {
-    let chunks = request.chunks.iter().map(work_of);
+/// Estimated work of decoding a request, in bytes.
+fn decode_work(request: &pb::InsertStreamRequest) -> usize {
+    let chunks = request.chunks.iter().map(chunk_decode_work);
     chunks.fold(request.encoded_len(), usize::saturating_add)
 }
 
-fn reply(confirmed: &mut Vec<u64>) -> pb::InsertStreamResponse {
-    let rest = confirmed.split_off(confirmed.len().min(REPLY));
+/// A response with the first of the keys, which are removed.
+fn response(unsent_keys: &mut Vec<u64>) -> pb::InsertStreamResponse {
+    let rest = unsent_keys.split_off(unsent_keys.len().min(KEYS_PER_RESPONSE));
     pb::InsertStreamResponse {
-        keys: std::mem::replace(confirmed, rest),
+        keys: std::mem::replace(unsent_keys, rest),
     }
 }
 
-/// Waits until there is room, or for a while where nothing can be written.
-async fn less(room: &mut Option<JournalSpace>) {
-    if let Some(wait) = room {
-        match wait.await {
-            Ok(()) => *room = None,
-            Err(_) => again().await,
+/// Waits until the journal has space; returns after a delay if it cannot be written.
+async fn wait_for_space(journal_space: &mut Option<JournalSpace>) {
+    if let Some(space) = journal_space {
+        match space.await {
+            Ok(()) => *journal_space = None,
+            Err(_) => retry_delay().await,
         }
     }
 }
@@ -217,8 +228,8 @@ mod tests {
     use crate::pb::tensorflow::{DataType, TensorProto, TensorShapeProto};
 
     #[test]
-    fn a_few_bytes_that_claim_much_are_much_work() {
-        for (dtype, sizes, is_much) in [
+    fn declared_sizes_count_as_decode_work() {
+        for (dtype, sizes, is_large) in [
             (DataType::DtString, &[60_000, 0][..], true),
             (DataType::DtString, &[60, 0], false),
             (DataType::DtFloat, &[2, 1 << 20], true),
@@ -247,8 +258,12 @@ mod tests {
                 chunks: vec![chunk],
                 ..pb::InsertStreamRequest::default()
             };
-            assert!(request.encoded_len() < LARGE);
-            assert_eq!(work(&request) >= LARGE, is_much, "{sizes:?}");
+            assert!(request.encoded_len() < LARGE_REQUEST);
+            assert_eq!(
+                decode_work(&request) >= LARGE_REQUEST,
+                is_large,
+                "{sizes:?}"
+            );
         }
     }
 }

@@ -1,4 +1,4 @@
-//! dm-reverb's items: into the engine, and out of it as one sample each.
+//! Decodes dm-reverb's items, and encodes samples for its clients.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -12,90 +12,87 @@ use engram_core::{
 use prost::Message as _;
 use tonic::Status;
 
-use crate::bytes_out::compress;
-use crate::chunk::{Chunks, MAX_COLUMNS};
-use crate::keys::kept;
+use crate::chunk::{ChunkDecoder, MAX_COLUMNS};
+use crate::keys::engram_key;
 use crate::pb;
 use crate::pb::flat_trajectory::{ChunkSlice, Column};
 use crate::pb::sample_stream_response::SampleEntry;
 use crate::pb::tensorflow::TensorProto;
 use crate::status::{invalid, shortened, status};
+use crate::tensor_encoder::encode_tensor;
 
-/// Slices of an item of the old kind, which names no columns: all of its chunks have all of them.
-const MAX_OLD_SLICES: usize = 1 << 20;
+/// Most slices of an item in the deprecated format, which has a slice per chunk and column.
+const MAX_DEPRECATED_SLICES: usize = 1 << 20;
 
-/// Bytes of a sample: its readers' protobuf has no larger messages.
-pub(crate) const MAX_SAMPLE: usize = (2 << 30) - (1 << 20);
+/// Most bytes of a sample: the limit of protobuf messages.
+pub(crate) const MAX_SAMPLE_BYTES: usize = (2 << 30) - (1 << 20);
 
-/// From so many bytes on, making a sample takes long enough for others to want the thread.
-const LARGE: usize = 1 << 20;
+/// Size from which on a sample is encoded outside the async runtime, in bytes.
+const LARGE_SAMPLE: usize = 1 << 20;
 
 /// Chunks by dm-reverb's keys.
-pub type ByKey = HashMap<u64, Arc<Chunk>>;
+pub type ChunksByKey = HashMap<u64, Arc<Chunk>>;
 
-/// Makes items.
-#[derive(Debug)]
-pub struct Items;
-
-impl Items {
-    /// The item for a table that a message describes, of chunks that came before.
-    ///
-    /// # Errors
-    /// `INTERNAL` for a chunk that is not there, as dm-reverb says it; `INVALID_ARGUMENT` where it makes no
-    /// sense.
-    pub fn make(
-        chunks: &mut Chunks,
-        by_key: &ByKey,
-        table: &TableOptions,
-        message: &pb::PrioritizedItem,
-    ) -> Result<NewItem, Status> {
-        let old;
-        let columns = if let Some(trajectory) = &message.flat_trajectory {
-            &trajectory.columns
-        } else {
-            old = of_old(message, by_key)?;
-            &old
-        };
-        if columns.is_empty() || columns.len() > MAX_COLUMNS {
-            return Err(invalid(format!(
-                "item {} has {} columns; it has 1 to {MAX_COLUMNS}",
-                message.key,
-                columns.len()
-            )));
-        }
-        let layout = chunks.layout_in(table, columns.len());
-        let spans = spans(layout, by_key, columns)?;
-        let trajectory = as_rows(&spans).unwrap_or_else(|| Trajectory::Spans(Arc::new(spans)));
-        trajectory.check_parts().map_err(|error| status(&error))?;
-        Ok(NewItem {
-            key: kept(message.key),
-            trajectory,
-            priority: message.priority,
-        })
+/// Decodes an item for a table. It refers to chunks received before.
+///
+/// # Errors
+/// `INTERNAL` for an unknown chunk, with dm-reverb's text; `INVALID_ARGUMENT` for an invalid item.
+pub fn decode_item(
+    decoder: &mut ChunkDecoder,
+    by_key: &ChunksByKey,
+    table: &TableOptions,
+    message: &pb::PrioritizedItem,
+) -> Result<NewItem, Status> {
+    let deprecated;
+    let columns = if let Some(trajectory) = &message.flat_trajectory {
+        &trajectory.columns
+    } else {
+        deprecated = deprecated_columns(message, by_key)?;
+        &deprecated
+    };
+    if columns.is_empty() || columns.len() > MAX_COLUMNS {
+        return Err(invalid(format!(
+            "item {} must have 1 to {MAX_COLUMNS} columns, got {}",
+            message.key,
+            columns.len()
+        )));
     }
+    let layout = decoder.item_layout(table, columns.len());
+    let spans = decode_spans(layout, by_key, columns)?;
+    let trajectory = as_rows(&spans).unwrap_or_else(|| Trajectory::Spans(Arc::new(spans)));
+    trajectory.check_parts().map_err(|error| status(&error))?;
+    Ok(NewItem {
+        key: engram_key(message.key),
+        trajectory,
+        priority: message.priority,
+    })
 }
 
-fn find(by_key: &ByKey, key: u64) -> Result<&Arc<Chunk>, Status> {
+fn find(by_key: &ChunksByKey, key: u64) -> Result<&Arc<Chunk>, Status> {
     let found = by_key.get(&key);
     found.ok_or_else(|| Status::internal(format!("Could not find sequence chunk {key}.")))
 }
 
-fn spans(layout: Arc<Layout>, by_key: &ByKey, columns: &[Column]) -> Result<Spans, Status> {
-    let mut own: Vec<Arc<Chunk>> = Vec::new();
-    let mut places: HashMap<u64, u32> = HashMap::new();
+fn decode_spans(
+    layout: Arc<Layout>,
+    by_key: &ChunksByKey,
+    columns: &[Column],
+) -> Result<Spans, Status> {
+    let mut chunks: Vec<Arc<Chunk>> = Vec::new();
+    let mut indices: HashMap<u64, u32> = HashMap::new();
     let mut slices = Vec::new();
     let mut out = Vec::with_capacity(columns.len());
     for column in columns {
-        let first_slice = narrow(slices.len())?;
+        let first_slice = to_u32(slices.len())?;
         let mut len = 0_u32;
         for slice in &column.chunk_slices {
-            let chunk = if let Some(place) = places.get(&slice.chunk_key) {
-                *place
+            let chunk = if let Some(index) = indices.get(&slice.chunk_key) {
+                *index
             } else {
-                let place = narrow(own.len())?;
-                own.push(Arc::clone(find(by_key, slice.chunk_key)?));
-                places.insert(slice.chunk_key, place);
-                place
+                let index = to_u32(chunks.len())?;
+                chunks.push(Arc::clone(find(by_key, slice.chunk_key)?));
+                indices.insert(slice.chunk_key, index);
+                index
             };
             let number = |number: i32| u32::try_from(number).ok();
             let numbers = (
@@ -105,7 +102,7 @@ fn spans(layout: Arc<Layout>, by_key: &ByKey, columns: &[Column]) -> Result<Span
             );
             let (Some(offset), Some(cells), Some(column)) = numbers else {
                 return Err(invalid(format!(
-                    "a slice of chunk {} has offset {}, length {} and index {}; none is below 0",
+                    "a slice of chunk {} has offset {}, length {} and index {}; none may be negative",
                     slice.chunk_key, slice.offset, slice.length, slice.index
                 )));
             };
@@ -125,21 +122,21 @@ fn spans(layout: Arc<Layout>, by_key: &ByKey, columns: &[Column]) -> Result<Span
     }
     Ok(Spans {
         layout,
-        chunks: own.into(),
+        chunks: chunks.into(),
         columns: out.into(),
         slices: slices.into(),
     })
 }
 
-fn narrow(number: usize) -> Result<u32, Status> {
+fn to_u32(number: usize) -> Result<u32, Status> {
     u32::try_from(number).map_err(|_| too_long())
 }
 
 fn too_long() -> Status {
-    invalid("an item has more cells or slices than can be counted in 32 bits")
+    invalid("an item must have fewer than 2^32 cells and slices")
 }
 
-/// The same cells in fewer bytes, where they are some rows of all columns of one chunk.
+/// The item as rows, which take less memory, if it is the same rows of all columns of one chunk.
 fn as_rows(spans: &Spans) -> Option<Trajectory> {
     let [chunk] = &*spans.chunks else {
         return None;
@@ -163,13 +160,16 @@ fn as_rows(spans: &Spans) -> Option<Trajectory> {
     })
 }
 
-/// The columns of an item of the old kind: so many rows of all columns, over chunks end to end.
-fn of_old(message: &pb::PrioritizedItem, by_key: &ByKey) -> Result<Vec<Column>, Status> {
+/// The columns of an item in the deprecated format: a range of rows of all columns of its chunks.
+fn deprecated_columns(
+    message: &pb::PrioritizedItem,
+    by_key: &ChunksByKey,
+) -> Result<Vec<Column>, Status> {
     let range = message.deprecated_sequence_range.unwrap_or_default();
     let numbers = (u64::try_from(range.offset), u64::try_from(range.length));
-    let (Ok(mut skip), Ok(mut left)) = numbers else {
+    let (Ok(mut skip), Ok(mut remaining)) = numbers else {
         return Err(invalid(format!(
-            "item {} begins at row {} and has {}; neither is below 0",
+            "item {} has offset {} and length {}; neither may be negative",
             message.key, range.offset, range.length
         )));
     };
@@ -178,10 +178,9 @@ fn of_old(message: &pb::PrioritizedItem, by_key: &ByKey) -> Result<Vec<Column>, 
     for key in keys {
         let chunk = find(by_key, *key)?;
         let width = chunk.schema().cells.len();
-        if width.saturating_mul(keys.len()) > MAX_OLD_SLICES.max(width) {
+        if width.saturating_mul(keys.len()) > MAX_DEPRECATED_SLICES.max(width) {
             return Err(invalid(format!(
-                "item {} has {} chunks of {width} columns; at most {MAX_OLD_SLICES} columns over all of them are \
-                 allowed",
+                "item {} has {} chunks of {width} columns; at most {MAX_DEPRECATED_SLICES} columns in total are allowed",
                 message.key,
                 keys.len()
             )));
@@ -191,15 +190,15 @@ fn of_old(message: &pb::PrioritizedItem, by_key: &ByKey) -> Result<Vec<Column>, 
         }
         if columns.len() != width {
             return Err(invalid(format!(
-                "item {} has chunks of {} columns and of {width}; all have the same",
+                "item {} has chunks of {} and of {width} columns; all must have the same number",
                 message.key,
                 columns.len()
             )));
         }
         let rows = chunk.extents().first().map_or(0, |extent| extent.rows);
         let offset = skip.min(rows.into());
-        let len = left.min(u64::from(rows) - offset);
-        (skip, left) = (skip - offset, left - len);
+        let len = remaining.min(u64::from(rows) - offset);
+        (skip, remaining) = (skip - offset, remaining - len);
         if len == 0 {
             continue;
         }
@@ -212,32 +211,33 @@ fn of_old(message: &pb::PrioritizedItem, by_key: &ByKey) -> Result<Vec<Column>, 
             });
         }
     }
-    if left > 0 {
+    if remaining > 0 {
         return Err(invalid(format!(
-            "item {} has {} rows, {left} more than its chunks",
+            "item {} has {} rows, {remaining} more than its chunks have",
             message.key, range.length
         )));
     }
     Ok(columns)
 }
 
-/// Gives the chunks of samples their keys, none twice.
+/// Assigns unique keys to the chunks of samples.
 #[derive(Debug, Default)]
-pub struct SampleKeys(u64);
+pub struct ChunkKeyCounter(u64);
 
-impl SampleKeys {
+impl ChunkKeyCounter {
     fn next(&mut self) -> u64 {
         self.0 += 1;
         self.0
     }
 }
 
-/// Whether a sample takes long to make. Strings have no size that is known beforehand.
+/// True if encoding a sample takes long. The size of strings is not known in advance.
 pub(crate) fn is_large(draw: &Draw) -> bool {
-    least_bytes(draw) >= LARGE
+    min_bytes(draw) >= LARGE_SAMPLE
 }
 
-fn least_bytes(draw: &Draw) -> usize {
+/// Bytes of a sample, with one byte per string.
+fn min_bytes(draw: &Draw) -> usize {
     let columns = (0..draw.trajectory.columns()).map(|at| draw.trajectory.column(at));
     columns.fold(0_usize, |sum, column| {
         let cell = column.cell.bytes().max(column.cell.elements());
@@ -245,21 +245,21 @@ fn least_bytes(draw: &Draw) -> usize {
     })
 }
 
-/// A sample as one entry: a chunk for each column, of the rows that the item has and no others.
+/// Encodes a sample as one entry with one chunk per column, which has only the rows of the item.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for data that dm-reverb's clients cannot have, [`Error::Payload`] where it
+/// [`Error::InvalidArgument`] for data that dm-reverb's clients do not support, [`Error::Payload`] if it
 /// cannot be read, [`Error::OutOfMemory`].
-pub fn entry(
+pub fn encode_sample(
     draw: &Draw,
     table: &str,
     rate_limited: bool,
-    keys: &mut SampleKeys,
+    chunk_keys: &mut ChunkKeyCounter,
     pool: &Arc<Pool>,
 ) -> Outcome<SampleEntry> {
-    let least = least_bytes(draw);
-    if least > MAX_SAMPLE {
-        return Err(too_large(least));
+    let min = min_bytes(draw);
+    if min > MAX_SAMPLE_BYTES {
+        return Err(too_large(min));
     }
     let gathered = gather(std::slice::from_ref(draw), LengthPolicy::Ragged, pool)?;
     let mut columns = Vec::with_capacity(gathered.columns.len());
@@ -275,9 +275,10 @@ pub fn entry(
             ColumnData::Bytes(bytes) => bytes,
             ColumnData::Strings(strings) => strings,
         };
-        let tensor = compress(&column.cell, rows, raw).map_err(|error| in_column(error, name))?;
-        let chunk_key = keys.next();
-        let length = i32::try_from(rows).map_err(|_| too_large(least))?;
+        let tensor =
+            encode_tensor(&column.cell, rows, raw).map_err(|error| in_column(error, name))?;
+        let chunk_key = chunk_keys.next();
+        let length = i32::try_from(rows).map_err(|_| too_large(min))?;
         columns.push(Column {
             chunk_slices: vec![ChunkSlice {
                 chunk_key,
@@ -307,7 +308,7 @@ pub fn entry(
         end_of_sequence: true,
     };
     let bytes = entry.encoded_len();
-    if bytes > MAX_SAMPLE {
+    if bytes > MAX_SAMPLE_BYTES {
         return Err(too_large(bytes));
     }
     Ok(entry)
@@ -348,7 +349,7 @@ fn in_column(error: Error, name: &str) -> Error {
 
 fn too_large(bytes: usize) -> Error {
     Error::InvalidArgument(format!(
-        "an item takes {bytes} bytes; dm-reverb's clients read at most {MAX_SAMPLE} in one sample: \
+        "an item has {bytes} bytes, but dm-reverb's clients read at most {MAX_SAMPLE_BYTES} per sample; \
          read it with Engram's client"
     ))
 }

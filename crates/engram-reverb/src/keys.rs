@@ -1,9 +1,9 @@
-//! Keys of items: dm-reverb draws them from all of 64 bits, Engram from 63.
+//! Item keys: dm-reverb's have 64 bits, Engram's 63.
 
-/// The key under which we keep an item of dm-reverb's key.
+/// Engram's key for a key of a dm-reverb client: the key without its highest bit.
 ///
-/// Its highest bit is dropped, wherever a key comes in: random keys stay apart, and whoever samples
-/// an item gets the key that changes it. Keys that Engram gave are their own.
-pub(crate) const fn kept(key: u64) -> u64 {
+/// Applied to every key that a client sends, so that the key in a sample identifies the item in later
+/// requests. Random keys stay distinct with high probability.
+pub(crate) const fn engram_key(key: u64) -> u64 {
     key & (u64::MAX >> 1)
 }

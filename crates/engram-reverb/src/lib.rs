@@ -1,10 +1,9 @@
-//! The store for dm-reverb's clients: their gRPC service, beside Engram's own.
+//! dm-reverb compatibility on the wire: its gRPC service over an Engram engine, and the import of its
+//! checkpoints.
 //!
-//! Whatever comes from a peer is checked before anybody reads it: what makes no sense gives a status,
-//! never a panic, and takes memory in proportion to the bytes that came.
+//! Every message of a client is checked before it is used. Invalid messages result in a status, never a
+//! panic, and decoding allocates in proportion to the bytes received.
 
-mod bytes_in;
-mod bytes_out;
 mod checkpoint;
 mod chunk;
 mod decoded_size;
@@ -14,39 +13,41 @@ mod insert;
 mod item;
 mod keys;
 mod mutate;
-mod note;
-mod records;
+mod note_encoder;
 mod sample;
 mod service;
 mod signature;
 mod status;
+mod tensor_decoder;
+mod tensor_encoder;
+mod tfrecord;
 
-pub use bytes_in::{Claim, claim};
-pub use bytes_out::compress;
 pub use checkpoint::{Imported, import};
-pub use chunk::Chunks;
-pub use item::{ByKey, Items, SampleKeys, entry};
+pub use chunk::ChunkDecoder;
+pub use item::{ChunkKeyCounter, ChunksByKey, decode_item, encode_sample};
 pub use service::{PATH, Reverb};
+pub use tensor_decoder::{TensorHeader, check_tensor};
+pub use tensor_encoder::encode_tensor;
 
-/// The messages, as generated from `proto/`.
+/// The messages, generated from `proto/`.
 #[expect(
     missing_docs,
     clippy::large_enum_variant,
     clippy::pedantic,
     clippy::allow_attributes,
     clippy::allow_attributes_without_reason,
-    reason = "generated; the protocol files explain them"
+    reason = "generated; documented in the .proto files"
 )]
 pub mod pb {
-    /// dm-reverb's own.
+    /// dm-reverb's messages.
     pub mod deepmind {
-        /// dm-reverb's own.
+        /// dm-reverb's messages.
         pub mod reverb {
             tonic::include_proto!("deepmind.reverb");
         }
     }
 
-    /// TensorFlow's.
+    /// TensorFlow's messages.
     pub mod tensorflow {
         tonic::include_proto!("tensorflow");
     }

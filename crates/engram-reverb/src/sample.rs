@@ -1,6 +1,7 @@
-//! Streams of samples: exactly as many as were asked for, as soon as some can be had.
+//! Sample streams: each request yields exactly the number of samples requested, sent as they become
+//! available.
 //!
-//! One task per stream. It draws no further while three responses wait for the transport.
+//! One task per stream. It stops drawing while three responses are buffered for the transport.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -15,132 +16,132 @@ use tokio::time::{Instant, sleep, sleep_until};
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use crate::item::{MAX_SAMPLE, SampleKeys, entry, is_large};
+use crate::item::{ChunkKeyCounter, MAX_SAMPLE_BYTES, encode_sample, is_large};
 use crate::pb;
 use crate::pb::sample_stream_response::SampleEntry;
-use crate::service::{Shared, stopping};
+use crate::service::{ServiceState, stopping};
 use crate::status::{invalid, status};
 
-/// Responses between a stream's task and the transport.
-const RESPONSES: usize = 3;
+/// Responses buffered between the task of a stream and the transport.
+const BUFFERED_RESPONSES: usize = 3;
 
-/// From this size on, another response is begun.
-const RESPONSE: usize = 2 << 20;
+/// Size from which on a response is sent, in bytes.
+const RESPONSE_BYTES: usize = 2 << 20;
 
-/// Samples that are drawn at a time: what is drawn is not changed by what comes meanwhile.
-const BATCH: usize = 128;
+/// Samples drawn at a time. Small, so that later draws reflect updates made meanwhile.
+const DRAWS_PER_BATCH: usize = 128;
 
-/// How often a call that waits looks for items that have expired meanwhile.
-const GLANCE: Duration = Duration::from_millis(50);
+/// How often a waiting request checks a table with a ttl for expired items.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What clients look for, word by word, also where it is samples that wait.
+/// The text that dm-reverb's clients match, word for word. It mentions inserts also for samples.
 const TIMEOUT: &str = "Rate Limiter: Timeout exceeded before the right to insert was acquired.";
 
-type Reply = Result<pb::SampleStreamResponse, Status>;
+type Response = Result<pb::SampleStreamResponse, Status>;
 
-/// Serves one stream until its reader is done, is gone, or the server stops.
+/// Serves a stream until its reader closes it or disconnects, or the server stops.
 pub(crate) fn serve(
-    shared: &Arc<Shared>,
+    service: &Arc<ServiceState>,
     requests: Streaming<pb::SampleStreamRequest>,
-) -> ReceiverStream<Reply> {
-    let (replies, receiver) = mpsc::channel(RESPONSES);
-    let shared = Arc::clone(shared);
+) -> ReceiverStream<Response> {
+    let (responses, receiver) = mpsc::channel(BUFFERED_RESPONSES);
+    let service = Arc::clone(service);
     tokio::spawn(async move {
-        let reader = Reader {
-            shared: &shared,
-            keys: SampleKeys::default(),
-            batch: Batch::default(),
-            response: Response::default(),
-            replies: &replies,
+        let stream = SampleStream {
+            service: &service,
+            chunk_keys: ChunkKeyCounter::default(),
+            batch: DrawnBatch::default(),
+            response: PartialResponse::default(),
+            responses: &responses,
         };
         let end = tokio::select! {
-            () = shared.stopping() => Err(stopping()),
-            // What is drawn and not sent goes back.
-            () = replies.closed() => return,
-            end = reader.run(requests) => end,
+            () = service.stopping() => Err(stopping()),
+            // Dropping the leases returns samples that are drawn and not sent.
+            () = responses.closed() => return,
+            end = stream.run(requests) => end,
         };
         if let Err(status) = end {
-            let _ = replies.send(Err(status)).await;
+            let _ = responses.send(Err(status)).await;
         }
     });
     ReceiverStream::new(receiver)
 }
 
-/// One stream's state.
-struct Reader<'a> {
-    shared: &'a Shared,
-    keys: SampleKeys,
-    batch: Batch,
-    response: Response,
-    replies: &'a Sender<Reply>,
+/// The state of one stream.
+struct SampleStream<'a> {
+    service: &'a ServiceState,
+    chunk_keys: ChunkKeyCounter,
+    batch: DrawnBatch,
+    response: PartialResponse,
+    responses: &'a Sender<Response>,
 }
 
 /// A response that is being filled.
 #[derive(Default)]
-struct Response {
+struct PartialResponse {
     entries: Vec<SampleEntry>,
     bytes: usize,
-    /// Samples of items that sampling uses up. Those that were handed to the transport count as used:
-    /// dm-reverb's clients do not say what they have.
-    /// That of the batch in hand is not among them.
+    /// Leases of its samples, if the table limits how often items are sampled; those of the current batch
+    /// excepted. They are acknowledged when the response is passed to the transport, because dm-reverb's
+    /// clients do not acknowledge samples.
     leases: Vec<Lease>,
-    /// Items among them that were sampled for the last time: they count in their table until the lease ends, and do
-    /// not for dm-reverb's clients.
-    used_up: u64,
+    /// Number of its items that were sampled for the last time. They stay in the table until their lease
+    /// ends, but dm-reverb's clients expect them not to count.
+    exhausted: u64,
 }
 
-/// The draws that are becoming entries.
+/// The drawn samples that are being encoded.
 #[derive(Default)]
-struct Batch {
-    /// Of those that were not sent.
+struct DrawnBatch {
+    /// Lease of the samples not sent yet.
     lease: Option<Lease>,
-    /// How many of them are in the response.
+    /// Number of its samples in the response.
     ready: usize,
 }
 
-impl Batch {
-    /// The lease of those in the response.
+impl DrawnBatch {
+    /// Splits off the lease of the samples in the response.
     fn split_ready(&mut self) -> Option<Lease> {
         let ready = std::mem::take(&mut self.ready);
         self.lease.as_mut().map(|lease| lease.split_first(ready))
     }
 }
 
-/// May an entry of so many bytes follow others of so many in one response?
+/// True if an entry of `entry` bytes fits into a response of `others` bytes.
 fn has_room(others: usize, entry: usize) -> bool {
-    others == 0 || others.saturating_add(entry) <= MAX_SAMPLE
+    others == 0 || others.saturating_add(entry) <= MAX_SAMPLE_BYTES
 }
 
-/// What a request asks for.
-struct Asked {
+/// A request for samples.
+struct SampleRequest {
     table: Arc<Table>,
-    /// How many are still to be sent.
-    left: usize,
+    /// Number of samples not drawn yet.
+    remaining: usize,
     timeout: Option<Duration>,
 }
 
-impl Reader<'_> {
+impl SampleStream<'_> {
     async fn run(mut self, mut requests: Streaming<pb::SampleStreamRequest>) -> Result<(), Status> {
         while let Some(request) = requests.message().await? {
-            let asked = self.asked(&request)?;
-            self.deliver(asked).await?;
+            let request = self.parse(&request)?;
+            self.deliver(request).await?;
         }
         Ok(())
     }
 
-    fn asked(&self, request: &pb::SampleStreamRequest) -> Result<Asked, Status> {
-        let left = usize::try_from(request.num_samples).unwrap_or(0);
-        if left == 0 {
+    fn parse(&self, request: &pb::SampleStreamRequest) -> Result<SampleRequest, Status> {
+        let remaining = usize::try_from(request.num_samples).unwrap_or(0);
+        if remaining == 0 {
             return Err(invalid(format!(
                 "`num_samples` must be > 0 (got {}).",
                 request.num_samples
             )));
         }
-        let table = self.shared.engine.table(&request.table);
+        let table = self.service.engine.table(&request.table);
         let timeout = request.rate_limiter_timeout.map(|time| time.milliseconds);
-        Ok(Asked {
+        Ok(SampleRequest {
             table: table.map_err(|error| status(&error))?,
-            left,
+            remaining,
             timeout: timeout
                 .and_then(|milliseconds| u64::try_from(milliseconds).ok())
                 .filter(|milliseconds| *milliseconds > 0)
@@ -148,27 +149,27 @@ impl Reader<'_> {
         })
     }
 
-    async fn deliver(&mut self, mut asked: Asked) -> Result<(), Status> {
-        let name = &asked.table.options().name;
-        let last_time = asked.table.options().max_times_sampled;
-        while asked.left > 0 {
-            let (sample, waited) = self.draw(&asked).await?;
-            asked.left = asked.left.saturating_sub(sample.draws.len());
-            let (before, mut used_up) = (self.response.used_up, 0);
+    async fn deliver(&mut self, mut request: SampleRequest) -> Result<(), Status> {
+        let name = &request.table.options().name;
+        let max_times_sampled = request.table.options().max_times_sampled;
+        while request.remaining > 0 {
+            let (sample, waited) = self.draw(&request).await?;
+            request.remaining = request.remaining.saturating_sub(sample.draws.len());
+            let (before, mut exhausted) = (self.response.exhausted, 0);
             self.batch.lease = sample.lease;
             for mut draw in sample.draws {
-                // Many samples may be had without waiting: others want the thread, and the reader may be gone.
+                // If many samples are available, nothing below yields.
                 consume_budget().await;
-                if self.response.bytes >= RESPONSE {
+                if self.response.bytes >= RESPONSE_BYTES {
                     self.send().await?;
                 }
-                draw.table_size = draw.table_size.saturating_sub(before + used_up);
-                let is_used_up = last_time > 0 && draw.times_sampled >= last_time;
-                used_up += u64::from(is_used_up);
-                let entry = match self.entry(&draw, name, waited) {
+                draw.table_size = draw.table_size.saturating_sub(before + exhausted);
+                let is_exhausted = max_times_sampled > 0 && draw.times_sampled >= max_times_sampled;
+                exhausted += u64::from(is_exhausted);
+                let entry = match self.encode(&draw, name, waited) {
                     Ok(entry) => entry,
                     Err(status) => {
-                        // Those before it are good.
+                        // The samples before the failed one are valid.
                         self.send().await?;
                         return Err(status);
                     }
@@ -181,38 +182,39 @@ impl Reader<'_> {
                 let response = &mut self.response;
                 response.entries.push(entry);
                 response.bytes += bytes;
-                response.used_up += u64::from(is_used_up);
+                response.exhausted += u64::from(is_exhausted);
             }
             self.response.leases.extend(self.batch.split_ready());
         }
         self.send().await
     }
 
-    fn entry(&mut self, draw: &Draw, table: &str, waited: bool) -> Result<SampleEntry, Status> {
-        let (keys, pool) = (&mut self.keys, &self.shared.pool);
+    fn encode(&mut self, draw: &Draw, table: &str, waited: bool) -> Result<SampleEntry, Status> {
+        let (chunk_keys, pool) = (&mut self.chunk_keys, &self.service.pool);
         let entry = if is_large(draw) {
-            tokio::task::block_in_place(|| entry(draw, table, waited, keys, pool))
+            tokio::task::block_in_place(|| encode_sample(draw, table, waited, chunk_keys, pool))
         } else {
-            entry(draw, table, waited, keys, pool)
+            encode_sample(draw, table, waited, chunk_keys, pool)
         };
         entry.map_err(|error| status(&error))
     }
 
-    /// Some samples, at least one, and whether they had to be waited for. What is there already is sent
-    /// before anybody waits.
-    async fn draw(&mut self, asked: &Asked) -> Result<(Sample, bool), Status> {
-        let mut ticket = ask(asked)?;
+    /// Draws at least one sample; true if that had to wait. Sends the samples encoded so far before it
+    /// waits.
+    async fn draw(&mut self, request: &SampleRequest) -> Result<(Sample, bool), Status> {
+        let mut ticket = request_samples(request)?;
         if let Some(sample) = (&mut ticket).now_or_never() {
             return Ok((sample.map_err(|error| status(&error))?, false));
         }
         self.send().await?;
-        let sample = wait(ticket, asked.timeout).await?;
+        let sample = wait(ticket, request.timeout).await?;
         Ok((sample, true))
     }
 
-    /// Hands what there is to the transport. Where that is not to be, it goes back, and the stream is over.
+    /// Passes the response to the transport. If the reader is gone, its leases are returned and the stream
+    /// ends.
     async fn send(&mut self) -> Result<(), Status> {
-        let Response {
+        let PartialResponse {
             entries,
             mut leases,
             ..
@@ -222,17 +224,19 @@ impl Reader<'_> {
             return Ok(());
         }
         let response = pb::SampleStreamResponse { entries };
-        let sent = self.replies.send(Ok(response)).await;
-        sent.map_err(|_| Status::cancelled("the reader is gone"))?;
+        let sent = self.responses.send(Ok(response)).await;
+        sent.map_err(|_| Status::cancelled("the client has closed the stream"))?;
         leases.into_iter().for_each(Lease::acknowledge);
         Ok(())
     }
 }
 
-fn ask(asked: &Asked) -> Result<SampleTicket, Status> {
-    // Where sampling uses items up, they go back should they not get as far as the transport.
-    let leased = asked.table.options().max_times_sampled > 0;
-    let ticket = asked.table.sample_some(asked.left.min(BATCH), 1, leased);
+fn request_samples(request: &SampleRequest) -> Result<SampleTicket, Status> {
+    // Leased if sampling can remove items: they return to the table if they cannot be sent.
+    let leased = request.table.options().max_times_sampled > 0;
+    let ticket = request
+        .table
+        .sample_some(request.remaining.min(DRAWS_PER_BATCH), 1, leased);
     ticket.map_err(|error| status(&error))
 }
 
@@ -250,8 +254,8 @@ async fn wait(mut ticket: SampleTicket, timeout: Option<Duration>) -> Result<Sam
                 }
                 return Ok(sample);
             }
-            // Asking again removes what has expired, which may let others in.
-            () = sleep(GLANCE), if expires => {}
+            // Polling the ticket removes expired items, which may let waiting inserts in.
+            () = sleep(POLL_INTERVAL), if expires => {}
         }
     }
 }
@@ -261,10 +265,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_response_is_no_larger_than_its_readers_may_read() {
-        assert!(has_room(0, MAX_SAMPLE));
-        assert!(has_room(1, MAX_SAMPLE - 1));
-        assert!(!has_room(1, MAX_SAMPLE));
-        assert!(!has_room(RESPONSE, usize::MAX));
+    fn a_response_is_at_most_as_large_as_clients_can_read() {
+        assert!(has_room(0, MAX_SAMPLE_BYTES));
+        assert!(has_room(1, MAX_SAMPLE_BYTES - 1));
+        assert!(!has_room(1, MAX_SAMPLE_BYTES));
+        assert!(!has_room(RESPONSE_BYTES, usize::MAX));
     }
 }

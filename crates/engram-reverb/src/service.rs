@@ -1,4 +1,4 @@
-//! The calls of the service, handed to where they are served.
+//! The gRPC service with dm-reverb's calls.
 
 use std::sync::Arc;
 
@@ -13,76 +13,76 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
 use crate::info::table_info;
-use crate::insert::Orphans;
+use crate::insert::OrphanedItems;
 use crate::mutate::mutate;
 use crate::pb;
 use crate::pb::reverb_service_server::{ReverbService, ReverbServiceServer};
 use crate::status::status;
 use crate::{insert, sample};
 
-/// Where the service's calls are.
+/// Path prefix of the service's calls.
 pub const PATH: &str = "/deepmind.reverb.ReverbService/";
 
-/// Largest message that is read: writers put up to 40 MiB and one chunk into one.
-const MAX_MESSAGE: usize = 256 << 20;
+/// Most bytes of a received message. Writers send up to 40 MiB plus one chunk.
+const MAX_MESSAGE_BYTES: usize = 256 << 20;
 
-/// Most bytes of one sample's columns, gathered.
-const MAX_GATHERED: usize = 4 << 30;
+/// Most bytes of the gathered columns of one sample.
+const MAX_GATHERED_BYTES: usize = 4 << 30;
 
-/// Keys in one request after which it takes long enough for others to want the thread.
-const MANY: usize = 4096;
+/// Number of keys from which on a request is handled outside the async runtime.
+const MANY_KEYS: usize = 4096;
 
-/// The tables of an engine, for dm-reverb's clients.
+/// The service: serves the tables of an engine to dm-reverb's clients.
 #[derive(Clone, Debug)]
 pub struct Reverb {
-    shared: Arc<Shared>,
+    state: Arc<ServiceState>,
 }
 
-/// What all calls share.
+/// The state shared by all calls.
 #[derive(Debug)]
-pub(crate) struct Shared {
+pub(crate) struct ServiceState {
     pub(crate) engine: Arc<Engine>,
     pub(crate) stopped: watch::Receiver<bool>,
     pub(crate) pool: Arc<Pool>,
-    pub(crate) orphans: Arc<Orphans>,
-    /// One checkpoint at a time.
+    pub(crate) orphans: Arc<OrphanedItems>,
+    /// Held while a checkpoint is written.
     checkpoints: Arc<Mutex<()>>,
-    /// Tells servers apart: clients read signatures again where it is another.
-    state: pb::Uint128,
+    /// Random id of this server process: clients read signatures again when it changes.
+    tables_state_id: pb::Uint128,
 }
 
-impl Shared {
+impl ServiceState {
     /// Waits until the server stops.
     pub(crate) async fn stopping(&self) {
-        // An error: the server is gone, which is as good.
+        // An error means that the server is gone, which counts as stopped.
         let _ = self.stopped.clone().wait_for(|stopped| *stopped).await;
     }
 }
 
-/// What calls end with when the server stops. Clients try again, for ever.
+/// The status of calls that end because the server stops. Clients retry without limit.
 pub(crate) fn stopping() -> Status {
     Status::unavailable("the server is stopping")
 }
 
 impl Reverb {
-    /// The service, until `stopped` says true.
+    /// A service that runs until `stopped` is true.
     ///
     /// # Errors
-    /// [`Error::Unavailable`] where the system has no random numbers.
+    /// [`Error::Unavailable`] if the system provides no random numbers.
     pub fn new(engine: Arc<Engine>, stopped: watch::Receiver<bool>) -> Result<Self> {
         let random = || {
             SysRng.try_next_u64().map_err(|error| {
-                Error::Unavailable(format!("the system has no random numbers: {error}"))
+                Error::Unavailable(format!("the system provides no random numbers: {error}"))
             })
         };
         Ok(Self {
-            shared: Arc::new(Shared {
+            state: Arc::new(ServiceState {
                 engine,
                 stopped,
-                pool: Arc::new(Pool::with_max_batch(MAX_GATHERED)),
+                pool: Arc::new(Pool::with_max_batch(MAX_GATHERED_BYTES)),
                 orphans: Arc::default(),
                 checkpoints: Arc::default(),
-                state: pb::Uint128 {
+                tables_state_id: pb::Uint128 {
                     high: random()?,
                     low: random()?,
                 },
@@ -90,29 +90,29 @@ impl Reverb {
         })
     }
 
-    /// The same, as a server takes it.
+    /// The service as a tonic server.
     #[must_use]
     pub fn server(self) -> ReverbServiceServer<Self> {
         ReverbServiceServer::new(self)
-            .max_decoding_message_size(MAX_MESSAGE)
+            .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(usize::MAX)
     }
 
-    /// Waits until what was changed is as safe as the store promises.
-    async fn safe(&self) -> Result<(), Status> {
-        let safe = self.shared.engine.until_durable().await;
-        safe.map_err(|error| status(&error))
+    /// Waits until all changes are as durable as the store is configured to make them.
+    async fn until_durable(&self) -> Result<(), Status> {
+        let durable = self.state.engine.until_durable().await;
+        durable.map_err(|error| status(&error))
     }
 }
 
-/// Does what may take long where nobody waits behind it.
-async fn aside<T: Send + 'static>(
+/// Runs work that may block on a thread of its own.
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T, Status> {
     match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => outcome.map_err(|error| status(&error)),
         Err(error) => Err(Status::internal(format!(
-            "the server gave the call up: {error}"
+            "the call failed in the server: {error}"
         ))),
     }
 }
@@ -128,16 +128,16 @@ impl ReverbService for Reverb {
         &self,
         _: Request<pb::CheckpointRequest>,
     ) -> Result<Response<pb::CheckpointResponse>, Status> {
-        let engine = Arc::clone(&self.shared.engine);
-        // Each takes a thread: those that wait for their turn take none.
-        let turns = Arc::clone(&self.shared.checkpoints);
-        let turn = tokio::select! {
-            () = self.shared.stopping() => return Err(stopping()),
-            turn = turns.lock_owned() => turn,
+        let engine = Arc::clone(&self.state.engine);
+        // A checkpoint occupies a blocking thread; calls that wait for another checkpoint do not.
+        let checkpoints = Arc::clone(&self.state.checkpoints);
+        let guard = tokio::select! {
+            () = self.state.stopping() => return Err(stopping()),
+            guard = checkpoints.lock_owned() => guard,
         };
-        let path = aside(move || {
-            // Until it is made, also where its caller is gone.
-            let _turn = turn;
+        let path = run_blocking(move || {
+            // Held until the checkpoint is written, also if the caller disconnects.
+            let _guard = guard;
             let number = engine.checkpoint()?.number;
             Ok(engine.checkpoint_path(number))
         });
@@ -151,8 +151,8 @@ impl ReverbService for Reverb {
         &self,
         request: Request<Streaming<pb::InsertStreamRequest>>,
     ) -> Result<Response<Self::InsertStreamStream>, Status> {
-        let replies = insert::serve(&self.shared, request.into_inner());
-        Ok(Response::new(replies))
+        let responses = insert::serve(&self.state, request.into_inner());
+        Ok(Response::new(responses))
     }
 
     async fn mutate_priorities(
@@ -160,13 +160,13 @@ impl ReverbService for Reverb {
         request: Request<pb::MutatePrioritiesRequest>,
     ) -> Result<Response<pb::MutatePrioritiesResponse>, Status> {
         let request = request.into_inner();
-        let engine = &self.shared.engine;
-        if request.updates.len() + request.delete_keys.len() > MANY {
+        let engine = &self.state.engine;
+        if request.updates.len() + request.delete_keys.len() > MANY_KEYS {
             tokio::task::block_in_place(|| mutate(engine, &request))?;
         } else {
             mutate(engine, &request)?;
         }
-        self.safe().await?;
+        self.until_durable().await?;
         Ok(Response::new(pb::MutatePrioritiesResponse {}))
     }
 
@@ -175,10 +175,10 @@ impl ReverbService for Reverb {
         request: Request<pb::ResetRequest>,
     ) -> Result<Response<pb::ResetResponse>, Status> {
         let name = request.into_inner().table;
-        let table = self.shared.engine.table(&name);
+        let table = self.state.engine.table(&name);
         let table = table.map_err(|error| status(&error))?;
-        aside(move || table.reset()).await?;
-        self.safe().await?;
+        run_blocking(move || table.reset()).await?;
+        self.until_durable().await?;
         Ok(Response::new(pb::ResetResponse {}))
     }
 
@@ -186,37 +186,38 @@ impl ReverbService for Reverb {
         &self,
         request: Request<Streaming<pb::SampleStreamRequest>>,
     ) -> Result<Response<Self::SampleStreamStream>, Status> {
-        let replies = sample::serve(&self.shared, request.into_inner());
-        Ok(Response::new(replies))
+        let responses = sample::serve(&self.state, request.into_inner());
+        Ok(Response::new(responses))
     }
 
     async fn server_info(
         &self,
         _: Request<pb::ServerInfoRequest>,
     ) -> Result<Response<pb::ServerInfoResponse>, Status> {
-        let tables = self.shared.engine.tables();
+        let tables = self.state.engine.tables();
         let tables = tables.map_err(|error| status(&error))?;
         Ok(Response::new(pb::ServerInfoResponse {
-            tables_state_id: Some(self.shared.state),
+            tables_state_id: Some(self.state.tables_state_id),
             table_info: tables.iter().map(|table| table_info(table)).collect(),
         }))
     }
 
-    /// Says that the server is another process: any other answer would be used as an address.
+    /// Returns address 0: the server runs in another process. Clients use any other value as an address in
+    /// their own memory.
     async fn initialize_connection(
         &self,
         request: Request<Streaming<pb::InitializeConnectionRequest>>,
     ) -> Result<Response<Self::InitializeConnectionStream>, Status> {
         let mut requests = request.into_inner();
-        let shared = Arc::clone(&self.shared);
-        let answer = async move {
-            // An answer before the question would leave its asker waiting.
+        let state = Arc::clone(&self.state);
+        let response = async move {
+            // The client waits without end for a response sent before its request.
             tokio::select! {
-                () = shared.stopping() => return Err(stopping()),
-                question = requests.message() => question?,
+                () = state.stopping() => return Err(stopping()),
+                request = requests.message() => request?,
             };
             Ok(pb::InitializeConnectionResponse { address: 0 })
         };
-        Ok(Response::new(Box::pin(stream::once(answer))))
+        Ok(Response::new(Box::pin(stream::once(response))))
     }
 }

@@ -1,14 +1,14 @@
-//! Signatures: from what a table has, to the nests that dm-reverb's clients read.
+//! Encodes a table's signature as the nested structure that dm-reverb's clients read.
 //!
-//! Engram's compatible Python part keeps a table's signature as it was given in the table's note; other
-//! tables may have one of Engram's own.
+//! Tables created by Engram's compatibility package store the original signature as JSON in their note;
+//! other tables may have a signature of their own.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use engram_core::{ColumnSpec, DType, Signature};
 use serde_json::Value;
 
-use crate::dtypes::dtype_out;
+use crate::dtypes::to_tensorflow;
 use crate::pb::tensorflow::structured_value::Kind;
 use crate::pb::tensorflow::tensor_shape_proto::Dim;
 use crate::pb::tensorflow::{
@@ -16,27 +16,27 @@ use crate::pb::tensorflow::{
     StructuredValue, TensorShapeProto, TensorSpecProto, TupleValue,
 };
 
-/// Nests deeper than this are not told: readers' protobuf goes no deeper.
+/// Deepest nesting that is sent: protobuf's readers have a limit.
 const MAX_DEPTH: usize = 24;
 
-/// What a note says of a table.
+/// The content of a note written by the compatibility package.
 #[derive(Debug, Default)]
-pub(crate) struct Noted {
-    /// As it was given, which may be below 0.
+pub(crate) struct ReverbNote {
+    /// The value given, which may be negative.
     pub(crate) max_times_sampled: Option<i32>,
-    /// `None` where it has none, or none that can be told.
+    /// `None` if the table has none, or one that cannot be encoded.
     pub(crate) signature: Option<StructuredValue>,
 }
 
-/// What a note says, if it is one of the compatible Python part's.
-pub(crate) fn noted(note: &str) -> Option<Noted> {
+/// Decodes a note; `None` if the compatibility package did not write it.
+pub(crate) fn decode_note(note: &str) -> Option<ReverbNote> {
     let note: Value = serde_json::from_str(note).ok()?;
     let reverb = note.get("reverb")?;
     let times = reverb.get("max_times_sampled").and_then(Value::as_i64);
     let signature = reverb.get("signature").filter(|nest| !nest.is_null());
-    Some(Noted {
+    Some(ReverbNote {
         max_times_sampled: times.and_then(|times| i32::try_from(times).ok()),
-        signature: signature.and_then(|nest| of_note(nest, MAX_DEPTH)),
+        signature: signature.and_then(|nest| decode_nest(nest, MAX_DEPTH)),
     })
 }
 
@@ -44,12 +44,12 @@ fn value(kind: Kind) -> StructuredValue {
     StructuredValue { kind: Some(kind) }
 }
 
-fn of_note(nest: &Value, depth: usize) -> Option<StructuredValue> {
+fn decode_nest(nest: &Value, depth: usize) -> Option<StructuredValue> {
     let depth = depth.checked_sub(1)?;
     let (kind, content) = nest.as_object()?.iter().next()?;
     let values = |content: &Value| -> Option<Vec<StructuredValue>> {
         let values = content.as_array()?.iter();
-        values.map(|value| of_note(value, depth)).collect()
+        values.map(|value| decode_nest(value, depth)).collect()
     };
     Some(value(match kind.as_str() {
         "list" => Kind::ListValue(ListValue {
@@ -60,7 +60,7 @@ fn of_note(nest: &Value, depth: usize) -> Option<StructuredValue> {
         }),
         "dict" => {
             let fields = content.as_object()?.iter();
-            let fields = fields.map(|(key, nest)| Some((key.clone(), of_note(nest, depth)?)));
+            let fields = fields.map(|(key, nest)| Some((key.clone(), decode_nest(nest, depth)?)));
             Kind::DictValue(DictValue {
                 fields: fields.collect::<Option<_>>()?,
             })
@@ -70,7 +70,7 @@ fn of_note(nest: &Value, depth: usize) -> Option<StructuredValue> {
             let fields = fields.map(|pair| {
                 Some(PairValue {
                     key: pair.get(0)?.as_str()?.to_owned(),
-                    value: Some(of_note(pair.get(1)?, depth)?),
+                    value: Some(decode_nest(pair.get(1)?, depth)?),
                 })
             });
             Kind::NamedTupleValue(NamedTupleValue {
@@ -78,14 +78,14 @@ fn of_note(nest: &Value, depth: usize) -> Option<StructuredValue> {
                 values: fields.collect::<Option<_>>()?,
             })
         }
-        "spec" => spec_of_note(content)?,
-        // Their clients refuse everything else, `None` too.
+        "spec" => decode_spec(content)?,
+        // dm-reverb's clients reject everything else, also `None`.
         _ => return None,
     }))
 }
 
-fn spec_of_note(spec: &Value) -> Option<Kind> {
-    let dtype = DType::from_name(spec.get("dtype")?.as_str()?).and_then(dtype_out)? as i32;
+fn decode_spec(spec: &Value) -> Option<Kind> {
+    let dtype = DType::from_name(spec.get("dtype")?.as_str()?).and_then(to_tensorflow)? as i32;
     let name = spec.get("name").and_then(Value::as_str).unwrap_or_default();
     let axes = match spec.get("shape")? {
         Value::Null => TensorShapeProto {
@@ -135,29 +135,29 @@ fn shape(axes: impl Iterator<Item = i64>) -> TensorShapeProto {
     }
 }
 
-/// A signature of Engram's own, where dm-reverb has words for it: mappings by text, and no type of 8
-/// bits.
-pub(crate) fn native(signature: &Signature) -> Option<StructuredValue> {
+/// Encodes a table's own signature. `None` if dm-reverb cannot represent it: it has only text keys in
+/// mappings, and no float8 types.
+pub(crate) fn encode_signature(signature: &Signature) -> Option<StructuredValue> {
     let structure: Value = serde_json::from_str(&signature.structure).ok()?;
     let mut columns = signature.columns.iter();
-    let nest = of_structure(&structure, &mut columns, MAX_DEPTH)?;
+    let nest = encode_structure(&structure, &mut columns, MAX_DEPTH)?;
     columns.next().is_none().then_some(nest)
 }
 
-fn of_structure<'a>(
+fn encode_structure<'a>(
     structure: &Value,
     columns: &mut impl Iterator<Item = &'a ColumnSpec>,
     depth: usize,
 ) -> Option<StructuredValue> {
     let depth = depth.checked_sub(1)?;
     if structure.as_i64() == Some(0) {
-        return spec(columns.next()?);
+        return encode_spec(columns.next()?);
     }
     let array = |key: &str| structure.get(key).and_then(Value::as_array);
     let mut values = |nests: &[Value]| -> Option<Vec<StructuredValue>> {
         nests
             .iter()
-            .map(|nest| of_structure(nest, columns, depth))
+            .map(|nest| encode_structure(nest, columns, depth))
             .collect()
     };
     if let Some(nests) = array("l") {
@@ -196,7 +196,7 @@ fn of_structure<'a>(
     }))
 }
 
-fn spec(column: &ColumnSpec) -> Option<StructuredValue> {
+fn encode_spec(column: &ColumnSpec) -> Option<StructuredValue> {
     let axes = column
         .shape
         .iter()
@@ -204,6 +204,6 @@ fn spec(column: &ColumnSpec) -> Option<StructuredValue> {
     Some(value(Kind::TensorSpecValue(TensorSpecProto {
         name: column.name.to_string(),
         shape: Some(shape(axes)),
-        dtype: dtype_out(column.dtype)? as i32,
+        dtype: to_tensorflow(column.dtype)? as i32,
     })))
 }

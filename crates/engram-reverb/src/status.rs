@@ -1,20 +1,20 @@
-//! Errors as dm-reverb's clients know them.
+//! Maps errors to the gRPC statuses that dm-reverb's clients expect.
 
 use engram_core::Error;
 use tonic::{Code, Status};
 
-/// Bytes of a status's text: it travels in headers.
-const TEXT: usize = 2_000;
+/// Most bytes of a status message, which is sent in HTTP headers.
+const MAX_MESSAGE_BYTES: usize = 2_000;
 
-/// Bytes of a table's name in a text.
-const NAME: usize = 200;
+/// Most bytes of a table's name in a status message.
+const MAX_NAME_BYTES: usize = 200;
 
-/// What a call ends with.
+/// The status for an error.
 pub(crate) fn status(error: &Error) -> Status {
     let code = match error {
-        // In these words, and no others: clients look for them.
+        // dm-reverb's clients match this exact text.
         Error::UnknownTable { name, .. } => {
-            let name = shortened(name, NAME);
+            let name = shortened(name, MAX_NAME_BYTES);
             return Status::not_found(format!("Priority table {name} was not found"));
         }
         Error::Signature(_)
@@ -23,27 +23,27 @@ pub(crate) fn status(error: &Error) -> Status {
         | Error::Unsatisfiable(_)
         | Error::ExpiredStep(_) => Code::InvalidArgument,
         Error::DeadlineExceeded(_) => Code::DeadlineExceeded,
-        // Clients try again: a table that was dropped is not found then.
+        // Clients retry on this code. If the table was dropped, the retry reports that it was not found.
         Error::Closed(_) | Error::Unavailable(_) => Code::Unavailable,
         Error::Handshake(_) => Code::Unauthenticated,
         Error::Payload(_) => Code::DataLoss,
         Error::OutOfMemory(_) | Error::Backpressure(_) => Code::ResourceExhausted,
         _ => Code::Internal,
     };
-    Status::new(code, shortened(&error.to_string(), TEXT))
+    Status::new(code, shortened(&error.to_string(), MAX_MESSAGE_BYTES))
 }
 
-/// A status of data or requests that make no sense.
+/// `INVALID_ARGUMENT` with this message.
 pub(crate) fn invalid(text: impl AsRef<str>) -> Status {
-    Status::invalid_argument(shortened(text.as_ref(), TEXT))
+    Status::invalid_argument(shortened(text.as_ref(), MAX_MESSAGE_BYTES))
 }
 
-/// The beginning of a text that is too long.
-pub(crate) fn shortened(text: &str, most: usize) -> String {
-    if text.len() <= most {
+/// Truncates a text to `max` bytes.
+pub(crate) fn shortened(text: &str, max: usize) -> String {
+    if text.len() <= max {
         return text.to_owned();
     }
-    let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
+    let end = (0..=max).rev().find(|at| text.is_char_boundary(*at));
     format!("{}...", text.split_at(end.unwrap_or(0)).0)
 }
 
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_unknown_table_is_named_as_clients_expect() {
+    fn an_unknown_table_has_the_text_that_clients_match() {
         let error = Error::UnknownTable {
             name: "x".into(),
             known: vec!["a".into(), "b".into()],
@@ -63,7 +63,7 @@ mod tests {
     }
 
     #[test]
-    fn long_texts_are_cut_between_characters() {
+    fn long_texts_are_truncated_between_characters() {
         assert_eq!(shortened("abcdé!", 5), "abcd...");
         assert_eq!(shortened("abcd", 4), "abcd");
     }

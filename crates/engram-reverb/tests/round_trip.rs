@@ -1,17 +1,17 @@
-//! Chunks of every type, with delta coding and without, come out as they went in.
+//! Chunks of every dtype, delta-encoded or not, decode to the data that was encoded.
 
 #![expect(
     clippy::unwrap_used,
-    reason = "a test's helpers may fail, and say so by panicking"
+    reason = "test helpers report failures by panicking"
 )]
 
 use engram_core::{CellSpec, DType};
 use engram_reverb::pb::tensorflow::TensorProto;
-use engram_reverb::{Chunks, claim, compress, pb};
+use engram_reverb::{ChunkDecoder, check_tensor, encode_tensor, pb};
 use proptest::prelude::*;
 
-/// dm-reverb's delta coding, from its description: each row as its difference to the one before.
-fn encode(cell: &CellSpec, raw: &[u8]) -> Vec<u8> {
+/// dm-reverb's delta encoding: each row but the first minus the row before it.
+fn delta_encode(cell: &CellSpec, raw: &[u8]) -> Vec<u8> {
     let is_integer = cell.dtype.name().starts_with("int") || cell.dtype.name().starts_with("uint");
     if !is_integer || cell.shape.is_empty() || cell.bytes() == 0 {
         return raw.to_vec();
@@ -40,7 +40,7 @@ fn chunk(tensors: Vec<TensorProto>, delta_encoded: bool) -> pb::ChunkData {
     }
 }
 
-/// Types that both sides have, with cells of up to two axes and some rows.
+/// A column of a dtype that dm-reverb supports, with cells of up to two axes, and its number of rows.
 fn column() -> impl Strategy<Value = (CellSpec, usize)> {
     let dtypes: Vec<DType> = DType::ALL
         .into_iter()
@@ -67,11 +67,11 @@ fn bytes(cell: &CellSpec, rows: usize, noise: &[u8]) -> Vec<u8> {
     out
 }
 
-/// The bytes of a chunk's only column.
+/// The decoded bytes of a chunk's only column.
 fn stored(chunk: &engram_core::Chunk) -> Vec<u8> {
     let pinned = chunk.payload().pin().unwrap();
     if chunk.schema().cells[0].dtype == DType::String {
-        // After an offset for each row and one more.
+        // The cells follow `rows + 1` offsets.
         let rows = chunk.extents()[0].rows as usize;
         return chunk.stored(&pinned, 0)[4 * (rows + 1)..].to_vec();
     }
@@ -80,29 +80,29 @@ fn stored(chunk: &engram_core::Chunk) -> Vec<u8> {
 
 proptest! {
     #[test]
-    fn chunks_come_out_as_they_went_in(
+    fn chunks_decode_to_the_encoded_data(
         (cell, rows) in column(),
         noise in prop::collection::vec(any::<u8>(), 1..200),
         delta in any::<bool>(),
     ) {
         let raw = bytes(&cell, rows, &noise);
-        let sent = if delta { encode(&cell, &raw) } else { raw.clone() };
-        let tensor = compress(&cell, rows, &sent).unwrap();
-        let chunk = Chunks::default().make(&chunk(vec![tensor], delta)).unwrap();
+        let sent = if delta { delta_encode(&cell, &raw) } else { raw.clone() };
+        let tensor = encode_tensor(&cell, rows, &sent).unwrap();
+        let chunk = ChunkDecoder::default().decode(&chunk(vec![tensor], delta)).unwrap();
         prop_assert_eq!(chunk.extents()[0].rows as usize, rows);
         prop_assert_eq!(&chunk.schema().cells[0], &cell);
         prop_assert_eq!(stored(&chunk), raw);
     }
 
     #[test]
-    fn noise_never_panics(
+    fn random_tensors_never_panic(
         dtype in -1..30,
         sizes in prop::collection::vec(-2_i64..70_000, 0..4),
         content in prop::collection::vec(any::<u8>(), 0..100),
         delta in any::<bool>(),
     ) {
         let cell = CellSpec { dtype: DType::Bool, shape: smallvec::smallvec![] };
-        let mut tensor = compress(&cell, 0, &[]).unwrap();
+        let mut tensor = encode_tensor(&cell, 0, &[]).unwrap();
         tensor.dtype = dtype;
         tensor.tensor_content = content.into();
         let dims = &mut tensor.tensor_shape.as_mut().unwrap().dim;
@@ -112,13 +112,13 @@ proptest! {
             dim.size = *size;
             dim
         }).collect();
-        let _ = claim(&tensor).map(|claim| claim.rows);
-        let _ = Chunks::default().make(&chunk(vec![tensor], delta));
+        let _ = check_tensor(&tensor).map(|header| header.rows);
+        let _ = ChunkDecoder::default().decode(&chunk(vec![tensor], delta));
     }
 }
 
 #[test]
-fn delta_is_undone_in_the_widths_of_integers() {
+fn delta_decoding_wraps_at_the_integer_width() {
     let cell = CellSpec {
         dtype: DType::Int16,
         shape: smallvec::smallvec![1],
@@ -127,9 +127,11 @@ fn delta_is_undone_in_the_widths_of_integers() {
         .iter()
         .flat_map(|number| number.to_le_bytes())
         .collect();
-    let sent = encode(&cell, &raw);
+    let sent = delta_encode(&cell, &raw);
     assert_eq!(sent, [0xff, 0x7f, 1, 0, 0, 0x80, 0xff, 0xff]);
-    let tensor = compress(&cell, 4, &sent).unwrap();
-    let chunk = Chunks::default().make(&chunk(vec![tensor], true)).unwrap();
+    let tensor = encode_tensor(&cell, 4, &sent).unwrap();
+    let chunk = ChunkDecoder::default()
+        .decode(&chunk(vec![tensor], true))
+        .unwrap();
     assert_eq!(stored(&chunk), raw);
 }

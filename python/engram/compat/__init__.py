@@ -1,1 +1,1 @@
-"""Engram under the names of other replay libraries, for code that was written for them."""
+"""The APIs of other replay libraries on Engram's engine, for code that was written for those libraries."""

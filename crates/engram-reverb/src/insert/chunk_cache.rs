@@ -1,4 +1,4 @@
-//! The chunks that a stream keeps, for items to come.
+//! The chunks that an insert stream keeps for later items.
 
 use std::collections::HashSet;
 use std::sync::Arc;
@@ -6,92 +6,92 @@ use std::sync::Arc;
 use engram_core::{NewItem, TableOptions};
 use tonic::Status;
 
-use crate::chunk::{Chunks, weight};
-use crate::item::{ByKey, Items};
+use crate::chunk::{ChunkDecoder, memory_bytes};
+use crate::item::{ChunksByKey, decode_item};
 use crate::pb;
 
-/// Chunks that a stream keeps.
+/// Most chunks that a stream keeps.
 const MAX_CHUNKS: usize = 1 << 20;
 
-/// Bytes of the chunks that a stream keeps and no table refers to, but for the last that came.
-const MAX_UNHELD: usize = 1 << 30;
+/// Most bytes of the chunks that a stream keeps and no table refers to. The last chunk may exceed it.
+const MAX_UNREFERENCED_BYTES: usize = 1 << 30;
 
-/// Chunks by their keys, and what makes them.
+/// The chunks of a stream by key, and their decoder.
 #[derive(Debug)]
 pub(super) struct StreamChunkCache {
     max_chunks: usize,
-    max_unheld: usize,
-    chunks: Chunks,
-    by_key: ByKey,
-    /// Bytes of the chunks that no table referred to when they were counted last, and of those that came since. What
-    /// tables took or let go meanwhile, and what was forgotten, is found when this seems too much.
-    unheld: usize,
+    max_unreferenced_bytes: usize,
+    decoder: ChunkDecoder,
+    by_key: ChunksByKey,
+    /// Estimated bytes of the chunks that no table refers to: those at the last count, plus the chunks
+    /// received since. Recounted when the estimate exceeds the limit.
+    unreferenced_bytes: usize,
 }
 
 impl Default for StreamChunkCache {
     fn default() -> Self {
         Self {
             max_chunks: MAX_CHUNKS,
-            max_unheld: MAX_UNHELD,
-            chunks: Chunks::default(),
-            by_key: ByKey::default(),
-            unheld: 0,
+            max_unreferenced_bytes: MAX_UNREFERENCED_BYTES,
+            decoder: ChunkDecoder::default(),
+            by_key: ChunksByKey::default(),
+            unreferenced_bytes: 0,
         }
     }
 }
 
 impl StreamChunkCache {
-    /// Keeps a chunk; one whose key is there already is passed over.
+    /// Adds a chunk. Ignores a chunk with a known key.
     ///
     /// # Errors
-    /// As [`Chunks::make`]; `RESOURCE_EXHAUSTED` where there are too many.
-    pub(super) fn take(&mut self, message: &pb::ChunkData) -> Result<(), Status> {
+    /// See [`ChunkDecoder::decode`]; `RESOURCE_EXHAUSTED` if there are too many chunks.
+    pub(super) fn add(&mut self, message: &pb::ChunkData) -> Result<(), Status> {
         if self.by_key.contains_key(&message.chunk_key) {
             return Ok(());
         }
         if self.by_key.len() >= self.max_chunks {
             return Err(Status::resource_exhausted(format!(
-                "this stream keeps {} chunks; no more are allowed",
+                "an insert stream keeps {} chunks, the most allowed; keep fewer",
                 self.max_chunks
             )));
         }
-        if self.unheld > self.max_unheld {
-            let kept = self.by_key.values();
-            let unheld = kept.filter(|chunk| !chunk.holders().any());
-            self.unheld = unheld.map(|chunk| weight(chunk)).sum();
+        if self.unreferenced_bytes > self.max_unreferenced_bytes {
+            let chunks = self.by_key.values();
+            let unreferenced_bytes = chunks.filter(|chunk| !chunk.holders().any());
+            self.unreferenced_bytes = unreferenced_bytes.map(|chunk| memory_bytes(chunk)).sum();
         }
-        if self.unheld > self.max_unheld {
+        if self.unreferenced_bytes > self.max_unreferenced_bytes {
             return Err(Status::resource_exhausted(format!(
-                "this stream keeps {} bytes of chunks that no table refers to; at most {} are allowed",
-                self.unheld, self.max_unheld
+                "an insert stream keeps {} bytes of chunks that no table refers to, but at most {} are allowed",
+                self.unreferenced_bytes, self.max_unreferenced_bytes
             )));
         }
-        let chunk = self.chunks.make(message)?;
-        self.unheld += weight(&chunk);
+        let chunk = self.decoder.decode(message)?;
+        self.unreferenced_bytes += memory_bytes(&chunk);
         self.by_key.insert(message.chunk_key, Arc::new(chunk));
         Ok(())
     }
 
-    /// The item for a table that a message describes.
+    /// Decodes an item for a table.
     ///
     /// # Errors
-    /// As [`Items::make`].
-    pub(super) fn item(
+    /// See [`decode_item`].
+    pub(super) fn decode_item(
         &mut self,
         table: &TableOptions,
         message: &pb::PrioritizedItem,
     ) -> Result<NewItem, Status> {
-        Items::make(&mut self.chunks, &self.by_key, table, message)
+        decode_item(&mut self.decoder, &self.by_key, table, message)
     }
 
-    /// Forgets all chunks but these.
+    /// Removes all chunks except those with these keys.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` where some of these are not there.
+    /// `FAILED_PRECONDITION` if some of these are unknown.
     pub(super) fn keep_only(&mut self, keys: &[u64]) -> Result<(), Status> {
         if keys.len() <= self.by_key.len() {
-            let wanted: HashSet<u64> = keys.iter().copied().collect();
-            self.by_key.retain(|key, _| wanted.contains(key));
+            let keys: HashSet<u64> = keys.iter().copied().collect();
+            self.by_key.retain(|key, _| keys.contains(key));
         }
         if self.by_key.len() == keys.len() {
             return Ok(());
@@ -107,7 +107,7 @@ impl StreamChunkCache {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::bytes_out::compress;
+    use crate::tensor_encoder::encode_tensor;
     use engram_core::{CellSpec, DType, RateLimits, SelectorKind};
     use futures_util::FutureExt as _;
     use tonic::Code;
@@ -128,13 +128,13 @@ mod tests {
         }
     }
 
-    /// A chunk of so many columns of one byte each.
+    /// A chunk with this number of columns of one byte each.
     fn chunk(key: u64, columns: usize) -> pb::ChunkData {
         let cell = CellSpec {
             dtype: DType::Uint8,
             shape: smallvec::smallvec![1; 15],
         };
-        let tensor = compress(&cell, 1, &[7]).unwrap();
+        let tensor = encode_tensor(&cell, 1, &[7]).unwrap();
         pb::ChunkData {
             chunk_key: key,
             data: Some(pb::chunk_data::Data {
@@ -145,56 +145,60 @@ mod tests {
     }
 
     #[test]
-    fn what_describes_columns_counts() {
-        let mut kept = StreamChunkCache::default();
-        kept.take(&chunk(1, 1000)).unwrap();
-        // Its place, its type, and 15 axes of 8 bytes.
-        assert!(kept.unheld > 1000 * (64 + 16 + 15 * 8), "{}", kept.unheld);
+    fn column_descriptions_count() {
+        let mut cache = StreamChunkCache::default();
+        cache.add(&chunk(1, 1000)).unwrap();
+        // Per column: offset, dtype, and 15 axes of 8 bytes.
+        assert!(
+            cache.unreferenced_bytes > 1000 * (64 + 16 + 15 * 8),
+            "{}",
+            cache.unreferenced_bytes
+        );
     }
 
-    /// Keeps few, so that little is enough to be too much.
-    fn narrow(max_chunks: usize, max_unheld: usize) -> StreamChunkCache {
+    /// A cache with small limits.
+    fn with_limits(max_chunks: usize, max_unreferenced_bytes: usize) -> StreamChunkCache {
         StreamChunkCache {
             max_chunks,
-            max_unheld,
+            max_unreferenced_bytes,
             ..StreamChunkCache::default()
         }
     }
 
     #[test]
-    fn chunks_are_counted() {
-        let mut kept = narrow(2, MAX_UNHELD);
+    fn the_number_of_chunks_is_limited() {
+        let mut cache = with_limits(2, MAX_UNREFERENCED_BYTES);
         for key in [1, 2, 2, 1] {
-            kept.take(&chunk(key, 1)).unwrap();
+            cache.add(&chunk(key, 1)).unwrap();
         }
-        let status = kept.take(&chunk(3, 1)).unwrap_err();
+        let status = cache.add(&chunk(3, 1)).unwrap_err();
         assert_eq!(status.code(), Code::ResourceExhausted);
         assert_eq!(
             status.message(),
-            "this stream keeps 2 chunks; no more are allowed"
+            "an insert stream keeps 2 chunks, the most allowed; keep fewer"
         );
-        kept.keep_only(&[2]).unwrap();
-        kept.take(&chunk(3, 1)).unwrap();
+        cache.keep_only(&[2]).unwrap();
+        cache.add(&chunk(3, 1)).unwrap();
     }
 
     #[test]
-    fn bytes_that_no_table_has_are_bounded_but_for_the_last_chunk() {
-        let each = weight(&Chunks::default().make(&chunk(1, 1)).unwrap());
-        let mut kept = narrow(MAX_CHUNKS, 2 * each - 1);
-        let refused = |kept: &mut StreamChunkCache, key| {
-            let status = kept.take(&chunk(key, 1)).unwrap_err();
+    fn unreferenced_bytes_are_limited_except_for_the_last_chunk() {
+        let each = memory_bytes(&ChunkDecoder::default().decode(&chunk(1, 1)).unwrap());
+        let mut cache = with_limits(MAX_CHUNKS, 2 * each - 1);
+        let rejected = |cache: &mut StreamChunkCache, key| {
+            let status = cache.add(&chunk(key, 1)).unwrap_err();
             assert_eq!(status.code(), Code::ResourceExhausted);
             status.message().to_owned()
         };
-        kept.take(&chunk(1, 1)).unwrap();
-        kept.take(&chunk(2, 1)).unwrap();
+        cache.add(&chunk(1, 1)).unwrap();
+        cache.add(&chunk(2, 1)).unwrap();
         let text = format!(
-            "this stream keeps {} bytes of chunks that no table refers to; at most {} are allowed",
+            "an insert stream keeps {} bytes of chunks that no table refers to, but at most {} are allowed",
             2 * each,
             2 * each - 1
         );
-        assert_eq!(refused(&mut kept, 3), text);
-        // One that a table has does not count while it is there.
+        assert_eq!(rejected(&mut cache, 3), text);
+        // A chunk does not count while a table refers to it.
         let engine = engram_engine::Engine::new(vec![table()], 1).unwrap();
         let table = engine.table("table").unwrap();
         let slice = pb::flat_trajectory::ChunkSlice {
@@ -212,47 +216,47 @@ mod tests {
             }),
             ..pb::PrioritizedItem::default()
         };
-        let item = kept.item(table.options(), &message).unwrap();
+        let item = cache.decode_item(table.options(), &message).unwrap();
         table
             .insert(vec![item])
             .unwrap()
             .now_or_never()
             .unwrap()
             .unwrap();
-        kept.take(&chunk(3, 1)).unwrap();
-        assert_eq!(refused(&mut kept, 4), text);
-        kept.keep_only(&[1, 2]).unwrap();
-        kept.take(&chunk(4, 1)).unwrap();
-        kept.keep_only(&[1]).unwrap();
+        cache.add(&chunk(3, 1)).unwrap();
+        assert_eq!(rejected(&mut cache, 4), text);
+        cache.keep_only(&[1, 2]).unwrap();
+        cache.add(&chunk(4, 1)).unwrap();
+        cache.keep_only(&[1]).unwrap();
         table.reset().unwrap();
-        kept.take(&chunk(5, 1)).unwrap();
-        assert_eq!(refused(&mut kept, 6), text);
+        cache.add(&chunk(5, 1)).unwrap();
+        assert_eq!(rejected(&mut cache, 6), text);
     }
 
     #[test]
-    fn chunks_that_no_table_has_have_a_bound() {
-        let mut kept = narrow(MAX_CHUNKS, 1 << 20);
-        let full = (1..10).find_map(|key| kept.take(&chunk(key, 1000)).err());
+    fn chunks_that_no_table_refers_to_are_limited() {
+        let mut cache = with_limits(MAX_CHUNKS, 1 << 20);
+        let full = (1..10).find_map(|key| cache.add(&chunk(key, 1000)).err());
         let status = full.unwrap();
         assert_eq!(status.code(), Code::ResourceExhausted);
-        let text = "bytes of chunks that no table refers to; at most 1048576 are allowed";
+        let text = "bytes of chunks that no table refers to, but at most 1048576 are allowed";
         assert!(status.message().ends_with(text), "{status}");
-        assert!(kept.by_key.len() > 3);
-        // What was let go counts no more.
-        kept.keep_only(&[1]).unwrap();
-        kept.take(&chunk(10, 1000)).unwrap();
+        assert!(cache.by_key.len() > 3);
+        // Removed chunks no longer count.
+        cache.keep_only(&[1]).unwrap();
+        cache.add(&chunk(10, 1000)).unwrap();
     }
 
     #[test]
-    fn keeping_more_than_there_are_changes_nothing() {
-        let mut kept = StreamChunkCache::default();
-        kept.take(&chunk(1, 1)).unwrap();
-        let status = kept.keep_only(&[2, 3]).unwrap_err();
+    fn keeping_unknown_chunks_is_an_error() {
+        let mut cache = StreamChunkCache::default();
+        cache.add(&chunk(1, 1)).unwrap();
+        let status = cache.keep_only(&[2, 3]).unwrap_err();
         assert_eq!(status.code(), Code::FailedPrecondition);
-        assert!(kept.by_key.contains_key(&1));
-        kept.take(&chunk(2, 1)).unwrap();
-        assert!(kept.keep_only(&[2, 3]).is_err());
-        kept.keep_only(&[2]).unwrap();
-        assert_eq!(kept.by_key.len(), 1);
+        assert!(cache.by_key.contains_key(&1));
+        cache.add(&chunk(2, 1)).unwrap();
+        assert!(cache.keep_only(&[2, 3]).is_err());
+        cache.keep_only(&[2]).unwrap();
+        assert_eq!(cache.by_key.len(), 1);
     }
 }

@@ -1,4 +1,4 @@
-//! Good messages, to be spoilt.
+//! Valid messages, which the fuzzer mutates.
 
 use engram_reverb::pb;
 use engram_reverb::pb::flat_trajectory::{ChunkSlice, Column};
@@ -66,18 +66,18 @@ pub(crate) fn item(key: u64, columns: &[&[[i64; 4]]]) -> pb::PrioritizedItem {
     }
 }
 
-/// Requests of insert streams.
+/// Encoded requests of insert streams.
 pub(crate) fn corpus() -> Vec<Vec<u8>> {
     let floats = tensor(DataType::DtFloat, &[3, 2], snappy(&[1; 24]));
     let wide = tensor(DataType::DtInt64, &[3, 2], snappy(&[3; 48]));
     let bytes = tensor(DataType::DtUint8, &[3, 500], snappy(&[9; 1500]));
     let texts = tensor(DataType::DtString, &[3, 1], b"\x01\x00\x05ahello".to_vec());
-    let nothing = tensor(DataType::DtHalf, &[3, 0, 4], snappy(&[]));
-    let one = pb::InsertStreamRequest {
+    let empty = tensor(DataType::DtHalf, &[3, 0, 4], snappy(&[]));
+    let current = pb::InsertStreamRequest {
         chunks: vec![
             chunk(1, vec![floats.clone(), bytes.clone(), texts.clone()]),
             chunk(2, vec![wide.clone()]),
-            chunk(3, vec![nothing, texts]),
+            chunk(3, vec![empty, texts]),
         ],
         items: vec![
             item(11, &[&[[1, 0, 3, 0]], &[[1, 0, 3, 1]], &[[1, 0, 3, 2]]]),
@@ -86,7 +86,7 @@ pub(crate) fn corpus() -> Vec<Vec<u8>> {
         ],
         keep_chunk_keys: vec![1],
     };
-    let old = pb::InsertStreamRequest {
+    let deprecated = pb::InsertStreamRequest {
         chunks: vec![
             pb::ChunkData {
                 chunk_key: 4,
@@ -111,5 +111,5 @@ pub(crate) fn corpus() -> Vec<Vec<u8>> {
         }],
         keep_chunk_keys: vec![4, 5],
     };
-    vec![one.encode_to_vec(), old.encode_to_vec()]
+    vec![current.encode_to_vec(), deprecated.encode_to_vec()]
 }

@@ -1,12 +1,11 @@
-//! No request that a writer can send brings down who reads it, or makes it take more memory than it is
-//! worth; and what is taken can be sampled.
+//! Mutated insert requests never cause a panic or large allocations, and accepted items can be sampled.
 //!
-//! `ENGRAM_FUZZ=10000000 cargo test -p engram-reverb --test fuzz` tries so many requests;
-//! `ENGRAM_FUZZ_SEED` others than usual.
+//! `ENGRAM_FUZZ=10000000 cargo test -p engram-reverb --test fuzz` sets the number of requests;
+//! `ENGRAM_FUZZ_SEED` sets the seed.
 
 #![expect(
     clippy::unwrap_used,
-    reason = "a test's helpers may fail, and say so by panicking"
+    reason = "test helpers report failures by panicking"
 )]
 
 mod corpus;
@@ -21,7 +20,7 @@ use engram_codec::{DecodedSize, check_decoded_size};
 use engram_core::pool::Pool;
 use engram_core::{RateLimits, SelectorKind, TableOptions};
 use engram_engine::{Engine, Table};
-use engram_reverb::{ByKey, Chunks, Items, SampleKeys, entry, pb};
+use engram_reverb::{ChunkDecoder, ChunkKeyCounter, ChunksByKey, decode_item, encode_sample, pb};
 use futures_util::FutureExt as _;
 use prost::Message as _;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -34,11 +33,11 @@ use mutate::{RandomSource, mutate, random_message};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Bytes that reading a request may take, for each byte of it.
-const PER_BYTE: usize = 512;
+/// Most bytes allocated per byte of a request.
+const ALLOCATED_PER_BYTE: usize = 512;
 
-/// Bytes that it may take whatever its size: rows of nothing, and a sample.
-const ANYWAY: usize = 4 << 20;
+/// Bytes that any request may allocate in addition, for rows without elements and a sample.
+const ALLOCATED_ALWAYS: usize = 4 << 20;
 
 fn options() -> TableOptions {
     TableOptions {
@@ -61,23 +60,23 @@ fn table() -> Arc<Table> {
     engine.table("table").unwrap()
 }
 
-/// Does with a request what a stream does, then samples the items; returns how many those were.
-fn read(request: &[u8], table: &Arc<Table>, pool: &Arc<Pool>) -> usize {
+/// Handles a request like an insert stream, then samples its items. Returns the number of items.
+fn handle(request: &[u8], table: &Arc<Table>, pool: &Arc<Pool>) -> usize {
     if check_decoded_size::<pb::InsertStreamRequest>(request).is_err() {
         return 0;
     }
     let Ok(request) = pb::InsertStreamRequest::decode(request) else {
         return 0;
     };
-    let (mut chunks, mut by_key) = (Chunks::default(), ByKey::new());
+    let (mut decoder, mut by_key) = (ChunkDecoder::default(), ChunksByKey::new());
     for message in &request.chunks {
-        if let Ok(chunk) = chunks.make(message) {
+        if let Ok(chunk) = decoder.decode(message) {
             by_key.insert(message.chunk_key, Arc::new(chunk));
         }
     }
-    let mut taken = 0;
+    let mut accepted = 0;
     for message in &request.items {
-        let Ok(item) = Items::make(&mut chunks, &by_key, table.options(), message) else {
+        let Ok(item) = decode_item(&mut decoder, &by_key, table.options(), message) else {
             continue;
         };
         if table.insert(vec![item]).is_err() {
@@ -85,30 +84,31 @@ fn read(request: &[u8], table: &Arc<Table>, pool: &Arc<Pool>) -> usize {
         }
         let sample = table.sample(1, false).unwrap().now_or_never();
         let draw = &sample.unwrap().unwrap().draws[0];
-        let entry = entry(draw, "table", false, &mut SampleKeys::default(), pool).unwrap();
+        let entry =
+            encode_sample(draw, "table", false, &mut ChunkKeyCounter::default(), pool).unwrap();
         assert!(entry.end_of_sequence);
-        taken += 1;
+        accepted += 1;
     }
-    taken
+    accepted
 }
 
-fn setting(name: &str, otherwise: u64) -> u64 {
+fn setting(name: &str, default: u64) -> u64 {
     match std::env::var(name) {
         Ok(text) => text.parse().unwrap(),
-        Err(_) => otherwise,
+        Err(_) => default,
     }
 }
 
 #[test]
-fn no_request_does_harm() {
+fn mutated_requests_are_handled_within_limits() {
     let count = setting("ENGRAM_FUZZ", 100_000);
     let seed = setting("ENGRAM_FUZZ_SEED", 1);
     let mut random = RandomSource(Xoshiro256PlusPlus::seed_from_u64(seed));
     let (corpus, table, pool) = (corpus(), table(), Arc::new(Pool::default()));
     for (request, items) in corpus.iter().zip([3, 1]) {
-        assert_eq!(read(request, &table, &pool), items);
+        assert_eq!(handle(request, &table, &pool), items);
     }
-    let mut taken = 0;
+    let mut accepted = 0;
     for at in 0..count {
         let request = if random.below(10) == 0 {
             random_message(&mut random)
@@ -118,21 +118,24 @@ fn no_request_does_harm() {
             mutate(&mut request, other, &mut random);
             request
         };
-        let (items, peak) = measure_peak(|| read(&request, &table, &pool));
-        taken += u64::from(items > 0);
-        let allowed = ANYWAY + PER_BYTE * request.len();
+        let (items, peak) = measure_peak(|| handle(&request, &table, &pool));
+        accepted += u64::from(items > 0);
+        let allowed = ALLOCATED_ALWAYS + ALLOCATED_PER_BYTE * request.len();
         assert!(
             peak <= allowed,
-            "{at} of seed {seed}: {} bytes took {peak}, {allowed} are allowed: {request:?}",
+            "request {at} of seed {seed}: {} bytes allocated {peak}, {allowed} are allowed: {request:?}",
             request.len()
         );
     }
-    // Enough must pass for the deeper readers, and enough must not.
-    assert!(taken > count / 10 && taken < count / 10 * 9, "{taken}");
+    // Enough requests must be accepted, and enough rejected, for the test to be meaningful.
+    assert!(
+        accepted > count / 10 && accepted < count / 10 * 9,
+        "{accepted}"
+    );
 }
 
 #[test]
-fn a_request_full_of_tiny_structures_is_refused_unread() {
+fn a_request_of_very_many_items_is_rejected_undecoded() {
     // 32 megabytes of empty items.
     let items = [2 << 3 | 2, 0].repeat(16 << 20);
     let (text, peak) =
@@ -144,75 +147,77 @@ fn a_request_full_of_tiny_structures_is_refused_unread() {
     assert!(peak < 10_000, "{peak} bytes");
 }
 
-/// What a chunk of one tensor is refused with, having taken no memory to speak of.
-fn refusal(sizes: &[i64], content: Vec<u8>, dtype: pb::tensorflow::DataType) -> String {
+/// The error for a chunk of one tensor, which must be found without large allocations.
+fn rejection(sizes: &[i64], content: Vec<u8>, dtype: pb::tensorflow::DataType) -> String {
     let chunk = chunk(1, vec![tensor(dtype, sizes, content)]);
-    let (status, peak) = measure_peak(|| Chunks::default().make(&chunk).unwrap_err());
+    let (status, peak) = measure_peak(|| ChunkDecoder::default().decode(&chunk).unwrap_err());
     assert!(peak < 100_000, "{peak} bytes");
     assert_eq!(status.code(), tonic::Code::InvalidArgument);
     status.message().to_owned()
 }
 
 #[test]
-fn claims_are_held_against_the_bytes_that_came() {
+fn declared_sizes_are_checked_against_the_bytes() {
     use pb::tensorflow::DataType::{DtFloat, DtString};
 
-    // A block that says it is 4 GB long.
+    // A Snappy block that declares 4 GiB.
     let huge = vec![0xff, 0xff, 0xff, 0xff, 0x0f, 0];
     assert_eq!(
-        refusal(&[1, 0x3fff_ffff], huge, DtFloat),
-        "a tensor of 1 rows of float32[1073741823] takes 4294967292 bytes; 6 bytes came that say they are 4294967295 \
-         uncompressed"
+        rejection(&[1, 0x3fff_ffff], huge, DtFloat),
+        "a tensor of 1 rows of float32[1073741823] has 4294967292 bytes, but its 6 compressed bytes declare 4294967295"
     );
     for (sizes, text) in [
         (
             &[][..],
-            "a tensor of a chunk has 0 axes, []; it has 1 to 16 axes",
+            "a tensor of a chunk has 0 axes, []; it must have 1 to 16 axes",
         ),
         (
             &[-1, 2],
-            "a tensor of a chunk has 2 axes, [-1, 2]; it has 1 to 16 axes, the first of them time, and no negative size",
+            "a tensor of a chunk has 2 axes, [-1, 2]; it must have 1 to 16 axes, beginning with time, and no negative size",
         ),
         (
             &[1 << 40, 0],
-            "a tensor of a chunk has shape [1099511627776, 0]; its sizes can be counted",
+            "a tensor of a chunk has shape [1099511627776, 0], which is too large",
         ),
         (
             &[1 << 20, 0],
-            "a tensor of a chunk has shape [1048576, 0]; its sizes can be counted, and it has at most 65536 rows of no elements",
+            "a tensor of a chunk has shape [1048576, 0], which is too large; without elements, at most 65536 rows are allowed",
         ),
         (
             &[1, i64::MAX, i64::MAX],
-            "a tensor of a chunk has shape [1, 9223372036854775807, 9223372036854775807]; its sizes",
+            "a tensor of a chunk has shape [1, 9223372036854775807, 9223372036854775807], which is too large",
         ),
         (
             &[1, 0, i64::MAX],
-            "a tensor of a chunk has shape [1, 0, 9223372036854775807]; its sizes",
+            "a tensor of a chunk has shape [1, 0, 9223372036854775807], which is too large",
         ),
     ] {
-        let found = refusal(sizes, vec![0], DtFloat);
+        let found = rejection(sizes, vec![0], DtFloat);
         assert!(found.starts_with(text), "{found}");
     }
     assert_eq!(
-        refusal(&[1, 1 << 30], vec![1; 100], DtString),
-        "a tensor of 1073741824 strings has 100 bytes, fewer than the strings"
+        rejection(&[1, 1 << 30], vec![1; 100], DtString),
+        "a tensor of 1073741824 strings has 100 bytes; each string takes at least one"
     );
     for content in [vec![0xff; 20], vec![5, 1, 2], vec![1, 1, 2]] {
-        let found = refusal(&[1], content, DtString);
-        assert!(found.contains("which are not their lengths"), "{found}");
+        let found = rejection(&[1], content, DtString);
+        assert!(
+            found.contains("strings are corrupt: they must be the lengths"),
+            "{found}"
+        );
     }
-    let found = refusal(&[1, 6], vec![24, 0xff, 0xff], DtFloat);
+    let found = rejection(&[1, 6], vec![24, 0xff, 0xff], DtFloat);
     assert!(
-        found.starts_with("a tensor's bytes are no Snappy block: "),
+        found.starts_with("the compressed bytes of a tensor are corrupt: "),
         "{found}"
     );
 }
 
 #[test]
-fn rows_that_cost_nothing_are_few() {
+fn rows_without_bytes_are_limited() {
     use pb::tensorflow::DataType::DtString;
 
-    let of = |columns: usize, rows: i64| {
+    let message_of = |columns: usize, rows: i64| {
         let mut tensors = vec![tensor(DtString, &[rows, 0], Vec::new()); columns];
         tensors.push(tensor(
             DtString,
@@ -221,21 +226,30 @@ fn rows_that_cost_nothing_are_few() {
         ));
         chunk(1, tensors)
     };
-    let message = of(100, 1000);
-    let (status, peak) = measure_peak(|| Chunks::default().make(&message).unwrap_err());
+    let message = message_of(100, 1000);
+    let (status, peak) = measure_peak(|| ChunkDecoder::default().decode(&message).unwrap_err());
     assert_eq!(
         status.message(),
-        "chunk 1 has 100000 rows of strings of no elements in 1000 bytes; at most 256 and one for each byte are allowed"
+        "chunk 1 of 1000 bytes has 100000 rows of strings without elements; at most 256 and one per byte are allowed"
     );
-    assert!(peak < PER_BYTE * message.encoded_len(), "{peak} bytes");
+    assert!(
+        peak < ALLOCATED_PER_BYTE * message.encoded_len(),
+        "{peak} bytes"
+    );
     for (columns, rows) in [(1, 1000), (64, 4), (2, 256)] {
-        let chunk = Chunks::default().make(&of(columns, rows)).unwrap();
+        let chunk = ChunkDecoder::default()
+            .decode(&message_of(columns, rows))
+            .unwrap();
         assert_eq!(chunk.schema().cells.len(), columns + 1);
     }
-    // So many for each byte at most.
-    for chunk in [of(1000, 65_536), of(257, 1), of(1, 65_536)] {
-        let made = Chunks::default().make(&chunk);
-        let rows = made.map_or(0, |chunk| {
+    // At most about three rows per byte are accepted.
+    for chunk in [
+        message_of(1000, 65_536),
+        message_of(257, 1),
+        message_of(1, 65_536),
+    ] {
+        let decoded = ChunkDecoder::default().decode(&chunk);
+        let rows = decoded.map_or(0, |chunk| {
             chunk
                 .extents()
                 .iter()
@@ -247,7 +261,7 @@ fn rows_that_cost_nothing_are_few() {
 }
 
 #[test]
-fn items_that_make_no_sense_are_refused() {
+fn invalid_items_are_rejected() {
     let chunk = chunk(
         1,
         vec![tensor(
@@ -256,25 +270,25 @@ fn items_that_make_no_sense_are_refused() {
             vec![3, 8, 1, 2, 3],
         )],
     );
-    let mut chunks = Chunks::default();
-    let by_key = ByKey::from([(1, Arc::new(chunks.make(&chunk).unwrap()))]);
-    let mut refusal = |columns: &[&[[i64; 4]]]| {
-        let made = Items::make(&mut chunks, &by_key, &options(), &item(5, columns));
-        let status = made.unwrap_err();
+    let mut decoder = ChunkDecoder::default();
+    let by_key = ChunksByKey::from([(1, Arc::new(decoder.decode(&chunk).unwrap()))]);
+    let mut rejection = |columns: &[&[[i64; 4]]]| {
+        let decoded = decode_item(&mut decoder, &by_key, &options(), &item(5, columns));
+        let status = decoded.unwrap_err();
         (status.code(), status.message().to_owned())
     };
     assert_eq!(
-        refusal(&[&[[2, 0, 1, 0]]]),
+        rejection(&[&[[2, 0, 1, 0]]]),
         (
             tonic::Code::Internal,
             "Could not find sequence chunk 2.".into()
         )
     );
     for (columns, text) in [
-        (&[][..], "item 5 has 0 columns; it has 1 to 16384"),
+        (&[][..], "item 5 must have 1 to 16384 columns, got 0"),
         (
             &[&[[1, -1, 1, 0]][..]],
-            "a slice of chunk 1 has offset -1, length 1 and index 0; none is below 0",
+            "a slice of chunk 1 has offset -1, length 1 and index 0; none may be negative",
         ),
         (&[&[[1, 2, 2, 0]]], "column `0`"),
         (&[&[[1, 0, 1, 1]]], "column `0`"),
@@ -282,22 +296,22 @@ fn items_that_make_no_sense_are_refused() {
         (&[&[]], "column `0`"),
         (
             &[&[[1, 0, i64::from(i32::MAX), 0]; 3]],
-            "an item has more cells or slices than can be counted",
+            "an item must have fewer than 2^32 cells and slices",
         ),
     ] {
-        let (code, found) = refusal(columns);
+        let (code, found) = rejection(columns);
         assert_eq!(code, tonic::Code::InvalidArgument);
         assert!(found.contains(text), "{found}");
     }
 }
 
 #[test]
-fn items_of_the_old_kind_grow_with_what_names_their_chunks() {
-    let mut chunks = Chunks::default();
+fn deprecated_items_have_a_limited_number_of_slices() {
+    let mut decoder = ChunkDecoder::default();
     let column = tensor(pb::tensorflow::DataType::DtUint8, &[1], vec![1, 0, 1]);
-    let made = chunks.make(&chunk(1, vec![column; 16_384])).unwrap();
-    let by_key = ByKey::from([(1, Arc::new(made))]);
-    let mut old = |count: usize| {
+    let decoded = decoder.decode(&chunk(1, vec![column; 16_384])).unwrap();
+    let by_key = ChunksByKey::from([(1, Arc::new(decoded))]);
+    let mut deprecated = |count: usize| {
         let message = pb::PrioritizedItem {
             deprecated_chunk_keys: vec![1; count],
             deprecated_sequence_range: Some(pb::SliceRange {
@@ -306,10 +320,10 @@ fn items_of_the_old_kind_grow_with_what_names_their_chunks() {
             }),
             ..pb::PrioritizedItem::default()
         };
-        Items::make(&mut chunks, &by_key, &options(), &message)
+        decode_item(&mut decoder, &by_key, &options(), &message)
     };
-    assert!(old(2).is_ok());
-    let (status, peak) = measure_peak(|| old(10_000).unwrap_err());
+    assert!(deprecated(2).is_ok());
+    let (status, peak) = measure_peak(|| deprecated(10_000).unwrap_err());
     assert_eq!(status.code(), tonic::Code::InvalidArgument);
     assert!(peak < 100_000, "{peak} bytes");
 }

@@ -7,7 +7,7 @@ use std::time::Duration;
 use engram_core::{CellSpec, DType};
 use engram_reverb::pb::reverb_service_client::ReverbServiceClient;
 use engram_reverb::pb::{self, chunk_data::Data};
-use engram_reverb::{claim, compress};
+use engram_reverb::{check_tensor, encode_tensor};
 use futures_util::stream::{self, StreamExt as _};
 use http_body_util::{BodyExt as _, StreamBody};
 use hyper::body::{Bytes, Frame};
@@ -150,7 +150,7 @@ impl WellBehavedClient {
             dtype: DType::Uint64,
             shape: smallvec![],
         };
-        let tensors = vec![compress(&cell, 1, &key.to_le_bytes()).unwrap()];
+        let tensors = vec![encode_tensor(&cell, 1, &key.to_le_bytes()).unwrap()];
         let chunk = pb::ChunkData {
             chunk_key: 1000 + key,
             data: Some(Data { tensors }),
@@ -180,7 +180,10 @@ impl WellBehavedClient {
         };
         let tensor = &entry.data[0].data.as_ref().unwrap().tensors[0];
         let mut value = [0; 8];
-        claim(tensor).unwrap().read(&mut value).unwrap();
+        check_tensor(tensor)
+            .unwrap()
+            .decompress(&mut value)
+            .unwrap();
         assert_eq!(u64::from_le_bytes(value), key);
     }
 }

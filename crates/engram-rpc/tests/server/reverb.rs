@@ -7,7 +7,7 @@ use engram_engine::{Engine, Table};
 use engram_reverb::pb::flat_trajectory::{ChunkSlice, Column};
 use engram_reverb::pb::reverb_service_client::ReverbServiceClient;
 use engram_reverb::pb::{self, chunk_data::Data};
-use engram_reverb::{claim, compress};
+use engram_reverb::{check_tensor, encode_tensor};
 use engram_rpc::{Server, ServerOptions};
 use smallvec::smallvec;
 use tokio::sync::mpsc;
@@ -80,7 +80,7 @@ pub(crate) fn chunk(key: u64, first: i32, rows: i32) -> pb::ChunkData {
         shape: smallvec![],
     };
     let raw: Vec<u8> = (first..first + rows).flat_map(i32::to_le_bytes).collect();
-    let tensor = compress(&cell, usize::try_from(rows).unwrap(), &raw).unwrap();
+    let tensor = encode_tensor(&cell, usize::try_from(rows).unwrap(), &raw).unwrap();
     pb::ChunkData {
         chunk_key: key,
         data: Some(Data {
@@ -152,11 +152,11 @@ pub(crate) fn values(entry: &pb::sample_stream_response::SampleEntry) -> Vec<i32
         panic!("{entry:?}");
     };
     assert_eq!(slice.chunk_key, chunk.chunk_key);
-    let claim = claim(&chunk.data.as_ref().unwrap().tensors[0]).unwrap();
+    let header = check_tensor(&chunk.data.as_ref().unwrap().tensors[0]).unwrap();
     // Only the item's rows.
-    assert_eq!((slice.offset, slice.length), (0, claim.rows.cast_signed()));
-    let mut bytes = vec![0; 4 * claim.rows as usize];
-    claim.read(&mut bytes).unwrap();
+    assert_eq!((slice.offset, slice.length), (0, header.rows.cast_signed()));
+    let mut bytes = vec![0; 4 * header.rows as usize];
+    header.decompress(&mut bytes).unwrap();
     let numbers = bytes.as_chunks::<4>().0.iter();
     numbers.map(|number| i32::from_le_bytes(*number)).collect()
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use engram_core::{CellSpec, DType};
 use engram_engine::Table;
-use engram_reverb::compress;
+use engram_reverb::encode_tensor;
 use engram_reverb::pb::{self, chunk_data::Data};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng as _, SeedableRng as _};
@@ -27,7 +27,7 @@ fn noise(key: u64, bytes: usize) -> pb::ChunkData {
     };
     let mut raw = vec![0; bytes];
     Xoshiro256PlusPlus::seed_from_u64(key).fill_bytes(&mut raw);
-    let tensor = compress(&cell, 1, &raw).unwrap();
+    let tensor = encode_tensor(&cell, 1, &raw).unwrap();
     pb::ChunkData {
         chunk_key: key,
         data: Some(Data {

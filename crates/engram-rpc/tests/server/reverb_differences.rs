@@ -1,7 +1,7 @@
 //! Intended differences from dm-reverb's server: the table in `docs/reverb-wire.md`.
 
 use engram_core::{CellSpec, DType, SelectorKind, TableOptions};
-use engram_reverb::compress;
+use engram_reverb::encode_tensor;
 use engram_reverb::pb;
 use engram_reverb::pb::flat_trajectory::{ChunkSlice, Column};
 use smallvec::smallvec;
@@ -82,7 +82,7 @@ fn bytes(key: u64) -> pb::ChunkData {
     pb::ChunkData {
         chunk_key: key,
         data: Some(pb::chunk_data::Data {
-            tensors: vec![compress(&cell, 1, &[7]).unwrap()],
+            tensors: vec![encode_tensor(&cell, 1, &[7]).unwrap()],
         }),
         ..pb::ChunkData::default()
     }

@@ -1,1 +1,1 @@
-"""FTW's Python API on the engine of Engram, module by module as FTW has it."""
+"""FTW's Python API on Engram's engine, with FTW's module paths."""

@@ -1,9 +1,8 @@
-"""Reverb's Python API on the engine of Engram, for code that was written for Reverb.
+"""Reverb's Python API on Engram's engine, for code that was written for Reverb.
 
     import engram.compat.reverb as reverb
 
-Writers and datasets are imported when they are first used. TensorFlow is needed by what returns its tensors, and by
-nothing else.
+Writers and datasets are imported on first use. Only datasets and `TFClient`, which return tensors, need TensorFlow.
 """
 
 import importlib
@@ -56,7 +55,7 @@ __all__ = [
     "tensor_spec",
 ]
 
-_LATER = {
+_LAZY_CLASSES = {
     "PatternDataset": "pattern_dataset",
     "ReplayDataset": "replay_dataset",
     "TFClient": "tf_client",
@@ -66,21 +65,24 @@ _LATER = {
     "TrajectoryWriter": "trajectory_writer",
     "Writer": "writer",
 }
-"""Classes that are imported when they are first used, and the modules they are in."""
+"""Classes that are imported on first use, each with its module."""
 
-_MODULES = {"structured": "structured_writer", **{module: module for module in (*_LATER.values(), "structured_writer")}}
+_LAZY_MODULES = {
+    "structured": "structured_writer",
+    **{module: module for module in (*_LAZY_CLASSES.values(), "structured_writer")},
+}
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401, a class or a module
-    if name in _LATER:
-        found = getattr(importlib.import_module(f"{__name__}.{_LATER[name]}"), name)
-    elif name in _MODULES:
-        found = importlib.import_module(f"{__name__}.{_MODULES[name]}")
+    if name in _LAZY_CLASSES:
+        imported = getattr(importlib.import_module(f"{__name__}.{_LAZY_CLASSES[name]}"), name)
+    elif name in _LAZY_MODULES:
+        imported = importlib.import_module(f"{__name__}.{_LAZY_MODULES[name]}")
     else:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    globals()[name] = found
-    return found
+    globals()[name] = imported
+    return imported
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__, *_MODULES})
+    return sorted({*globals(), *__all__, *_LAZY_MODULES})

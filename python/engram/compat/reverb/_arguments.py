@@ -1,4 +1,4 @@
-"""Checks of arguments: what has another type is a `TypeError`, as in Reverb."""
+"""Checks of arguments. A wrong type raises a `TypeError`, as in Reverb."""
 
 import operator
 import re
@@ -9,28 +9,28 @@ import numpy as np
 __all__ = ["boolean", "describe", "host_and_port", "instance", "integer", "number", "text"]
 
 _SCHEME = re.compile(r"dns:(///)?|ipv[46]:(?!\d+$)")
-"""What gRPC allows in front of an address; not a host of such a name."""
+"""The gRPC scheme of an address. `ipv4:80` is not a scheme, but a host and a port."""
 
 
 def host_and_port(address: str) -> str:
-    """`host:port` of an address as gRPC takes them."""
-    found = _SCHEME.match(address)
-    rest = address[found.end() :] if found else address
+    """Returns `host:port` of an address, without a gRPC scheme."""
+    scheme = _SCHEME.match(address)
+    rest = address[scheme.end() :] if scheme else address
     return rest if ":" in rest else address
 
 
 def integer(name: str, value: object) -> int:
-    """An integer; NumPy's integers are integers, True is not."""
+    """Returns an integer. NumPy integers are accepted, bools are not."""
     try:
         if isinstance(value, bool):
-            raise TypeError  # noqa: TRY301, what `operator.index` says of anything else
-        return operator.index(value)  # type: ignore[arg-type]  # what it is for
+            raise TypeError  # noqa: TRY301, as `operator.index` does for other types
+        return operator.index(value)  # type: ignore[arg-type]  # raises a TypeError for other types
     except TypeError:
         raise TypeError(f"`{name}` must be an integer; got {describe(value)}") from None
 
 
 def number(name: str, value: object) -> float:
-    """A number; True, text and arrays of several are none."""
+    """Returns a number as a float. Bools, text and arrays of several elements are not accepted."""
     if isinstance(value, bool | str | bytes) or not isinstance(value, SupportsFloat):
         raise TypeError(f"`{name}` must be a number; got {describe(value)}")
     try:
@@ -40,26 +40,26 @@ def number(name: str, value: object) -> float:
 
 
 def boolean(name: str, value: object) -> None:
-    """True or False; NumPy's count, other things that are true or false do not."""
+    """Checks that the value is a bool or a NumPy bool."""
     if not isinstance(value, bool | np.bool_):
         raise TypeError(f"`{name}` must be True or False; got {describe(value)}")
 
 
 def text(name: str, value: object) -> str:
-    """Text, which bytes are not."""
+    """Returns text. Bytes are not accepted."""
     if not isinstance(value, str):
         raise TypeError(f"`{name}` must be text; got {describe(value)}")
     return value
 
 
 def describe(value: object) -> str:
-    """A value and its type, for a message."""
+    """Returns a value and its type for an error text."""
     return f"{value!r} ({type(value).__name__})" if value is not None else "None"
 
 
 def instance(name: str, value: object, kind: type, hint: str) -> None:
-    """An instance of a class; the class itself is the likeliest slip."""
+    """Checks that the value is an instance of a class. Passing the class itself is a common mistake."""
     if isinstance(value, kind):
         return
-    found = f"the class {value.__name__} itself; call it" if isinstance(value, type) else describe(value)
-    raise TypeError(f"`{name}` must be {hint}; got {found}")
+    got = f"the class {value.__name__} itself; call it" if isinstance(value, type) else describe(value)
+    raise TypeError(f"`{name}` must be {hint}; got {got}")

@@ -1,4 +1,4 @@
-"""Items of one table in blocks of many: how far ahead they are fetched, how long one waits, and what goes back."""
+"""Reads the items of one table in blocks: prefetching, timeouts, reconnects, and the return of unused items."""
 
 import logging
 import time
@@ -21,22 +21,23 @@ R = TypeVar("R")
 
 
 class MismatchError(ValueError):
-    """Items are not what was asked for."""
+    """Items do not have the requested number, dtypes or shapes of columns."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class FetchOptions:
-    """How items are fetched.
+    """Options for fetching items.
 
     Attributes:
-        ahead: Items that may have been drawn and not be used yet, beside the one that is being used.
-        block: Items per block at most; None: half of `ahead`, rounded up.
-        exact_blocks: Blocks are of so many exactly, and one that does not fit is refused as a whole.
-        items_per_stream: Items after which a new stream is opened; None: never.
-        timeout: Seconds to wait in vain before it ends; None: for ever.
-        max_items: Ends after so many; None: never.
-        returns: Wait for a server that went away, for ever.
-        glance: Seconds after which a waiting reader says so: whoever wants to stop it can do so then.
+        max_in_flight: Number of items that may be sampled ahead, in addition to the one in use.
+        block_size: Maximum number of items per block. Default: half of `max_in_flight`, rounded up.
+        exact_blocks: If True, every block has exactly `block_size` items, and an item that does not fit rejects its
+            whole block.
+        items_per_stream: Number of items after which a new stream is opened. None means never.
+        timeout: Seconds without an item after which reading ends. None means no limit.
+        max_items: Number of items after which reading ends. None means no limit.
+        reconnect_forever: If True, an unreachable server is waited for without limit.
+        poll_interval: Seconds of waiting after which None is yielded, so that the caller can stop.
     """
 
     max_in_flight: int
@@ -50,10 +51,10 @@ class FetchOptions:
 
 
 _FITTING_ITEMS_BEFORE_BLOCKS = 64
-"""Items in a row."""
+"""After this many items were read one by one and fitted, blocks are tried again."""
 
 _ANSWER_INTERVAL = 0.02
-"""Seconds that an answer may take before it is asked whether there is one."""
+"""Seconds to wait for the last item before checking whether the table has one."""
 
 
 def read_blocks(
@@ -63,22 +64,22 @@ def read_blocks(
     make: Callable[[ColumnBlock], R],
     tracker: ConsumptionTracker | None = None,
 ) -> Iterator[R | None]:
-    """Yields what `make` makes of each block that the table gives, and None now and then while it gives nothing.
+    """Yields `make(block)` for each block of items of a table, and None every `poll_interval` while there are no items.
 
-    Once it is closed, what was fetched and not used goes back: counters are undone, and items of a queue regain their
-    place. So do items that `make` refuses. Blocks are used as a whole once they are yielded, or item by item as
-    `tracker` counts them.
+    When the generator is closed, unused items are returned to the table: counters are restored, and items of a queue
+    regain their positions. Items that `make` rejects are returned, too. Without a `tracker`, all items of a block are
+    used once the block is yielded; otherwise the tracker counts the used items.
 
     Raises:
-        MismatchError: `make` refuses an item; all before it were yielded.
-        UnknownTableError, ClosedError, UnavailableError, OutOfMemoryError: As of `engram.Dataset`.
+        MismatchError: `make` rejected an item. All items before it were yielded.
+        UnknownTableError, ClosedError, UnavailableError, OutOfMemoryError: As in `engram.Dataset`.
     """
     reader = _BlockReader(store, table, fetch_options, make, tracker)
     while not reader.is_done:
         try:
             yield from reader.stream()
         except (SignatureError, MismatchError):
-            # Items that do not go side by side, or one that does not fit: they went back.
+            # The items cannot be combined to a block, or one does not fit. All of them were returned to the table.
             if reader.single_items or fetch_options.exact_blocks:
                 raise
             reader.single_items = True
@@ -89,7 +90,7 @@ def read_blocks(
 
 
 class _BlockReader:
-    """Opens one stream after the other."""
+    """Reads a table through a sequence of streams."""
 
     def __init__(
         self,
@@ -112,39 +113,38 @@ class _BlockReader:
         self.single_items = False
 
     def stream(self) -> Iterator[Any]:
-        """Yields what one stream gives."""
-        ahead = self._options.max_in_flight
-        size = 1 if self.single_items else self._options.block_size or (ahead + 1) // 2
-        bound = min(
-            (each for each in (self._items_left, self._options.items_per_stream) if each is not None), default=None
-        )
+        """Yields the blocks of one stream."""
+        max_in_flight = self._options.max_in_flight
+        size = 1 if self.single_items else self._options.block_size or (max_in_flight + 1) // 2
+        limits = (self._items_left, self._options.items_per_stream)
+        max_items = min((limit for limit in limits if limit is not None), default=None)
         dataset = Dataset(
             self._store,
             self._table,
             size,
             at_least=None if self._options.exact_blocks else 1,
-            prefetch=max(1, (ahead - size + 1) // size),  # one, of which an item or more were used, while others come
-            max_items=bound,
+            prefetch=max(1, (max_in_flight - size + 1) // size),  # besides the block that is in use
+            max_items=max_items,
             timeout=self._options.timeout,
         )
         total = 0
-        with closing(dataset._read(self._convert, self._options.poll_interval, self._tracker)) as stream:  # noqa: SLF001, every dataset's half
-            for each in stream:
+        with closing(dataset._read(self._convert, self._options.poll_interval, self._tracker)) as stream:  # noqa: SLF001, same package
+            for block in stream:
                 self._failed_streams = 0
-                if each is not None:
+                if block is not None:
                     total += self._block_items
                     if self._items_left is not None:
                         self._items_left -= self._block_items
-                yield each
-                if each is not None and self._can_read_blocks_again():
+                yield block
+                if block is not None and self._can_read_blocks_again():
                     self._mark_all_used()
                     return
-        if total != bound:  # waited in vain
+        if total != max_items:  # the stream ended because of the timeout
             yield from self._confirm_empty()
         self.is_done = self.is_done or self._items_left == 0
 
     def _can_read_blocks_again(self) -> bool:
-        """Whether enough items in a row fitted one by one to try blocks of them again."""
+        """True if enough consecutive single items fitted to try blocks again."""
         self._fitting_in_a_row = self._fitting_in_a_row + 1 if self.single_items else 0
         if self._fitting_in_a_row < _FITTING_ITEMS_BEFORE_BLOCKS or self._items_left == 0:
             return False
@@ -153,23 +153,26 @@ class _BlockReader:
         return True
 
     def _confirm_empty(self) -> Iterator[Any]:
-        """Asks for one item until the table has answered: on a stream it may be late only because it is far away."""
+        """Requests one more item until the table is known to have none.
+
+        A timeout alone does not show that the table has no item: the item may be on its way from a remote server.
+        """
         dataset = Dataset(self._store, self._table, 1, prefetch=1, max_items=1)
-        with closing(dataset._read(self._convert, _ANSWER_INTERVAL, self._tracker)) as stream:  # noqa: SLF001, every dataset's half
-            for each in stream:
-                if each is None and self._has_waiting_samples():
+        with closing(dataset._read(self._convert, _ANSWER_INTERVAL, self._tracker)) as stream:  # noqa: SLF001, same package
+            for block in stream:
+                if block is None and self._has_waiting_samples():
                     self.is_done = True
                     return
-                if each is not None and self._items_left is not None:
+                if block is not None and self._items_left is not None:
                     self._items_left -= 1
-                yield each
+                yield block
 
     def _has_waiting_samples(self) -> bool:
-        """Whether somebody waits for the table: then it has nothing; otherwise what it gave is on its way."""
+        """True if a sample waits at the table, which then has no item. Otherwise the item is on its way."""
         info = self._store.info().get(self._table)
         return info is None or info.waiting_samples > 0
 
-    def _convert(self, native: _engram.Batch) -> Any:  # noqa: ANN401, what `make` makes
+    def _convert(self, native: _engram.Batch) -> Any:  # noqa: ANN401, a result of `make`
         block = item_block(native)
         self._block_items = len(native)
         try:
@@ -180,14 +183,14 @@ class _BlockReader:
             raise
 
     def _mark_all_used(self) -> None:
-        """What was yielded is used: another stream goes on."""
+        """Counts all yielded items as used, because the next stream continues after them."""
         if self._tracker is not None:
             self._tracker.consume_all()
 
     def wait_for_server(self, error: Exception) -> Iterator[None]:
-        """Waits a while: the server is away."""
+        """Pauses before the next attempt to reach the server, longer after each failed attempt."""
         if self._failed_streams == 0:
-            _LOG.warning("sampling from `%s` waits for its server: %s", self._table, error)
+            _LOG.warning("sampling from table `%s` waits for its server: %s", self._table, error)
         end = time.monotonic() + min(1.0, 0.01 * 2**self._failed_streams)
         self._failed_streams += self._failed_streams < _MAX_DOUBLINGS
         while (left := end - time.monotonic()) > 0:
@@ -196,4 +199,4 @@ class _BlockReader:
 
 
 _MAX_DOUBLINGS = 7
-"""Doublings of a rest of 10 ms, up to a second."""
+"""The pause of 10 ms is doubled this many times, up to 1 s."""

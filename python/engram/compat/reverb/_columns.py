@@ -1,4 +1,4 @@
-"""What a trajectory writer remembers of its steps, column by column, and the slices that items are made of."""
+"""The step history of a trajectory writer, column by column, and the slices of it that make up items."""
 
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -16,18 +16,19 @@ __all__ = ["ColumnHistory", "DataReference", "TrajectoryColumn", "WriterState", 
 
 
 class WriterState:
-    """What column histories know of their writer. Positions of steps are counted since it began.
+    """The state that a writer shares with its column histories. The first step ever appended has position 0.
 
     Attributes:
-        head: Complete steps.
-        open: A step was begun and is not complete.
+        head: Number of complete steps.
+        open: True while the newest step is partial.
         first: Position of the first step of the episode.
-        base: Position of the first step that histories show: the first after the last clear.
+        base: Position of the first step that histories show, which is the first after the last clear.
         native: The engine's writer; None before the first append.
-        slices: Its histories of the columns, by their numbers; perhaps not yet of all.
+        native_histories: The engine's column histories, by column number. Columns added since the last `refresh` are
+            missing.
     """
 
-    __slots__ = ("base", "first", "head", "native", "open", "slices")
+    __slots__ = ("base", "first", "head", "native", "native_histories", "open")
 
     def __init__(self) -> None:
         self.head = 0
@@ -35,40 +36,43 @@ class WriterState:
         self.base = 0
         self.first = 0
         self.native: Any = None
-        self.slices: Sequence[Any] = ()
+        self.native_histories: Sequence[Any] = ()
 
     def refresh(self) -> Sequence[Any]:
-        """Asks the engine for the histories of all columns."""
-        found: Sequence[Any] = self.native.history()
-        self.slices = found
-        return found
+        """Fetches the engine's histories of all columns."""
+        histories: Sequence[Any] = self.native.history()
+        self.native_histories = histories
+        return histories
 
     def append_took_effect(self, row: Sequence[Any]) -> bool:
-        """True if the engine has a step, or the part of one, whose append raised an error; this is as it was before."""
+        """True if the engine stored the (partial) step `row` although its append raised an error.
+
+        Call it before the state is updated for that append.
+        """
         try:
             if self.native.episode_steps != self.head - self.first:
                 return True
-            found = self.native.history()
+            histories = self.native.history()
             if not self.open:
-                return len(found[0]) > self.end - self.base
-            for history, value in zip(found, row, strict=False):
+                return len(histories[0]) > self.end - self.base
+            for history, value in zip(histories, row, strict=False):
                 if value is not None:
-                    history[-1].numpy()  # it has no value yet
+                    history[-1].numpy()  # raises if the partial step was not stored
                     return True
-        except (EngramError, RuntimeError):  # that, or it is another thread's or process's, or has no steps
+        except (EngramError, RuntimeError):  # no value; or no steps; or another thread or process owns the writer
             return False
         return False
 
     @property
     def end(self) -> int:
-        """Position after the last step, one in progress included."""
+        """Position after the newest step, including a partial one."""
         return self.head + self.open
 
 
 class ColumnHistory:
-    """The steps of one column since histories were last cleared, oldest first, as a list of them would behave.
+    """The steps of one column since the last clear, oldest first. Behaves like a list.
 
-    Only the newest `keep` can be used; the others count as None, like steps without a value.
+    Only the newest `keep` steps can be used. Older steps, and steps without a value, are None.
     """
 
     __slots__ = ("_first", "_keep", "_missing", "column", "number", "state")
@@ -82,11 +86,11 @@ class ColumnHistory:
         self._missing: deque[int] = deque(maxlen=keep)
 
     def path(self) -> tuple[Any, ...]:
-        """Where the column is in a step."""
+        """Path of the column in a step."""
         return self.column.path
 
     def keep(self, count: int) -> None:
-        """Keeps so many steps from now on; those that are gone stay gone."""
+        """Sets how many steps are kept from now on. Expired steps stay expired."""
         self._first = self.first_usable()
         self._keep = count
         self._missing = deque(self._missing, maxlen=count)
@@ -97,19 +101,19 @@ class ColumnHistory:
         return max(state.base, state.head + state.open - self._keep, self._first)
 
     def mark_missing(self, position: int) -> None:
-        """The newest step, at that position, has no value here so far."""
+        """Records that the newest step, at `position`, has no value in this column yet."""
         self._missing.append(position)
 
     def mark_present(self) -> None:
-        """The newest step, which lacked one, has a value now."""
+        """Records that the newest step now has a value in this column."""
         self._missing.pop()
 
     def is_missing(self, position: int) -> bool:
-        """True if the newest step, at that position, has no value here."""
+        """True if the newest step, at `position`, has no value in this column."""
         return bool(self._missing) and self._missing[-1] == position
 
     def clear(self) -> None:
-        """Forgets which steps had no value."""
+        """Forgets which steps have no value."""
         self._missing.clear()
 
     def __len__(self) -> int:
@@ -118,8 +122,8 @@ class ColumnHistory:
     def __iter__(self) -> Iterator["DataReference | None"]:
         first_usable, missing = self.first_usable(), set(self._missing)
         for position in range(self.state.base, self.state.end):
-            gone = position < first_usable or position in missing
-            yield None if gone else DataReference(self, position)
+            usable = position >= first_usable and position not in missing
+            yield DataReference(self, position) if usable else None
 
     def __getitem__(self, index: Any) -> "TrajectoryColumn":  # noqa: ANN401, checked here
         state = self.state
@@ -145,7 +149,7 @@ class ColumnHistory:
             numbers = [self._resolve(each, count) for each in index]
             positions = [base + number for number in numbers]
             lowest = _EXPIRED if _min_position(numbers) < 0 else _min_position(positions)
-        elif isinstance(index, int):  # a bool, as of a list
+        elif isinstance(index, int):  # a bool: lists accept those, too
             return self[int(index)]
         else:
             raise TypeError(f"_ColumnHistory indices must be integers or slices, or lists of integers, not {kind}")
@@ -157,13 +161,13 @@ class ColumnHistory:
         """True if one of the steps has no value."""
         missing = self._missing
         if len(positions) == 1:
-            # Usually it is one of the newest; they are in order.
+            # `missing` is sorted, and the position is usually one of the newest.
             return next((at == positions[0] for at in reversed(missing) if at <= positions[0]), False)
-        asked = positions if type(positions) is range else set(positions)
-        return any(at in asked for at in missing)
+        wanted = positions if type(positions) is range else set(positions)
+        return any(at in wanted for at in missing)
 
     def _resolve(self, index: object, count: int) -> int:
-        """Which step of the history an index means; below 0: one before its first."""
+        """The step of the history that an index refers to; negative if it lies before the first."""
         if not isinstance(index, int):
             raise TypeError(f"_ColumnHistory indices must be integers or slices, or lists of integers, not {index!r}")
         if index >= count:
@@ -172,23 +176,26 @@ class ColumnHistory:
 
     def _unusable_steps_error(self, index: object) -> ValueError:
         return ValueError(
-            f"TrajectoryColumns cannot contain any None data references: {self.column.path}[{_index_text(index)}] asks for "
-            f"steps without a value, or such as are gone; {self.usable_steps_text()}."
+            f"TrajectoryColumns cannot contain any None data references: {self.column.path}[{_index_text(index)}] "
+            f"selects expired steps, or steps without a value; {self.usable_steps_text()}."
         )
 
     def usable_steps_text(self) -> str:
-        """Says which steps can be used."""
+        """States which steps can be used, for an error text."""
         first = min(max(0, self.first_usable() - self.state.base), len(self))
-        return f"the history has {len(self)} steps and keeps those from {first} on (num_keep_alive_refs: {self._keep})"
+        return (
+            f"the history has {len(self)} steps, of which those from index {first} on are kept "
+            f"(num_keep_alive_refs: {self._keep})"
+        )
 
     def engine_column(self, positions: range | Sequence[int], squeeze: bool) -> Any:  # noqa: ANN401, FBT001, the engine's column
-        """The engine's column of these steps, one or more, none of which may be gone."""
+        """The engine's column of these steps. There must be at least one, and none may have expired."""
         state = self.state
         base = state.base
-        slices = state.slices
-        if self.number >= len(slices):
-            slices = state.refresh()
-        history = slices[self.number]
+        histories = state.native_histories
+        if self.number >= len(histories):
+            histories = state.refresh()
+        history = histories[self.number]
         if squeeze:
             return history[positions[0] - base]
         if isinstance(positions, range):
@@ -201,7 +208,7 @@ class ColumnHistory:
 
 
 def record_missing_values(state: WriterState, columns: Sequence[ColumnHistory], row: Sequence[Any]) -> None:
-    """Keeps track of columns without a value at a step that was just appended; `state` is as it was before."""
+    """Records which columns have no value in the step `row`. Call it before `state` is updated for that append."""
     for column, value in zip(columns, row, strict=True):
         if state.open:
             if value is not None:
@@ -211,7 +218,7 @@ def record_missing_values(state: WriterState, columns: Sequence[ColumnHistory], 
 
 
 def _min_position(positions: range | Sequence[int]) -> int:
-    """The first of all steps; of none, one that never comes."""
+    """The lowest of the positions; `_NO_POSITION` if there are none."""
     if not positions:
         return _NO_POSITION
     if type(positions) is range:
@@ -220,7 +227,10 @@ def _min_position(positions: range | Sequence[int]) -> int:
 
 
 _NO_POSITION = 1 << 63
+"""Above all positions."""
+
 _EXPIRED = -1
+"""Below all positions that can be used."""
 
 
 def _index_text(index: object) -> str:
@@ -231,7 +241,7 @@ def _index_text(index: object) -> str:
 
 
 class DataReference:
-    """One value of a column, at one step. Histories and columns consist of them."""
+    """The value of a column at one step. Histories and trajectory columns consist of these."""
 
     __slots__ = ("history", "position")
 
@@ -241,43 +251,43 @@ class DataReference:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of the value."""
+        """Shape of the value."""
         return self.history.column.shape
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """NumPy's; `object` for text.
+        """NumPy dtype of the value; `object` for text.
 
         Raises:
-            RuntimeError: The column has had no value yet.
+            RuntimeError: The column has no value yet.
         """
-        found = self.history.column.dtype
-        if found is None:
+        dtype = self.history.column.dtype
+        if dtype is None:
             raise RuntimeError(f"column {self.history.column.label} has no values")
-        return found
+        return dtype
 
     @property
     def expired(self) -> bool:
-        """The writer keeps it no more."""
+        """True if the writer no longer keeps the value."""
         return self.position < self.history.first_usable()
 
     def numpy(self) -> npt.NDArray[Any]:
-        """The value, an array `[...]` of its own.
+        """The value as a new array `[...]`.
 
         Raises:
-            RuntimeError: It has expired.
+            RuntimeError: The value has expired.
         """
         return TrajectoryColumn([self], squeeze=True).numpy()
 
 
 class TrajectoryColumn:
-    """Some values of a column: what the leaves of an item's trajectory are. Slices of `TrajectoryWriter.history`.
+    """Values of one column: a leaf of an item's trajectory. Slicing `TrajectoryWriter.history` returns these.
 
-    It has a length and can be sliced as a history can: an index gives a column of one value without a time axis, a
-    slice or a list of integers a column of those.
+    It has a length and can be indexed like a history: an integer returns a column of one value without a time axis; a
+    slice or a list of integers returns a column of those values.
 
     Attributes:
-        is_squeezed: It is one value, without a time axis.
+        is_squeezed: True if it is a single value without a time axis.
     """
 
     __slots__ = ("_history", "_lowest", "_positions", "_references", "is_squeezed")
@@ -289,17 +299,17 @@ class TrajectoryColumn:
         squeeze: bool = False,
         path: tuple[Any, ...] | None = None,
     ) -> None:
-        """Makes a column of references: those that a history or another column consists of, or such as look like them.
+        """Creates a column of the elements of a history or of another column, or of objects with the same attributes.
 
         Args:
-            data_references: Objects with `shape`, `dtype`, `expired` and `numpy()`. An item can be made only of those
-                of one history.
-            squeeze: There is exactly one, which gets no time axis.
-            path: What to call it in messages.
+            data_references: Objects with `shape`, `dtype`, `expired` and `numpy()`. `create_item` accepts only a column
+                whose references all belong to the same history.
+            squeeze: The column is one value without a time axis. There must be exactly one reference.
+            path: Name of the column in error texts. Default: no name.
 
         Raises:
-            TypeError: The references are no sequence.
-            ValueError: There is another number of references than one where `squeeze` is set, or a None among them.
+            TypeError: `data_references` is not a sequence.
+            ValueError: `squeeze` is set and there is not exactly one reference, or a reference is None.
         """
         references = tuple(data_references)
         if squeeze and len(references) != 1:
@@ -344,10 +354,10 @@ class TrajectoryColumn:
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Of `numpy()`: `(T, ...)`, or without T where it is squeezed.
+        """Shape of `numpy()`: `(T, ...)`, or `(...)` if squeezed.
 
         Raises:
-            IndexError: It was made of no references at all.
+            IndexError: The column was created without references.
         """
         history = self._history
         cell = tuple(self._all_references()[0].shape) if history is None else history.column.shape
@@ -355,30 +365,30 @@ class TrajectoryColumn:
 
     @property
     def dtype(self) -> np.dtype[Any]:
-        """Of `numpy()`; `object` for text.
+        """NumPy dtype of `numpy()`; `object` for text.
 
         Raises:
-            IndexError: It was made of no references at all.
-            RuntimeError: The column has had no value yet.
+            IndexError: The column was created without references.
+            RuntimeError: The column has no value yet.
         """
         if self._history is not None and self._history.column.dtype is not None:
             return self._history.column.dtype
-        found: np.dtype[Any] = self._all_references()[0].dtype
-        return found
+        dtype: np.dtype[Any] = self._all_references()[0].dtype
+        return dtype
 
     @property
     def expired(self) -> bool:
-        """One of its values is gone."""
+        """True if the writer no longer keeps one of the values."""
         history = self._history
         if history is None:
             return any(reference.expired for reference in self._all_references())
         return self._lowest < history.first_usable()
 
     def _engine_column(self, number: int, state: WriterState) -> Any:  # noqa: ANN401, the engine's column
-        """The engine's column, for column `number` of an item that the writer of a state makes.
+        """The engine's column, to become column `number` of an item of the writer with this `state`.
 
         Raises:
-            ValueError: It cannot make items of it.
+            ValueError: A value has expired or belongs to another writer, or the values are of several columns.
         """
         history = self._history
         if history is None:
@@ -404,29 +414,29 @@ class TrajectoryColumn:
                     f"Column references tensors with incompatible shapes: {shape_text(first.shape)} (index 0) not "
                     f"compatible with {shape_text(other.shape)} (index {at})."
                 )
-        return "Column refers to values of several columns, or of no history; an item's columns are of one each."
+        return "Column mixes values of several columns, or refers to no writer's history."
 
     def numpy(self) -> npt.NDArray[Any]:
-        """The values stacked, `[T, ...]`, or the one of a squeezed column, `[...]`; an array of its own.
+        """The values as a new array: stacked, `[T, ...]`, or the single value of a squeezed column, `[...]`.
 
         Raises:
-            RuntimeError: One of them has expired.
-            ValueError: There are none.
+            RuntimeError: A value has expired.
+            ValueError: The column has no values.
         """
         if self.expired:
             raise RuntimeError("Cannot convert TrajectoryColumn with expired data references to numpy array.")
         if not len(self):
-            raise ValueError("need at least one data reference to make an array of")
+            raise ValueError("cannot convert an empty TrajectoryColumn to an array: it has no values")
         history = self._history
         if history is None:
             values = [reference.numpy() for reference in self._all_references()]
             return np.asarray(values[0]) if self.is_squeezed else np.stack(values)
-        found: npt.NDArray[Any] = history.engine_column(self._positions, self.is_squeezed).numpy()
-        return found
+        array: npt.NDArray[Any] = history.engine_column(self._positions, self.is_squeezed).numpy()
+        return array
 
     def __repr__(self) -> str:
-        of = "several columns" if self._history is None else str(self._history.column.path)
-        return f"TrajectoryColumn(path={of}, length={len(self)}, squeeze={self.is_squeezed})"
+        path = "several columns" if self._history is None else str(self._history.column.path)
+        return f"TrajectoryColumn(path={path}, length={len(self)}, squeeze={self.is_squeezed})"
 
 
 def _checked_column(
@@ -435,12 +445,12 @@ def _checked_column(
     lowest: int,
     squeeze: bool,  # noqa: FBT001, called for every column of every item
 ) -> TrajectoryColumn:
-    """A column of steps that were checked; `lowest` is the first of them."""
+    """A column of steps that were checked. `lowest` is the lowest of the positions."""
     column = _new(TrajectoryColumn)
-    column._history = history  # noqa: SLF001, this module's
-    column._positions = positions  # noqa: SLF001, this module's
-    column._lowest = lowest  # noqa: SLF001, this module's
-    column._references = None  # noqa: SLF001, this module's
+    column._history = history  # noqa: SLF001, same module
+    column._positions = positions  # noqa: SLF001, same module
+    column._lowest = lowest  # noqa: SLF001, same module
+    column._references = None  # noqa: SLF001, same module
     column.is_squeezed = squeeze
     return column
 

@@ -1,4 +1,4 @@
-"""Configs of structured writers, made in Python: patterns of a reference step, conditions, priorities."""
+"""Functions that create configs of structured writers: patterns of a reference step, conditions, priorities."""
 
 import copy
 from collections.abc import Callable, Sequence
@@ -21,17 +21,17 @@ __all__ = [
 ]
 
 Pattern: TypeAlias = Any
-"""A nest of `PatternNode`s: what the columns of an item are made of, and how they nest."""
+"""A nest of `PatternNode`s: the columns of an item and their structure."""
 
 ReferenceStep: TypeAlias = Any
-"""A nest like a step, to make patterns of."""
+"""A nest with the structure of a step; slicing its leaves creates `PatternNode`s."""
 
 PatternTransform: TypeAlias = Callable[[ReferenceStep], Pattern]
-"""Makes a pattern of a reference step."""
+"""Returns a pattern, given a reference step."""
 
 
 class _ReferenceLeaf:
-    """Stands for a leaf of a step while a pattern is written: `leaf[-1]` is a step of it, `leaf[-3:]` are several."""
+    """A leaf of a reference step: `leaf[-1]` selects one step, `leaf[-3:]` several."""
 
     def __init__(self, index: int) -> None:
         self._index = index
@@ -40,20 +40,20 @@ class _ReferenceLeaf:
         if isinstance(key, int):
             return PatternNode(flat_source_index=self._index, stop=key)
         if not isinstance(key, slice):
-            # A ValueError, as Reverb's.
+            # Reverb raises a ValueError, too.
             raise ValueError(f"Key must be int or slice but got {key} (type {type(key)}).")  # noqa: TRY004
         return PatternNode(flat_source_index=self._index, start=key.start, stop=key.stop, step=key.step)
 
 
 def create_reference_step(step_structure: Any) -> ReferenceStep:  # noqa: ANN401, nests
-    """A nest like a step, to make patterns of: `reference["obs"][-2:]` stands for the last two of them.
+    """Returns a nest whose leaves can be sliced to create a pattern: `reference["obs"][-2:]` is the last two steps.
 
-    Steps are counted from the newest, -1. A slice makes a column `[T, ...]`, an integer one without a time axis,
-    `[...]`. Both are `PatternNode`s, and not checked before a writer is made of them. Other indices raise a
-    `ValueError`, as do integers of more than 32 bits; slices of anything but integers a `TypeError`.
+    Steps count back from the newest, -1. A slice creates a column `[T, ...]`, an integer a column without a time axis,
+    `[...]`. Both return a `PatternNode`, which is checked only when a writer is created. Other index types raise a
+    `ValueError`, as do integers that do not fit 32 bits. Slice bounds that are not integers raise a `TypeError`.
 
     Args:
-        step_structure: A nest like a step; its leaves may be anything, such as None.
+        step_structure: A nest with the structure of a step. Its leaves are ignored and may be None.
 
     Returns:
         The nest, with leaves to slice.
@@ -64,14 +64,14 @@ def create_reference_step(step_structure: Any) -> ReferenceStep:  # noqa: ANN401
 
 
 def pattern_from_transform(step_structure: Any, transform: PatternTransform) -> Pattern:  # noqa: ANN401, nests
-    """The pattern that a function makes of a reference step.
+    """Returns the pattern that a function creates from a reference step.
 
     Args:
-        step_structure: A nest like a step; its leaves may be anything.
-        transform: Given the reference step. What it raises is passed on.
+        step_structure: A nest with the structure of a step. Its leaves are ignored.
+        transform: Called with the reference step. Its errors are raised unchanged.
 
     Returns:
-        What it returns, a nest of `PatternNode`s.
+        The result of `transform`, a nest of `PatternNode`s.
     """
     return transform(create_reference_step(step_structure))
 
@@ -82,17 +82,18 @@ def create_config(
     conditions: Sequence[ConditionProto] = (),
     priority: Priority | None = None,
 ) -> Config:
-    """What a structured writer needs to make items of a pattern.
+    """Creates the config of a structured writer that creates items of a pattern.
 
     Args:
         pattern: A nest of slices of a reference step.
-        table: Where its items go.
-        conditions: All must hold for an item to be made; none: it is made at every step, once there are enough.
-        priority: How its priority is found, `constant_priority_fn` or `td_error`; None: it is 1.
+        table: Name of the table to insert the items into.
+        conditions: An item is created at every step at which all conditions are true and enough steps were appended.
+            Default: no conditions.
+        priority: The result of `constant_priority_fn` or `td_error`. Default: a constant priority of 1.
 
     Raises:
-        TypeError: A leaf of the pattern is no slice of a reference step, `table` no text, a condition no
-            `ConditionProto`, or `priority` no `Priority`. What else may be wrong is found when a writer is made of it.
+        TypeError: A leaf of the pattern is not a slice of a reference step, `table` is not text, a condition is not a
+            `ConditionProto`, or `priority` is not a `Priority`. Other mistakes are reported when a writer is created.
     """
     return Config(
         flat=_nest.flatten(pattern),
@@ -104,7 +105,7 @@ def create_config(
 
 
 class _ConditionBuilder:
-    """What a condition looks at: compare it with an integer, or its remainder: `builder % m == r`."""
+    """The left side of a condition. Comparing it, or its remainder `builder % m`, with an integer gives a condition."""
 
     def __init__(self, condition: ConditionProto) -> None:
         self._condition = condition
@@ -151,39 +152,39 @@ class _ConditionBuilder:
 
 
 class Condition:
-    """What conditions can look at.
+    """The numbers that conditions can compare.
 
         conditions = [Condition.steps_since_applied() >= 4, Condition.step_index() % 2 == 0]
 
-    What `step_index`, `steps_since_applied` and `data` return becomes a condition when it is compared with an integer
-    of 32 bits, by `==`, `!=`, `>`, `>=`, `<` or `<=`; or its remainder, by `==` or `!=`. A comparison with anything
-    else is a `TypeError`, with another integer a `ValueError`, as is one of a remainder by another operator.
+    Comparing the results of `step_index`, `steps_since_applied` and `data` with a 32-bit integer by `==`, `!=`, `>`,
+    `>=`, `<` or `<=` creates a condition. A remainder can be compared by `==` and `!=` only; other operators raise a
+    `ValueError`, as do larger integers. A comparison with another type raises a `TypeError`.
     """
 
     @staticmethod
     def step_index() -> _ConditionBuilder:
-        """Number of the newest step in its episode, from 0: compare it."""
+        """Number of the newest step in its episode, from 0."""
         return _ConditionBuilder(ConditionProto(step_index=True))
 
     @staticmethod
     def steps_since_applied() -> _ConditionBuilder:
-        """Steps since the config last made an item, this one included, 1 on the first step: compare it."""
+        """Number of steps since the config last created an item, including the newest step; 1 at the first step."""
         return _ConditionBuilder(ConditionProto(steps_since_applied=True))
 
     @staticmethod
     def is_end_episode() -> ConditionProto:
-        """A condition that holds when the episode ends after this step: the config is tried once more then."""
+        """A condition that is true when `end_episode` is called after the newest step."""
         return ConditionProto(is_end_episode=True, eq=1)
 
     @staticmethod
     def data(step_structure: Any) -> Any:  # noqa: ANN401, nests
-        """The newest value of each leaf: compare one. It must be a single integer or bool; anything else never holds.
+        """The newest values of a step's leaves. A value must be a single integer or bool; others fulfil no condition.
 
         Args:
-            step_structure: A nest like a step; its leaves may be anything.
+            step_structure: A nest with the structure of a step. Its leaves are ignored.
 
         Returns:
-            The nest, with leaves to compare, such as `Condition.data(step)["is_last"] == 1`.
+            The nest, with leaves to compare: for example `Condition.data(step)["is_last"] == 1`.
         """
         count = len(_nest.flatten(step_structure))
         made = [_ConditionBuilder(ConditionProto(flat_source_index=index)) for index in range(count)]
@@ -191,13 +192,13 @@ class Condition:
 
 
 def constant_priority_fn(value: float) -> Priority:
-    """The same priority for all items.
+    """Returns a constant priority for all items.
 
     Args:
         value: The priority, a number.
 
     Raises:
-        TypeError: It is no number.
+        TypeError: `value` is not a number.
     """
     return Priority(constant_fn=Priority.ConstantPriorityFn(value=_checked_set("value", value)))
 
@@ -207,20 +208,21 @@ def td_error(
     step_structure: Any,  # noqa: ANN401, a nest
     get_field_from_step_fn: Callable[[Any], Any],
 ) -> Priority:
-    """The priority `w * max|x| + (1 - w) * mean|x|` of an item, over its column `x` of a leaf of the step.
+    """Returns the priority `w * max|x| + (1 - w) * mean|x|`, where `x` is the item's column of TD errors.
 
-    This is section 2.3 of Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning"
-    (2019), where w is called eta, and is 0.9.
+    See section 2.3 of Kapturowski et al., "Recurrent Experience Replay in Distributed Reinforcement Learning" (2019),
+    where w is called eta and is 0.9.
 
     Args:
-        max_priority_weight: w, a number from 0 to 1, which is not checked.
-        step_structure: A nest like a step; its leaves may be anything.
-        get_field_from_step_fn: Picks the leaf, the TD error: a float32, float64, int32 or int64 scalar per step; an
-            item of another one is refused. The last column made of it counts; an item without one has the priority 0.
-            What it raises is passed on.
+        max_priority_weight: w, a number from 0 to 1. The range is not checked.
+        step_structure: A nest with the structure of a step. Its leaves are ignored.
+        get_field_from_step_fn: Returns the leaf with the TD error, given a nest with the structure of a step. The leaf
+            must be a float32, float64, int32 or int64 scalar; items with other leaves are rejected. If an item has
+            several columns of the leaf, the last one is used; without any, the priority is 0. Errors of the function
+            are raised unchanged.
 
     Raises:
-        TypeError: w is no number, or what is picked is no leaf.
+        TypeError: `max_priority_weight` is not a number, or the function does not return a leaf.
     """
     indices = _nest.unflatten_as(step_structure, list(range(len(_nest.flatten(step_structure)))))
     index = get_field_from_step_fn(indices)
@@ -233,7 +235,7 @@ def td_error(
 
 
 def _checked_set(name: str, value: Any) -> Any:  # noqa: ANN401, a number
-    """What is not None, which a message takes for nothing given."""
+    """Returns the value unless it is None, which a message would treat as unset."""
     if value is None:
         raise TypeError(f"`{name}` must be a number; got None")
     return value

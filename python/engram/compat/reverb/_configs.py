@@ -1,4 +1,4 @@
-"""What a structured writer is configured with: records that are used like Reverb's protobuf messages."""
+"""Configs of structured writers: plain classes with the interface of Reverb's protobuf messages."""
 
 import copy
 import operator
@@ -16,20 +16,23 @@ _MAX_INT32 = 2**31 - 1
 
 
 class _ConfigMessage(Message):
-    """A message whose parts may be written to before they are set, as `condition.mod_eq.mod = 2`; with lists."""
+    """A message with list fields, and with submessages that are set by an assignment to one of their fields.
+
+    For example, `condition.mod_eq.mod = 2` sets `condition.mod_eq`.
+    """
 
     _lists: ClassVar[dict[str, type]] = {}
 
     def __init__(self, **fields: Any) -> None:  # noqa: ANN401, numbers, text and messages
-        """Makes a message, whose fields can be set one by one, too.
+        """Creates a message. Its fields can also be set one by one.
 
         Args:
-            **fields: Values by the names of fields. Those that are None, or not given, are not set: asking for one
-                gives its default, which is 0, False, "", an empty list or an empty message.
+            **fields: Field values by name. Fields that are None or omitted stay unset. An unset field reads as its
+                default: 0, False, "", an empty list or an empty message.
 
         Raises:
-            TypeError: A value has another type than its field.
-            ValueError: There is no such field, or an integer has more than 32 bits.
+            TypeError: A value does not have the type of its field.
+            ValueError: A field is unknown, or an integer does not fit 32 bits.
         """
         object.__setattr__(self, "_parent", None)
         super().__init__(**fields)
@@ -37,13 +40,13 @@ class _ConfigMessage(Message):
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401, numbers, text and messages
         if name.startswith("_"):
             raise AttributeError(name)
-        found = super().__getattr__(name)
+        value = super().__getattr__(name)
         if name not in self._set:
-            if isinstance(found, list):
-                self._set[name] = found
-            elif isinstance(found, _ConfigMessage):
-                object.__setattr__(found, "_parent", (self, name))
-        return found
+            if isinstance(value, list):
+                self._set[name] = value
+            elif isinstance(value, _ConfigMessage):
+                object.__setattr__(value, "_parent", (self, name))
+        return value
 
     def __setattr__(self, name: str, value: Any) -> None:  # noqa: ANN401, numbers, text and messages
         if name == "_set":
@@ -62,45 +65,45 @@ class _ConfigMessage(Message):
             value = bool(value)
         super().__setattr__(name, value)
         if self._parent is not None:
-            parent, place = self._parent
+            parent, field = self._parent
             object.__setattr__(self, "_parent", None)
-            setattr(parent, place, self)
+            setattr(parent, field, self)
 
     def _int32(self, name: str, value: object) -> int:
         try:
             if isinstance(value, np.bool_):
-                return int(value)  # as True is 1
-            found = operator.index(value)  # type: ignore[arg-type]  # what it is for
+                return int(value)  # Python's bool is accepted, too
+            number = operator.index(value)  # type: ignore[arg-type]  # raises a TypeError for other types
         except TypeError:
             raise TypeError(f"{type(self).__name__}.{name} must be an integer; got {value!r}") from None
-        if not -_MAX_INT32 - 1 <= found <= _MAX_INT32:
-            raise ValueError(f"{type(self).__name__}.{name} must be an integer of 32 bits; got {found}")
-        return found
+        if not -_MAX_INT32 - 1 <= number <= _MAX_INT32:
+            raise ValueError(f"{type(self).__name__}.{name} must be a 32-bit integer; got {number}")
+        return number
 
     def CopyFrom(self, other: Any) -> None:  # noqa: ANN401, N802, protobuf's name
-        """Becomes a copy of another one.
+        """Replaces all fields by a copy of the fields of another message.
 
         Args:
             other: A message of the same class.
 
         Raises:
-            TypeError: It is of another class. This one is as it was.
+            TypeError: `other` has another class. Nothing is changed.
         """
         if type(other) is not type(self):
-            raise TypeError(f"a {type(self).__name__} cannot become a {type(other).__name__}")
-        fields = copy.deepcopy(other._set)  # noqa: SLF001, of the same class
+            raise TypeError(f"`other` must be a {type(self).__name__}; got a {type(other).__name__}")
+        fields = copy.deepcopy(other._set)  # noqa: SLF001, same class
         self._set.clear()
         for name, value in fields.items():
             setattr(self, name, value)
 
     def ClearField(self, name: str) -> None:  # noqa: N802, protobuf's name
-        """Unsets a field: it has its default again.
+        """Unsets a field, which then reads as its default.
 
         Args:
-            name: Of the field.
+            name: Name of the field.
 
         Raises:
-            ValueError: There is no such field.
+            ValueError: The field is unknown.
         """
         if name not in self._fields:
             raise ValueError(f"{type(self).__name__} has no field `{name}`; it has {', '.join(self._fields)}")
@@ -115,7 +118,7 @@ class _ConfigMessage(Message):
 
 def _lines(record: Message, indent: str) -> list[str]:
     lines: list[str] = []
-    for name, value in record._shown_fields().items():  # noqa: SLF001, this module's
+    for name, value in record._shown_fields().items():  # noqa: SLF001, same module
         for each in value if isinstance(value, list) else [value]:
             if isinstance(each, Message):
                 lines += [f"{indent}{name} {{\n", *_lines(each, f"{indent}  "), f"{indent}}}\n"]
@@ -126,56 +129,58 @@ def _lines(record: Message, indent: str) -> list[str]:
 
 
 class PatternNode(_ConfigMessage):
-    """Which steps of a leaf a column is made of, counted from the newest: `[start:stop:step]`, or the one at `stop`.
+    """The steps of a leaf that make up a column: the slice `[start:stop:step]`, or the single step at `stop`.
 
-    Slices of a reference step make them, see `create_reference_step`. All fields are integers of 32 bits.
+    Steps count back from the newest, -1. Slicing a reference step creates nodes, see `create_reference_step`. All
+    fields are 32-bit integers.
 
     Attributes:
-        flat_source_index: Which leaf of a step, from 0, in the order in which a step is flattened.
-        start: First step, below 0: -1 is the newest. Not set: the column is the step at `stop` alone, and has no time
-            axis.
-        stop: Where it ends, the step there not included: 0 or less. Not set, with `start`: at the newest step, that
-            included.
-        step: Distance of its steps, above 0; not set: 1.
+        flat_source_index: Number of the leaf in a flattened step, from 0.
+        start: First step, below 0. If unset, the column is the single step at `stop`, without a time axis.
+        stop: End of the slice, exclusive, at most 0. If unset while `start` is set, the slice ends with the newest
+            step.
+        step: Stride, above 0. If unset, 1.
     """
 
     _fields: ClassVar[dict[str, Any]] = {"flat_source_index": 0, "start": 0, "stop": 0, "step": 0}
     _oneofs: ClassVar[dict[str, tuple[str, ...]]] = {f"optional_{name}": (name,) for name in ("start", "stop", "step")}
 
     def window(self) -> tuple[int, int, int, bool]:
-        """Start, stop, step, and whether it is one step without a time axis."""
+        """Returns start, stop, step, and whether the column is a single step without a time axis."""
         if not self.HasField("start"):
             return self.stop, self.stop + 1, 1, True
         return self.start, self.stop, self.step or 1, False
 
 
 class ModuloEq(_ConfigMessage):
-    """A remainder. Its fields are integers of 32 bits.
+    """A divisor and the remainder that is required. Both are 32-bit integers.
 
     Attributes:
-        mod: What is divided by, above 0.
-        eq: What must remain, from 0.
+        mod: Divisor, above 0.
+        eq: Required remainder, at least 0.
     """
 
     _fields: ClassVar[dict[str, Any]] = {"mod": 0, "eq": 0}
 
 
 class Condition(_ConfigMessage):
-    """What must hold for a config to be applied: one number, and what it is compared with.
+    """A condition under which a config creates an item: a number (the left side) and a comparison.
 
-    `Condition` of the structured writer makes them in fewer words. Of the first five fields exactly one is set, and of
-    `eq`, `ge` and `mod_eq` likewise. Numbers are integers of 32 bits.
+    The structured writer's `Condition` creates these in fewer words. Exactly one of the first five fields, the left
+    side, is set, and exactly one of `eq`, `ge` and `mod_eq`. Numbers are 32-bit integers.
 
     Attributes:
-        step_index: bool: look at the number of the newest step in its episode, from 0.
-        steps_since_applied: bool: look at the steps since the config last made an item, the newest included.
-        buffer_length: bool: look at the steps that can be reached back to, the newest included.
-        is_end_episode: bool: look at whether the episode has ended, with `eq` 1.
-        flat_source_index: Look at the newest value of this leaf of a step, from 0: a single integer or bool.
-        eq: It must be this.
-        ge: It must be this or more.
-        mod_eq: A `ModuloEq`: what must remain of it.
-        inverse: bool: the opposite must hold.
+        step_index: bool: compare the number of the newest step in its episode, from 0.
+        steps_since_applied: bool: compare the number of steps since the config last created an item, including the
+            newest.
+        buffer_length: bool: compare the number of steps in the buffer, including the newest.
+        is_end_episode: bool: compare whether the episode has ended. Requires `eq=1`.
+        flat_source_index: Compare the newest value of the leaf with this number, from 0. The value must be a single
+            integer or bool.
+        eq: The left side must equal this.
+        ge: The left side must be at least this.
+        mod_eq: A `ModuloEq`: the left side must have this remainder.
+        inverse: bool: negates the comparison.
     """
 
     _fields: ClassVar[dict[str, Any]] = {
@@ -196,7 +201,7 @@ class Condition(_ConfigMessage):
 
 
 class _ConstantPriorityFn(_ConfigMessage):
-    """Always the same.
+    """A constant priority.
 
     Attributes:
         value: float: the priority.
@@ -206,21 +211,22 @@ class _ConstantPriorityFn(_ConfigMessage):
 
 
 class _TDError(_ConfigMessage):
-    """From the item's column of a leaf, see `td_error`.
+    """A priority computed from the item's column of a leaf, see `td_error`.
 
     Attributes:
-        max_priority_weight: float: what the greatest error counts, from 0 to 1; the mean counts the rest.
-        flat_source_index: int: which leaf of a step, from 0.
+        max_priority_weight: float: weight of the largest absolute error, from 0 to 1. The mean has the remaining
+            weight.
+        flat_source_index: int: number of the leaf in a flattened step, from 0.
     """
 
     _fields: ClassVar[dict[str, Any]] = {"max_priority_weight": 0.0, "flat_source_index": 0}
 
 
 class Priority(_ConfigMessage):
-    """How the priority of an item is found. One of its fields is set.
+    """How the priority of an item is computed. Exactly one field is set.
 
     Attributes:
-        constant_fn: A message whose `value` is a float: all items have this priority.
+        constant_fn: A message with `value`, a float: the priority of all items.
         td_error: A message with `max_priority_weight`, a float, and `flat_source_index`, an int; see `td_error`.
     """
 
@@ -231,10 +237,10 @@ class Priority(_ConfigMessage):
 
 
 class PatternStructure:
-    """How the columns of an item nest.
+    """The nest structure of an item's columns.
 
     Attributes:
-        nest: The nest, its leaves None.
+        nest: A nest with None as leaves.
     """
 
     def __init__(self, nest: Any = None) -> None:  # noqa: ANN401, a nest
@@ -243,7 +249,7 @@ class PatternStructure:
     def __eq__(self, other: object) -> bool:
         return isinstance(other, PatternStructure) and _outline(self.nest) == _outline(other.nest)
 
-    __hash__ = None  # type: ignore[assignment]  # nests have none
+    __hash__ = None  # type: ignore[assignment]  # nests are not hashable
 
     def __repr__(self) -> str:
         return repr(self.nest)
@@ -260,14 +266,14 @@ def _outline(nest: Any) -> Any:  # noqa: ANN401, nests
 
 
 class Config(_ConfigMessage):
-    """What items a structured writer makes, and when. `create_config` makes them.
+    """The items that a structured writer creates, and when. `create_config` creates configs.
 
     Attributes:
         flat: A list of `PatternNode`: the columns of an item.
-        pattern_structure: How they nest; not set: as a flat list.
-        table: Where the items go.
-        priority: A `Priority`: how an item's priority is found.
-        conditions: A list of `ConditionProto`: all must hold for an item to be made.
+        pattern_structure: The nest structure of the columns. If unset, the columns are a flat list.
+        table: Name of the table that the items are inserted into.
+        priority: A `Priority`: how an item's priority is computed.
+        conditions: A list of `ConditionProto`. An item is created only if all are true.
     """
 
     _fields: ClassVar[dict[str, Any]] = {
@@ -281,9 +287,9 @@ class Config(_ConfigMessage):
 
 
 def config_problem(config: Config) -> str | None:
-    """Why a config cannot be used, or None."""
+    """Returns why a config is invalid; None if it is valid."""
     if not isinstance(config, Config):
-        return f"it is a {type(config).__name__}, not a Config."
+        return f"must be a Config; got a {type(config).__name__}."
     if not config.flat:
         return "`flat` must not be empty."
     if not config.table:

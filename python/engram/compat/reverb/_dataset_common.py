@@ -1,4 +1,4 @@
-"""What the datasets share: their arguments, checked, and the way from a server's table to elements."""
+"""The common parts of the datasets: argument checks, and the conversion of a table's items to elements."""
 
 import logging
 import time
@@ -44,11 +44,11 @@ def make_fetch_options(
     rate_limiter_timeout_ms: int,
     max_samples: int = -1,
 ) -> FetchOptions:
-    """How items are to be fetched.
+    """Checks the arguments of a dataset and returns them as `FetchOptions`.
 
     Raises:
-        ValueError: One of the arguments is not allowed; the text says which.
-        TypeError: One is no integer.
+        ValueError: A number is out of range. The message names the argument.
+        TypeError: An argument is not an integer.
     """
     in_flight = _arguments.integer("max_in_flight_samples_per_worker", max_in_flight_samples_per_worker)
     if in_flight < 1:
@@ -75,17 +75,17 @@ def make_fetch_options(
 def dtypes_and_shapes(
     server_address: str, table: str, timeout: int | None, axes: Sequence[int | None] = ()
 ) -> tuple[Any, Any]:
-    """The dtypes and shapes of the table's signature, two nests; shapes begin with `axes`, too.
+    """Returns two nests: the dtypes, and the shapes prefixed with `axes`, of the table's signature.
 
     Raises:
-        ValueError: There is no such table, or it has no signature.
+        ValueError: The table does not exist or has no signature.
         DeadlineExceededError: The server did not answer in time.
     """
-    tf = import_tensorflow("a dataset")  # where it has been imported, specs are its own
+    tf = import_tensorflow("a dataset")  # imported first: the specs of `server_info` are TensorFlow's then
     info = Client(server_address).server_info(timeout)
     if _arguments.text("table", table) not in info:
-        found = ", ".join(sorted(info))
-        raise ValueError(f"Server at {server_address} does not contain any table named {table}. Found: {found}.")
+        names = ", ".join(sorted(info))
+        raise ValueError(f"Server at {server_address} does not contain any table named {table}. Found: {names}.")
     signature = info[table].signature
     if signature is None:
         raise ValueError(f"Table {table} at {server_address} does not have a signature.")
@@ -98,13 +98,13 @@ def dtypes_and_shapes(
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ElementSource:
-    """Where elements come from, and what they are.
+    """How items are fetched and converted to elements.
 
     Attributes:
-        fetch_options: How items are fetched.
-        convert: Makes elements of items.
-        info_shape: Of each field of an element's info.
-        unsigned_axes: Leading axes of the data that a table's signature does not have.
+        fetch_options: Options for fetching items.
+        convert: Converts items to elements.
+        info_shape: Shape of each info field of an element.
+        unsigned_axes: Number of leading axes of the data that the table's signature does not include.
     """
 
     fetch_options: FetchOptions
@@ -122,18 +122,18 @@ def init_server_dataset(
     dtypes: Any,  # noqa: ANN401, a nest
     shapes: Any,  # noqa: ANN401, a nest
 ) -> None:
-    """Makes `dataset` one of `ReplaySample`s from a server.
+    """Initializes `dataset` as a dataset of `ReplaySample`s of a server's table.
 
     Args:
-        dataset: A `tf.data.Dataset` that is being made.
-        source: What its elements are.
+        dataset: A `tf.data.Dataset` whose constructor is running.
+        source: How items are fetched and converted.
         server_address: Text, or a string tensor.
         table: Text, or a string tensor.
         dtypes: A nest of dtypes.
-        shapes: The same nest, of shapes.
+        shapes: The same nest of shapes.
 
     Raises:
-        ValueError: The two nests differ.
+        ValueError: The nests differ.
     """
     tf = import_tensorflow(f"reverb.{type(dataset).__name__}")
     tf.nest.assert_same_structure(dtypes, shapes, False)  # noqa: FBT003, lists and tuples are alike
@@ -155,15 +155,15 @@ def init_table_dataset(
     *,
     owned: bool = True,
 ) -> None:
-    """As `begin`.
+    """Initializes `dataset` as a dataset of `ReplaySample`s of a table of any store.
 
     Args:
-        dataset: A `tf.data.Dataset` that is being made.
-        source: What its elements are.
-        open_store: Given the texts in `args`, says where the table is.
+        dataset: A `tf.data.Dataset` whose constructor is running.
+        source: How items are fetched and converted.
+        open_store: Returns the table's store, given the strings in `args`.
         args: String tensors; the last is the table's name.
-        spec: A nest of `tf.TensorSpec`.
-        owned: The store is closed when an iteration ends.
+        spec: A nest of `tf.TensorSpec`: the data of an element.
+        owned: If True, the store is closed when an iteration ends.
     """
     tf = import_tensorflow("a dataset")
     data = lists_to_tuples(spec)
@@ -171,8 +171,8 @@ def init_table_dataset(
     element = ReplaySample(info, data)
     wanted = [as_spec(leaf) for leaf in tf.nest.flatten(data)]
 
-    def found(*values: Any) -> Iterator[Elements | None]:  # noqa: ANN401, bytes, and a `Taken`
-        texts, taken = [value.decode() for value in values[:-1]], values[-1]
+    def read(*values: Any) -> Iterator[Elements | None]:  # noqa: ANN401, bytes, then a `TfElementCounter`
+        texts, counter = [value.decode() for value in values[:-1]], values[-1]
         store = open_store(*texts)
         tracker = ConsumptionTracker()
         try:
@@ -181,26 +181,27 @@ def init_table_dataset(
                     try:
                         yield block
                     except GeneratorExit:
-                        tracker.consumed = tracker.consumed_at(taken.elements)
+                        tracker.consumed = tracker.consumed_at(counter.elements)
                         raise
-                    # TensorFlow asks for more only when it has taken all.
+                    # TensorFlow requests the next block only after it has consumed all elements of this one.
                     tracker.consumed = tracker.consumed_at(tracker.num_pieces)
         finally:
             if owned:
                 store.close()
 
-    variant, kept = unbatched_dataset(found, args, tf.nest.flatten(element), counted=True)
-    dataset._element_spec = element  # noqa: SLF001, as it is being made
-    dataset._kept = kept  # noqa: SLF001, as it is being made
+    variant, keep_alive = unbatched_dataset(read, args, tf.nest.flatten(element), counted=True)
+    dataset._element_spec = element  # noqa: SLF001, called by its constructor
+    dataset._keep_alive = keep_alive  # noqa: SLF001, called by its constructor
     tf.data.Dataset.__init__(dataset, variant)
 
 
 def read_table(
     store: TableStore, table: str, source: ElementSource, wanted: list[TensorSpec], tracker: ConsumptionTracker
 ) -> Generator[Elements | None]:
-    """Yields elements of a table, several at once, and None now and then while there are none.
+    """Yields blocks of elements of a table, and None every `poll_interval` while there are none.
 
-    What `tracker` does not count as used goes back when it is closed; its pieces are the elements.
+    When the generator is closed, items that `tracker` does not count as used are returned to the table. The tracker's
+    pieces are elements.
     """
     fetch_options = source.fetch_options
     for infos in _infos(store, reconnect_forever=fetch_options.reconnect_forever, table=table):
@@ -211,29 +212,29 @@ def read_table(
             if signature is not None:
                 check_signature(table, wanted, signature, source.unsigned_axes)
 
-    def made(block: ColumnBlock) -> Elements:
+    def convert(block: ColumnBlock) -> Elements:
         elements = source.convert(table, wanted, block)
-        tracker.add_items(_pieces(block, elements))
+        tracker.add_items(_elements_per_item(block, elements))
         return elements
 
-    yield from read_blocks(store, table, fetch_options, made, tracker)
+    yield from read_blocks(store, table, fetch_options, convert, tracker)
 
 
-def _pieces(block: ColumnBlock, elements: Elements) -> list[int]:
-    """How many elements each item of a block has become: all have the same number of steps."""
+def _elements_per_item(block: ColumnBlock, elements: Elements) -> list[int]:
+    """The number of elements of each item of a block. All elements have the same number of steps."""
     values, splits = elements[0]
-    number = len(values) if splits is None else len(splits) - 1
-    if number == block.size:
-        return [1] * number
+    count = len(values) if splits is None else len(splits) - 1
+    if count == block.size:
+        return [1] * count
     steps = steps_per_item(block)
-    pieces: list[int] = (steps * number // max(1, steps.sum())).tolist()
-    return pieces
+    per_item: list[int] = (steps * count // max(1, steps.sum())).tolist()
+    return per_item
 
 
 def _infos(
     store: TableStore, *, reconnect_forever: bool, table: str
 ) -> Iterator[Mapping[str, engram.TableInfo] | None]:
-    """Yields what the store says of its tables; before, None while the server is silent."""
+    """Yields None while the server is unreachable, then the infos of the store's tables, once."""
     began = time.monotonic()
     warned = False
     while True:
@@ -252,7 +253,7 @@ def _infos(
 
 
 def lists_to_tuples(nest: Any) -> Any:  # noqa: ANN401, a nest
-    """The nest with tuples for lists, as elements of TensorFlow's datasets have them."""
+    """Replaces the lists of a nest by tuples, as in the elements of TensorFlow's datasets."""
     if isinstance(nest, list):
         return tuple(lists_to_tuples(each) for each in nest)
     if isinstance(nest, tuple) and not hasattr(nest, "_fields"):

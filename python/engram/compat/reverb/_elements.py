@@ -1,4 +1,4 @@
-"""What a dataset's elements are: whole trajectories, or one step of one after the other, checked against specs."""
+"""Converts items to dataset elements, whole trajectories or single steps, and checks them against specs."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -29,8 +29,8 @@ class Rows(NamedTuple):
     """One tensor of several elements.
 
     Attributes:
-        values: `[N, ...]`; where ragged, the elements' rows one after the other.
-        splits: i64 `[N + 1]` where ragged: element `i` has its rows from `splits[i]` to `splits[i + 1]`. Else None.
+        values: The values of N elements, `[N, ...]`. If ragged, the concatenated rows of all elements.
+        splits: None, or, if ragged, i64 `[N + 1]`: element `i` has rows `splits[i]` to `splits[i + 1]`.
     """
 
     values: Array
@@ -38,23 +38,24 @@ class Rows(NamedTuple):
 
 
 Elements = list[Rows]
-"""Several elements: the five tensors of `SampleInfo`, then the data's."""
+"""Several elements: the five tensors of `SampleInfo`, followed by the data tensors."""
 
 Convert = Callable[[str, Sequence[TensorSpec], ColumnBlock], Elements]
+"""Converts items to elements, given the table's name and the specs of the data."""
 
 
 def trajectories(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
-    """Each item is an element, of whole columns."""
-    found = [
+    """Converts each item to one element of whole columns."""
+    types = [
         (column.dtype, column.shape[1:] if splits is None else _ragged_shape(spec.shape, column, splits))
         for spec, column, splits in zip(_padded(specs, block), block.columns, block.splits, strict=True)
     ]
-    _check(table, specs, found)
+    _check(table, specs, types)
     return [*map(Rows, block.info), *map(Rows, block.columns, block.splits)]
 
 
 def timesteps(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
-    """Each step of each item is an element, with the item's info."""
+    """Converts each step of each item to one element with the item's info."""
     lengths = steps_per_item(block)
     columns: list[Array] = [
         column if squeezed or splits is not None else column.reshape(-1, *column.shape[2:])
@@ -65,7 +66,7 @@ def timesteps(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> El
 
 
 def sequences(sequence_length: int | None) -> Convert:
-    """Each item is an element, of whole columns, and so is its info, repeated for each step."""
+    """Returns a function that converts each item to one element of whole columns, with its info repeated per step."""
 
     def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
         lengths = steps_per_item(block)
@@ -86,7 +87,7 @@ def sequences(sequence_length: int | None) -> Convert:
 
 
 def fixed_length_timesteps(sequence_length: int) -> Convert:
-    """As `timesteps`, of items of a given length."""
+    """Returns `timesteps` with a check that every item has `sequence_length` steps."""
 
     def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
         _check_lengths(table, sequence_length, steps_per_item(block))
@@ -105,23 +106,23 @@ def _check_lengths(table: str, sequence_length: int | None, lengths: Array) -> N
 
 
 def steps_per_item(block: ColumnBlock) -> Array:
-    """i64 `[B]`: the steps of each item.
+    """Returns the number of steps of each item, i64 `[B]`.
 
     Raises:
         MismatchError: The columns of an item differ in length.
     """
-    found: Array | None = None
+    steps: Array | None = None
     for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True):
         lengths = np.full(block.size, 1 if squeezed else column.shape[1]) if splits is None else np.diff(splits)
-        if found is None:
-            found = lengths
-        elif not np.array_equal(found, lengths):
+        if steps is None:
+            steps = lengths
+        elif not np.array_equal(steps, lengths):
             raise MismatchError("Sampled trajectory cannot be decomposed into timesteps: its columns differ in length.")
-    return np.zeros(0, np.int64) if found is None else found
+    return np.zeros(0, np.int64) if steps is None else steps
 
 
 def _ragged_shape(wanted: Shape, column: Array, splits: Array) -> Shape:
-    """The shape that all items share; where one differs from what is wanted, that one's."""
+    """The shape that all items of a ragged column share, or the shape of the first item of another length."""
     cell = column.shape[1:]
     if not wanted or wanted[0] is None:
         return (None, *cell)
@@ -131,20 +132,20 @@ def _ragged_shape(wanted: Shape, column: Array, splits: Array) -> Shape:
 
 
 def _padded(specs: Sequence[TensorSpec], block: ColumnBlock) -> list[TensorSpec]:
-    """As many specs as columns, so that these can be described also where they are too many or too few."""
+    """Cuts or fills the specs to the number of columns, so that the columns can be listed in an error."""
     missing = len(block.columns) - len(specs)
     filling = [TensorSpec(None, np.float32)] * missing if missing > 0 else []
     return [*specs, *filling][: len(block.columns)]
 
 
-def _check(table: str, specs: Sequence[TensorSpec], found: Sequence[tuple[Any, Shape]]) -> None:
-    if len(specs) != len(found):
-        listed = ", ".join(f"{at}: {_spec_text(dtype, shape)}" for at, (dtype, shape) in enumerate(found))
+def _check(table: str, specs: Sequence[TensorSpec], types: Sequence[tuple[Any, Shape]]) -> None:
+    if len(specs) != len(types):
+        listed = ", ".join(f"{at}: {_spec_text(dtype, shape)}" for at, (dtype, shape) in enumerate(types))
         raise MismatchError(
             f"Inconsistent number of tensors received from table '{table}'.  Specification has {len(specs)} tensors, "
-            f"but data coming from the table shows {len(found)} tensors.  Received: {listed}."
+            f"but data coming from the table shows {len(types)} tensors.  Received: {listed}."
         )
-    for at, (spec, (dtype, shape)) in enumerate(zip(specs, found, strict=True)):
+    for at, (spec, (dtype, shape)) in enumerate(zip(specs, types, strict=True)):
         if spec.dtype != dtype or not is_compatible(spec.shape, shape):
             raise MismatchError(
                 f"Received incompatible tensor at flattened index {at} from table '{table}'.  "
@@ -154,25 +155,25 @@ def _check(table: str, specs: Sequence[TensorSpec], found: Sequence[tuple[Any, S
 
 
 def check_signature(table: str, specs: Sequence[TensorSpec], signature: Any, axes: int = 0) -> None:  # noqa: ANN401, a nest
-    """Checks what is asked for against what the table says of its items.
+    """Checks the requested specs against the table's signature.
 
     Args:
-        table: Its name.
-        specs: What is asked for.
-        signature: A nest of specs.
-        axes: Leading axes of `specs` that the signature does not have.
+        table: Name of the table.
+        specs: The requested specs.
+        signature: The table's signature, a nest of specs.
+        axes: Number of leading axes of `specs` that the signature does not include.
 
     Raises:
-        MismatchError: They do not go together.
+        MismatchError: The specs do not fit the signature.
     """
-    said = [as_spec(leaf) for leaf in _nest.flatten(signature)]
-    listed = ", ".join(f"{at}: {_spec_text(spec.dtype, spec.shape)}" for at, spec in enumerate(said))
-    if len(specs) != len(said):
+    signature_specs = [as_spec(leaf) for leaf in _nest.flatten(signature)]
+    listed = ", ".join(f"{at}: {_spec_text(spec.dtype, spec.shape)}" for at, spec in enumerate(signature_specs))
+    if len(specs) != len(signature_specs):
         raise MismatchError(
             f"Inconsistent number of tensors requested from table '{table}'.  Requested {len(specs)} tensors, but "
-            f"table signature shows {len(said)} tensors.  Table signature: {listed}."
+            f"table signature shows {len(signature_specs)} tensors.  Table signature: {listed}."
         )
-    for at, (spec, other) in enumerate(zip(specs, said, strict=True)):
+    for at, (spec, other) in enumerate(zip(specs, signature_specs, strict=True)):
         shape = None if spec.shape is None else spec.shape[axes:]
         if spec.dtype != other.dtype or not is_compatible(shape, other.shape):
             raise MismatchError(

@@ -1,4 +1,4 @@
-"""The engine's errors, raised as the kinds that code written for Reverb expects."""
+"""Converts the engine's errors to the types that code written for Reverb expects."""
 
 import re
 from collections.abc import Iterator
@@ -14,15 +14,15 @@ _UNKNOWN_TABLE = re.compile(r"no table `(?P<name>.*?)`; (?P<rest>known tables: .
 
 @contextmanager
 def translated() -> Iterator[None]:
-    """Within it, the engine's errors are raised as Reverb's, with the engine's as their cause.
+    """Context manager: raises the engine's errors as Reverb's, with the engine's error as cause.
 
-    A bad argument or data that does not fit stays a `ValueError`, what a closed store or a fork raises a
-    `RuntimeError`, and a lack of memory a `MemoryError`, which they are already.
+    Errors of the engine that are a `ValueError` (invalid arguments or data), a `RuntimeError` (a closed store, a fork)
+    or a `MemoryError` are raised unchanged.
 
     Raises:
-        DeadlineExceededError: A call waited for its whole timeout.
-        RuntimeError: There is no such table, no server, or a directory that cannot be written, or another thread is in
-            the middle of a call of the same writer.
+        DeadlineExceededError: A call did not complete within its timeout.
+        RuntimeError: The table does not exist, the server is unreachable, a directory cannot be written, or another
+            thread is using the same writer.
     """
     try:
         yield
@@ -37,12 +37,12 @@ def translated() -> Iterator[None]:
 
 
 def is_stopping(error: native.ClosedError) -> bool:
-    """True if a server ended a call that waited because it stops; another may come in its place."""
+    """True if a server ended a waiting call because it is stopping. Another server may replace it."""
     return str(error).endswith(" is stopping")
 
 
 def _not_found(text: str) -> str:
-    found = _UNKNOWN_TABLE.search(text)
-    if found is None:
+    match = _UNKNOWN_TABLE.search(text)
+    if match is None:
         return text
-    return f"Priority table {found['name']} was not found; {found['rest']}"
+    return f"Priority table {match['name']} was not found; {match['rest']}"

@@ -1,4 +1,4 @@
-"""Flattening nests that look like one before: the way there is worked out once."""
+"""Fast flattening of nests that have the same structure as an earlier nest."""
 
 from collections.abc import Callable, Mapping
 from operator import itemgetter
@@ -11,22 +11,22 @@ from engram.compat.reverb import _nest
 __all__ = ["LEAF_CLASSES", "Flatten", "flattener", "is_leaf"]
 
 Flatten: TypeAlias = Callable[[Any, list[Any]], bool]
-"""Adds the leaves of a nest to a list; False when it looks unlike the nest it was made for."""
+"""Appends the leaves of a nest to a list. Returns False if the nest has another structure than expected."""
 
 
 LEAF_CLASSES = frozenset([np.ndarray, int, float, bool, str, bytes, type(None), *np.sctypeDict.values()])
-"""Of leaves as steps mostly have them: whoever looks at many is spared asking `is_leaf`."""
+"""Common classes of leaves. Checking for them first is faster than calling `is_leaf`."""
 
 
 def is_leaf(value: object) -> bool:
-    """True for all that `_nest.flatten` does not look into."""
+    """True for values that `_nest.flatten` treats as leaves."""
     return not (isinstance(value, list | tuple | Mapping) or hasattr(type(value), "__attrs_attrs__"))
 
 
 def flattener(nest: Any) -> Flatten:  # noqa: ANN401, any nest
-    """Flattens nests of the same containers, with the same keys, in the order of `_nest.flatten`.
+    """Returns a function that flattens nests with the structure of `nest`, in the order of `_nest.flatten`.
 
-    What stands where that nest had a leaf is taken for one, whatever it is.
+    Any value in the place of a leaf of `nest` is treated as a leaf.
     """
     kind = type(nest)
     if kind is dict:

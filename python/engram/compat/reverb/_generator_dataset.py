@@ -14,10 +14,10 @@ from engram.data._exit_guard import ExitGuard
 __all__ = ["generator_dataset"]
 
 _open: dict[int, Iterator[Sequence[Any]]] = {}
-"""What is being iterated over now, by number."""
+"""The open iterators by number."""
 
-_broken: dict[int, Exception] = {}
-"""What ended an iterator that is iterated over, by its number."""
+_errors: dict[int, Exception] = {}
+"""The errors that ended open iterators, by number."""
 
 _numbers = itertools.count()
 
@@ -33,80 +33,80 @@ _exit_guard = ExitGuard(_close_all)
 def generator_dataset(
     begin: Callable[..., Iterator[Sequence[Any]]], args: Sequence[Any], specs: Sequence[Any]
 ) -> tuple[Any, tuple[Any, ...]]:
-    """A dataset of what `begin(*args)` yields; each iteration begins anew, and closes what it began.
+    """Creates a dataset of the arrays that the generator `begin(*args)` yields. Each iteration has its own generator.
 
-    TensorFlow's own `from_generator` does the same at several times the cost per element; here errors keep their kinds,
-    too, as `run_with_status` says.
+    Unlike TensorFlow's `from_generator`, which costs several times as much per element, it keeps the kinds of errors;
+    see `run_with_status`.
 
     Args:
-        begin: A generator function. What it is given are arrays, or bytes.
+        begin: A generator function. Its arguments are arrays or bytes.
         args: Tensors, evaluated when an iteration begins.
-        specs: `tf.TensorSpec` of each array that is yielded.
+        specs: `tf.TensorSpec` of each yielded array.
 
     Returns:
-        The dataset as a variant tensor, and what must live as long as it.
+        The dataset as a variant tensor, and the objects that must live as long as the dataset.
     """
     tf = import_tensorflow("a dataset")
     from engram.data._tf_function_dataset import function_dataset  # noqa: PLC0415, imports TensorFlow
 
     _exit_guard.register()
     number = [tf.TensorSpec([], tf.int64)]
-    variant, functions = _iterated(lambda *values: _numbered(begin(*values)), args, number)
+    variant, functions = _traced_generator_dataset(lambda *values: _registered(begin(*values)), args, number)
     numbers = tf.data.experimental.from_variant(variant, tuple(number))
-    found = numbers.flat_map(
+    result = numbers.flat_map(
         tf.autograph.experimental.do_not_convert(lambda number: function_dataset(_next, number, specs))
     )
-    return tf.data.experimental.to_variant(found), (functions, numbers, found)
+    return tf.data.experimental.to_variant(result), (functions, numbers, result)
 
 
-def _numbered(iterator: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    """Yields the number of an iterator, and raises what ended it."""
+def _registered(iterator: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+    """Registers an iterator and yields its number. Afterwards raises the error that ended the iterator."""
     number = next(_numbers)
     _open[number] = iterator
     try:
         yield [np.int64(number)]
-        if number in _broken:
-            raise _broken[number]
+        if number in _errors:
+            raise _errors[number]
     finally:
-        _broken.pop(number, None)
+        _errors.pop(number, None)
         _close(number)
 
 
 def _next(number: Any) -> list[Any]:  # noqa: ANN401, an array
-    """What an iterator yields next. An error is kept: TensorFlow would tell of most of them in words of its own."""
-    with _exit_guard as may:
-        if not may:
-            raise StopIteration  # which TensorFlow knows
+    """Returns an iterator's next arrays. An error is stored, not raised: TensorFlow would change its kind."""
+    with _exit_guard as may_run:
+        if not may_run:
+            raise StopIteration  # TensorFlow ends the iteration
         try:
             return list(next(_open[int(number)]))
         except StopIteration:
             raise
-        except Exception as error:  # noqa: BLE001, `_numbered` raises it
-            _broken[int(number)] = error
+        except Exception as error:  # noqa: BLE001, `_registered` raises it
+            _errors[int(number)] = error
             raise StopIteration from None
 
 
 def _close(number: int) -> None:
-    """Closes an iterator, unless it is at work: then the end of the process does."""
+    """Closes an iterator, unless it is running; then the exit of the process closes it."""
     with suppress(ValueError):
-        if (found := _open.get(number)) is not None:
-            found.close()  # type: ignore[attr-defined]  # a generator
+        if (iterator := _open.get(number)) is not None:
+            iterator.close()  # type: ignore[attr-defined]  # a generator
         _open.pop(number, None)
 
 
-def _iterated(
+def _traced_generator_dataset(
     begin: Callable[..., Iterator[Sequence[Any]]], args: Sequence[Any], specs: Sequence[Any]
 ) -> tuple[Any, tuple[Any, ...]]:
-    """As `generator_dataset`, of few elements: TensorFlow calls a function of its own for each."""
+    """Like `generator_dataset`, but slower per element: TensorFlow executes a traced function for each."""
     tf = import_tensorflow("a dataset")
     args = [tf.convert_to_tensor(arg) for arg in args]
     number = [tf.TensorSpec(None, tf.int64)]
     functions = tuple(
         tf.function(function, input_signature=signature, autograph=False).get_concrete_function()
         for function, signature in (
-            (_starting(begin), [tf.TensorSpec(arg.shape, arg.dtype) for arg in args]),
-            (_stepping(specs), number),
-            (_stopping, number),
+            (_start_function(begin), [tf.TensorSpec(arg.shape, arg.dtype) for arg in args]),
+            (_next_function(specs), number),
+            (_stop_function, number),
         )
     )
     variant = tf.raw_ops.GeneratorDataset(
@@ -122,7 +122,7 @@ def _iterated(
     return variant, functions
 
 
-def _starting(begin: Callable[..., Iterator[Sequence[Any]]]) -> Callable[..., Any]:
+def _start_function(begin: Callable[..., Iterator[Sequence[Any]]]) -> Callable[..., Any]:
     def start(*values: Any) -> Any:  # noqa: ANN401, arrays
         number = next(_numbers)
         _open[number] = begin(*values)
@@ -131,28 +131,29 @@ def _starting(begin: Callable[..., Iterator[Sequence[Any]]]) -> Callable[..., An
     return lambda *tensors: import_tensorflow("a dataset").numpy_function(start, tensors, np.int64)
 
 
-def _stepping(specs: Sequence[Any]) -> Callable[[Any], Any]:
+def _next_function(specs: Sequence[Any]) -> Callable[[Any], Any]:
     tf = import_tensorflow("a dataset")
     shapes = [[axis or 0 for axis in spec.shape] if spec.shape.rank else [] for spec in specs]
-    nothing = [np.zeros(shape, spec.dtype.as_numpy_dtype) for shape, spec in zip(shapes, specs, strict=True)]
+    placeholders = [np.zeros(shape, spec.dtype.as_numpy_dtype) for shape, spec in zip(shapes, specs, strict=True)]
 
-    def step(number: Any) -> list[Any]:  # noqa: ANN401, an array
-        with _exit_guard as may:
-            if not may:
-                raise StopIteration  # which TensorFlow knows
-            return run_with_status(lambda: next(_open[int(number)]), nothing)
+    def next_arrays(number: Any) -> list[Any]:  # noqa: ANN401, an array
+        with _exit_guard as may_run:
+            if not may_run:
+                raise StopIteration  # TensorFlow ends the iteration
+            return run_with_status(lambda: next(_open[int(number)]), placeholders)
 
-    def stepped(number: Any) -> Any:  # noqa: ANN401, tensors
-        kind, text, *made = tf.numpy_function(step, [number], [tf.int64, tf.string, *(spec.dtype for spec in specs)])
-        made = check_status(kind, text, made)
-        for tensor, spec in zip(made, specs, strict=True):
+    def next_tensors(number: Any) -> Any:  # noqa: ANN401, tensors
+        dtypes = [tf.int64, tf.string, *(spec.dtype for spec in specs)]
+        status, text, *tensors = tf.numpy_function(next_arrays, [number], dtypes)
+        tensors = check_status(status, text, tensors)
+        for tensor, spec in zip(tensors, specs, strict=True):
             tensor.set_shape(spec.shape)
-        return made
+        return tensors
 
-    return stepped
+    return next_tensors
 
 
-def _stopping(number: Any) -> Any:  # noqa: ANN401, tensors
+def _stop_function(number: Any) -> Any:  # noqa: ANN401, tensors
     def stop(number: Any) -> Any:  # noqa: ANN401, arrays
         with _exit_guard:
             _close(int(number))

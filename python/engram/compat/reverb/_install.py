@@ -1,4 +1,4 @@
-"""Standing in for Reverb: `import reverb`, wherever it is written, imports what is here."""
+"""`install_as_reverb`: makes `import reverb` import this package."""
 
 import importlib
 import sys
@@ -10,56 +10,56 @@ from types import ModuleType
 
 __all__ = ["install_as_reverb"]
 
-_HERE = __name__.rpartition(".")[0]
+_THIS_PACKAGE = __name__.rpartition(".")[0]
 _REVERB = "reverb"
 
 
 def install_as_reverb() -> None:
-    """Has `import reverb` import this package from now on, for code that cannot be changed, such as a library's.
+    """Makes `import reverb` import this package, for code that cannot be changed, for example in a library.
 
         from engram.compat import reverb
         reverb.install_as_reverb()
         from reverb import rate_limiters  # here, or in a library that is imported after it
 
-    Its modules, such as `reverb.platform.checkpointers_lib`, are the same ones by both names, and are imported when
-    they are asked for. It holds for this process: one that is started anew, and not forked, must call it, too. That
-    dm-reverb is installed does not matter, unless it was imported. May be called again.
+    Submodules, for example `reverb.platform.checkpointers_lib`, are the same objects under both names and are imported
+    on first use. The change applies to this process and its forks; a newly started process must call this, too. An
+    installed dm-reverb does not interfere unless it was imported. May be called again.
 
     Raises:
-        RuntimeError: Another `reverb` was imported before; it is left alone.
+        RuntimeError: Another `reverb` was imported before. Nothing is changed.
     """
-    here = sys.modules[_HERE]
+    this_package = sys.modules[_THIS_PACKAGE]
     for name in [_REVERB, *(name for name in list(sys.modules) if name.startswith(f"{_REVERB}."))]:
-        found = sys.modules.get(name)
-        if found is not None and found is not sys.modules.get(_ours(name)):
-            origin = getattr(found, "__file__", None) or "no file"
+        module = sys.modules.get(name)
+        if module is not None and module is not sys.modules.get(_engram_name(name)):
+            origin = getattr(module, "__file__", None) or "no file"
             raise RuntimeError(
                 f"`{name}` was imported before, from {origin}; call `install_as_reverb` before anything imports it"
             )
     if not any(isinstance(finder, _Finder) for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder())
-    sys.modules[_REVERB] = here
+    sys.modules[_REVERB] = this_package
 
 
-def _ours(name: str) -> str:
-    """The name here of one of Reverb's modules."""
-    return _HERE + name.removeprefix(_REVERB)
+def _engram_name(name: str) -> str:
+    """Converts `reverb.x` to the name of the same module in this package."""
+    return _THIS_PACKAGE + name.removeprefix(_REVERB)
 
 
 class _Finder(MetaPathFinder):
-    """Finds Reverb's modules here: the search of the package's own directory would import them once more."""
+    """Finds `reverb.x` in this package. Without it, Python would import a second copy of the module."""
 
     def find_spec(
         self, fullname: str, path: Sequence[str] | None = None, target: ModuleType | None = None
     ) -> ModuleSpec | None:
         del path, target
-        if not fullname.startswith(f"{_REVERB}.") or find_spec(_ours(fullname)) is None:
+        if not fullname.startswith(f"{_REVERB}.") or find_spec(_engram_name(fullname)) is None:
             return None
-        return ModuleSpec(fullname, _Same(_ours(fullname)))
+        return ModuleSpec(fullname, _AliasLoader(_engram_name(fullname)))
 
 
-class _Same(Loader):
-    """Loads a module that is there by another name."""
+class _AliasLoader(Loader):
+    """Loads a module by returning the module of another name."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -72,4 +72,4 @@ class _Same(Loader):
         return module
 
     def exec_module(self, module: ModuleType) -> None:
-        module.__spec__ = self._spec  # the import has put its own there
+        module.__spec__ = self._spec  # restored: the import system replaced it

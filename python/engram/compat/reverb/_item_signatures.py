@@ -1,4 +1,4 @@
-"""Items of writers held against tables' signatures, as Reverb's clients do before they send them."""
+"""Checks items against the signature of their table before they are sent, as Reverb's clients do."""
 
 import math
 from collections.abc import Sequence
@@ -14,14 +14,14 @@ __all__ = ["ColumnType", "check_steps", "check_trajectory", "checked_priority", 
 
 
 class ColumnType(NamedTuple):
-    """A column, as a signature or an item has it."""
+    """Name, dtype and shape of a column of a signature or of an item."""
 
     name: str
     dtype: np.dtype[Any]
     shape: tuple[int | None, ...] | None
 
     def fits(self, other: "ColumnType") -> bool:
-        """The dtypes are equal and the shapes compatible; names do not count."""
+        """True if the dtypes are equal and the shapes compatible. Names may differ."""
         return self.dtype == other.dtype and is_compatible(self.shape, other.shape)
 
     def __str__(self) -> str:
@@ -29,11 +29,11 @@ class ColumnType(NamedTuple):
 
 
 def checked_priority(priority: float) -> float:
-    """The priority of an item, if it is a number.
+    """Returns the priority of an item as a float.
 
     Raises:
-        TypeError: It has another type.
-        ValueError: It is NaN.
+        TypeError: The priority is not a number.
+        ValueError: The priority is NaN.
     """
     if type(priority) is not float:
         priority = _arguments.number("priority", priority)
@@ -43,54 +43,60 @@ def checked_priority(priority: float) -> float:
 
 
 def column_types(signature: Any) -> list[ColumnType] | None:  # noqa: ANN401, a nest of specs
-    """The columns of a signature; None: there is none."""
+    """The columns of a signature; None if there is no signature."""
     if signature is None:
         return None
     return [ColumnType(name, spec.dtype, spec.shape) for name, spec in named_specs(signature)]
 
 
-def check_trajectory(table: str, asked: Sequence[ColumnType], found: Sequence[ColumnType]) -> None:
-    """Checks the columns of an item.
+def check_trajectory(table: str, signature: Sequence[ColumnType], columns: Sequence[ColumnType]) -> None:
+    """Checks the columns of an item against the table's signature.
 
     Raises:
-        ValueError: They are not those of the table.
+        ValueError: The columns do not fit.
     """
-    why = None
-    if len(asked) != len(found):
-        why = f"The trajectory has {len(found)} columns but the table signature has {len(asked)} columns."
-    for number, (want, have) in enumerate(zip(asked, found, strict=False)):
-        if why is None and not want.fits(have):
-            why = f"The table expects column {number} to be a {want} tensor but got a {have} tensor."
-    if why is not None:
+    problem = None
+    if len(signature) != len(columns):
+        problem = f"The trajectory has {len(columns)} columns but the table signature has {len(signature)} columns."
+    for number, (expected, actual) in enumerate(zip(signature, columns, strict=False)):
+        if problem is None and not expected.fits(actual):
+            problem = f"The table expects column {number} to be a {expected} tensor but got a {actual} tensor."
+    if problem is not None:
         raise ValueError(
             f"Unable to create item in table '{table}' since the provided trajectory is inconsistent with the table "
-            f"signature. {why}\n\nThe table signature is:\n\t{columns_text(asked)}\n\n"
-            f"The provided trajectory signature is:\n\t{columns_text(found)}.\n"
+            f"signature. {problem}\n\nThe table signature is:\n\t{columns_text(signature)}\n\n"
+            f"The provided trajectory signature is:\n\t{columns_text(columns)}.\n"
         )
 
 
-def check_steps(table: str, asked: Sequence[ColumnType], steps: Sequence[ColumnType], num_timesteps: int) -> None:
-    """Checks an item of all columns of so many steps: the signature may tell of a step, or of the item.
+def check_steps(table: str, signature: Sequence[ColumnType], steps: Sequence[ColumnType], num_timesteps: int) -> None:
+    """Checks an item of `num_timesteps` steps. The signature may describe one step, `[...]`, or the item, `[T, ...]`.
+
+    Args:
+        table: Name of the table.
+        signature: Columns of the table's signature.
+        steps: Columns of one step.
+        num_timesteps: T.
 
     Raises:
-        ValueError: It fits neither.
+        ValueError: The item fits neither.
     """
-    why = None
-    if len(asked) != len(steps):
-        why = (
+    problem = None
+    if len(signature) != len(steps):
+        problem = (
             f"inconsistent with table signature. Append was called with {len(steps)} tensors, but table requires "
-            f"{len(asked)} tensors per entry"
+            f"{len(signature)} tensors per entry"
         )
-    for number, (want, have) in enumerate(zip(asked, steps, strict=False)):
-        whole = have._replace(shape=(num_timesteps, *(have.shape or ())))
-        if why is None and not (want.fits(have) or want.fits(whole)):
-            why = (
+    for number, (expected, step) in enumerate(zip(signature, steps, strict=False)):
+        item = step._replace(shape=(num_timesteps, *(step.shape or ())))
+        if problem is None and not (expected.fits(step) or expected.fits(item)):
+            problem = (
                 f"inconsistent with the table signature. At flattened index {number}, saw a tensor of dtype "
-                f"{dtype_name(have.dtype)}, shape {shape_text(have.shape)}, but expected tensor '{want.name}' of "
-                f"dtype {dtype_name(want.dtype)} and shape compatible with {shape_text(want.shape)}"
+                f"{dtype_name(step.dtype)}, shape {shape_text(step.shape)}, but expected tensor '{expected.name}' of "
+                f"dtype {dtype_name(expected.dtype)} and shape compatible with {shape_text(expected.shape)}"
             )
-    if why is not None:
+    if problem is not None:
         raise ValueError(
-            f"Unable to CreateItem in table '{table}' because Append was called with a tensor signature {why}. "
-            f"(Flattened) table signature: {columns_text(asked)}, data signature: {columns_text(steps)}."
+            f"Unable to CreateItem in table '{table}' because Append was called with a tensor signature {problem}. "
+            f"(Flattened) table signature: {columns_text(signature)}, data signature: {columns_text(steps)}."
         )

@@ -1,8 +1,10 @@
-"""TensorFlow, imported where it is needed; and classes that become its datasets when one is first made."""
+"""Imports TensorFlow only on use, and dataset classes that derive from `tf.data.Dataset` on first instantiation."""
 
 import inspect
 from collections.abc import Callable
 from typing import Any, TypeVar
+
+from engram._extras import importing_extra
 
 __all__ = ["DatasetMixin", "LazyDataset", "import_tensorflow", "without_autograph"]
 
@@ -10,55 +12,54 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def without_autograph(function: _Function) -> _Function:
-    """Has a `tf.function`, such as `interleave` makes of what makes datasets, call a function without rewriting it."""
-    function.autograph_info__ = None  # type: ignore[attr-defined]  # what AutoGraph looks for
+    """Decorator: a `tf.function`, for example one traced by `interleave`, calls the function without AutoGraph."""
+    function.autograph_info__ = None  # type: ignore[attr-defined]  # the attribute that AutoGraph checks
     return function
 
 
-def import_tensorflow(what: str) -> Any:  # noqa: ANN401, a module
-    """The module `tensorflow`.
+def import_tensorflow(feature: str) -> Any:  # noqa: ANN401, a module
+    """Returns the module `tensorflow`.
+
+    Args:
+        feature: What needs TensorFlow, for the error text.
 
     Raises:
-        ImportError: It is not installed; the text says what needs it.
+        ImportError: TensorFlow is not installed.
     """
-    try:
-        import tensorflow as tf  # noqa: PLC0415, not every user has it
-    except ImportError as error:
-        raise ImportError(
-            f"{what} needs TensorFlow, which is not installed; `engram.data` has datasets for other frameworks"
-        ) from error
+    with importing_extra("tensorflow", feature):
+        import tensorflow as tf  # noqa: PLC0415, optional
     return tf
 
 
 class DatasetMixin:
-    """What the bodies of datasets that are made of nothing but a variant have in common."""
+    """Methods that `tf.data.Dataset` requires of a dataset that wraps a variant tensor and has no inputs."""
 
     _element_spec: Any
 
     @property
     def element_spec(self) -> Any:  # noqa: ANN401, a nest
-        """What elements look like: a nest of `tf.TensorSpec` like theirs, with tuples for lists.
+        """A nest of `tf.TensorSpec` with the structure of an element, with tuples in place of lists.
 
-        Of tables, it is a `ReplaySample`: its info, `[]` for each field, or `[T]` for sequences, and the nest of data.
+        For a dataset of a table, it is a `ReplaySample`: info fields are `[]`, or `[T]` for sequences.
         """
         return self._element_spec
 
     def _inputs(self) -> list[Any]:
-        """No other dataset, where TensorFlow's graph of datasets is asked for."""
+        """The datasets that this one reads, for TensorFlow's dataset graph: none."""
         return []
 
 
 class LazyDataset(type):
-    """Class of a class that can be imported without TensorFlow; its instances are `tf.data.Dataset`s.
+    """Metaclass of dataset classes that can be imported without TensorFlow.
 
-    The class of its instances is made of its body and TensorFlow's when the first is asked for; what is derived from it
-    is derived from that. Bodies therefore say `tf.data.Dataset.__init__`, not `super()`.
+    The first instantiation creates the real class, which derives from this class's bases and from `tf.data.Dataset`.
+    Subclasses derive from the real class. Because of this, methods call `tf.data.Dataset.__init__`, not `super()`.
     """
 
     _real: Any = None
 
     autograph_info__ = None
-    """A `tf.function` makes instances `without_autograph`."""
+    """See `without_autograph`: calls that create instances are left unchanged, too."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **options: Any) -> Any:  # noqa: ANN401, a class
         if any(isinstance(base, LazyDataset) for base in bases):
@@ -67,7 +68,7 @@ class LazyDataset(type):
         return super().__new__(cls, name, bases, body, **options)
 
     def real(cls) -> Any:  # noqa: ANN401, a class
-        """The class of the instances."""
+        """The class of the instances, which derives from `tf.data.Dataset`."""
         if cls._real is None:
             tf = import_tensorflow(f"reverb.{cls.__name__}")
             body = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
@@ -77,8 +78,8 @@ class LazyDataset(type):
 
     @property
     def __signature__(cls) -> inspect.Signature:
-        """Of the instances' `__init__`, for `help` and the like."""
-        signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # of this very class
+        """The signature of `__init__`, for `help` and `inspect`."""
+        signature = inspect.signature(cls.__init__)  # type: ignore[misc]  # mypy objects to access on an instance
         return signature.replace(parameters=list(signature.parameters.values())[1:])
 
     def __call__(cls, *args: Any, **options: Any) -> Any:  # noqa: ANN401, an instance

@@ -1,4 +1,4 @@
-"""Messages: plain objects that are asked what protobuf's are asked, without protobuf."""
+"""Messages: plain classes with the interface of protobuf messages, without protobuf."""
 
 from typing import Any, ClassVar, Self, SupportsFloat
 
@@ -6,25 +6,25 @@ __all__ = ["Message"]
 
 
 class Message:
-    """A record whose fields have defaults; what was set is known.
+    """A record with default values that knows which of its fields are set.
 
-    A subclass names its fields in `_fields`, each with its default or, for a message, its class; and in `_oneofs`
-    groups of fields of which one at most is set.
+    A subclass lists its fields in `_fields`, each with its default or, for a submessage, its class. `_oneofs` lists
+    groups of fields of which at most one is set.
     """
 
     _fields: ClassVar[dict[str, Any]] = {}
     _oneofs: ClassVar[dict[str, tuple[str, ...]]] = {}
 
     def __init__(self, **fields: Any) -> None:  # noqa: ANN401, numbers, text and messages
-        """Makes a message.
+        """Creates a message.
 
         Args:
-            **fields: Values by the names of fields. Those that are None, or not given, are not set: asking for one
-                gives its default, which is 0, False, "" or an empty message.
+            **fields: Field values by name. Fields that are None or omitted stay unset. An unset field reads as its
+                default: 0, False, "" or an empty message.
 
         Raises:
-            TypeError: A value has another type than its field.
-            ValueError: There is no such field.
+            TypeError: A value does not have the type of its field.
+            ValueError: A field is unknown.
         """
         self._set: dict[str, Any] = {}
         for name, value in fields.items():
@@ -36,9 +36,9 @@ class Message:
     def __getattr__(self, name: str) -> Any:  # noqa: ANN401, numbers, text and messages
         if name.startswith("__") or name not in self._fields:
             raise AttributeError(f"{type(self).__name__} has no field `{name}`; it has {_listed(self._fields)}")
-        found = self._set.get(name)
-        if found is not None:
-            return found
+        value = self._set.get(name)
+        if value is not None:
+            return value
         default = self._fields[name]
         return default() if isinstance(default, type) else default
 
@@ -61,13 +61,13 @@ class Message:
         self._set[name] = value
 
     def HasField(self, name: str) -> bool:  # noqa: N802, protobuf's name
-        """True if a message, or a field that excludes others, is set.
+        """True if a submessage, a field of a oneof group, or any field of a oneof group is set.
 
         Args:
-            name: Of the field, or of a group of fields: True if one of them is set.
+            name: Name of the field or of the group.
 
         Raises:
-            ValueError: There is no such field, or it is a plain number or text, of which that is not known.
+            ValueError: The field is unknown, or it is a plain number or text, for which presence is not recorded.
         """
         if name not in self._fields:
             if name in self._oneofs:
@@ -78,32 +78,32 @@ class Message:
         return name in self._set
 
     def WhichOneof(self, group: str) -> str | None:  # noqa: N802, protobuf's name
-        """Which field of a group is set, by its name; None: none is.
+        """Returns the name of the field of a oneof group that is set; None if none is.
 
         Args:
-            group: Name of a group of fields that exclude each other, such as `"distribution"`.
+            group: Name of the group, for example `"distribution"`.
 
         Raises:
-            ValueError: There is no such group.
+            ValueError: The group is unknown.
         """
         if group not in self._oneofs:
             raise ValueError(f"{type(self).__name__} has no group `{group}`; it has {_listed(self._oneofs)}")
         return next((name for name in self._oneofs[group] if name in self._set), None)
 
     def _shown_fields(self) -> dict[str, Any]:
-        """What its text says: all that is set and no default."""
+        """The fields that `repr` and comparisons include: those that are set and differ from their defaults."""
         shown = {}
         for name, default in self._fields.items():
             value = self._set.get(name)
-            chosen = any(name in group for group in self._oneofs.values())
-            if value is not None and (isinstance(default, type) or chosen or value != default):
+            in_oneof = any(name in group for group in self._oneofs.values())
+            if value is not None and (isinstance(default, type) or in_oneof or value != default):
                 shown[name] = value
         return shown
 
     def __eq__(self, other: object) -> bool:
         return type(other) is type(self) and self._shown_fields() == other._shown_fields()
 
-    __hash__ = None  # type: ignore[assignment]  # it changes
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __copy__(self) -> Self:
         return type(self)(**self._set)
@@ -111,17 +111,17 @@ class Message:
     def __repr__(self) -> str:
         return "".join(_lines(self, ""))
 
-    def __reduce__(self) -> Any:  # noqa: ANN401, what pickle wants
-        return (_made, (type(self), self._set))
+    def __reduce__(self) -> Any:  # noqa: ANN401, pickle's protocol
+        return (_create, (type(self), self._set))
 
 
-def _made(kind: type[Message], fields: dict[str, Any]) -> Message:
+def _create(kind: type[Message], fields: dict[str, Any]) -> Message:
     return kind(**fields)
 
 
 def _lines(message: Message, indent: str) -> list[str]:
     lines = []
-    for name, value in message._shown_fields().items():  # noqa: SLF001, this module's
+    for name, value in message._shown_fields().items():  # noqa: SLF001, same module
         if isinstance(value, Message):
             lines += [f"{indent}{name} {{\n", *_lines(value, f"{indent}  "), f"{indent}}}\n"]
         else:
@@ -134,7 +134,7 @@ def _text(value: object) -> str:
         return str(value).lower()
     if isinstance(value, str):
         return '"' + value.replace("\\", "\\\\").replace('"', '\\"') + '"'
-    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:  # noqa: PLR2004, beyond, digits are noise
+    if isinstance(value, float) and value.is_integer() and abs(value) < 1e15:  # noqa: PLR2004, larger floats are not exact integers in decimal
         return str(int(value))
     return repr(value)
 

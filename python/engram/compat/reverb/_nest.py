@@ -1,4 +1,4 @@
-"""Nests: flattened and rebuilt in dm-tree's order, and their leaves as arrays."""
+"""Flattens and rebuilds nests in the order of dm-tree, and converts leaves to arrays."""
 
 import collections
 from collections.abc import Callable, Iterator, Mapping
@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 __all__ = ["as_array", "flatten", "flatten_with_path", "is_namedtuple", "map_structure", "unflatten_as"]
 
-_SIMPLE = frozenset("?bhilqBHILQefdFD")  # kinds that need neither a check nor a change
+_SIMPLE = frozenset("?bhilqBHILQefdFD")  # type characters of dtypes that are stored unchanged
 
 
 def is_namedtuple(value: object) -> bool:
@@ -18,7 +18,7 @@ def is_namedtuple(value: object) -> bool:
 
 
 def flatten(nest: Any) -> list[Any]:  # noqa: ANN401, any nest
-    """The leaves: of mappings by sorted key, of all else in order. None is a leaf."""
+    """Returns the leaves: of mappings by sorted key, of other containers in order. None is a leaf."""
     leaves: list[Any] = []
     _collect(nest, leaves)
     return leaves
@@ -39,7 +39,7 @@ def _collect(nest: Any, leaves: list[Any]) -> None:  # noqa: ANN401, any nest
 
 
 def flatten_with_path(nest: Any) -> list[tuple[tuple[Any, ...], Any]]:  # noqa: ANN401, any nest
-    """The leaves, each with its path: keys of mappings, fields of namedtuples, positions in lists and tuples."""
+    """Returns the leaves with their paths: keys of mappings, fields of namedtuples, positions in lists and tuples."""
     return list(_walk((), nest))
 
 
@@ -65,24 +65,24 @@ def _children(nest: Any) -> list[tuple[Any, Any]] | None:  # noqa: ANN401, any n
 
 
 def unflatten_as(structure: Any, leaves: list[Any]) -> Any:  # noqa: ANN401, any nest
-    """A nest like `structure` with these leaves.
+    """Returns a nest with the structure of `structure` and the given leaves.
 
     Raises:
-        ValueError: There are more or fewer leaves than places for them.
+        ValueError: The number of leaves differs.
     """
-    places = len(flatten(structure))
-    if places != len(leaves):
-        raise ValueError(f"a nest with {places} leaves cannot be made of {len(leaves)}")
+    count = len(flatten(structure))
+    if count != len(leaves):
+        raise ValueError(f"the structure has {count} leaves; got {len(leaves)}")
     return _build(structure, iter(leaves))
 
 
 def _build(structure: Any, leaves: Iterator[Any]) -> Any:  # noqa: ANN401, any nest
     if isinstance(structure, Mapping):
-        made = {key: _build(structure[key], leaves) for key in sorted(structure)}
-        ordered = [(key, made[key]) for key in structure]
+        built = {key: _build(structure[key], leaves) for key in sorted(structure)}
+        ordered = [(key, built[key]) for key in structure]
         if isinstance(structure, collections.defaultdict):
             return type(structure)(structure.default_factory, ordered)
-        return type(structure)(ordered)  # type: ignore[call-arg]  # as every mapping that is made of pairs
+        return type(structure)(ordered)  # type: ignore[call-arg]  # mapping classes accept pairs
     if is_namedtuple(structure):
         return type(structure)(*[_build(each, leaves) for each in structure])
     if isinstance(structure, list | tuple):
@@ -93,7 +93,7 @@ def _build(structure: Any, leaves: Iterator[Any]) -> Any:  # noqa: ANN401, any n
 
 
 def map_structure(function: Callable[..., Any], *nests: Any) -> Any:  # noqa: ANN401, any nests
-    """A nest like the first, of what `function` makes of the leaves at the same place in each.
+    """Returns a nest like the first one, with `function` applied to the corresponding leaves of all nests.
 
     Raises:
         ValueError: The nests differ in their number of leaves.
@@ -105,18 +105,18 @@ def map_structure(function: Callable[..., Any], *nests: Any) -> Any:  # noqa: AN
 
 
 def as_array(value: Any) -> npt.NDArray[Any]:  # noqa: ANN401, anything NumPy understands
-    """A leaf as an array, as `numpy.asarray` makes it; text as an object array of bytes.
+    """Converts a leaf to an array as `numpy.asarray` does, and text to an object array of bytes.
 
-    Python's numbers are int64 and float64; integers from 2**63 on uint64. Arrays of the other byte order
-    are made ours. TensorFlow's tensors are arrays.
+    Python numbers become int64 and float64; integers from 2**63 on become uint64. Arrays are converted to the native
+    byte order. TensorFlow tensors are accepted.
 
     Raises:
-        TypeError: It is None, a date, or an object that is no text.
+        TypeError: The leaf is None, a date, or an object that is not text.
     """
     if isinstance(value, np.ndarray | np.generic):
         array: npt.NDArray[Any] = np.asarray(value)
     elif isinstance(value, str | bytes):
-        return _text(np.array(value, dtype=object), value)  # NumPy's own bytes lose zeros at their end
+        return _text(np.array(value, dtype=object), value)  # NumPy's bytes dtype would drop trailing zero bytes
     elif value is None:
         raise TypeError("cannot convert None to a tensor; a value must be an array, a number or text")
     else:
@@ -129,36 +129,36 @@ def as_array(value: Any) -> npt.NDArray[Any]:  # noqa: ANN401, anything NumPy un
         return array if kind.isnative else array.astype(kind.newbyteorder("="))
     if kind.kind in "OUS":
         return _text(array.astype(object), value)
-    if kind.kind == "V" and kind.names is None and kind.num >= _FIRST_OF_OTHERS:
-        return array  # bfloat16 and the like
+    if kind.kind == "V" and kind.names is None and kind.num >= _FIRST_USER_DTYPE:
+        return array  # for example bfloat16
     raise TypeError(f"cannot convert {_describe(value)} to a tensor: the dtype {kind} is not supported")
 
 
-_FIRST_OF_OTHERS = 256
-"""Numbers of dtypes that other packages have registered with NumPy begin here."""
+_FIRST_USER_DTYPE = 256
+"""Lowest number of dtypes that other packages register with NumPy."""
 
 
 def _text(array: npt.NDArray[Any], value: object) -> npt.NDArray[Any]:
-    made = np.empty(array.shape, dtype=object)
-    into = made.reshape(-1)
-    for at, each in enumerate(array.reshape(-1).tolist()):
-        if isinstance(each, str):
-            into[at] = each.encode()
-        elif isinstance(each, bytes):
-            into[at] = each
+    converted = np.empty(array.shape, dtype=object)
+    flat = converted.reshape(-1)
+    for at, element in enumerate(array.reshape(-1).tolist()):
+        if isinstance(element, str):
+            flat[at] = element.encode()
+        elif isinstance(element, bytes):
+            flat[at] = element
         else:
             raise TypeError(
-                f"cannot convert {_describe(value)} to a tensor: it holds an object of type {type(each).__name__}"
+                f"cannot convert {_describe(value)} to a tensor: it contains an object of type {type(element).__name__}"
             )
-    return made
+    return converted
 
 
 def _describe(value: object) -> str:
     text = repr(value)
-    return f"{text if len(text) <= _LONGEST else text[:_LONGEST] + '...'} ({type(value).__name__})"
+    return f"{text if len(text) <= _MAX_REPR else text[:_MAX_REPR] + '...'} ({type(value).__name__})"
 
 
-_LONGEST = 80
+_MAX_REPR = 80
 
 
 def _is_attrs(value: object) -> bool:

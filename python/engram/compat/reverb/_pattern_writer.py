@@ -1,4 +1,4 @@
-"""A structured writer's configs as the engine's patterns, which make its items."""
+"""Converts a structured writer's configs to the engine's patterns, which create the items."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -14,25 +14,25 @@ __all__ = ["pattern_writer"]
 
 
 def pattern_writer(store: Any, configs: Sequence[Config], *, chunk_length: int) -> Any:  # noqa: ANN401, the engine's
-    """The engine's writer of the items of some configs. Its steps are tuples of the leaves that these read, in order.
+    """Creates the engine's writer for configs. Its steps are tuples of the leaves that the configs read, in order.
 
     Args:
-        store: Where the tables are.
-        configs: Valid ones.
-        chunk_length: Steps of a chunk.
+        store: Store of the tables.
+        configs: Valid configs.
+        chunk_length: Number of steps per chunk.
     """
     order = source_leaves(configs)
     writer = engram.PatternWriter(
         store,
         [_pattern(config, order) for config in configs],
-        # The engine may lay small steps out better where the length is its own choice.
+        # With a length of its own choice, the engine may store small steps more compactly.
         chunk_length=chunk_length if chunk_length < LONGEST_CHUNK else None,
         max_in_flight_items=MAX_IN_FLIGHT_ITEMS,
         timeout=None,
         compression="auto",
         uniform=True,
     )
-    return writer._native  # noqa: SLF001, its other half
+    return writer._native  # noqa: SLF001, same package
 
 
 def _pattern(config: Config, order: Sequence[int]) -> engram.Pattern:
@@ -64,15 +64,15 @@ def _condition(condition: Condition, order: Sequence[int]) -> patterns.Condition
         subject = patterns.column(lambda step: step[at])
     else:
         subject = subjects[left]()
-    made: patterns.Condition
+    converted: patterns.Condition
     match condition.WhichOneof("cmp"):
         case "eq":
-            made = subject == condition.eq
+            converted = subject == condition.eq
         case "ge":
-            made = subject >= condition.ge
+            converted = subject >= condition.ge
         case _:
-            made = subject % condition.mod_eq.mod == condition.mod_eq.eq
-    return ~made if condition.inverse else made
+            converted = subject % condition.mod_eq.mod == condition.mod_eq.eq
+    return ~converted if condition.inverse else converted
 
 
 def _priority(config: Config, order: Sequence[int]) -> float | patterns.TdError:

@@ -1,4 +1,4 @@
-"""Patterns applied to steps as they come: which items there are to make. Knows of no writer and no server."""
+"""Applies the patterns of configs to a stream of steps and returns the items to create. Independent of writers."""
 
 from collections import deque
 from collections.abc import Sequence
@@ -22,11 +22,11 @@ __all__ = [
 
 
 class PickedColumn(NamedTuple):
-    """A column of an item: cells of a leaf, oldest first.
+    """A column of an item: values of a leaf, oldest first.
 
     Attributes:
-        squeeze: It is one cell, without a time axis.
-        cells: What was appended.
+        squeeze: True if the column is a single value without a time axis.
+        cells: The appended values.
     """
 
     squeeze: bool
@@ -34,11 +34,11 @@ class PickedColumn(NamedTuple):
 
 
 class PatternItem(NamedTuple):
-    """An item to be made.
+    """An item to create.
 
     Attributes:
-        config: Number of the config that makes it.
-        columns: In the order of its pattern.
+        config: Number of its config.
+        columns: Columns in the order of the config's pattern.
     """
 
     config: int
@@ -46,28 +46,28 @@ class PatternItem(NamedTuple):
 
 
 def history_length(configs: Sequence[Config]) -> int:
-    """Steps that the patterns reach back."""
-    reaches: list[int] = [-node.window()[0] for config in configs for node in config.flat]
-    return max(reaches)
+    """Number of newest steps that the patterns need."""
+    lengths: list[int] = [-node.window()[0] for config in configs for node in config.flat]
+    return max(lengths)
 
 
 def source_leaves(configs: Sequence[Config]) -> list[int]:
-    """The leaves that patterns or conditions read, in order."""
+    """Sorted numbers of the leaves that patterns or conditions read."""
     read = {node.flat_source_index for config in configs for node in config.flat}
-    return sorted(read | _watched(configs))
+    return sorted(read | _condition_leaves(configs))
 
 
-def _watched(configs: Sequence[Config]) -> set[int]:
-    """The leaves that conditions look at."""
+def _condition_leaves(configs: Sequence[Config]) -> set[int]:
+    """The leaves that conditions read."""
     conditions = [condition for config in configs for condition in config.conditions]
     return {each.flat_source_index for each in conditions if each.WhichOneof("left") == "flat_source_index"}
 
 
 def check_source_leaves(configs: Sequence[Config], count: int) -> None:
-    """Checks that steps of so many leaves have all that are read.
+    """Checks that steps with `count` leaves have all leaves that configs read.
 
     Raises:
-        ValueError: They have not.
+        ValueError: A leaf is missing.
     """
     last = source_leaves(configs)[-1]
     if last >= count:
@@ -75,36 +75,36 @@ def check_source_leaves(configs: Sequence[Config], count: int) -> None:
 
 
 class PatternSet:
-    """The configs of one stream of steps. Each makes at most one item per step.
+    """Applies configs to a stream of steps. Each config creates at most one item per step.
 
-    Every append, partial or not, and the end of an episode say which items are to be made, in the order of the configs.
+    Every append, partial or not, and every end of an episode returns the items to create, in the order of the configs.
     """
 
     def __init__(self, configs: Sequence[Config]) -> None:
-        """Takes configs that are valid."""
+        """Creates a pattern set. The configs must be valid."""
         self._windows = [[_column(node) for node in config.flat] for config in configs]
         self._conditions = [list(config.conditions) for config in configs]
         self._applied = [0] * len(configs)
-        self._reach = [history_length([config]) for config in configs]
-        self._longest = max(self._reach)
-        self._cells: dict[int, deque[Any]] = {leaf: deque(maxlen=self._longest) for leaf in source_leaves(configs)}
-        self._numbers: dict[int, int | None] = dict.fromkeys(_watched(configs))
-        self._position = 0  # steps ever, one in progress included
-        self._index = -1  # of the newest step in its episode
-        self._length = 0  # steps in the buffer
+        self._needed_steps = [history_length([config]) for config in configs]
+        self._max_length = max(self._needed_steps)
+        self._cells: dict[int, deque[Any]] = {leaf: deque(maxlen=self._max_length) for leaf in source_leaves(configs)}
+        self._numbers: dict[int, int | None] = dict.fromkeys(_condition_leaves(configs))
+        self._position = 0  # number of steps so far, including a partial one
+        self._index = -1  # index of the newest step in its episode
+        self._length = 0  # number of steps in the buffer
         self._open = False
 
     def append(self, values: Sequence[Any], *, partial: bool = False) -> list[PatternItem]:
-        """Takes a step, or a part of one.
+        """Adds a step, or a part of one, and returns the items to create.
 
         Args:
-            values: Of each leaf; None: it has no value.
-            partial: The step goes on with the next append, which gives other leaves.
+            values: One value per leaf; None if the leaf has no value.
+            partial: If True, the next append continues this step with values of other leaves.
         """
         if not self._open:
             self._position += 1
             self._index += 1
-            self._length = min(self._length + 1, self._longest)
+            self._length = min(self._length + 1, self._max_length)
             for buffer in self._cells.values():
                 buffer.append(None)
             self._numbers = dict.fromkeys(self._numbers)
@@ -114,68 +114,68 @@ class PatternSet:
                 if leaf in self._numbers:
                     self._numbers[leaf] = _number(values[leaf])
         self._open = partial
-        return self._due(end=False)
+        return self._items_to_create(end=False)
 
     def end_episode(self, *, clear: bool = True) -> list[PatternItem]:
-        """Ends the episode; a step in progress ends as it is.
+        """Ends the episode and returns the items to create. A partial step ends as it is.
 
         Args:
-            clear: Items of the next episode never reach back into this one.
+            clear: If True, items of the next episode cannot include steps of this one.
         """
-        made = self._due(end=True) if self._index >= 0 else []
+        items = self._items_to_create(end=True) if self._index >= 0 else []
         self._open = False
         self._index = -1
         if clear:
             self._length = 0
             for buffer in self._cells.values():
                 buffer.clear()
-        return made
+        return items
 
-    def _due(self, *, end: bool) -> list[PatternItem]:
-        made = []
+    def _items_to_create(self, *, end: bool) -> list[PatternItem]:
+        items = []
         for number, conditions in enumerate(self._conditions):
-            if self._applied[number] == self._position or self._length < self._reach[number]:
+            if self._applied[number] == self._position or self._length < self._needed_steps[number]:
                 continue
-            if not all(self._holds(condition, number, end) for condition in conditions):
+            if not all(self._is_true(condition, number, end) for condition in conditions):
                 continue
             columns = [self._pick(*column) for column in self._windows[number]]
             if any(cell is None for column in columns for cell in column.cells):
                 continue
             self._applied[number] = self._position
-            made.append(PatternItem(number, columns))
-        return made
+            items.append(PatternItem(number, columns))
+        return items
 
-    def _pick(self, leaf: int, window: range, squeeze: bool) -> PickedColumn:  # noqa: FBT001, of the window
+    def _pick(self, leaf: int, window: range, squeeze: bool) -> PickedColumn:  # noqa: FBT001, private
         buffer = self._cells[leaf]
         return PickedColumn(squeeze, [buffer[at] for at in window])
 
-    def _holds(self, condition: Condition, number: int, end: bool) -> bool:  # noqa: FBT001, this class's own
-        found: int | None
+    def _is_true(self, condition: Condition, number: int, end: bool) -> bool:  # noqa: FBT001, private
+        left: int | None
         match condition.WhichOneof("left"):
             case "step_index":
-                found = self._index
+                left = self._index
             case "steps_since_applied":
-                found = self._position - self._applied[number]
+                left = self._position - self._applied[number]
             case "buffer_length":
-                found = self._length
+                left = self._length
             case "is_end_episode":
-                found = int(end)
+                left = int(end)
             case _:
-                found = self._numbers[condition.flat_source_index]
-        if found is None:
+                left = self._numbers[condition.flat_source_index]
+        if left is None:
             return False
         match condition.WhichOneof("cmp"):
             case "eq":
-                holds = found == condition.eq
+                result = left == condition.eq
             case "ge":
-                holds = found >= condition.ge
+                result = left >= condition.ge
             case _:
-                holds = found % condition.mod_eq.mod == condition.mod_eq.eq
-        return bool(holds != condition.inverse)
+                result = left % condition.mod_eq.mod == condition.mod_eq.eq
+        return bool(result != condition.inverse)
 
 
 def already_set_text(leaf: int) -> str:
-    """What is said of a leaf that has a value already."""
+    """The error text for a leaf that already has a value in the step."""
     return f"A value for column {leaf} was provided by multiple append calls in the same step."
 
 
@@ -185,11 +185,11 @@ def _column(node: Any) -> tuple[int, range, bool]:  # noqa: ANN401, a node
 
 
 def _number(value: Any) -> int | None:  # noqa: ANN401, any leaf
-    """The integer that a condition sees; None: it is none."""
+    """The value as an integer for conditions; None if it is not a single integer or bool."""
     array = np.asarray(value)
     return int(array.reshape(-1)[0]) if array.size == 1 and array.dtype.kind in "biu" else None
 
 
 def stack_column(column: PickedColumn) -> npt.NDArray[Any]:
-    """A column as an array: its cells stack_column, or the one of a squeezed column."""
+    """Returns a column as an array: its values stacked, or the single value of a squeezed column."""
     return np.asarray(column.cells[0]) if column.squeeze else np.stack(column.cells)

@@ -1,4 +1,4 @@
-"""What all writers do with the engine's: send items, wait for tables, say so in Reverb's words."""
+"""Sending, flushing and closing the engine's writer, shared by all writers, with Reverb's error texts."""
 
 import time
 import warnings
@@ -28,33 +28,34 @@ __all__ = [
 ]
 
 ANY_NUMBER = 1 << 62
-"""More items than there ever are: a flush that lets so many wait only sends."""
+"""More items than a writer ever has: a flush that allows this many pending items sends without waiting."""
 
 EAGER_ITEMS = 10
-"""First items that a writer sends at once where nobody gave the length of its chunks: Reverb's begin with one step."""
+"""Number of first items that are sent immediately if no chunk length is configured. Reverb's first chunks have one
+step, so its first items are sent immediately, too."""
 
 MAX_IN_FLIGHT_ITEMS = 1_000_000
-"""Items that may wait for their tables before an append waits, too."""
+"""Number of sent items that may wait for their tables before an append blocks."""
 
 CLOSE_TIMEOUT = 60.0
-"""Seconds that a writer which is dropped waits for its tables, where Reverb's waits for ever."""
+"""Seconds that a garbage-collected writer waits for its tables. Reverb's waits without limit."""
 
 FIRST_PROBE_DELAY, MAX_PROBE_DELAY = 0.5, 5.0
-"""Seconds until it looks whether the server is there, and the longest until it looks again."""
+"""Seconds of that wait until the first probe of the server, and the maximum between two probes."""
 
 RECONNECT_TIMEOUT, RETRY_TIMEOUT = 5.0, 0.5
-"""Seconds that the server may be away then, and may be for writers after one that found it gone."""
+"""Seconds that a probe waits for an unreachable server: normally, and after another probe found it gone."""
 
 
 class ServerProbe:
-    """Whether a server is there, asked on a connection of its own. The writers of a client share it."""
+    """Checks on a separate connection whether a server is reachable. Shared by the writers of a client."""
 
     def __init__(self, address: str) -> None:
         self.address = address
         self._reconnect_timeout = RECONNECT_TIMEOUT
 
     def is_reachable(self) -> bool:
-        """True if it answers; one that is away may take a few seconds to come back."""
+        """True if the server answers within a few seconds."""
         try:
             _ = engram.Client(self.address, reconnect_timeout=self._reconnect_timeout).tables
         except native.EngramError:
@@ -65,7 +66,7 @@ class ServerProbe:
 
 
 def timeout_seconds(timeout_ms: float | None) -> float | None:
-    """Seconds; None: for ever."""
+    """The timeout in seconds; None, for None and numbers up to 0, means no limit."""
     if timeout_ms is None:
         return None
     milliseconds = _arguments.number("timeout_ms", timeout_ms)
@@ -73,12 +74,18 @@ def timeout_seconds(timeout_ms: float | None) -> float | None:
 
 
 def flush(writer: Any, block_until_num_items: int, timeout_ms: float | None, timeout: float | None) -> None:  # noqa: ANN401, one of the engine's
-    """Waits until at most so many items are not in their tables.
+    """Sends all items, and waits until at most `block_until_num_items` of them are not yet in their tables.
+
+    Args:
+        writer: The engine's writer; None if nothing was appended.
+        block_until_num_items: Number of items that may still be pending.
+        timeout_ms: The caller's timeout in milliseconds, for the error text.
+        timeout: The timeout in seconds; None means no limit.
 
     Raises:
-        ValueError: The number is negative.
-        DeadlineExceededError: They were not taken in time; they stay queued.
-        RuntimeError: The server, or a table, is gone.
+        ValueError: `block_until_num_items` is negative.
+        DeadlineExceededError: The tables did not accept the items in time. The items stay queued.
+        RuntimeError: The server or a table is gone.
     """
     allowed = _arguments.integer("block_until_num_items", block_until_num_items)
     if allowed < 0:
@@ -95,7 +102,7 @@ def flush(writer: Any, block_until_num_items: int, timeout_ms: float | None, tim
 
 
 def send(writer: Any) -> None:  # noqa: ANN401, one of the engine's
-    """Sends all items, and waits for none."""
+    """Sends all items without waiting for their tables."""
     with translated():
         writer.flush(None, ANY_NUMBER)
 
@@ -107,22 +114,23 @@ def end_episode(
     timeout_ms: float | None,
     timeout: float | None,
 ) -> None:
-    """Ends the engine's episode, and waits until the tables have all items.
+    """Ends the episode, and waits until all items are in their tables.
 
     Args:
         native: The engine's writer.
-        end: Has it end its episode, within so many seconds.
-        ended: Called once it has, whatever is raised then.
-        timeout_ms: What messages say.
-        timeout: Seconds; None: for ever.
+        end: Ends the engine's episode, given the timeout in seconds.
+        ended: Called if the episode has ended, even if an error is raised afterwards.
+        timeout_ms: The caller's timeout in milliseconds, for the error text.
+        timeout: The timeout in seconds; None means no limit.
 
     Raises:
-        DeadlineExceededError: They did not in time; the episode has ended all the same.
-        RuntimeError: The server, or a table, is gone; or the writer is another thread's or process's: it goes on.
-        MemoryError: The engine could not seal its last steps: the episode goes on.
+        DeadlineExceededError: The tables did not accept the items in time. The episode has ended.
+        RuntimeError: The server or a table is gone. Or another thread or process owns the writer; then the episode
+            continues.
+        MemoryError: There is not enough memory to complete the last chunk. The episode continues.
     """
     with translated():
-        steps = native.episode_steps  # raises where the writer cannot be used
+        steps = native.episode_steps  # raises if another thread or process owns the writer
     try:
         with translated():
             end(timeout)
@@ -136,44 +144,44 @@ def end_episode(
 
 
 def _has_ended(native: Any, steps: int, error: BaseException) -> bool:  # noqa: ANN401, one of the engine's
-    """True if an episode of so many complete steps has ended, though its end raised an error."""
+    """True if an episode that had `steps` complete steps has ended although `error` was raised."""
     if isinstance(error, MemoryError):
         return False
     try:
-        left: int = native.episode_steps
-    except EngramError:  # another thread's or process's
+        steps_now: int = native.episode_steps
+    except EngramError:  # another thread or process owns the writer
         return False
-    return left == 0 or left < steps
+    return steps_now == 0 or steps_now < steps
 
 
 def close_native(writer: Any, name: str, server: ServerProbe | None) -> None:  # noqa: ANN401, one of the engine's
-    """Closes the engine's writer, having sent all items; waits for their tables as `close_on_drop` says.
+    """Sends all items and closes the engine's writer. Waits for the tables as described in `close_on_drop`.
 
-    Warns where some have not all by then: they are lost.
+    Warns if items have not reached their tables by then: they are lost.
 
     Raises:
-        KeyboardInterrupt: Ctrl-C was pressed, and ended the wait.
+        KeyboardInterrupt: Ctrl-C ended the wait.
     """
-    advice = "; flush it first"
+    reason = "; flush it first"
     try:
         with suppress(native.EngramError):
             if server is None:
                 writer.close(0.0)
             elif not _close(writer, server):
-                advice = f": the server at {server.address} is gone"
+                reason = f": the server at {server.address} is gone"
     finally:
-        with suppress(native.ForkedError):  # what is left is the parent's
-            left = writer.pending_items
-            if left:
-                text = f"a {name} was closed with {left} items that no table has{advice}"
+        with suppress(native.ForkedError):  # pending items belong to the parent process
+            pending = writer.pending_items
+            if pending:
+                text = f"a {name} was closed before {pending} items reached their table{reason}"
                 warnings.warn(text, UserWarning, stacklevel=3)
 
 
 def _close(writer: Any, server: ServerProbe) -> bool:  # noqa: ANN401, one of the engine's
-    """Closes the engine's writer; False if the server is gone, though its tables do not have all items.
+    """Closes the engine's writer; returns False if items are pending and the server is gone.
 
     Raises:
-        DeadlineExceededError: The server is there, and its tables did not take all.
+        DeadlineExceededError: The server is reachable, but its tables did not accept all items.
     """
     end = time.monotonic() + CLOSE_TIMEOUT
     pause = FIRST_PROBE_DELAY
@@ -191,15 +199,15 @@ def _close(writer: Any, server: ServerProbe) -> bool:  # noqa: ANN401, one of th
 
 
 def close_on_drop(writer: object, native: Any, name: str, server: ServerProbe | None) -> "weakref.finalize[..., Any]":  # noqa: ANN401, one of the engine's
-    """Lets the engine's writer go when a writer is dropped, when the process ends, or when it is called.
+    """Returns a finalizer that closes the engine's writer when `writer` is garbage-collected or the process exits.
 
-    The process ends with all threads there, and before the interpreter is torn down.
+    At process exit, it runs before the interpreter is torn down, while threads still run.
 
     Args:
-        writer: The one that is dropped.
-        native: The engine's.
-        name: What it is called.
-        server: Whose tables are waited for, up to a minute, unless it is gone; None: nothing is.
+        writer: The writer of this package.
+        native: The engine's writer.
+        name: Class name of the writer, for the warning.
+        server: Probe of the server whose tables to wait for, up to a minute, unless it is gone. None means not to wait.
     """
     return weakref.finalize(writer, close_native, native, name, server)
 

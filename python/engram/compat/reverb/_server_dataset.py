@@ -1,4 +1,4 @@
-"""What `TimestepDataset` and `TrajectoryDataset` share: all but what their elements are."""
+"""The base of `TimestepDataset` and `TrajectoryDataset`, which differ only in their elements."""
 
 from collections.abc import Callable, Sequence
 from typing import Any, Self
@@ -13,10 +13,10 @@ __all__ = ["ServerDataset"]
 
 
 class ServerDataset(DatasetMixin):
-    """The body of a dataset of one table of a server."""
+    """A dataset of one table of a server. Subclasses define `_convert`."""
 
     _convert: Callable[[str, Sequence[TensorSpec], ColumnBlock], Elements]
-    """Makes elements of items: of a table, as its specs say."""
+    """Converts items to elements, given the table's name and the specs of the data."""
 
     def __init__(  # noqa: PLR0917, as Reverb has it
         self,
@@ -30,23 +30,25 @@ class ServerDataset(DatasetMixin):
         rate_limiter_timeout_ms: int = -1,
         max_samples: int = -1,
     ) -> None:
-        """Describes the elements; nothing is fetched before iteration begins.
+        """Creates the dataset. Nothing is fetched before iteration begins.
 
         Args:
             server_address: `host:port`, text or a string tensor.
-            table: Its name, text or a string tensor.
-            dtypes: A nest of the data's `tf.DType`, as they lie in the table: nothing is converted.
-            shapes: The same nest, of `tf.TensorShape`: plain lists are nests. None: of any rank.
-            max_in_flight_samples_per_worker: Items that may be fetched ahead of their use, for each worker, at least 1.
-            num_workers_per_iterator: At least 1, or -1: one.
-            max_samples_per_stream: Items after which a new stream to the server is opened, at least 1; -1: never.
-            rate_limiter_timeout_ms: Milliseconds of waiting for the rate limiter, from 0, after which it ends; -1:
-                never.
-            max_samples: Ends after so many items, at least 1; -1: never.
+            table: Name of the table, text or a string tensor.
+            dtypes: A nest of `tf.DType`: the dtypes in the table. Values are not converted.
+            shapes: The same nest of `tf.TensorShape`, or None for any rank. Plain lists are nests, not shapes.
+            max_in_flight_samples_per_worker: Number of items to fetch ahead per worker, at least 1.
+            num_workers_per_iterator: Number of workers, at least 1. -1 means 1. Default: -1.
+            max_samples_per_stream: Number of items after which a new stream to the server is opened, at least 1. -1
+                means never. Default: -1.
+            rate_limiter_timeout_ms: Milliseconds to wait for the rate limiter, at least 0; then iteration ends. -1
+                means no limit. Default: -1.
+            max_samples: Number of items after which iteration ends, at least 1. -1 means no limit. Default: -1.
 
         Raises:
-            TypeError: A number is no integer, the address or the table no text, or a dtype or a shape is none.
-            ValueError: The nests differ, or a number is not allowed; the text says which.
+            TypeError: A number is not an integer, the address or the table is not text, or a dtype or a shape is not
+                one.
+            ValueError: The nests differ, or a number is out of range. The message names the argument.
             ImportError: TensorFlow is not installed.
         """
         fetch_options = _dataset_common.make_fetch_options(
@@ -74,24 +76,24 @@ class ServerDataset(DatasetMixin):
         get_signature_timeout_secs: int | None = None,
         max_samples: int = -1,
     ) -> Self:
-        """A dataset whose dtypes and shapes are those of the table's signature.
+        """Creates a dataset with the dtypes and shapes of the table's signature.
 
         Args:
             server_address: `host:port`.
-            table: Its name.
-            max_in_flight_samples_per_worker: This and the others as for the class.
-            num_workers_per_iterator: As for the class.
-            max_samples_per_stream: As for the class.
-            rate_limiter_timeout_ms: Milliseconds, as for the class.
-            get_signature_timeout_secs: Whole seconds to wait for the server; None or 0: up to an hour.
-            max_samples: As for the class.
+            table: Name of the table.
+            max_in_flight_samples_per_worker: As in the constructor.
+            num_workers_per_iterator: As in the constructor.
+            max_samples_per_stream: As in the constructor.
+            rate_limiter_timeout_ms: Milliseconds, as in the constructor.
+            get_signature_timeout_secs: Whole seconds to wait for the server. None or 0 means up to an hour.
+            max_samples: As in the constructor.
 
         Raises:
-            TypeError: As of the class.
-            ValueError: The address is not `host:port`, the table is not there or has no signature, or a number is not
-                allowed.
+            TypeError: As in the constructor.
+            ValueError: The address is not `host:port`, the table does not exist or has no signature, or a number is out
+                of range.
             DeadlineExceededError: The server did not answer in time.
-            RuntimeError: There has been no server for an hour.
+            RuntimeError: The server could not be reached for an hour.
             ImportError: TensorFlow is not installed.
         """
         return cls(

@@ -1,4 +1,4 @@
-"""The store of a server: opened in the directory of its checkpoints."""
+"""The store of a server, in the directory of its checkpoints."""
 
 import os
 import shutil
@@ -15,50 +15,50 @@ from engram.compat.reverb.table import Table
 __all__ = ["ServerStore"]
 
 _DONE = "DONE"
-"""The file that Reverb writes last."""
+"""The file that Reverb writes to a checkpoint last."""
 
 
 class ServerStore:
-    """A store whose changes outlive it in checkpoints alone, which are written when somebody asks for one."""
+    """A store that is saved only in checkpoints, which are written on request."""
 
-    def __init__(self, place: CheckpointPaths, tables: Sequence[Table]) -> None:
-        """Opens the store with the newest checkpoint of the place, if it has any.
+    def __init__(self, paths: CheckpointPaths, tables: Sequence[Table]) -> None:
+        """Opens the store and loads the newest checkpoint, if there is one.
+
+        After an error, a directory without checkpoints is left unchanged.
 
         Raises:
-            ValueError: A checkpoint has a table that is not among `tables`.
-            engram.errors.StorageError: A directory cannot be used, or what it holds is damaged.
-
-        A directory without checkpoints is as it was then.
+            ValueError: A checkpoint has a table that is not in `tables`.
+            engram.errors.StorageError: A directory cannot be used, or its data is corrupt.
         """
-        path = tempfile.mkdtemp(prefix="reverb-") if place.path is None else place.path
-        self.directory = os.path.abspath(path)  # noqa: PTH100, a text that clients are told
+        path = tempfile.mkdtemp(prefix="reverb-") if paths.path is None else paths.path
+        self.directory = os.path.abspath(path)  # noqa: PTH100, sent to clients as text
         self._remove_unused = (
-            weakref.finalize(self, _remove_unused, self.directory, os.getpid()) if place.path is None else None
+            weakref.finalize(self, _remove_unused, self.directory, os.getpid()) if paths.path is None else None
         )
         self._snapshot = _DirectorySnapshot(self.directory)
         self._names = [table.name for table in tables]
         self._was_opened = False
         try:
-            self.store = self._opened(place.fallback, tables)
+            self.store = self._load(paths.fallback, tables)
         except BaseException:
             self._undo()
             raise
 
-    def _opened(self, fallback: str | None, tables: Sequence[Table]) -> engram.Store:
-        if not _has_own(self.directory):
-            if _has_reverbs(self.directory):
-                self._begin_with(self.directory)
+    def _load(self, fallback: str | None, tables: Sequence[Table]) -> engram.Store:
+        if not _has_engram_checkpoint(self.directory):
+            if _has_reverb_checkpoint(self.directory):
+                self._import(self.directory)
             elif fallback is not None:
-                self._begin_with(fallback)
-        store = self._open([table._with_note(self.directory) for table in tables])  # noqa: SLF001, this package's
+                self._import(fallback)
+        store = self._open([table._with_note(self.directory) for table in tables])  # noqa: SLF001, same package
         try:
-            self._compare(store)
+            self._check_tables(store)
         except ValueError:
-            store.close()  # without a checkpoint: the directory is as it was
+            store.close()  # writes no checkpoint
             raise
         return store
 
-    def _compare(self, store: engram.Store) -> None:
+    def _check_tables(self, store: engram.Store) -> None:
         unknown = [name for name in store.tables if name not in self._names]
         if unknown:
             raise ValueError(
@@ -66,20 +66,20 @@ class ServerStore:
                 f"{', '.join(self._names)}"
             )
 
-    def _begin_with(self, source: str) -> None:
-        """Takes over the tables of another directory, or of checkpoints that Reverb wrote, which stay as they are."""
+    def _import(self, source: str) -> None:
+        """Copies the tables of another directory, or of Reverb's checkpoints, to a checkpoint of this directory."""
         if not Path(source).is_dir():
-            source = os.path.dirname(source)  # noqa: PTH120, a text
-        own = _has_own(source)
-        if not own and not _has_reverbs(source):
+            source = os.path.dirname(source)  # noqa: PTH120, text
+        is_engram = _has_engram_checkpoint(source)
+        if not is_engram and not _has_reverb_checkpoint(source):
             return
         store = self._open(())
         try:
-            if own:
+            if is_engram:
                 store.restore(source)
             else:
                 engram.import_reverb(source, store)
-            self._compare(store)
+            self._check_tables(store)
             store.checkpoint()
         finally:
             store.close()
@@ -92,62 +92,62 @@ class ServerStore:
         return store
 
     def close(self) -> None:
-        """Closes the store; a temporary directory without a checkpoint goes."""
+        """Closes the store and removes a temporary directory without a checkpoint."""
         try:
             self.store.close()
         finally:
-            self._end()
+            self._remove_temporary()
 
     def abandon(self) -> None:
-        """Closes the store of a server that did not come to be: a directory without checkpoints is as it was."""
+        """Closes the store of a server that could not start. A directory without checkpoints is left unchanged."""
         try:
             self.store.close()
         finally:
             self._undo()
 
     def _undo(self) -> None:
-        if self._was_opened:  # else it may be another server's
+        if self._was_opened:  # otherwise the directory may belong to another server
             self._snapshot.restore()
-        self._end()
+        self._remove_temporary()
 
-    def _end(self) -> None:
+    def _remove_temporary(self) -> None:
         if self._remove_unused is not None:
             self._remove_unused()
 
 
 class _DirectorySnapshot:
-    """What a directory was like before it was opened."""
+    """The files of a directory before it was opened."""
 
     def __init__(self, directory: str) -> None:
         path = Path(directory)
         self._path = path
-        self._had_own = _has_own(directory)
-        self._made = [each for each in (path, *path.parents) if not each.exists()]
-        self._found = set() if self._made or not path.is_dir() else {each.name for each in path.iterdir()}
+        self._had_checkpoint = _has_engram_checkpoint(directory)
+        self._missing = [each for each in (path, *path.parents) if not each.exists()]
+        self._names = set() if self._missing or not path.is_dir() else {each.name for each in path.iterdir()}
 
     def restore(self) -> None:
-        """Removes what a store has written since, in a directory that had none of its checkpoints."""
-        if self._had_own:
+        """Removes the files that a store has written since, unless the directory had a checkpoint before."""
+        if self._had_checkpoint:
             return
         for pattern in ("checkpoint-*", "log-*", "LOCK"):
-            for each in self._path.glob(pattern):
-                if each.name not in self._found:
-                    each.unlink(missing_ok=True)
-        with suppress(OSError):  # what else is there is not the store's
-            for each in self._made:
-                each.rmdir()
+            for file in self._path.glob(pattern):
+                if file.name not in self._names:
+                    file.unlink(missing_ok=True)
+        with suppress(OSError):  # a directory with other files is kept
+            for directory in self._missing:
+                directory.rmdir()
 
 
 def _remove_unused(directory: str, process: int) -> None:
-    """Removes a temporary directory in which there is no checkpoint."""
-    if os.getpid() == process and not _has_own(directory):  # a forked child leaves it to its parent
+    """Removes a temporary directory that has no checkpoint."""
+    if os.getpid() == process and not _has_engram_checkpoint(directory):  # a forked process leaves it to its parent
         shutil.rmtree(directory, ignore_errors=True)
 
 
-def _has_own(directory: str) -> bool:
+def _has_engram_checkpoint(directory: str) -> bool:
     return any(Path(directory).glob("checkpoint-*[0-9]"))
 
 
-def _has_reverbs(directory: str) -> bool:
-    """True for one of the checkpoints that Reverb writes, and for a directory of them."""
+def _has_reverb_checkpoint(directory: str) -> bool:
+    """True for a checkpoint that Reverb wrote, and for a directory of such checkpoints."""
     return (Path(directory) / _DONE).exists() or any(Path(directory).glob(f"*/{_DONE}"))

@@ -1,4 +1,4 @@
-"""The signature of a table whose items configs make."""
+"""Returns the signature of the table that configs create items for."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -11,14 +11,14 @@ __all__ = ["infer_signature", "unpack_pattern"]
 
 
 def unpack_pattern(config: Config) -> Any:  # noqa: ANN401, a nest of `PatternNode`s
-    """The pattern that a config was made of, a nest of `PatternNode`s; a flat list where it does not say how it nests.
+    """Returns the pattern of a config: a nest of `PatternNode`s, or a flat list if `pattern_structure` is unset.
 
     Args:
-        config: Made by `create_config`, or by hand.
+        config: A `Config`.
 
     Raises:
-        TypeError: It is no `Config`.
-        ValueError: It nests another number of columns than it has.
+        TypeError: `config` is not a `Config`.
+        ValueError: `pattern_structure` and `flat` differ in their number of columns.
     """
     _arguments.instance("config", config, Config, "a Config")
     if not config.HasField("pattern_structure"):
@@ -27,22 +27,22 @@ def unpack_pattern(config: Config) -> Any:  # noqa: ANN401, a nest of `PatternNo
 
 
 def infer_signature(configs: Sequence[Config], step_spec: Any) -> Any:  # noqa: ANN401, nests of specs
-    """The signature of the table that configs make items for.
+    """Returns the signature of the table that configs create items for.
 
     Args:
-        configs: All of that table.
-        step_spec: A nest like a step. Leaves that configs read have a shape `[...]` and a dtype: specs, or arrays.
+        configs: All configs of the table.
+        step_spec: A nest with the structure of a step. The leaves that configs read must have a shape `[...]` and a
+            dtype: specs or arrays.
 
     Returns:
-        A nest of `TensorSpec` like the configs' patterns, TensorFlow's where that has been imported: `[T, ...]`, or
-        `[...]` for a column without a time axis. Where the configs differ in T, it is None. Their names are the paths
-        of the columns, joined by `/`.
+        A nest of `TensorSpec` with the structure of the configs' pattern; TensorFlow's specs if TensorFlow is imported.
+        Shapes are `[T, ...]`, or `[...]` without a time axis. T is None if the configs differ in it. The name of a spec
+        is the path of its column, joined by `/`.
 
     Raises:
-        TypeError: A config is no `Config`, or a leaf that one reads has no shape and dtype, or one that specs do not
-                take.
-        ValueError: There are no configs, they make items for several tables or of several structures, one reads a leaf
-            that steps do not have, or their columns differ in dtype or shape.
+        TypeError: A config is not a `Config`, or a leaf that one reads has no shape, no dtype, or an unsupported dtype.
+        ValueError: There are no configs, they differ in table or structure, one reads a leaf that steps do not have, or
+            their columns differ in dtype or shape.
     """
     for config in configs:
         _arguments.instance("each of configs", config, Config, "a Config")
@@ -83,16 +83,16 @@ def _merged(path: tuple[Any, ...], nodes: Sequence[PatternNode], leaves: Sequenc
     if any(dtype != dtypes[0] for dtype in dtypes):
         raise ValueError(f"Configs produce trajectories with multiple dtypes at {path}. Got {dtypes}.")
     shapes = [_shape(node, spec.shape) for node, spec in zip(nodes, specs, strict=True)]
-    one = shapes[0]
-    alike = all(
-        shape == one if shape is None or one is None else len(shape) == len(one) and shape[1:] == one[1:]
+    merged = shapes[0]
+    compatible = all(
+        shape == merged if shape is None or merged is None else len(shape) == len(merged) and shape[1:] == merged[1:]
         for shape in shapes
     )
-    if not alike:
+    if not compatible:
         raise ValueError(f"Configs produce trajectories with incompatible shapes at {path}. Got {shapes}.")
-    if one is not None and any(shape != one for shape in shapes):
-        one = (None, *one[1:])
-    return public(TensorSpec(one, dtypes[0], "/".join(str(part) for part in path)))
+    if merged is not None and any(shape != merged for shape in shapes):
+        merged = (None, *merged[1:])
+    return public(TensorSpec(merged, dtypes[0], "/".join(str(part) for part in path)))
 
 
 def _shape(node: PatternNode, shape: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:

@@ -1,4 +1,4 @@
-"""Signatures against data, in the words of Reverb's messages."""
+"""Checks data against signatures, with Reverb's error texts."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -12,7 +12,7 @@ __all__ = ["check_step", "columns_text", "named_specs", "shape_text"]
 
 
 def named_specs(signature: Any) -> list[tuple[str, TensorSpec]]:  # noqa: ANN401, a nest
-    """The specs of a signature in their order, each with its name: its path, then the name it was given."""
+    """Returns the flattened specs of a signature, each with its name: its path, then the spec's own name."""
     return [
         ("/".join([*map(str, path), *([spec.name] if spec.name else [])]), spec)
         for path, spec in _nest.flatten_with_path(signature)
@@ -20,14 +20,14 @@ def named_specs(signature: Any) -> list[tuple[str, TensorSpec]]:  # noqa: ANN401
 
 
 def shape_text(shape: Iterable[int | None] | None) -> str:
-    """A shape as Reverb writes it: `[2,?]`."""
+    """Formats a shape as Reverb does: `[2,?]`."""
     if shape is None:
         return "<unknown>"
     return f"[{','.join('?' if axis is None else str(axis) for axis in shape)}]"
 
 
 def columns_text(columns: Iterable[tuple[str, npt.DTypeLike, Iterable[int | None] | None]]) -> str:
-    """Columns as Reverb lists them: name, dtype and shape of each."""
+    """Formats columns as Reverb does: name, dtype and shape of each."""
     return ", ".join(
         f"{at}: Tensor<name: '{name}', dtype: {dtype_name(dtype)}, shape: {shape_text(shape)}>"
         for at, (name, dtype, shape) in enumerate(columns)
@@ -35,35 +35,35 @@ def columns_text(columns: Iterable[tuple[str, npt.DTypeLike, Iterable[int | None
 
 
 def check_step(table: str, signature: Any, columns: list[npt.NDArray[Any]]) -> None:  # noqa: ANN401, a nest
-    """Checks that one step, made an item, fits a table's signature; None fits anything.
+    """Checks that an item of one step fits a table's signature. None as signature allows any data.
 
-    The signature may describe the step, or the item: the step with a time axis of 1 before it.
+    The signature may describe the step, `[...]`, or the item, `[1, ...]`.
 
     Raises:
-        ValueError: It does not fit; the text lists both.
+        ValueError: The step does not fit. The message lists the signature and the columns.
     """
     if signature is None:
         return
     specs = named_specs(signature)
-    wrong = None
+    problem = None
     if len(specs) != len(columns):
-        wrong = f"it has {len(columns)} columns, the signature {len(specs)}"
+        problem = f"it has {len(columns)} columns, the signature {len(specs)}"
     else:
         for at, ((name, spec), column) in enumerate(zip(specs, columns, strict=True)):
             shape = column.shape
             fits = is_compatible(spec.shape, shape) or is_compatible(spec.shape, (1, *shape))
             if spec.dtype != column.dtype or not fits:
-                wrong = (
+                problem = (
                     f"flattened index {at} is of dtype {dtype_name(column.dtype)} and shape {shape_text(shape)}, "
                     f"but '{name}' is of dtype {dtype_name(spec.dtype)} and shape compatible with "
                     f"{shape_text(spec.shape)}"
                 )
                 break
-    if wrong is None:
+    if problem is None:
         return
     signature_text = columns_text((name, spec.dtype, spec.shape) for name, spec in specs)
     data_text = columns_text(("", column.dtype, column.shape) for column in columns)
     raise ValueError(
-        f"Unable to insert into table '{table}' since the data is inconsistent with the table signature: {wrong}. "
+        f"Unable to insert into table '{table}' since the data is inconsistent with the table signature: {problem}. "
         f"Table signature: {signature_text}. Data signature: {data_text}."
     )

@@ -1,4 +1,4 @@
-"""StepColumns as writers take them: leaves become columns, each of one dtype and one shape."""
+"""Converts the steps of writers to rows: each leaf becomes a column with a fixed dtype and shape."""
 
 import copy
 import math
@@ -17,11 +17,11 @@ __all__ = ["LONGEST_CHUNK", "Column", "FlattenPlan", "StepColumns", "checked", "
 
 LONGEST_CHUNK = 16
 _CHUNK_BYTES = 16 << 10
-_TEXT_BYTES = 256
+_TEXT_BYTES = 256  # assumed size of a text value
 _MAX_PLANS = 8
 
 _NO_DTYPE: np.dtype[Any] = np.dtype([("none", np.bool_)])
-"""Equal to no column's; None will not do: NumPy takes that for float64."""
+"""A dtype that equals no column's. None cannot be used: NumPy treats it as float64 in comparisons."""
 
 _PYTHON_TYPES = {np.dtype(np.int64): int, np.dtype(np.float64): float, np.dtype(np.bool_): bool}
 
@@ -33,12 +33,12 @@ class Column:
     """A leaf of a writer's steps.
 
     Attributes:
-        path: Where it is in a step.
-        label: What messages call it.
-        shape: Of its values.
-        dtype: Of its values; None until the first.
-        exact: The dtype whose arrays need no change to be stored.
-        scalars: Classes of scalars that need none.
+        path: Path of the leaf in a step.
+        label: Name of the column in error texts.
+        shape: Shape of the values.
+        dtype: Dtype of the values; None before the first value.
+        exact_dtype: The dtype of arrays that are stored without conversion.
+        scalar_types: The classes of scalars that are stored without conversion.
     """
 
     __slots__ = ("dtype", "exact_dtype", "label", "path", "scalar_types", "shape")
@@ -52,24 +52,24 @@ class Column:
         self.scalar_types: frozenset[type] = frozenset()
 
     def set_type(self, array: npt.NDArray[Any]) -> None:
-        """Takes dtype and shape of its first value."""
+        """Sets dtype and shape to those of the first value."""
         dtype = array.dtype
         self.dtype = dtype
         self.exact_dtype = _NO_DTYPE if dtype.hasobject else dtype
         self.reshape(array.shape)
 
     def clear_type(self) -> None:
-        """Waits for a first value again."""
+        """Unsets the dtype, as before the first value."""
         self.dtype, self.exact_dtype, self.scalar_types = None, _NO_DTYPE, frozenset()
 
     def size(self) -> int:
-        """Bytes of a value, as far as is known."""
+        """Size of a value in bytes; 0 before the first value, an estimate for text."""
         if self.dtype is None:
             return 0
         return math.prod(self.shape) * (_TEXT_BYTES if self.dtype.hasobject else self.dtype.itemsize)
 
     def reshape(self, shape: tuple[int, ...]) -> None:
-        """Takes another shape."""
+        """Changes the shape."""
         self.shape = shape
         kinds: list[type] = []
         if not shape and self.dtype is not None:
@@ -79,7 +79,7 @@ class Column:
 
 
 class FlattenPlan:
-    """Nests of one look: how to flatten them, and the column of each leaf by its number."""
+    """How to flatten nests of one structure, and the column number of each leaf."""
 
     __slots__ = ("flatten", "numbers", "whole")
 
@@ -87,15 +87,15 @@ class FlattenPlan:
         self.flatten = flatten
         self.numbers = numbers
         self.whole = list(numbers) == list(range(count))
-        """The leaves are all columns, in their order."""
+        """True if the leaves are exactly all columns in order."""
 
 
 class StepColumns:
-    """The columns of a writer's steps, which may become more.
+    """The columns of a writer's steps. Later steps may add columns.
 
     Attributes:
-        columns: In the order in which they were first seen.
-        structure: The nest of all steps so far, its leaves the columns' numbers; None before the first.
+        columns: The columns in the order in which they first occurred.
+        structure: The merged structure of all steps so far, with column numbers as leaves; None before the first step.
     """
 
     def __init__(self) -> None:
@@ -105,35 +105,36 @@ class StepColumns:
         self._plans: list[FlattenPlan] = []
 
     def number(self, path: tuple[Any, ...]) -> int | None:
-        """The number of the column at a path."""
+        """Returns the number of the column at a path; None if there is no column."""
         return self._numbers.get(path)
 
     def to_row(self, data: Any, check: Check | None = None) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
-        """A step, ready to be stored: a value per column, None where it has none; and whether all have one.
+        """Converts a step to a row, with one value or None per column. Also returns whether all columns have a value.
 
-        New leaves become columns, unless `check` raises: it gets numbers of columns, and their values.
+        Leaves that are new are added as columns, unless `check` raises an error. It is called with the column numbers
+        and the values of the step.
 
         Raises:
-            ValueError: A value has another dtype or shape than its column, or a leaf stands where others had a nest.
-                Nothing changes then.
-            TypeError: A value is nothing that a column can hold. Nothing changes then.
+            ValueError: A value differs from its column in dtype or shape, or a leaf replaces a nest or the reverse.
+                Nothing is changed.
+            TypeError: A value cannot be stored in a column. Nothing is changed.
         """
         leaves: list[Any] = []
         for at, plan in enumerate(self._plans):
             if plan.flatten(data, leaves):
                 if at:
                     self._plans.insert(0, self._plans.pop(at))
-                ready = self._converted(plan.numbers, leaves)
-                if ready is None:
+                dense = self._converted(plan.numbers, leaves)
+                if dense is None:
                     break
                 if check is not None:
                     check(plan.numbers, leaves)
-                return (leaves, ready) if plan.whole else (self._row(plan.numbers, leaves), False)
+                return (leaves, dense) if plan.whole else (self._row(plan.numbers, leaves), False)
             leaves.clear()
         return self._add_layout(data, check)
 
     def _converted(self, numbers: Sequence[int], leaves: list[Any]) -> bool | None:
-        """Makes the leaves such as are stored; says whether all have a value, or None where one is a nest."""
+        """Converts the leaves in place. Returns whether all have a value; None if one is a nest or a first value."""
         columns, dense = self.columns, True
         for at, (value, number) in enumerate(zip(leaves, numbers, strict=True)):
             column = columns[number]
@@ -158,8 +159,8 @@ class StepColumns:
         return row
 
     def _add_layout(self, data: Any, check: Check | None) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
-        """Takes a step of a look that is new, or with first values."""
-        fresh: dict[tuple[Any, ...], Column] = {}
+        """Converts a step that has a new structure or the first value of a column."""
+        new_columns: dict[tuple[Any, ...], Column] = {}
         numbers, values = [], []
         dropped = False
         for path, value in _nest.flatten_with_path(data):
@@ -168,18 +169,18 @@ class StepColumns:
                 if value is None and self._is_inside(path):
                     dropped = True  # no value for any leaf of that nest
                     continue
-                number = len(self.columns) + len(fresh)
-                fresh[path] = Column(path)
-            column = fresh.get(path) or self.columns[number]
+                number = len(self.columns) + len(new_columns)
+                new_columns[path] = Column(path)
+            column = new_columns.get(path) or self.columns[number]
             numbers.append(number)
             values.append(None if value is None else checked(_nest.as_array(value), column))
-        structure = self._with_numbers(data, fresh)
+        structure = self._with_numbers(data, new_columns)
         if self.structure is not None:
-            structure = _union(self.structure, structure, ()) if fresh else self.structure
+            structure = _merged(self.structure, structure, ()) if new_columns else self.structure
         if check is not None:
             check(numbers, values)
-        # Nothing is refused from here on.
-        self._add(fresh)
+        # No error is raised from here on.
+        self._add(new_columns)
         self.structure = structure
         for number, array in zip(numbers, values, strict=True):
             if array is not None and self.columns[number].dtype is None:
@@ -189,32 +190,32 @@ class StepColumns:
             self._plans = [plan, *self._plans[: _MAX_PLANS - 1]]
         return self._row(numbers, values), False
 
-    def _add(self, fresh: Mapping[tuple[Any, ...], Column]) -> None:
-        for path, column in fresh.items():
+    def _add(self, new_columns: Mapping[tuple[Any, ...], Column]) -> None:
+        for path, column in new_columns.items():
             self._numbers[path] = len(self.columns)
             self.columns.append(column)
-            self._plans.clear()  # they are whole no more
+            self._plans.clear()  # `whole` is outdated
 
     def _is_inside(self, path: tuple[Any, ...]) -> bool:
         return any(known[: len(path)] == path for known in self._numbers)
 
-    def _with_numbers(self, data: Any, fresh: Mapping[tuple[Any, ...], Column]) -> Any:  # noqa: ANN401, nests
-        """The nest with the numbers of columns as its leaves; None where the leaf is no column."""
-        numbers = {**self._numbers, **{path: len(self.columns) + at for at, path in enumerate(fresh)}}
+    def _with_numbers(self, data: Any, new_columns: Mapping[tuple[Any, ...], Column]) -> Any:  # noqa: ANN401, nests
+        """Replaces the leaves of a nest by their column numbers, or by None if a leaf is not a column."""
+        numbers = {**self._numbers, **{path: len(self.columns) + at for at, path in enumerate(new_columns)}}
         return _nest.unflatten_as(data, [numbers.get(path) for path, _ in _nest.flatten_with_path(data)])
 
 
 def chunk_length(columns: Sequence[Column], kept: int) -> int:
-    """Steps of a chunk whose length nobody gave: no more than are kept, for items wait until their chunk is full."""
+    """Returns the default number of steps per chunk: at most `kept`, because items wait until their chunk is full."""
     size = sum(column.size() for column in columns)
     return max(1, min(kept, LONGEST_CHUNK, _CHUNK_BYTES // max(1, size)))
 
 
 def checked_dtype(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
-    """The array, if it has the column's dtype, or the column none.
+    """Returns the array after checking that it has the column's dtype, if the column has one.
 
     Raises:
-        ValueError: It has another.
+        ValueError: The dtype differs.
     """
     if column.dtype is not None and array.dtype != column.dtype:
         raise ValueError(
@@ -225,10 +226,10 @@ def checked_dtype(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
 
 
 def checked(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
-    """The array, if it is a value of that column, or its first.
+    """Returns the array after checking that it has the column's dtype and shape, if the column has a value.
 
     Raises:
-        ValueError: It has another dtype or shape.
+        ValueError: The dtype or the shape differs.
     """
     checked_dtype(array, column)
     if column.dtype is not None and array.shape != column.shape:
@@ -239,33 +240,33 @@ def checked(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
     return array
 
 
-def _union(known: Any, found: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401, nests
-    """A nest with the leaves of both; of the same containers as `known`."""
-    if found is None:
-        return known
-    if is_leaf(known) and is_leaf(found):
-        return known
-    if _nest.is_namedtuple(known) and type(known) is type(found):
-        fields = zip(known._fields, known, found, strict=True)
-        return type(known)(*[_union(ours, theirs, (*path, name)) for name, ours, theirs in fields])
-    if hasattr(type(known), "__attrs_attrs__") and type(known) is type(found):
-        names = [field.name for field in type(known).__attrs_attrs__]
-        return type(known)(*[_union(getattr(known, name), getattr(found, name), (*path, name)) for name in names])
-    if isinstance(known, Mapping) and isinstance(found, Mapping):
-        merged = {
-            key: _union(known[key], found[key], (*path, key)) if key in found else known[key] for key in known
-        } | {key: found[key] for key in found if key not in known}
-        return _same_mapping(known, merged)
-    if _is_plain(known) and _is_plain(found):
-        longer = max(known, found, key=len)
+def _merged(old: Any, new: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401, nests
+    """Returns a nest with the leaves of both nests and the containers of `old`."""
+    if new is None:
+        return old
+    if is_leaf(old) and is_leaf(new):
+        return old
+    if _nest.is_namedtuple(old) and type(old) is type(new):
+        fields = zip(old._fields, old, new, strict=True)
+        return type(old)(*[_merged(old_value, new_value, (*path, name)) for name, old_value, new_value in fields])
+    if hasattr(type(old), "__attrs_attrs__") and type(old) is type(new):
+        names = [field.name for field in type(old).__attrs_attrs__]
+        return type(old)(*[_merged(getattr(old, name), getattr(new, name), (*path, name)) for name in names])
+    if isinstance(old, Mapping) and isinstance(new, Mapping):
+        merged = {key: _merged(old[key], new[key], (*path, key)) if key in new else old[key] for key in old} | {
+            key: new[key] for key in new if key not in old
+        }
+        return _same_mapping(old, merged)
+    if _is_plain(old) and _is_plain(new):
+        longer = max(old, new, key=len)
         merged_list = [
-            _union(known[at], found[at], (*path, at)) if at < min(len(known), len(found)) else longer[at]
+            _merged(old[at], new[at], (*path, at)) if at < min(len(old), len(new)) else longer[at]
             for at in range(len(longer))
         ]
-        return type(known)(merged_list)
+        return type(old)(merged_list)
     raise ValueError(
-        f"a step has a {_kind(found)} at {path}, where those before have a {_kind(known)}; steps may gain leaves, and "
-        "keep the containers that they have"
+        f"a step has a {_kind(new)} at {path}, but earlier steps have a {_kind(old)}; steps may add leaves, but must "
+        "not change containers"
     )
 
 
@@ -273,13 +274,13 @@ def _is_plain(value: object) -> bool:
     return isinstance(value, list | tuple) and not _nest.is_namedtuple(value)
 
 
-def _same_mapping(known: Mapping[Any, Any], merged: dict[Any, Any]) -> Mapping[Any, Any]:
-    """A mapping of the same class."""
-    if not isinstance(known, dict):
-        return type(known)(merged)  # type: ignore[call-arg]  # as every mapping that is made of pairs
-    made = copy.copy(known)
-    made.update(merged)
-    return made
+def _same_mapping(old: Mapping[Any, Any], merged: dict[Any, Any]) -> Mapping[Any, Any]:
+    """Returns `merged` as a mapping of the class of `old`."""
+    if not isinstance(old, dict):
+        return type(old)(merged)  # type: ignore[call-arg]  # mapping classes accept a mapping
+    copied = copy.copy(old)
+    copied.update(merged)
+    return copied
 
 
 def _kind(value: object) -> str:

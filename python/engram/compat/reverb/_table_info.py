@@ -1,4 +1,4 @@
-"""From what the engine says of a table to what Reverb's `TableInfo` says."""
+"""Converts the engine's table info to Reverb's `TableInfo`."""
 
 import sys
 from typing import Any
@@ -21,7 +21,7 @@ __all__ = ["signature_of", "to_reverb_info"]
 
 
 def to_reverb_info(info: engram.TableInfo) -> TableInfo:
-    """Reverb's `TableInfo` of a table, also of one that was not made by this package."""
+    """Returns Reverb's `TableInfo` of any table, including tables that this package did not create."""
     note = _table_note.decode(info.note)
     times = note.max_times_sampled
     signature = signature_of(info)
@@ -41,7 +41,7 @@ def to_reverb_info(info: engram.TableInfo) -> TableInfo:
             sample_stats=RateLimiterCallStats(completed=info.samples),
         ),
         signature=None if signature is None else _nest.map_structure(public, signature),
-        current_size=info.size - info.leased_out,  # what is on its last lease has left, in Reverb's eyes
+        current_size=info.size - info.leased_out,  # Reverb does not count items that are on their last lease
         num_episodes=info.num_episodes,
         num_deleted_episodes=info.num_deleted_episodes,
         num_unique_samples=info.num_unique_samples,
@@ -50,14 +50,14 @@ def to_reverb_info(info: engram.TableInfo) -> TableInfo:
 
 
 def signature_of(info: engram.TableInfo) -> Any:  # noqa: ANN401, a nest
-    """The table's signature: a nest of this package's specs, or None.
+    """Returns the table's signature: a nest of this package's specs, or None.
 
-    That of a table which was not made by this package is the engine's.
+    For a table that this package did not create, it is the engine's signature.
     """
-    found = _table_note.decode(info.note).signature
-    if found is None and info.signature is not None:
+    signature = _table_note.decode(info.note).signature
+    if signature is None and info.signature is not None:
         return _nest.map_structure(lambda spec: TensorSpec(spec.shape, spec.dtype, spec.name), info.signature)
-    return found
+    return signature
 
 
 def _options(selector: selectors.Selector) -> KeyDistributionOptions:
@@ -74,5 +74,5 @@ def _options(selector: selectors.Selector) -> KeyDistributionOptions:
 
 
 def _finite(bound: float) -> float:
-    """The engine's infinities as the largest numbers, which is what Reverb says."""
+    """Replaces an infinity by the largest float, as Reverb does."""
     return max(-sys.float_info.max, min(sys.float_info.max, bound))

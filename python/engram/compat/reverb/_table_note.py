@@ -1,6 +1,6 @@
-"""What a table's note says of it: its signature and its `max_times_sampled` as they were given.
+"""The note of a table: JSON text with the signature and `max_times_sampled` that the caller passed.
 
-The engine keeps the note with the table and reads nothing in it. The text is JSON; `docs/format.md` has none of it.
+The engine stores the note with the table and does not interpret it. `docs/format.md` does not describe it.
 """
 
 import base64
@@ -18,17 +18,17 @@ from engram.compat.reverb.tensor_spec import BoundedTensorSpec, TensorSpec, as_s
 
 __all__ = ["TableNote", "decode", "encode", "encode_signature"]
 
-_MOST = 64 << 10
-"""Bytes of a note that the engine keeps."""
+_MAX_BYTES = 64 << 10
+"""Maximum size of a note in the engine."""
 
 
 class TableNote(NamedTuple):
-    """What a note says.
+    """The content of a note.
 
     Attributes:
-        max_times_sampled: As it was given; None: the note does not say.
-        signature: A nest of this package's `TensorSpec`; None: any data.
-        directory: Where its server writes checkpoints; None: the note does not say.
+        max_times_sampled: As passed to `Table`; None if the note does not contain it.
+        signature: A nest of this package's `TensorSpec`; None allows any data.
+        directory: Where the server writes checkpoints; None if the note does not contain it.
     """
 
     max_times_sampled: int | None
@@ -37,46 +37,46 @@ class TableNote(NamedTuple):
 
 
 def encode(max_times_sampled: int, signature: Any, directory: str | None = None) -> str:  # noqa: ANN401, a nest
-    """The note of a table; a signature without specs is none.
+    """Returns the note of a table. A signature without specs is stored as none.
 
     Raises:
-        ValueError: A leaf of the signature is no tensor spec, or it is larger than what the engine keeps.
+        ValueError: A leaf of the signature is not a tensor spec, or the note is larger than 64 KiB.
     """
-    said = {"max_times_sampled": max_times_sampled, "signature": encode_signature(signature)}
+    content = {"max_times_sampled": max_times_sampled, "signature": encode_signature(signature)}
     if directory is not None:
-        said["directory"] = directory
-    note = json.dumps({"reverb": said})
-    if len(note) > _MOST:
+        content["directory"] = directory
+    note = json.dumps({"reverb": content})
+    if len(note) > _MAX_BYTES:
         raise ValueError(
-            f"Unsupported signature: it takes {len(note)} bytes, more than the {_MOST} that are kept with a table. "
-            "Bounds whose elements differ take most; give scalars, or a TensorSpec"
+            f"Unsupported signature: its encoding has {len(note)} bytes, the maximum is {_MAX_BYTES}. Array bounds of "
+            "BoundedTensorSpec are largest; use scalar bounds or TensorSpec instead"
         )
     return note
 
 
 def encode_signature(signature: Any) -> Any:  # noqa: ANN401, a nest, and JSON
-    """The signature as values of JSON; None for none."""
+    """Returns the signature as JSON values; None for no signature."""
     if signature is None or (isinstance(signature, Mapping | list | tuple) and not signature):
         return None
     return _encode(signature)
 
 
 def decode(note: str | None) -> TableNote:
-    """What a note says; that of a table that this package did not make says nothing."""
+    """Returns the content of a note; empty if the table was not created by this package."""
     try:
-        found = json.loads(note or "")["reverb"]
-        signature = found["signature"]
+        content = json.loads(note or "")["reverb"]
+        signature = content["signature"]
     except (ValueError, KeyError, TypeError):
         return TableNote(None, None)
     decoded = None if signature is None else _decode(signature)
-    return TableNote(found["max_times_sampled"], decoded, found.get("directory"))
+    return TableNote(content["max_times_sampled"], decoded, content.get("directory"))
 
 
 def _encode(nest: Any) -> Any:  # noqa: ANN401, a nest, and JSON
     if isinstance(nest, Mapping):
         for key in nest:
             if not isinstance(key, str):
-                raise ValueError(f"Unsupported signature spec: the key {key!r} is not text")  # noqa: TRY004, as Reverb's
+                raise ValueError(f"Unsupported signature spec: the key {key!r} is not text")  # noqa: TRY004, Reverb's type
         return {"dict": {key: _encode(value) for key, value in nest.items()}}
     if _nest.is_namedtuple(nest):
         fields = [[key, _encode(value)] for key, value in zip(nest._fields, nest, strict=True)]
@@ -92,7 +92,7 @@ def _encode(nest: Any) -> Any:  # noqa: ANN401, a nest, and JSON
 
 def _encode_spec(spec: TensorSpec) -> dict[str, Any]:
     dtype = "string" if spec.dtype == object else spec.dtype.name
-    said: dict[str, Any] = {
+    encoded: dict[str, Any] = {
         "name": spec.name,
         "dtype": dtype,
         "shape": None if spec.shape is None else list(spec.shape),
@@ -101,49 +101,49 @@ def _encode_spec(spec: TensorSpec) -> dict[str, Any]:
         for side in ("minimum", "maximum"):
             bound = np.asarray(getattr(spec, side))
             little = bound.astype(bound.dtype.newbyteorder("<"))
-            data = base64.b64encode(_collapsed(little.tobytes(), bound.size)).decode()
-            said[side] = {"shape": list(bound.shape), "data": data}
-    return said
+            data = base64.b64encode(_deduplicated(little.tobytes(), bound.size)).decode()
+            encoded[side] = {"shape": list(bound.shape), "data": data}
+    return encoded
 
 
-def _collapsed(data: bytes, size: int) -> bytes:
-    """The bytes of an array of so many elements; those of one where all are the same."""
-    one = data[: len(data) // max(1, size)]
-    return one if size and one * size == data else data
+def _deduplicated(data: bytes, size: int) -> bytes:
+    """The bytes of an array of `size` elements, or of one element if all are equal."""
+    element = data[: len(data) // max(1, size)]
+    return element if size and element * size == data else data
 
 
-def _bound(said: Mapping[str, Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """A bound as it was given, whether or not it was collapsed."""
-    found = np.frombuffer(base64.b64decode(said["data"]), dtype)
-    shape = tuple(said["shape"])
-    return np.full(shape, found[0]) if found.size == 1 else found.reshape(shape)
+def _bound(encoded: Mapping[str, Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Decodes a bound of `_encode_spec`."""
+    values = np.frombuffer(base64.b64decode(encoded["data"]), dtype)
+    shape = tuple(encoded["shape"])
+    return np.full(shape, values[0]) if values.size == 1 else values.reshape(shape)
 
 
 def _decode(nest: Any) -> Any:  # noqa: ANN401, JSON, and a nest
-    ((kind, said),) = nest.items()
+    ((kind, content),) = nest.items()
     match kind:
         case "dict":
-            return {key: _decode(value) for key, value in said.items()}
+            return {key: _decode(value) for key, value in content.items()}
         case "tuple":
-            return tuple(_decode(each) for each in said)
+            return tuple(_decode(each) for each in content)
         case "list":
-            return [_decode(each) for each in said]
+            return [_decode(each) for each in content]
         case "namedtuple":
-            made = _namedtuple(said["name"], tuple(key for key, _ in said["fields"]))
-            return made(*[_decode(value) for _, value in said["fields"]])
+            namedtuple = _namedtuple(content["name"], tuple(key for key, _ in content["fields"]))
+            return namedtuple(*[_decode(value) for _, value in content["fields"]])
         case "spec":
-            return _decode_spec(said)
+            return _decode_spec(content)
         case _:
             return None
 
 
-def _decode_spec(said: dict[str, Any]) -> TensorSpec:
-    shape = None if said["shape"] is None else tuple(said["shape"])
-    dtype = _dtype(said["dtype"])
-    if "minimum" not in said:
-        return TensorSpec(shape, dtype, said["name"])
-    low, high = (_bound(said[side], dtype.newbyteorder("<")) for side in ("minimum", "maximum"))
-    return BoundedTensorSpec(shape, dtype, low, high, said["name"])
+def _decode_spec(encoded: dict[str, Any]) -> TensorSpec:
+    shape = None if encoded["shape"] is None else tuple(encoded["shape"])
+    dtype = _dtype(encoded["dtype"])
+    if "minimum" not in encoded:
+        return TensorSpec(shape, dtype, encoded["name"])
+    low, high = (_bound(encoded[side], dtype.newbyteorder("<")) for side in ("minimum", "maximum"))
+    return BoundedTensorSpec(shape, dtype, low, high, encoded["name"])
 
 
 def _dtype(name: str) -> np.dtype[Any]:
@@ -152,12 +152,12 @@ def _dtype(name: str) -> np.dtype[Any]:
     try:
         return np.dtype(name)
     except TypeError:
-        import ml_dtypes  # noqa: PLC0415, only whoever has it can have named such a dtype
+        import ml_dtypes  # noqa: PLC0415, optional: needed for dtypes like bfloat16
 
-        found: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
-        return found
+        dtype: np.dtype[Any] = np.dtype(getattr(ml_dtypes, name))
+        return dtype
 
 
 @functools.lru_cache(maxsize=1_024)
 def _namedtuple(name: str, fields: tuple[str, ...]) -> Any:  # noqa: ANN401, a class
-    return collections.namedtuple(name, fields)  # noqa: PYI024, its fields are not known here
+    return collections.namedtuple(name, fields)  # noqa: PYI024, the fields are dynamic

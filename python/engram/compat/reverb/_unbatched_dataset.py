@@ -1,4 +1,4 @@
-"""Elements out of blocks of arrays, by TensorFlow's own means: one call of Python for many elements."""
+"""A dataset that reads blocks of elements from Python and splits them in TensorFlow: one Python call per block."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -20,36 +20,37 @@ def unbatched_dataset(
     *,
     counted: bool = False,
 ) -> tuple[Any, Any]:
-    """A dataset of single elements.
+    """Creates a dataset of single elements.
 
     Args:
-        begin: Yields several elements at once, or None while there are none; it is closed when an iteration ends.
-        args: Tensors that it is given, as arrays.
+        begin: A generator function that yields several elements at once, or None while there are none. The generator is
+            closed when an iteration ends.
+        args: Tensors, passed to `begin` as arrays.
         specs: `tf.TensorSpec` of each tensor of an element.
-        counted: `begin` is also given a `TfElementCounter`, which says how many elements have left the dataset.
+        counted: If True, `begin` also receives a `TfElementCounter` of the elements that have left the dataset.
 
     Returns:
-        The dataset as a variant tensor, and what must live as long as it.
+        The dataset as a variant tensor, and the objects that must live as long as the dataset.
     """
     if not counted:
         return _unbatched(begin, args, specs)
     tf = import_tensorflow("a dataset")
-    kept = []
+    keep_alive = []
 
-    def began(*values: Any) -> Iterator[Elements | None]:  # noqa: ANN401, arrays
-        taken = TfElementCounter(values[-1])
+    def begin_counted(*values: Any) -> Iterator[Elements | None]:  # noqa: ANN401, arrays
+        counter = TfElementCounter(values[-1])
         try:
-            yield from begin(*values[:-1], taken)
+            yield from begin(*values[:-1], counter)
         finally:
-            taken.close()
+            counter.close()
 
     def make(tensors: list[Any]) -> Any:  # noqa: ANN401, a tf.data.Dataset
-        variant, needed = _unbatched(began, tensors, specs)
-        kept.append(needed)
+        variant, objects = _unbatched(begin_counted, tensors, specs)
+        keep_alive.append(objects)
         return tf.data.experimental.from_variant(variant, tuple(specs))
 
     result = with_element_counter(make, args)
-    return tf.data.experimental.to_variant(result), (kept, result)
+    return tf.data.experimental.to_variant(result), (keep_alive, result)
 
 
 def _unbatched(
@@ -60,76 +61,83 @@ def _unbatched(
     if any(ragged):
         return _unbatched_ragged(begin, args, specs, ragged)
     batched = [tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in specs]
-    nothing = [np.zeros([0, *(axis or 0 for axis in spec.shape)], spec.dtype.as_numpy_dtype) for spec in specs]
+    empty = [np.zeros([0, *(axis or 0 for axis in spec.shape)], spec.dtype.as_numpy_dtype) for spec in specs]
 
     def arrays(*values: Any) -> Iterator[Sequence[Any]]:  # noqa: ANN401, arrays
-        for found in begin(*values):
-            # Nothing at all lets TensorFlow look whether anybody still waits.
-            yield nothing if found is None else [rows.values for rows in found]
+        for elements in begin(*values):
+            # An empty block gives TensorFlow the chance to notice that the iteration was cancelled.
+            yield empty if elements is None else [rows.values for rows in elements]
 
-    variant, kept = generator_dataset(arrays, args, batched)
+    variant, keep_alive = generator_dataset(arrays, args, batched)
     source = tf.data.experimental.from_variant(variant, tuple(batched))
     result = source.unbatch()
-    return tf.data.experimental.to_variant(result), (kept, source, result)
+    return tf.data.experimental.to_variant(result), (keep_alive, source, result)
 
 
 def _unbatched_ragged(
     begin: Callable[..., Iterator[Elements | None]], args: Sequence[Any], specs: Sequence[Any], ragged: Sequence[bool]
 ) -> tuple[Any, Any]:
-    """As `unbatched_dataset`, where elements may differ in shape: then each is cut out of all the elements' rows."""
+    """Like `_unbatched`, for elements that may differ in shape.
+
+    The tensors marked in `ragged` may differ. If they do in a block, their values are passed flattened, and each
+    element is sliced out of them: see `_spans`.
+    """
     tf = import_tensorflow("a dataset")
-    cuts = sum(ragged)
-    whole = [
-        tf.TensorSpec(None if may else [None, *spec.shape], spec.dtype) for spec, may in zip(specs, ragged, strict=True)
+    num_ragged = sum(ragged)
+    value_specs = [
+        tf.TensorSpec(None if is_ragged else [None, *spec.shape], spec.dtype)
+        for spec, is_ragged in zip(specs, ragged, strict=True)
     ]
-    spans = [tf.TensorSpec([None, None], tf.int64)] * (3 * cuts)
-    nothing = [np.zeros([0, *(axis or 0 for axis in spec.shape or ())], spec.dtype.as_numpy_dtype) for spec in specs]
-    no_spans = [np.zeros([0, 0], np.int64)] * (3 * cuts)
+    span_specs = [tf.TensorSpec([None, None], tf.int64)] * (3 * num_ragged)
+    empty = [np.zeros([0, *(axis or 0 for axis in spec.shape or ())], spec.dtype.as_numpy_dtype) for spec in specs]
+    no_spans = [np.zeros([0, 0], np.int64)] * (3 * num_ragged)
 
     def arrays(*values: Any) -> Iterator[Sequence[Any]]:  # noqa: ANN401, arrays
-        for found in begin(*values):
-            if found is None:
-                yield [np.False_, *nothing, *no_spans]
-            elif all(rows.splits is None for rows in found):
-                yield [np.False_, *(rows.values for rows in found), *no_spans]
+        for elements in begin(*values):
+            if elements is None:
+                yield [np.False_, *empty, *no_spans]
+            elif all(rows.splits is None for rows in elements):
+                yield [np.False_, *(rows.values for rows in elements), *no_spans]
             else:
-                count = len(found[0].values) if found[0].splits is None else len(found[0].splits) - 1
-                flat = [
-                    rows.values.reshape(-1) if may else rows.values for rows, may in zip(found, ragged, strict=True)
-                ]
-                where = [each for rows, may in zip(found, ragged, strict=True) if may for each in _spans(rows, count)]
-                yield [np.True_, *flat, *where]
+                first = elements[0]
+                count = len(first.values) if first.splits is None else len(first.splits) - 1
+                pairs = list(zip(elements, ragged, strict=True))
+                flat = [rows.values.reshape(-1) if is_ragged else rows.values for rows, is_ragged in pairs]
+                spans = [span for rows, is_ragged in pairs if is_ragged for span in _spans(rows, count)]
+                yield [np.True_, *flat, *spans]
 
-    def cut(is_ragged: Any, *tensors: Any) -> Any:  # noqa: ANN401, tensors
-        values, places = tensors[: len(specs)], tensors[len(specs) :]
-        even = [value for value, may in zip(values, ragged, strict=True) if not may]
-        flat = [value for value, may in zip(values, ragged, strict=True) if may]
+    def split(block_is_ragged: Any, *tensors: Any) -> Any:  # noqa: ANN401, tensors
+        values, spans = tensors[: len(specs)], tensors[len(specs) :]
+        even = [value for value, is_ragged in zip(values, ragged, strict=True) if not is_ragged]
+        flat = [value for value, is_ragged in zip(values, ragged, strict=True) if is_ragged]
 
-        def one(*parts: Any) -> Any:  # noqa: ANN401, tensors
-            left, spans = iter(parts[: len(even)]), parts[len(even) :]
-            cut_out = iter(
+        def one_element(*parts: Any) -> Any:  # noqa: ANN401, tensors
+            even_parts, spans = iter(parts[: len(even)]), parts[len(even) :]
+            slices = iter(
                 tf.reshape(tf.raw_ops.Slice(input=rows, begin=spans[3 * at], size=spans[3 * at + 1]), spans[3 * at + 2])
                 for at, rows in enumerate(flat)
             )
-            return tuple(next(cut_out if may else left) for may in ragged)
+            return tuple(next(slices if is_ragged else even_parts) for is_ragged in ragged)
 
-        def each() -> Any:  # noqa: ANN401, a tensor
-            return tf.data.experimental.to_variant(tf.data.Dataset.from_tensor_slices((*even, *places)).map(one))
+        def split_ragged() -> Any:  # noqa: ANN401, a tensor
+            dataset = tf.data.Dataset.from_tensor_slices((*even, *spans)).map(one_element)
+            return tf.data.experimental.to_variant(dataset)
 
-        def side_by_side() -> Any:  # noqa: ANN401, a tensor
+        def split_even() -> Any:  # noqa: ANN401, a tensor
             return tf.data.experimental.to_variant(tf.data.Dataset.from_tensor_slices(tuple(values)))
 
-        variant = tf.cond(is_ragged, each, side_by_side)
+        variant = tf.cond(block_is_ragged, split_ragged, split_even)
         return tf.data.experimental.from_variant(variant, tuple(specs))
 
-    variant, kept = generator_dataset(arrays, args, [tf.TensorSpec([], tf.bool), *whole, *spans])
-    source = tf.data.experimental.from_variant(variant, (tf.TensorSpec([], tf.bool), *whole, *spans))
-    result = source.flat_map(cut)
-    return tf.data.experimental.to_variant(result), (kept, source, result)
+    block_specs = (tf.TensorSpec([], tf.bool), *value_specs, *span_specs)
+    variant, keep_alive = generator_dataset(arrays, args, block_specs)
+    source = tf.data.experimental.from_variant(variant, block_specs)
+    result = source.flat_map(split)
+    return tf.data.experimental.to_variant(result), (keep_alive, source, result)
 
 
 def _spans(rows: Rows, count: int) -> list[Any]:
-    """Of each element: where it begins in the flat array `[N, 1]`, its size `[N, 1]` and its shape `[N, rank]`."""
+    """For each of N elements, its start in the flat array, `[N, 1]`, its size, `[N, 1]`, and its shape, `[N, rank]`."""
     values, splits = rows
     if splits is None:
         shape = values.shape[1:]

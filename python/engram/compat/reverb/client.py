@@ -1,4 +1,4 @@
-"""The client: how code that learns, acts or looks reaches a server's tables."""
+"""The client: access to the tables of a server."""
 
 import time
 from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
@@ -24,52 +24,52 @@ if TYPE_CHECKING:
 __all__ = ["Client", "Writer"]
 
 _RECONNECT_TIMEOUT = 3_600.0
-"""Seconds that calls wait for a server that is gone or not there yet."""
+"""Seconds that calls wait for an unreachable server."""
 
 _PROBE_TIMEOUT = 1.0
-"""Seconds that `checkpoint` waits for one."""
+"""Seconds that `checkpoint` waits for an unreachable server."""
 
-_AHEAD = 2
-"""Samples fetched ahead; those that nobody takes go back."""
+_PREFETCHED_SAMPLES = 2
+"""Samples fetched ahead. Unused ones are returned to the table."""
 
 _RESTART_PAUSE = 0.05
-"""Seconds until a server that is stopping is gone."""
+"""Seconds to wait for a stopping server to be gone."""
 
-_IN_FLIGHT = 1_000_000
-"""Items that may wait for their tables where no bound is given."""
+_DEFAULT_IN_FLIGHT = 1_000_000
+"""Number of sent items that may wait for their tables if the caller sets no limit."""
 
 _MAX_KEY = 2**64 - 1
 
 
 def __getattr__(name: str) -> Any:  # noqa: ANN401, a class
     if name == "Writer":
-        from engram.compat.reverb.writer import Writer  # noqa: PLC0415, it needs this module
+        from engram.compat.reverb.writer import Writer  # noqa: PLC0415, a circular import
 
         return Writer
     raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
 
 
 class Client:
-    """Reaches the tables of one server.
+    """Inserts into, samples from and changes the tables of one server.
 
         client = reverb.Client("localhost:8000")
         client.insert({"observation": np.zeros(4, np.float32)}, priorities={"replay": 1.0})
         for steps in client.sample("replay", num_samples=2):
             learn(steps[0].data, steps[0].info.priority)
 
-    It connects when it is first used, and may be pickled, used by threads and in forked children. Where there is no
-    server, calls wait up to an hour for one; Ctrl-C ends them.
+    The client connects on first use. It can be pickled, shared by threads and used in forked processes. If the server
+    is unreachable, calls wait up to an hour for it; Ctrl-C ends the wait.
     """
 
     def __init__(self, server_address: str) -> None:
-        """Makes a client.
+        """Creates a client.
 
         Args:
-            server_address: `host:port` of the server; also gRPC's names of one, such as `dns:///host:port`.
+            server_address: `host:port` of the server. gRPC forms, for example `dns:///host:port`, are accepted.
 
         Raises:
-            TypeError: The address is no text.
-            ValueError: It is not `host:port`, with a port up to 65535.
+            TypeError: The address is not text.
+            ValueError: The address is not `host:port` with a port up to 65535.
         """
         self._server_address = _arguments.text("server_address", server_address)
         self._store = engram.Client(_arguments.host_and_port(server_address), reconnect_timeout=_RECONNECT_TIMEOUT)
@@ -78,7 +78,7 @@ class Client:
 
     @property
     def server_address(self) -> str:
-        """The address as it was given, text."""
+        """The address that was passed to the constructor."""
         return self._server_address
 
     def __reduce__(self) -> tuple[type["Client"], tuple[str]]:
@@ -88,20 +88,20 @@ class Client:
         return f"Client, server_address={self._server_address}"
 
     def insert(self, data: Any, priorities: Mapping[str, float]) -> None:  # noqa: ANN401, a nest
-        """Inserts one step as an item into each table, and waits until all have it, for ever if a rate limiter says so.
+        """Inserts one step as an item into each table, and waits without limit until all tables have it.
 
         Args:
-            data: A nest of arrays, numbers and text: mappings, tuples and lists are nests, not arrays. A leaf `[...]`
-                becomes a column `[1, ...]`. Python's int is int64, float is float64. All tables share it.
-            priorities: For each table to insert into, the item's priority there, which is kept as a float64.
+            data: A nest of arrays, numbers and text. Mappings, tuples and lists are nests, not arrays. A leaf `[...]`
+                becomes a column `[1, ...]`. A Python int becomes int64, a float float64. The tables share the data.
+            priorities: The item's priority, stored as float64, for each table to insert into.
 
         Raises:
-            TypeError: A leaf is no array, number or text, keys of a mapping cannot be sorted, a name of a table is no
-                text, or a priority no number.
-            ValueError: There are no priorities or no leaves, a table is unknown, a priority is NaN, or negative or
-                infinite where it is a weight, or the data does not fit a table's signature, which may be that of a step
-                `[...]` or of an item `[1, ...]`. No table has the item then.
-            RuntimeError: There has been no server for an hour.
+            TypeError: A leaf is not an array, number or text, the keys of a mapping cannot be sorted, a table name is
+                not text, or a priority is not a number.
+            ValueError: There are no priorities or no leaves, a table is unknown, a priority is NaN, or it is negative
+                or infinite and the table's selector is prioritized, or the data does not fit a table's signature, which
+                may describe a step `[...]` or an item `[1, ...]`. No item is inserted into any table.
+            RuntimeError: The server could not be reached for an hour.
         """
         if not priorities:
             raise ValueError("priorities must contain at least one item")
@@ -124,19 +124,19 @@ class Client:
         chunk_length: int | None = None,
         max_in_flight_items: int | None = 25,
     ) -> "Writer":
-        """A writer of steps whose items are their last few; it does not connect yet.
+        """Creates a writer whose items consist of the last few steps. The writer connects on first use.
 
         Args:
-            max_sequence_length: Most steps of an item, at least 1.
-            delta_encoded: Compress integers as differences from step to step.
-            chunk_length: Steps that are sent together, up to `max_sequence_length`; None: 10 or that, whichever is
-                less.
-            max_in_flight_items: Items that may wait for their tables before the writer waits too, at least 1; None:
-                1,000,000.
+            max_sequence_length: Maximum number of steps of an item, at least 1.
+            delta_encoded: If True, integers are compressed as differences from step to step. Default: False.
+            chunk_length: Number of steps per chunk, from 1 to `max_sequence_length`. Default: the smaller of 10 and
+                `max_sequence_length`.
+            max_in_flight_items: Number of sent items that may wait for their tables before the writer blocks, at least
+                1. None means 1,000,000. Default: 25.
 
         Raises:
-            TypeError: An argument has another type.
-            ValueError: A number is below 1, or `chunk_length` above `max_sequence_length`.
+            TypeError: An argument has the wrong type.
+            ValueError: A number is below 1, or `chunk_length` is above `max_sequence_length`.
         """
         length = _positive("max_sequence_length", max_sequence_length)
         chunk = min(10, length) if chunk_length is None else _arguments.integer("chunk_length", chunk_length)
@@ -144,8 +144,11 @@ class Client:
             raise ValueError(
                 f"chunk_length ({chunk_length}) must be a positive integer le to max_sequence_length ({length})"
             )
-        in_flight = _IN_FLIGHT if max_in_flight_items is None else _positive("max_in_flight_items", max_in_flight_items)
-        from engram.compat.reverb.writer import Writer  # noqa: PLC0415, it needs this module
+        if max_in_flight_items is None:
+            in_flight = _DEFAULT_IN_FLIGHT
+        else:
+            in_flight = _positive("max_in_flight_items", max_in_flight_items)
+        from engram.compat.reverb.writer import Writer  # noqa: PLC0415, a circular import
 
         return Writer(self, length, bool(delta_encoded), chunk, in_flight)
 
@@ -156,74 +159,77 @@ class Client:
         validate_items: bool = True,
         get_signature_timeout_ms: int | None = None,
     ) -> "TrajectoryWriter":
-        """A writer whose items are made of any slices of its steps; it does not connect yet.
+        """Creates a writer whose items consist of any slices of its steps. The writer connects on first use.
 
         Args:
-            num_keep_alive_refs: Newest steps that items may refer to, at least 1.
-            validate_items: Check items against their tables' signatures when they are made.
-            get_signature_timeout_ms: Milliseconds, as older releases of Reverb had it. 0 is a `validate_items` of
-                False; nothing comes of another.
+            num_keep_alive_refs: Number of newest steps that items may refer to, at least 1.
+            validate_items: If True, items are checked against their tables' signatures on creation. Default: True.
+            get_signature_timeout_ms: An argument of older Reverb releases. 0 milliseconds means `validate_items=False`;
+                other values are ignored.
 
         Raises:
-            TypeError: `num_keep_alive_refs` is no integer.
-            ValueError: It is below 1.
+            TypeError: `num_keep_alive_refs` is not an integer.
+            ValueError: `num_keep_alive_refs` is below 1.
         """
         refs = _positive("num_keep_alive_refs", num_keep_alive_refs)
-        from engram.compat.reverb.trajectory_writer import TrajectoryWriter  # noqa: PLC0415, it needs this module
+        from engram.compat.reverb.trajectory_writer import TrajectoryWriter  # noqa: PLC0415, a circular import
 
         return TrajectoryWriter(self, refs, validate_items and get_signature_timeout_ms != 0)
 
     def structured_writer(self, configs: "Sequence[Config]") -> "StructuredWriter":
-        """A writer that only takes steps: `configs` make the items. It does not connect yet.
+        """Creates a writer that creates items itself, as `configs` describe. The writer connects on first use.
+
+        Items are not checked against their tables' signatures.
 
         Args:
-            configs: Made by `structured.create_config`; the writer copies them. Items are not checked against their
-                tables' signatures.
+            configs: At least one config of `structured.create_config`. The writer copies them.
 
         Raises:
-            ValueError: There are no configs, or one is not valid: the text says which, and why.
+            ValueError: There are no configs, or one is invalid. The message states its position and the reason.
         """
-        found = list(configs)
-        if not found:
+        listed = list(configs)
+        if not listed:
             raise ValueError("At least one config must be provided.")
-        from engram.compat.reverb.structured_writer import StructuredWriter  # noqa: PLC0415, it needs this module
+        from engram.compat.reverb.structured_writer import StructuredWriter  # noqa: PLC0415, a circular import
 
-        return StructuredWriter(self, found)
+        return StructuredWriter(self, listed)
 
     def sample(
         self,
         table: str,
         num_samples: int = 1,
-        validation_timeout_ms: int | None = None,  # noqa: ARG002, older code gives one
+        validation_timeout_ms: int | None = None,  # noqa: ARG002, an argument of older Reverb releases
         *,
         emit_timesteps: bool = True,
         unpack_as_table_signature: bool = False,
     ) -> "Iterator[list[ReplaySample]] | Iterator[ReplaySample]":
-        """Samples items with replacement, one at a time, waiting for each as long as the rate limiter asks.
+        """Samples items with replacement, one at a time, waiting for each as long as the rate limiter requires.
 
-        Nothing happens before the first is asked for, no error either. What was fetched ahead when the iterator is left
-        goes back: it was not sampled.
+        Nothing happens, and nothing is checked, before the first item is requested. Items that were fetched ahead when
+        the iterator is closed are returned to the table and do not count as sampled.
 
         Args:
             table: Name of the table.
-            num_samples: How many; -1: none.
-            validation_timeout_ms: Milliseconds, of which nothing comes; older releases of Reverb had them.
-            emit_timesteps: Yield an item as a list of its steps; False: as one sample of whole columns.
-            unpack_as_table_signature: Nest `data` as the table's signature, if it has one; False: a flat list.
+            num_samples: Number of items, at least 1; -1 means none. Default: 1.
+            validation_timeout_ms: An argument of older Reverb releases, in milliseconds; ignored.
+            emit_timesteps: If True, yield each item as a list of its steps; if False, as one sample of whole columns.
+                Default: True.
+            unpack_as_table_signature: If True, `data` has the structure of the table's signature, if it has one. If
+                False, `data` is a flat list. Default: False.
 
         Yields:
-            With `emit_timesteps`, lists of T `ReplaySample`, one per step, all with the item's info and with data
-            `[...]`; otherwise a `ReplaySample` with columns `[T, ...]`, and `[...]` those that were written without a
-            time axis. Data are NumPy arrays of their own, scalars too, in the order in which the step was flattened;
-            text is an object array of bytes. The info is Python's numbers.
+            With `emit_timesteps`, a list of T `ReplaySample`, one per step, each with the item's info and with data
+            `[...]`. Otherwise a `ReplaySample` with columns `[T, ...]`, or `[...]` if written without a time axis. Data
+            are newly created NumPy arrays, scalars included, in the order of the flattened step; text is an object
+            array of bytes. Info fields are Python numbers.
 
         Raises:
-            TypeError: An argument has another type.
-            ValueError: `num_samples` is 0 or below -1; the columns of an item to be split differ in length, or one has
-                no time axis; with `unpack_as_table_signature`, there is no such table, or an item has another number of
-                columns than its signature.
-            RuntimeError: There is no such table, or there has been no server for an hour.
-            MemoryError: An item needs more memory than there is.
+            TypeError: An argument has the wrong type.
+            ValueError: `num_samples` is 0 or below -1; an item cannot be split into steps because its columns differ in
+                length or one has no time axis; or, with `unpack_as_table_signature`, the table does not exist, or an
+                item and the signature differ in their number of columns.
+            RuntimeError: The table does not exist, or the server could not be reached for an hour.
+            MemoryError: There is not enough memory for an item.
         """
         _arguments.text("table", table)
         count = _arguments.integer("num_samples", num_samples)
@@ -243,103 +249,107 @@ class Client:
                     yield ReplaySample(info, _nested(signature, columns))
 
     def _batches(self, table: str, count: int) -> Generator[engram.Batch]:
-        """So many items, each a batch; from the next server at the address, should this one stop."""
+        """Yields `count` batches of one item. If the server stops, continues with the next one at its address."""
         while True:
             with closing(self._stream(table, count)) as batches:
                 while True:
                     try:
                         with translated():
-                            found = next(batches, None)
+                            batch = next(batches, None)
                     except engram.errors.ClosedError as error:
                         if not is_stopping(error):
                             raise
                         break
-                    if found is None:
+                    if batch is None:
                         return
                     count -= 1
-                    yield found
+                    yield batch
             time.sleep(_RESTART_PAUSE)
 
     def _stream(self, table: str, count: int) -> Generator[engram.Batch]:
         if count == 1:
             yield self._store.sample(table, 1)
         else:
-            yield from engram.Dataset(self._store, table, 1, prefetch=min(_AHEAD, count), max_batches=count)
+            yield from engram.Dataset(
+                self._store, table, 1, prefetch=min(_PREFETCHED_SAMPLES, count), max_batches=count
+            )
 
     def mutate_priorities(
         self, table: str, updates: Mapping[int, float] | None = None, deletes: Iterable[int] | None = None
     ) -> None:
-        """Sets priorities and deletes items; keys that the table does not have are passed over.
+        """Updates priorities and deletes items. Keys that are not in the table are ignored.
 
-        A key in both is deleted.
+        A key in both arguments is deleted.
 
         Args:
             table: Name of the table.
-            updates: New priorities by key, such as `{sample.info.key: abs(td_error)}`; None: none.
-            deletes: Keys; None: none.
+            updates: New priorities by key, for example `{sample.info.key: abs(td_error)}`. Default: none.
+            deletes: Keys of items to delete. Default: none.
 
         Raises:
-            TypeError: A key is no integer from 0 to 2**64 - 1, a priority no number, or an argument of another type.
-            ValueError: A priority is NaN, or negative or infinite where it is a weight. Nothing is changed then.
-            RuntimeError: There is no such table, or there has been no server for an hour.
+            TypeError: A key is not an integer from 0 to 2**64 - 1, a priority is not a number, or an argument has the
+                wrong type.
+            ValueError: A priority is NaN, or it is negative or infinite and the table's selector is prioritized.
+                Nothing is changed.
+            RuntimeError: The table does not exist, or the server could not be reached for an hour.
         """
         _arguments.text("table", table)
         if not isinstance(updates or {}, Mapping):
             raise TypeError(f"`updates` must map keys to priorities; got {_arguments.describe(updates)}")
         if deletes is not None and (isinstance(deletes, str | bytes) or not isinstance(deletes, Iterable)):
             raise TypeError(f"`deletes` must be a list of keys; got {_arguments.describe(deletes)}")
-        gone = [_key("deletes", key) for key in ([] if deletes is None else deletes)]
-        kept = {
+        deleted = [_key("deletes", key) for key in ([] if deletes is None else deletes)]
+        updated = {
             _key("updates", key): _arguments.number(f"updates[{key!r}]", priority)
             for key, priority in (updates or {}).items()
         }
         with translated():
-            # First what may be refused, so that a refusal leaves all as it was.
-            if kept or not gone:
-                keys = np.array(list(kept), np.uint64)
-                self._store.update_priorities(table, keys, np.array(list(kept.values()), np.float64))
-            if gone:
-                self._store.delete(table, np.array(gone, np.uint64))
+            # Updates first: they may be rejected, and then nothing must have been deleted.
+            if updated or not deleted:
+                keys = np.array(list(updated), np.uint64)
+                self._store.update_priorities(table, keys, np.array(list(updated.values()), np.float64))
+            if deleted:
+                self._store.delete(table, np.array(deleted, np.uint64))
 
     def reset(self, table: str) -> None:
-        """Empties a table and zeroes its counters. Calls that wait go on waiting.
+        """Removes all items of a table and sets its counters to 0. Waiting calls continue to wait.
 
         Args:
             table: Name of the table.
 
         Raises:
-            TypeError: It is no text.
-            RuntimeError: There is no such table, or there has been no server for an hour.
+            TypeError: `table` is not text.
+            RuntimeError: The table does not exist, or the server could not be reached for an hour.
         """
         with translated():
             self._store.reset(_arguments.text("table", table))
 
     def server_info(self, timeout: int | None = None) -> dict[str, TableInfo]:
-        """What the server's tables are and hold now, by their names.
+        """Returns options and current counts of all tables.
 
         Args:
-            timeout: Whole seconds to wait for the server; None, 0 or less: as long as any call.
+            timeout: Whole seconds to wait for the server. None, 0 or less means up to an hour. Default: up to an hour.
 
         Returns:
-            A `TableInfo` for each name.
+            A `TableInfo` per table name.
 
         Raises:
-            TypeError: `timeout` is no integer.
+            TypeError: `timeout` is not an integer.
             DeadlineExceededError: The server did not answer in time.
-            RuntimeError: There has been no server for an hour.
+            RuntimeError: The server could not be reached for an hour.
         """
         seconds = 0 if timeout is None else _arguments.integer("timeout", timeout)
         return {name: to_reverb_info(info) for name, info in self._infos(seconds).items()}
 
     def checkpoint(self) -> str:
-        """Has the server write a checkpoint; returns once the next server at its directory would begin with it.
+        """Makes the server write a checkpoint, and returns once a restarted server would load it.
 
         Returns:
-            Its path on the server's disk: its name alone, where the server is none of this package's.
+            Path of the checkpoint on the server's disk; only its name if the server is not a server of this package.
 
         Raises:
-            RuntimeError: The server cannot be reached within a second, or the checkpoint not be written.
-            ValueError: The server is none of this package's, and has no directory.
+            RuntimeError: The server cannot be reached within a second, or the checkpoint cannot be written.
+            ValueError: The server is not a server of this package and has no directory.
         """
         with translated():
             with engram.Client(
@@ -353,7 +363,7 @@ class Client:
         return name if directory is None else f"{directory}/{name}"
 
     def _infos(self, timeout: float = 0) -> dict[str, engram.TableInfo]:
-        """What the engine says of the tables; fills the cache of signatures, if it is empty."""
+        """Returns the engine's table infos. Fills the cache of signatures if it is empty."""
         if timeout > 0:
             try:
                 with engram.Client(_arguments.host_and_port(self._server_address), reconnect_timeout=timeout) as probe:
@@ -363,25 +373,25 @@ class Client:
                     f"ServerInfo call did not complete within provided timeout of {timeout}s: {error}"
                 ) from error
         with translated():
-            found = self._store.info()
+            infos = self._store.info()
         if self._cache is None:
-            self._cache = {name: signature_of(info) for name, info in found.items()}
-        return found
+            self._cache = {name: signature_of(info) for name, info in infos.items()}
+        return infos
 
     def _signature(self, table: str, timeout: float | None = None) -> Any:  # noqa: ANN401, a nest
-        """A table's signature: a nest of this package's specs, or None; as it was when the client first asked.
+        """Returns a table's signature, a nest of this package's specs or None. Signatures are cached.
 
         Raises:
-            KeyError: There is no such table.
+            KeyError: The table does not exist.
             DeadlineExceededError: The server did not answer in time.
         """
         if self._cache is None or table not in self._cache:
-            found = self._infos(timeout or 0)
-            self._cache = {name: signature_of(info) for name, info in found.items()}
+            infos = self._infos(timeout or 0)
+            self._cache = {name: signature_of(info) for name, info in infos.items()}
         return self._cache[table]
 
     def _signature_for_insert(self, table: str) -> Any:  # noqa: ANN401, a nest
-        """The signature of a table to insert into."""
+        """Returns the signature of a table to insert into."""
         try:
             return self._signature(table)
         except KeyError:
@@ -390,7 +400,7 @@ class Client:
             ) from None
 
     def _signature_for_nesting(self, table: str) -> Any:  # noqa: ANN401, a nest
-        """The signature to nest data as."""
+        """Returns the signature whose structure sampled data shall have."""
         try:
             return self._signature(table)
         except KeyError:
@@ -405,12 +415,12 @@ def _info(batch: engram.Batch) -> SampleInfo:
 
 
 def _split(columns: list[Any], squeezed: Sequence[bool]) -> list[list[Any]]:
-    """The steps of an item, each a list of arrays, scalars too."""
+    """Splits an item into steps, each a list of arrays; scalars are arrays, too."""
     lengths = [None if flat else len(column) for column, flat in zip(columns, squeezed, strict=True)]
     if None in lengths or len(set(lengths)) > 1:
-        told = ", ".join("no time axis" if length is None else str(length) for length in lengths)
+        listed = ", ".join("no time axis" if length is None else str(length) for length in lengths)
         raise ValueError(
-            f"Can't split non timestep trajectory: its columns have these lengths: {told}; use emit_timesteps=False"
+            f"Can't split non timestep trajectory: its columns have these lengths: {listed}; use emit_timesteps=False"
         )
     return [[column[at, ...] for column in columns] for at in range(lengths[0] or 0)]
 

@@ -1,11 +1,11 @@
-"""What Reverb's calls raise beside the builtins; see `_errors` for which error becomes which."""
+"""Errors of this package in addition to the builtins. `_errors` converts the engine's errors."""
 
 __all__ = ["DeadlineExceededError", "ReverbError"]
 
 
 class ReverbError(Exception):
-    """Base of the errors of this package that are no builtins."""
+    """Base class of the errors of this package that are not builtins."""
 
 
 class DeadlineExceededError(ReverbError):
-    """A call waited for its whole timeout and could not be served. The text says for what."""
+    """A call did not complete within its timeout. The message states what it waited for."""

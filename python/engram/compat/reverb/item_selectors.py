@@ -1,4 +1,4 @@
-"""Selectors: how a table chooses the items that it samples, and those that it removes when full."""
+"""Selectors: how a table chooses the items to sample, and the items to remove when it is full."""
 
 import functools
 
@@ -9,10 +9,10 @@ __all__ = ["Fifo", "HeapSelector", "Lifo", "MaxHeap", "MinHeap", "Prioritized", 
 
 
 class Selector:
-    """Base of the selectors; use one of the others."""
+    """Base class of the selectors."""
 
     def __init__(self, selector: native.Selector) -> None:
-        """Wraps a selector of the engine's.
+        """Wraps a selector of the engine.
 
         Args:
             selector: One of `engram.selectors`.
@@ -21,7 +21,7 @@ class Selector:
 
 
 class Fifo(Selector):
-    """The item that was inserted first."""
+    """Selects the item that was inserted first."""
 
     def __init__(self) -> None:
         super().__init__(native.Fifo())
@@ -31,7 +31,7 @@ class Fifo(Selector):
 
 
 class Lifo(Selector):
-    """The item that was inserted last."""
+    """Selects the item that was inserted last."""
 
     def __init__(self) -> None:
         super().__init__(native.Lifo())
@@ -41,7 +41,7 @@ class Lifo(Selector):
 
 
 class Uniform(Selector):
-    """Every item with the same probability."""
+    """Selects every item with the same probability."""
 
     def __init__(self) -> None:
         super().__init__(native.Uniform())
@@ -51,22 +51,23 @@ class Uniform(Selector):
 
 
 class Prioritized(Selector):
-    """An item with probability `priority ** priority_exponent / sum(priorities ** priority_exponent)`.
+    """Selects an item with probability `priority ** priority_exponent / sum(priorities ** priority_exponent)`.
 
-    This is equation 1 of Schaul et al., "Prioritized Experience Replay" (2015), which calls the exponent alpha.
-    Priorities are finite and not negative. An item with the priority 0 is chosen only when all items have it; then each
-    is as likely as any other.
+    This is equation 1 of Schaul et al., "Prioritized Experience Replay" (2015); the exponent is alpha there. Priorities
+    must be finite and at least 0. Items with priority 0 are selected only if all items have priority 0, and then with
+    equal probability.
     """
 
     def __init__(self, priority_exponent: float) -> None:
-        """Makes a selector.
+        """Creates a selector.
 
         Args:
-            priority_exponent: How much priorities count: 0 not at all, 1 in proportion; below 0 the least count most.
+            priority_exponent: 0 ignores priorities, 1 makes probabilities proportional to them, and a negative exponent
+                favours low priorities.
 
         Raises:
-            TypeError: It is no number.
-            ValueError: It is NaN or infinite.
+            TypeError: `priority_exponent` is not a number.
+            ValueError: `priority_exponent` is NaN or infinite.
         """
         self._exponent = _arguments.number("priority_exponent", priority_exponent)
         super().__init__(native.Prioritized(self._exponent))
@@ -76,16 +77,16 @@ class Prioritized(Selector):
 
 
 class HeapSelector(Selector):
-    """The item with the least or the greatest priority; among equals the one not inserted or updated for longest.
+    """Selects the item with the lowest or highest priority; among equals, the one inserted or updated least recently.
 
     `MinHeap()` is `HeapSelector(True)`, `MaxHeap()` is `HeapSelector(False)`.
     """
 
     def __init__(self, min_heap: bool) -> None:  # noqa: FBT001, as Reverb has it
-        """Makes a selector.
+        """Creates a selector.
 
         Args:
-            min_heap: The least; otherwise the greatest.
+            min_heap: True selects the lowest priority, False the highest.
         """
         self._sign = 1 if min_heap else -1
         super().__init__(native.MinHeap() if min_heap else native.MaxHeap())
@@ -95,7 +96,7 @@ class HeapSelector(Selector):
 
 
 MaxHeap = functools.partial(HeapSelector, False)  # noqa: FBT003, as Reverb has it
-"""The item with the greatest priority."""
+"""Selects the item with the highest priority."""
 
 MinHeap = functools.partial(HeapSelector, True)  # noqa: FBT003, as Reverb has it
-"""The item with the least priority."""
+"""Selects the item with the lowest priority."""

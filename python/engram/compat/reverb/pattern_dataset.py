@@ -1,4 +1,4 @@
-"""A dataset of what a structured writer would make of the steps of another dataset."""
+"""A dataset of the items that a structured writer would create from the steps of another dataset."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -21,12 +21,12 @@ __all__ = ["PatternDataset", "pattern_dataset_with_info"]
 
 Array = npt.NDArray[Any]
 
-_READ_AHEAD_STEPS = 64
-"""Steps that are read at once where they are all there: one by one from a stream, which may be slow."""
+_BATCHED_STEPS = 64
+"""Steps read per batch from an input of known size. Other inputs may be slow streams and are read step by step."""
 
 
 class PatternDataset(DatasetMixin, metaclass=LazyDataset):
-    """A `tf.data.Dataset` of the items that configs make of a dataset of steps, without a server.
+    """A `tf.data.Dataset` of the items that configs create from a dataset of steps, without a server.
 
         steps = tf.data.Dataset.from_tensor_slices({"observation": tf.range(6), "is_last": [False, False, True] * 2})
         step = reverb.structured.create_reference_step(steps.element_spec)
@@ -34,8 +34,8 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
         for pair in reverb.PatternDataset(steps, [config], True, lambda step: step["is_last"]):
             learn(pair["observation"])  # [2]
 
-    Elements are `[T, ...]` for slices, `[...]` for single steps. Tables and priorities of the configs are not looked
-    at. It reads its input in Python: make the input outside of a `tf.function`.
+    Leaves of elements are `[T, ...]` for slices, `[...]` for single steps. Tables and priorities of the configs are
+    ignored. The input is read in Python, so create it outside of a `tf.function`.
     """
 
     def __init__(
@@ -45,19 +45,19 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
         respect_episode_boundaries: bool,  # noqa: FBT001, as Reverb has it
         is_end_of_episode: Callable[[Any], Any],
     ) -> None:
-        """Describes the elements; nothing is read before iteration begins.
+        """Creates the dataset. Nothing is read before iteration begins.
 
         Args:
-            input_dataset: A `tf.data.Dataset` of steps, nests of tensors `[...]`, one after the other.
-            configs: As for a `StructuredWriter`, at least one; all for one table, and of one structure.
-            respect_episode_boundaries: No element reaches back into an episode that has ended.
-            is_end_of_episode: Given a step, a nest like the input's, returns whether it is its episode's last, a bool
-                scalar. In TensorFlow's words: it is traced.
+            input_dataset: A `tf.data.Dataset` of consecutive steps, nests of tensors `[...]`.
+            configs: At least one config, as for a `StructuredWriter`. All must have the same table and structure.
+            respect_episode_boundaries: If True, no element contains steps of two episodes.
+            is_end_of_episode: A TensorFlow function, which is traced. It receives a step and returns a bool scalar:
+                True for the last step of an episode.
 
         Raises:
-            TypeError: `input_dataset` is no `tf.data.Dataset`, or `is_end_of_episode` cannot be called.
-            ValueError: There are no configs, one is invalid, they do not go together, or read a leaf that steps do not
-                have; or the function does not return a bool scalar.
+            TypeError: `input_dataset` is not a `tf.data.Dataset`, or `is_end_of_episode` is not callable.
+            ValueError: There are no configs, one is invalid, they differ in table or structure, or one reads a leaf
+                that steps do not have; or the function does not return a bool scalar.
             ImportError: TensorFlow is not installed.
         """
         tf = import_tensorflow("reverb.PatternDataset")
@@ -73,15 +73,16 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
         check_source_leaves(configs, len(tf.nest.flatten(steps)))
         traced = tf.function(is_end_of_episode).get_concrete_function(steps).structured_outputs
         if getattr(traced, "dtype", None) != tf.bool or traced.shape.rank not in (0, None):
-            found = tf.TensorSpec(traced.shape, traced.dtype) if tf.is_tensor(traced) else traced
+            returned = tf.TensorSpec(traced.shape, traced.dtype) if tf.is_tensor(traced) else traced
             raise ValueError(
-                f"Invalid `is_end_of_episode`. `is_end_of_episode` must return `bool`, but its return type is {found}."
+                "Invalid `is_end_of_episode`. `is_end_of_episode` must return `bool`, but its return type is "
+                f"{returned}."
             )
         specs = tf.nest.flatten(self._element_spec)
-        reading = _Reading(input_dataset, configs, bool(respect_episode_boundaries), is_end_of_episode)
-        is_even = all(spec.shape.is_fully_defined() for spec in specs)
-        variant, kept = unbatched_dataset(lambda: reading.elements(is_even=is_even), [], specs)
-        self._kept = (kept, input_dataset)
+        reader = _StepReader(input_dataset, configs, bool(respect_episode_boundaries), is_end_of_episode)
+        same_shape = all(spec.shape.is_fully_defined() for spec in specs)
+        variant, keep_alive = unbatched_dataset(lambda: reader.elements(same_shape=same_shape), [], specs)
+        self._keep_alive = (keep_alive, input_dataset)
         tf.data.Dataset.__init__(self, variant)
 
 
@@ -91,32 +92,32 @@ def pattern_dataset_with_info(
     respect_episode_boundaries: bool,  # noqa: FBT001, as Reverb has it
     is_end_of_episode: Callable[[Any], Any],
 ) -> Any:  # noqa: ANN401, TensorFlow's
-    """A `PatternDataset` whose elements are `ReplaySample`s.
+    """Creates a `PatternDataset` whose elements are `ReplaySample`s.
 
     Args:
-        input_dataset: As for `PatternDataset`, as are the others.
-        configs: At least one.
-        respect_episode_boundaries: No element reaches back into an episode that has ended.
-        is_end_of_episode: Says of a step whether it is its episode's last.
+        input_dataset: As in `PatternDataset`.
+        configs: As in `PatternDataset`.
+        respect_episode_boundaries: As in `PatternDataset`.
+        is_end_of_episode: As in `PatternDataset`.
 
     Returns:
-        A `tf.data.Dataset`. The fields of its elements' info are 0, int32; probability and priority are float32.
+        A `tf.data.Dataset`. All info fields are 0: float32 for probability and priority, int32 for the others.
 
     Raises:
-        TypeError, ValueError, ImportError: As of `PatternDataset`.
+        TypeError, ValueError, ImportError: As in `PatternDataset`.
     """
-    made = PatternDataset(input_dataset, configs, respect_episode_boundaries, is_end_of_episode)
-    return made.map(lambda data: ReplaySample(SampleInfo.zeros(), data))  # type: ignore[attr-defined]  # TensorFlow's
+    dataset = PatternDataset(input_dataset, configs, respect_episode_boundaries, is_end_of_episode)
+    return dataset.map(lambda data: ReplaySample(SampleInfo.zeros(), data))  # type: ignore[attr-defined]  # TensorFlow's
 
 
-class _Reading:
-    """Reads the steps, and makes items of them."""
+class _StepReader:
+    """Reads the steps of the input and creates items of them."""
 
     def __init__(
         self,
         steps: Any,  # noqa: ANN401, a tf.data.Dataset
         configs: Sequence[Config],
-        clear: bool,  # noqa: FBT001, of the episodes' ends
+        clear: bool,  # noqa: FBT001, private
         is_end: Callable[[Any], Any],
     ) -> None:
         self._steps = steps
@@ -124,32 +125,32 @@ class _Reading:
         self._clear = clear
         self._is_end = is_end
 
-    def elements(self, *, is_even: bool) -> Iterator[Elements | None]:
-        """Yields the items, several at once where they have one shape."""
+    def elements(self, *, same_shape: bool) -> Iterator[Elements | None]:
+        """Yields the items, several at once if all have the same shape."""
         patterns = PatternSet(self._configs)
-        for leaves, ends in self._chunks():
-            found: list[list[Array]] = []
+        for leaves, ends in self._step_batches():
+            items: list[list[Array]] = []
             for at, end in enumerate(ends):
-                made = patterns.append([leaf[at] for leaf in leaves])
+                created = patterns.append([leaf[at] for leaf in leaves])
                 if end:
-                    made += patterns.end_episode(clear=self._clear)
-                found += map(_columns, made)
-            if is_even and found:
-                yield [Rows(np.stack(column)) for column in zip(*found, strict=True)]
-            elif found:
-                yield from ([Rows(column[None]) for column in item] for item in found)
+                    created += patterns.end_episode(clear=self._clear)
+                items += map(_columns, created)
+            if same_shape and items:
+                yield [Rows(np.stack(column)) for column in zip(*items, strict=True)]
+            elif items:
+                yield from ([Rows(column[None]) for column in item] for item in items)
 
-    def _chunks(self) -> Iterator[tuple[list[Array], Array]]:
-        """Yields several steps, `[N, ...]` each leaf, and which of them are the last of their episodes."""
+    def _step_batches(self) -> Iterator[tuple[list[Array], Array]]:
+        """Yields N steps, each leaf `[N, ...]`, and bools `[N]`: True for the last step of an episode."""
         tf = import_tensorflow("reverb.PatternDataset")
         steps = self._steps
         specs = [as_spec(spec) for spec in tf.nest.flatten(steps.element_spec)]
-        are_even = all(spec.shape is not None and None not in spec.shape for spec in specs)
-        are_there = int(steps.cardinality()) >= 0
-        size = _READ_AHEAD_STEPS if are_even and are_there else 1
+        same_shape = all(spec.shape is not None and None not in spec.shape for spec in specs)
+        known_size = int(steps.cardinality()) >= 0
+        size = _BATCHED_STEPS if same_shape and known_size else 1
         for step, ends in steps.map(lambda step: (step, self._is_end(step))).batch(size):
             yield [_nest.as_array(leaf.numpy()) for leaf in tf.nest.flatten(step)], ends.numpy()
 
 
-def _columns(made: PatternItem) -> list[Array]:
-    return [stack_column(column) for column in made.columns]
+def _columns(item: PatternItem) -> list[Array]:
+    return [stack_column(column) for column in item.columns]

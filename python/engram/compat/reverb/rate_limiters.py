@@ -1,11 +1,11 @@
-"""Rate limiters: how fast a table may be written and sampled, one relative to the other.
+"""Rate limiters: they limit samples relative to inserts, and inserts relative to samples.
 
-With `I` items inserted, `S` samples taken and `D` items deleted so far, one more
+With `I` items inserted, `S` items sampled and `D` items deleted so far, one more
 
 * sample is allowed while `I - D >= min_size_to_sample` and `I * samples_per_insert - S - 1 >= min_diff`;
 * insert is allowed while `I + 1 - D <= min_size_to_sample` or `(I + 1) * samples_per_insert - S <= max_diff`.
 
-Every limiter here is a choice of those four numbers. A limiter belongs to one table.
+Every limiter is a choice of these four numbers. A limiter belongs to one table.
 """
 
 import logging
@@ -26,20 +26,21 @@ _log = logging.getLogger(__name__)
 
 
 class RateLimiter:
-    """The general form: any choice of the four numbers."""
+    """The general rate limiter, with any choice of the four numbers."""
 
     def __init__(self, samples_per_insert: float, min_size_to_sample: int, min_diff: float, max_diff: float) -> None:
-        """Makes a limiter.
+        """Creates a rate limiter.
 
         Args:
-            samples_per_insert: How many samples each insert pays for. Above 0.
-            min_size_to_sample: How many items the table must hold before it is sampled. At least 1.
-            min_diff: Lowest allowed `inserts * samples_per_insert - samples`; `-inf`: samples never wait for it.
-            max_diff: Highest allowed value of the same; `inf`: inserts never wait.
+            samples_per_insert: Number of samples that each insert allows, above 0.
+            min_size_to_sample: Number of items in the table required for sampling, at least 1.
+            min_diff: Minimum of `inserts * samples_per_insert - samples`; below it, samples wait. `-inf` means no
+                minimum.
+            max_diff: Maximum of the same difference; above it, inserts wait. `inf` means no maximum.
 
         Raises:
-            TypeError: `min_size_to_sample` is no integer, or another argument no number.
-            ValueError: A number is NaN or out of its range, `min_diff` is above `max_diff`, or nothing could ever be
+            TypeError: `min_size_to_sample` is not an integer, or another argument is not a number.
+            ValueError: A number is NaN or out of range, `min_diff` is above `max_diff`, or no item could ever be
                 sampled.
         """
         self._samples_per_insert = _arguments.number("samples_per_insert", samples_per_insert)
@@ -57,20 +58,20 @@ class RateLimiter:
         return native.RateLimiter(self._samples_per_insert, self._min_size_to_sample, self._min_diff, self._max_diff)
 
     def _claim(self, table: str) -> None:
-        """Notes which table it belongs to."""
+        """Records the table that this limiter belongs to."""
         if self._table is not None:
             raise ValueError(
-                f"the rate limiter of table '{table}' belongs to table '{self._table}' already; "
-                "give each table a limiter of its own"
+                f"the rate limiter of table '{table}' already belongs to table '{self._table}'; "
+                "create a separate rate limiter for each table"
             )
         self._table = table
 
     def _fresh(self) -> "RateLimiter":
-        """One with the same numbers for another table."""
-        made = type(self).__new__(type(self))
-        made.__dict__.update(self.__dict__)
-        made._table = None  # noqa: SLF001, its own kind
-        return made
+        """Returns a copy that belongs to no table."""
+        copy = type(self).__new__(type(self))
+        copy.__dict__.update(self.__dict__)
+        copy._table = None  # noqa: SLF001, same class
+        return copy
 
     def __repr__(self) -> str:
         return (
@@ -80,17 +81,17 @@ class RateLimiter:
 
 
 class MinSize(RateLimiter):
-    """Sampling waits until the table holds `min_size_to_sample` items; inserts never wait."""
+    """Samples wait until the table has `min_size_to_sample` items; inserts never wait."""
 
     def __init__(self, min_size_to_sample: int) -> None:
-        """Makes a limiter.
+        """Creates a rate limiter.
 
         Args:
-            min_size_to_sample: At least 1.
+            min_size_to_sample: Number of items required for sampling, at least 1.
 
         Raises:
-            TypeError: It is no integer.
-            ValueError: It is below 1, or above 2**63 - 1.
+            TypeError: `min_size_to_sample` is not an integer.
+            ValueError: `min_size_to_sample` is below 1 or above 2**63 - 1.
         """
         super().__init__(1.0, min_size_to_sample, -_NEVER, _NEVER)
 
@@ -99,24 +100,24 @@ class MinSize(RateLimiter):
 
 
 class SampleToInsertRatio(RateLimiter):
-    """Holds the samples taken per item inserted near `samples_per_insert`."""
+    """Keeps the number of samples per insert close to `samples_per_insert`."""
 
     def __init__(
         self, samples_per_insert: float, min_size_to_sample: int, error_buffer: float | tuple[float, float]
     ) -> None:
-        """Makes a limiter.
+        """Creates a rate limiter.
 
         Args:
-            samples_per_insert: The ratio aimed at. Above 0.
-            min_size_to_sample: How many items the table must hold before it is sampled. At least 1.
-            error_buffer: How far `inserts * samples_per_insert - samples` may stray, in samples. One number: that far
-                to either side of `min_size_to_sample * samples_per_insert`. A pair: `(min_diff, max_diff)` themselves;
-                where that ends below `min_size_to_sample * samples_per_insert`, a warning is logged.
+            samples_per_insert: The target ratio, above 0.
+            min_size_to_sample: Number of items in the table required for sampling, at least 1.
+            error_buffer: Allowed range of `inserts * samples_per_insert - samples`, in samples. A number is the allowed
+                deviation from `min_size_to_sample * samples_per_insert`. A pair is `(min_diff, max_diff)`; if
+                `max_diff` is below `min_size_to_sample * samples_per_insert`, a warning is logged.
 
         Raises:
-            TypeError: `min_size_to_sample` is no integer, `samples_per_insert` no number, or `error_buffer` neither a
-                number nor a pair of numbers.
-            ValueError: A number is NaN or out of its range, the range of `error_buffer` is narrower than
+            TypeError: `min_size_to_sample` is not an integer, `samples_per_insert` is not a number, or `error_buffer`
+                is neither a number nor a pair of numbers.
+            ValueError: A number is NaN or out of range, the range of `error_buffer` is narrower than
                 `2 * max(1, samples_per_insert)`, or it begins above `min_size_to_sample * samples_per_insert`.
         """
         ratio = _arguments.number("samples_per_insert", samples_per_insert)
@@ -128,12 +129,13 @@ class SampleToInsertRatio(RateLimiter):
         if not max_diff - min_diff >= 2 * max(1.0, ratio):
             raise ValueError(
                 f"error_buffer ({error_buffer}) leaves a range of {max_diff - min_diff:g}: it must be >= "
-                f"2 * max(1.0, samples_per_insert) = {2 * max(1.0, ratio):g}, as less could block samples and inserts"
+                f"2 * max(1.0, samples_per_insert) = {2 * max(1.0, ratio):g}, or samples and inserts could block "
+                "each other"
             )
         if max_diff < offset:
             _log.warning(
-                "The range of error_buffer ends at %g, below samples_per_insert * min_size_to_sample = %g: whoever "
-                "inserts and samples in one thread may wait for ever.",
+                "The range of error_buffer ends at %g, below samples_per_insert * min_size_to_sample = %g: a thread "
+                "that both inserts and samples may block without end.",
                 max_diff,
                 offset,
             )
@@ -151,17 +153,17 @@ class SampleToInsertRatio(RateLimiter):
 
 
 class Queue(RateLimiter):
-    """Each item is sampled once; inserts wait while `size` items have not been sampled. See `Table.queue`."""
+    """Each item is sampled once; inserts wait while there are `size` unsampled items. See `Table.queue`."""
 
     def __init__(self, size: int) -> None:
-        """Makes a limiter.
+        """Creates a rate limiter.
 
         Args:
-            size: At least 1: how many items may wait to be sampled.
+            size: Maximum number of unsampled items, at least 1.
 
         Raises:
-            TypeError: It is no integer.
-            ValueError: It is below 1, or above 2**63 - 1.
+            TypeError: `size` is not an integer.
+            ValueError: `size` is below 1 or above 2**63 - 1.
         """
         self._size = _size(size)
         super().__init__(1.0, 1, 0.0, self._size)
@@ -171,17 +173,17 @@ class Queue(RateLimiter):
 
 
 class Stack(RateLimiter):
-    """Each item is sampled once; inserts wait while `size` items have not been sampled. See `Table.stack`."""
+    """Each item is sampled once; inserts wait while there are `size` unsampled items. See `Table.stack`."""
 
     def __init__(self, size: int) -> None:
-        """Makes a limiter.
+        """Creates a rate limiter.
 
         Args:
-            size: At least 1: how many items may wait to be sampled.
+            size: Maximum number of unsampled items, at least 1.
 
         Raises:
-            TypeError: It is no integer.
-            ValueError: It is below 1, or above 2**63 - 1.
+            TypeError: `size` is not an integer.
+            ValueError: `size` is below 1 or above 2**63 - 1.
         """
         self._size = _size(size)
         super().__init__(1.0, 1, 0.0, self._size)
@@ -198,7 +200,7 @@ def _size(size: int) -> int:
 
 
 def _range(error_buffer: Any, offset: float) -> tuple[float, float]:  # noqa: ANN401, anything
-    """The lowest and the highest difference that are allowed."""
+    """Returns `min_diff` and `max_diff`."""
     if isinstance(error_buffer, int | float | np.number):
         return offset - float(error_buffer), offset + float(error_buffer)
     try:

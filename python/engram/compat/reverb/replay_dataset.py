@@ -1,4 +1,4 @@
-"""The dataset of Reverb before 0.8: steps, or sequences of one length."""
+"""The dataset of Reverb before 0.8: steps, or sequences of equal length."""
 
 from typing import Any, Self
 
@@ -10,10 +10,10 @@ __all__ = ["ReplayDataset"]
 
 
 class ReplayDataset(DatasetMixin, metaclass=LazyDataset):
-    """A `tf.data.Dataset` as code for Reverb 0.1 to 0.7 knows it; `TimestepDataset` and `TrajectoryDataset` replace it.
+    """The `tf.data.Dataset` of Reverb 0.1 to 0.7. Newer code uses `TimestepDataset` or `TrajectoryDataset`.
 
-    Its info has the field `times_sampled`, too, which Reverb's had from 0.8 on. Errors of an iteration are as of those
-    two; an item of another length than `sequence_length` is a `tf.errors.InvalidArgumentError`.
+    Unlike Reverb's, its info has the field `times_sampled`. Iteration raises the same errors as those two datasets, and
+    `tf.errors.InvalidArgumentError` for an item whose length is not `sequence_length`.
     """
 
     def __init__(  # noqa: PLR0917, as Reverb has it
@@ -30,28 +30,30 @@ class ReplayDataset(DatasetMixin, metaclass=LazyDataset):
         rate_limiter_timeout_ms: int = -1,
         flexible_batch_size: int = -1,
     ) -> None:
-        """Describes the elements; nothing is fetched before iteration begins.
+        """Creates the dataset. Nothing is fetched before iteration begins.
 
         Args:
             server_address: `host:port`, text or a string tensor.
-            table: Its name, text or a string tensor.
-            dtypes: A nest of the data's `tf.DType`, as they lie in the table.
-            shapes: The same nest, of `tf.TensorShape`: of one step `[...]`; without `emit_timesteps` of a sequence,
-                each beginning with `sequence_length`.
-            max_in_flight_samples_per_worker: Items that may be fetched ahead of their use, for each worker, at least 1.
-            num_workers_per_iterator: At least 1, or -1: one.
-            max_samples_per_stream: Items after which a new stream to the server is opened, at least 1; -1: never.
-            sequence_length: T: steps that every item must have, at least 1; None: any number.
-            emit_timesteps: Elements are steps: data `[...]`, info of scalars. Otherwise they are whole sequences: data
-                `[T, ...]`, info `[T]`, the same for each step.
-            rate_limiter_timeout_ms: Milliseconds of waiting for the rate limiter, from 0, after which it ends; -1:
-                never.
-            flexible_batch_size: At least 1, or -1; not used: a request is answered as soon as there is an item.
+            table: Name of the table, text or a string tensor.
+            dtypes: A nest of `tf.DType`: the dtypes in the table. Values are not converted.
+            shapes: The same nest of `tf.TensorShape`: `[...]` for steps; with `emit_timesteps=False`, shapes whose
+                first axis is `sequence_length`.
+            max_in_flight_samples_per_worker: Number of items to fetch ahead per worker, at least 1.
+            num_workers_per_iterator: Number of workers, at least 1. -1 means 1. Default: -1.
+            max_samples_per_stream: Number of items after which a new stream to the server is opened, at least 1. -1
+                means never. Default: -1.
+            sequence_length: Number of steps T that every item must have, at least 1. Default: any number.
+            emit_timesteps: If True, elements are steps: data `[...]`, info scalars. If False, elements are whole
+                sequences: data `[T, ...]`, info `[T]` with the same value for each step. Default: True.
+            rate_limiter_timeout_ms: Milliseconds to wait for the rate limiter, at least 0; then iteration ends. -1
+                means no limit. Default: -1.
+            flexible_batch_size: Accepted, at least 1 or -1, and ignored: items are sent as soon as they are available.
 
         Raises:
-            TypeError: A number is no integer, the address or the table no text, or a dtype or a shape is none.
-            ValueError: The nests differ, a number is not allowed, or a shape does not begin with `sequence_length`; the
-                text says which.
+            TypeError: A number is not an integer, the address or the table is not text, or a dtype or a shape is not
+                one.
+            ValueError: The nests differ, a number is out of range, or a shape does not begin with `sequence_length`.
+                The message names the argument.
             ImportError: TensorFlow is not installed.
         """
         fetch_options = _dataset_common.make_fetch_options(
@@ -89,26 +91,26 @@ class ReplayDataset(DatasetMixin, metaclass=LazyDataset):
         get_signature_timeout_secs: int | None = None,
         flexible_batch_size: int = -1,
     ) -> Self:
-        """A dataset whose dtypes and shapes are those of the table's signature, which is that of a step.
+        """Creates a dataset with the dtypes and shapes of the table's signature, which must describe one step.
 
         Args:
             server_address: `host:port`.
-            table: Its name.
-            max_in_flight_samples_per_worker: This and the others as for the class.
-            num_workers_per_iterator: As for the class.
-            max_samples_per_stream: As for the class.
-            sequence_length: As for the class.
-            emit_timesteps: As for the class.
-            rate_limiter_timeout_ms: Milliseconds, as for the class.
-            get_signature_timeout_secs: Whole seconds to wait for the server; None or 0: up to an hour.
-            flexible_batch_size: As for the class.
+            table: Name of the table.
+            max_in_flight_samples_per_worker: As in the constructor.
+            num_workers_per_iterator: As in the constructor.
+            max_samples_per_stream: As in the constructor.
+            sequence_length: As in the constructor.
+            emit_timesteps: As in the constructor.
+            rate_limiter_timeout_ms: Milliseconds, as in the constructor.
+            get_signature_timeout_secs: Whole seconds to wait for the server. None or 0 means up to an hour.
+            flexible_batch_size: As in the constructor.
 
         Raises:
-            TypeError: As of the class.
-            ValueError: The address is not `host:port`, the table is not there or has no signature, or a number is not
-                allowed.
+            TypeError: As in the constructor.
+            ValueError: The address is not `host:port`, the table does not exist or has no signature, or a number is out
+                of range.
             DeadlineExceededError: The server did not answer in time.
-            RuntimeError: There has been no server for an hour.
+            RuntimeError: The server could not be reached for an hour.
             ImportError: TensorFlow is not installed.
         """
         time = () if emit_timesteps else (sequence_length,)
@@ -128,10 +130,10 @@ class ReplayDataset(DatasetMixin, metaclass=LazyDataset):
 
 def _check_shapes(shapes: Any, sequence_length: int | None) -> None:  # noqa: ANN401, a nest
     tf = import_tensorflow("reverb.ReplayDataset")
-    for shape in tf.nest.flatten(shapes):
-        found = tf.TensorShape(shape)
-        if found.rank is None or found.rank == 0 or found[0] != sequence_length:
+    for leaf in tf.nest.flatten(shapes):
+        shape = tf.TensorShape(leaf)
+        if shape.rank is None or shape.rank == 0 or shape[0] != sequence_length:
             raise ValueError(
-                f"every shape must begin with sequence_length ({sequence_length}) where emit_timesteps is False; "
-                f"got {found}"
+                f"every shape must begin with sequence_length ({sequence_length}) if emit_timesteps is False; "
+                f"got {shape}"
             )

@@ -1,23 +1,26 @@
-"""What sampling returns: an item's data, and what is known about the item."""
+"""The results of sampling: an item's data and the info about the item."""
 
 from typing import Any, NamedTuple
+
+from engram._extras import importing_extra
 
 __all__ = ["ReplaySample", "SampleInfo"]
 
 
 class SampleInfo(NamedTuple):
-    """What is known about a sampled item.
+    """Info about a sampled item.
 
-    `Client.sample` gives Python's numbers, datasets and `TFClient` scalar tensors of the dtypes below. In batches of a
-    dataset the fields are `[B]`, in a `ReplayDataset` of sequences `[T]`.
+    `Client.sample` returns Python numbers; datasets and `TFClient` return scalar tensors of the dtypes below. In a
+    batched dataset the fields are `[B]`, in a `ReplayDataset` of sequences `[T]`.
 
     Attributes:
-        key: uint64, to update the item's priority with.
-        probability: float64, with which it was drawn, from 0 to 1: the P(i) of equation 1 of Schaul et al.,
-            "Prioritized Experience Replay" (2015), for a prioritized sampler. 1 where chance has no part in it.
-        table_size: int64, items in the table when it was drawn: the N of an importance weight `(N * P(i)) ** -beta`.
-        priority: float64, when it was drawn.
-        times_sampled: int32, this time included.
+        key: uint64, the key for `Client.mutate_priorities`.
+        probability: float64, from 0 to 1: the probability of the draw. For a prioritized sampler, the P(i) of equation
+            1 of Schaul et al., "Prioritized Experience Replay" (2015). 1 for a deterministic sampler.
+        table_size: int64, number of items in the table at the time of the draw: the N of an importance weight
+            `(N * P(i)) ** -beta`.
+        priority: float64, priority at the time of the draw.
+        times_sampled: int32, number of times the item was sampled, including this one.
     """
 
     key: Any
@@ -33,35 +36,37 @@ class SampleInfo(NamedTuple):
         Raises:
             ImportError: TensorFlow is not installed.
         """
-        import tensorflow as tf  # noqa: PLC0415, not every user has it
+        with importing_extra("tensorflow", "SampleInfo.tf_dtypes"):
+            import tensorflow as tf  # noqa: PLC0415, optional
 
         return cls(tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32)
 
     @classmethod
     def tf_shapes(cls) -> "SampleInfo":
-        """The fields' TensorFlow shapes, a `SampleInfo` of `tf.TensorShape`: all are scalars.
+        """The fields' TensorFlow shapes, a `SampleInfo` of scalar `tf.TensorShape`.
 
         Raises:
             ImportError: TensorFlow is not installed.
         """
-        import tensorflow as tf  # noqa: PLC0415, not every user has it
+        with importing_extra("tensorflow", "SampleInfo.tf_shapes"):
+            import tensorflow as tf  # noqa: PLC0415, optional
 
         scalar = tf.TensorShape([])
         return cls(scalar, scalar, scalar, scalar, scalar)
 
     @classmethod
     def zeros(cls) -> "SampleInfo":
-        """A `SampleInfo` whose fields are Python's 0 and 0.0."""
+        """A `SampleInfo` with the Python numbers 0 and 0.0 as fields."""
         return cls(key=0, probability=0.0, table_size=0, priority=0.0, times_sampled=0)
 
 
 class ReplaySample(NamedTuple):
-    """An item, or one step of it.
+    """An item, or one step of an item.
 
     Attributes:
-        info: What is known about the item.
-        data: Its columns: whole ones `[T, ...]`, or `[...]` those of one step. A flat list, or a nest, as whatever
-            made it says.
+        info: Info about the item.
+        data: Columns of the item, `[T, ...]`, or of one step, `[...]`. A flat list or a nest, depending on the call
+            that returned it.
     """
 
     info: SampleInfo

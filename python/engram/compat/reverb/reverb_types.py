@@ -1,4 +1,4 @@
-"""What a table tells about itself: records that are asked what protobuf messages are asked."""
+"""The types of a table's info: records with the interface of protobuf messages."""
 
 from dataclasses import dataclass
 from typing import Any, ClassVar, TypeAlias
@@ -23,42 +23,42 @@ __all__ = [
 ]
 
 SelectorType: TypeAlias = Fifo | Heap | Lifo | Prioritized | Uniform
-"""What a table's items are chosen by."""
+"""Any selector."""
 
 SpecNest: TypeAlias = Any
 """A nest of specs, such as a signature."""
 
 
 class PrioritizedOptions(Message):
-    """A choice by priority.
+    """Options of a prioritized selector.
 
     Attributes:
-        priority_exponent: float: an item is chosen with a probability proportional to `priority ** priority_exponent`.
+        priority_exponent: float: an item is selected with probability proportional to `priority ** priority_exponent`.
     """
 
     _fields: ClassVar = {"priority_exponent": 0.0}
 
 
 class HeapOptions(Message):
-    """A choice of the item with the least or the greatest priority.
+    """Options of a heap selector.
 
     Attributes:
-        min_heap: bool: the least.
+        min_heap: bool: True selects the lowest priority, False the highest.
     """
 
     _fields: ClassVar = {"min_heap": False}
 
 
 class KeyDistributionOptions(Message):
-    """A selector: at most one of its fields but the last is set, and `WhichOneof("distribution")` says which.
+    """A selector. At most one field except `is_deterministic` is set; `WhichOneof("distribution")` returns its name.
 
     Attributes:
-        fifo: bool: the item that was inserted first.
-        uniform: bool: each with the same probability.
-        prioritized: A message whose `priority_exponent` is a float.
-        heap: A message whose `min_heap` is a bool: the item with the least priority; otherwise with the greatest.
-        lifo: bool: the item that was inserted last.
-        is_deterministic: bool: chance has no part in it.
+        fifo: bool: selects the item that was inserted first.
+        uniform: bool: selects each item with the same probability.
+        prioritized: A message with `priority_exponent`, a float.
+        heap: A message with `min_heap`, a bool: True selects the lowest priority, False the highest.
+        lifo: bool: selects the item that was inserted last.
+        is_deterministic: bool: True if the selection is not random.
     """
 
     _fields: ClassVar = {
@@ -73,25 +73,25 @@ class KeyDistributionOptions(Message):
 
 
 class RateLimiterCallStats(Message):
-    """Calls of one kind.
+    """Statistics of the inserts or of the samples of a table.
 
     Attributes:
-        completed: int: how many were let through since the table was made or reset.
+        completed: int: number of completed calls since the table was created or reset.
     """
 
     _fields: ClassVar = {"completed": 0}
 
 
 class RateLimiterInfo(Message):
-    """A rate limiter's four numbers, see `RateLimiter`, and how many inserts and samples it has let through.
+    """The four numbers of a rate limiter, see `RateLimiter`, and the counts of inserts and samples.
 
     Attributes:
-        samples_per_insert: float: how many samples each insert pays for.
-        min_diff: float: lowest allowed `inserts * samples_per_insert - samples`.
-        max_diff: float: highest allowed value of the same.
-        min_size_to_sample: int: items that the table must hold before it is sampled.
-        insert_stats: A `RateLimiterCallStats`: the inserts.
-        sample_stats: A `RateLimiterCallStats`: the samples.
+        samples_per_insert: float: number of samples that each insert allows.
+        min_diff: float: minimum of `inserts * samples_per_insert - samples`.
+        max_diff: float: maximum of the same difference.
+        min_size_to_sample: int: number of items required for sampling.
+        insert_stats: A `RateLimiterCallStats` of the inserts.
+        sample_stats: A `RateLimiterCallStats` of the samples.
     """
 
     _fields: ClassVar = {
@@ -105,15 +105,15 @@ class RateLimiterInfo(Message):
 
 
 class TableWorkerTime(Message):
-    """Milliseconds that a table's thread spent; all are 0, for no table has a thread.
+    """Milliseconds spent by a table's worker thread. All are 0, because Engram's tables have no threads.
 
     Attributes:
-        running_ms: int: in all.
-        sampling_ms: int: with samples.
-        inserting_ms: int: with inserts.
-        sleeping_ms: int: with nothing to do.
-        waiting_for_sampling_ms: int: with waiting for samples.
-        waiting_for_inserts_ms: int: with waiting for inserts.
+        running_ms: int: total time.
+        sampling_ms: int: time spent on samples.
+        inserting_ms: int: time spent on inserts.
+        sleeping_ms: int: idle time.
+        waiting_for_sampling_ms: int: time spent waiting for samples.
+        waiting_for_inserts_ms: int: time spent waiting for inserts.
     """
 
     _fields: ClassVar = {
@@ -128,20 +128,21 @@ class TableWorkerTime(Message):
 
 @dataclass
 class TableInfo:
-    """What a table is, and what it holds, at one moment.
+    """Options and counts of a table at one moment.
 
     Attributes:
-        name: Of the table.
-        sampler_options: How it chooses items to sample.
-        remover_options: How it chooses items to remove when it is full.
-        max_size: Most items it holds.
-        max_times_sampled: As it was given: an item is removed after so many samples; below 1: never for that.
-        rate_limiter_info: Its rate limiter, and how many inserts and samples there were.
-        signature: A nest of tensor specs, TensorFlow's where that has been imported; None: any data.
-        current_size: Items it holds.
-        num_episodes: Distinct episodes it holds steps of.
-        num_deleted_episodes: Episodes whose last step left, since creation or reset.
-        num_unique_samples: Items sampled at least once, since creation or reset.
+        name: Name of the table.
+        sampler_options: The selector of items to sample.
+        remover_options: The selector of items to remove when the table is full.
+        max_size: Maximum number of items.
+        max_times_sampled: Number of samples after which an item is removed, as passed to `Table`; below 1 means no
+            limit.
+        rate_limiter_info: The rate limiter, and the counts of inserts and samples.
+        signature: A nest of tensor specs, TensorFlow's if TensorFlow is imported; None allows any data.
+        current_size: Number of items.
+        num_episodes: Number of distinct episodes with steps in the table.
+        num_deleted_episodes: Number of episodes whose last step was removed since the table was created or reset.
+        num_unique_samples: Number of items sampled at least once since the table was created or reset.
         table_worker_time: Milliseconds, all 0.
     """
 

@@ -1,4 +1,4 @@
-"""The server: tables that clients in this and other processes reach."""
+"""The server: serves tables to clients in this process and others."""
 
 import contextlib
 import signal
@@ -20,10 +20,10 @@ from engram.compat.reverb.table import Table, TableExtensionBase
 __all__ = ["Server", "Table", "TableExtensionBase"]
 
 _LEASE = 86_400.0
-"""Seconds that a reader may take over a sample until others get it: Reverb has no such bound."""
+"""Seconds after which sampled but unacknowledged items return to their table. Reverb has no limit."""
 
 _POLL_INTERVAL = 0.25
-"""Seconds between two looks of `wait`; signals do not wait for them."""
+"""Seconds between two checks in `wait`. Signals are handled immediately."""
 
 
 class Server:
@@ -32,8 +32,8 @@ class Server:
         server = reverb.Server([reverb.Table.queue("queue", 100)], port=8000)
         client = reverb.Client("localhost:8000")
 
-    Whoever reaches the port may use it: there is no password. It listens to other machines, too, unless told otherwise.
-    A server that is dropped is stopped.
+    There is no authentication: every client that can reach the port has full access. By default, the server listens on
+    all network interfaces. A garbage-collected server is stopped.
     """
 
     def __init__(
@@ -44,21 +44,22 @@ class Server:
         *,
         host: str | None = None,
     ) -> None:
-        """Starts to serve, with the newest checkpoint if there is one.
+        """Loads the newest checkpoint, if there is one, and starts to serve.
 
-        A table that a checkpoint holds has its items and counters from there; its options are those given here.
+        Items and counters of tables are loaded from the checkpoint. Table options are those of `tables`.
 
         Args:
-            tables: At least one, of different names. They belong to this server until it is stopped.
-            port: To listen on, up to 65535; None or 0: any free one, see `port`.
-            checkpointer: Where checkpoints are, one of `reverb.checkpointers`; None: in a temporary directory.
-            host: Name or address to listen on, such as "localhost" for this machine alone; None: all there are.
+            tables: At least one table; names must differ. They belong to this server until it is stopped.
+            port: Port to listen on, up to 65535. None or 0 means any free port, see `port`.
+            checkpointer: One of `reverb.checkpointers`. Default: checkpoints in a temporary directory.
+            host: Name or address of the interface to listen on, for example "localhost". Default: all interfaces.
 
         Raises:
-            TypeError: An argument has another type.
-            ValueError: There are no tables, names are used twice, a table is another server's, the port is taken or
-                none, the host is no address of this machine, or a checkpoint has a table that is not given here.
-            RuntimeError: The directory of checkpoints cannot be used: another server has it, or it is damaged.
+            TypeError: An argument has the wrong type.
+            ValueError: There are no tables, a name is used twice, a table belongs to another server, the port is in use
+                or invalid, the host is not an address of this machine, or a checkpoint has a table that is not in
+                `tables`.
+            RuntimeError: The checkpoint directory cannot be used: another server uses it, or it is corrupt.
         """
         tables = _checked(tables)
         if port is not None:
@@ -69,19 +70,17 @@ class Server:
             _arguments.instance("checkpointer", checkpointer, CheckpointerBase, "one of reverb.checkpointers")
         if host is not None:
             _arguments.text("host", host)
-        place = checkpointer.internal_checkpointer()
-        _arguments.instance(
-            "checkpointer.internal_checkpointer()", place, CheckpointPaths, "what reverb.checkpointers return"
-        )
+        paths = checkpointer.internal_checkpointer()
+        _arguments.instance("checkpointer.internal_checkpointer()", paths, CheckpointPaths, "a CheckpointPaths")
         self._stopping = threading.Lock()
         self._stopped = threading.Event()
         self._tables = tables
         with translated():
-            self._server_store = ServerStore(place, tables)
+            self._server_store = ServerStore(paths, tables)
             try:
                 self._server = engram.Server(
                     self._server_store.store,
-                    host=_everywhere() if host is None else host,
+                    host=_any_address() if host is None else host,
                     port=port or 0,
                     insecure=True,
                     lease_timeout=_LEASE,
@@ -90,18 +89,18 @@ class Server:
                 self._server_store.abandon()
                 raise
         for table in tables:
-            table._bind(self._server_store.store)  # noqa: SLF001, this package's
+            table._bind(self._server_store.store)  # noqa: SLF001, same package
 
     @property
     def port(self) -> int:
-        """The port it listens on, from 1 to 65535; also after `stop`."""
+        """The port that the server listens on, or listened on before `stop`; from 1 to 65535."""
         return self._server.port
 
     def stop(self) -> None:
-        """Frees the port and all items. May be called again.
+        """Stops the server and frees its port and items. May be called again.
 
-        Calls of clients go on waiting, for the next server at its address. What was not written with
-        `Client.checkpoint` is lost. Tables may be given to another server then.
+        Waiting calls of clients continue to wait for another server at the same address. Changes after the last
+        `Client.checkpoint` are lost. The tables can be passed to another server.
         """
         with self._stopping:
             if self._stopped.is_set():
@@ -112,30 +111,31 @@ class Server:
                     self._server_store.close()
             finally:
                 for table in self._tables:
-                    table._release()  # noqa: SLF001, this package's
+                    table._release()  # noqa: SLF001, same package
                 self._stopped.set()
 
     def wait(self) -> None:
-        """Waits until it is stopped.
+        """Blocks until the server is stopped.
 
         Raises:
-            KeyboardInterrupt: Ctrl-C was pressed while the main thread waits here, whatever handler it has else.
+            KeyboardInterrupt: Ctrl-C was pressed while the main thread waits here, even if another signal handler is
+                installed.
         """
         with _interruptible():
             while not self._stopped.wait(_POLL_INTERVAL):
                 pass
 
     def localhost_client(self) -> Client:
-        """A client of this server, for this machine."""
+        """Returns a client of this server that connects to `localhost`."""
         return Client(f"localhost:{self.port}")
 
     def in_process_client(self) -> Client:
-        """A client of this server: `localhost_client`, by its name in older releases of Reverb."""
+        """Returns `localhost_client()`; the name in older Reverb releases."""
         return self.localhost_client()
 
     def __del__(self) -> None:
-        if hasattr(self, "_server") and not sys.is_finalizing():  # the end of the process stops it, too
-            with contextlib.suppress(Exception):  # as in a forked child
+        if hasattr(self, "_server") and not sys.is_finalizing():  # process exit stops the server anyway
+            with contextlib.suppress(Exception):  # for example in a forked process
                 self.stop()
 
     def __repr__(self) -> str:
@@ -145,24 +145,24 @@ class Server:
 def _checked(tables: Sequence[Table] | None) -> list[Table]:
     if isinstance(tables, Table):
         raise TypeError(f"`tables` must be a sequence of tables; got table '{tables.name}' itself")
-    found = list(tables or ())
-    if not found:
+    checked = list(tables or ())
+    if not checked:
         raise ValueError("At least one table must be provided")
-    for table in found:
+    for table in checked:
         _arguments.instance("each of tables", table, Table, "a reverb.Table")
-    twice = [name for name, count in Counter(table.name for table in found).items() if count > 1]
-    if twice:
-        raise ValueError(f"Multiple items in tables have the same name: {', '.join(twice)}")
-    for table in found:
-        table._check_free()  # noqa: SLF001, this package's
-    return found
+    duplicates = [name for name, count in Counter(table.name for table in checked).items() if count > 1]
+    if duplicates:
+        raise ValueError(f"Multiple items in tables have the same name: {', '.join(duplicates)}")
+    for table in checked:
+        table._check_free()  # noqa: SLF001, same package
+    return checked
 
 
-def _everywhere() -> str:
-    """All addresses: those of both kinds, where the machine has both."""
+def _any_address() -> str:
+    """The address of all interfaces: IPv6, which includes IPv4, if the machine has IPv6."""
     try:
-        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as tried:
-            tried.bind(("::", 0))
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::", 0))
     except OSError:
         return "0.0.0.0"  # noqa: S104, as Reverb listens
     return "::"
@@ -170,7 +170,7 @@ def _everywhere() -> str:
 
 @contextlib.contextmanager
 def _interruptible() -> Iterator[None]:
-    """Within it, Ctrl-C is a `KeyboardInterrupt` in the main thread, as Python has it by default."""
+    """Context manager: Ctrl-C raises a `KeyboardInterrupt` in the main thread, which is Python's default."""
     if threading.current_thread() is not threading.main_thread():
         yield
         return

@@ -1,4 +1,4 @@
-"""The structured writer: it only takes steps; patterns declared beforehand make the items."""
+"""The structured writer: the caller appends steps, and patterns declared beforehand create the items."""
 
 import copy
 from collections.abc import Sequence
@@ -51,7 +51,7 @@ __all__ = [
 
 
 class StructuredWriter:
-    """Writes steps, of which configs make items. From `Client.structured_writer`. It belongs to one thread.
+    """Writes steps, from which configs create items. Created by `Client.structured_writer`.
 
         step = reverb.structured.create_reference_step({"observation": None, "action": None})
         config = reverb.structured.create_config(
@@ -64,40 +64,41 @@ class StructuredWriter:
             writer.append({"observation": np.float32(number), "action": number})
         writer.end_episode()
 
-    Items are sent when their steps fill a chunk, on `flush` and on `end_episode`. The first ten are sent at once.
+    Items are sent once the chunk with their last step is full, on `flush` and on `end_episode`; the first ten items are
+    sent immediately. Use a writer from one thread only.
 
-    A writer that is dropped, or lives when the process ends, sends its items, and waits up to a minute until their
-    tables have them, or a few seconds for a server that is gone; Ctrl-C ends that. A `UserWarning` says how many are
-    lost.
+    When the writer is garbage-collected or the process exits, pending items are sent, and the writer waits up to a
+    minute until they are in their tables, or a few seconds if the server is gone. Ctrl-C ends the wait. A `UserWarning`
+    states how many items were lost.
     """
 
     def __init__(self, client: "Client", configs: Sequence[Config]) -> None:
-        """As `Client.structured_writer`.
+        """Creates a writer; called by `Client.structured_writer`.
 
         Args:
-            client: Of the server.
-            configs: At least one; the writer copies them.
+            client: Client of the server.
+            configs: At least one config. The writer copies them.
 
         Raises:
-            ValueError: One is not valid: the text says which, and why.
+            ValueError: A config is invalid. The message states its position and the reason.
         """
-        self._native: Any = None  # from the first append on
+        self._native: Any = None  # set by the first append
         for number, config in enumerate(configs):
             problem = config_problem(config)
             if problem is None and config.priority.WhichOneof("priority_fn") is None:
-                problem = "`priority` must say how priorities are found."
+                problem = "`priority` must set `constant_fn` or `td_error`."
             if problem is not None:
                 raise ValueError(f"Invalid configuration at position {number}: {problem}")
         self._configs = copy.deepcopy(list(configs))
-        self._sources = source_leaves(self._configs)
-        self._count: int | None = None  # leaves of a step
+        self._source_leaves = source_leaves(self._configs)
+        self._num_leaves: int | None = None  # of a step
         self._columns: list[Column] = []
         self._flatten: Flatten | None = None
         self._open = False
-        self._given: set[int] = set()  # columns that have a value in the open step
-        self._appends = 0  # taken, whole steps and parts
-        self._early = _sending.EAGER_ITEMS
-        self._store, self._server_probe = client._store, client._server_probe  # noqa: SLF001, its other half
+        self._columns_set: set[int] = set()  # columns with a value in the open step
+        self._appends = 0  # stored steps and parts of steps
+        self._eager_items = _sending.EAGER_ITEMS  # number of further items to send immediately
+        self._store, self._server_probe = client._store, client._server_probe  # noqa: SLF001, same package
 
     def _begin(self) -> Any:  # noqa: ANN401, the engine's writer
         with translated():
@@ -108,76 +109,78 @@ class StructuredWriter:
 
     @property
     def step_is_open(self) -> bool:
-        """The last append was a partial one."""
+        """True if the last append was a partial step."""
         return self._open
 
     def append(self, data: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401, a nest
-        """Adds a step, or a part of one, and makes the items that are due.
+        """Adds a step, or a part of one, and creates the items whose conditions are met.
 
         Args:
-            data: A nest of arrays, numbers and text, `[...]` each, of as many leaves as those before; mappings, tuples
-                and lists are nests, not arrays. Python's int is int64, float is float64. None: no value at this step;
-                items that would need one are not made. Leaves that no config reads are not looked at.
-            partial_step: The step goes on with the next append, which must set other leaves.
+            data: A nest of arrays, numbers and text, `[...]` each, with as many leaves as earlier steps. Mappings,
+                tuples and lists are nests, not arrays. A Python int becomes int64, a float float64. None means no value
+                in this step; items that need the value are not created. Leaves that no config reads are ignored.
+            partial_step: If True, the next append continues this step and must set other leaves. Default: False.
 
         Raises:
-            ValueError: It has more or fewer leaves, one has another dtype or shape than before, a config reads a leaf
-                that steps do not have, or its constant priority is NaN, or negative or infinite where it is a weight:
-                nothing of it is kept. Or the `td_error` of an item cannot be found, or is no such priority: the step is
-                kept, the item not made.
-            TypeError: A leaf is nothing that a column can hold, or keys of a mapping cannot be sorted. Nothing of it is
-                kept.
-            RuntimeError: A leaf has a value in this step already, or there is no such table: nothing of it is kept. Or
+            ValueError: The number of leaves differs from earlier steps, a leaf differs in dtype or shape, a config
+                reads a leaf that steps do not have, or its constant priority is NaN, or it is negative or infinite and
+                the table's selector is prioritized: nothing is stored. Or the `td_error` of an item cannot be computed,
+                or is not a valid priority: the step is stored, and the item is not created.
+            TypeError: A leaf is not a value that a column can store, or the keys of a mapping cannot be sorted. Nothing
+                is stored.
+            RuntimeError: A leaf already has a value in this step, or the table does not exist: nothing is stored. Or
                 the server is gone.
         """
         row, firsts = self._row(self._leaves(data))
         if self._open:
             for number, value in enumerate(row):
-                if value is not None and number in self._given:
-                    raise RuntimeError(already_set_text(self._sources[number]))
+                if value is not None and number in self._columns_set:
+                    raise RuntimeError(already_set_text(self._source_leaves[number]))
         for column, array in firsts:
             column.set_type(array)
         native = self._begin() if self._native is None else self._native
         try:
             native.append(tuple(row), partial_step=partial_step)
         except BaseException:
-            if self._is_taken():
-                self._keep(row, partial=partial_step)
+            if self._append_took_effect():
+                self._advance(row, partial=partial_step)
             else:
                 for column, _ in firsts:
                     column.clear_type()
             with translated():
                 raise
-        self._keep(row, partial=partial_step)
-        self._send(native)
+        self._advance(row, partial=partial_step)
+        self._send_ready_items(native)
 
     def _leaves(self, data: Any) -> list[Any]:  # noqa: ANN401, a nest
         leaves: list[Any] = []
         fits = self._flatten is not None and self._flatten(data, leaves)
         if fits and (LEAF_CLASSES.issuperset(map(type, leaves)) or all(map(is_leaf, leaves))):
             return leaves
-        found = _nest.flatten_with_path(data)
-        leaves = [leaf for _, leaf in found]
-        if self._count is None:
+        paths_and_leaves = _nest.flatten_with_path(data)
+        leaves = [leaf for _, leaf in paths_and_leaves]
+        if self._num_leaves is None:
             check_source_leaves(self._configs, len(leaves))
-            self._count = len(leaves)
-            labels = [f"{number} (path={path})" for number, (path, _) in enumerate(found)]
-            self._columns = [Column(found[number][0], labels[number]) for number in self._sources]
-        if len(leaves) != self._count:
-            raise ValueError(f"Flattened data has an unexpected length, got {len(leaves)} but wanted {self._count}.")
+            self._num_leaves = len(leaves)
+            paths = [path for path, _ in paths_and_leaves]
+            self._columns = [Column(paths[leaf], f"{leaf} (path={paths[leaf]})") for leaf in self._source_leaves]
+        if len(leaves) != self._num_leaves:
+            raise ValueError(
+                f"Flattened data has an unexpected length, got {len(leaves)} but wanted {self._num_leaves}."
+            )
         self._flatten = flattener(data)
         return leaves
 
     def _row(self, leaves: list[Any]) -> tuple[list[Any], list[tuple[Column, npt.NDArray[Any]]]]:
-        """The leaves that are read, such as are stored; and those that are the first of their columns."""
+        """Returns the leaves that configs read, converted for the engine, and the first values among them."""
         row, firsts = [], []
-        for number, column in zip(self._sources, self._columns, strict=True):
+        for number, column in zip(self._source_leaves, self._columns, strict=True):
             value = leaves[number]
             kind = type(value)
-            known = kind in column.scalar_types or value is None
+            fits = kind in column.scalar_types or value is None
             if kind is np.ndarray:
-                known = value.dtype == column.exact_dtype and value.shape == column.shape
-            if not known:
+                fits = value.dtype == column.exact_dtype and value.shape == column.shape
+            if not fits:
                 value = _nest.as_array(value)
                 if column.dtype is None:
                     firsts.append((column, value))
@@ -186,64 +189,64 @@ class StructuredWriter:
             row.append(value)
         return row, firsts
 
-    def _is_taken(self) -> bool:
-        """The engine has what was appended last, though that raised an error."""
+    def _append_took_effect(self) -> bool:
+        """True if the engine stored the last append although it raised an error."""
         try:
             return bool(self._native.appends > self._appends)
-        except EngramError:  # another thread's or process's
+        except EngramError:  # another thread or process owns the writer
             return False
 
-    def _keep(self, row: Sequence[Any], *, partial: bool) -> None:
-        """The step, or the part of one, is taken."""
+    def _advance(self, row: Sequence[Any], *, partial: bool) -> None:
+        """Updates the state after the engine stored a step, or a part of one."""
         self._appends += 1
         self._open = partial
         if partial:
-            self._given.update(number for number, value in enumerate(row) if value is not None)
+            self._columns_set.update(number for number, value in enumerate(row) if value is not None)
         else:
-            self._given.clear()
+            self._columns_set.clear()
 
-    def _send(self, native: Any) -> None:  # noqa: ANN401, the engine's writer
-        """Sends what need not wait for more steps."""
-        if self._early and native.unsent_items:
-            self._early -= 1
+    def _send_ready_items(self, native: Any) -> None:  # noqa: ANN401, the engine's writer
+        """Sends items that need not wait for more steps."""
+        if self._eager_items and native.unsent_items:
+            self._eager_items -= 1
             _sending.send(native)
         elif native.has_full_unsent_chunk:
             _sending.send(native)
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
-        """Sends all items, and waits until at most so many are not in their tables.
+        """Sends all items, and waits until at most `block_until_num_items` of them are not yet in their tables.
 
         Args:
-            block_until_num_items: How many may be left; where no more are, nothing is sent.
-            timeout_ms: Milliseconds to wait; 0: not at all; None or less than 0: for ever.
+            block_until_num_items: Number of items that may still be pending. If no more are pending, nothing is sent.
+                Default: 0.
+            timeout_ms: Milliseconds to wait. 0 means not at all; None or less than 0 means no limit. Default: no limit.
 
         Raises:
-            TypeError: `block_until_num_items` is no integer, or `timeout_ms` no number.
+            TypeError: `block_until_num_items` is not an integer, or `timeout_ms` is not a number.
             ValueError: `block_until_num_items` is negative.
-            DeadlineExceededError: They were not taken in time; they stay queued.
-            RuntimeError: The server, or a table, is gone. Each such error is told once, by whichever call comes
-                next.
+            DeadlineExceededError: The tables did not accept the items in time. The items stay queued.
+            RuntimeError: The server or a table is gone. Each such failure is raised once, by the next call.
         """
         _sending.flush(self._native, block_until_num_items, timeout_ms, _seconds(timeout_ms))
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:  # noqa: FBT001, FBT002, as Reverb has it
-        """Ends the episode: applies what waits for its end, sends all items, and waits until their tables have them.
+        """Ends the episode: creates items with `is_end_episode`, sends all items, and waits for their tables.
 
-        A step that is open ends as it is.
+        A partial step ends as it is.
 
         Args:
-            clear_buffers: Items of the next episode never reach back into this one.
-            timeout_ms: Milliseconds to wait; 0: not at all; None or less than 0: for ever.
+            clear_buffers: If True, items of the next episode cannot include steps of this one. Default: True.
+            timeout_ms: Milliseconds to wait. 0 means not at all; None or less than 0 means no limit. Default: no limit.
 
         Raises:
-            TypeError: `timeout_ms` is no number.
-            ValueError: The `td_error` of an item that waited for the end cannot be found, or is NaN, or infinite where
-                it is a weight: it is not made, and the episode has ended.
-            MemoryError: The last steps could not be sealed: the episode goes on. Call again.
-            DeadlineExceededError: They were not taken in time; they stay queued, and the episode has ended all the
-                same.
-            RuntimeError: The server, or a table, is gone; or another thread, or the process that it was forked from,
-                has the writer: the episode goes on.
+            TypeError: `timeout_ms` is not a number.
+            ValueError: The `td_error` of an item that is created at the end cannot be computed, or is NaN, or infinite
+                and the table's selector is prioritized. The item is not created, and the episode has ended.
+            MemoryError: There is not enough memory to complete the last chunk. The episode continues; call again.
+            DeadlineExceededError: The tables did not accept the items in time. The items stay queued, and the episode
+                has ended.
+            RuntimeError: The server or a table is gone. Or the writer is in use by another thread, or belongs to the
+                process that this one was forked from; then the episode continues.
         """
         timeout = _seconds(timeout_ms)
         if self._native is None:
@@ -252,13 +255,13 @@ class StructuredWriter:
 
         def ended() -> None:
             self._open = False
-            self._given.clear()
+            self._columns_set.clear()
 
         _sending.end_episode(native, lambda seconds: native.end_episode(seconds, clear), ended, timeout_ms, timeout)
 
 
 def _seconds(timeout_ms: float | None) -> float | None:
-    """Seconds; None: for ever. Unlike other writers', 0 is no time at all."""
+    """The timeout in seconds; None means no limit. Unlike with other writers, 0 means not to wait at all."""
     if timeout_ms is None:
         return None
     milliseconds = _arguments.number("timeout_ms", timeout_ms)

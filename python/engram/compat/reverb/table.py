@@ -1,4 +1,4 @@
-"""Tables, as Reverb describes them."""
+"""Reverb's `Table`."""
 
 import abc
 import dataclasses
@@ -19,17 +19,17 @@ _MAX_SIZE = 2**31 - 1
 
 
 class TableExtensionBase(abc.ABC):
-    """Base of extensions; the engine has none, so one that wants any is refused."""
+    """Base class of table extensions. Engram supports none: an extension that adds anything is rejected."""
 
     @abc.abstractmethod
     def build_internal_extensions(self, table_name: str) -> Sequence[Any]:
-        """What it adds to a table; a table takes only what adds nothing.
+        """Returns the internal extensions to add to a table; `Table` accepts only an empty sequence.
 
         Args:
-            table_name: Name of the table that it is given to.
+            table_name: Name of the table.
 
         Returns:
-            A sequence, empty for nothing.
+            A sequence of extensions, which must be empty.
         """
 
 
@@ -44,7 +44,7 @@ class Table:
             rate_limiter=reverb.rate_limiters.MinSize(1_000),
         )
 
-    Its items are where its server is; without one it is empty, and stays so.
+    The items are stored by the table's server. A table without a server is empty.
     """
 
     def __init__(  # noqa: PLR0917, as Reverb has it
@@ -58,25 +58,26 @@ class Table:
         extensions: Sequence[TableExtensionBase] = (),
         signature: Any = None,  # noqa: ANN401, a nest
     ) -> None:
-        """Describes a table.
+        """Creates a table.
 
         Args:
-            name: What calls refer to it by.
+            name: Name of the table.
             sampler: Chooses the items to sample.
             remover: Chooses the items to remove when the table is full.
-            max_size: Most items it holds, from 1 to 2**31 - 1.
-            rate_limiter: Says when inserts and samples wait for each other. It belongs to this table alone.
-            max_times_sampled: An item is removed after so many samples, at most 2**31 - 1; below 1: never for that.
-            extensions: None that do anything: the engine has no extensions.
-            signature: A nest of tensor specs that writers and readers check data against: of a step `[...]`, or of an
-                item's columns `[T, ...]`, as `TimestepDataset` or `TrajectoryDataset` is to read it. None: any data.
+            max_size: Maximum number of items, from 1 to 2**31 - 1.
+            rate_limiter: Decides when inserts and samples wait. Each table needs its own rate limiter.
+            max_times_sampled: Number of samples after which an item is removed, at most 2**31 - 1. Below 1 means no
+                limit. Default: 0.
+            extensions: Extensions that add nothing; others are not supported. Default: none.
+            signature: A nest of tensor specs that writers and datasets check data against: of a step, `[...]`, for
+                `TimestepDataset`, or of an item's columns, `[T, ...]`, for `TrajectoryDataset`. Default: any data.
 
         Raises:
-            TypeError: An argument has another type, or `max_size` is above 2**31 - 1.
-            ValueError: The name is empty, `max_size` below 1, `max_times_sampled` above 2**31 - 1, the limiter another
-                table's, a leaf of the signature no tensor spec, a key of it no text, the signature larger than 64 KiB,
-                or nothing could ever be sampled.
-            NotImplementedError: An extension wants to add something.
+            TypeError: An argument has the wrong type, or `max_size` is above 2**31 - 1.
+            ValueError: The name is empty, `max_size` is below 1, `max_times_sampled` is above 2**31 - 1, the rate
+                limiter belongs to another table, a leaf of the signature is not a tensor spec, a key is not text, the
+                encoded signature is larger than 64 KiB, or no item could ever be sampled.
+            NotImplementedError: An extension adds something.
         """
         self._name = _arguments.text("name", name)
         if not name:
@@ -95,18 +96,18 @@ class Table:
         for extension in self._extensions:
             _arguments.instance("extensions[...]", extension, TableExtensionBase, "a TableExtensionBase")
             if extension.build_internal_extensions(name):
-                raise NotImplementedError(f"table '{name}': the engine has no extensions, such as {extension!r} wants")
+                raise NotImplementedError(f"table '{name}': extensions are not supported; got {extension!r}")
         self._signature = signature
         self._native = engram.Table(
             name,
             max_size=size,
-            sampler=self._sampler._native,  # noqa: SLF001, this package's
-            remover=self._remover._native,  # noqa: SLF001, this package's
-            rate_limiter=rate_limiter._native,  # noqa: SLF001, this package's
+            sampler=self._sampler._native,  # noqa: SLF001, same package
+            remover=self._remover._native,  # noqa: SLF001, same package
+            rate_limiter=rate_limiter._native,  # noqa: SLF001, same package
             max_times_sampled=self._max_times_sampled if self._max_times_sampled > 0 else None,
             note=_table_note.encode(self._max_times_sampled, signature),
         )
-        rate_limiter._claim(name)  # noqa: SLF001, this package's
+        rate_limiter._claim(name)  # noqa: SLF001, same package
         self._rate_limiter = rate_limiter
         self._store: engram.Store | None = None
         self._served = False
@@ -119,16 +120,16 @@ class Table:
         extensions: Sequence[TableExtensionBase] = (),
         signature: Any = None,  # noqa: ANN401, a nest
     ) -> "Table":
-        """First in, first out; each item is sampled once, and inserts wait while it is full.
+        """Creates a first-in, first-out table: each item is sampled once, and inserts wait while the table is full.
 
         Args:
-            name: As for the class, as are the others.
-            max_size: Most items it holds.
-            extensions: None that do anything.
-            signature: A nest of tensor specs; None: any data.
+            name: As in the constructor.
+            max_size: Maximum number of items.
+            extensions: As in the constructor.
+            signature: As in the constructor.
 
         Raises:
-            TypeError, ValueError, NotImplementedError: As of the class.
+            TypeError, ValueError, NotImplementedError: As in the constructor.
         """
         return cls(name, Fifo(), Fifo(), max_size, rate_limiters.Queue(max_size), 1, extensions, signature)
 
@@ -140,52 +141,52 @@ class Table:
         extensions: Sequence[TableExtensionBase] = (),
         signature: Any = None,  # noqa: ANN401, a nest
     ) -> "Table":
-        """Last in, first out; each item is sampled once, and inserts wait while it is full.
+        """Creates a last-in, first-out table: each item is sampled once, and inserts wait while the table is full.
 
         Args:
-            name: As for the class, as are the others.
-            max_size: Most items it holds.
-            extensions: None that do anything.
-            signature: A nest of tensor specs; None: any data.
+            name: As in the constructor.
+            max_size: Maximum number of items.
+            extensions: As in the constructor.
+            signature: As in the constructor.
 
         Raises:
-            TypeError, ValueError, NotImplementedError: As of the class.
+            TypeError, ValueError, NotImplementedError: As in the constructor.
         """
         return cls(name, Lifo(), Lifo(), max_size, rate_limiters.Stack(max_size), 1, extensions, signature)
 
     @property
     def name(self) -> str:
-        """What calls refer to it by."""
+        """Name of the table."""
         return self._name
 
     @property
     def info(self) -> TableInfo:
-        """What it is and holds now: asked of the server that it was given to, or of itself."""
+        """Options and current counts of the table. The counts are those at its server, or 0 without a server."""
         with translated():
             return to_reverb_info(self._current_store().info()[self._name])
 
     def can_sample(self, num_samples: int) -> bool:
-        """True if the rate limiter would let so many samples through now.
+        """True if the rate limiter allows `num_samples` samples now.
 
         Args:
             num_samples: From 1 to 2**31 - 1.
 
         Raises:
-            TypeError: It is no integer, or above 2**31 - 1.
-            ValueError: It is below 1.
+            TypeError: `num_samples` is not an integer, or is above 2**31 - 1.
+            ValueError: `num_samples` is below 1.
         """
         with translated():
             return self._current_store()._native.can_sample(self._name, _count("num_samples", num_samples))  # noqa: SLF001
 
     def can_insert(self, num_inserts: int) -> bool:
-        """True if the rate limiter would let so many inserts through now.
+        """True if the rate limiter allows `num_inserts` inserts now.
 
         Args:
             num_inserts: From 1 to 2**31 - 1.
 
         Raises:
-            TypeError: It is no integer, or above 2**31 - 1.
-            ValueError: It is below 1.
+            TypeError: `num_inserts` is not an integer, or is above 2**31 - 1.
+            ValueError: `num_inserts` is below 1.
         """
         with translated():
             return self._current_store()._native.can_insert(self._name, _count("num_inserts", num_inserts))  # noqa: SLF001
@@ -201,20 +202,20 @@ class Table:
         extensions: Sequence[TableExtensionBase] | None = None,
         signature: Any = None,  # noqa: ANN401, a nest
     ) -> "Table":
-        """A new, empty table like this one, but for what is given.
+        """Creates an empty table with the options of this table, except for the arguments given.
 
         Args:
-            name: As for the class, as are the others; None: as it is.
-            sampler: None: an equal one.
-            remover: None: an equal one.
-            max_size: None: as it is.
-            rate_limiter: None: one with the same numbers, whose counts begin at 0.
-            max_times_sampled: None: as it is.
-            extensions: None: the same.
-            signature: None: the same; a table without one is made with `Table`.
+            name: As in the constructor. Default: this table's name.
+            sampler: As in the constructor. Default: this table's sampler.
+            remover: As in the constructor. Default: this table's remover.
+            max_size: As in the constructor. Default: this table's maximum.
+            rate_limiter: As in the constructor. Default: a new rate limiter with the same numbers.
+            max_times_sampled: As in the constructor. Default: this table's limit.
+            extensions: As in the constructor. Default: this table's extensions.
+            signature: As in the constructor. Default: this table's signature. It cannot be removed this way.
 
         Raises:
-            TypeError, ValueError, NotImplementedError: As of the class.
+            TypeError, ValueError, NotImplementedError: As in the constructor.
         """
         return Table(
             name=self._name if name is None else name,
@@ -228,29 +229,29 @@ class Table:
         )
 
     def _current_store(self) -> engram.Store:
-        """Where it is: its server's store, or one of its own while it has no server."""
+        """The server's store, or a store with only this table if it has no server."""
         if self._store is None:
             self._store = engram.Store([self._native])
         return self._store
 
     def _with_note(self, directory: str) -> engram.Table:
-        """What the engine makes of it for a server whose checkpoints are in a directory."""
+        """Returns the engine's table with a note that contains the server's checkpoint directory."""
         note = _table_note.encode(self._max_times_sampled, self._signature, directory)
         return dataclasses.replace(self._native, note=note)
 
     def _check_free(self) -> None:
         if self._served:
             raise ValueError(
-                f"table '{self._name}' belongs to a running server already; give each server tables of its own, "
-                "such as table.replace()"
+                f"table '{self._name}' already belongs to a running server; create separate tables for each server, "
+                "for example with table.replace()"
             )
 
     def _bind(self, store: engram.Store) -> None:
-        """It is in a server's store from now on."""
+        """Attaches the table to a server's store."""
         self._store, self._served = store, True
 
     def _release(self) -> None:
-        """Its server has stopped: it is empty again, and may be given to another."""
+        """Detaches the table from its stopped server. Another server can use it then."""
         self._store, self._served = None, False
 
     def __repr__(self) -> str:

@@ -1,6 +1,7 @@
-"""Tensor specs: what a signature says of each column. TensorFlow's are accepted wherever these are.
+"""Tensor specs, of which signatures consist: the shape, dtype and name of a column.
 
-A signature of items whose observations are `[T, 4]`: `{"observation": TensorSpec([None, 4], np.float32)}`.
+TensorFlow's specs are accepted, too. The signature of items with observations `[T, 4]` is
+`{"observation": TensorSpec([None, 4], np.float32)}`.
 """
 
 import sys
@@ -16,27 +17,29 @@ _TF_NAMES = {"float16": "half", "float32": "float", "float64": "double"}
 
 
 class TensorSpec:
-    """Shape, dtype and name of a tensor; a value.
+    """Shape, dtype and name of a tensor. Immutable by convention, hashable and comparable.
 
     Attributes:
-        shape: A tuple of sizes, None where any will do; or None: of any rank.
-        dtype: A `numpy.dtype` of this machine's byte order; `object` for text.
+        shape: A tuple of sizes, with None for axes of any size; or None for any rank.
+        dtype: A `numpy.dtype` in native byte order; `object` for text.
         name: Text, or None.
     """
 
     __slots__ = ("dtype", "name", "shape")
 
     def __init__(self, shape: Any, dtype: Any = np.float32, name: str | None = None) -> None:  # noqa: ANN401, TensorFlow's too
-        """Makes a spec.
+        """Creates a spec.
 
         Args:
-            shape: Sizes, None where any will do; one size: of rank 1; a `tf.TensorShape`; or None: of any rank.
-            dtype: Anything `numpy.dtype` understands, text's dtypes and `"string"` meaning text; or a `tf.DType`.
-                `float32` if none is given.
-            name: What to call it in messages; None: by its path alone.
+            shape: Sizes, with None for axes of any size; a single size for rank 1; a `tf.TensorShape`; or None for any
+                rank.
+            dtype: A `tf.DType`, or anything that `numpy.dtype` accepts. Text dtypes and `"string"` mean text. Default:
+                `float32`.
+            name: Name in error texts, after the path of the column. Default: no name.
 
         Raises:
-            TypeError: The dtype is none, or one of dates or records; or the shape is no sequence of sizes from 0.
+            TypeError: The dtype is invalid, or a date or record dtype; or the shape is not a sequence of sizes of at
+                least 0.
         """
         self.shape = _shape(shape)
         self.dtype = _dtype(dtype)
@@ -51,7 +54,7 @@ class TensorSpec:
     def __hash__(self) -> int:
         return hash((type(self).__name__, self._key()))
 
-    def __reduce__(self) -> Any:  # noqa: ANN401, what pickle wants
+    def __reduce__(self) -> Any:  # noqa: ANN401, pickle's protocol
         return (type(self), (self.shape, self.dtype, self.name))
 
     def __repr__(self) -> str:
@@ -59,12 +62,11 @@ class TensorSpec:
 
 
 class BoundedTensorSpec(TensorSpec):
-    """A tensor spec with bounds, which nothing checks.
+    """A tensor spec with bounds. Data is not checked against the bounds.
 
     Attributes:
-        minimum: An array of the spec's dtype, a scalar or of a shape that broadcasts with the spec's: the least value
-            that is allowed.
-        maximum: Likewise: the greatest.
+        minimum: The lowest allowed value: an array of the spec's dtype, scalar or broadcastable to the spec's shape.
+        maximum: The highest allowed value, in the same form.
     """
 
     __slots__ = ("maximum", "minimum")
@@ -77,17 +79,17 @@ class BoundedTensorSpec(TensorSpec):
         maximum: npt.ArrayLike,
         name: str | None = None,
     ) -> None:
-        """Makes a spec.
+        """Creates a spec.
 
         Args:
-            shape: As of `TensorSpec`.
-            dtype: As of `TensorSpec`.
-            minimum: The least value, or an array of them, inclusive.
-            maximum: The greatest, likewise.
-            name: As of `TensorSpec`.
+            shape: As in `TensorSpec`.
+            dtype: As in `TensorSpec`.
+            minimum: Lowest allowed value, inclusive: a number or an array.
+            maximum: Highest allowed value, inclusive: a number or an array.
+            name: As in `TensorSpec`.
 
         Raises:
-            TypeError: As of `TensorSpec`, the dtype is text's, or a bound is None.
+            TypeError: As in `TensorSpec`; or the dtype is text, or a bound is None.
             ValueError: A bound cannot be converted to the dtype, or its shape does not broadcast with the spec's.
         """
         super().__init__(shape, dtype, name)
@@ -97,22 +99,22 @@ class BoundedTensorSpec(TensorSpec):
         self.maximum = self._bound("maximum", maximum)
 
     def _bound(self, which: str, bound: npt.ArrayLike) -> npt.NDArray[Any]:
-        if bound is None:  # NumPy takes it for a NaN
+        if bound is None:  # NumPy would convert it to NaN
             raise TypeError(f"`{which}` must be a number, or an array of them; got None")
         try:
-            made = np.asarray(bound, dtype=self.dtype)
+            array = np.asarray(bound, dtype=self.dtype)
         except (OverflowError, ValueError):
             raise ValueError(f"`{which}` must be of the dtype {dtype_name(self.dtype)}; got {bound!r}") from None
-        sizes = zip(reversed(made.shape), reversed(self.shape or ()), strict=False)
+        sizes = zip(reversed(array.shape), reversed(self.shape or ()), strict=False)
         if any(size not in (1, axis) and axis not in (None, 1) for size, axis in sizes):
-            raise ValueError(f"`{which}` has the shape {made.shape}, which does not broadcast with {self.shape}")
-        return made
+            raise ValueError(f"`{which}` has the shape {array.shape}, which does not broadcast with {self.shape}")
+        return array
 
     def _key(self) -> tuple[Any, ...]:
         bounds = ((bound.shape, bound.tobytes()) for bound in (self.minimum, self.maximum))
         return (*super()._key(), *bounds)
 
-    def __reduce__(self) -> Any:  # noqa: ANN401, what pickle wants
+    def __reduce__(self) -> Any:  # noqa: ANN401, pickle's protocol
         return (type(self), (self.shape, self.dtype, self.minimum, self.maximum, self.name))
 
     def __repr__(self) -> str:
@@ -123,10 +125,10 @@ class BoundedTensorSpec(TensorSpec):
 
 
 def is_spec(value: object) -> bool:
-    """True for a spec of this module's or of TensorFlow's; other things with a shape and a dtype are none.
+    """True for a spec of this module or of TensorFlow. Other objects with a shape and a dtype are not specs.
 
     Args:
-        value: Anything.
+        value: Any object.
     """
     if isinstance(value, TensorSpec):
         return True
@@ -135,29 +137,29 @@ def is_spec(value: object) -> bool:
 
 
 def as_spec(value: Any) -> TensorSpec:  # noqa: ANN401, TensorFlow's too
-    """This module's spec for one of either kind.
+    """Returns a spec as a spec of this module.
 
     Args:
-        value: A spec; anything with a `shape`, a `dtype` and a `name`, and perhaps `minimum` and `maximum`, will do.
+        value: Any object with `shape`, `dtype` and `name`, and optionally `minimum` and `maximum`.
 
     Raises:
-        TypeError: It is no such thing, or has a dtype that `TensorSpec` does not take.
-        ValueError: Its bounds do not go with its shape or dtype.
+        TypeError: An attribute is missing, or `TensorSpec` does not accept the dtype.
+        ValueError: The bounds do not fit the shape or the dtype.
     """
     if isinstance(value, TensorSpec):
         return value
     if not all(hasattr(value, part) for part in ("shape", "dtype", "name")):
-        raise TypeError(f"a tensor spec has a shape, a dtype and a name; got {value!r} ({type(value).__name__})")
+        raise TypeError(f"a tensor spec must have a shape, a dtype and a name; got {value!r} ({type(value).__name__})")
     if hasattr(value, "minimum") and hasattr(value, "maximum"):
         return BoundedTensorSpec(value.shape, value.dtype, value.minimum, value.maximum, value.name)
     return TensorSpec(value.shape, value.dtype, value.name)
 
 
 def public(spec: TensorSpec) -> Any:  # noqa: ANN401, TensorFlow's too
-    """TensorFlow's spec for one of this module's where TensorFlow has been imported; elsewhere the spec itself.
+    """Returns a spec of this module as TensorFlow's if TensorFlow is imported, and otherwise unchanged.
 
     Args:
-        spec: One of this module's.
+        spec: A spec of this module.
     """
     tf = sys.modules.get("tensorflow")
     if tf is None or not hasattr(tf, "TensorSpec"):
@@ -171,13 +173,13 @@ def public(spec: TensorSpec) -> Any:  # noqa: ANN401, TensorFlow's too
 
 
 def dtype_name(dtype: npt.DTypeLike) -> str:
-    """What Reverb's messages call a dtype: `float`, `double`, `int64`, `string`.
+    """Returns the name of a dtype in Reverb's error texts: `float`, `double`, `int64`, `string`.
 
     Args:
-        dtype: Anything `numpy.dtype` understands.
+        dtype: Anything that `numpy.dtype` accepts.
 
     Raises:
-        TypeError: It is no dtype.
+        TypeError: `dtype` is not a dtype.
     """
     dtype = np.dtype(dtype)
     if dtype.kind in "OUS":
@@ -186,11 +188,11 @@ def dtype_name(dtype: npt.DTypeLike) -> str:
 
 
 def is_compatible(wanted: tuple[int | None, ...] | None, found: tuple[int | None, ...] | None) -> bool:
-    """True if the shapes have the same rank, and the same sizes where both say one; None fits any.
+    """True if the shapes have equal rank and equal sizes. None, as a size or as a shape, matches anything.
 
     Args:
-        wanted: Sizes, None where any will do; None: of any rank.
-        found: Likewise.
+        wanted: Sizes, with None for any size; or None for any rank.
+        found: A shape in the same form.
     """
     if wanted is None or found is None or wanted == found:
         return True
@@ -221,17 +223,18 @@ def _axis(axis: Any) -> int | None:  # noqa: ANN401, TensorFlow's too
 
 
 def _dtype(dtype: Any) -> np.dtype[Any]:  # noqa: ANN401, TensorFlow's too
-    if dtype is None:  # NumPy takes it for float64
+    if dtype is None:  # NumPy would use float64
         raise TypeError("`dtype` must be a dtype; got None")
     if dtype == "string":
         return np.dtype(object)
     try:
-        found = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
-    except KeyError:  # NumPy has nothing like it, such as tf.resource
+        converted = np.dtype(getattr(dtype, "as_numpy_dtype", dtype))
+    except KeyError:  # a TensorFlow dtype without a NumPy equivalent, for example tf.resource
         raise TypeError(f"the dtype {dtype!r} is not supported") from None
-    if found.kind in "OUS":
+    if converted.kind in "OUS":
         return np.dtype(object)
-    if found.kind not in "?biufc" and (found.kind != "V" or found.names is not None or found.type is np.void):
-        raise TypeError(f"the dtype {found} is not supported")
-    ordered: np.dtype[Any] = found.newbyteorder("=")
-    return ordered
+    is_void = converted.names is not None or converted.type is np.void
+    if converted.kind not in "?biufc" and (converted.kind != "V" or is_void):
+        raise TypeError(f"the dtype {converted} is not supported")
+    native: np.dtype[Any] = converted.newbyteorder("=")
+    return native

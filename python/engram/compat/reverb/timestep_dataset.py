@@ -8,7 +8,7 @@ __all__ = ["TimestepDataset"]
 
 
 class TimestepDataset(ServerDataset, metaclass=LazyDataset):
-    """A `tf.data.Dataset` of a table's steps: each element is a `ReplaySample` with one step of an item, `[...]`.
+    """A `tf.data.Dataset` of the steps of a table's items: each element is a `ReplaySample` of one step, `[...]`.
 
         dataset = reverb.TimestepDataset(
             "localhost:8000",
@@ -20,17 +20,15 @@ class TimestepDataset(ServerDataset, metaclass=LazyDataset):
         for sample in dataset.batch(2):
             learn(sample.data["observation"])  # [2, 4]
 
-    The steps of one item follow each other, with the item's info, whose fields are scalars, see `SampleInfo`; nothing
-    marks where the next item begins. However many workers it is given, elements come in the order in which they were
-    drawn.
+    The steps of an item are consecutive, each with the item's info, see `SampleInfo`; info fields are scalars. Nothing
+    marks the end of an item. Elements are in the order in which the items were sampled, for any number of workers.
 
-    Items that it has fetched and of which TensorFlow has taken no step go back when an iteration ends: to their old
-    places, where items are used up. Taken is what has left this dataset: what a `batch` or a `prefetch` after it has
-    asked for, too.
+    When an iteration ends, fetched items of which no step has left this dataset are returned to the table, in a queue
+    to their old positions. Steps that a later `batch` or `prefetch` has requested have left this dataset.
 
-    Errors of an iteration are TensorFlow's: `tf.errors.NotFoundError` where there is no such table, and
-    `tf.errors.InvalidArgumentError` where its signature, or an item, has other columns than were asked for, an item's
-    columns differ in length, or the address is not `host:port`. An iteration waits for a server that is not there.
+    Iteration raises TensorFlow's errors: `tf.errors.NotFoundError` if the table does not exist, and
+    `tf.errors.InvalidArgumentError` if the columns of its signature or of an item are not the requested ones, if an
+    item's columns differ in length, or if the address is not `host:port`. It waits while the server is unreachable.
     """
 
     _convert = staticmethod(timesteps)

@@ -8,7 +8,7 @@ __all__ = ["TrajectoryDataset"]
 
 
 class TrajectoryDataset(ServerDataset, metaclass=LazyDataset):
-    """A `tf.data.Dataset` of a table's items: each element is a `ReplaySample` with whole columns, `[T, ...]`.
+    """A `tf.data.Dataset` of a table's items: each element is a `ReplaySample` of whole columns, `[T, ...]`.
 
         dataset = reverb.TrajectoryDataset(
             "localhost:8000",
@@ -20,15 +20,15 @@ class TrajectoryDataset(ServerDataset, metaclass=LazyDataset):
         for sample in dataset:
             learn(sample.data["observation"])  # [T, 4]
 
-    A column that was written without a time axis is `[...]`. The info's fields are scalars, see `SampleInfo`. However
-    many workers it is given, elements come in the order in which they were drawn.
+    A column that was written without a time axis is `[...]`. Info fields are scalars, see `SampleInfo`. Elements are in
+    the order in which the items were sampled, for any number of workers.
 
-    Items that it has fetched and TensorFlow has not taken go back when an iteration ends: to their old places, where
-    items are used up. Taken is what has left this dataset: what a `batch` or a `prefetch` after it has asked for, too.
+    When an iteration ends, fetched items that have not left this dataset are returned to the table, in a queue to their
+    old positions. Items that a later `batch` or `prefetch` has requested have left this dataset.
 
-    Errors of an iteration are TensorFlow's: `tf.errors.NotFoundError` where there is no such table, and
-    `tf.errors.InvalidArgumentError` where its signature, or an item, has other columns than were asked for, or the
-    address is not `host:port`. An iteration waits for a server that is not there.
+    Iteration raises TensorFlow's errors: `tf.errors.NotFoundError` if the table does not exist, and
+    `tf.errors.InvalidArgumentError` if the columns of its signature or of an item are not the requested ones, or if the
+    address is not `host:port`. It waits while the server is unreachable.
     """
 
     _convert = staticmethod(trajectories)

@@ -1,4 +1,4 @@
-"""The trajectory writer: steps go in column by column, items are made of any slices of them."""
+"""The trajectory writer: it stores steps column by column and creates items of any slices of the columns."""
 
 from collections.abc import Callable, Sequence
 from types import TracebackType
@@ -22,7 +22,7 @@ _CLOSED = "TrajectoryWriter::Close has been called."
 
 
 class TrajectoryWriter:
-    """Writes steps, and makes items of slices of their history. From `Client.trajectory_writer`.
+    """Writes steps, and creates items of slices of their history. Created by `Client.trajectory_writer`.
 
         with client.trajectory_writer(num_keep_alive_refs=3) as writer:
             for step in range(5):
@@ -35,18 +35,18 @@ class TrajectoryWriter:
                     }
                     writer.create_item("replay", priority=1.0, trajectory=trajectory)
 
-    Items are sent when their steps fill a chunk, which has at most `num_keep_alive_refs` steps, on `flush` and on
-    `end_episode`. The first ten are sent at once. Leaving the block flushes, and does not close the writer. It
-    belongs to one thread.
+    Items are sent once the chunk with their last step is full, on `flush` and on `end_episode`; the first ten items are
+    sent immediately. A chunk has at most `num_keep_alive_refs` steps. Leaving the `with` block flushes the writer but
+    does not close it. Use a writer from one thread only.
     """
 
     def __init__(self, client: "Client", num_keep_alive_refs: int, validate_items: bool) -> None:  # noqa: FBT001, as `Client` calls it
-        """As `Client.trajectory_writer`, which checks the arguments.
+        """Creates a writer; called by `Client.trajectory_writer`, which checks the arguments.
 
         Args:
-            client: Of the server.
-            num_keep_alive_refs: Newest steps that items may refer to.
-            validate_items: Check items against their tables' signatures when they are made.
+            client: Client of the server.
+            num_keep_alive_refs: Number of newest steps that items may refer to.
+            validate_items: If True, items are checked against their tables' signatures on creation.
         """
         self._closed = False
         self._native: Any = None
@@ -59,10 +59,10 @@ class TrajectoryWriter:
         self._state = WriterState()
         self._columns: list[ColumnHistory] = []
         self._history: Any = None
-        self._early = 0  # items still to be sent at once
-        self._prompt = False  # chunks are of a length that was asked for
+        self._eager_items = 0  # number of further items to send immediately
+        self._fixed_chunk_length = False  # False if the engine chooses the length
         self._signatures: dict[str, list[ColumnType] | None] = {}
-        self._accepted: set[Any] = set()  # tables, each with what an item that fits looks like
+        self._accepted: set[Any] = set()  # table and column types of items that fitted the signature
         self._flatten: Flatten | None = None
 
     def __enter__(self) -> Self:
@@ -78,18 +78,17 @@ class TrajectoryWriter:
         """Adds a step, or a part of one.
 
         Args:
-            data: A nest of arrays, numbers and text, `[...]` each; mappings, tuples and lists are nests, not arrays.
-                Python's int is int64, float is float64. The first value of a leaf gives its column its dtype and shape.
-                It may have more leaves than those before; leaves that it lacks, or that are None, have no value at this
-                step.
-            partial_step: The step goes on with the next append, which must set other leaves.
+            data: A nest of arrays, numbers and text, `[...]` each. Mappings, tuples and lists are nests, not arrays.
+                A Python int becomes int64, a float float64. The first value of a leaf sets the dtype and shape of its
+                column. Later steps may add leaves; a leaf that is missing or None has no value in this step.
+            partial_step: If True, the next append continues this step and must set other leaves. Default: False.
 
         Raises:
-            ValueError: A leaf has another dtype or shape than before, stands where a nest was or the other way around,
-                or has a value in this step already. Nothing of it is kept.
-            TypeError: A leaf is nothing that a column can hold, or keys of a mapping cannot be sorted. Nothing of it is
-                kept.
-            RuntimeError: The writer was closed, or the server is gone.
+            ValueError: A leaf differs in dtype or shape from earlier steps, replaces a nest or is replaced by one, or
+                already has a value in this step. Nothing is stored.
+            TypeError: A leaf is not a value that a column can store, or the keys of a mapping cannot be sorted. Nothing
+                is stored.
+            RuntimeError: The writer is closed, or the server is gone.
         """
         if self._closed:
             raise RuntimeError(_CLOSED)
@@ -108,7 +107,7 @@ class TrajectoryWriter:
         self._advance(row, dense=dense, partial=partial_step)
 
     def _advance(self, row: Sequence[Any], *, dense: bool, partial: bool) -> None:
-        """The engine has taken a step, or a part of one."""
+        """Updates the state after the engine stored a step, or a part of one."""
         state = self._state
         if state.open or not dense:
             record_missing_values(state, self._columns, row)
@@ -136,37 +135,37 @@ class TrajectoryWriter:
                 )
 
     def _open(self) -> Any:  # noqa: ANN401, the engine's writer
-        """Opens the engine's writer, once it is known what it must keep."""
-        asked = [length for _, length in self._configured.values() if length is not None]
-        own = [] if self._all_configured() else [chunk_length(self._steps.columns, self._keep)]
-        chunk = max(asked + own)
-        self._early = 0 if asked else _sending.EAGER_ITEMS
-        self._prompt = bool(asked) or chunk < LONGEST_CHUNK
+        """Opens the engine's writer at the first append, when the columns and their configuration are known."""
+        configured = [length for _, length in self._configured.values() if length is not None]
+        default = [] if self._all_configured() else [chunk_length(self._steps.columns, self._keep)]
+        chunk = max(configured + default)
+        self._eager_items = 0 if configured else _sending.EAGER_ITEMS
+        self._fixed_chunk_length = bool(configured) or chunk < LONGEST_CHUNK
         with translated():
-            writer = self._client._store.writer(  # noqa: SLF001, the client's other half
+            writer = self._client._store.writer(  # noqa: SLF001, same package
                 history=max(self._keep, *(keep for keep, _ in self._configured.values()), 1),
-                # The engine may lay small steps out better where the length is its own choice.
-                chunk_length=chunk if self._prompt else None,
+                # With a length of its own choice, the engine may store small steps more compactly.
+                chunk_length=chunk if self._fixed_chunk_length else None,
                 max_in_flight_items=_sending.MAX_IN_FLIGHT_ITEMS,
             )
-        self._native = self._state.native = writer._native  # noqa: SLF001, its other half
+        self._native = self._state.native = writer._native  # noqa: SLF001, same package
         self._finalizer = _sending.close_on_drop(self, self._native, "TrajectoryWriter", None)
         return self._native
 
     def _all_configured(self) -> bool:
-        """The length of every column's chunks was given."""
+        """True if the chunk length of every column is configured."""
         lengths = [self._configured.get(column.path(), (0, None))[1] for column in self._columns]
         return bool(lengths) and None not in lengths
 
     @property
     def history(self) -> Any:  # noqa: ANN401, a nest
-        """The nest of all steps so far, its leaves the columns' histories: lists of the steps since the last clear.
+        """A nest like the steps so far, whose leaves are lists: a column's steps since the last clear.
 
-        Slices of them are `TrajectoryColumn`s: `history["obs"][-2:]` the last two steps, `[2, ...]`,
-        `history["obs"][-1]` the last one without a time axis, `[...]`, and `history["obs"][[0, 3]]` those two. Only the
-        newest `num_keep_alive_refs` steps can be used. A slice raises a `ValueError` where a step in it is older, or
-        has no value; an index from the history's length on an `IndexError`, and one that is no integer, slice or list
-        of integers a `TypeError`.
+        Indexing a leaf returns a `TrajectoryColumn`: `history["obs"][-2:]` is the last two steps, `[2, ...]`;
+        `history["obs"][-1]` is the last one without a time axis, `[...]`; `history["obs"][[0, 3]]` is steps 0 and 3.
+        Only the newest `num_keep_alive_refs` steps can be used. Selecting an older step, or one without a value, raises
+        a `ValueError`; an index beyond the end raises an `IndexError`; an index that is not an integer, a slice or a
+        list of integers raises a `TypeError`.
 
         Raises:
             RuntimeError: Nothing was appended yet.
@@ -177,26 +176,26 @@ class TrajectoryWriter:
 
     @property
     def episode_steps(self) -> int:
-        """Complete steps since the episode began; 0 before the first."""
+        """Number of complete steps in the current episode."""
         native = self._native
         return 0 if native is None else native.episode_steps
 
     def create_item(self, table: str, priority: float, trajectory: Any) -> None:  # noqa: ANN401, a nest
-        """Makes an item. Its table may not have it before the next `flush`; this does not wait.
+        """Creates an item. Does not block: the item may reach its table only with the next `flush`.
 
         Args:
             table: Name of the table.
-            priority: Of the item, a float64.
-            trajectory: A nest of `TrajectoryColumn`s of this writer's history, `[T, ...]`, or `[...]` without a time
-                axis; each may have a T of its own. It is stored as a flat list of them.
+            priority: Priority of the item, a float64.
+            trajectory: A nest of `TrajectoryColumn`s of this writer's history: `[T, ...]`, or `[...]` without a time
+                axis. Columns may differ in T. The item stores them as a flat list.
 
         Raises:
-            TypeError: A leaf is no `TrajectoryColumn`, `table` no text, or `priority` no number.
-            ValueError: There are no columns or one is empty; `priority` is NaN, or negative or infinite where it is a
-                weight; a column refers to steps that are gone, or is of another writer's history or of several columns;
-                or, with `validate_items`, there is no such table or the item does not fit its signature. Nothing is
-                made.
-            RuntimeError: The writer was closed, or, without `validate_items`, there is no such table.
+            TypeError: A leaf is not a `TrajectoryColumn`, `table` is not text, or `priority` is not a number.
+            ValueError: There are no columns, or one is empty; `priority` is NaN, or it is negative or infinite and the
+                table's selector is prioritized; a column refers to expired steps, to another writer's history or to
+                several columns; or, with `validate_items`, the table does not exist or the item does not fit its
+                signature. No item is created.
+            RuntimeError: The writer is closed, or, without `validate_items`, the table does not exist.
         """
         columns = self._flat(trajectory)
         if not all(columns):
@@ -205,21 +204,21 @@ class TrajectoryWriter:
         if self._closed:
             raise RuntimeError(_CLOSED)
         try:
-            cells = [column._engine_column(number, self._state) for number, column in enumerate(columns)]  # noqa: SLF001, its part
+            native_columns = [column._engine_column(number, self._state) for number, column in enumerate(columns)]  # noqa: SLF001, same package
             if self._validate:
                 self._check(table, columns)
-            self._native.create_item(table, priority, tuple(cells), None)
+            self._native.create_item(table, priority, tuple(native_columns), None)
         except (EngramError, RuntimeError):
             with translated():
                 raise
-        if self._early:
-            self._early -= 1
+        if self._eager_items:
+            self._eager_items -= 1
             _sending.send(self._native)
-        elif self._prompt and self._native.has_full_unsent_chunk:
+        elif self._fixed_chunk_length and self._native.has_full_unsent_chunk:
             _sending.send(self._native)
 
     def _flat(self, trajectory: Any) -> list[TrajectoryColumn]:  # noqa: ANN401, a nest
-        """The columns of a trajectory."""
+        """Returns the columns of a trajectory as a flat list."""
         leaves: list[Any] = []
         for _ in range(2):
             if self._flatten is not None and self._flatten(trajectory, leaves):
@@ -235,38 +234,39 @@ class TrajectoryWriter:
         raise TypeError(f"All leaves of `trajectory` must be `TrajectoryColumn` but got {trajectory}")
 
     def _check(self, table: str, columns: list[TrajectoryColumn]) -> None:
-        """Holds an item against its table's signature."""
+        """Checks an item against its table's signature."""
         try:
-            asked = self._signatures[table]
+            signature = self._signatures[table]
         except (KeyError, TypeError):
             try:
-                signature = self._client._signature(_arguments.text("table", table))  # noqa: SLF001, its other half
+                specs = self._client._signature(_arguments.text("table", table))  # noqa: SLF001, same package
             except KeyError:
                 raise ValueError(
                     f"Unable to create item in table '{table}' since the table could not be found."
                 ) from None
-            asked = self._signatures[table] = column_types(signature)
-        if asked is None:
+            signature = self._signatures[table] = column_types(specs)
+        if signature is None:
             return
-        look = (table, *[(column.dtype, column.shape) for column in columns])
-        if look not in self._accepted:
-            found = [ColumnType(str(at), column.dtype, column.shape) for at, column in enumerate(columns)]
-            check_trajectory(table, asked, found)
-            self._accepted.add(look)
+        item_type = (table, *[(column.dtype, column.shape) for column in columns])
+        if item_type not in self._accepted:
+            types = [ColumnType(str(at), column.dtype, column.shape) for at, column in enumerate(columns)]
+            check_trajectory(table, signature, types)
+            self._accepted.add(item_type)
 
     def flush(self, block_until_num_items: int = 0, timeout_ms: int | None = None) -> None:
-        """Sends all items, and waits until at most so many are not in their tables.
+        """Sends all items, and waits until at most `block_until_num_items` of them are not yet in their tables.
 
         Args:
-            block_until_num_items: How many may be left; where no more are, nothing is sent.
-            timeout_ms: Milliseconds to wait; None, 0 or less: for ever.
+            block_until_num_items: Number of items that may still be pending. If no more are pending, nothing is sent.
+                Default: 0.
+            timeout_ms: Milliseconds to wait. None, 0 or less means no limit. Default: no limit.
 
         Raises:
-            TypeError: `block_until_num_items` is no integer, or `timeout_ms` no number.
+            TypeError: `block_until_num_items` is not an integer, or `timeout_ms` is not a number.
             ValueError: `block_until_num_items` is negative.
-            DeadlineExceededError: They were not taken in time; they stay queued.
-            RuntimeError: The writer was closed, or the server or a table is gone. Each such error is told once, by
-                whichever call comes next.
+            DeadlineExceededError: The tables did not accept the items in time. The items stay queued.
+            RuntimeError: The writer is closed, or the server or a table is gone. Each such failure is raised once, by
+                the next call.
         """
         timeout = _sending.timeout_seconds(timeout_ms)
         if self._closed:
@@ -274,21 +274,22 @@ class TrajectoryWriter:
         _sending.flush(self._native, block_until_num_items, timeout_ms, timeout)
 
     def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:  # noqa: FBT001, FBT002, as Reverb has it
-        """Ends the episode: sends all items, and waits until their tables have them.
+        """Ends the episode: sends all items, and waits until they are in their tables.
 
-        A step that is open ends as it is.
+        A partial step ends as it is.
 
         Args:
-            clear_buffers: Forget the history; otherwise later items may reach back into this episode.
-            timeout_ms: Milliseconds to wait; None, 0 or less: for ever.
+            clear_buffers: If True, the history is cleared. If False, later items may refer to steps of this episode.
+                Default: True.
+            timeout_ms: Milliseconds to wait. None, 0 or less means no limit. Default: no limit.
 
         Raises:
-            TypeError: `timeout_ms` is no number.
-            MemoryError: The last steps could not be sealed: the episode goes on. Call again.
-            DeadlineExceededError: They were not taken in time; they stay queued, and the episode has ended all the
-                same.
-            RuntimeError: The writer was closed, or the server or a table is gone; or another thread, or the process
-                that it was forked from, has the writer: the episode goes on.
+            TypeError: `timeout_ms` is not a number.
+            MemoryError: There is not enough memory to complete the last chunk. The episode continues; call again.
+            DeadlineExceededError: The tables did not accept the items in time. The items stay queued, and the episode
+                has ended.
+            RuntimeError: The writer is closed, or the server or a table is gone. Or the writer is in use by another
+                thread, or belongs to the process that this one was forked from; then the episode continues.
         """
         timeout = _sending.timeout_seconds(timeout_ms)
         if self._closed:
@@ -309,23 +310,24 @@ class TrajectoryWriter:
         _sending.end_episode(native, lambda seconds: native.end_episode(seconds, clear), ended, timeout_ms, timeout)
 
     def configure(self, path: tuple[int | str, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
-        """Sets how much is kept of one column, now or later seen.
+        """Sets how many steps of one column are kept. The column may be added by a later step.
 
-        All columns share their chunks, whose length is the largest that was asked for before the first append;
-        afterwards `max_chunk_length` changes nothing.
+        All columns share their chunks. The chunk length is the largest `max_chunk_length` set before the first append;
+        later calls do not change it.
 
         Args:
-            path: Of the column in a step: keys of mappings, positions in lists and tuples, fields of namedtuples, such
-                as `("observation", 0)`.
-            num_keep_alive_refs: Newest steps of it that items may refer to, at least 1.
-            max_chunk_length: Steps that are sent together, from 1 to `num_keep_alive_refs`; None: as for other columns.
+            path: Path of the column in a step: keys of mappings, positions in lists and tuples, fields of namedtuples.
+                For example, `("observation", 0)`.
+            num_keep_alive_refs: Number of newest steps of the column that items may refer to, at least 1.
+            max_chunk_length: Number of steps per chunk, from 1 to `num_keep_alive_refs`. None leaves the length to the
+                other columns.
 
         Raises:
-            TypeError: `path` is no tuple or list, or a number no integer.
-            ValueError: `num_keep_alive_refs` is below 1, or `max_chunk_length` below 1 or above it.
+            TypeError: `path` is not a tuple or list, or a number is not an integer.
+            ValueError: `num_keep_alive_refs` is below 1, or `max_chunk_length` is not from 1 to `num_keep_alive_refs`.
         """
         if not isinstance(path, tuple | list):
-            raise TypeError(f'`path` must be a tuple, such as ("observation",); got {_arguments.describe(path)}')
+            raise TypeError(f'`path` must be a tuple like ("observation",); got {_arguments.describe(path)}')
         keep = _arguments.integer("num_keep_alive_refs", num_keep_alive_refs)
         if keep < 1:
             raise ValueError(f"num_keep_alive_refs ({keep}) must be a positive integer")
@@ -344,10 +346,11 @@ class TrajectoryWriter:
             self._columns[number].keep(keep)
 
     def close(self) -> None:
-        """Takes no more steps and items. May be called again.
+        """Closes the writer. May be called again.
 
-        Items that were made are sent, and a moment is given to their tables to take them, but not longer: others are
-        lost, with a `UserWarning`. So it is with a writer that is dropped. `flush` waits.
+        Sends the pending items without waiting for their tables. Items that do not reach their table are lost, and a
+        `UserWarning` states how many. The same happens when the writer is garbage-collected. To wait, call `flush`
+        first.
         """
         if self._closed:
             return

@@ -1,4 +1,4 @@
-"""The legacy writer: items are all columns of the last few steps."""
+"""The legacy writer: an item consists of all columns of the last few steps."""
 
 import sys
 import warnings
@@ -22,11 +22,11 @@ if TYPE_CHECKING:
 
 __all__ = ["Writer"]
 
-_CLOSED = "the writer has been closed: close() was called, or its block was left"
+_CLOSED = "the writer is closed: close() was called, or its `with` block was left"
 
 
 class Writer:
-    """Writes steps, and makes items of the last few of them. From `Client.writer`.
+    """Writes steps, and creates items of the last few of them. Created by `Client.writer`.
 
         with client.writer(max_sequence_length=2) as writer:
             for step in range(5):
@@ -34,12 +34,12 @@ class Writer:
                 if step >= 1:
                     writer.create_item("replay", num_timesteps=2, priority=1.0)
 
-    Items are sent when their steps fill a chunk, on `flush` and on `close`. Leaving the block flushes and closes the
-    writer. It belongs to one thread.
+    Items are sent once the chunk with their last step is full, on `flush` and on `close`. Leaving the `with` block
+    flushes and closes the writer. Use a writer from one thread only.
 
-    A writer that is dropped, or lives when the process ends, sends its items, and waits up to a minute until their
-    tables have them, or a few seconds for a server that is gone; Ctrl-C ends that. A `UserWarning` says how many are
-    lost.
+    When the writer is garbage-collected or the process exits, pending items are sent, and the writer waits up to a
+    minute until they are in their tables, or a few seconds if the server is gone. Ctrl-C ends the wait. A `UserWarning`
+    states how many items were lost.
     """
 
     def __init__(
@@ -50,36 +50,36 @@ class Writer:
         chunk_length: int,
         max_in_flight_items: int,
     ) -> None:
-        """As `Client.writer`, which checks the arguments.
+        """Creates a writer; called by `Client.writer`, which checks the arguments.
 
         Args:
-            client: Of the server.
-            max_sequence_length: Most steps of an item.
-            delta_encoded: Compress integers as differences from step to step.
-            chunk_length: Steps that are sent together.
-            max_in_flight_items: Items that may wait for their tables before the writer waits too.
+            client: Client of the server.
+            max_sequence_length: Maximum number of steps of an item.
+            delta_encoded: If True, integers are compressed as differences from step to step.
+            chunk_length: Number of steps per chunk.
+            max_in_flight_items: Number of sent items that may wait for their tables before the writer blocks.
         """
-        self._closed = True  # until all of it is made
+        self._closed = True  # until the constructor has finished
         self._client = client
-        self._longest = max_sequence_length
+        self._max_sequence_length = max_sequence_length
         self._columns: list[Column] = []
-        self._count = 0
+        self._num_steps = 0
         self._flatten: Flatten | None = None
         self._signatures: dict[str, list[ColumnType] | None] = {}
         self._accepted: set[Any] = set()
-        self._shown = (
+        self._repr = (
             f"Writer(chunk_length={chunk_length}, max_timesteps={max_sequence_length}, "
             f"delta_encoded={int(delta_encoded)}, max_in_flight_items={max_in_flight_items}"
         )
         with translated():
-            writer = client._store.writer(  # noqa: SLF001, the client's other half
+            writer = client._store.writer(  # noqa: SLF001, same package
                 history=max_sequence_length,
                 chunk_length=chunk_length,
                 max_in_flight_items=max_in_flight_items,
                 compression="delta" if delta_encoded else "auto",
             )
-        self._native: Any = writer._native  # noqa: SLF001, its other half
-        self._finalizer = _sending.close_on_drop(self, self._native, "Writer", client._server_probe)  # noqa: SLF001, its other half
+        self._native: Any = writer._native  # noqa: SLF001, same package
+        self._finalizer = _sending.close_on_drop(self, self._native, "Writer", client._server_probe)  # noqa: SLF001, same package
         self._closed = False
 
     def __enter__(self) -> Self:
@@ -103,21 +103,22 @@ class Writer:
         self._finalizer()
 
     def __repr__(self) -> str:
-        return f"{self._shown}, timesteps={self._count}, closed={int(self._closed)})"
+        return f"{self._repr}, timesteps={self._num_steps}, closed={int(self._closed)})"
 
     def append(self, data: Any) -> None:  # noqa: ANN401, a nest
         """Adds a step.
 
         Args:
-            data: A nest of arrays, numbers and text, `[...]` each, of as many leaves as those before; mappings, tuples
-                and lists are nests, not arrays. Python's int is int64, float is float64. Shapes may change from step to
-                step, dtypes not.
+            data: A nest of arrays, numbers and text, `[...]` each, with as many leaves as earlier steps. Mappings,
+                tuples and lists are nests, not arrays. A Python int becomes int64, a float float64. Shapes may differ
+                from step to step; dtypes may not.
 
         Raises:
-            ValueError: It has no leaves, more or fewer than before, or a leaf another dtype. Nothing of it is kept.
-            TypeError: A leaf is nothing that a column can hold, None among them, or keys of a mapping cannot be sorted.
-                Nothing of it is kept.
-            RuntimeError: The writer was closed, or the server is gone.
+            ValueError: There are no leaves, their number differs from earlier steps, or a leaf has another dtype.
+                Nothing is stored.
+            TypeError: A leaf is None or not a value that a column can store, or the keys of a mapping cannot be sorted.
+                Nothing is stored.
+            RuntimeError: The writer is closed, or the server is gone.
         """
         self._check_open()
         leaves: list[Any] = []
@@ -134,13 +135,13 @@ class Writer:
                 f"{len(leaves)}."
             )
         if not leaves:
-            raise ValueError("Append called with empty data; a step has one column or more.")
+            raise ValueError("Append called with empty data; a step must have at least one column.")
         self._append(
             [_value(_nest.as_array(leaf), column) for leaf, column in zip(leaves, columns, strict=True)], columns
         )
 
     def _row(self, leaves: list[Any]) -> list[Any] | None:
-        """The leaves, such as are stored; None where one is a nest, or where there are more or fewer."""
+        """Returns the leaves converted for the engine; None if a leaf is a nest or the number of leaves changed."""
         columns = self._columns
         if len(leaves) != len(columns):
             return None
@@ -157,33 +158,33 @@ class Writer:
         return leaves
 
     def _append(self, row: list[Any], columns: list[Column]) -> None:
-        """Adds a row of values that are stored as they are."""
+        """Appends a converted row to the engine's writer."""
         try:
             self._native.append(tuple(row))
         except BaseException:
-            with suppress(EngramError, RuntimeError):  # another thread's or process's
-                if self._native.episode_steps != self._count:  # an error of an earlier item
+            with suppress(EngramError, RuntimeError):  # another thread or process owns the writer
+                if self._native.episode_steps != self._num_steps:  # the row was stored: an earlier item failed
                     self._columns = columns
-                    self._count += 1
+                    self._num_steps += 1
             with translated():
                 raise
         self._columns = columns
-        self._count += 1
+        self._num_steps += 1
 
     def _check_open(self) -> None:
         if self._closed:
             raise RuntimeError(_CLOSED)
 
     def append_sequence(self, data: Any) -> None:  # noqa: ANN401, a nest
-        """Adds steps: the rows of arrays `[T, ...]`.
+        """Adds T steps, the rows of arrays `[T, ...]`.
 
         Args:
-            data: A nest of arrays `[T, ...]`, all of the same T, which may be 0.
+            data: A nest of arrays `[T, ...]`, all with the same T, which may be 0.
 
         Raises:
-            ValueError: There are no arrays, one is a scalar, or their leading axes differ: nothing is kept. Or as of
-                `append`: the steps before the one that is refused are kept.
-            TypeError, RuntimeError: As of `append`.
+            ValueError: There are no arrays, one is a scalar, or their lengths differ: nothing is stored. Or as in
+                `append`: the steps before the rejected one are stored.
+            TypeError, RuntimeError: As in `append`.
         """
         self._check_open()
         arrays = [_nest.as_array(leaf) for leaf in _nest.flatten(data)]
@@ -193,34 +194,34 @@ class Writer:
             if not array.ndim:
                 raise ValueError(f"AppendSequence called with scalar tensor at index {number}.")
         if len({len(array) for array in arrays}) > 1:
-            found = columns_text(("", array.dtype, array.shape) for array in arrays)
-            raise ValueError(f"AppendSequence called with tensors of non equal batch dimension: {found}.")
+            listed = columns_text(("", array.dtype, array.shape) for array in arrays)
+            raise ValueError(f"AppendSequence called with tensors of non equal batch dimension: {listed}.")
         for step in range(len(arrays[0])):
             self.append([array[step] for array in arrays])
 
     def create_item(self, table: str, num_timesteps: int, priority: float) -> None:
-        """Makes an item of the last `num_timesteps` steps. Its table may not have it before the next `flush`.
+        """Creates an item of the last `num_timesteps` steps. It may reach its table only with the next `flush`.
 
         Args:
             table: Name of the table.
-            num_timesteps: T: from 1 to `max_sequence_length`. The item's columns are `[T, ...]`.
-            priority: Of the item, a float64.
+            num_timesteps: T, from 1 to `max_sequence_length`. The item's columns are `[T, ...]`.
+            priority: Priority of the item, a float64.
 
         Raises:
-            TypeError: An argument has another type.
-            ValueError: There are fewer steps, or they differ in shape; the priority is NaN, or negative or infinite
-                where it is a weight; there is no such table, or its signature fits neither such a step nor such an
-                item. Nothing is made.
-            RuntimeError: The writer was closed, or the server is gone.
+            TypeError: An argument has the wrong type.
+            ValueError: Fewer than `num_timesteps` steps were appended, or they differ in shape; the priority is NaN, or
+                it is negative or infinite and the table's selector is prioritized; the table does not exist, or its
+                signature fits neither the steps nor the item. No item is created.
+            RuntimeError: The writer is closed, or the server is gone.
         """
         self._check_open()
         length = _arguments.integer("num_timesteps", num_timesteps)
         if length < 1:
             raise ValueError(f"num_timesteps ({length}) must be a positive integer")
-        if length > min(self._count, self._longest):
+        if length > min(self._num_steps, self._max_sequence_length):
             raise ValueError(
                 f"Argument `num_timesteps` is larger than number of buffered timesteps: it is {length}, there are "
-                f"{min(self._count, self._longest)}."
+                f"{min(self._num_steps, self._max_sequence_length)}."
             )
         priority = checked_priority(priority)
         self._check(table, length)
@@ -233,26 +234,26 @@ class Writer:
             _sending.send(self._native)
 
     def _check(self, table: str, length: int) -> None:
-        """Holds an item against its table's signature."""
+        """Checks an item against its table's signature."""
         try:
-            asked = self._signatures[table]
+            signature = self._signatures[table]
         except (KeyError, TypeError):
-            signature = self._client._signature_for_insert(_arguments.text("table", table))  # noqa: SLF001, its other half
-            asked = self._signatures[table] = column_types(signature)
-        if asked is None:
+            specs = self._client._signature_for_insert(_arguments.text("table", table))  # noqa: SLF001, same package
+            signature = self._signatures[table] = column_types(specs)
+        if signature is None:
             return
-        look = (table, length, *[column.shape for column in self._columns])
-        if look not in self._accepted:
+        item_type = (table, length, *[column.shape for column in self._columns])
+        if item_type not in self._accepted:
             steps = [ColumnType("", column.dtype, column.shape) for column in self._columns if column.dtype is not None]
-            check_steps(table, asked, steps, length)
-            self._accepted.add(look)
+            check_steps(table, signature, steps, length)
+            self._accepted.add(item_type)
 
     def flush(self) -> None:
-        """Sends the items that wait for their chunk to fill; where none do, waits until the tables have all items.
+        """Sends the items that wait for their chunk to fill. If there are none, waits until all items are in tables.
 
         Raises:
-            RuntimeError: The writer was closed, or the server or a table is gone. Each such error is told once, by
-                whichever call comes next.
+            RuntimeError: The writer is closed, or the server or a table is gone. Each such failure is raised once, by
+                the next call.
         """
         self._check_open()
         if self._native.unsent_items:
@@ -261,13 +262,13 @@ class Writer:
             _sending.flush(self._native, 0, None, None)
 
     def close(self, retry_on_unavailable: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002, as Reverb has it
-        """Waits until the tables have all items; takes no more steps.
+        """Waits until all items are in their tables, and closes the writer.
 
         Args:
-            retry_on_unavailable: Nothing comes of it: while a server is away, it is waited for as by any call.
+            retry_on_unavailable: Ignored: this waits for an unreachable server as every other call does.
 
         Raises:
-            ValueError: It was closed before.
+            ValueError: The writer is already closed.
             RuntimeError: The server or a table is gone.
         """
         if self._closed:
@@ -276,11 +277,11 @@ class Writer:
         try:
             _sending.flush(self._native, 0, None, None)
         finally:
-            self._finalizer.detach()  # nobody waits twice
+            self._finalizer.detach()  # it would wait a second time
 
 
 def _value(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
-    """The array, if it has the column's dtype, which the first one gives it. Its shape may change."""
+    """Checks the dtype of a column's value, which the first value sets, and notes its shape, which may change."""
     if column.dtype is None:
         column.set_type(array)
     checked_dtype(array, column)

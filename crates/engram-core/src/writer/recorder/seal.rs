@@ -166,7 +166,7 @@ mod tests {
             failing::after(allocation);
             let error = recorder.flush().unwrap_err().to_string();
             assert!(
-                error.ends_with("bytes, more than the system gives"),
+                error.ends_with("bytes, more than can be allocated"),
                 "{error}"
             );
             assert_eq!((recorder.pending_items(), recorder.ready_items()), (1, 0));

@@ -1,4 +1,4 @@
-"""FTW's datasets as NumPy's, PyTorch's and JAX's arrays."""
+"""FTW's datasets as iterables of NumPy, PyTorch or JAX arrays."""
 
 import importlib
 import math
@@ -12,11 +12,12 @@ from typing import Any
 import numpy as np
 
 from engram._consumption import ConsumptionTracker
+from engram._extras import importing_extra
 from engram.compat.ftw.datasets._options import DatasetOptions
 from engram.compat.reverb import _nest
 from engram.compat.reverb._block_reader import MismatchError
 from engram.compat.reverb._dataset_common import ElementSource, read_table
-from engram.compat.reverb._elements import Convert as Make
+from engram.compat.reverb._elements import Convert as ConvertItems
 from engram.compat.reverb._elements import Elements
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec
@@ -28,29 +29,29 @@ __all__ = ["ArrayDataset", "array_converter"]
 
 Convert = Callable[[list[Any]], list[Any]]
 _IDLE_SLEEP = 0.002
-"""Seconds between glances at several stores that all have nothing."""
+"""Seconds between two polls of several stores while none has an element."""
 
 _ROOM_CHECK_INTERVAL = 0.2
-"""Seconds without anything after which it is asked whether items that are held are in the way."""
+"""Seconds without an element after which to check whether held items block inserts."""
 
-_INFO = len(SampleInfo._fields)
+_NUM_INFO_FIELDS = len(SampleInfo._fields)
 
 
 class ArrayDataset:
-    """An iterable of batches; each iterator fetches ahead, and gives back what it has not used.
+    """An iterable of batches. Each iterator fetches items ahead and returns unused ones to the table.
 
-    Whole items of one store come in batches, others in blocks of as many items as a batch has elements. An item counts
-    as used with its first element, once the batch is handed over. Only where an insert waits for the room of items
-    whose batch is not full yet, these count as used before, from then on.
+    Whole items of a single store are fetched as batches; otherwise, items are fetched in blocks of the batch size. An
+    item counts as used once a batch with its first element is yielded. If an insert waits for space while items of an
+    incomplete batch are held, items count as used earlier from then on: when further items are requested.
     """
 
     def __init__(self, options: DatasetOptions, stores: Sequence[TableStore], convert: Convert) -> None:
-        """Describes the batches; nothing is fetched before iteration begins."""
+        """Creates the iterable. Nothing is fetched before iteration begins."""
         self._options = options
         self._is_whole = (
             options.whole_items and len(stores) == 1 and options.batch_size is not None and not options.allows_ragged
         )
-        self._waits = options.deterministic or len(stores) == 1
+        self._strict_order = options.deterministic or len(stores) == 1
         self._stores = stores
         self._convert = convert
 
@@ -58,7 +59,7 @@ class ArrayDataset:
         if self._is_whole:
             try:
                 yield from self._read(is_whole=True)
-            except UnsatisfiableError:  # the table never holds as many items as make a batch
+            except UnsatisfiableError:  # the table can never have a whole batch of items
                 pass
             else:
                 return
@@ -67,23 +68,23 @@ class ArrayDataset:
     def _read(self, *, is_whole: bool) -> Generator[ReplaySample]:
         options = self._options
         source = self._source(is_whole=is_whole)
-        made = self._batches if is_whole else self._elements
+        read = self._batches if is_whole else self._elements
         with ExitStack() as stack:
-            readers = [_StoreReader(store, options.table, partial(made, store, source)) for store in self._stores]
+            readers = [_StoreReader(store, options.table, partial(read, store, source)) for store in self._stores]
             for reader in readers:
-                stack.enter_context(closing(reader.found))
-            elements = _interleaved(readers, waits=self._waits)
+                stack.enter_context(closing(reader.elements))
+            elements = _interleaved(readers, strict_order=self._strict_order)
             while True:
                 if options.batch_size is None or is_whole:
                     leaves: list[Any] = next(elements)
                 else:
                     batch = [next(elements) for _ in range(options.batch_size)]
                     leaves = [_stacked(options, column) for column in zip(*batch, strict=True)]
-                info, data = leaves[:_INFO], self._convert(leaves[_INFO:])
+                info, data = leaves[:_NUM_INFO_FIELDS], self._convert(leaves[_NUM_INFO_FIELDS:])
                 sample = ReplaySample(SampleInfo(*info), _nest.unflatten_as(options.nest, data))
                 for reader in readers:
                     reader.tracker.consumed = reader.tracker.consumed_at(
-                        reader.tracker.num_pieces if is_whole else reader.given
+                        reader.tracker.num_pieces if is_whole else reader.delivered
                     )
                 yield sample
 
@@ -95,10 +96,12 @@ class ArrayDataset:
             + options.prefetch_size * (options.batch_size or 1),
             block_size=options.batch_size or options.source.fetch_options.max_in_flight // 2,
             exact_blocks=is_whole,
-            poll_interval=options.source.fetch_options.poll_interval if self._waits else 0,
+            poll_interval=options.source.fetch_options.poll_interval if self._strict_order else 0,
         )
         convert = options.source.convert
-        return replace(options.source, fetch_options=fetch_options, convert=_even(convert) if is_whole else convert)
+        return replace(
+            options.source, fetch_options=fetch_options, convert=_same_length(convert) if is_whole else convert
+        )
 
     def _blocks(self, store: TableStore, source: ElementSource, tracker: ConsumptionTracker) -> Any:  # noqa: ANN401, a generator
         return closing(read_table(store, self._options.table, source, _nest.flatten(self._options.nest), tracker))
@@ -106,7 +109,7 @@ class ArrayDataset:
     def _batches(
         self, store: TableStore, source: ElementSource, tracker: ConsumptionTracker
     ) -> Generator[list[Array] | None]:
-        """Yields the leaves of one batch after the other; None now and then while there are none."""
+        """Yields the leaves of each batch, and None every poll interval while there is none."""
         with self._blocks(store, source, tracker) as blocks:
             for block in blocks:
                 yield None if block is None else [rows.values for rows in block]
@@ -114,16 +117,16 @@ class ArrayDataset:
     def _elements(
         self, store: TableStore, source: ElementSource, tracker: ConsumptionTracker
     ) -> Generator[list[Array] | None]:
-        """Yields the leaves of one element after the other; None now and then while there are none."""
+        """Yields the leaves of each element, and None every poll interval while there is none."""
         with self._blocks(store, source, tracker) as blocks:
             for block in blocks:
                 if block is None:
                     yield None
                 else:
-                    yield from _each(block)
+                    yield from _split(block)
 
 
-def _each(block: Elements) -> Iterator[list[Array]]:
+def _split(block: Elements) -> Iterator[list[Array]]:
     first = block[0]
     count = len(first.values) if first.splits is None else len(first.splits) - 1
     for at in range(count):
@@ -131,7 +134,7 @@ def _each(block: Elements) -> Iterator[list[Array]]:
 
 
 class _StoreReader:
-    """One store's elements, and which of its items were used."""
+    """Reads the elements of one store and tracks which of its items were used."""
 
     def __init__(
         self, store: TableStore, table: str, read: Callable[[ConsumptionTracker], Generator[list[Array] | None]]
@@ -139,106 +142,104 @@ class _StoreReader:
         self._store = store
         self._table = table
         self.tracker = ConsumptionTracker()
-        self.found = read(self.tracker)
-        self.given = 0
+        self.elements = read(self.tracker)
+        self.delivered = 0  # number of elements
 
     def next(self) -> list[Array] | None:
-        """The next element; None if there is none yet."""
-        found = next(self.found)
-        self.given += found is not None
-        return found
+        """Returns the next element; None if there is none yet."""
+        element = next(self.elements)
+        self.delivered += element is not None
+        return element
 
-    def make_room(self) -> None:
-        """Holds no items any more where somebody waits to insert, maybe for their room."""
+    def release_if_inserts_wait(self) -> None:
+        """Stops holding items if an insert waits, which may need their space."""
         if self.tracker.is_holding:
             info = self._store.info().get(self._table)
             if info is not None and info.waiting_inserts > 0:
                 self.tracker.stop_holding()
 
 
-def _interleaved(readers: Sequence[_StoreReader], *, waits: bool) -> Iterator[list[Array]]:
-    """One of each, again and again; one that has nothing is waited for, or passed over at once."""
-    look = math.inf
+def _interleaved(readers: Sequence[_StoreReader], *, strict_order: bool) -> Iterator[list[Array]]:
+    """Yields one element of each reader in turn. A reader without an element is waited for, or skipped."""
+    next_check = math.inf
     while True:
-        is_dry = True
+        idle = True
         for reader in readers:
-            found = reader.next()
-            while found is None and waits:
+            element = reader.next()
+            while element is None and strict_order:
                 for each in readers:
-                    each.make_room()
-                found = reader.next()
-            if found is not None:
-                is_dry = False
-                look = math.inf
-                yield found
-        if is_dry:
+                    each.release_if_inserts_wait()
+                element = reader.next()
+            if element is not None:
+                idle = False
+                next_check = math.inf
+                yield element
+        if idle:
             now = time.monotonic()
-            look = min(look, now + _ROOM_CHECK_INTERVAL)
-            if now >= look:
-                look = now + _ROOM_CHECK_INTERVAL
+            next_check = min(next_check, now + _ROOM_CHECK_INTERVAL)
+            if now >= next_check:
+                next_check = now + _ROOM_CHECK_INTERVAL
                 for each in readers:
-                    each.make_room()
+                    each.release_if_inserts_wait()
             time.sleep(_IDLE_SLEEP)
 
 
-def _even(make: Make) -> Make:
-    """As `make`, of items that all have as many steps."""
+def _same_length(convert_items: ConvertItems) -> ConvertItems:
+    """Wraps `convert_items` with a check that all items have the same number of steps."""
 
     def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
         for splits in block.splits:
             lengths: list[int] = [] if splits is None else np.diff(splits).tolist()
             if len(set(lengths)) > 1:
-                raise MismatchError(_differ(table, [f"{length} steps" for length in lengths]))
-        return make(table, specs, block)
+                raise MismatchError(_mismatch_text(table, [f"{length} steps" for length in lengths]))
+        return convert_items(table, specs, block)
 
     return convert
 
 
 def _stacked(options: DatasetOptions, column: Sequence[Array]) -> Any:  # noqa: ANN401, an array, or several
-    """`[B, ...]`; a list where they differ in shape, and may do so.
+    """Stacks the arrays of a batch, `[B, ...]`. Returns a list if they differ in shape and that is allowed.
 
     Raises:
-        MismatchError: They may not.
+        MismatchError: The arrays differ in shape, which is not allowed.
     """
     if len({each.shape for each in column}) == 1:
         return np.stack(column)
     if not options.allows_ragged:
-        raise MismatchError(_differ(options.table, [f"the shape {list(each.shape)}" for each in column]))
+        raise MismatchError(_mismatch_text(options.table, [f"the shape {list(each.shape)}" for each in column]))
     return list(column)
 
 
-def _differ(table: str, found: Sequence[str]) -> str:
-    other = next(each for each in found if each != found[0])
-    return f"elements of a batch must be alike; of table `{table}`, one has {found[0]} and another {other}"
+def _mismatch_text(table: str, properties: Sequence[str]) -> str:
+    other = next(each for each in properties if each != properties[0])
+    return f"elements of a batch of table `{table}` must have equal shapes; one has {properties[0]} and another {other}"
 
 
 def array_converter(framework: str) -> Convert:
-    """Makes a framework's arrays of NumPy's; text stays as it is.
+    """Returns a function that converts NumPy arrays to arrays of a framework. Text is not converted.
 
     Raises:
         ImportError: The framework is not installed.
     """
     if framework == "numpy":
         return lambda leaves: leaves
-    try:
+    with importing_extra(framework, f"a dataset with framework={framework!r}"):
         module = importlib.import_module(framework)
-    except ImportError as error:
-        raise ImportError(f"a dataset of the framework `{framework}` needs it, and it is not installed") from error
-    one = _torch(module) if framework == "torch" else module.device_put
+    convert_array = _torch_converter(module) if framework == "torch" else module.device_put
 
     def convert(leaves: list[Any]) -> list[Any]:
-        return [_converted(one, leaf) for leaf in leaves]
+        return [_converted(convert_array, leaf) for leaf in leaves]
 
     return convert
 
 
-def _converted(one: Callable[[Array], Any], leaf: Any) -> Any:  # noqa: ANN401, as `_stacked` makes it
+def _converted(convert_array: Callable[[Array], Any], leaf: Any) -> Any:  # noqa: ANN401, a result of `_stacked`
     if isinstance(leaf, list):
-        return [_converted(one, each) for each in leaf]
-    return leaf if leaf.dtype == object else one(leaf)
+        return [_converted(convert_array, each) for each in leaf]
+    return leaf if leaf.dtype == object else convert_array(leaf)
 
 
-def _torch(torch: Any) -> Callable[[Array], Any]:  # noqa: ANN401, a module
+def _torch_converter(torch: Any) -> Callable[[Array], Any]:  # noqa: ANN401, a module
     def tensor(array: Array) -> Any:  # noqa: ANN401, a tensor
         if array.dtype.name == "bfloat16":
             return torch.from_numpy(array.view(np.int16)).view(torch.bfloat16)

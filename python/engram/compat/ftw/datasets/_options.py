@@ -1,4 +1,4 @@
-"""One dataset of FTW's, described."""
+"""The options of an FTW dataset."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -10,18 +10,18 @@ __all__ = ["DatasetOptions"]
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DatasetOptions:
-    """What a dataset reads, and what it makes of it.
+    """What a dataset reads, and how it builds batches.
 
     Attributes:
-        table: Its name.
-        source: How items are fetched, and what elements they make.
-        whole_items: Elements are whole items.
-        nest: Of an element's data, of `TensorSpec`.
-        batch_size: Elements per batch, exactly; None: single elements.
-        prefetch_size: Batches made ahead.
-        allows_ragged: Elements of a batch may differ in shape.
-        num_parallel_calls: Threads that read from several servers.
-        deterministic: Servers take turns, and one that has nothing is waited for.
+        table: Name of the table.
+        source: How items are fetched and converted to elements.
+        whole_items: True if elements are whole items.
+        nest: A nest of `TensorSpec`: the data of an element.
+        batch_size: Number of elements per batch; None for single elements.
+        prefetch_size: Number of batches to prefetch.
+        allows_ragged: True if the elements of a batch may differ in shape.
+        num_parallel_calls: Number of threads that read from several servers.
+        deterministic: If True, servers are read in strict rotation. If False, a server without items is skipped.
     """
 
     table: str

@@ -1,4 +1,4 @@
-"""Elements of FTW's datasets: whole items, or items cut into sequences."""
+"""Converts items to the elements of FTW's datasets: whole items, or sequences of equal length."""
 
 from collections.abc import Sequence
 
@@ -13,7 +13,10 @@ __all__ = ["as_whole_items", "check_lengths", "cut_into_sequences"]
 
 
 def as_whole_items(sequence_length: int | None, is_state: Sequence[bool]) -> Convert:
-    """Each item is an element; all but the recurrent state has `sequence_length` steps, if that is given."""
+    """Returns a function that converts each item to one element.
+
+    If `sequence_length` is given, all columns except the recurrent state must have this many steps.
+    """
 
     def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
         if sequence_length is not None and len(is_state) == len(block.columns):
@@ -23,19 +26,21 @@ def as_whole_items(sequence_length: int | None, is_state: Sequence[bool]) -> Con
                     continue
                 for length in {column.shape[1]} if splits is None else set(np.diff(splits).tolist()):
                     if length != sequence_length:
-                        raise MismatchError(_differ(table, length, sequence_length))
+                        raise MismatchError(
+                            f"an item of table `{table}` has {length} steps, `sequence_length` is {sequence_length}"
+                        )
         return trajectories(table, specs, block)
 
     return convert
 
 
 def cut_into_sequences(sequence_length: int) -> Convert:
-    """Each item is cut into elements of `sequence_length` steps, with the item's info for each step."""
+    """Returns a function that cuts each item into elements of `sequence_length` steps, with the info per step."""
 
     def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
         for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True):
-            even = 1 if squeezed else column.shape[1] if splits is None else 0
-            for length in {even} if splits is None else set(np.diff(splits).tolist()):
+            same_length = 1 if squeezed else column.shape[1] if splits is None else 0
+            for length in {same_length} if splits is None else set(np.diff(splits).tolist()):
                 check_lengths(table, length, sequence_length)
         steps = [TensorSpec(None if spec.shape is None else spec.shape[1:], spec.dtype) for spec in specs]
         rows = timesteps(table, steps, block)
@@ -45,16 +50,12 @@ def cut_into_sequences(sequence_length: int) -> Convert:
 
 
 def check_lengths(table: str, length: int, sequence_length: int) -> None:
-    """Checks that items may be cut.
+    """Checks that items of `length` steps can be cut into sequences.
 
     Raises:
-        MismatchError: They do not come out even.
+        MismatchError: `sequence_length` does not divide `length`.
     """
     if length % sequence_length:
         raise MismatchError(
             f"items of table `{table}` have {length} steps, which `sequence_length` {sequence_length} does not divide"
         )
-
-
-def _differ(table: str, length: int, sequence_length: int) -> str:
-    return f"an item of table `{table}` has {length} steps, `sequence_length` is {sequence_length}"

@@ -1,4 +1,4 @@
-"""What the elements of a dataset are made of: from an environment's specs, or from the table's signature."""
+"""Specs of the elements of a dataset, from an environment's specs or from the table's signature."""
 
 from typing import Any, NamedTuple
 
@@ -13,11 +13,11 @@ __all__ = ["ElementSpecs", "from_environment", "from_signature", "sequence_specs
 
 
 class ElementSpecs(NamedTuple):
-    """What an element's data are.
+    """Specs of an element's data.
 
     Attributes:
-        nest: Of `TensorSpec`, of one step.
-        is_state: For each leaf, whether it belongs to the recurrent state.
+        nest: A nest of `TensorSpec`: the data of one step.
+        is_state: One bool per leaf: True if the leaf belongs to the recurrent state.
     """
 
     nest: Any
@@ -32,7 +32,7 @@ def from_environment(
     using_deprecated_adder: bool,
     convert_zero_size_to_none: bool,
 ) -> ElementSpecs:
-    """The nest that adders write for an environment."""
+    """Returns the specs of the data that adders write for an environment."""
 
     def specs(nest: Any) -> Any:  # noqa: ANN401, nests
         return _nest.map_structure(lambda leaf: _spec(leaf, convert_zero_size_to_none), nest)
@@ -61,29 +61,29 @@ def from_environment(
 
 
 def from_signature(info: TableInfo, *, steps: bool) -> tuple[ElementSpecs, int | None]:
-    """What the table's signature says of a step, or of a whole item; and how many steps each item has, if it says so.
+    """Returns the specs of a step, or of a whole item, and the number of steps per item if the signature contains it.
 
     Raises:
-        ValueError: The table has no signature, or one of items that have no steps.
+        ValueError: The table has no signature, or its items cannot be split into steps.
     """
-    note = _table_note.decode(info.note).signature
-    if note is not None:
-        nest = _nest.map_structure(as_spec, note)
+    reverb_signature = _table_note.decode(info.note).signature
+    if reverb_signature is not None:
+        nest = _nest.map_structure(as_spec, reverb_signature)
         return ElementSpecs(nest, _is_state(nest)), None
     if info.signature is None:
-        raise ValueError(f"table `{info.name}` has no signature; give an `environment_spec`")
+        raise ValueError(f"table `{info.name}` has no signature; pass an `environment_spec`")
     nest = _nest.map_structure(lambda spec: TensorSpec(spec.shape, spec.dtype, spec.name), info.signature)
     if not steps:
         return ElementSpecs(nest, _is_state(nest)), None
     shapes = [spec.shape for spec in _nest.flatten(nest)]
     if any(not shape for shape in shapes):
-        raise ValueError(f"table `{info.name}` has columns without a time axis; give an `environment_spec`")
+        raise ValueError(f"table `{info.name}` has columns without a time axis; pass an `environment_spec`")
     step = _nest.map_structure(lambda spec: TensorSpec(spec.shape[1:], spec.dtype, spec.name), nest)
     return ElementSpecs(step, _is_state(nest)), shapes[0][0]
 
 
 def sequence_specs(wanted: ElementSpecs, sequence_length: int | None, *, first_state_only: bool) -> Any:  # noqa: ANN401, a nest
-    """The nest for sequences: `[sequence_length, ...]`, and `[1, ...]` for the state where only the first is kept."""
+    """Returns the nest of sequences: `[sequence_length, ...]`, or `[1, ...]` for the state if `first_state_only`."""
     leaves = []
     for spec, state in zip(_nest.flatten(wanted.nest), wanted.is_state, strict=True):
         length = 1 if state and first_state_only else sequence_length
@@ -93,7 +93,7 @@ def sequence_specs(wanted: ElementSpecs, sequence_length: int | None, *, first_s
 
 
 def _is_state(nest: Any) -> list[bool]:  # noqa: ANN401, a nest
-    """Which leaves are below `core_state` of the extras: of the last part, but for a `Step`'s."""
+    """For each leaf, True if it is below `core_state` of the extras: of `Step.extras`, or of the last tuple element."""
     last = len(nest) - 1 if isinstance(nest, tuple) else None
     paths = [path for path, _ in _nest.flatten_with_path(nest)]
     return [path[1:2] == ("core_state",) and path[0] in ("extras", last) for path in paths]

@@ -1,4 +1,4 @@
-"""FTW's datasets as TensorFlow's."""
+"""FTW's datasets as a `tf.data.Dataset`."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -13,7 +13,7 @@ __all__ = ["tensorflow_dataset"]
 
 
 class _Elements(DatasetMixin, metaclass=LazyDataset):
-    """Single elements of one of several stores."""
+    """A dataset of single elements of the store `stores[index]`."""
 
     def __init__(self, options: DatasetOptions, stores: Sequence[TableStore], index: Any) -> None:  # noqa: ANN401, a tensor
         tf = import_tensorflow("a dataset")
@@ -25,30 +25,30 @@ class _Elements(DatasetMixin, metaclass=LazyDataset):
 
 
 def tensorflow_dataset(options: DatasetOptions, stores: Sequence[TableStore]) -> Any:  # noqa: ANN401, a tf.data.Dataset
-    """A `tf.data.Dataset` of batches."""
-    tf = import_tensorflow("a dataset of the framework `tensorflow`")
+    """Returns a `tf.data.Dataset` of batches, or of single elements without a batch size."""
+    tf = import_tensorflow("a dataset with framework='tensorflow'")
     if len(stores) == 1:
-        made: Any = _Elements(options, stores, 0)
+        dataset: Any = _Elements(options, stores, 0)
     else:
-        # One sampler for each, whatever the number of threads: two would lose the order.
+        # At most one thread per store: two would lose the order of its items.
         threads = min(options.num_parallel_calls, len(stores)) if options.deterministic else len(stores)
-        made = _interleaved(options, stores, threads)
+        dataset = _interleaved(options, stores, threads)
     if options.batch_size is not None:
         if options.allows_ragged:
-            made = made.ragged_batch(options.batch_size, drop_remainder=True)
+            dataset = dataset.ragged_batch(options.batch_size, drop_remainder=True)
         else:
-            made = made.batch(options.batch_size, drop_remainder=True)
+            dataset = dataset.batch(options.batch_size, drop_remainder=True)
     if options.prefetch_size:
-        made = made.prefetch(options.prefetch_size)
-    # TensorFlow would read ahead unasked, and use items up that nobody sees.
-    only_asked = tf.data.Options()
-    only_asked.experimental_optimization.inject_prefetch = False
-    only_asked.experimental_optimization.map_parallelization = False
-    return made.with_options(only_asked)
+        dataset = dataset.prefetch(options.prefetch_size)
+    # By default, TensorFlow adds prefetching, which would consume items that the caller never sees.
+    no_prefetch = tf.data.Options()
+    no_prefetch.experimental_optimization.inject_prefetch = False
+    no_prefetch.experimental_optimization.map_parallelization = False
+    return dataset.with_options(no_prefetch)
 
 
 def _interleaved(options: DatasetOptions, stores: Sequence[TableStore], threads: int) -> Any:  # noqa: ANN401, a tf.data.Dataset
-    """Elements of one store after the other."""
+    """Returns a dataset of elements of all stores in turn."""
     tf = import_tensorflow("a dataset")
     numbers = tf.data.Dataset.range(len(stores))
 
@@ -59,12 +59,12 @@ def _interleaved(options: DatasetOptions, stores: Sequence[TableStore], threads:
         return numbers.interleave(elements, cycle_length=len(stores), num_parallel_calls=None)
     spec = _Elements(options, stores, 0).element_spec
 
-    def begun(index: Any) -> Any:  # noqa: ANN401, tensors
+    def elements_variant(index: Any) -> Any:  # noqa: ANN401, tensors
         return tf.data.experimental.to_variant(elements(index))
 
     number = [tf.TensorSpec([], tf.int64)]
-    function = tf.function(begun, input_signature=number, autograph=False).get_concrete_function()
-    # `interleave` would hold several elements of each store.
+    function = tf.function(elements_variant, input_signature=number, autograph=False).get_concrete_function()
+    # `Dataset.interleave` would buffer several elements of each store.
     variant = tf.raw_ops.ParallelInterleaveDatasetV4(
         input_dataset=tf.data.experimental.to_variant(numbers),
         other_arguments=function.captured_inputs,
@@ -78,6 +78,6 @@ def _interleaved(options: DatasetOptions, stores: Sequence[TableStore], threads:
         output_shapes=[leaf.shape for leaf in tf.nest.flatten(spec)],
         deterministic="true" if options.deterministic else "false",
     )
-    made = tf.data.experimental.from_variant(variant, spec)
-    made._kept = function, numbers  # noqa: SLF001, they must live as long as it
-    return made
+    dataset = tf.data.experimental.from_variant(variant, spec)
+    dataset._keep_alive = function, numbers  # noqa: SLF001, they must live as long as the dataset
+    return dataset

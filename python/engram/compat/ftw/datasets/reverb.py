@@ -1,4 +1,4 @@
-"""Datasets over tables that adders write to: each table is read in order, by one sampler."""
+"""Datasets of tables that adders write to. Each table is read in order, by one sampler."""
 
 from collections.abc import Sequence
 from typing import Any, Literal
@@ -22,6 +22,8 @@ Framework = Literal["tensorflow", "numpy", "torch", "jax"]
 
 _FRAMEWORKS = ("tensorflow", "numpy", "torch", "jax")
 _UNBATCHED_AHEAD = 100
+"""Number of items to fetch ahead without a batch size."""
+
 _RECONNECT_SECONDS = 1.0
 
 
@@ -41,58 +43,59 @@ def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, as FTW has it
     *,
     framework: Framework = "tensorflow",
 ) -> Any:  # noqa: ANN401, a dataset
-    """Steps of a table's items, or sequences of them, in the order in which the items were drawn.
+    """Returns a dataset of the steps of a table's items, or of sequences of steps, in the order of sampling.
 
     Elements are `ReplaySample`s. Their data are `Step`s, `(observation, action, reward, discount, start_of_episode,
-    extras)`, whose leaves are `[...]` for a step and `[T, ...]` for a sequence of `T` = `sequence_length` steps; with a
-    `batch_size`, `[B, ...]` and `[B, T, ...]`. Their `info` is of each step's item, `[]` or `[T]`, with a batch `[B]`
-    or `[B, T]`: `key` u64, `probability` f64, `table_size` i64, `priority` f64, `times_sampled` i32.
+    extras)`, with leaves `[...]` for a step and `[T, ...]` for a sequence of `T` = `sequence_length` steps; with a
+    `batch_size`, `[B, ...]` and `[B, T, ...]`. Their `info` describes the item of each step, `[]` or `[T]`, in a batch
+    `[B]` or `[B, T]`: `key` u64, `probability` f64, `table_size` i64, `priority` f64, `times_sampled` i32.
 
         dataset = make_reverb_fifo_sampler_dataset(client, environment_spec, batch_size=16, sequence_length=20)
         for sample in dataset:
             learn(sample.data)
 
     Args:
-        client: Where the table is: a `TFClient` or a `Client` of `engram.compat.reverb`, an `engram.Client` or an
-            `engram.Store`, or a list of those. Several take turns.
-        environment_spec: Has `observations` and `actions`, nests of specs with `shape` and `dtype` such as dm_env's,
-            of one step, and may have `rewards` and `discounts`; otherwise those are f32 scalars. None: the table's
-            signature says what the data are.
-        batch_size: Elements per batch, exactly, 1 or more; twice as many items are fetched ahead. None: single
-            elements, and 100.
-        prefetch_size: Batches that are made ahead (TensorFlow), or whose items are fetched ahead, too (others), 0 or
-            more. None: none.
-        sequence_length: Combines as many steps, 1 or more, to one element; it must divide the items' lengths. None:
-            elements are steps.
-        extra_spec: A nest of specs of the extras, of one step. None, or one without specs: there are none.
-        transition_adder: Data are transitions: `(observation, action, reward, discount, next_observation)`, and the
-            extras behind them if there is an `extra_spec`. Default: steps.
-        table: Its name.
-        convert_zero_size_to_none: Axes of size 0 in the specs may have any size; batches whose elements differ there
-            are `tf.RaggedTensor`s, or lists of `B` arrays. Default: specs are taken as they are.
-        num_parallel_calls: Threads that read from several clients, 1 or more; each client is read by one all the same.
-            TensorFlow's only.
-        using_deprecated_adder: Data are `(observation, action, reward, discount)`, and the extras behind them if there
-            is an `extra_spec`.
-        deterministic: True: clients take turns strictly; False: one that has nothing is passed over.
-        framework: What the arrays are: `"tensorflow"` gives a `tf.data.Dataset`; `"numpy"`, `"torch"` and `"jax"` an
-            iterable, whose `info` is NumPy's, and so is text.
+        client: A `TFClient` or `Client` of `engram.compat.reverb`, an `engram.Client` or `engram.Store`, or a list of
+            these, which are read in turn.
+        environment_spec: An object with `observations` and `actions`, nests of one step's specs with `shape` and
+            `dtype`, for example dm_env's, and optionally `rewards` and `discounts`, by default f32 scalars. None means
+            that the table's signature describes the data.
+        batch_size: Number of elements per batch, at least 1. Twice as many items are fetched ahead. Default: single
+            elements, with 100 items fetched ahead.
+        prefetch_size: Number of batches to prefetch (TensorFlow), or whose items to fetch ahead (other frameworks), at
+            least 0. Default: none.
+        sequence_length: Number of consecutive steps per element, at least 1. It must divide the number of steps of
+            every item. Default: elements are single steps.
+        extra_spec: A nest of specs of one step's extras. Default: no extras.
+        transition_adder: If True, data are transitions `(observation, action, reward, discount, next_observation)`,
+            followed by the extras if there is an `extra_spec`. Default: `Step`s.
+        table: Name of the table.
+        convert_zero_size_to_none: If True, axes of size 0 in the specs may have any size, and batches whose elements
+            differ in shape are `tf.RaggedTensor`s, or lists of `B` arrays. Default: False.
+        num_parallel_calls: Number of threads that read from several clients, at least 1. Each client is read by one
+            thread. Used with TensorFlow only.
+        using_deprecated_adder: If True, data are `(observation, action, reward, discount)`, followed by the extras if
+            there is an `extra_spec`. Default: False.
+        deterministic: If True, clients are read in strict rotation. If False, a client without items is skipped.
+            Default: True.
+        framework: `"tensorflow"` returns a `tf.data.Dataset`; `"numpy"`, `"torch"` and `"jax"` return an iterable of
+            their arrays, except that `info` and text are NumPy arrays. Default: `"tensorflow"`.
 
     Returns:
-        The dataset: endless, as it waits where the table has nothing. An iterable may be iterated any number of times.
+        The dataset. It is endless: it waits while the table has no items. An iterable can be iterated repeatedly.
 
     Raises:
-        ValueError: An argument is not allowed, the specs are incomplete, there is no `environment_spec` and no such
-            table, or one without a signature, or its items cannot be cut into sequences of `sequence_length`. On
-            iteration of an iterable: an item does not fit the specs, or elements of a batch differ in shape.
-        TypeError: A client, or another argument, is of another kind.
+        ValueError: An argument is out of range, the specs are incomplete, or the items cannot be cut into sequences of
+            `sequence_length`; without an `environment_spec`, the table does not exist or has no signature. During
+            iteration of an iterable: an item does not fit the specs, or the elements of a batch differ in shape.
+        TypeError: A client, or another argument, has the wrong type.
         ImportError: The framework is not installed.
-        ClosedError, UnavailableError: A store is closed, or a server is gone: at once without an `environment_spec`,
-            otherwise on iteration of an iterable, as is `UnknownTableError`.
-        tf.errors.InvalidArgumentError: On iteration of a `tf.data.Dataset`: as for the ValueError of an iterable. Other
-            errors come as the `tf.errors` nearest to them, with their text.
+        ClosedError, UnavailableError: A store is closed or a server is gone. Raised immediately without an
+            `environment_spec`, otherwise during iteration of an iterable, as is `UnknownTableError`.
+        tf.errors.InvalidArgumentError: During iteration of a `tf.data.Dataset`, in place of the ValueError of an
+            iterable. Other errors are raised as the closest of `tf.errors`, with their text.
     """
-    return _made(
+    return _make_dataset(
         items=False,
         client=client,
         environment_spec=environment_spec,
@@ -126,12 +129,11 @@ def make_reverb_rnn_sequence_fifo_sampler_dataset(  # noqa: PLR0917, as FTW has 
     *,
     framework: Framework = "tensorflow",
 ) -> Any:  # noqa: ANN401, a dataset
-    """Whole items of a table, which are sequences with the recurrent state of their first step alone.
+    """Returns a dataset of whole items, which are sequences with the recurrent state of their first step only.
 
-    Elements are `ReplaySample`s with one `info` each, `[]`, or `[B]` with a `batch_size`. Their data are `Step`s whose
-    leaves are `[T, ...]`, or `[B, T, ...]`, of `T` = `sequence_length` steps, but for those below `core_state` of the
-    extras: these are `[1, ...]`, or `[B, 1, ...]`, as `NonOverlappingRNNSequenceAdder` has stored them. No other state
-    is kept or sent.
+    Elements are `ReplaySample`s with one `info` per item, `[]`, or `[B]` with a `batch_size`. Their data are `Step`s
+    with leaves `[T, ...]`, or `[B, T, ...]`, of `T` = `sequence_length` steps. The leaves below `core_state` of the
+    extras are `[1, ...]`, or `[B, 1, ...]`: `NonOverlappingRNNSequenceAdder` stores no other states.
 
         dataset = make_reverb_rnn_sequence_fifo_sampler_dataset(
             client, environment_spec, 16, sequence_length=20, extra_spec={"core_state": state_spec}
@@ -140,29 +142,29 @@ def make_reverb_rnn_sequence_fifo_sampler_dataset(  # noqa: PLR0917, as FTW has 
             learn(sample.data, initial_state=sample.data.extras["core_state"])
 
     Args:
-        client: This and the others are as for `make_reverb_fifo_sampler_dataset`, where not said otherwise.
-        environment_spec: As there.
-        batch_size: As there.
-        prefetch_size: As there.
-        sequence_length: Steps of every item, 1 or more. None: any number, the same for all of a batch.
-        extra_spec: As there: of one step, also what is below `core_state`.
-        transition_adder: As there.
-        table: As there.
-        convert_zero_size_to_none: As there.
-        num_parallel_calls: As there.
-        using_deprecated_adder: As there.
-        deterministic: As there.
-        framework: As there.
+        client: As in `make_reverb_fifo_sampler_dataset`.
+        environment_spec: As in `make_reverb_fifo_sampler_dataset`.
+        batch_size: As in `make_reverb_fifo_sampler_dataset`.
+        prefetch_size: As in `make_reverb_fifo_sampler_dataset`.
+        sequence_length: Number of steps of every item, at least 1. Default: any number, equal within a batch.
+        extra_spec: A nest of specs of one step's extras, including `core_state`. Default: no extras.
+        transition_adder: As in `make_reverb_fifo_sampler_dataset`.
+        table: As in `make_reverb_fifo_sampler_dataset`.
+        convert_zero_size_to_none: As in `make_reverb_fifo_sampler_dataset`.
+        num_parallel_calls: As in `make_reverb_fifo_sampler_dataset`.
+        using_deprecated_adder: As in `make_reverb_fifo_sampler_dataset`.
+        deterministic: As in `make_reverb_fifo_sampler_dataset`.
+        framework: As in `make_reverb_fifo_sampler_dataset`.
 
     Returns:
-        The dataset, as of `make_reverb_fifo_sampler_dataset`.
+        The dataset, as in `make_reverb_fifo_sampler_dataset`.
 
     Raises:
-        ValueError, TypeError, ImportError, ClosedError, UnavailableError: As for `make_reverb_fifo_sampler_dataset`. On
-            iteration, an item of another length than `sequence_length` does not fit either.
-        tf.errors.InvalidArgumentError: Likewise.
+        ValueError, TypeError, ImportError, ClosedError, UnavailableError: As in `make_reverb_fifo_sampler_dataset`.
+            During iteration, also for an item whose number of steps is not `sequence_length`.
+        tf.errors.InvalidArgumentError: As in `make_reverb_fifo_sampler_dataset`.
     """
-    return _made(
+    return _make_dataset(
         items=True,
         client=client,
         environment_spec=environment_spec,
@@ -180,7 +182,7 @@ def make_reverb_rnn_sequence_fifo_sampler_dataset(  # noqa: PLR0917, as FTW has 
     )
 
 
-def _made(
+def _make_dataset(
     *,
     items: bool,
     client: Any,  # noqa: ANN401, of several kinds
@@ -218,7 +220,7 @@ def _made(
     length = None
     if environment_spec is None:
         if extra_spec is not None and flatten(extra_spec):
-            raise ValueError("`extra_spec` goes with an `environment_spec`; without one, the signature says it all")
+            raise ValueError("`extra_spec` requires an `environment_spec`: without one, the signature is used")
         wanted, length = _specs.from_signature(_info(stores[0], table), steps=not items)
     else:
         wanted = _specs.from_environment(
@@ -234,8 +236,8 @@ def _made(
         max_in_flight=2 * batch_size if batch_size else _UNBATCHED_AHEAD, reconnect_forever=returns
     )
     if items:
-        signed = environment_spec is None  # then the nest is one of whole items already
-        nest = wanted.nest if signed else _specs.sequence_specs(wanted, sequence_length, first_state_only=True)
+        from_signature = environment_spec is None  # then the nest describes whole items already
+        nest = wanted.nest if from_signature else _specs.sequence_specs(wanted, sequence_length, first_state_only=True)
         source = ElementSource(fetch_options=fetch_options, convert=as_whole_items(sequence_length, wanted.is_state))
     elif sequence_length is not None:
         nest = _specs.sequence_specs(wanted, sequence_length, first_state_only=False)
@@ -274,19 +276,19 @@ def _check(
         if value is None and name != "num_parallel_calls":
             continue
         if _arguments.integer(name, value) < low:
-            raise ValueError(f"`{name}` must be {low} or more; got {value}")
+            raise ValueError(f"`{name}` must be at least {low}; got {value}")
 
 
 def _stores(client: Any) -> tuple[list[TableStore], bool]:  # noqa: ANN401, of several kinds
-    """Where the tables are, and whether to wait for servers that go away."""
+    """Returns the stores of the clients, and whether to wait for servers that become unreachable."""
     clients = list(client) if isinstance(client, Sequence) and not isinstance(client, str) else [client]
     if not clients:
-        raise ValueError("`client` must be a client, or a list of at least one")
+        raise ValueError("`client` must be a client or a nonempty list of clients; got an empty list")
     stores: list[TableStore] = []
     for each in clients:
         if isinstance(each, TableStore):
             stores.append(each)
-        elif isinstance(getattr(each, "server_address", None), str):  # a Client or a TFClient of Reverb's
+        elif isinstance(getattr(each, "server_address", None), str):  # a Client or TFClient of compat.reverb
             stores.append(Client(_arguments.host_and_port(each.server_address), reconnect_timeout=_RECONNECT_SECONDS))
         else:
             raise TypeError(

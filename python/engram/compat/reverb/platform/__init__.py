@@ -1,1 +1,1 @@
-"""Where Reverb keeps what depends on the platform."""
+"""Reverb's package of platform-dependent modules."""

@@ -1,4 +1,4 @@
-"""Checkpointers: where a server writes checkpoints, and which it begins with."""
+"""Checkpointers: where a server writes its checkpoints, and which checkpoint it loads on start."""
 
 import abc
 import os
@@ -14,8 +14,9 @@ class CheckpointPaths:
     """Directories of a server.
 
     Attributes:
-        path: Where it writes checkpoints, and looks for one to begin with; None: a temporary directory of its own.
-        fallback: Where it looks if there is none: a directory of checkpoints, or one of the checkpoints in it.
+        path: Directory for checkpoints. A starting server loads the newest one in it. None means a new temporary
+            directory.
+        fallback: A directory of checkpoints, or one checkpoint in it, to load if `path` has none. Default: none.
     """
 
     path: str | None
@@ -23,21 +24,21 @@ class CheckpointPaths:
 
 
 class CheckpointerBase(abc.ABC):
-    """Base of the checkpointers: what `Server` is told where to write checkpoints with."""
+    """Base class of the checkpointers, which determine where a `Server` writes its checkpoints."""
 
     @abc.abstractmethod
     def internal_checkpointer(self) -> CheckpointPaths:
-        """The directories that a server makes use of. It asks once, when it is made."""
+        """Returns the server's directories. A server calls it once, in its constructor."""
 
 
 class DefaultCheckpointer(CheckpointerBase):
-    """Keeps checkpoints in a directory, which one server at a time may use.
+    """Stores checkpoints in a directory, which only one server at a time can use.
 
         checkpointer = reverb.checkpointers.DefaultCheckpointer("/data/replay")
         server = reverb.Server([table], port=8000, checkpointer=checkpointer)
         server.localhost_client().checkpoint()
 
-    The two newest stay; nothing else in the directory is ever removed.
+    The two newest checkpoints are kept. Other files in the directory are never removed.
     """
 
     def __init__(
@@ -46,28 +47,29 @@ class DefaultCheckpointer(CheckpointerBase):
         group: str = "",
         fallback_checkpoint_path: str | os.PathLike[str] | None = None,
     ) -> None:
-        """Names the directories; nothing is read or written before a server begins.
+        """Creates a checkpointer. Nothing is read or written before a server starts.
 
         Args:
-            path: The directory; it is made if it is not there. Checkpoints in it that Reverb itself wrote are taken
-                over where there is none of Engram's, and stay as they are.
-            group: Nothing but "" is supported, the default.
-            fallback_checkpoint_path: What a server begins with where `path` has no checkpoint: another such directory,
-                or a checkpoint in one, which stands for its directory. None, or nothing there: it begins empty.
+            path: The directory, which is created if it does not exist. If it has no checkpoint of Engram's but one that
+                Reverb wrote, the server loads that one and leaves it unchanged.
+            group: Only "" is supported. Default: "".
+            fallback_checkpoint_path: Another directory of checkpoints, or a checkpoint in it, which means its
+                directory. A server loads its newest checkpoint if `path` has none. Default: none; the server starts
+                empty.
 
         Raises:
             TypeError: A path is neither text nor an `os.PathLike`.
-            ValueError: A path is empty, or a group is given.
+            ValueError: A path is empty, or `group` is not "".
         """
         self._path = _path("path", path)
         self._fallback = None
         if fallback_checkpoint_path is not None:
             self._fallback = _path("fallback_checkpoint_path", fallback_checkpoint_path)
         if group:
-            raise ValueError(f"group ({group!r}) is not supported: files belong to whoever runs the server")
+            raise ValueError(f"group ({group!r}) is not supported: files belong to the user that runs the server")
 
     def internal_checkpointer(self) -> CheckpointPaths:
-        """The directories that a server makes use of."""
+        """Returns the server's directories."""
         return CheckpointPaths(self._path, self._fallback)
 
     def __repr__(self) -> str:
@@ -75,10 +77,10 @@ class DefaultCheckpointer(CheckpointerBase):
 
 
 class TempDirCheckpointer(CheckpointerBase):
-    """Keeps checkpoints in a temporary directory, which stays if any was written; otherwise it goes with the server."""
+    """Stores checkpoints in a temporary directory, which is removed with the server if it has no checkpoint."""
 
     def internal_checkpointer(self) -> CheckpointPaths:
-        """No directory: every server makes one of its own."""
+        """Returns no directory: every server creates its own."""
         return CheckpointPaths(None)
 
     def __repr__(self) -> str:

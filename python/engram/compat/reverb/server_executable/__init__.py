@@ -1,1 +1,1 @@
-"""The command that serves tables described by a text."""
+"""The command that serves tables described by a text config."""

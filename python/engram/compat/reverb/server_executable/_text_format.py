@@ -1,13 +1,13 @@
-"""Protobuf's text format, as far as configurations of servers use it: `name: value` and `name { ... }`."""
+"""A parser for the part of protobuf's text format that server configs use: `name: value` and `name { ... }`."""
 
 import ast
 import re
 from typing import Any, TypeAlias
 
-__all__ = ["Fields", "parsed"]
+__all__ = ["Fields", "parse"]
 
 Fields: TypeAlias = list[tuple[str, Any]]
-"""Names and values: numbers, text, truth values, and fields."""
+"""Pairs of a field name and a value: a number, text, a bool, or the fields of a submessage."""
 
 _TOKEN = re.compile(
     r"""(?P<space>(?:\s|\#[^\n]*)+)
@@ -18,24 +18,24 @@ _TOKEN = re.compile(
     re.VERBOSE,
 )
 _CLOSING = {"{": "}", "<": ">"}
-_WORDS = {"true": True, "t": True, "True": True, "false": False, "f": False, "False": False}
+_BOOLS = {"true": True, "t": True, "True": True, "false": False, "f": False, "False": False}
 
 
-def parsed(text: str) -> Fields:
-    """The fields of a message, in their order; a message in it is such a list, too.
+def parse(text: str) -> Fields:
+    """Parses a message and returns its fields in order.
 
     Raises:
-        ValueError: The text is none of that format; says where.
+        ValueError: The text is not in this format. The message states line and column.
     """
-    reader = _Reader(text)
-    fields = reader.fields("")
-    if reader.kind:
-        raise reader.wrong("a field")
+    parser = _Parser(text)
+    fields = parser.fields("")
+    if parser.kind:
+        raise parser.error("a field")
     return fields
 
 
-class _Reader:
-    """A text and the token that comes next."""
+class _Parser:
+    """A text and its next token: `word`, of the group `kind` of `_TOKEN`; both are empty at the end."""
 
     def __init__(self, text: str) -> None:
         self._text = text
@@ -45,47 +45,47 @@ class _Reader:
         self.advance()
 
     def advance(self) -> str:
-        """Goes on to the next token; returns the one before."""
-        before = self.word
+        """Moves to the next token and returns the current one."""
+        current = self.word
         while True:
             self._begin = self._end
             if self._begin == len(self._text):
                 self.kind = self.word = ""
-                return before
-            found = _TOKEN.match(self._text, self._begin)
-            if found is None:
-                raise self.wrong("a name, a value or a bracket")
-            self._end = found.end()
-            if found.lastgroup != "space":
-                self.kind, self.word = str(found.lastgroup), found.group()
-                return before
+                return current
+            match = _TOKEN.match(self._text, self._begin)
+            if match is None:
+                raise self.error("a name, a value or a bracket")
+            self._end = match.end()
+            if match.lastgroup != "space":
+                self.kind, self.word = str(match.lastgroup), match.group()
+                return current
 
-    def wrong(self, expected: str) -> ValueError:
-        """What is wrong at the next token."""
+    def error(self, expected: str) -> ValueError:
+        """Returns the error for an unexpected token at the current position."""
         line = self._text.count("\n", 0, self._begin) + 1
         column = self._begin - (self._text.rfind("\n", 0, self._begin) + 1) + 1
         rest = self._text[self._begin : self._begin + 20].split("\n")[0] or "the end"
-        return ValueError(f"line {line}, column {column}: expected {expected}; found {rest!r}")
+        return ValueError(f"line {line}, column {column}: expected {expected}; got {rest!r}")
 
     def fields(self, closing: str) -> Fields:
-        """Fields up to a closing bracket, or the end."""
-        found: Fields = []
+        """Parses fields up to the closing bracket, or to the end if `closing` is ""."""
+        fields: Fields = []
         while self.word != closing:
             if self.kind != "name":
-                raise self.wrong("the name of a field")
+                raise self.error("the name of a field")
             name = self.advance()
             colon = self.word == ":"
             if colon:
                 self.advance()
             if self.word == "[":
-                found += [(name, value) for value in self._list()]
+                fields += [(name, value) for value in self._list()]
             elif colon or self.word in _CLOSING:
-                found.append((name, self._value()))
+                fields.append((name, self._value()))
             else:
-                raise self.wrong(f"`:` or `{{` after `{name}`")
+                raise self.error(f"`:` or `{{` after `{name}`")
             if self.word in (",", ";"):
                 self.advance()
-        return found
+        return fields
 
     def _list(self) -> list[Any]:
         values: list[Any] = []
@@ -94,7 +94,7 @@ class _Reader:
                 continue
             values.append(self._value())
             if self.word not in (",", "]"):
-                raise self.wrong("`,` or `]`")
+                raise self.error("`,` or `]`")
         return values
 
     def _value(self) -> Any:  # noqa: ANN401, of any kind
@@ -102,20 +102,20 @@ class _Reader:
             closing = _CLOSING[self.advance()]
             fields = self.fields(closing)
             if not self.word:
-                raise self.wrong(f"`{closing}`")
+                raise self.error(f"`{closing}`")
             self.advance()
             return fields
         if self.kind == "text":
-            made = ""
+            text = ""  # adjacent strings are concatenated
             while self.kind == "text":
-                made += ast.literal_eval(self.advance())
-            return made
+                text += ast.literal_eval(self.advance())
+            return text
         if self.kind == "number":
             token = self.advance()
             try:
                 return int(token, 0)
             except ValueError:
                 return float(token.removesuffix("f") if "inf" not in token.lower() else token)
-        if self.word in _WORDS:
-            return _WORDS[self.advance()]
-        raise self.wrong("a value")
+        if self.word in _BOOLS:
+            return _BOOLS[self.advance()]
+        raise self.error("a value")

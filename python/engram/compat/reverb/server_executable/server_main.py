@@ -1,4 +1,4 @@
-"""Serves tables that a text describes, until Ctrl-C or SIGTERM.
+"""Serves the tables of a text config until Ctrl-C or SIGTERM.
 
 python -m engram.compat.reverb.server_executable.server_main --config='
     port: 8000
@@ -22,7 +22,7 @@ from engram.compat.reverb import item_selectors
 from engram.compat.reverb.item_selectors import Selector
 from engram.compat.reverb.rate_limiters import RateLimiter
 from engram.compat.reverb.server import Server, Table
-from engram.compat.reverb.server_executable._text_format import Fields, parsed
+from engram.compat.reverb.server_executable._text_format import Fields, parse
 
 __all__ = ["main", "port_of", "tables_of"]
 
@@ -34,21 +34,21 @@ _SELECTORS: dict[str, Callable[[], Selector]] = {
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Serves the tables of `--config`, until Ctrl-C or SIGTERM.
+    """Serves the tables of `--config` until Ctrl-C or SIGTERM.
 
-    Once it serves, it says so on stderr, with the tables' names and the port.
+    Prints the table names and the port to stderr once it serves.
 
     Args:
-        arguments: Of the command line, without the program's name; None: those of the process.
+        arguments: Command-line arguments without the program's name. Default: those of the process.
 
     Raises:
-        SystemExit: With the status 2 where `--config` is missing, with 1 where it cannot be served. stderr says why.
+        SystemExit: Status 2 if `--config` is missing, 1 if the config cannot be served. stderr states the reason.
     """
     parser = argparse.ArgumentParser(prog="reverb_server", description="Serve tables for Reverb's clients.")
     parser.add_argument("--config", required=True, help="a ReverbServerConfig in protobuf's text format")
-    given = parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
     try:
-        fields = parsed(given.config)
+        fields = parse(options.config)
         tables = tables_of(fields)
         server = Server(tables, port=port_of(fields))
     except (ValueError, TypeError, NotImplementedError, RuntimeError) as error:
@@ -56,79 +56,79 @@ def main(arguments: Sequence[str] | None = None) -> None:
     signal.signal(signal.SIGTERM, signal.default_int_handler)
     with suppress(KeyboardInterrupt):
         names = ", ".join(table.name for table in tables)
-        print(f"serving {names} on port {server.port}", file=sys.stderr, flush=True)  # noqa: T201, talk of a program
+        print(f"serving {names} on port {server.port}", file=sys.stderr, flush=True)  # noqa: T201, a command-line program
         server.wait()
     server.stop()
 
 
 def port_of(fields: Fields) -> int:
-    """The port of a configuration; 0 where it has none: any free one.
+    """Returns the port of a config; 0, which means any free port, if the config has none.
 
     Args:
-        fields: Names and values, as of `tables_of`.
+        fields: Fields of a config, as for `tables_of`.
 
     Raises:
-        ValueError: A field is unknown, the port is there twice, or no integer.
+        ValueError: A field is unknown, or the port is set twice or is not an integer.
     """
     return _Message("config", fields, {"port": 0, "tables": None}, repeated="tables").integer("port")
 
 
 def tables_of(fields: Fields) -> list[Table]:
-    """The tables of a configuration.
+    """Returns the tables of a config.
 
     Args:
-        fields: Names and values of a `ReverbServerConfig`: its `tables` are lists of such pairs, with the fields
-            `table_name`, `sampler`, `remover`, `max_size`, `max_times_sampled` (0 if it is not there) and
-            `rate_limiter`. Others than `tables` are not looked at.
+        fields: Pairs of name and value of a `ReverbServerConfig`. Each `tables` value is again a list of pairs, with
+            the names `table_name`, `sampler`, `remover`, `max_size`, `max_times_sampled` (default: 0) and
+            `rate_limiter`. Fields other than `tables` are ignored.
 
     Raises:
         TypeError: `max_size` is above 2**31 - 1.
-        ValueError: A field is unknown, twice there, of another type, or of a value that tables refuse.
-        NotImplementedError: A table has no sampler, or no remover.
+        ValueError: A field is unknown, set twice, of the wrong type, or has a value that `Table` rejects.
+        NotImplementedError: A table has no sampler or no remover.
     """
     return [_table(value) for name, value in fields if name == "tables"]
 
 
 class _Message:
-    """Fields by their names; `defaults` has those there are, None for what is not there unless it is given."""
+    """The fields of a message by name. `defaults` lists all known fields; None for fields without a default."""
 
     def __init__(self, where: str, fields: Fields, defaults: Mapping[str, Any], repeated: str = "") -> None:
         if not isinstance(fields, list):
-            raise ValueError(f"{where}: expected {{ ... }}; found {fields!r}")  # noqa: TRY004, a text is at fault
-        self._where, self._found = where, dict(defaults)
-        self.given = [name for name, _ in fields]
+            raise ValueError(f"{where}: expected {{ ... }}; got {fields!r}")  # noqa: TRY004, the text is invalid
+        self._where, self._values = where, dict(defaults)
+        self.set_fields = [name for name, _ in fields]
         for name, value in fields:
             if name not in defaults:
-                raise ValueError(f"{where}: no field `{name}`; there are {', '.join(defaults)}")
-            if self.given.count(name) > 1 and name != repeated:
-                raise ValueError(f"{where}: `{name}` is there {self.given.count(name)} times")
-            self._found[name] = value
+                raise ValueError(f"{where}: unknown field `{name}`; known fields: {', '.join(defaults)}")
+            if self.set_fields.count(name) > 1 and name != repeated:
+                raise ValueError(f"{where}: `{name}` is set {self.set_fields.count(name)} times")
+            self._values[name] = value
 
     def __getitem__(self, name: str) -> Any:  # noqa: ANN401, of any kind
-        return self._found[name]
+        return self._values[name]
 
     def integer(self, name: str) -> int:
-        value = self._found[name]
+        value = self._values[name]
         if isinstance(value, bool) or not isinstance(value, int):
-            raise ValueError(f"{self._where}: `{name}` must be an integer; found {value!r}")  # noqa: TRY004
+            raise ValueError(f"{self._where}: `{name}` must be an integer; got {value!r}")  # noqa: TRY004
         return value
 
     def number(self, name: str) -> float:
-        value = self._found[name]
+        value = self._values[name]
         if isinstance(value, bool) or not isinstance(value, int | float):
-            raise ValueError(f"{self._where}: `{name}` must be a number; found {value!r}")  # noqa: TRY004
+            raise ValueError(f"{self._where}: `{name}` must be a number; got {value!r}")  # noqa: TRY004
         return float(value)
 
     def text(self, name: str) -> str:
-        value = self._found[name]
+        value = self._values[name]
         if not isinstance(value, str):
-            raise ValueError(f"{self._where}: `{name}` must be text; found {value!r}")  # noqa: TRY004
+            raise ValueError(f"{self._where}: `{name}` must be text; got {value!r}")  # noqa: TRY004
         return value
 
-    def truth(self, name: str) -> bool:
-        value = self._found[name]
+    def boolean(self, name: str) -> bool:
+        value = self._values[name]
         if not isinstance(value, bool):
-            raise ValueError(f"{self._where}: `{name}` must be true or false; found {value!r}")  # noqa: TRY004
+            raise ValueError(f"{self._where}: `{name}` must be true or false; got {value!r}")  # noqa: TRY004
         return value
 
 
@@ -152,20 +152,20 @@ def _table(fields: Fields) -> Table:
 def _selector(where: str, fields: Fields | None) -> Selector:
     kinds = dict.fromkeys(("fifo", "lifo", "uniform", "prioritized", "heap", "is_deterministic"))
     options = _Message(where, [] if fields is None else fields, kinds)
-    chosen = [name for name in options.given if name != "is_deterministic"]
-    if not chosen:
-        raise NotImplementedError(f"{where}: none is chosen; there are fifo, lifo, uniform, prioritized and heap")
-    if len(chosen) > 1:
-        raise ValueError(f"{where}: {' and '.join(chosen)} exclude each other")
-    (kind,) = chosen
-    said = options[kind]
-    if kind == "prioritized" and said is not None:
-        exponent = _Message(f"{where}: prioritized", said, {"priority_exponent": 0.0}).number("priority_exponent")
+    selected = [name for name in options.set_fields if name != "is_deterministic"]
+    if not selected:
+        raise NotImplementedError(f"{where}: no selector is set; set one of fifo, lifo, uniform, prioritized, heap")
+    if len(selected) > 1:
+        raise ValueError(f"{where}: {' and '.join(selected)} exclude each other")
+    (kind,) = selected
+    value = options[kind]
+    if kind == "prioritized" and value is not None:
+        exponent = _Message(f"{where}: prioritized", value, {"priority_exponent": 0.0}).number("priority_exponent")
         return item_selectors.Prioritized(exponent)
-    if kind == "heap" and said is not None:
-        return item_selectors.HeapSelector(_Message(f"{where}: heap", said, {"min_heap": False}).truth("min_heap"))
-    if said is not True:
-        raise ValueError(f"{where}: `{kind}` must be true; found {said!r}")
+    if kind == "heap" and value is not None:
+        return item_selectors.HeapSelector(_Message(f"{where}: heap", value, {"min_heap": False}).boolean("min_heap"))
+    if value is not True:
+        raise ValueError(f"{where}: `{kind}` must be true; got {value!r}")
     return _SELECTORS[kind]()
 
 

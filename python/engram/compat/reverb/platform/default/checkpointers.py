@@ -1,4 +1,4 @@
-"""Checkpointers, and the one that servers use if none is given."""
+"""Checkpointers, and the default checkpointer of a server."""
 
 from engram.compat.reverb.platform.checkpointers_lib import CheckpointerBase, DefaultCheckpointer, TempDirCheckpointer
 
@@ -6,14 +6,14 @@ __all__ = ["CheckpointerBase", "DefaultCheckpointer", "TempDirCheckpointer", "de
 
 
 def default_checkpointer(group: str | None = None) -> CheckpointerBase:
-    """The checkpointer of a server that is given none: with a temporary directory.
+    """Returns the default checkpointer of a server, which uses a temporary directory.
 
     Args:
-        group: None or "": nothing else is supported.
+        group: Only None and "" are supported. Default: None.
 
     Raises:
-        ValueError: A group is given, which is not supported.
+        ValueError: `group` is neither None nor "".
     """
     if group:
-        raise ValueError(f"group ({group!r}) is not supported: files belong to whoever runs the server")
+        raise ValueError(f"group ({group!r}) is not supported: files belong to the user that runs the server")
     return TempDirCheckpointer()

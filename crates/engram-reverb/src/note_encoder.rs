@@ -1,4 +1,4 @@
-//! dm-reverb's signatures as Engram's compatible Python part keeps them: JSON in a table's note.
+//! Encodes dm-reverb's signatures as the compatibility package stores them: JSON in a table's note.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -6,16 +6,19 @@ use engram_core::DType;
 use engram_core::table::MAX_NOTE;
 use serde_json::{Value, json};
 
-use crate::dtypes::dtype_in;
+use crate::dtypes::from_tensorflow;
 use crate::pb::tensorflow::structured_value::Kind;
 use crate::pb::tensorflow::{Bound, StructuredValue, TensorShapeProto};
 
-/// Nests deeper than this are not kept.
+/// Deepest nesting that is stored.
 const MAX_DEPTH: usize = 64;
 
-/// The note of a table, and whether all of its signature is in it: bounds of many numbers, or else all of it, are
-/// left out where it would be too large, or says what nobody here knows.
-pub(crate) fn note(max_times_sampled: i32, signature: Option<&StructuredValue>) -> (String, bool) {
+/// The note of a table; true if it contains the whole signature. If the note would be too large, bounds
+/// of more than 8 bytes are left out, and then the signature. It is also left out if it has unknown types.
+pub(crate) fn encode_note(
+    max_times_sampled: i32,
+    signature: Option<&StructuredValue>,
+) -> (String, bool) {
     let with = |signature: Value| {
         let reverb = json!({"max_times_sampled": max_times_sampled, "signature": signature});
         json!({ "reverb": reverb }).to_string()
@@ -24,21 +27,21 @@ pub(crate) fn note(max_times_sampled: i32, signature: Option<&StructuredValue>) 
         return (with(Value::Null), true);
     };
     let whole = nest(signature, MAX_DEPTH, usize::MAX).map(with);
-    let fits = |note: &String| note.len() <= MAX_NOTE;
-    if let Some(note) = whole.filter(fits) {
+    let is_small = |note: &String| note.len() <= MAX_NOTE;
+    if let Some(note) = whole.filter(is_small) {
         return (note, true);
     }
-    let plain = nest(signature, MAX_DEPTH, 8).map(with).filter(fits);
+    let plain = nest(signature, MAX_DEPTH, 8).map(with).filter(is_small);
     (plain.unwrap_or_else(|| with(Value::Null)), false)
 }
 
-/// Bounds of more than `most` bytes are left out.
-fn nest(value: &StructuredValue, depth: usize, most: usize) -> Option<Value> {
+/// Encodes a nested value; leaves out bounds of more than `max_bound_bytes`.
+fn nest(value: &StructuredValue, depth: usize, max_bound_bytes: usize) -> Option<Value> {
     let depth = depth.checked_sub(1)?;
     let nests = |values: &[StructuredValue]| -> Option<Vec<Value>> {
         values
             .iter()
-            .map(|value| nest(value, depth, most))
+            .map(|value| nest(value, depth, max_bound_bytes))
             .collect()
     };
     Some(match value.kind.as_ref()? {
@@ -47,13 +50,18 @@ fn nest(value: &StructuredValue, depth: usize, most: usize) -> Option<Value> {
         Kind::TupleValue(tuple) => json!({"tuple": nests(&tuple.values)?}),
         Kind::DictValue(dict) => {
             let fields = dict.fields.iter();
-            let fields = fields.map(|(key, value)| Some((key.clone(), nest(value, depth, most)?)));
+            let fields = fields
+                .map(|(key, value)| Some((key.clone(), nest(value, depth, max_bound_bytes)?)));
             json!({"dict": fields.collect::<Option<serde_json::Map<_, _>>>()?})
         }
         Kind::NamedTupleValue(tuple) => {
             let fields = tuple.values.iter();
-            let fields = fields
-                .map(|pair| Some(json!([pair.key, nest(pair.value.as_ref()?, depth, most)?])));
+            let fields = fields.map(|pair| {
+                Some(json!([
+                    pair.key,
+                    nest(pair.value.as_ref()?, depth, max_bound_bytes)?
+                ]))
+            });
             let fields = fields.collect::<Option<Vec<_>>>()?;
             json!({"namedtuple": {"name": tuple.name, "fields": fields}})
         }
@@ -63,7 +71,7 @@ fn nest(value: &StructuredValue, depth: usize, most: usize) -> Option<Value> {
         Kind::BoundedTensorSpecValue(spec) => {
             let mut described = described(&spec.name, spec.shape.as_ref(), spec.dtype)?;
             let (low, high) = (spec.minimum.as_ref()?, spec.maximum.as_ref()?);
-            if low.tensor_content.len().max(high.tensor_content.len()) <= most {
+            if low.tensor_content.len().max(high.tensor_content.len()) <= max_bound_bytes {
                 described["minimum"] = bound(low)?;
                 described["maximum"] = bound(high)?;
             }
@@ -78,7 +86,7 @@ fn described(name: &str, shape: Option<&TensorShapeProto>, dtype: i32) -> Option
         Some(shape) if !shape.unknown_rank => sizes(shape),
         _ => Value::Null,
     };
-    Some(json!({"name": name, "dtype": dtype_in(dtype)?.name(), "shape": shape}))
+    Some(json!({"name": name, "dtype": from_tensorflow(dtype)?.name(), "shape": shape}))
 }
 
 fn sizes(shape: &TensorShapeProto) -> Value {
@@ -89,7 +97,7 @@ fn sizes(shape: &TensorShapeProto) -> Value {
         .into()
 }
 
-/// A bound of a spec of this type: raw bytes, and a shape. TensorFlow has single numbers in a field of their type.
+/// Encodes a bound as raw bytes and a shape. TensorFlow stores a single number in the field of its type.
 fn bound(bound: &Bound) -> Option<Value> {
     let shape = bound.tensor_shape.as_ref().map_or(json!([]), sizes);
     let data = if bound.tensor_content.is_empty() {
@@ -103,7 +111,7 @@ fn bound(bound: &Bound) -> Option<Value> {
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
-    reason = "narrow integers travel as wide ones"
+    reason = "TensorFlow stores narrow integers in wide fields"
 )]
 fn single(bound: &Bound) -> Option<Vec<u8>> {
     let fields = [
@@ -121,7 +129,7 @@ fn single(bound: &Bound) -> Option<Vec<u8>> {
     }
     let int = bound.int_val.first().copied();
     let half = bound.half_val.first().copied();
-    Some(match dtype_in(bound.dtype)? {
+    Some(match from_tensorflow(bound.dtype)? {
         DType::Float32 => bound.float_val.first()?.to_le_bytes().to_vec(),
         DType::Float64 => bound.double_val.first()?.to_le_bytes().to_vec(),
         DType::Int32 => int?.to_le_bytes().to_vec(),

@@ -1,33 +1,33 @@
-//! One tensor of a chunk, from its compressed bytes.
+//! Decodes the tensors of dm-reverb's chunks.
 //!
-//! Everything but strings is one raw Snappy block of C-order, little-endian elements. Strings are the
-//! lengths of all elements as varints, then their bytes end to end.
+//! A tensor of numbers is one raw Snappy block of little-endian elements in C order. A tensor of strings
+//! is not compressed: the lengths of all elements as varints, followed by their bytes end to end.
 
 use engram_core::{CellSpec, DType};
 use prost::encoding::decode_varint;
 use tonic::Status;
 
-use crate::dtypes::{dtype_in, is_integer};
+use crate::dtypes::{from_tensorflow, is_integer};
 use crate::pb::tensorflow::TensorProto;
 use crate::status::invalid;
 
-/// Rows that a tensor may have whose cells have no elements: they cost their sender nothing.
-const MAX_EMPTY: u32 = 1 << 16;
+/// Most rows of a tensor without elements, which takes no bytes on the wire.
+const MAX_EMPTY_ROWS: u32 = 1 << 16;
 
-/// Axes that a tensor may have.
+/// Most axes of a tensor, including the time axis.
 const MAX_AXES: usize = 16;
 
-/// Raw bytes that a Snappy block of so many can hold: a copy of 64 bytes takes 3.
-fn most_raw(stored: usize) -> usize {
+/// Most raw bytes of a Snappy block of `stored` bytes: three bytes encode a copy of 64.
+fn max_raw_bytes(stored: usize) -> usize {
     stored.saturating_mul(22).saturating_add(64)
 }
 
-/// About how much there is to do for a tensor, by what it says of itself: rows and raw bytes.
-pub(crate) fn work(tensor: &TensorProto) -> usize {
+/// Estimated work of decoding a tensor, in bytes, from its declared number of rows and raw bytes.
+pub(crate) fn tensor_decode_work(tensor: &TensorProto) -> usize {
     let dims = tensor.tensor_shape.iter().flat_map(|shape| &shape.dim);
     let mut sizes = dims.map(|dim| usize::try_from(dim.size).unwrap_or(0));
     let rows = sizes.next().unwrap_or(0);
-    let each = match dtype_in(tensor.dtype) {
+    let each = match from_tensorflow(tensor.dtype) {
         None | Some(DType::String) => 0,
         Some(dtype) => sizes.fold(dtype.size(), usize::saturating_mul),
     };
@@ -35,24 +35,24 @@ pub(crate) fn work(tensor: &TensorProto) -> usize {
     rows.saturating_add(raw)
 }
 
-/// What a tensor says of itself, once it was found possible.
+/// The checked dtype and shape of a tensor, and its encoded bytes.
 #[derive(Debug)]
-pub struct Claim<'a> {
-    /// Type and shape of a row.
+pub struct TensorHeader<'a> {
+    /// Dtype and shape of a row.
     pub cell: CellSpec,
-    /// How many rows.
+    /// Number of rows.
     pub rows: u32,
     content: &'a [u8],
 }
 
-/// Checks what a tensor says of itself against the bytes that it has; takes no memory for them.
+/// Checks the dtype and shape of a tensor against its encoded bytes, without decoding them.
 ///
 /// # Errors
-/// `INVALID_ARGUMENT` where it cannot be.
-pub fn claim(tensor: &TensorProto) -> Result<Claim<'_>, Status> {
-    let dtype = dtype_in(tensor.dtype).ok_or_else(|| {
+/// `INVALID_ARGUMENT` if they are invalid.
+pub fn check_tensor(tensor: &TensorProto) -> Result<TensorHeader<'_>, Status> {
+    let dtype = from_tensorflow(tensor.dtype).ok_or_else(|| {
         invalid(format!(
-            "a tensor is of TensorFlow's type {}, which Engram does not have",
+            "a tensor has TensorFlow's type {}, which Engram does not support",
             tensor.dtype
         ))
     })?;
@@ -62,13 +62,13 @@ pub fn claim(tensor: &TensorProto) -> Result<Claim<'_>, Status> {
         .iter()
         .map(|dim| usize::try_from(dim.size).ok())
         .collect();
-    let known = sizes.filter(|sizes| !sizes.is_empty() && sizes.len() <= MAX_AXES);
-    let known = known.filter(|_| shape.is_some_and(|shape| !shape.unknown_rank));
-    let Some((rows, axes)) = known.as_deref().and_then(<[usize]>::split_first) else {
+    let checked = sizes.filter(|sizes| !sizes.is_empty() && sizes.len() <= MAX_AXES);
+    let checked = checked.filter(|_| shape.is_some_and(|shape| !shape.unknown_rank));
+    let Some((rows, axes)) = checked.as_deref().and_then(<[usize]>::split_first) else {
         let first: Vec<i64> = dims.iter().take(8).map(|dim| dim.size).collect();
         return Err(invalid(format!(
-            "a tensor of a chunk has {} axes, {first:?}; it has 1 to {MAX_AXES} axes, the first of \
-             them time, and no negative size",
+            "a tensor of a chunk has {} axes, {first:?}; it must have 1 to {MAX_AXES} axes, beginning \
+             with time, and no negative size",
             dims.len()
         )));
     };
@@ -77,26 +77,26 @@ pub fn claim(tensor: &TensorProto) -> Result<Claim<'_>, Status> {
         shape: axes.into(),
     };
     let sizes = u32::try_from(*rows).ok().zip(cell.checked_size());
-    let is_bounded = |rows, elements| elements > 0 || rows <= MAX_EMPTY;
+    let is_bounded = |rows, elements| elements > 0 || rows <= MAX_EMPTY_ROWS;
     let sizes = sizes.filter(|(rows, (elements, _))| is_bounded(*rows, *elements));
     let Some((rows, _)) = sizes else {
         return Err(invalid(format!(
-            "a tensor of a chunk has shape {:?}; its sizes can be counted, and it has at most \
-             {MAX_EMPTY} rows of no elements",
-            known.unwrap_or_default()
+            "a tensor of a chunk has shape {:?}, which is too large; without elements, at most \
+             {MAX_EMPTY_ROWS} rows are allowed",
+            checked.unwrap_or_default()
         )));
     };
-    let claim = Claim {
+    let header = TensorHeader {
         cell,
         rows,
         content: &tensor.tensor_content,
     };
-    claim.check()?;
-    Ok(claim)
+    header.check()?;
+    Ok(header)
 }
 
-impl Claim<'_> {
-    /// Raw bytes, or for strings elements.
+impl TensorHeader<'_> {
+    /// Number of raw bytes; for strings, number of elements.
     fn size(&self) -> u64 {
         let each = match self.cell.dtype {
             DType::String => self.cell.elements(),
@@ -105,13 +105,14 @@ impl Claim<'_> {
         u64::from(self.rows).saturating_mul(each as u64)
     }
 
-    /// Rows that take memory here, and took none on their way: those of strings have an offset each.
-    pub(crate) fn free_rows(&self) -> usize {
-        let is_free = self.cell.dtype == DType::String && self.cell.elements() == 0;
-        if is_free { self.rows as usize } else { 0 }
+    /// Number of rows of strings without elements: they take no bytes on the wire, but an offset each in
+    /// memory.
+    pub(crate) fn empty_string_rows(&self) -> usize {
+        let is_empty = self.cell.dtype == DType::String && self.cell.elements() == 0;
+        if is_empty { self.rows as usize } else { 0 }
     }
 
-    /// Bytes that came for it.
+    /// Number of encoded bytes.
     pub(crate) fn stored(&self) -> usize {
         self.content.len()
     }
@@ -119,31 +120,31 @@ impl Claim<'_> {
     fn check(&self) -> Result<(), Status> {
         let (size, stored) = (self.size(), self.content.len());
         if self.cell.dtype == DType::String {
-            // Each has a length of a byte or more.
+            // The length of each string takes at least one byte.
             if size > stored as u64 {
                 return Err(invalid(format!(
-                    "a tensor of {size} strings has {stored} bytes, fewer than the strings"
+                    "a tensor of {size} strings has {stored} bytes; each string takes at least one"
                 )));
             }
             return Ok(());
         }
-        let raw = snap::raw::decompress_len(self.content).map_err(|error| damaged(&error))?;
-        if raw as u64 != size || raw > most_raw(stored) {
+        let raw = snap::raw::decompress_len(self.content).map_err(|error| corrupt(&error))?;
+        if raw as u64 != size || raw > max_raw_bytes(stored) {
             return Err(invalid(format!(
-                "a tensor of {} rows of {} takes {size} bytes; {stored} bytes came that say they are \
-                 {raw} uncompressed",
+                "a tensor of {} rows of {} has {size} bytes, but its {stored} compressed bytes declare \
+                 {raw}",
                 self.rows, self.cell
             )));
         }
         Ok(())
     }
 
-    /// Uncompresses into exactly the bytes that it takes.
+    /// Decompresses the tensor into `out`, which has exactly its raw size.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` where its bytes are damaged.
-    pub fn read(&self, out: &mut [u8]) -> Result<(), Status> {
-        // Snappy has no block of nothing that it would write into nothing.
+    /// `INVALID_ARGUMENT` if its bytes are corrupt.
+    pub fn decompress(&self, out: &mut [u8]) -> Result<(), Status> {
+        // The Snappy decoder does not accept an empty output.
         if out.is_empty() {
             return Ok(());
         }
@@ -151,33 +152,33 @@ impl Claim<'_> {
         match read {
             Ok(len) if len == out.len() => Ok(()),
             Ok(len) => Err(invalid(format!(
-                "a tensor's bytes end after {len} of {}",
+                "the compressed bytes of a tensor are corrupt: they have {len} raw bytes, expected {}",
                 out.len()
             ))),
-            Err(error) => Err(damaged(&error)),
+            Err(error) => Err(corrupt(&error)),
         }
     }
 
-    /// Undoes dm-reverb's delta coding where it applies: to integers of two axes or more, time
-    /// included. Each row was stored as its difference to the one before.
+    /// Undoes dm-reverb's delta encoding, which stores each row as its difference to the row before.
+    /// It applies to integer tensors of at least two axes, including time.
     pub fn undo_delta(&self, bytes: &mut [u8]) {
         if self.cell.shape.is_empty() || !is_integer(self.cell.dtype) {
             return;
         }
         let row = self.cell.bytes();
         match self.cell.dtype.size() {
-            1 => add_up::<1>(bytes, row, |a, b| [a[0].wrapping_add(b[0])]),
-            2 => add_up::<2>(bytes, row, |a, b| {
+            1 => add_rows::<1>(bytes, row, |a, b| [a[0].wrapping_add(b[0])]),
+            2 => add_rows::<2>(bytes, row, |a, b| {
                 u16::from_le_bytes(a)
                     .wrapping_add(u16::from_le_bytes(b))
                     .to_le_bytes()
             }),
-            4 => add_up::<4>(bytes, row, |a, b| {
+            4 => add_rows::<4>(bytes, row, |a, b| {
                 u32::from_le_bytes(a)
                     .wrapping_add(u32::from_le_bytes(b))
                     .to_le_bytes()
             }),
-            _ => add_up::<8>(bytes, row, |a, b| {
+            _ => add_rows::<8>(bytes, row, |a, b| {
                 u64::from_le_bytes(a)
                     .wrapping_add(u64::from_le_bytes(b))
                     .to_le_bytes()
@@ -185,13 +186,14 @@ impl Claim<'_> {
         }
     }
 
-    /// Calls `each` with every row of strings, encoded as the engine does: `u32 length, bytes`.
+    /// Calls `visit` with every row of strings, encoded as in the engine: each string as a `u32` length
+    /// and the bytes.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` where the lengths do not fit the bytes; what `each` returns.
+    /// `INVALID_ARGUMENT` if the lengths do not match the bytes; the errors of `visit`.
     pub fn read_strings(
         &self,
-        mut each: impl FnMut(&[u8]) -> Result<(), Status>,
+        mut visit: impl FnMut(&[u8]) -> Result<(), Status>,
     ) -> Result<(), Status> {
         let elements = usize::try_from(self.size()).unwrap_or(usize::MAX);
         let (mut rest, mut sum) = (self.content, 0_usize);
@@ -211,7 +213,7 @@ impl Claim<'_> {
         for _ in 0..self.rows {
             row.clear();
             for _ in 0..self.cell.elements() {
-                // Found good above.
+                // The first pass has checked all lengths.
                 let len = decode_varint(&mut lengths).unwrap_or(0);
                 let (string, later) = bytes.split_at(usize::try_from(len).unwrap_or(0));
                 let len =
@@ -220,14 +222,18 @@ impl Claim<'_> {
                 row.extend_from_slice(string);
                 bytes = later;
             }
-            each(&row)?;
+            visit(&row)?;
         }
         Ok(())
     }
 }
 
-/// Adds to every row the one before it.
-fn add_up<const N: usize>(bytes: &mut [u8], row: usize, add: impl Fn([u8; N], [u8; N]) -> [u8; N]) {
+/// Adds to every row the row before it.
+fn add_rows<const N: usize>(
+    bytes: &mut [u8],
+    row: usize,
+    add: impl Fn([u8; N], [u8; N]) -> [u8; N],
+) {
     for at in (row..bytes.len()).step_by(row.max(1)) {
         let (before, rest) = bytes.split_at_mut(at);
         let before = before.split_at(at - row).1.as_chunks::<N>().0;
@@ -240,11 +246,13 @@ fn add_up<const N: usize>(bytes: &mut [u8], row: usize, add: impl Fn([u8; N], [u
 
 fn bad_strings(elements: usize, bytes: usize) -> Status {
     invalid(format!(
-        "a tensor of {elements} strings has {bytes} bytes, which are not their lengths and so many \
-         bytes"
+        "the {bytes} bytes of a tensor of {elements} strings are corrupt: they must be the lengths, \
+         then as many bytes"
     ))
 }
 
-fn damaged(error: &snap::Error) -> Status {
-    invalid(format!("a tensor's bytes are no Snappy block: {error}"))
+fn corrupt(error: &snap::Error) -> Status {
+    invalid(format!(
+        "the compressed bytes of a tensor are corrupt: {error}"
+    ))
 }

@@ -1,26 +1,26 @@
-//! Columns as dm-reverb's clients read them.
+//! Encodes columns as the tensors of dm-reverb's chunks.
 
 use bytes::Bytes;
 use engram_core::{CellSpec, DType, Error, Result};
 use prost::encoding::encode_varint;
 
-use crate::dtypes::dtype_out;
+use crate::dtypes::to_tensorflow;
 use crate::pb::tensorflow::{TensorProto, TensorShapeProto, tensor_shape_proto::Dim};
 
-/// A tensor of so many rows, compressed: of the engine's bytes, or its encoded strings.
+/// Encodes `rows` rows of a column: raw bytes, or strings as the engine encodes them.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a type that dm-reverb does not have, [`Error::OutOfMemory`] for more
-/// bytes than its compression counts.
-pub fn compress(cell: &CellSpec, rows: usize, raw: &[u8]) -> Result<TensorProto> {
-    let dtype = dtype_out(cell.dtype).ok_or_else(|| {
+/// [`Error::InvalidArgument`] for a dtype that dm-reverb lacks, [`Error::OutOfMemory`] for more bytes than
+/// Snappy can compress.
+pub fn encode_tensor(cell: &CellSpec, rows: usize, raw: &[u8]) -> Result<TensorProto> {
+    let dtype = to_tensorflow(cell.dtype).ok_or_else(|| {
         Error::InvalidArgument(format!(
-            "a column is of {}, which dm-reverb's clients do not know: read it with Engram's client",
+            "dtype {} is not supported by dm-reverb's clients; read it with Engram's client",
             cell.dtype
         ))
     })?;
     let content = match cell.dtype {
-        DType::String => strings(raw),
+        DType::String => encode_strings(raw),
         _ => snap::raw::Encoder::new()
             .compress_vec(raw)
             .map_err(|_| Error::out_of_memory("a column for a dm-reverb client", None))?,
@@ -43,12 +43,13 @@ fn dim(size: usize) -> Dim {
     }
 }
 
-/// From `u32 length, bytes` each to all lengths, then all bytes.
-fn strings(encoded: &[u8]) -> Vec<u8> {
+/// Converts strings from the engine's encoding, each a `u32` length and the bytes, to dm-reverb's: all
+/// lengths, then all bytes.
+fn encode_strings(encoded: &[u8]) -> Vec<u8> {
     let (mut lengths, mut bytes) = (Vec::new(), Vec::new());
     let mut rest = encoded;
-    while let Some((head, later)) = rest.split_first_chunk::<4>() {
-        let len = u32::from_le_bytes(*head) as usize;
+    while let Some((prefix, later)) = rest.split_first_chunk::<4>() {
+        let len = u32::from_le_bytes(*prefix) as usize;
         let (string, later) = later.split_at(len.min(later.len()));
         encode_varint(string.len() as u64, &mut lengths);
         bytes.extend_from_slice(string);

@@ -1,8 +1,8 @@
-//! Calls that take long leave room for others.
+//! Checkpoint calls wait for each other without blocking other calls.
 
 #![expect(
     clippy::unwrap_used,
-    reason = "a test's helpers may fail, and say so by panicking"
+    reason = "test helpers report failures by panicking"
 )]
 
 use std::path::PathBuf;
@@ -19,7 +19,7 @@ use tokio::sync::watch;
 use tokio::task::yield_now;
 use tonic::{Code, Request};
 
-/// A store in a directory that goes with it.
+/// A store in a directory that is removed on drop.
 struct Directory {
     path: PathBuf,
     engine: Arc<Engine>,
@@ -59,7 +59,7 @@ impl Drop for Directory {
     }
 }
 
-/// One that has two threads for what takes long.
+/// A runtime with two blocking threads.
 fn runtime() -> Runtime {
     let mut builder = Builder::new_multi_thread();
     let builder = builder.worker_threads(1).max_blocking_threads(2);
@@ -67,48 +67,48 @@ fn runtime() -> Runtime {
 }
 
 async fn checkpoint(reverb: Reverb) -> Result<String, tonic::Status> {
-    let answer = reverb
+    let response = reverb
         .checkpoint(Request::new(pb::CheckpointRequest {}))
         .await;
-    answer.map(|answer| answer.into_inner().checkpoint_path)
+    response.map(|response| response.into_inner().checkpoint_path)
 }
 
-/// Lets what was spawned begin.
-async fn settle() {
+/// Lets spawned tasks run.
+async fn run_spawned_tasks() {
     for _ in 0..100 {
         yield_now().await;
     }
 }
 
 #[test]
-fn checkpoints_take_turns_and_one_thread() {
-    let directory = Directory::new("turns");
+fn concurrent_checkpoints_use_one_thread() {
+    let directory = Directory::new("concurrent");
     let (_stop, stopped) = watch::channel(false);
     let reverb = Reverb::new(Arc::clone(&directory.engine), stopped).unwrap();
     runtime().block_on(async {
-        let (calls, made) = (20, Arc::new(AtomicUsize::new(0)));
-        let begun = (0..calls).map(|_| {
-            let (reverb, made) = (reverb.clone(), Arc::clone(&made));
+        let (calls, completed) = (20, Arc::new(AtomicUsize::new(0)));
+        let spawned = (0..calls).map(|_| {
+            let (reverb, completed) = (reverb.clone(), Arc::clone(&completed));
             tokio::spawn(async move {
                 let path = checkpoint(reverb).await.unwrap();
-                made.fetch_add(1, Ordering::SeqCst);
+                completed.fetch_add(1, Ordering::SeqCst);
                 path
             })
         });
-        let begun: Vec<_> = begun.collect();
-        settle().await;
-        // What needs a thread too does not wait for all of them.
+        let spawned: Vec<_> = spawned.collect();
+        run_spawned_tasks().await;
+        // Another call that needs a blocking thread does not wait for all checkpoints.
         let reset = pb::ResetRequest {
             table: "table".into(),
         };
         reverb.reset(Request::new(reset)).await.unwrap();
-        let before = made.load(Ordering::SeqCst);
-        assert!(before < calls / 2, "{before} checkpoints came before");
+        let before = completed.load(Ordering::SeqCst);
+        assert!(before < calls / 2, "{before} checkpoints completed first");
         let mut paths = Vec::new();
-        for call in begun {
+        for call in spawned {
             paths.push(call.await.unwrap());
         }
-        // Each call made one of its own.
+        // Each call wrote a checkpoint.
         paths.sort();
         paths.dedup();
         assert_eq!(paths.len(), calls);
@@ -116,12 +116,12 @@ fn checkpoints_take_turns_and_one_thread() {
 }
 
 #[test]
-fn who_goes_before_its_turn_makes_no_checkpoint_and_who_waits_when_the_server_stops_is_told() {
-    let directory = Directory::new("leaves");
+fn aborted_calls_write_no_checkpoint_and_waiting_calls_end_when_the_server_stops() {
+    let directory = Directory::new("aborted");
     let (stop, stopped) = watch::channel(false);
     let reverb = Reverb::new(Arc::clone(&directory.engine), stopped).unwrap();
     runtime().block_on(async {
-        // All of its threads are busy, so that a turn lasts.
+        // Both blocking threads are busy, so the first checkpoint cannot complete.
         let (ends, end) = std::sync::mpsc::channel::<()>();
         let end = Arc::new(std::sync::Mutex::new(end));
         for _ in 0..2 {
@@ -129,19 +129,19 @@ fn who_goes_before_its_turn_makes_no_checkpoint_and_who_waits_when_the_server_st
             tokio::task::spawn_blocking(move || end.lock().unwrap().recv());
         }
         let first = tokio::spawn(checkpoint(reverb.clone()));
-        settle().await;
+        run_spawned_tasks().await;
         let others: Vec<_> = (0..5)
             .map(|_| tokio::spawn(checkpoint(reverb.clone())))
             .collect();
         let last = tokio::spawn(checkpoint(reverb.clone()));
-        settle().await;
+        run_spawned_tasks().await;
         for other in others {
             other.abort();
             assert!(other.await.unwrap_err().is_cancelled());
         }
         stop.send_replace(true);
-        let told = tokio::time::timeout(Duration::from_secs(20), last).await;
-        let status = told.unwrap().unwrap().unwrap_err();
+        let outcome = tokio::time::timeout(Duration::from_secs(20), last).await;
+        let status = outcome.unwrap().unwrap().unwrap_err();
         assert_eq!(
             (status.code(), status.message()),
             (Code::Unavailable, "the server is stopping")

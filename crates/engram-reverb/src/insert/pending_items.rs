@@ -1,0 +1,213 @@
+//! The items of insert streams that are queued for their tables or not durable yet.
+
+use std::collections::HashMap;
+use std::collections::hash_map::Entry;
+use std::pin::Pin;
+use std::sync::Arc;
+use std::sync::atomic::{AtomicUsize, Ordering};
+use std::time::Duration;
+
+use engram_core::Result;
+use engram_engine::{InsertTicket, Table};
+use futures_util::FutureExt as _;
+use futures_util::stream::{FuturesUnordered, StreamExt as _};
+use tokio::time::{Interval, MissedTickBehavior, interval, sleep};
+
+use crate::service::ServiceState;
+
+/// How often tables with a ttl are checked for expired items while a stream waits.
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
+
+/// Delay before a failed write to the journal is waited for again.
+const RETRY_DELAY: Duration = Duration::from_millis(500);
+
+/// Number of pending items of a stream, over all tables, at which it stops reading.
+const MAX_ITEMS: usize = 10_000;
+
+/// Bytes of pending items of a stream at which it stops reading.
+const MAX_BYTES: usize = 256 << 20;
+
+/// Most pending items of all streams that have ended; the items of further streams are dropped.
+const MAX_ORPHANS: usize = 100_000;
+
+/// Most bytes of such items, counted as in [`MAX_BYTES`].
+const MAX_ORPHAN_BYTES: usize = 1 << 30;
+
+/// A pending item that was inserted or failed.
+struct Completed {
+    table: usize,
+    bytes: usize,
+    key: Result<u64>,
+}
+
+/// Completes once an item is inserted and durable, or has failed.
+type PendingItem = Pin<Box<dyn Future<Output = Completed> + Send>>;
+
+/// The pending items of one stream.
+pub(super) struct PendingItems {
+    items: FuturesUnordered<PendingItem>,
+    bytes: usize,
+    /// The tables of the items, by address.
+    tables: HashMap<usize, PendingTable>,
+    /// Address of the last item's table.
+    last: usize,
+    poll: Interval,
+}
+
+/// A table that has pending items.
+struct PendingTable {
+    table: Arc<Table>,
+    items: usize,
+}
+
+impl Default for PendingItems {
+    fn default() -> Self {
+        let mut poll = interval(POLL_INTERVAL);
+        poll.set_missed_tick_behavior(MissedTickBehavior::Delay);
+        Self {
+            items: FuturesUnordered::new(),
+            bytes: 0,
+            tables: HashMap::new(),
+            last: 0,
+            poll,
+        }
+    }
+}
+
+impl PendingItems {
+    pub(super) fn is_empty(&self) -> bool {
+        self.items.is_empty()
+    }
+
+    /// True if the stream may read more. The last item's table may have as many pending items as
+    /// dm-reverb allows; items of other tables count only towards the limits of the stream.
+    pub(super) fn has_room(&self) -> bool {
+        let last = self.tables.get(&self.last);
+        let is_below = last.is_none_or(|last| last.items < max_pending(&last.table));
+        is_below && self.items.len() < MAX_ITEMS && self.bytes < MAX_BYTES
+    }
+
+    /// Adds an item that is queued for its table.
+    pub(super) fn add(&mut self, key: u64, bytes: usize, ticket: InsertTicket) {
+        let table = self.count(ticket.table(), bytes);
+        self.items.push(Box::pin(async move {
+            let key = insert(ticket).await.map(|()| key);
+            Completed { table, bytes, key }
+        }));
+    }
+
+    /// Adds an item that existed and got a new priority, which is not durable yet.
+    pub(super) fn add_update(&mut self, table: &Arc<Table>, key: u64) {
+        let address = self.count(table, 0);
+        let table = Arc::clone(table);
+        self.items.push(Box::pin(async move {
+            while table.until_durable().await.is_err() {
+                retry_delay().await;
+            }
+            Completed {
+                table: address,
+                bytes: 0,
+                key: Ok(key),
+            }
+        }));
+    }
+
+    fn count(&mut self, table: &Arc<Table>, bytes: usize) -> usize {
+        self.bytes += bytes;
+        self.last = Arc::as_ptr(table).addr();
+        let pending = self
+            .tables
+            .entry(self.last)
+            .or_insert_with(|| PendingTable {
+                table: Arc::clone(table),
+                items: 0,
+            });
+        pending.items += 1;
+        self.last
+    }
+
+    /// Waits for the next item; returns its key, or the error it failed with.
+    pub(super) async fn next(&mut self) -> Option<Result<u64>> {
+        let completed = loop {
+            let has_ttl = |pending: &&PendingTable| pending.table.options().ttl.is_some();
+            let expiring = self.tables.values().filter(has_ttl);
+            let any_expiring = expiring.clone().next().is_some();
+            tokio::select! {
+                biased;
+                completed = self.items.next() => break completed?,
+                // `can_insert` removes expired items, which may make room for pending ones.
+                _ = self.poll.tick(), if any_expiring => {
+                    for pending in expiring {
+                        let _ = pending.table.can_insert(1);
+                    }
+                }
+            }
+        };
+        self.bytes -= completed.bytes;
+        if let Entry::Occupied(mut pending) = self.tables.entry(completed.table) {
+            pending.get_mut().items -= 1;
+            if pending.get().items == 0 {
+                pending.remove();
+            }
+        }
+        Some(completed.key)
+    }
+
+    /// Like [`Self::next`]; `None` if no item is inserted now.
+    pub(super) fn next_now(&mut self) -> Option<Result<u64>> {
+        self.next().now_or_never().flatten()
+    }
+}
+
+/// Number of queued items of a table at which dm-reverb blocks the streams that insert into it.
+fn max_pending(table: &Table) -> usize {
+    let max = (table.options().max_size / 10).clamp(1, 1000);
+    usize::try_from(max).unwrap_or(1)
+}
+
+async fn insert(mut ticket: InsertTicket) -> Result<()> {
+    loop {
+        match (&mut ticket).await {
+            // Inserted, but not durable yet.
+            Err(_) if ticket.is_applied() => retry_delay().await,
+            outcome => return outcome,
+        }
+    }
+}
+
+/// Waits before a failed write to the journal is waited for again.
+pub(super) async fn retry_delay() {
+    sleep(RETRY_DELAY).await;
+}
+
+/// The pending items of streams that have ended.
+#[derive(Debug, Default)]
+pub(crate) struct OrphanedItems {
+    items: AtomicUsize,
+    bytes: AtomicUsize,
+}
+
+impl OrphanedItems {
+    /// Keeps waiting for the pending items of a stream that ends, unless there are too many of them.
+    pub(super) fn adopt(self: &Arc<Self>, service: &Arc<ServiceState>, mut pending: PendingItems) {
+        let (items, bytes) = (pending.items.len(), pending.bytes);
+        if items == 0 {
+            return;
+        }
+        let total = self.items.fetch_add(items, Ordering::Relaxed) + items;
+        let total_bytes = self.bytes.fetch_add(bytes, Ordering::Relaxed) + bytes;
+        let (orphans, service) = (Arc::clone(self), Arc::clone(service));
+        let keep = total <= MAX_ORPHANS && total_bytes <= MAX_ORPHAN_BYTES;
+        tokio::spawn(async move {
+            if keep {
+                tokio::select! {
+                    () = service.stopping() => {}
+                    () = async { while pending.next().await.is_some() {} } => {}
+                }
+            }
+            drop(pending);
+            orphans.items.fetch_sub(items, Ordering::Relaxed);
+            orphans.bytes.fetch_sub(bytes, Ordering::Relaxed);
+        });
+    }
+}
