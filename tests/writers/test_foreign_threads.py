@@ -62,7 +62,7 @@ def race(append, value, resized):
     return outcome
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("long_switch_interval")
 @pytest.mark.filterwarnings("ignore:a BatchedWriter was dropped:ResourceWarning")
 @pytest.mark.parametrize("view", [False, True])
 @pytest.mark.parametrize("appender", [by_writer, by_batched_writer, by_insert])
@@ -92,7 +92,7 @@ def test_no_python_code_runs_after_an_array_was_inspected(open_store, appender):
     append(np.zeros((1, LARGE), np.uint8).view(ArrayWithHook))
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("long_switch_interval")
 def test_an_array_resized_before_it_is_copied_is_rejected(open_store):
     store = open_store(Table("t", max_size=1))
     append = by_insert(store)
