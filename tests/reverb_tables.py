@@ -1,4 +1,4 @@
-"""Descriptions of the tables that programs use, for dm-reverb and for Engram."""
+"""Descriptions of the tables that interop programs use, from which both servers create their tables."""
 
 import json
 
@@ -6,7 +6,7 @@ NOTHING = {"signature": None}
 
 
 def spec(name, dtype, shape, minimum=None, maximum=None):
-    """A leaf of a signature. Bounds are `(shape, bytes in base64)`."""
+    """A leaf of a signature; bounds are `(shape, base64 of the bytes)`."""
     bounds = {}
     if minimum is not None:
         both = {"minimum": minimum, "maximum": maximum}
@@ -41,7 +41,7 @@ ODD = {
 
 
 def table(name, **options):
-    """A table: Reverb's arguments, with selectors and limiters by name."""
+    """Describes a table: Reverb's arguments, with selectors and rate limiters by name."""
     return {
         "name": name,
         "sampler": ["Fifo"],
@@ -55,7 +55,7 @@ def table(name, **options):
 
 
 def queue(name, max_size=1000, **options):
-    """A table that returns each item once, in order."""
+    """Describes a table whose items are sampled once, in order."""
     return table(name, max_size=max_size, limiter=["Queue", max_size], max_times_sampled=1, **options)
 
 
@@ -90,13 +90,16 @@ TABLES = [
 
 
 def note(description):
-    """The note that Engram's Reverb-compatible API stores with such a table."""
+    """The note that `engram.compat.reverb` stores with such a table."""
     keys = ("max_times_sampled", "signature")
     return json.dumps({"reverb": {key: description[key] for key in keys}})
 
 
-def made(reverb, description, signature):
-    """Creates a described table with dm-reverb or the compatible module, with a signature of that module."""
+def create_table(reverb, description, signature):
+    """Creates the table of a description with the package `reverb`: dm-reverb or `engram.compat.reverb`.
+
+    The signature has that package's specs.
+    """
 
     def selector(name, *arguments):
         return getattr(reverb.selectors, name)(*arguments)

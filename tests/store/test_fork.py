@@ -24,18 +24,18 @@ batches = iter(dataset)
 batch = next(batches)
 
 def child():
-    forked("store", lambda: store.sample("t", 1))
-    forked("store", lambda: store.insert({"x": 1}, {"t": 1.0}))
-    forked("store", store.info)
-    forked("store", store.close)
-    forked("store", lambda: store.writer())
-    forked("store", lambda: next(iter(engram.Dataset(store, "t", 1))))
-    forked("dataset", lambda: next(batches))
-    forked("writer", lambda: writer.append({"x": 2}))
-    forked("writer", lambda: history[-1:])
-    forked("writer", lambda: writer.flush())
-    forked("writer", lambda: patterns.append({"x": 2}))
-    forked("writer", lambda: batched.append_batch({"x": np.zeros(2)}))
+    expect_forked_error("store", lambda: store.sample("t", 1))
+    expect_forked_error("store", lambda: store.insert({"x": 1}, {"t": 1.0}))
+    expect_forked_error("store", store.info)
+    expect_forked_error("store", store.close)
+    expect_forked_error("store", lambda: store.writer())
+    expect_forked_error("store", lambda: next(iter(engram.Dataset(store, "t", 1))))
+    expect_forked_error("dataset", lambda: next(batches))
+    expect_forked_error("writer", lambda: writer.append({"x": 2}))
+    expect_forked_error("writer", lambda: history[-1:])
+    expect_forked_error("writer", lambda: writer.flush())
+    expect_forked_error("writer", lambda: patterns.append({"x": 2}))
+    expect_forked_error("writer", lambda: batched.append_batch({"x": np.zeros(2)}))
     assert repr(store) == "Store(closed)"
     assert batch.data["x"].tolist() == [0, 1]
     with store, writer, dataset:
@@ -88,7 +88,7 @@ batches = iter(engram.Dataset(store, "t", 1))
 starting = threading.Thread(target=lambda: next(batches))
 starting.start()
 for _ in range(20):
-    in_child(lambda: forked("store", lambda: store.sample("t", 1)))
+    in_child(lambda: expect_forked_error("store", lambda: store.sample("t", 1)))
 store.insert({"x": 1}, {"t": 1.0})
 waiting.join()
 starting.join()
@@ -104,7 +104,7 @@ import multiprocessing
 store = engram.Store([engram.Table("t")])
 
 def work():
-    forked("store", lambda: store.insert({"x": 1}, {"t": 1.0}))
+    expect_forked_error("store", lambda: store.insert({"x": 1}, {"t": 1.0}))
 
 process = multiprocessing.get_context("fork").Process(target=work)
 process.start()
