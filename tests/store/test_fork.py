@@ -1,4 +1,4 @@
-"""A forked child gets `ForkedError`, ends cleanly, and can have a store of its own."""
+"""A forked child gets `ForkedError`, ends cleanly, and can create its own store."""
 
 import sys
 
@@ -39,7 +39,7 @@ def child():
     assert repr(store) == "Store(closed)"
     assert batch.data["x"].tolist() == [0, 1]
     with store, writer, dataset:
-        pass  # leaving them is the parent's business
+        pass  # the parent closes them
     with engram.Store([engram.Table("t")]) as own:
         for value in range(64):
             own.insert({"x": value, "big": big}, {"t": 1.0})
@@ -53,7 +53,7 @@ writer.create_item("t", num_steps=1)
 writer.close()
 assert store.info()["t"].size == 65
 store.close()
-print("parent goes on")
+print("parent continues")
 """
 
 INSIDE = """
@@ -62,7 +62,7 @@ with engram.Store([engram.Table("t")]) as store, store.writer() as writer:
     writer.create_item("t", num_steps=1)
     child = os.fork()
     if child == 0:
-        sys.exit(0)  # leaves both blocks
+        sys.exit(0)  # exits both blocks
     assert os.waitpid(child, 0)[1] == 0
     writer.flush()
     assert store.info()["t"].size == 1
@@ -70,15 +70,15 @@ print("done")
 """
 
 
-def test_everything_made_before_the_fork_is_refused_in_the_child():
-    assert run_python(HEAD + EVERYTHING) == "parent goes on\n"
+def test_objects_created_before_the_fork_raise_in_the_child():
+    assert run_python(HEAD + EVERYTHING) == "parent continues\n"
 
 
-def test_a_child_that_leaves_with_blocks_ends_cleanly():
+def test_a_child_that_exits_inside_with_blocks_ends_cleanly():
     assert run_python(HEAD + INSIDE) == "done\n"
 
 
-def test_a_child_may_be_forked_while_a_reader_waits():
+def test_a_fork_while_a_reader_waits():
     code = """
 import threading
 store = engram.Store([engram.Table("t")])
