@@ -155,7 +155,7 @@ async fn invalid_messages_end_the_stream() {
         ),
         (
             one_more(chunks(chunk(2, 10, 2, 0))),
-            "column `x` has 80 bytes for 10 rows of uint32[1]; they take 40",
+            "column `x` has 80 bytes for 10 rows of uint32[1], which take 40",
         ),
     ];
     for (requests, text) in cases {

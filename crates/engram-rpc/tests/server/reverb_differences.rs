@@ -124,7 +124,11 @@ async fn unreadable_slices_are_refused() {
         ),
         (vec![chunk(1, 0, 10)], &[(1, 0, 0)], "column `0`"),
         (vec![chunk(1, 0, 10)], &[], "column `0`"),
-        (vec![damaged], &[(3, 0, 1)], "no Snappy block"),
+        (
+            vec![damaged],
+            &[(3, 0, 1)],
+            "the compressed bytes of a tensor are corrupt",
+        ),
     ] {
         let mut writer = inserts(&mut client).await;
         writer
