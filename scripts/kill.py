@@ -51,7 +51,7 @@ def main() -> int:
     report = checker.report
     print(f"rounds: {report.rounds}")
     print(f"acknowledged: {report.calls} calls, {report.items} items")
-    print(f"killed between a call and its acknowledgement: {report.unsaid}; within a call: {report.halves}")
+    print(f"killed between a call and its acknowledgement: {report.unreported}; within a call: {report.partial}")
     for name in FAULTS:
         print(f"{name}: {report.faults[name]}")
     print(f"time: {time.monotonic() - began:.1f} s")

@@ -1,4 +1,4 @@
-"""Certificates, made by an authority of their own."""
+"""Certificates for tests, with their own authority."""
 
 import trustme
 

@@ -1,4 +1,4 @@
-"""Tables and servers as code for Reverb makes them."""
+"""Tables, servers and items for the tests of `engram.compat.reverb`."""
 
 from contextlib import contextmanager
 
@@ -9,7 +9,7 @@ from engram.compat.reverb.tensor_spec import TensorSpec
 
 
 def table(name="t", **changes):
-    """A table that lets everybody through, but for what is given."""
+    """A table that never blocks, unless `changes` say otherwise."""
     options = {
         "sampler": reverb.selectors.Fifo(),
         "remover": reverb.selectors.Fifo(),
@@ -21,7 +21,7 @@ def table(name="t", **changes):
 
 @contextmanager
 def serving(*tables, **options):
-    """A server on this machine alone, and a client of it."""
+    """A server on localhost and a client of it."""
     server = reverb.Server(list(tables), host="localhost", **options)
     try:
         yield server, reverb.Client(f"localhost:{server.port}")
@@ -30,13 +30,13 @@ def serving(*tables, **options):
 
 
 def steps(client, table="t", n=1):
-    """The data of the first step of `n` items, as one sampled after the other."""
+    """The data of the first step of `n` sampled items."""
     return [item[0].data for item in client.sample(table, n)]
 
 
 SIGNATURE = {"a": TensorSpec([2], np.float32, "n"), "b": TensorSpec([], np.int64)}
 FITTING = {"b": 1, "a": np.zeros(2, np.float32)}
-"""A step that fits it."""
+"""A step that fits `SIGNATURE`."""
 
 
 @contextmanager
@@ -54,7 +54,7 @@ def four_tables():
 
 @contextmanager
 def once_each(*more):
-    """A client of a table `t` and of a `queue` of one, whose items come once each, of `prioritized`, and of `more`."""
+    """A client of `t` and of a `queue` of size 1, whose items are sampled once each, of `prioritized` and of `more`."""
     tables = (
         table(max_times_sampled=1),
         reverb.Table.queue("queue", 1),
@@ -70,7 +70,7 @@ def step(value):
 
 
 def of_three_steps(client):
-    """A trajectory writer that has taken the steps 0 to 2."""
+    """A trajectory writer to which the steps 0 to 2 were appended."""
     writer = client.trajectory_writer(4)
     for value in range(3):
         writer.append(step(value))
@@ -78,7 +78,7 @@ def of_three_steps(client):
 
 
 def samples(client, name="t"):
-    """All items of a table, whole."""
+    """All items of a table, as whole columns."""
     size = client.server_info()[name].current_size
     return list(client.sample(name, size, emit_timesteps=False)) if size else []
 
@@ -89,10 +89,10 @@ def items(client, name="t"):
 
 
 def drawn(client, name):
-    """The columns of an item, once there is one."""
+    """Waits for an item and returns its columns."""
     return [column.tolist() for column in next(client.sample(name, emit_timesteps=False)).data]
 
 
 def keys(client, name, n=1):
-    """The keys of `n` items, as one sampled after the other."""
+    """The keys of `n` sampled items."""
     return [item[0].info.key for item in client.sample(name, n)]

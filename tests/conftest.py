@@ -1,4 +1,4 @@
-"""What every test gets: frameworks checked by marker, hypothesis quick at the desk, slow in CI."""
+"""Fixtures and settings of all tests: framework markers, hypothesis profiles, stores in process and remote."""
 
 import importlib.util
 import os
@@ -12,27 +12,26 @@ import engram
 
 IN_CI = os.environ.get("CI") == "true"
 
-# Who is started in the background is born with SIGINT ignored, and so are the processes that tests start.
+# A process started in the background ignores SIGINT, and so would the processes that tests start.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Marker -> the modules that its tests import. They import it inside the test or a fixture, so that a
-# checkout without it can still collect them.
+# Modules that the tests of each marker need. Tests import them inside functions, so that they can be collected without.
 FRAMEWORKS = {"frameworks": ("tensorflow", "torch"), "jax": ("jax",)}
 
 
 class RemoteStore(engram.Client):
-    """A client whose server comes and goes with it."""
+    """A client with its own server."""
 
     def __init__(self, tables, *, seed) -> None:
         self.server = engram.Server(tables, seed=seed)
         super().__init__(self.server.address)
 
     def close(self) -> None:
-        """Close what is at the other end."""
+        """Close the server's store."""
         self.server.store.close()
 
 
-# The doors: every promise of a store is kept through each of them.
+# Tests with `open_store` run with each of these types.
 STORE_TYPES = {"in_process": engram.Store, "remote": RemoteStore}
 
 hypothesis.settings.register_profile("fast", max_examples=50, deadline=None)
@@ -41,9 +40,11 @@ hypothesis.settings.load_profile("slow" if IN_CI else "fast")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose framework is missing; in CI, where none may be, fail it."""
-    wanted = (module for marker, modules in FRAMEWORKS.items() if item.get_closest_marker(marker) for module in modules)
-    for module in wanted:
+    """Skip a test whose framework is missing; in CI, fail it."""
+    required = (
+        module for marker, modules in FRAMEWORKS.items() if item.get_closest_marker(marker) for module in modules
+    )
+    for module in required:
         if importlib.util.find_spec(module) is None:
             missing = f"`{module}` is not installed"
             pytest.fail(missing, pytrace=False) if IN_CI else pytest.skip(missing)
@@ -51,7 +52,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(params=sorted(STORE_TYPES))
 def open_store(request: pytest.FixtureRequest):
-    """Opens stores, `open_store(*tables, seed=0)`, and closes them after the test."""
+    """Returns `open_store(*tables, seed=0)`, which opens a store that is closed after the test."""
     opened = []
 
     def open_one(*tables: engram.Table, seed: int = 0) -> engram.Store:
@@ -67,11 +68,11 @@ def open_store(request: pytest.FixtureRequest):
 
 @pytest.fixture(scope="session")
 def certificates(tmp_path_factory):
-    """A server's and a client's, of one authority."""
+    """Certificates of a server and a client, signed by one authority."""
     return Certificates(tmp_path_factory.mktemp("certificates"))
 
 
 @pytest.fixture(scope="session")
 def other_certificates(tmp_path_factory):
-    """The same of another authority."""
+    """Certificates signed by another authority."""
     return Certificates(tmp_path_factory.mktemp("other_certificates"))

@@ -1,4 +1,4 @@
-"""Directories of stores: filled, looked at, opened."""
+"""Helpers for tests of stores' directories."""
 
 import numpy as np
 
@@ -9,30 +9,30 @@ LOG_1, LOG_2, LOG_4 = (f"log-{number:010}" for number in (1, 2, 4))
 
 
 def fill(store, table, count):
-    """Inserts items of 1,000 bytes that no codec makes smaller."""
+    """Inserts items of 1,000 incompressible bytes."""
     noise = np.random.default_rng(0)
     for _ in range(count):
         store.insert({"x": noise.integers(256, size=1_000, dtype=np.uint8)}, {table: 1.0})
 
 
 def contents(path):
-    """All that a directory holds."""
+    """Returns modification time and content of everything in a directory, by name."""
     return {
         each.name: (each.lstat().st_mtime_ns, each.read_bytes() if each.is_file() else None) for each in path.iterdir()
     }
 
 
 def file(found, name):
-    """What is said of a file."""
+    """Returns the entry of a file in an inspection."""
     return next(each for each in found["files"] if each["name"] == name)
 
 
 def sizes(found):
-    """Items that each table would begin with."""
+    """Returns the number of items with which each table would open, from an inspection."""
     return {table["name"]: table["items"] for table in found["opening"]["tables"]}
 
 
 def opened(path, **options):
-    """The same, once a store has opened the directory."""
+    """Opens the directory; returns the number of items of each table."""
     with Store.open(path, **options) as store:
         return {name: info.size for name, info in store.info().items()}

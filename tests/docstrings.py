@@ -1,4 +1,4 @@
-"""Public names and what their docstrings say; and which errors their code raises, as far as its text shows."""
+"""Reads public names, their docstrings, and the errors that their source code raises."""
 
 import ast
 import builtins
@@ -28,7 +28,7 @@ class Name:
 
     @property
     def function(self) -> FunctionType | None:
-        """The function, or what computes the property."""
+        """The function, or the getter of a property."""
         found = self.value
         found = found.fget if isinstance(found, property) else found
         found = found.__func__ if isinstance(found, staticmethod | classmethod) else found
@@ -40,21 +40,21 @@ _MEMBERS = FunctionType | property | staticmethod | classmethod
 
 
 def modules(package: str) -> list[str]:
-    """A package and all public modules in it."""
+    """Names of a package and all its public modules."""
     found = importlib.import_module(package)
     inside = pkgutil.walk_packages(getattr(found, "__path__", []), f"{package}.")
     return [package, *[each.name for each in inside if "._" not in each.name and not each.name.endswith("__main__")]]
 
 
 def names_of(module: str) -> list[Name]:
-    """A module, what it exports, and what its classes have."""
+    """Names of a module, its exports, and the members of its classes."""
     loaded = importlib.import_module(module)
     found = [Name(module, loaded)]
     for exported in getattr(loaded, "__all__", ()):
         value = getattr(loaded, exported)
         home = getattr(value, "__module__", "")
         if not (inspect.isclass(value) or isinstance(value, FunctionType)) or not home.startswith("engram"):
-            continue  # a module, a number, a type alias, or another name of a class with other defaults
+            continue  # a module, a number, a type alias, or a class with other defaults
         path = f"{home}.{value.__qualname__}"
         found.append(Name(path, value))
         if inspect.isclass(value):
@@ -69,28 +69,30 @@ def _members(path: str, cls: type) -> list[Name]:
             continue
         for member, value in vars(base).items():
             named = Name(f"{path}.{member}", value, cls)
-            ours = isinstance(value, _MEMBERS) and named.function is not None and named.function.__module__ != "typing"
-            if ours and (not member.startswith("_") or member == "__init__"):
+            prefixes = (
+                isinstance(value, _MEMBERS) and named.function is not None and named.function.__module__ != "typing"
+            )
+            if prefixes and (not member.startswith("_") or member == "__init__"):
                 found.setdefault(member, named)
     return list(found.values())
 
 
-# --- what is said --------------------------------------------------------------------------------
+# --- docstrings --------------------------------------------------------------------------------
 
 
 @dataclass
-class Said:
-    """A docstring's first line, the names in its sections, and what is said of each name."""
+class ParsedDocstring:
+    """First line of a docstring, the names in its sections, and the text of each name."""
 
     first: str = ""
     sections: dict[str, list[str]] = field(default_factory=dict)
     texts: dict[str, str] = field(default_factory=dict)
 
 
-def said(docstring: str | None) -> Said:
-    """Reads a docstring in Google's style."""
+def parse_docstring(docstring: str | None) -> ParsedDocstring:
+    """Parses a Google-style docstring."""
     lines = inspect.cleandoc(docstring or "").splitlines()
-    found = Said(lines[0] if lines else "")
+    found = ParsedDocstring(lines[0] if lines else "")
     section: list[str] | None = None
     for line in lines:
         heading = _SECTION.match(line)
@@ -107,12 +109,12 @@ def said(docstring: str | None) -> Said:
 
 
 def parameters(function: FunctionType) -> list[str]:
-    """What a caller may give."""
+    """Names of a function's parameters."""
     return [name for name in inspect.signature(function).parameters if name not in ("self", "cls")]
 
 
 def fields(cls: type) -> list[str]:
-    """What every instance shows without being asked to compute it."""
+    """Names of the fields of a class."""
     if not inspect.isclass(cls):
         return []
     if is_dataclass(cls):
@@ -123,16 +125,16 @@ def fields(cls: type) -> list[str]:
 
 
 def returns(function: FunctionType) -> bool:
-    """True if there is something to be had from a call."""
+    """True if the function returns a value."""
     annotation = inspect.signature(function).return_annotation
     return annotation not in (None, "None", inspect.Signature.empty)
 
 
-# --- what is raised ------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------
 
 
 def kind_named(name: str, function: FunctionType) -> type[BaseException] | None:
-    """The class of an error that a docstring names; TensorFlow's are taken on trust."""
+    """Class of an error named in a docstring. TensorFlow's are not checked."""
     if name.startswith("tf.errors."):
         return Exception
     for place in (function.__globals__, vars(compat_errors), vars(errors), vars(builtins)):
@@ -143,50 +145,50 @@ def kind_named(name: str, function: FunctionType) -> type[BaseException] | None:
 
 
 def raised(function: FunctionType, owner: type | None = None) -> dict[type[BaseException], str]:
-    """The kinds of errors that a function raises, and which function does: it, or those that it calls by name.
+    """Classes of errors that a function raises, directly or through functions that it calls by name, and where.
 
-    What the engine raises, and what is called as a value, is not seen.
+    Errors of the native engine and of functions passed as values are not found.
     """
     return _raised(function, owner, frozenset(), ("engram", function.__module__))
 
 
 def _raised(
-    function: FunctionType, owner: type | None, above: frozenset[Any], ours: tuple[str, ...]
+    function: FunctionType, owner: type | None, above: frozenset[Any], prefixes: tuple[str, ...]
 ) -> dict[type[BaseException], str]:
-    """As `raised`; `above` are being read, `ours` begin the names of modules that are."""
-    if function in above or not function.__module__.startswith(ours):
+    """Like `raised`. `above` are the callers; `prefixes` are the module prefixes to follow."""
+    if function in above or not function.__module__.startswith(prefixes):
         return {}
     if is_dataclass(owner) and function.__name__ == "__init__" and hasattr(owner, "__post_init__"):
-        return _raised(owner.__post_init__, owner, above, ours)
+        return _raised(owner.__post_init__, owner, above, prefixes)
     try:
         tree = ast.parse(textwrap.dedent(inspect.getsource(function))).body[0]
-    except OSError:  # made by a program
+    except OSError:  # generated code
         return {}
-    reader = _Reader(function, owner, above | {function}, ours)
+    reader = _Reader(function, owner, above | {function}, prefixes)
     reader.visit_all(getattr(tree, "body", []))
     return reader.found
 
 
 class _Reader(ast.NodeVisitor):
-    """Collects errors from a function's body, but for those that it catches."""
+    """Collects errors from a function's body, except for those that it catches."""
 
     def __init__(
-        self, function: FunctionType, owner: type | None, above: frozenset[Any], ours: tuple[str, ...]
+        self, function: FunctionType, owner: type | None, above: frozenset[Any], prefixes: tuple[str, ...]
     ) -> None:
         self.found: dict[type[BaseException], str] = {}
-        self._function, self._owner, self._above, self._ours = function, owner, above, ours
+        self._function, self._owner, self._above, self._prefixes = function, owner, above, prefixes
         self._caught: list[tuple[type[BaseException], ...]] = []
-        self._local: dict[str, Any] = {}  # what it imports
+        self._local: dict[str, Any] = {}  # local imports
 
     def visit_all(self, nodes: list[Any]) -> None:
         for node in nodes:
             self.visit(node)
 
     def visit_FunctionDef(self, _node: Any) -> None:
-        """Is called by others."""
+        """Skips nested functions."""
 
     def visit_Lambda(self, _node: Any) -> None:
-        """As for a function."""
+        """Skips lambdas."""
 
     def visit_ImportFrom(self, node: ast.ImportFrom) -> None:
         if (node.module or "").startswith("engram"):
@@ -200,7 +202,7 @@ class _Reader(ast.NodeVisitor):
         self.visit_all([*node.handlers, *node.orelse, *node.finalbody])
 
     def _handled(self, handler: ast.ExceptHandler) -> list[type[BaseException]]:
-        """What a handler catches for good."""
+        """Classes that a handler catches and does not raise again."""
         again = any(isinstance(each, ast.Raise) and each.exc is None for each in ast.walk(handler))
         if again or handler.type is None:
             return []
@@ -212,7 +214,7 @@ class _Reader(ast.NodeVisitor):
         self.generic_visit(node)
         error = node.exc.func if isinstance(node.exc, ast.Call) else node.exc
         kind = self._value(error) if error is not None else None
-        if isinstance(kind, FunctionType):  # one that makes the error
+        if isinstance(kind, FunctionType):  # a function that creates the error
             kind = kind.__annotations__.get("return")
             kind = kind_named(kind, self._function) if isinstance(kind, str) else kind
         if inspect.isclass(kind) and issubclass(kind, BaseException):
@@ -226,7 +228,7 @@ class _Reader(ast.NodeVisitor):
         elif isinstance(node.func, ast.Attribute) and _name(node.func.value) in ("self", "cls", "super"):
             owner = self._owner
         if isinstance(called, FunctionType) and called.__name__ != "translated":
-            for kind, where in _raised(called, owner, self._above, self._ours).items():
+            for kind, where in _raised(called, owner, self._above, self._prefixes).items():
                 self._note(kind, where)
 
     def _note(self, kind: type[BaseException], where: str) -> None:
@@ -234,7 +236,7 @@ class _Reader(ast.NodeVisitor):
             self.found.setdefault(kind, where)
 
     def _value(self, node: Any) -> Any:
-        """What a name, or a chain of names, stands for; None where only a run would tell."""
+        """Value of a name or attribute; None if it is only known at run time."""
         if isinstance(node, ast.Name):
             if node.id in ("self", "cls"):
                 return self._owner

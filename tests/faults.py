@@ -1,4 +1,4 @@
-"""What goes wrong on purpose: servers that are killed, connections that are cut."""
+"""Faults for tests: servers that are killed, and connections that are cut."""
 
 import contextlib
 import os
@@ -21,7 +21,7 @@ server.close()
 
 
 class ServerProcess:
-    """A server in a process of its own, at a port that it keeps when it is started again."""
+    """A server in another process; it keeps its port when it is started again."""
 
     def __init__(self, tables):
         self._code = SERVE.format(tables=tables)
@@ -29,7 +29,7 @@ class ServerProcess:
         self.start()
 
     def start(self):
-        """Starts it; returns once it serves."""
+        """Starts the server; returns when it serves."""
         self._process = subprocess.Popen(
             [sys.executable, "-c", self._code, str(self.port)],
             stdin=subprocess.PIPE,
@@ -50,12 +50,12 @@ class ServerProcess:
         os.kill(self.pid, number)
 
     def freeze(self):
-        """Stops its clock; from when this returns on, it does nothing, and its connections stay."""
+        """Stops the process without closing its connections; returns when it has stopped."""
         self.signal(signal.SIGSTOP)
         os.waitpid(self._process.pid, os.WUNTRACED)
 
     def kill(self):
-        """Ends it at once, as `kill -9` does."""
+        """Kills the process, as `kill -9` does."""
         self.signal(signal.SIGKILL)
         self._process.wait()
         self._process.stdin.close()
@@ -70,7 +70,7 @@ class ServerProcess:
 
 
 class Proxy:
-    """Hands TCP connections on to a port of this machine, until they are cut."""
+    """Forwards TCP connections to a port of this machine."""
 
     def __init__(self, port):
         self._target = ("127.0.0.1", port)
@@ -78,27 +78,27 @@ class Proxy:
         self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
         self._lock = threading.Lock()
         self._sockets = []  # two for each connection
-        self._gates = []
-        self._mute = False
+        self._client_gates = []
+        self._drops_responses = False
         self._delay = 0.0
         self._start(self._accept)
 
     def delay(self, seconds):
-        """What the server says takes so much longer from now on."""
+        """Delays all data from the server from now on."""
         self._delay = seconds
 
     def hold(self):
-        """What clients say over the connections there are waits for `release`."""
-        for gate in self._gates:
+        """Holds data from clients over the existing connections until `release`."""
+        for gate in self._client_gates:
             gate.clear()
 
     def release(self):
-        for gate in self._gates:
+        for gate in self._client_gates:
             gate.set()
 
     def mute(self):
-        """What the server says is lost from now on, until the connections are cut."""
-        self._mute = True
+        """Drops data from the server until the connections are cut."""
+        self._drops_responses = True
 
     def refuse(self):
         """Accepts no more connections."""
@@ -107,14 +107,14 @@ class Proxy:
         self._listener.close()
 
     def cut(self, spare=0):
-        """Cuts the connections there are, but for the newest `spare`; new ones may come."""
+        """Cuts all connections except the newest `spare`; new ones are accepted."""
         with self._lock:
             end = len(self._sockets) - 2 * spare
             sockets, self._sockets = self._sockets[:end], self._sockets[end:]
         for end in sockets:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-        self._mute = False
+        self._drops_responses = False
 
     def close(self):
         """Cuts all connections, and accepts no more."""
@@ -135,23 +135,23 @@ class Proxy:
     def _accept(self):
         while True:
             try:
-                near, _ = self._listener.accept()
-                far = socket.create_connection(self._target)
+                client, _ = self._listener.accept()
+                server = socket.create_connection(self._target)
             except OSError:
                 return
             gate = threading.Event()
             gate.set()
             with self._lock:
-                self._sockets += [near, far]
-                self._gates.append(gate)
-            self._start(self._pump, near, far, gate.wait)
-            self._start(self._pump, far, near, self._says)
+                self._sockets += [client, server]
+                self._client_gates.append(gate)
+            self._start(self._forward, client, server, gate.wait)
+            self._start(self._forward, server, client, self._passes_response)
 
-    def _says(self):
+    def _passes_response(self):
         time.sleep(self._delay)
-        return not self._mute
+        return not self._drops_responses
 
-    def _pump(self, source, sink, passes):
+    def _forward(self, source, sink, passes):
         try:
             while data := source.recv(1 << 16):
                 if passes():

@@ -1,4 +1,4 @@
-"""What tests of forks have in common: the head of the programs that they run."""
+"""The common head of the programs that tests of forks run."""
 
 import os
 
@@ -13,7 +13,7 @@ import numpy as np
 import engram
 from engram.errors import ForkedError
 
-def forked(text, call):
+def expect_forked_error(text, call):
     try:
         call()
     except ForkedError as error:

@@ -1,6 +1,6 @@
-"""Random programs of a trajectory writer's calls, run alike by dm-reverb and by what stands for it.
+"""Random programs of a trajectory writer's calls, run with dm-reverb and with `engram.compat.reverb`.
 
-A program is a list of calls, each a tuple: its name and arguments. What it saw is a list of outcomes, one per call.
+A program is a list of calls, each a tuple of a name and arguments. Running it gives a list of outcomes, one per call.
 """
 
 import random
@@ -8,7 +8,7 @@ import random
 import numpy as np
 
 PATHS = {"a": ("a",), "b": ("nest", "b"), "c": ("nest", "c"), "d": ("d",)}
-"""Columns, and where each is in a step. All that a step holds is its number."""
+"""Columns and their paths in a step. Every value of a step encodes the step's number, see `CELLS`."""
 
 CELLS = {
     "a": np.int32,
@@ -17,14 +17,14 @@ CELLS = {
     "d": lambda number: np.array([number, -number], np.float64),
 }
 PROGRAMS = 150
-"""How many are compared."""
+"""Number of programs that are compared."""
 
-SECONDS = 20_000
-"""Milliseconds that a table may take; it takes all at once."""
+TIMEOUT_MS = 20_000
+"""Timeout of calls that wait for the table, which never blocks."""
 
 
 def program(seed):
-    """A program. It ends with `end`, which looks at all items."""
+    """Returns a random program. Its last call is `end`, which reads all items."""
     rng = random.Random(seed)  # noqa: S311, no secret
     keep, chunk = rng.randint(1, 20), rng.choice([None, rng.randint(1, 16)])
     calls = [("open", keep)]
@@ -64,7 +64,7 @@ def _index(rng):
 
 
 def outcomes(client, table, seed):
-    """What a program sees of a table that gives each item once, in order."""
+    """Runs a program with a table that returns each item once, in order, and returns the outcomes."""
     return list(Run(client, table).outcomes(program(seed)))
 
 
@@ -75,13 +75,13 @@ class Run:
         self.client, self.table = client, table
         self.steps, self.is_open = 0, False
         self.picks = []
-        self.items = {}  # columns by the numbers of items, which are their priorities
+        self.items = {}  # column names by item number, which is the item's priority
 
     def outcomes(self, calls):
         for name, *arguments in calls:
             try:
                 yield ("returned", getattr(self, name)(*arguments))
-            except Exception as error:  # noqa: BLE001, seen and compared
+            except Exception as error:  # noqa: BLE001, errors are compared
                 yield ("raised", type(error).__name__, str(error))
 
     def open(self, keep):
@@ -102,13 +102,13 @@ class Run:
         return self.writer.episode_steps
 
     def many(self, count):
-        """Whole steps; one that is open ends first."""
+        """Appends whole steps, after completing a partial one."""
         if self.is_open:
             self.append(dict.fromkeys(PATHS, False), False)
         return [self.append(dict.fromkeys(PATHS, True), False) for _ in range(count)]
 
     def pick(self, name, index):
-        """Picks a column: which steps can be used, and the numbers of those that it has, or the kind of error."""
+        """Indexes a history. Returns which steps are usable, and the selected step numbers or the type of the error."""
         self.picks.append(None)
         history = self.writer.history
         for key in PATHS[name]:
@@ -127,7 +127,7 @@ class Run:
 
     @staticmethod
     def numbers(name, values):
-        """The steps that values of a column are of."""
+        """Decodes the step numbers from a column's values."""
         cells = np.asarray(values).reshape(-1, *np.shape(CELLS[name](0)))
         numbers = [int(np.ravel(cell)[0]) for cell in cells]
         for number, cell in zip(numbers, cells, strict=True):
@@ -135,40 +135,40 @@ class Run:
         return numbers
 
     def create(self, number, chosen):
-        """Makes an item, unless it would have no columns, or an empty one among others."""
+        """Creates an item, unless it would have no columns, or an empty column among others."""
         columns = [self.picks[at] for at in chosen]
         if None in columns or (len(columns) > 1 and not all(len(column) for _, column in columns)):
             return "skipped"
-        about = [(len(column), any(reference.expired for reference in column)) for _, column in columns]
+        lengths = [(len(column), any(reference.expired for reference in column)) for _, column in columns]
         try:
             self.writer.create_item(self.table, number, [column for _, column in columns])
         except ValueError:
-            return about, "refused"
+            return lengths, "rejected"
         self.items[float(number)] = [name for name, _ in columns]
-        return about, "made"
+        return lengths, "created"
 
     def flush(self, allowed):
-        self.writer.flush(allowed, timeout_ms=SECONDS)
+        self.writer.flush(allowed, timeout_ms=TIMEOUT_MS)
 
     def end_episode(self, clear, within_a_step):
         if self.is_open and not within_a_step:
             return "open"
-        self.writer.end_episode(clear_buffers=clear, timeout_ms=SECONDS)
+        self.writer.end_episode(clear_buffers=clear, timeout_ms=TIMEOUT_MS)
         self.is_open = False
         return None
 
     def end(self):
-        """The steps of all items, column by column."""
+        """Flushes, and returns the step numbers of all items, by column."""
         try:
-            self.writer.flush(timeout_ms=SECONDS)
+            self.writer.flush(timeout_ms=TIMEOUT_MS)
             count = self.client.server_info()[self.table].current_size
-            found = {}
+            items = {}
             for sample in self.client.sample(self.table, count, emit_timesteps=False) if count else []:
                 names = self.items[sample.info.priority]
-                found[int(sample.info.priority)] = [
+                items[int(sample.info.priority)] = [
                     self.numbers(name, column) for name, column in zip(names, sample.data, strict=True)
                 ]
-            return found
+            return items
         finally:
             self.writer.close()
             self.client.reset(self.table)

@@ -1,4 +1,4 @@
-"""The files of a durable store, taken apart: docs/format.md says what they are made of."""
+"""Reads and changes the records of a durable store's files; docs/format.md specifies them."""
 
 import struct
 from typing import NamedTuple
@@ -24,7 +24,7 @@ KINDS = {
 
 
 def _table():
-    """Of the Castagnoli polynomial, reflected."""
+    """Returns the CRC table of the Castagnoli polynomial, reflected."""
     rows = []
     for byte in range(256):
         for _ in range(8):
@@ -36,8 +36,8 @@ def _table():
 TABLE = _table()
 
 
-def crc32c(data, before=0):
-    crc = before ^ 0xFFFFFFFF
+def crc32c(data, previous=0):
+    crc = previous ^ 0xFFFFFFFF
     for byte in data:
         crc = TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
     return crc ^ 0xFFFFFFFF
@@ -58,8 +58,8 @@ class Head(NamedTuple):
         assert (magic, zeros, crc) == (b"ENGRAM\r\n", bytes(12), crc32c(data[:-4]))
         return cls(*rest)
 
-    def put(self, path):
-        """Makes it the head of that file, with the checksum that fits."""
+    def write(self, path):
+        """Writes the head over that of a file, with a valid checksum."""
         data = struct.pack("<8sIIQQ12x", b"ENGRAM\r\n", *self)
         content = path.read_bytes()
         path.write_bytes(data + struct.pack("<I", crc32c(data)) + content[FILE_HEAD:])
@@ -91,7 +91,7 @@ class Record(NamedTuple):
         return struct.unpack_from("<Q", self.body, at)[0]
 
     def bytes(self, number):
-        """As it is in the file of that number."""
+        """Returns the encoded record, for the file with that number."""
         code = next(code for code, kind in KINDS.items() if kind == self.kind)
         head = struct.pack("<IQII", code, len(self.body), number & 0xFFFFFFFF, crc32c(self.body))
         crc = crc32c(struct.pack("<Q", self.offset) + head)
@@ -99,7 +99,7 @@ class Record(NamedTuple):
 
 
 def records(path):
-    """The records of a file, all of which must be good."""
+    """Returns the records of a file, all of which must be valid."""
     data, number = path.read_bytes(), Head.of(path).number
     found, offset = [], FILE_HEAD
     while offset < len(data):
@@ -107,33 +107,36 @@ def records(path):
         body = data[offset + RECORD_HEAD :][:length]
         record = Record(KINDS[code], offset, body)
         assert data[offset : record.end] == record.bytes(number), (
-            f"{path.name}: the record at byte {offset} is not good"
+            f"{path.name}: the record at byte {offset} is not valid"
         )
         found.append(record)
         offset = record.end
     return found
 
 
-def put(path, record):
-    """Writes another record over one that is there, as long as that one, with checksums that fit."""
-    flip(path, record.offset, record.bytes(Head.of(path).number))
+def replace(path, record):
+    """Replaces the record at the same offset by one of the same length, with valid checksums."""
+    overwrite(path, record.offset, record.bytes(Head.of(path).number))
 
 
-def flip(path, offset, by=None):
-    """Changes bytes of a file: to these, or the one there to another."""
+def overwrite(path, offset, data):
+    """Overwrites bytes of a file."""
     with path.open("r+b") as file:
-        if by is None:
-            file.seek(offset)
-            by = bytes([file.read(1)[0] ^ 0x10])
         file.seek(offset)
-        file.write(by)
+        file.write(data)
+
+
+def flip(path, offset):
+    """Flips a bit of a file's byte."""
+    overwrite(path, offset, bytes([path.read_bytes()[offset] ^ 0x10]))
 
 
 def cut(path, length):
+    """Truncates a file."""
     with path.open("r+b") as file:
         file.truncate(length)
 
 
 def files(directory):
-    """Everything in it but the lock, by name."""
+    """Returns the content of all files except the lock, by name."""
     return {path.name: path.read_bytes() for path in directory.iterdir() if path.name != "LOCK"}

@@ -1,43 +1,43 @@
-"""Whether a store has what a checkpoint of dm-reverb is known to hold."""
+"""Compares a store with the expected content of a dm-reverb checkpoint."""
 
 import numpy as np
 
 from engram import rate_limiters
 
 
-def column(told):
-    if told["dtype"] == "string":
-        return np.array([text.encode() for text in told["data"]], object).reshape(told["shape"])
-    return np.array(told["data"], told["dtype"]).reshape(told["shape"])
+def column(encoded):
+    if encoded["dtype"] == "string":
+        return np.array([text.encode() for text in encoded["data"]], object).reshape(encoded["shape"])
+    return np.array(encoded["data"], encoded["dtype"]).reshape(encoded["shape"])
 
 
 def by_key(store, table, wanted):
-    """Every item of a table, by key, one sample each."""
-    found = {}
+    """Returns the info and data of every item of a table, by key."""
+    samples = {}
     store.set_rate_limiter(table, rate_limiters.MinSize(1))
-    while len(found) < wanted:
+    while len(samples) < wanted:
         batch = store.sample(table, 1, timeout=10)
         key = int(batch.info.key[0])
-        found.setdefault(key, (batch.info, [leaf[0] for leaf in batch.data]))
-        if len(found) < wanted and not store.info()[table].max_times_sampled:
+        samples.setdefault(key, (batch.info, [leaf[0] for leaf in batch.data]))
+        if len(samples) < wanted and not store.info()[table].max_times_sampled:
             continue
         store.delete(table, [key])
-    return found
+    return samples
 
 
 def check(store, expected):
     infos = store.info()
     assert sorted(infos) == sorted(expected)
-    for table, told in expected.items():
+    for table, content in expected.items():
         info = infos[table]
-        assert [info.inserts, info.samples, info.deletes] == told["counts"]
-        assert (info.size, info.num_unique_samples) == (len(told["items"]), told["unique"])
-        found = by_key(store, table, len(told["items"]))
-        assert sorted(found) == sorted(item["key"] & (2**63 - 1) for item in told["items"])
-        for item in told["items"]:
-            facts, columns = found[item["key"] & (2**63 - 1)]
-            assert facts.priority[0] == item["priority"]
-            assert facts.times_sampled[0] > item["times_sampled"]
+        assert [info.inserts, info.samples, info.deletes] == content["counts"]
+        assert (info.size, info.num_unique_samples) == (len(content["items"]), content["unique"])
+        samples = by_key(store, table, len(content["items"]))
+        assert sorted(samples) == sorted(item["key"] & (2**63 - 1) for item in content["items"])
+        for item in content["items"]:
+            info, columns = samples[item["key"] & (2**63 - 1)]
+            assert info.priority[0] == item["priority"]
+            assert info.times_sampled[0] > item["times_sampled"]
             for got, wanted in zip(columns, map(column, item["columns"]), strict=True):
                 assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
                 assert np.array_equal(got, wanted)

@@ -1,10 +1,10 @@
-"""Items for tests of datasets: of any lengths, told apart by their values."""
+"""Items for tests of datasets, of any lengths and with distinct values."""
 
 import numpy as np
 
 
 def put(client, table, lengths, *, shape=(2,)):
-    """Inserts an item per length; the steps of item `i` are `i + t / 100`, and full of `i`."""
+    """Inserts one item per length. Step `t` of item `i` has the time `i + t / 100` and cells filled with `i`."""
     for i, length in enumerate(lengths):
         times = np.float32([i + t / 100 for t in range(length)])
         cells = np.full((length, *shape), i, np.uint8)
@@ -18,7 +18,7 @@ def put(client, table, lengths, *, shape=(2,)):
 
 
 def specs(tf, length, *, shape=(2,)):
-    """Dtypes and shapes of such items: of whole ones, or of their steps where `length` is ()."""
+    """Dtypes and shapes of these items, or of their steps if `length` is ()."""
     time = () if length == () else (length,)
     return (
         {"cell": tf.uint8, "time": tf.float32},

@@ -1,4 +1,4 @@
-"""The tables that programs use, in words that both servers understand."""
+"""Descriptions of the tables that interop programs use, from which both servers create their tables."""
 
 import json
 
@@ -41,7 +41,7 @@ ODD = {
 
 
 def table(name, **options):
-    """One table: Reverb's arguments, selectors and limiters by their names."""
+    """Describes a table: Reverb's arguments, with selectors and rate limiters by name."""
     return {
         "name": name,
         "sampler": ["Fifo"],
@@ -55,7 +55,7 @@ def table(name, **options):
 
 
 def queue(name, max_size=1000, **options):
-    """A table that gives each item once, in order."""
+    """Describes a table whose items are sampled once, in order."""
     return table(name, max_size=max_size, limiter=["Queue", max_size], max_times_sampled=1, **options)
 
 
@@ -90,13 +90,16 @@ TABLES = [
 
 
 def note(description):
-    """What Engram's compatible part keeps with such a table."""
+    """The note that `engram.compat.reverb` stores with such a table."""
     keys = ("max_times_sampled", "signature")
     return json.dumps({"reverb": {key: description[key] for key in keys}})
 
 
-def made(reverb, description, signature):
-    """The table of a description, by dm-reverb or what stands for it; its signature is as that has it."""
+def create_table(reverb, description, signature):
+    """Creates the table of a description with the package `reverb`: dm-reverb or `engram.compat.reverb`.
+
+    The signature has that package's specs.
+    """
 
     def selector(name, *arguments):
         return getattr(reverb.selectors, name)(*arguments)

@@ -1,4 +1,4 @@
-"""What tests of several subjects share."""
+"""Helpers that many tests share."""
 
 import os
 import re
@@ -12,7 +12,7 @@ import pytest
 
 
 def raises(error, text):
-    """Expects the error with exactly this text."""
+    """Expects an error with exactly this text."""
     return pytest.raises(error, match=rf"\A{re.escape(text)}\Z")
 
 
@@ -22,20 +22,20 @@ def fill(store, table, values, priority=lambda _: 1.0):
 
 
 def sample_x(store, table, n):
-    """The `x` of `n` samples."""
+    """Column `x` of `n` samples, as a list."""
     return store.sample(table, n, timeout=10).data["x"].tolist()
 
 
-def wait_until(holds, seconds=10.0):
-    """Waits for a condition that another thread brings about."""
+def wait_until(condition, seconds=10.0):
+    """Waits until a condition becomes true."""
     end = time.monotonic() + seconds
-    while not holds():
+    while not condition():
         assert time.monotonic() < end, "the condition did not come true"
         time.sleep(0.002)
 
 
 class BackgroundCall(threading.Thread):
-    """A call in a thread of its own."""
+    """A call in a background thread."""
 
     def __init__(self, call):
         super().__init__(daemon=True)
@@ -46,11 +46,11 @@ class BackgroundCall(threading.Thread):
     def run(self):
         try:
             self._value = self._call()
-        except BaseException as error:  # noqa: BLE001, handed over to whoever asks
+        except BaseException as error:  # noqa: BLE001, raised by `result`
             self._error = error
 
     def result(self, seconds=10.0):
-        """What the call returned or raised."""
+        """Returns or raises the result of the call."""
         self.join(seconds)
         assert not self.is_alive(), "the call still waits"
         if self._error is not None:
@@ -59,7 +59,7 @@ class BackgroundCall(threading.Thread):
 
 
 def run_python(code, seconds=60.0):
-    """Runs a program of its own; returns what it printed, having checked that it ended well."""
+    """Runs a Python program in its own process, checks that it succeeds, and returns its output."""
     here = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, "-c", code],

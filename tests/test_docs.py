@@ -1,4 +1,4 @@
-"""What the documents show runs, and prints what they say."""
+"""Examples in the documentation run, and print the documented output."""
 
 import inspect
 import re
@@ -19,11 +19,11 @@ BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 
 def blocks(text):
-    """Python blocks of a page, each with the text block that follows at once: what it prints."""
+    """Python blocks of a page, each with its expected output: the text block directly after it, if any."""
     found = list(BLOCK.finditer(text))
     for block, after in zip_longest(found, found[1:]):
         if block[1] in {"python", "py", "pycon"}:
-            assert block[1] == "python", "write ```python, which is run"
+            assert block[1] == "python", "write ```python, so that the block is run"
             adjacent = after is not None and after[1] == "text" and not text[block.end() : after.start()].strip()
             yield block[2], after[2] if adjacent else None
 
@@ -48,7 +48,7 @@ def test_a_page_runs_from_top_to_bottom(page):
 def test_the_readme_opens_with_a_program():
     [(first, output), *_] = blocks((ROOT / "README.md").read_text(encoding="utf-8"))
     assert len(first.splitlines()) <= 9
-    assert output, "its output follows"
+    assert output, "the output follows the program"
 
 
 # --- docstrings ----------------------------------------------------------------------------------
@@ -87,7 +87,7 @@ EXAMPLES = {
 
 
 def example(doc):
-    """The indented block of a docstring, before its sections."""
+    """Indented block of a docstring, before its sections."""
     text = inspect.cleandoc(doc).partition("\nArgs:")[0]
     lines = [line for line in text.splitlines() if line.startswith("    ")]
     assert lines, "the docstring has no example"
@@ -111,7 +111,7 @@ RUST_TEST = re.compile(r"#\[(?:tokio::)?test\b[^\n]*\]\n(?: *(?:#\[[^\n]*|//[^\n
 
 
 def known_tests():
-    """Of each test, the names of the files that have one of that name."""
+    """Names of the files that contain each test, by test name."""
     found = {}
     for files, pattern in (
         ((ROOT / "tests").rglob("*.py"), PYTHON_TEST),
@@ -123,28 +123,28 @@ def known_tests():
     return found
 
 
-def unheld(text, tests):
-    """What is wrong with the rows of a page's tables, each of which ends with the tests that hold it."""
-    wrong = []
+def untested_rows(text, tests):
+    """Problems of a page's tables, in which the last cell of each row must name the tests for it."""
+    problems = []
     for table in TABLE.findall(f"{text}\n"):
         header, _, *rows = [[cell.strip() for cell in line.strip("|").split("|")] for line in table.splitlines()]
         for row in rows:
             names = re.findall(r"`([^`]+)`", row[-1]) if header[-1] == "test" and len(row) == len(header) else []
             if not names:
-                wrong.append(f"no test: {row}")
+                problems.append(f"no test: {row}")
             for name in names:
                 file, _, test = name.rpartition("::")
                 found = [each for each in tests.get(test, []) if each == (file or each)]
                 if len(found) != 1:
-                    wrong.append(f"{name}: it is in {found or 'no file'}")
-    return wrong
+                    problems.append(f"{name}: it is in {found or 'no file'}")
+    return problems
 
 
 @pytest.mark.parametrize("page", LISTING, ids=lambda page: page.name)
 def test_each_difference_names_its_test(page):
     text = page.read_text(encoding="utf-8")
     assert TABLE.search(text)
-    assert unheld(text, known_tests()) == []
+    assert untested_rows(text, known_tests()) == []
 
 
 @pytest.mark.parametrize(
@@ -160,5 +160,5 @@ def test_each_difference_names_its_test(page):
     ],
 )
 def test_a_difference_without_a_test_is_found(rows, wrong):
-    """Also one whose test is gone, or is one of two of its name."""
-    assert len(unheld(rows, {"test_one": ["a.py"], "two": ["a.rs", "b.rs"]})) == wrong
+    """Or with a test that does not exist, or that exists twice."""
+    assert len(untested_rows(rows, {"test_one": ["a.py"], "two": ["a.rs", "b.rs"]})) == wrong

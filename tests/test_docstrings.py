@@ -1,4 +1,4 @@
-"""Every public docstring names what is taken, returned and raised."""
+"""Every public docstring documents its arguments, result and errors."""
 
 import contextlib
 import importlib
@@ -10,7 +10,7 @@ import textwrap
 import numpy as np
 import pytest
 from compat_tables import serving, table
-from docstrings import Name, fields, kind_named, modules, names_of, parameters, raised, returns, said
+from docstrings import Name, fields, kind_named, modules, names_of, parameters, parse_docstring, raised, returns
 
 from engram.compat import reverb
 from engram.compat.reverb import _arguments
@@ -23,11 +23,11 @@ WITH_TENSORFLOW = {
     "engram.compat.reverb.timestep_dataset",
     "engram.compat.reverb.trajectory_dataset",
 }
-"""Modules whose names cannot all be had without it."""
+"""Modules that need TensorFlow for some of their names."""
 
 
 def of_compat():
-    """The modules of `engram.compat`, those marked that need TensorFlow."""
+    """Modules of `engram.compat`; those that need TensorFlow are marked."""
     for module in modules("engram.compat"):
         yield pytest.param(module, marks=[pytest.mark.frameworks] if module in WITH_TENSORFLOW else [])
 
@@ -48,60 +48,60 @@ VERB = re.compile(r"[A-Z][a-z]+s\b")
 STATES_RESULT = {"Returns", "Creates", "Steps", "Seconds", "Names", "Items", "This", "Its"}
 """Exceptions: first words after which the line states the result."""
 
-_FOR_EVER = "it is asked without a timeout"
+_NO_TIMEOUT = "it is called without a timeout"
 _CHECKED = "the address was checked when it was given"
-_ITS_OWN = "leaves are counted from the nest that they go into"
-_NOTED = "a table's note is what a checked signature became"
+_COUNTED = "the number of leaves is that of the nest"
+_NOTED = "a table's note was created from a checked signature"
 
 IMPOSSIBLE = {
-    "engram.compat.reverb.client.Client.insert": {"DeadlineExceededError": _FOR_EVER},
-    "engram.compat.reverb.client.Client.sample": {"DeadlineExceededError": _FOR_EVER},
+    "engram.compat.reverb.client.Client.insert": {"DeadlineExceededError": _NO_TIMEOUT},
+    "engram.compat.reverb.client.Client.sample": {"DeadlineExceededError": _NO_TIMEOUT},
     "engram.compat.reverb.client.Client.server_info": {"InvalidArgumentError": _CHECKED, "ValueError": _NOTED},
     "engram.compat.reverb.client.Client.checkpoint": {"TypeError": _NOTED},
     "engram.compat.reverb.server.Server.localhost_client": {"TypeError": _CHECKED, "InvalidArgumentError": _CHECKED},
     "engram.compat.reverb.server.Server.in_process_client": {"TypeError": _CHECKED, "InvalidArgumentError": _CHECKED},
-    "engram.compat.reverb._config_builder.Condition.data": {"ValueError": _ITS_OWN},
-    "engram.compat.reverb._config_builder.create_config": {"ValueError": _ITS_OWN},
-    "engram.compat.reverb._config_builder.create_reference_step": {"ValueError": _ITS_OWN},
-    "engram.compat.reverb._config_builder.pattern_from_transform": {"ValueError": _ITS_OWN},
-    "engram.compat.reverb._config_builder.td_error": {"ValueError": _ITS_OWN},
+    "engram.compat.reverb._config_builder.Condition.data": {"ValueError": _COUNTED},
+    "engram.compat.reverb._config_builder.create_config": {"ValueError": _COUNTED},
+    "engram.compat.reverb._config_builder.create_reference_step": {"ValueError": _COUNTED},
+    "engram.compat.reverb._config_builder.pattern_from_transform": {"ValueError": _COUNTED},
+    "engram.compat.reverb._config_builder.td_error": {"ValueError": _COUNTED},
     "engram.compat.reverb.table.Table.info": {
         "InvalidArgumentError": "one table has one name",
         "TypeError": _NOTED,
         "ValueError": _NOTED,
     },
     "engram.compat.reverb.writer.Writer.close": {
-        "DeadlineExceededError": _FOR_EVER,
-        "TypeError": "it is asked with numbers of its own",
+        "DeadlineExceededError": _NO_TIMEOUT,
+        "TypeError": "it is called with constants",
     },
     "engram.compat.reverb.writer.Writer.flush": {
-        "DeadlineExceededError": _FOR_EVER,
-        "TypeError": "it is asked with numbers of its own",
-        "ValueError": "it is asked with numbers of its own",
+        "DeadlineExceededError": _NO_TIMEOUT,
+        "TypeError": "it is called with constants",
+        "ValueError": "it is called with constants",
     },
 }
-"""Errors that the text of the code seems to raise, by public name and kind, and why they do not come."""
+"""Errors that the source code seems to raise, by public name and class, and why they cannot occur."""
 
 
 def faults(name: Name) -> list[str]:
-    """What a docstring lacks."""
+    """Problems of a docstring."""
     init = name.path.endswith("__init__")
     if not init and not (name.value.__doc__ or "").strip():
         return ["no docstring"]
-    told = said(name.value.__doc__)
+    docstring = parse_docstring(name.value.__doc__)
     if name.function is None:
-        return [f"field {each}" for each in fields(name.value) if each not in told.sections.get("Attributes", [])]
-    sections = [told.sections, said(name.owner.__doc__).sections if init else {}]
+        return [f"field {each}" for each in fields(name.value) if each not in docstring.sections.get("Attributes", [])]
+    sections = [docstring.sections, parse_docstring(name.owner.__doc__).sections if init else {}]
     documented = [each for section in sections for each in section.get("Args", [])]
     documented += [each for each in sections[1].get("Attributes", []) if each not in documented]
     taken = parameters(name.function)
     found = [f"argument {each}" for each in taken if each not in documented]
-    found += [f"unknown argument {each}" for each in told.sections.get("Args", []) if each not in taken]
-    timed = [each for each in taken if re.search("timeout|_ms$|interval", each) and each in told.texts]
-    found += [f"unit of {each}" for each in timed if "econds" not in told.texts[each]]
-    word = told.first.partition(" ")[0]
+    found += [f"unknown argument {each}" for each in docstring.sections.get("Args", []) if each not in taken]
+    timed = [each for each in taken if re.search("timeout|_ms$|interval", each) and each in docstring.texts]
+    found += [f"unit of {each}" for each in timed if "econds" not in docstring.texts[each]]
+    word = docstring.first.partition(" ")[0]
     at_once = isinstance(name.value, property) or not VERB.match(word) or word in STATES_RESULT
-    if returns(name.function) and not (at_once or {"Returns", "Yields"} & {*told.sections}):
+    if returns(name.function) and not (at_once or {"Returns", "Yields"} & {*docstring.sections}):
         found.append("what it returns")
     kinds = {each: kind_named(each, name.function) for section in sections for each in section.get("Raises", [])}
     found += [f"unknown error {each}" for each, kind in kinds.items() if kind is None]
@@ -116,12 +116,12 @@ def faults(name: Name) -> list[str]:
 
 
 @pytest.mark.parametrize("module", AUDITED)
-def test_docstrings_say_what_is_taken_returned_and_raised(module):
-    lacking = {name.path: faults(name) for name in names_of(module)}
-    assert not {path: found for path, found in lacking.items() if found}
+def test_docstrings_are_complete(module):
+    incomplete = {name.path: faults(name) for name in names_of(module)}
+    assert not {path: found for path, found in incomplete.items() if found}
 
 
-# --- the audit can fail ---------------------------------------------------------------------------
+# --- tests of the audit ---------------------------------------------------------------------------
 
 
 class Audited:
@@ -133,14 +133,14 @@ class Audited:
         """Draws items.
 
         Args:
-            tabel: A slip.
+            tabel: A typo.
             n: How many.
             timeout: How long to wait,
                 at most.
 
         Raises:
             ValueError: `n` is below 1.
-            NoSuchError: There is none.
+            UnknownError: There is none.
         """
         if n < 1:
             raise ValueError(n)
@@ -176,7 +176,7 @@ AUDITED_FAULTS = {
         "unknown argument tabel",
         "unit of timeout",
         "what it returns",
-        "unknown error NoSuchError",
+        "unknown error UnknownError",
         "raises TypeError (in integer)",
         "raises TimeoutError (in Audited._drawn)",
     ],
@@ -185,11 +185,11 @@ AUDITED_FAULTS = {
 
 
 @pytest.mark.parametrize("member", AUDITED_FAULTS)
-def test_the_audit_sees(member):
+def test_the_audit_finds_faults(member):
     assert faults(Name(member, vars(Audited)[member], Audited)) == AUDITED_FAULTS[member]
 
 
-def test_the_audit_walks_what_is_inherited_and_overridden():
+def test_the_audit_includes_inherited_members():
     paths = {name.path for name in names_of("engram.compat.reverb.timestep_dataset")}
     assert "engram.compat.reverb.timestep_dataset.TimestepDataset.element_spec" in paths
 
@@ -213,15 +213,15 @@ EXAMPLES = [
 
 
 def example(docstring):
-    """The first indented block of a docstring."""
+    """First indented block of a docstring."""
     lines = inspect.cleandoc(docstring).splitlines()
     start = next(at for at, line in enumerate(lines) if line.startswith("    "))
     end = next((at for at, line in enumerate(lines[start:], start) if line and not line.startswith("    ")), len(lines))
     return textwrap.dedent("\n".join(lines[start:end]))
 
 
-class Learned(Exception):  # noqa: N818, no error
-    """Ends an example that goes on for ever."""
+class Learned(Exception):  # noqa: N818, not an error
+    """Ends an example that would loop forever."""
 
 
 @pytest.mark.parametrize("name", EXAMPLES)
@@ -239,19 +239,19 @@ def test_examples_run(name, request, tmp_path):
             client.insert({"observation": np.zeros(4, np.float32)}, {"replay": 1.0})
         code = example(value.__doc__).replace("localhost:8000", f"localhost:{server.port}")
         code = code.replace("port=8000", "port=0").replace("/data/replay", str(tmp_path))
-        told = {"np": np, "reverb": reverb, "client": client, "table": table("another"), "learn": learn}
-        told["Condition"] = reverb.structured.Condition
+        names = {"np": np, "reverb": reverb, "client": client, "table": table("another"), "learn": learn}
+        names["Condition"] = reverb.structured.Condition
         if request.node.get_closest_marker("frameworks"):
-            told["tf"] = request.getfixturevalue("tf")
+            names["tf"] = request.getfixturevalue("tf")
         with contextlib.suppress(Learned):
-            exec(compile(code, name, "exec"), told)  # noqa: S102, our own
+            exec(compile(code, name, "exec"), names)  # noqa: S102, trusted code
         assert len(learned) == 2 * ("learn(" in code)
         assert client.server_info()["replay"].current_size > 2 * ("Writer" in name)
-        if isinstance(told.get("server"), reverb.Server):
-            told["server"].stop()
+        if isinstance(names.get("server"), reverb.Server):
+            names["server"].stop()
 
 
 @pytest.fixture
 def tf():
-    """TensorFlow, where it is installed."""
+    """TensorFlow, if it is installed."""
     return importlib.import_module("tensorflow")

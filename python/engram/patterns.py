@@ -123,8 +123,8 @@ def steps_since_applied() -> Subject:
 def history_length() -> Subject:
     """Returns the number of steps that items can refer to, including this one: 1 at the first step of an episode.
 
-    It grows up to the largest number of steps that any of the writer's patterns refers to. It restarts after an episode,
-    unless that ended with `clear=False`.
+    It grows up to the largest number of steps that any of the writer's patterns refers to. It restarts after an
+    episode, unless that ended with `clear=False`.
     """
     return Subject("history_length")
 
@@ -203,8 +203,9 @@ class _Leaf:
             stop = 0 if key.stop is None else _checks.integer(f"the stop of {expression}", key.stop, low=low)
             if start >= 0 or stop > 0 or stop <= start:
                 raise InvalidArgumentError(
-                    f"{expression} must start before 0, and stop after its start and at most at 0, such as "
-                    "[-3:] or [-3:-1]; 0 is the end of the newest step"
+                    f"{expression} must start before 0 and stop after its start, "
+                    "at most at 0 (the end of the newest step), such as "
+                    "[-3:] or [-3:-1]"
                 )
             return _Window(_Slice(self.index, start, stop, step, squeeze=False))
         index = _checks.integer(f"the index of {expression}", key, low=-_checks.MAX_I64)

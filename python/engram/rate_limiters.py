@@ -97,8 +97,8 @@ class SampleToInsertRatio:
             )
         if self.min_diff > ratio * self.min_size:
             raise InvalidArgumentError(
-                f"`min_diff` {self.min_diff:g} is above `samples_per_insert * min_size` "
-                f"= {ratio * self.min_size:g}: sampling could not start at `min_size` items"
+                f"`min_diff` must be at most `samples_per_insert * min_size` = {ratio * self.min_size:g}; "
+                f"got {self.min_diff:g}; otherwise sampling could not start at `min_size` items"
             )
 
     @property

@@ -1,4 +1,4 @@
-"""Batches: memory, facts, importance weights, ragged and padded columns."""
+"""Batches: memory, metadata, importance weights, ragged and padded columns."""
 
 import gc
 
@@ -83,7 +83,7 @@ def test_data_written_is_copied(open_store):
     assert (store.sample("t", 1).data["x"] == 0).all()
 
 
-# --- facts ---------------------------------------------------------------------------------------
+# --- metadata ---------------------------------------------------------------------------------------
 
 
 def test_info_arrays(open_store):
@@ -111,7 +111,7 @@ def test_info_arrays(open_store):
         assert times.tolist() == list(range(1, len(times) + 1))
 
 
-def test_info_is_made_when_asked_for_and_once(open_store):
+def test_info_arrays_are_created_once_on_access(open_store):
     store = open_store(Table("t"))
     fill(store, "t", [1])
     info = store.sample("t", 3).info
@@ -157,7 +157,7 @@ def test_importance_weights_of_a_uniform_table_are_one(open_store):
         np.testing.assert_allclose(batch.importance_weights(0.7, normalize=normalize), 1.0)
 
 
-def test_importance_weights_where_all_priorities_are_zero(open_store):
+def test_importance_weights_if_all_priorities_are_zero(open_store):
     store = open_store(Table("t", sampler=selectors.Prioritized(1.0)))
     fill(store, "t", range(4), priority=lambda _: 0.0)
     np.testing.assert_allclose(store.sample("t", 10).importance_weights(1.0), 1.0)
@@ -208,7 +208,7 @@ def test_padded(open_store):
         assert batch.mask[name].tolist() == [[True, True, False], [True, False, False], [True, True, True]]
 
 
-def test_even_items_need_neither(open_store):
+def test_items_of_equal_length_need_neither(open_store):
     for pad in (False, True):
         batch = lengths_table(open_store, [2, 2]).sample("t", 2, pad=pad)
         assert batch.data["x"].shape == (2, 2)
@@ -223,7 +223,7 @@ def test_a_single_ragged_leaf(open_store):
     assert batch.mask.tolist() == [[True, False], [True, True]]
 
 
-def test_items_that_do_not_go_side_by_side(open_store):
+def test_items_that_cannot_be_stacked(open_store):
     cases = [
         (
             {"x": np.zeros(2)},
@@ -246,7 +246,7 @@ def test_items_that_do_not_go_side_by_side(open_store):
         assert str(caught.value).startswith(text)
 
 
-def test_one_by_one_they_do(open_store):
+def test_items_that_cannot_be_stacked_can_be_sampled_one_by_one(open_store):
     store = open_store(Table.queue("t", max_size=5))
     for data in ({"x": 1}, [2.0]):
         store.insert(data, {"t": 1.0})
@@ -255,7 +255,7 @@ def test_one_by_one_they_do(open_store):
 
 
 @pytest.mark.parametrize("lengths", [[2, 2], [2, 3]])
-def test_columns_without_a_time_axis_are_told(open_store, lengths):
+def test_squeezed_marks_columns_without_a_time_axis(open_store, lengths):
     store = lengths_table(open_store, lengths, a=-1, b=slice(None))
     batch = store.sample("t", 2, timeout=10)
     assert batch.squeezed == {"a": True, "b": False, "x": False}

@@ -1,4 +1,4 @@
-"""Nests of every container come back as they were written."""
+"""Nests of every container type are sampled as they were written."""
 
 from collections import OrderedDict, namedtuple
 from enum import Enum
@@ -27,12 +27,12 @@ class Transition:
     action: object
 
 
-@optree.dataclasses.dataclass(namespace="somebody else's")
-class Elsewhere:
+@optree.dataclasses.dataclass(namespace="another_package")
+class OtherNamespace:
     x: object
 
 
-def there_and_back(open_store, nest, way):
+def round_trip(open_store, nest, way):
     store = open_store(Table("t"))
     if way == "insert":
         store.insert(nest, {"t": 1.0})
@@ -59,9 +59,9 @@ NESTS = {
 
 @pytest.mark.parametrize("way", ["insert", "writer"])
 @pytest.mark.parametrize("name", NESTS)
-def test_nests_come_back(open_store, name, way):
+def test_nests_round_trip(open_store, name, way):
     nest = NESTS[name]
-    found = there_and_back(open_store, nest, way)
+    found = round_trip(open_store, nest, way)
     plain = optree.tree_map(lambda array: array.item(), found, none_is_leaf=True)
     assert plain == nest
     assert optree.tree_structure(plain) == optree.tree_structure(nest)
@@ -69,16 +69,16 @@ def test_nests_come_back(open_store, name, way):
 
 def test_containers_without_leaves(open_store):
     nest = {"a": {}, "b": [], "c": (), "d": 1}
-    assert {**there_and_back(open_store, nest, "insert"), "d": 1} == nest
-    assert list(there_and_back(open_store, nest, "writer")) == ["d"], "a writer keeps columns, not containers"
+    assert {**round_trip(open_store, nest, "insert"), "d": 1} == nest
+    assert list(round_trip(open_store, nest, "writer")) == ["d"], "a writer keeps columns, not containers"
 
 
 def test_the_same_namedtuple_class(open_store):
-    found = there_and_back(open_store, Timestep(1, 2), "insert")
+    found = round_trip(open_store, Timestep(1, 2), "insert")
     assert type(found) is Timestep
 
 
-def test_a_namedtuple_defined_anew(open_store):
+def test_a_redefined_namedtuple(open_store):
     store = open_store(Table("t"))
     for _ in range(2):
         Point = namedtuple("Point", "x y")  # noqa: PYI024, as a notebook's cell that runs twice
@@ -87,20 +87,20 @@ def test_a_namedtuple_defined_anew(open_store):
 
 
 @pytest.mark.parametrize("make", [OrderedDict, MappingProxyType])
-def test_other_mappings_come_back_as_dicts(open_store, make):
-    found = there_and_back(open_store, make({"b": 1, "a": 2}), "insert")
+def test_other_mappings_are_returned_as_dicts(open_store, make):
+    found = round_trip(open_store, make({"b": 1, "a": 2}), "insert")
     assert type(found) is dict
     assert {name: array.item() for name, array in found.items()} == {"a": 2, "b": 1}
 
 
 @pytest.mark.parametrize("way", ["insert", "writer"])
-def test_registered_nodes_come_back_as_dicts(open_store, way):
-    found = there_and_back(open_store, [Transition({"x": 1}, 2), 3], way)
+def test_registered_nodes_are_returned_as_dicts(open_store, way):
+    found = round_trip(open_store, [Transition({"x": 1}, 2), 3], way)
     plain = optree.tree_map(lambda array: array.item(), found)
     assert plain == [{"obs": {"x": 1}, "action": 2}, 3]
 
 
-def test_a_writer_takes_registered_nodes_step_after_step(open_store):
+def test_a_writer_accepts_registered_nodes_at_every_step(open_store):
     store = open_store(Table("t"))
     with store.pattern_writer([Pattern("t", lambda s: s["obs"][-2:])]) as writer:
         for value in range(3):
@@ -110,12 +110,12 @@ def test_a_writer_takes_registered_nodes_step_after_step(open_store):
     assert store.info()["t"].size == 2
 
 
-def test_nodes_of_other_namespaces_are_no_containers(open_store):
-    with pytest.raises(SignatureError, match=r"^column `x` contains a Python object of type Elsewhere"):
-        open_store(Table("t")).insert({"x": Elsewhere(1)}, {"t": 1.0})
+def test_nodes_of_other_namespaces_are_not_containers(open_store):
+    with pytest.raises(SignatureError, match=r"^column `x` contains a Python object of type OtherNamespace"):
+        open_store(Table("t")).insert({"x": OtherNamespace(1)}, {"t": 1.0})
 
 
-def test_mappings_are_ordered_by_key_whatever_order_they_come_in(open_store):
+def test_mappings_are_ordered_by_key(open_store):
     store = open_store(Table("t"))
     for value, names in enumerate(["ab", "ba", "ab"]):
         store.insert({name: np.int64(value * 10 + ord(name)) for name in names}, {"t": 1.0})
@@ -134,17 +134,17 @@ def test_none_leaves_of_a_writer(open_store):
     assert (data["x"].tolist(), data["y"]["z"].tolist()) == ([[0, 1, 2, 3]], [[0, 2]])
 
 
-# --- paths, and what is not a refusal ------------------------------------------------------------
+# --- paths, and errors of Python code ------------------------------------------------------------
 
 
-def test_no_two_leaves_have_the_same_path():
+def test_paths_of_leaves_are_unique():
     nest = {"": {"b": 0}, "\\0": {"b": 1}, "a": {"b": 2}, "a/b": 3, "a\\": {"b": 4}, "a\\/b": 5, "b": 6}
     _, names, text = flatten(nest)
     assert names == ["\\0/b", "\\\\0/b", "a/b", "a\\/b", "a\\\\/b", "a\\\\\\/b", "b"]
     assert names_of(text) == names
 
 
-def test_steps_that_look_alike_keep_their_columns_apart(open_store):
+def test_similar_paths_are_different_columns(open_store):
     store = open_store(Table("t"))
     with store.writer() as writer:
         writer.append({"a/b": 1})
@@ -155,7 +155,7 @@ def test_steps_that_look_alike_keep_their_columns_apart(open_store):
     assert (data["flat"].tolist(), data["nested"].tolist()) == ([[1, 2]], [[3]])
 
 
-class Key(str, Enum):  # noqa: UP042, StrEnum's members show as their text
+class Key(str, Enum):  # noqa: UP042, a StrEnum's members print as their text
     A = "a"
     B = "b"
 
@@ -165,7 +165,7 @@ class Key(str, Enum):  # noqa: UP042, StrEnum's members show as their text
     [(Key.A, Key.B, "c", ["a", "b", "c"]), (False, True, 2, ["0", "1", "2"])],
     ids=["enum", "bool"],
 )
-def test_keys_count_as_what_is_stored_of_them(open_store, first, second, added, names):
+def test_keys_are_compared_as_stored(open_store, first, second, added, names):
     _, found, text = flatten({first: 0, second: 0, added: 0})
     assert found == names == names_of(text)
     store = open_store(Table("t"))
@@ -198,19 +198,19 @@ def test_text_and_integer_keys_do_not_merge(open_store, first, second):
 
 
 class Twins:
-    """A node of two entries that are one as text."""
+    """A node with two entries of the same name."""
 
 
 optree.register_pytree_node(Twins, lambda _: ((1, 2), None, ("0", 0)), lambda _, children: children, namespace="engram")
 
 
-def test_two_entries_that_are_one_as_text(open_store):
+def test_entries_with_the_same_name_are_rejected(open_store):
     with raises(SignatureError, "the entries of a Twins must have different names; got `0` twice"):
         open_store(Table("t")).insert({"x": Twins()}, {"t": 1.0})
 
 
 class Raising:
-    """A leaf that cannot be had."""
+    """A leaf that raises an error when it is read."""
 
     def __init__(self, error):
         self.error = error
@@ -246,13 +246,13 @@ class Node:
 
 @pytest.mark.parametrize("error", [KeyboardInterrupt, MemoryError, SystemExit])
 @pytest.mark.parametrize("make", [Raising, lambda error: {Unordered(error): 1, Unordered(error): 2}, Node])
-def test_ctrl_c_and_no_memory_are_not_refusals(open_store, make, error):
+def test_ctrl_c_and_lack_of_memory_are_not_replaced(open_store, make, error):
     store = open_store(Table("t"))
     with pytest.raises(error):
         store.insert({"x": make(error)}, {"t": 1.0})
 
 
 @pytest.mark.parametrize("make", [Raising, lambda error: {Unordered(error): 1, Unordered(error): 2}])
-def test_other_errors_are(open_store, make):
+def test_other_errors_are_replaced(open_store, make):
     with pytest.raises(SignatureError):
         open_store(Table("t")).insert({"x": make(ZeroDivisionError)}, {"t": 1.0})

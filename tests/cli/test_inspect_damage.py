@@ -1,10 +1,12 @@
 """`engram inspect`: damage, its position, and the data that is lost."""
 
+import errno
+import os
 import re
 
 import pytest
 from directories import FIRST, LOG_1, LOG_2, LOG_4, SECOND, file, fill, opened, sizes
-from records import FILE_HEAD, Head, cut, flip, put, records
+from records import FILE_HEAD, Head, cut, flip, records, replace
 
 from engram import Store, Table
 from engram.errors import StorageError
@@ -105,7 +107,7 @@ def test_the_result_of_a_repair(inspect, directory):
     (directory / LOG_1).unlink()
     status, text, found = inspect(directory)
     assert "\nopening this directory with repair loads checkpoint 2 and replays 3 changes; the store is " in text
-    why = f"is not used: {LOG_1} cannot be read: No such file or directory (os error 2)"
+    why = f"is not used: {LOG_1} cannot be read: {os.strerror(errno.ENOENT)} (os error 2)"
     assert found["refusal"] == f"{directory}: none of 2 checkpoints can be used: {SECOND} {why}; {FIRST} {why}"
     missing = f"cannot be used: it needs {LOG_1}, which is missing"
     assert found["problems"] == [
@@ -144,7 +146,7 @@ def test_an_unfinished_checkpoint(inspect, directory):
 def test_a_checkpoint_with_valid_checksums_and_invalid_values(inspect, directory):
     table = of(directory / SECOND, "table")[0]
     sampler = 27
-    put(directory / SECOND, table._replace(body=table.body[:sampler] + b"\x09" + table.body[sampler + 1 :]))
+    replace(directory / SECOND, table._replace(body=table.body[:sampler] + b"\x09" + table.body[sampler + 1 :]))
     status, _, found = inspect(directory)
     why = "unknown selector kind 9, expected 0 to 5"
     assert found["notes"] == [f"{SECOND} is not used: {why}"]
@@ -189,17 +191,20 @@ def test_a_damaged_file_head(inspect, directory):
     assert status == 1
     cut(directory / LOG_4, 0)
     _, _, found = inspect(directory)
-    assert found["problems"][1] == f"{LOG_4} is damaged at byte 0: it has 0 bytes, fewer than a file header ({FILE_HEAD} bytes)"
+    assert (
+        found["problems"][1]
+        == f"{LOG_4} is damaged at byte 0: it has 0 bytes, fewer than a file header ({FILE_HEAD} bytes)"
+    )
 
 
 def test_files_of_a_newer_version(inspect, directory):
-    Head.of(directory / FIRST)._replace(version=2).put(directory / FIRST)
+    Head.of(directory / FIRST)._replace(version=2).write(directory / FIRST)
     status, text, found = inspect(directory)
     other = "it has format version 2, but this release reads only version 1"
     assert found["problems"] == [f"{FIRST} cannot be used: {other}"]
     assert (status, file(found, FIRST)["reason"], found["checkpoints"][0]["problem"]) == (1, other, other)
     assert re.search(rf"^{FIRST} .* 0 +unusable$", text, re.MULTILINE)
-    Head.of(directory / SECOND)._replace(version=7).put(directory / SECOND)
+    Head.of(directory / SECOND)._replace(version=7).write(directory / SECOND)
     _, _, found = inspect(directory)
     refused = f"{directory}: {SECOND} has format version 7, but this release reads only version 1"
     assert found["problems"][0] == f"the store cannot be opened: {refused}"

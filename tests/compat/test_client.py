@@ -46,7 +46,7 @@ def test_making_one_does_not_connect():
 def test_addresses_refused():
     with raises(TypeError, "`server_address` must be text; got 3 (int)"):
         reverb.Client(3)
-    with raises(ValueError, "address is `nonsense`: no port; give `host:port`"):
+    with raises(ValueError, "address is `nonsense`: it has no port; give `host:port`"):
         reverb.Client("nonsense")
 
 

@@ -28,9 +28,9 @@ def test_blocks_again_once_items_fit():
 def test_a_timeout_is_not_rounded(timeout):
     with engram.Store([engram.Table.queue("t", max_size=4)]) as store:
         began = time.monotonic()
-        assert {
-            *read_blocks(store, "t", FetchOptions(max_in_flight=2, timeout=timeout), lambda block: block.size)
-        } <= {None}
+        assert {*read_blocks(store, "t", FetchOptions(max_in_flight=2, timeout=timeout), lambda block: block.size)} <= {
+            None
+        }
         assert timeout - 0.002 <= time.monotonic() - began < timeout + 0.09
 
 

@@ -24,7 +24,7 @@ def client():
         ),
         (lambda _: reverb.rate_limiters.Queue(2.0), TypeError, "`size` must be an integer; got 2.0 (float)"),
         (lambda c: c.reset(b"t"), TypeError, "`table` must be text; got b't' (bytes)"),
-        (lambda _: reverb.Client("localhost"), ValueError, "address is `localhost`: no port; give `host:port`"),
+        (lambda _: reverb.Client("localhost"), ValueError, "address is `localhost`: it has no port; give `host:port`"),
     ],
 )
 def test_slips_are_refused(client, call, error, text):

@@ -31,7 +31,10 @@ class Step(NamedTuple):
         ({"signature": {3: SPEC}}, "Unsupported signature spec: the key 3 is not text"),
         (
             {"max_size": 5, "rate_limiter": reverb.rate_limiters.MinSize(6)},
-            "table `t`: nothing could ever be sampled: MinSize waits for 6 items, but `max_size` is 5; increase `max_size`",
+            (
+                "table `t`: nothing could ever be sampled: MinSize waits for 6 items, but `max_size` is 5; "
+                "increase `max_size`"
+            ),
         ),
     ],
 )

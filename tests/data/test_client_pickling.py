@@ -1,5 +1,7 @@
 """Pickled clients, which a DataLoader's workers receive."""
 
+import errno
+import os
 import pickle
 
 from support import raises
@@ -43,7 +45,7 @@ def test_a_missing_pem_file_is_an_error(tmp_path, certificates):
     ca.write_bytes(certificates.ca.read_bytes())
     pickled = pickle.dumps(engram.Client("localhost:1", ca=ca))
     ca.unlink()
-    text = f"cannot read the PEM file `{ca}`: [Errno 2] No such file or directory: '{ca}'"
+    text = f"cannot read the PEM file `{ca}`: [Errno 2] {os.strerror(errno.ENOENT)}: '{ca}'"
     with raises(InvalidArgumentError, text):
         pickle.loads(pickled)  # noqa: S301, pickled by this test
 

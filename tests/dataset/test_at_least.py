@@ -1,4 +1,4 @@
-"""Batches that go out before they are full, and a bound on items."""
+"""The options `at_least` and `max_items`."""
 
 import threading
 
@@ -20,18 +20,18 @@ def values(batch):
     return batch.data["x"].tolist()
 
 
-def test_what_is_there_will_do(open_store):
+def test_available_items_are_enough(open_store):
     store = queue(open_store, 3)
     assert values(store.sample("q", 10, at_least=1, timeout=10)) == [0, 1, 2]
     assert store.info()["q"].size == 0
 
 
-def test_no_more_than_asked_for(open_store):
+def test_no_more_than_requested(open_store):
     store = queue(open_store, 5)
     assert values(store.sample("q", 2, at_least=1)) == [0, 1]
 
 
-def test_fewer_than_the_least_are_waited_for(open_store):
+def test_fewer_than_at_least_wait(open_store):
     store = queue(open_store, 1)
     asked = BackgroundCall(lambda: store.sample("q", 10, at_least=3))
     wait_until(lambda: store.info()["q"].waiting_samples)
@@ -41,7 +41,7 @@ def test_fewer_than_the_least_are_waited_for(open_store):
     assert len(got) >= 3
 
 
-def test_in_vain_all_goes_back(open_store):
+def test_all_items_return_at_the_deadline(open_store):
     store = queue(open_store, 2)
     with pytest.raises(DeadlineExceededError, match=r"yielded 2 of 10 samples \(at least 3 needed\) within"):
         store.sample("q", 10, at_least=3, timeout=0.05)
@@ -57,7 +57,7 @@ def test_more_than_a_table_can_hold(open_store):
         store.sample("q", 10, at_least=5)
 
 
-def test_others_are_served_by_turns(open_store):
+def test_several_readers_take_turns(open_store):
     store = queue(open_store, 0)
     first = BackgroundCall(lambda: store.sample("q", 4, at_least=1))
     wait_until(lambda: store.info()["q"].waiting_samples == 1)
@@ -83,7 +83,7 @@ def test_bad_bounds(open_store, given, text):
     assert store.info()["q"].size == 4
 
 
-def test_a_dataset_does_not_wait_for_full_batches(open_store):
+def test_a_dataset_yields_partial_batches(open_store):
     store = queue(open_store, 5)
     with Dataset(store, "q", 3, at_least=1) as dataset:
         batches = iter(dataset)
@@ -97,7 +97,7 @@ def test_a_dataset_does_not_wait_for_full_batches(open_store):
 
 @pytest.mark.parametrize("at_least", [None, 1, 3])
 @pytest.mark.parametrize("prefetch", [1, 4])
-def test_max_items_are_exactly_so_many(open_store, at_least, prefetch):
+def test_max_items_is_exact(open_store, at_least, prefetch):
     store = queue(open_store, 20)
     dataset = Dataset(store, "q", 4, at_least=at_least, prefetch=prefetch, max_items=10)
     got = [values(batch) for batch in dataset]
@@ -107,7 +107,7 @@ def test_max_items_are_exactly_so_many(open_store, at_least, prefetch):
     assert (info.size, info.leased_out, info.samples) == (10, 0, 10)
 
 
-def test_max_items_that_come_in_drops(open_store):
+def test_max_items_with_small_batches(open_store):
     store = queue(open_store, 0)
 
     def trickle():
@@ -124,7 +124,7 @@ def test_max_items_that_come_in_drops(open_store):
     wait_until(lambda: store.info()["q"].size == 2)
 
 
-def test_what_was_not_delivered_goes_back(open_store):
+def test_undelivered_items_return(open_store):
     store = queue(open_store, 10)
     batches = iter(Dataset(store, "q", 4, at_least=1, prefetch=2))
     first = values(next(batches))
@@ -133,7 +133,7 @@ def test_what_was_not_delivered_goes_back(open_store):
     assert values(store.sample("q", 6)) == [4, 5, 6, 7, 8, 9]
 
 
-def test_the_limiter_decides_how_many(open_store):
+def test_the_limiter_determines_the_batch_size(open_store):
     limiter = rate_limiters.SampleToInsertRatio(2.0, min_size=1, error_buffer=4.0)
     store = open_store(Table("t", sampler=selectors.Fifo(), rate_limiter=limiter))
     fill(store, "t", [7])
@@ -143,7 +143,7 @@ def test_the_limiter_decides_how_many(open_store):
 
 
 @pytest.mark.parametrize("size", [1024, 20_000])
-def test_all_that_is_there_however_many(open_store, size):
+def test_all_available_items(open_store, size):
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
     with store.batched_writer(1000, [Pattern("t", num_steps=1)]) as writer:
         for start in range(0, size, 1000):
@@ -152,7 +152,7 @@ def test_all_that_is_there_however_many(open_store, size):
     assert len(store.sample("t", 40_000, at_least=1)) == there
 
 
-def test_items_that_come_together_go_together(open_store):
+def test_items_inserted_together_are_sampled_together(open_store):
     store = open_store(Table.queue("q", max_size=100))
     asked = BackgroundCall(lambda: store.sample("q", 100, at_least=1, timeout=10))
     wait_until(lambda: store.info()["q"].waiting_samples)
@@ -161,7 +161,7 @@ def test_items_that_come_together_go_together(open_store):
     assert len(asked.result()) == 50
 
 
-def test_a_reset_meanwhile_begins_anew(open_store):
+def test_a_reset_during_the_wait_restarts_it(open_store):
     store = queue(open_store, 2)
     asked = BackgroundCall(lambda: store.sample("q", 10, at_least=3, timeout=10))
     wait_until(lambda: store.info()["q"].waiting_samples)
@@ -172,6 +172,6 @@ def test_a_reset_meanwhile_begins_anew(open_store):
     assert store.info()["q"].samples == 3
 
 
-def test_at_a_deadline_fewer_will_do_where_that_is_said(open_store):
+def test_partial_and_at_least(open_store):
     store = queue(open_store, 2)
     assert values(store.sample("q", 10, at_least=3, timeout=0.05, partial=True)) == [0, 1]

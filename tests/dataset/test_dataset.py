@@ -1,4 +1,4 @@
-"""Datasets: prefetching on lease, and how iteration ends."""
+"""Datasets: prefetching, leases, and the end of an iteration."""
 
 import signal
 import threading
@@ -23,7 +23,7 @@ def batches(dataset):
 
 
 def prefetched(store, table, samples):
-    """Waits until the prefetching thread holds so many samples."""
+    """Waits until the prefetching thread has drawn `samples` samples."""
     wait_until(lambda: store.info()[table].samples >= samples)
     return store.info()[table].samples
 
@@ -57,25 +57,25 @@ def test_single_items(open_store):
     assert first.info.key.shape == (1,)
 
 
-def test_prefetch_goes_so_far_ahead(open_store):
+def test_prefetch_limits_the_fetched_batches(open_store):
     store = open_store(Table.queue("q", max_size=50))
     fill(store, "q", range(50))
     iterator = iter(Dataset(store, "q", 2, prefetch=3))
     next(iterator)
-    # One delivered, three ready, and one that waits for a place.
+    # One delivered, three ready, and one that waits for space.
     assert prefetched(store, "q", 8) <= 10
     time.sleep(0.1)
     assert store.info()["q"].samples <= 10
     iterator.close()
 
 
-def test_prefetching_may_go_further_than_a_server_looks_ahead(open_store):
+def test_prefetch_can_exceed_the_servers_own_limit(open_store):
     store = open_store(Table("t"))
     fill(store, "t", [7])
     assert batches(Dataset(store, "t", 1, prefetch=3_000, max_batches=4_000)) == [[7]] * 4_000
 
 
-def test_asking_for_the_next_acknowledges_the_last(open_store):
+def test_requesting_a_batch_acknowledges_the_last(open_store):
     store = open_store(Table.queue("q", max_size=6))
     fill(store, "q", range(6))
     iterator = iter(Dataset(store, "q", 2, prefetch=1))
@@ -87,7 +87,7 @@ def test_asking_for_the_next_acknowledges_the_last(open_store):
     assert (store.info()["q"].size, store.info()["q"].samples) == (2, 4)
 
 
-def test_items_of_uneven_length(open_store):
+def test_items_of_different_lengths(open_store):
     store = open_store(Table.queue("q", max_size=6))
     for length in (1, 3, 1, 3):
         store.insert({"x": np.arange(length)}, {"q": 1.0}, time_axis=True)
@@ -97,7 +97,7 @@ def test_items_of_uneven_length(open_store):
     assert padded.mask["x"].tolist() == [[True, False, False], [True, True, True]]
 
 
-# --- giving back ---------------------------------------------------------------------------------
+# --- returned items ---------------------------------------------------------------------------------
 
 
 def leave_by_break(dataset, fetched):
@@ -130,7 +130,7 @@ def leave_by_with(dataset, fetched):
 
 
 @pytest.mark.parametrize("leave", [leave_by_break, leave_by_error, leave_by_close, leave_by_with])
-def test_what_was_not_delivered_goes_back_to_its_place_in_the_queue(open_store, leave):
+def test_undelivered_items_regain_their_place_in_the_queue(open_store, leave):
     store = open_store(Table.queue("q", max_size=20))
     fill(store, "q", range(20))
     leave(Dataset(store, "q", 3, prefetch=4), lambda: prefetched(store, "q", 15))
@@ -139,7 +139,7 @@ def test_what_was_not_delivered_goes_back_to_its_place_in_the_queue(open_store, 
     assert sample_x(store, "q", 17) == list(range(3, 20))
 
 
-def test_what_ctrl_c_kept_from_the_loop_goes_back(open_store, monkeypatch):
+def test_items_return_if_ctrl_c_strikes_before_delivery(open_store, monkeypatch):
     store = open_store(Table.queue("q", max_size=9))
     fill(store, "q", range(6))
     iterator = iter(Dataset(store, "q", 2))
@@ -155,7 +155,7 @@ def test_what_ctrl_c_kept_from_the_loop_goes_back(open_store, monkeypatch):
     assert store.info()["q"].samples == 6
 
 
-def test_what_close_kept_from_the_loop_goes_back(open_store, monkeypatch):
+def test_items_return_if_closed_before_delivery(open_store, monkeypatch):
     store = open_store(Table.queue("q", max_size=9))
     fill(store, "q", range(6))
     dataset = Dataset(store, "q", 2)
@@ -173,8 +173,8 @@ def test_what_close_kept_from_the_loop_goes_back(open_store, monkeypatch):
     assert store.info()["q"].samples == 6
 
 
-class Fussy(namedtuple("Fussy", "x")):  # noqa: PYI024, it must not always be made
-    """A nest that can refuse to be built."""
+class FailingNest(namedtuple("FailingNest", "x")):  # noqa: PYI024, a subclass with its own constructor
+    """A namedtuple whose constructor can fail."""
 
     __slots__ = ()
     refuses = False
@@ -185,14 +185,14 @@ class Fussy(namedtuple("Fussy", "x")):  # noqa: PYI024, it must not always be ma
         return super().__new__(cls, x)
 
 
-def test_a_batch_that_cannot_be_built_goes_back(open_store, monkeypatch):
+def test_items_return_if_their_batch_cannot_be_built(open_store, monkeypatch):
     store = open_store(Table.queue("q", max_size=9))
     for value in range(4):
-        store.insert(Fussy(value), {"q": 1.0})
+        store.insert(FailingNest(value), {"q": 1.0})
     iterator = iter(Dataset(store, "q", 2))
     assert next(iterator).data.x.tolist() == [0, 1]
     with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
-        patched.setattr(Fussy, "refuses", True)
+        patched.setattr(FailingNest, "refuses", True)
         next(iterator)
     assert store.sample("q", 2, timeout=10).data.x.tolist() == [2, 3]
 
@@ -229,7 +229,7 @@ def test_times_sampled_are_undone(open_store):
     assert store.sample("t", 1).info.times_sampled.tolist() == [2]
 
 
-def test_nothing_comes_back_after_delete_and_reset(open_store):
+def test_deleted_items_do_not_return(open_store):
     store = open_store(Table.queue("q", max_size=9))
     keys = fill(store, "q", range(6))
     iterator = iter(Dataset(store, "q", 1, prefetch=3))
@@ -262,7 +262,7 @@ def test_inserts_wait_while_only_leased_items_are_left(open_store):
     assert sample_x(store, "t", 1) == [3]
 
 
-# --- how it ends ---------------------------------------------------------------------------------
+# --- end of an iteration ---------------------------------------------------------------------------------
 
 
 def test_timeout_ends_iteration(open_store):
@@ -276,7 +276,7 @@ def test_timeout_ends_iteration(open_store):
 
 @pytest.mark.parametrize("prefetch", [1, 2, 50])
 @pytest.mark.parametrize("timeout", [0, 0.0001])
-def test_what_is_there_comes_however_short_the_timeout(open_store, timeout, prefetch):
+def test_available_items_are_yielded_however_short_the_timeout(open_store, timeout, prefetch):
     store = open_store(
         Table.queue("q", max_size=200), Table("t", rate_limiter=rate_limiters.SampleToInsertRatio(1, 1, 100))
     )
@@ -289,7 +289,7 @@ def test_what_is_there_comes_however_short_the_timeout(open_store, timeout, pref
         assert info.sampling_blocked is not None, "what it may give, it has given"
 
 
-def test_no_timeout_takes_whole_batches(open_store):
+def test_timeout_zero_yields_full_batches(open_store):
     store = open_store(Table.queue("q", max_size=10))
     fill(store, "q", range(6))
     assert batches(Dataset(store, "q", 4, timeout=0)) == [[0, 1, 2, 3]]
@@ -307,7 +307,7 @@ def test_max_batches_fetches_no_more(open_store):
 
 
 @pytest.mark.parametrize(("end", "text"), [("close", "the store is closed"), ("drop", "table `q` was dropped")])
-def test_a_store_or_table_that_goes_ends_iteration(open_store, end, text):
+def test_a_closed_store_or_dropped_table_ends_iteration(open_store, end, text):
     store = open_store(Table.queue("q", max_size=10))
     fill(store, "q", [1])
     iterator = iter(Dataset(store, "q", 1))
@@ -329,7 +329,7 @@ def test_close_from_another_thread_ends_a_waiting_reader(open_store):
     assert store.info()["q"].waiting_samples == 0
 
 
-def test_close_while_a_reader_begins(open_store):
+def test_close_while_an_iteration_starts(open_store):
     store = open_store(Table.queue("q", max_size=10))
     dataset = Dataset(store, "q", 1)
     native = store._native
@@ -347,7 +347,7 @@ def test_close_while_a_reader_begins(open_store):
         store._native = native
 
 
-def test_no_thread_stays_behind(open_store):
+def test_no_thread_is_left_over(open_store):
     store = open_store(Table.queue("q", max_size=10))
     fill(store, "q", range(10))
     before = threading.active_count()
@@ -383,7 +383,7 @@ def test_readers_that_stop_lose_nothing(open_store):
     assert seen == list(range(items))
 
 
-# --- refusals ------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -406,7 +406,7 @@ def test_bad_options(open_store, options, text):
         Dataset("t", store)
 
 
-def test_what_can_never_be_served(open_store):
+def test_batches_that_can_never_be_available(open_store):
     store = open_store(Table.queue("q", max_size=2))
     with raises(UnknownTableError, "no table `t`; known tables: `q`"):
         next(iter(Dataset(store, "t")))

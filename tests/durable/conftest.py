@@ -1,4 +1,4 @@
-"""What the tests of this directory share lies beside them."""
+"""Makes the modules of this directory importable by its tests."""
 
 import sys
 from pathlib import Path

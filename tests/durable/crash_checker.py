@@ -1,4 +1,4 @@
-"""A store that is killed again and again at random moments, and a model of what it had acknowledged."""
+"""Kills a store repeatedly at random times, and compares it with a model of what it acknowledged."""
 
 import ast
 import itertools
@@ -21,10 +21,10 @@ from crash_workload import (
     STREAMED,
     Calls,
     all_values,
-    modelled,
+    modeled,
     open_store,
     steps,
-    words,
+    table_states,
 )
 
 from engram import Store, Table, selectors
@@ -47,23 +47,23 @@ OLDEST = selectors.Fifo()
 
 
 @dataclass
-class Contents:
-    """What `Snapshot.words` says."""
+class TableState:
+    """The state of a table, parsed from text."""
 
     limiter: str
     counters: str
-    """The generator's state and what else was counted."""
+    """State of the random generator, and other counters."""
 
     items: list
-    """Of each item: insertion number, bits of the priority, when it was touched, samples, leases, content."""
+    """For each item: insertion number, bits of the priority, time of the last change, samples, leases, content."""
 
     orders: list
 
-    WORDS = re.compile(r"(Counters \{.*\}) (\[(?:\(.*\))?\]) (\[\[[\d, ]*\], \[[\d, ]*\]\])", re.DOTALL)
+    TEXT = re.compile(r"(Counters \{.*\}) (\[(?:\(.*\))?\]) (\[\[[\d, ]*\], \[[\d, ]*\]\])", re.DOTALL)
 
     @classmethod
-    def of(cls, words):
-        counters, items, orders = (group for group in cls.WORDS.fullmatch(words).groups())
+    def of(cls, text):
+        counters, items, orders = (group for group in cls.TEXT.fullmatch(text).groups())
         limiter = re.search(r"limiter: RateLimiter \{.*?\{.*?\}.*?\}", counters).group()
         flat = [(seq, bits, *counts, content) for seq, bits, counts, content in ast.literal_eval(items)]
         return cls(limiter, counters.replace(limiter, ""), flat, ast.literal_eval(orders))
@@ -75,29 +75,29 @@ class Contents:
         return re.search(r"limits: .*?\}", self.limiter).group()
 
     def counts(self):
-        """Items inserted, samples taken, and items deleted."""
+        """Returns the numbers of inserts, samples and deletes."""
         return [int(number) for number in re.findall(r"(?:inserts|samples|deletes): (\d+)", self.limiter)]
 
     def faults(self, expected):
-        """How this differs from what it should be."""
-        mine, theirs = self.by_seq(), expected.by_seq()
-        both = mine.keys() & theirs.keys()
+        """Counts the differences from the expected state."""
+        found, wanted = self.by_seq(), expected.by_seq()
+        both = found.keys() & wanted.keys()
         return +Counter(
             {
-                "lost": len(theirs.keys() - mine.keys()),
-                "phantom": len(mine.keys() - theirs.keys()),
-                "duplicated": len(self.items) - len(mine),
-                "priorities": sum(mine[seq][0] != theirs[seq][0] for seq in both),
-                "sample counts": sum(mine[seq][2:4] != theirs[seq][2:4] for seq in both),
-                "content": sum(mine[seq][4] != theirs[seq][4] for seq in both),
-                "order": self.orders != expected.orders or any(mine[seq][1] != theirs[seq][1] for seq in both),
+                "lost": len(wanted.keys() - found.keys()),
+                "phantom": len(found.keys() - wanted.keys()),
+                "duplicated": len(self.items) - len(found),
+                "priorities": sum(found[seq][0] != wanted[seq][0] for seq in both),
+                "sample counts": sum(found[seq][2:4] != wanted[seq][2:4] for seq in both),
+                "content": sum(found[seq][4] != wanted[seq][4] for seq in both),
+                "order": self.orders != expected.orders or any(found[seq][1] != wanted[seq][1] for seq in both),
                 "limiter": self.limiter != expected.limiter,
                 "generator": self.counters != expected.counters,
             }
         )
 
     def is_between(self, before, after):
-        """Whether this is what a call that makes several changes may be in the midst of."""
+        """True if this state is possible in the middle of a call that makes several changes."""
         first, last, now = before.by_seq(), after.by_seq(), self.by_seq()
         either = [list(pair) for pair in zip(before.counts(), after.counts(), strict=True)]
         counts = self.counts()
@@ -106,176 +106,177 @@ class Contents:
             and self.limits() in (before.limits(), after.limits())
             and first.keys() & last.keys() <= now.keys() <= first.keys() | last.keys()
             and all(min(pair) <= count <= max(pair) for count, pair in zip(counts, either, strict=True))
-            and all(item in ways(first.get(seq), last.get(seq)) for seq, item in now.items())
+            and all(item in mixtures(first.get(seq), last.get(seq)) for seq, item in now.items())
         )
 
 
-def ways(first, last):
-    """What may be found of an item in the midst of a call that makes it another."""
+def mixtures(first, last):
+    """Returns the possible states of an item in the middle of a call that changes it."""
     return list(itertools.product(*zip(*(item for item in (first, last) if item), strict=True)))
 
 
 @dataclass
-class Told:
-    """What was acknowledged of the tables beside, as far as was said."""
+class Acknowledged:
+    """Numbers that the workload reported for the stream and the queue."""
 
     streamed: int = 0
     queued: int = 0
-    taken: int = 0
-    """Readers have had these of the queue: they may be gone."""
+    sampled: int = 0
+    """Items that may have been removed from the queue."""
 
-    used: int = 0
-    """These must be gone."""
+    removed: int = 0
+    """Items that must have been removed from the queue."""
 
 
 @dataclass
 class Report:
-    """What came of all rounds."""
+    """The results of all rounds."""
 
     rounds: int = 0
     calls: int = 0
     items: int = 0
-    """That were acknowledged, in all tables."""
+    """Acknowledged items of all tables."""
 
-    unsaid: int = 0
-    """Calls that were made, and killed before they could say so."""
+    unreported: int = 0
+    """Rounds with calls that were made but not reported before the kill."""
 
-    halves: int = 0
-    """Calls of several changes of which some were made."""
+    partial: int = 0
+    """Calls of several changes of which only some were made."""
 
     faults: Counter = field(default_factory=Counter)
     descriptions: list = field(default_factory=list)
 
 
 class CrashChecker:
-    """Stores' lives: one is killed and opened until something is wrong with it, then another begins."""
+    """Kills and opens one store after another; a new one starts after a fault or a partial call."""
 
     def __init__(self, path, seed, durability="process"):
         path.mkdir()
         self.root, self.seed, self.durability = path, seed, durability
         self.rng = np.random.default_rng(seed)
         self.report, self.stores, self.next = Report(), 0, 0
-        self.begin()
+        self.start_store()
 
-    def begin(self):
-        """Begins another store, and its model."""
+    def start_store(self):
+        """Starts a new store and its model."""
         self.stores += 1
         self.path = self.root / f"store-{self.stores}"
-        self.model = Store(modelled(), seed=self.seed)
-        self.told, self.keys = Told(), {}
-        self.entered = {name: [] for name in NAMES}
+        self.model = Store(modeled(), seed=self.seed)
+        self.acknowledged, self.keys = Acknowledged(), {}
+        self.inserted = {name: [] for name in NAMES}
 
     def round(self):
-        """Lets it live a while, kills it, and compares."""
+        """Runs the workload for a while, kills it, and compares."""
         self.report.rounds += 1
-        under_way = iter(())
-        for number, said in itertools.groupby(self.live(), key=lambda call: call[0]):
-            under_way = iter(Calls(self.model, self.seed, number))
-            made = -1
-            for _, part, key in said:
-                while made < part:
-                    self.note(next(under_way), key)
-                    made += 1
+        calls = iter(())
+        for number, reported in itertools.groupby(self.run_and_kill(), key=lambda call: call[0]):
+            calls = iter(Calls(self.model, self.seed, number))
+            last_part = -1
+            for _, part, key in reported:
+                while last_part < part:
+                    self.record(next(calls), key)
+                    last_part += 1
                 self.report.calls += 1
             self.next = number + 1
-        self.compare(under_way)
+        self.compare(calls)
 
-    def live(self):
-        """A life; returns the calls that were acknowledged."""
-        said = self.root / "said"
+    def run_and_kill(self):
+        """Runs the workload in another process and kills it; returns the acknowledged calls."""
+        output = self.root / "output"
         arguments = [self.path, self.seed, self.next, self.durability]
-        with said.open("w") as out:
+        with output.open("w") as out:
             child = subprocess.Popen([sys.executable, crash_workload.__file__, *map(str, arguments)], stdout=out)
-        # Now and then it is killed while it opens the store.
-        begun, longest = ("ready\n", 0.3) if self.rng.random() < 0.8 else ("opening\n", 0.03)
-        life = self.rng.uniform(0.0, longest)
-        while begun not in said.read_text():
+        # In some rounds it is killed while it opens the store.
+        start_line, max_seconds = ("ready\n", 0.3) if self.rng.random() < 0.8 else ("opening\n", 0.03)
+        seconds = self.rng.uniform(0.0, max_seconds)
+        while start_line not in output.read_text():
             assert child.poll() is None, f"the child ended with {child.returncode} before it was killed"
             time.sleep(0.001)
-        time.sleep(life)
+        time.sleep(seconds)
         assert child.poll() is None, f"the child ended with {child.returncode} before it was killed"
         child.kill()
         child.wait()
-        lines = [line.split() for line in said.read_text().splitlines(keepends=True) if line.endswith("\n")]
-        told, before = self.told, (self.told.streamed, self.told.queued)
+        lines = [line.split() for line in output.read_text().splitlines(keepends=True) if line.endswith("\n")]
+        acknowledged = self.acknowledged
+        before = (acknowledged.streamed, acknowledged.queued)
         for what, number, *_ in (line for line in lines if len(line) > 1):
             match what:
                 case "stream":
-                    told.streamed = max(told.streamed, int(number))
+                    acknowledged.streamed = max(acknowledged.streamed, int(number))
                 case "queue":
-                    told.queued = max(told.queued, int(number))
-                case "taken":
-                    told.taken = max(told.taken, int(number))
-                case "used":
-                    told.used = max(told.used, int(number))
-        self.report.items += told.streamed + told.queued - sum(before)
+                    acknowledged.queued = max(acknowledged.queued, int(number))
+                case "sampled":
+                    acknowledged.sampled = max(acknowledged.sampled, int(number))
+                case "removed":
+                    acknowledged.removed = max(acknowledged.removed, int(number))
+        self.report.items += acknowledged.streamed + acknowledged.queued - sum(before)
         return [tuple(map(int, line[1:])) for line in lines if line[0] == "call"]
 
-    def note(self, made, key=None):
-        """Notes what entered which table, in which order."""
-        if made.table:
-            self.entered[made.table] = []
-        for name, items in made.inserted.items():
-            self.entered[name] += [tuple(tags) for tags in items]
+    def record(self, change, key=None):
+        """Records the inserted items of each table, in order."""
+        if change.table:
+            self.inserted[change.table] = []
+        for name, items in change.inserted.items():
+            self.inserted[name] += [tuple(tags) for tags in items]
             if key is not None:
                 self.report.items += len(items)
             if key:
                 self.keys[items[0][-1]] = key
 
-    def go_on(self, under_way, found):
-        """What came after the last call that was said, as far as was found; what all tables were after each."""
-        states = [words(self.model)]
+    def remaining_states(self, calls, found):
+        """Makes the calls after the last reported one until the model is as found; returns all states of the tables."""
+        states = [table_states(self.model)]
         while found != states[-1]:
-            made = next(under_way, None)
-            while made is None:
+            change = next(calls, None)
+            while change is None:
                 changed = [name for name in {**found, **states[-1]} if found.get(name) != states[-1].get(name)]
-                under_way = iter(Calls(self.model, self.seed, self.next, changed))
-                made = next(under_way, None)
+                calls = iter(Calls(self.model, self.seed, self.next, changed))
+                change = next(calls, None)
                 self.next += 1
-            self.note(made)
-            states.append(words(self.model))
-            if made.is_safe:  # the next cannot have been made
+            self.record(change)
+            states.append(table_states(self.model))
+            if change.is_durable:  # no later call can have been made
                 break
         return states
 
-    def compare(self, under_way):
+    def compare(self, calls):
         try:
             with open_store(self.path, self.seed, self.durability) as store:
-                found, info = words(store), store.info()
+                found, info = table_states(store), store.info()
         except EngramError as error:
             self.report.faults["refused"] += 1
             self.describe(repr(error))
-            self.begin()
+            self.start_store()
             return
-        states = self.go_on(under_way, found)
-        self.report.unsaid += len(states) > 1
-        faults, half = Counter(), False
+        states = self.remaining_states(calls, found)
+        self.report.unreported += len(states) > 1
+        faults, is_partial = Counter(), False
         for name in sorted({*found, *states[0], *states[-1]}):
             if found.get(name) == states[-1].get(name):
                 continue
-            now, *then = (Contents.of(each[name]) if name in each else None for each in (found, *states))
+            now, *then = (TableState.of(each[name]) if name in each else None for each in (found, *states))
             if now and then[0] and then[-1] and now.is_between(then[0], then[-1]):
-                half = True
+                is_partial = True
                 continue
             differences = [now.faults(each) for each in then if each] if now else []
             differences = min(differences, key=Counter.total, default=Counter(lost=1))
             self.describe(f"table {name}: {dict(differences)}", now, *then)
             faults += differences
-        self.report.halves += half
-        # What is to be there is not known exactly then.
-        faults += self.look_inside(found, info, is_known=not (half or faults))
+        self.report.partial += is_partial
+        # After a fault or a partial call, the expected items are not known exactly.
+        faults += self.check_items(found, info, is_known=not (is_partial or faults))
         self.report.faults += faults
-        if half and not faults:
+        if is_partial and not faults:
             shutil.rmtree(self.path)
-        if half or faults:
-            self.begin()
+        if is_partial or faults:
+            self.start_store()
 
     def describe(self, what, *details):
         text = f"seed {self.seed}, call {self.next}, {self.path}: {what}"
         self.report.descriptions.append("\n    ".join([text, *map(str, details)]))
 
-    def look_inside(self, found, info, is_known):
-        """Takes a copy apart, item by item."""
+    def check_items(self, found, info, is_known):
+        """Checks every item of a copy of the store."""
         copy = self.root / "copy"
         shutil.copytree(self.path, copy)
         tables = [Table(name, max_size=1_000, sampler=OLDEST) for name in found]
@@ -283,66 +284,69 @@ class CrashChecker:
         faults = Counter()
         with Store.open(copy, tables, durability="none") as store:
             values = {name: all_values(store, name) for name in (STREAM, QUEUE)}
-            for name, said in found.items():
+            for name, state in found.items():
                 store.set_rate_limiter(name, MinSize(1))
-                difference = self.compare_items(store, name, Contents.of(said)) if is_known else {}
+                difference = self.compare_items(store, name, TableState.of(state)) if is_known else {}
                 if difference:
                     self.describe(f"items of table {name}: {difference}")
                     faults += Counter(difference)
-        told = str(self.told)
+        acknowledged = str(self.acknowledged)
         for name, compare in ((STREAM, self.compare_stream), (QUEUE, self.compare_queue)):
             difference = compare(values[name], info[name])
             if difference:
-                self.describe(f"table {name}: {dict(difference)}", told, info[name], values[name])
+                self.describe(f"table {name}: {dict(difference)}", acknowledged, info[name], values[name])
                 faults += difference
         shutil.rmtree(copy)
         return faults
 
-    def compare_items(self, store, name, contents):
-        """Content, priority, samples and key of each item; the store is emptied."""
+    def compare_items(self, store, name, state):
+        """Checks content, priority, samples and key of each item, and deletes it."""
         faults, keys = Counter(), set()
-        for seq, bits, _, times, _, _ in contents.items:
+        for seq, bits, _, times, _, _ in state.items:
             batch = store.sample(name, 1, timeout=10)
             info, key = batch.info, int(batch.info.key[0])
-            tags = self.entered[name][seq]
+            tags = self.inserted[name][seq]
             expected = steps(tags)
             faults["content"] += any((batch.data[leaf][0] != expected[leaf]).any() for leaf in ("n", "x"))
             faults["priorities"] += struct.pack("<d", info.priority[0]) != struct.pack("<Q", bits)
             faults["sample counts"] += int(info.times_sampled[0]) != times + 1
-            # An item keeps its key: the one that was told, or that was found first.
+            # An item keeps its key: the one that was returned, or that was found first.
             faults["phantom"] += self.keys.setdefault(tags[-1], key) != key
             keys.add(key)
             store.delete(name, [key])
-        faults["duplicated"] += len(contents.items) - len(keys)
+        faults["duplicated"] += len(state.items) - len(keys)
         faults["phantom"] += store.info()[name].size
         return +faults
 
     def compare_stream(self, values, info):
         first = max(0, info.inserts - STREAMED)
         faults = compare_values(values, range(first, info.inserts))
-        faults["lost"] += max(0, self.told.streamed - info.inserts)
-        faults["phantom"] += max(0, info.inserts - self.told.streamed - FLUSHED)
-        self.told.streamed = info.inserts
+        faults["lost"] += max(0, self.acknowledged.streamed - info.inserts)
+        faults["phantom"] += max(0, info.inserts - self.acknowledged.streamed - FLUSHED)
+        self.acknowledged.streamed = info.inserts
         return +faults
 
     def compare_queue(self, values, info):
-        used = info.deletes
-        faults = compare_values(values, range(used, info.inserts))
-        faults["lost"] += max(0, self.told.queued - info.inserts) + max(0, used - self.told.taken)
-        faults["phantom"] += max(0, info.inserts - self.told.queued - FLUSHED) + max(0, self.told.used - used)
-        faults["limiter"] += (info.samples, info.size) != (used, info.inserts - used)
-        self.told.queued, self.told.taken, self.told.used = info.inserts, used, used
+        removed = info.deletes
+        faults = compare_values(values, range(removed, info.inserts))
+        faults["lost"] += max(0, self.acknowledged.queued - info.inserts) + max(0, removed - self.acknowledged.sampled)
+        faults["phantom"] += max(0, info.inserts - self.acknowledged.queued - FLUSHED) + max(
+            0, self.acknowledged.removed - removed
+        )
+        faults["limiter"] += (info.samples, info.size) != (removed, info.inserts - removed)
+        self.acknowledged.queued = info.inserts
+        self.acknowledged.sampled = self.acknowledged.removed = removed
         return +faults
 
 
 def compare_values(values, expected):
-    there = set(values) - {-1}
+    found = set(values) - {-1}
     return Counter(
         {
             "content": values.count(-1),
-            "lost": len(set(expected) - there),
-            "phantom": len(there - set(expected)),
-            "duplicated": len(values) - values.count(-1) - len(there),
+            "lost": len(set(expected) - found),
+            "phantom": len(found - set(expected)),
+            "duplicated": len(values) - values.count(-1) - len(found),
             "order": values != sorted(values) and -1 not in values,
         }
     )

@@ -1,7 +1,7 @@
-"""The life of a store that is going to be killed: what it holds, and what is done with it.
+"""The workload of a store that is killed: its tables, and the calls that change them.
 
-The calls follow from a seed and their number alone, so that the same can be made with another store. Beside them,
-a stream of items, a queue and checkpoints go on.
+Calls depend only on a seed and their number, so that the same calls can be made on another store. Other threads insert
+a stream of items, use a queue, and write checkpoints at the same time.
 """
 
 import itertools
@@ -19,17 +19,17 @@ from engram.errors import DeadlineExceededError
 
 STREAM, QUEUE, LATE = "stream", "queue", "late"
 STREAMED = 3_000
-"""Items that the stream's table keeps: the newest."""
+"""Maximum number of items of the stream's table."""
 
 FLUSHED = 20
-"""Items that the stream and the queue take at a time."""
+"""Items of the stream and of the queue between two flushes."""
 
 TAGS = 16
-"""Steps that one call may make, at most."""
+"""Maximum number of steps of one call."""
 
 
-def modelled():
-    """Tables that come back exactly as they were."""
+def modeled():
+    """Returns the tables whose whole state is compared with a model."""
     return [
         Table("uniform", max_size=40, sampler=selectors.Uniform(), remover=selectors.Fifo()),
         Table("weighted", max_size=40, sampler=selectors.Prioritized(0.6), remover=selectors.MinHeap()),
@@ -38,29 +38,29 @@ def modelled():
     ]
 
 
-NAMES = [table.name for table in modelled()]
+NAMES = [table.name for table in modeled()]
 
 
 def open_store(path, seed, durability):
-    """Opens the store, and makes the tables that it was killed too early to have."""
-    beside = [Table(STREAM, max_size=STREAMED), Table.queue(QUEUE, max_size=200)]
-    return Store.open(path, [*modelled(), *beside], durability=durability, seed=seed)
+    """Opens the store, and creates the tables that do not exist yet."""
+    unmodeled = [Table(STREAM, max_size=STREAMED), Table.queue(QUEUE, max_size=200)]
+    return Store.open(path, [*modeled(), *unmodeled], durability=durability, seed=seed)
 
 
 def steps(tags):
-    """Steps whose content follows from their numbers; one where there is but one number."""
+    """Returns steps whose content depends on their numbers; a single step for a single number."""
     tags = np.asarray(tags, np.uint64)
     mixed = tags[..., None] * np.uint64(2654435761)
     return {"n": tags, "x": (mixed >> np.arange(0, 48, 2, np.uint64)).astype(np.uint8)}
 
 
-def words(store):
-    """All that the tables are, but for the streams and what a copy has to be taken apart for."""
+def table_states(store):
+    """Returns the state of each modeled table as text; content of items is not part of it."""
     return {name: store._native.snapshot(name).describe() for name in store.tables if name not in (STREAM, QUEUE)}
 
 
 def all_values(store, name):
-    """The numbers of a table's items, in order; -1 for those with other content."""
+    """Returns the numbers of a table's items, in order; -1 for items with wrong content."""
     size = store.info()[name].size
     if not size:
         return []
@@ -71,34 +71,34 @@ def all_values(store, name):
 
 
 @dataclass(frozen=True)
-class Made:
-    """What a call that has returned has done."""
+class Change:
+    """A change that a call has made."""
 
     inserted: Mapping[str, list] = field(default_factory=dict)
-    """For each table, the steps of each item, by their numbers."""
+    """For each table, the numbers of the steps of each inserted item."""
 
     key: int | None = None
-    """That of the item, where it is known."""
+    """The item's key, if it is known."""
 
     table: str | None = None
-    """The table that was created."""
+    """The created table."""
 
-    is_safe: bool = True
-    """Whether the call has waited for that."""
+    is_durable: bool = True
+    """True if the call waited until the change was durable."""
 
 
 class Calls:
-    """Calls that one number stands for. Each method makes some, and yields what each has made."""
+    """The calls of one number. Iteration makes them, and yields each change."""
 
     def __init__(self, store, seed, number, only=()):
-        # Where an item goes into several tables, it may go into these alone.
+        # If not empty, `insert_into_several` inserts only into these tables.
         self.store, self.number, self.only = store, number, only
         self.rng = np.random.default_rng([seed, number])
         self.tags = range(TAGS * number, TAGS * (number + 1))
         self.name = str(self.rng.choice(NAMES))
 
     def __iter__(self):
-        likely = {
+        weights = {
             self.insert: 30,
             self.insert_into_several: 10,
             self.write: 6,
@@ -108,11 +108,11 @@ class Calls:
             self.sample_and_delete: 8,
             self.limit: 5,
             self.reset: 1,
-            self.come_and_go: 10,
+            self.create_use_and_drop: 10,
         }
-        odds = np.array(list(likely.values()))
+        odds = np.array(list(weights.values()))
         kind = self.rng.choice(len(odds), p=odds / odds.sum())
-        return list(likely)[kind]()
+        return list(weights)[kind]()
 
     def priority(self):
         return float(self.rng.random() * 9)
@@ -120,7 +120,7 @@ class Calls:
     def insert(self):
         tags = self.tags[: self.rng.integers(1, 4)]
         key = self.store.insert(steps(tags), {self.name: self.priority()}, time_axis=True)
-        yield Made({self.name: [tags]}, key)
+        yield Change({self.name: [tags]}, key)
 
     def insert_into_several(self):
         tags = self.tags[:2]
@@ -128,17 +128,17 @@ class Calls:
         if self.only:
             priorities = {name: priority for name, priority in priorities.items() if name in self.only}
         key = self.store.insert(steps(tags), priorities, time_axis=True)
-        yield Made({name: [tags] for name in priorities}, key)
+        yield Change({name: [tags] for name in priorities}, key)
 
     def write(self):
-        """Items that share chunks, and lie across them."""
+        """Inserts items that share chunks and span several of them."""
         with self.store.writer(history=3, chunk_length=2) as writer:
             for at, tag in enumerate(self.tags[:6]):
                 writer.append(steps(tag))
                 length = min(at + 1, 3)
                 key = writer.create_item(self.name, self.priority(), num_steps=length)
                 writer.flush()
-                yield Made({self.name: [self.tags[at + 1 - length : at + 1]]}, key)
+                yield Change({self.name: [self.tags[at + 1 - length : at + 1]]}, key)
 
     def write_patterns(self):
         with self.store.pattern_writer([Pattern(self.name, num_steps=3, priority=self.priority())]) as writer:
@@ -146,7 +146,7 @@ class Calls:
                 writer.append(steps(tag))
                 writer.flush()
                 if at > 1:
-                    yield Made({self.name: [self.tags[at - 2 : at + 1]]})
+                    yield Change({self.name: [self.tags[at - 2 : at + 1]]})
 
     def write_batches(self):
         with self.store.batched_writer(2, [Pattern(self.name, num_steps=2, priority=self.priority())]) as writer:
@@ -154,7 +154,7 @@ class Calls:
             writer.append_batch(steps(before))
             writer.append_batch(steps(now))
             writer.flush()
-            yield Made({self.name: list(zip(before, now, strict=True))})
+            yield Change({self.name: list(zip(before, now, strict=True))})
 
     def sample(self):
         size = self.store.info()[self.name].size
@@ -162,28 +162,28 @@ class Calls:
             return None
         try:
             keys = self.store.sample(self.name, min(3, size), partial=True, timeout=0.0).info.key
-        except DeadlineExceededError:  # the limiter wants more items
+        except DeadlineExceededError:  # the rate limiter blocks
             return None
-        # Each once: of changes to one item, the first ones would not be seen in the end.
+        # Each key once: only the last of several changes to one item could be checked.
         return list(dict.fromkeys(keys.tolist()))
 
-    def uses_up(self):
-        """Whether samples do: nobody waits for the others."""
+    def sampling_is_durable(self):
+        """True if samples are durable when the call returns, as they remove items."""
         return self.name == "twice"
 
     def sample_and_update(self):
         keys = self.sample()
         if keys is not None:
-            yield Made(is_safe=self.uses_up())
+            yield Change(is_durable=self.sampling_is_durable())
             self.store.update_priorities(self.name, keys, self.rng.random(len(keys)) * 9)
-            yield Made()
+            yield Change()
 
     def sample_and_delete(self):
         keys = self.sample()
         if keys is not None:
-            yield Made(is_safe=self.uses_up())
+            yield Change(is_durable=self.sampling_is_durable())
             self.store.delete(self.name, keys)
-            yield Made()
+            yield Change()
 
     def limit(self):
         least = int(self.rng.integers(1, 4))
@@ -193,77 +193,77 @@ class Calls:
             rate_limiters.SampleToInsertRatio(1.5, least, 1e6),
         ]
         self.store.set_rate_limiter(self.name, kinds[self.rng.integers(3)])
-        yield Made()
+        yield Change()
 
     def reset(self):
         self.store.reset(self.name)
-        yield Made()
+        yield Change()
 
-    def come_and_go(self):
-        """A table that is created, used a little and dropped."""
+    def create_use_and_drop(self):
+        """Creates, uses or drops a table."""
         if LATE not in self.store.tables:
             self.store.create_table(Table(LATE, max_size=3, seed=self.number))
-            yield Made(table=LATE)
+            yield Change(table=LATE)
         elif self.rng.random() < 0.7:
             self.name = LATE
             yield from self.insert()
         else:
             self.store.drop_table(LATE)
-            yield Made()
+            yield Change()
 
 
-class Life:
-    """The program that is killed. It says what was acknowledged."""
+class Workload:
+    """The program that is killed. It prints what was acknowledged."""
 
     def __init__(self, path, seed, first, durability):
-        self.say = threading.Lock()
-        self.tell("opening")
+        self.print_lock = threading.Lock()
+        self.report("opening")
         self.store = open_store(path, seed, durability)
-        self.tell("ready")
-        for beside in (self.stream, self.fill_queue, self.use_queue, self.checkpoints):
-            threading.Thread(target=beside, daemon=True).start()
+        self.report("ready")
+        for task in (self.stream, self.fill_queue, self.use_queue, self.checkpoints):
+            threading.Thread(target=task, daemon=True).start()
         for number in itertools.count(first):
-            for part, made in enumerate(Calls(self.store, seed, number)):
-                if made.is_safe:
-                    self.tell("call", number, part, made.key or 0)
+            for part, change in enumerate(Calls(self.store, seed, number)):
+                if change.is_durable:
+                    self.report("call", number, part, change.key or 0)
 
-    def tell(self, *what):
-        with self.say:
+    def report(self, *what):
+        with self.print_lock:
             print(*what, flush=True)  # noqa: T201, the parent reads it
 
-    def count(self, table):
-        """Inserts numbers, each once."""
+    def insert_numbers(self, table):
+        """Inserts consecutive numbers."""
         with self.store.writer() as writer:
             for value in itertools.count(self.store.info()[table].inserts):
                 writer.append(steps(value))
                 writer.create_item(table, num_steps=1)
                 if value % FLUSHED == 0:
                     writer.flush()
-                    self.tell(table, value + 1)
+                    self.report(table, value + 1)
 
     def stream(self):
-        self.count(STREAM)
+        self.insert_numbers(STREAM)
 
     def fill_queue(self):
-        self.count(QUEUE)
+        self.insert_numbers(QUEUE)
 
     def use_queue(self):
-        """Takes items in order, each once; says how many it may have had, and how many do not come again."""
+        """Samples items in order; reports how many it may have sampled, and how many are durably removed."""
         rng = np.random.default_rng()
-        used = self.store.info()[QUEUE].deletes
+        removed = self.store.info()[QUEUE].deletes
         while True:
             if rng.random() < 0.3:
-                self.tell("taken", used + 5)
-                used = self.store.sample(QUEUE, 5).data["n"].max() + 1
+                self.report("sampled", removed + 5)
+                removed = self.store.sample(QUEUE, 5).data["n"].max() + 1
             else:
-                # What it has fetched beyond the last one goes back.
+                # Items fetched after the last batch are returned.
                 wanted = rng.integers(1, 5)
                 with Dataset(self.store, QUEUE, 4, prefetch=3, max_batches=int(rng.integers(wanted, 6))) as batches:
                     for batch in itertools.islice(batches, wanted):
-                        used = batch.data["n"].max() + 1
-                        self.tell("taken", used)
+                        removed = batch.data["n"].max() + 1
+                        self.report("sampled", removed)
                 self.store.update_priorities(QUEUE, [], [])
-            self.tell("used", used)
+            self.report("removed", removed)
 
     def checkpoints(self):
         rng = np.random.default_rng()
@@ -273,14 +273,14 @@ class Life:
 
 
 def die(error):
-    """Nothing beside may end unseen."""
+    """Ends the process if a thread fails."""
     sys.__excepthook__(error.exc_type, error.exc_value, error.exc_traceback)
     os._exit(3)
 
 
 def warm_up():
-    """Loads what would be loaded during a life, which is short."""
-    with Store([*modelled(), Table.queue(QUEUE, max_size=9)]) as store:
+    """Imports everything in advance, as the workload runs only briefly."""
+    with Store([*modeled(), Table.queue(QUEUE, max_size=9)]) as store:
         for number in range(30):
             list(Calls(store, 0, number))
         store.insert(steps([1, 2]), {QUEUE: 1.0}, time_axis=True)
@@ -289,8 +289,8 @@ def warm_up():
 
 
 if __name__ == "__main__":
-    sys.setswitchinterval(0.0005)  # they all should get on
+    sys.setswitchinterval(0.0005)  # so that all threads make progress
     threading.excepthook = die
     path, seed, first, durability = sys.argv[1:]
     warm_up()
-    Life(path, int(seed), int(first), durability)
+    Workload(path, int(seed), int(first), durability)

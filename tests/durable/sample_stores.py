@@ -1,8 +1,8 @@
-"""Stores whose files have every kind of record, and what is in them."""
+"""Stores whose files have records of every kind."""
 
 import shutil
 
-from crash_workload import all_values, steps, words
+from crash_workload import all_values, steps, table_states
 
 from engram import Client, Pattern, Server, Store, Table, selectors
 
@@ -21,10 +21,10 @@ def open_sample(path, **options):
     return Store.open(path, tables(), seed=5, **options)
 
 
-def work(store, first, count):
-    """Changes of every kind; the queue gets the numbers from `first` on."""
+def make_changes(store, first, count):
+    """Makes changes of every kind; the queue gets `count` numbers from `first` on."""
     with Server(store) as server, Client(server.address) as client, client.writer() as writer:
-        # Only what comes from elsewhere has sessions.
+        # Only remote writers have sessions.
         for value in range(first, first + count):
             writer.append(steps(value))
             writer.create_item(QUEUE, num_steps=1)
@@ -47,35 +47,35 @@ def work(store, first, count):
 
 
 def logged(path):
-    """A log and no checkpoint; the log is the newest."""
+    """Makes a store with one log and no checkpoint."""
     with open_sample(path) as store:
-        work(store, 0, 8)
+        make_changes(store, 0, 8)
 
 
 def logged_twice(path):
-    """Two logs and no checkpoint."""
+    """Makes a store with two logs and no checkpoint."""
     logged(path)
     with open_sample(path) as store:
-        work(store, 8, 4)
+        make_changes(store, 8, 4)
 
 
 def checkpointed(path):
-    """Two checkpoints, and changes after each."""
+    """Makes a store with two checkpoints, and changes after each."""
     with open_sample(path) as store:
         for number in (1, 2):
-            work(store, 8 * (number - 1), 8)
+            make_changes(store, 8 * (number - 1), 8)
             assert store.checkpoint().number == number
-        work(store, 16, 4)
+        make_changes(store, 16, 4)
 
 
 def copied(path, to):
-    """A copy, so that opening it leaves the first as it was."""
+    """Copies a store's directory, so that opening the copy leaves the original unchanged."""
     shutil.rmtree(to, ignore_errors=True)
     return shutil.copytree(path, to)
 
 
 def state(path):
-    """All that is there, the numbers in the queue, and what was said at opening; the directory is left alone."""
+    """Opens a copy; returns the state of its tables, the numbers in the queue, and the store's notes."""
     copy = copied(path, path.with_name("state"))
     with open_sample(copy) as store:
-        return words(store), all_values(store, QUEUE), store.notes
+        return table_states(store), all_values(store, QUEUE), store.notes

@@ -1,4 +1,4 @@
-"""Bits that flip and files that are cut off, at every kind of record: nothing wrong is taken, nothing good deleted."""
+"""Flipped bits and truncated files at every kind of record: no corrupt data is used, no valid data is deleted."""
 
 import pytest
 import records
@@ -15,9 +15,9 @@ IN_CHECKPOINTS = ("logs", "serials", "layout", "shape", "table", "items", "order
 
 
 @pytest.fixture(scope="module")
-def made(request, tmp_path_factory):
-    """A store made in one of the ways of `sample_stores`, and its state. Tests work on copies."""
-    path = tmp_path_factory.mktemp("made") / "store"
+def sample(request, tmp_path_factory):
+    """The directory of a store of `sample_stores`, and its state. Tests use copies."""
+    path = tmp_path_factory.mktemp("sample") / "store"
     request.param(path)
     return path, state(path)
 
@@ -25,12 +25,12 @@ def made(request, tmp_path_factory):
 ADVICE = "; `repair=True` opens what is left"
 
 
-def store_is(how):
-    return pytest.mark.parametrize("made", [how], indirect=True, ids=[how.__name__])
+def sample_store(how):
+    return pytest.mark.parametrize("sample", [how], indirect=True, ids=[how.__name__])
 
 
 def each_damage(record):
-    """Ways to damage a record of a file: what to do to a copy of the file, and why the record does not pass then."""
+    """Yields ways to damage a record: a function that damages a copy of the file, and the reported reason."""
     size = len(record.body)
     for field in (0, 4, 8, 16, 20, RECORD_HEAD - 1):
         why = "the checksum of the record's header is wrong"
@@ -41,23 +41,23 @@ def each_damage(record):
     for left in (1, RECORD_HEAD - 1):
         why = f"{left} bytes are left, fewer than a record header (24 bytes)"
         yield lambda path, at=record.offset + left: cut(path, at), why
-    # Of the last two, one may leave the body whole, and cut the zeros behind it.
+    # The last one may leave the body complete, and cut only its padding.
     for left in sorted({0, size // 2, size - 1, record.end - record.body_offset - 1}):
         why = f"the record's length is {size} bytes, but the file has only {left} more"
         yield lambda path, at=record.body_offset + left: cut(path, at), why
 
 
-def some(path, kind):
-    """The first and the last record of a kind."""
+def first_and_last(path, kind):
+    """Returns the first and the last record of a kind."""
     found = [record for record in records.records(path) if record.kind == kind]
     assert found, f"{path.name} has no record of kind {kind}"
     return found if len(found) == 1 else [found[0], found[-1]]
 
 
-def torn(path, record, why, whole):
-    """What is said of a log whose records end there; `whole` is the file as it was."""
+def torn_log_note(path, record, why, original):
+    """Returns the note about a log that ends at a record; `original` is the undamaged file."""
     size = path.stat().st_size
-    after = [each for each in records.records(whole) if each.offset > record.offset]
+    after = [each for each in records.records(original) if each.offset > record.offset]
     after = sum(each.body_offset + len(each.body) <= size for each in after)
     rest = "and were never acknowledged"
     if after:
@@ -68,7 +68,7 @@ def torn(path, record, why, whole):
     return f"{path.name} ends at byte {record.offset}: {why}; {size - record.offset} more bytes follow, {rest}"
 
 
-def test_these_files_have_records_of_all_kinds(tmp_path):
+def test_the_samples_have_records_of_all_kinds(tmp_path):
     logged(tmp_path / "logged")
     assert {record.kind for record in records.records(tmp_path / "logged" / FIRST)} == set(IN_LOGS)
     checkpointed(tmp_path / "checkpointed")
@@ -79,19 +79,19 @@ def test_these_files_have_records_of_all_kinds(tmp_path):
 
 
 @pytest.mark.parametrize("kind", IN_LOGS)
-@store_is(logged)
-def test_the_newest_log_is_cut_where_it_is_damaged(made, tmp_path, kind):
-    path, (_, values, _) = made
-    for record in some(path / FIRST, kind):
+@sample_store(logged)
+def test_the_newest_log_is_truncated_at_the_damage(sample, tmp_path, kind):
+    path, (_, values, _) = sample
+    for record in first_and_last(path / FIRST, kind):
         before = copied(path, tmp_path / "before")
         cut(before / FIRST, record.offset)
-        words, first_values, notes = state(before)
+        table_states, first_values, notes = state(before)
         assert (first_values, notes) == (values[: len(first_values)], ())
         for damage, why in each_damage(record):
             damaged = copied(path, tmp_path / "damaged")
             damage(damaged / FIRST)
-            note = torn(damaged / FIRST, record, why, path / FIRST)
-            assert state(damaged) == (words, first_values, (note,))
+            note = torn_log_note(damaged / FIRST, record, why, path / FIRST)
+            assert state(damaged) == (table_states, first_values, (note,))
             with open_sample(damaged) as store:
                 store.insert({"n": 0, "x": b""}, {"uniform": 1.0})
             assert (damaged / FIRST).read_bytes() == (before / FIRST).read_bytes()
@@ -100,7 +100,7 @@ def test_the_newest_log_is_cut_where_it_is_damaged(made, tmp_path, kind):
 
 
 def changes(path):
-    """The number of each change of a log, and the place of the record that has it."""
+    """Yields the number of each change of a log, and the position of its record."""
     for record in records.records(path):
         if record.kind == "changes":
             first, count = record.u64(8), record.u32(16)
@@ -110,31 +110,31 @@ def changes(path):
 
 
 @pytest.mark.parametrize("kind", IN_LOGS)
-@store_is(logged_twice)
-def test_an_earlier_log_that_is_damaged_is_refused(made, tmp_path, kind):
-    path, expected = made
+@sample_store(logged_twice)
+def test_a_damaged_log_before_the_newest_is_refused(sample, tmp_path, kind):
+    path, expected = sample
     last = records.records(path / SECOND)[0].u64(0) - 1
     assert [number for number, _ in changes(path / FIRST)] == list(range(1, last + 1))
     damaged = copied(path, tmp_path / "damaged")
-    for record in some(path / FIRST, kind):
+    for record in first_and_last(path / FIRST, kind):
         missing = next(number for number, place in changes(path / FIRST) if place >= record.offset)
         for damage, why in each_damage(record):
             (damaged / FIRST).write_bytes((path / FIRST).read_bytes())
             damage(damaged / FIRST)
-            there = files(damaged)
+            before = files(damaged)
             what = f"changes {missing} to {last} are missing before {SECOND}"
-            note = torn(damaged / FIRST, record, why, path / FIRST)
+            note = torn_log_note(damaged / FIRST, record, why, path / FIRST)
             with raises(StorageError, f"{damaged}: {what} ({note}){ADVICE}"):
                 open_sample(damaged)
-            assert files(damaged) == there
+            assert files(damaged) == before
     (damaged / FIRST).write_bytes((path / FIRST).read_bytes())
     assert state(damaged) == expected
 
 
-def test_chunks_that_items_refer_to_and_that_no_log_has_are_missed(tmp_path):
+def test_missing_chunks_of_items_are_an_error(tmp_path):
     path, damaged = tmp_path / "store", tmp_path / "damaged"
     checkpointed(path)
-    # They are in one log alone when the checkpoints before are gone.
+    # The chunks are in only one log after the earlier checkpoints were removed.
     with open_sample(path) as store:
         for _ in range(2):
             last = store.checkpoint().number
@@ -151,40 +151,40 @@ def test_chunks_that_items_refer_to_and_that_no_log_has_are_missed(tmp_path):
         flip(damaged / log.name, of_log[0].body_offset)
         gone = {name: f"{len(serials - left)} of {len(serials)} chunks" for name, serials in needed.items()}
         why = "; ".join(f"{name} is not used: {gone[name]} that its items refer to are missing" for name in (new, old))
-        there = files(damaged)
+        before = files(damaged)
         with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {why}{ADVICE}"):
             open_sample(damaged)
-        assert files(damaged) == there
+        assert files(damaged) == before
         (damaged / log.name).write_bytes(log.read_bytes())
         assert state(damaged) == expected
         refused += 1
     assert refused
 
 
-@store_is(checkpointed)
-def test_chunks_that_items_refer_to_and_that_two_logs_have_are_found(made, tmp_path):
-    path, (words, values, _) = made
+@sample_store(checkpointed)
+def test_chunks_that_are_in_two_logs_are_found(sample, tmp_path):
+    path, (table_states, values, _) = sample
     needed, found = serials(path / NEW), chunks(path)
-    twice = 0
+    logs_checked = 0
     for log in sorted(path.glob("log-*")):
         of_log = [record for each, record in found if each == log]
         left = {record.u64(0) for each, record in found if each != log}
         if {record.u64(0) for record in of_log} & needed and needed <= left:
             damaged = copied(path, tmp_path / "damaged")
             flip(damaged / log.name, of_log[0].body_offset)
-            assert state(damaged)[:2] == (words, values)
-            twice += 1
-    assert twice
+            assert state(damaged)[:2] == (table_states, values)
+            logs_checked += 1
+    assert logs_checked
 
 
 def chunks(path):
-    """Every chunk's record, and the log that has it."""
+    """Returns every log with each of its records of chunks."""
     logs = sorted(path.glob("log-*"))
     return [(log, record) for log in logs for record in records.records(log) if record.kind == "chunk"]
 
 
 def serials(checkpoint):
-    """The chunks that a checkpoint's items refer to."""
+    """Returns the serial numbers of the chunks that a checkpoint's items refer to."""
     lists = [record for record in records.records(checkpoint) if record.kind == "serials"]
     pairs = [(each.u64(4 + 16 * at), each.u64(12 + 16 * at)) for each in lists for at in range(each.u32(0))]
     return {serial for first, count in pairs for serial in range(first, first + count)}
@@ -194,60 +194,60 @@ def serials(checkpoint):
 
 
 @pytest.mark.parametrize("kind", IN_CHECKPOINTS)
-@store_is(checkpointed)
-def test_a_checkpoint_that_is_damaged_is_not_used(made, tmp_path, kind):
-    path, (words, values, _) = made
+@sample_store(checkpointed)
+def test_a_damaged_checkpoint_is_not_used(sample, tmp_path, kind):
+    path, (table_states, values, _) = sample
     damaged = copied(path, tmp_path / "damaged")
-    for record in some(path / NEW, kind):
+    for record in first_and_last(path / NEW, kind):
         for damage, why in each_damage(record):
             (damaged / NEW).write_bytes((path / NEW).read_bytes())
             damage(damaged / NEW)
             note = f"{NEW} is not used: it is damaged at byte {record.offset}: {why}"
-            assert state(damaged) == (words, values, (note,))
+            assert state(damaged) == (table_states, values, (note,))
         cut(damaged / NEW, record.offset)
-        assert state(damaged) == (words, values, (f"{NEW} is not used: it is incomplete",))
+        assert state(damaged) == (table_states, values, (f"{NEW} is not used: it is incomplete",))
 
 
-@store_is(checkpointed)
-def test_what_is_good_beside_a_damaged_checkpoint_stays(made, tmp_path):
-    path, (words, values, _) = made
+@sample_store(checkpointed)
+def test_valid_files_next_to_a_damaged_checkpoint_are_kept(sample, tmp_path):
+    path, (table_states, values, _) = sample
     store = copied(path, tmp_path / "store")
     flip(store / NEW, records.records(path / NEW)[-1].offset)
-    there = files(store)
+    before = files(store)
     with open_sample(store) as opened:
         assert opened.checkpoint().number == 3
-    assert there.items() <= files(store).items()
-    assert state(store)[:2] == (words, values)
+    assert before.items() <= files(store).items()
+    assert state(store)[:2] == (table_states, values)
     with open_sample(store) as opened:
         assert opened.checkpoint().number == 4
     names = {name for name in files(store) if name.startswith("checkpoint")}
     assert names == {"checkpoint-0000000003", "checkpoint-0000000004"}
-    assert state(store) == (words, values, ())
+    assert state(store) == (table_states, values, ())
 
 
-@store_is(checkpointed)
-def test_where_no_checkpoint_is_good_nothing_is_opened(made, tmp_path):
-    path, expected = made
+@sample_store(checkpointed)
+def test_a_store_without_a_valid_checkpoint_is_refused(sample, tmp_path):
+    path, expected = sample
     damaged = copied(path, tmp_path / "damaged")
     place = FILE_HEAD
     for name in (OLD, NEW):
         flip(damaged / name, place)
-    there = files(damaged)
+    before = files(damaged)
     why = f"is not used: it is damaged at byte {place}: the checksum of the record's header is wrong"
     with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {NEW} {why}; {OLD} {why}{ADVICE}"):
         open_sample(damaged)
-    assert files(damaged) == there
+    assert files(damaged) == before
     for name in (OLD, NEW):
         flip(damaged / name, place)
     assert state(damaged) == expected
 
 
-# --- what all files have -------------------------------------------------------------------------
+# --- padding and heads ---------------------------------------------------------------------------
 
 
-@store_is(checkpointed)
-def test_zeros_behind_a_record_may_be_anything(made, tmp_path):
-    path, expected = made
+@sample_store(checkpointed)
+def test_padding_after_a_record_is_not_read(sample, tmp_path):
+    path, expected = sample
     damaged = copied(path, tmp_path / "damaged")
     for file in damaged.glob("*-*"):
         for record in records.records(file):
@@ -269,27 +269,27 @@ def each_head_damage():
         yield lambda path, at=length: cut(path, at), f"it has {length} bytes, fewer than a file header (48 bytes)"
 
 
-@store_is(checkpointed)
-def test_a_checkpoint_whose_head_is_damaged_is_not_used(made, tmp_path):
-    path, (words, values, _) = made
+@sample_store(checkpointed)
+def test_a_checkpoint_with_a_damaged_head_is_not_used(sample, tmp_path):
+    path, (table_states, values, _) = sample
     damaged = copied(path, tmp_path / "damaged")
     for damage, why in each_head_damage():
         (damaged / NEW).write_bytes((path / NEW).read_bytes())
         damage(damaged / NEW)
-        assert state(damaged) == (words, values, (f"{NEW} is not used: {NEW}: {why}",))
+        assert state(damaged) == (table_states, values, (f"{NEW} is not used: {NEW}: {why}",))
 
 
 @pytest.mark.parametrize("name", [FIRST, SECOND])
-@store_is(logged_twice)
-def test_a_log_whose_head_is_damaged_is_refused(made, tmp_path, name):
-    path, expected = made
+@sample_store(logged_twice)
+def test_a_log_with_a_damaged_head_is_refused(sample, tmp_path, name):
+    path, expected = sample
     damaged = copied(path, tmp_path / "damaged")
     for damage, why in each_head_damage():
         (damaged / name).write_bytes((path / name).read_bytes())
         damage(damaged / name)
-        there = files(damaged)
+        before = files(damaged)
         with raises(StorageError, f"{damaged}: {name}: {why}{ADVICE}"):
             open_sample(damaged)
-        assert files(damaged) == there
+        assert files(damaged) == before
     (damaged / name).write_bytes((path / name).read_bytes())
     assert state(damaged) == expected

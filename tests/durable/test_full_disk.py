@@ -1,6 +1,6 @@
-"""Files that may not grow: a store goes on in memory, tells nobody that anything is safe, and makes up for it later.
+"""A full disk: a store continues in memory, acknowledges nothing, and writes the changes when there is space again.
 
-A limit on the size of files stands for a full disk: it needs no rights, and writes end in the midst of a record.
+A limit on the size of files simulates a full disk: it needs no privileges, and writes fail in the middle of a record.
 """
 
 import os
@@ -40,7 +40,7 @@ def newest(path):
 
 
 def allow(size):
-    """No file may have more bytes from now on; None: any number."""
+    """Limits the size of files in bytes from now on; None removes the limit."""
     most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
     resource.setrlimit(resource.RLIMIT_FSIZE, (most if size is None else size, most))
 
@@ -50,8 +50,8 @@ def why(path):
     return f"changes cannot be written to {path}: {error}"
 
 
-def is_safe(store):
-    """Whether all that was done is as safe as the store promises."""
+def is_durable(store):
+    """True if all changes are as durable as the store promises."""
     try:
         store.update_priorities("queue", [], [])
     except StorageError:
@@ -60,12 +60,12 @@ def is_safe(store):
 
 
 def die():
-    """Ends the process at once, as `kill -9` does."""
+    """Kills this process, as `kill -9` does."""
     os.kill(os.getpid(), signal.SIGKILL)
 
 
-def open_some(path, durability):
-    """A store with ten items in the queue, and a log that has room for two and a half more."""
+def open_filled(path, durability):
+    """Opens a store with ten items in the queue, and a log with space for two and a half more."""
     store = Store.open(path, tables(), durability=durability)
     for value in range(10):
         insert(store, value, "queue", "drawn")
@@ -74,24 +74,24 @@ def open_some(path, durability):
 
 
 def until_full(store, path):
-    """Inserts until it is not acknowledged any more; returns how many were."""
+    """Inserts until an insert is not acknowledged; returns the number of acknowledged ones."""
     for value in range(10, 20):
         try:
             insert(store, value, "queue", "drawn")
         except StorageError as error:
-            assert str(error) == why(path)  # noqa: PT017, other errors pass
+            assert str(error) == why(path)  # noqa: PT017, other errors are raised
             return value
-    raise AssertionError("nothing was refused")
+    raise AssertionError("no insert was refused")
 
 
-# Each of these runs in a process of its own, whose files may not grow.
+# Each of these functions runs in another process, whose files may not grow.
 
 
-def goes_on(path, durability):
-    store = open_some(path, durability)
+def continues_in_memory(path, durability):
+    store = open_filled(path, durability)
     acknowledged = until_full(store, path)
     assert acknowledged in (11, 12)
-    # Everything goes on in memory, and nothing is acknowledged.
+    # Changes are made in memory, and none is acknowledged.
     for value in range(acknowledged + 1, 30):
         with raises(StorageError, why(path)):
             insert(store, value, "queue", "drawn")
@@ -116,23 +116,23 @@ def goes_on(path, durability):
     info = store.info()
     assert (info["queue"].size, info["drawn"].size) == (40, 29)
     assert store.sample("drawn", 200).data["n"].max() > acknowledged
-    assert not is_safe(store)
+    assert not is_durable(store)
     allow(None)
-    wait_until(lambda: is_safe(store))
+    wait_until(lambda: is_durable(store))
     writer.flush()
     insert(store, 40, "queue")
     die()
 
 
 def is_killed_while_full(path, durability):
-    store = open_some(path, durability)
+    store = open_filled(path, durability)
     acknowledged = until_full(store, path)
     print(acknowledged, flush=True)  # noqa: T201, the parent reads it
     die()
 
 
 def is_closed_while_full(path, durability):
-    store = open_some(path, durability)
+    store = open_filled(path, durability)
     acknowledged = until_full(store, path)
     print(acknowledged, flush=True)  # noqa: T201, the parent reads it
     with raises(StorageError, f"changes were not written to {path}: File too large (os error 27)"):
@@ -141,19 +141,19 @@ def is_closed_while_full(path, durability):
     die()
 
 
-def has_no_room_for_a_checkpoint(path, durability):
-    store = open_some(path, durability)
+def has_no_space_for_a_checkpoint(path, durability):
+    store = open_filled(path, durability)
     allow(None)
     assert store.checkpoint().number == 1
     for value in range(10, 3_000):
         insert(store, value, "queue")
-    # The next log is short, the checkpoint is not.
+    # There is space for the next log, but not for the checkpoint.
     allow(100_000)
-    there = set(path.iterdir())
+    before = set(path.iterdir())
     for _ in range(2):
         with raises(StorageError, f"{path}: a checkpoint cannot be written: File too large (os error 27)"):
             store.checkpoint()
-    assert there <= set(path.iterdir())
+    assert before <= set(path.iterdir())
     assert not list(path.glob("checkpoint-*.tmp"))
     insert(store, 3_000, "queue")
     allow(None)
@@ -162,7 +162,7 @@ def has_no_room_for_a_checkpoint(path, durability):
     die()
 
 
-def has_no_room_for_chunks(path, durability):
+def has_no_space_for_chunks(path, durability):
     store = Store.open(path, tables(), durability=durability)
     insert(store, 0, "queue")
     assert store.checkpoint().number == 1
@@ -178,8 +178,8 @@ def has_no_room_for_chunks(path, durability):
     die()
 
 
-def alone(call, path, durability, file=__file__):
-    """Lets one of those run until it is killed; returns what it printed."""
+def run_in_process(call, path, durability, file=__file__):
+    """Runs one of these functions in another process until it is killed; returns its output."""
     arguments = [sys.executable, file, call.__name__, str(path), durability]
     modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
     done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=os.environ | modules)
@@ -188,7 +188,7 @@ def alone(call, path, durability, file=__file__):
 
 
 def queued(path):
-    """The numbers in the queue, whose content must be right."""
+    """Checks the content of the queue; returns its numbers, and the store's notes."""
     with Store.open(path) as store:
         data = store.sample("queue", store.info()["queue"].size).data
         numbers = data["n"].ravel().tolist()
@@ -198,27 +198,27 @@ def queued(path):
 
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
-def test_all_is_written_when_there_is_room_again(tmp_path, durability):
-    alone(goes_on, tmp_path / "store", durability)
+def test_changes_are_written_when_there_is_space_again(tmp_path, durability):
+    run_in_process(continues_in_memory, tmp_path / "store", durability)
     assert queued(tmp_path / "store") == (list(range(41)), ())
 
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
 @pytest.mark.parametrize("call", [is_killed_while_full, is_closed_while_full])
-def test_what_was_acknowledged_before_is_there(tmp_path, call, durability):
-    acknowledged = int(alone(call, tmp_path / "store", durability))
+def test_changes_acknowledged_before_are_kept(tmp_path, call, durability):
+    acknowledged = int(run_in_process(call, tmp_path / "store", durability))
     numbers, notes = queued(tmp_path / "store")
     assert numbers in (list(range(acknowledged)), list(range(acknowledged + 1)))
     assert notes == ()
 
 
-def test_a_checkpoint_that_has_no_room_leaves_the_one_before(tmp_path):
-    alone(has_no_room_for_a_checkpoint, tmp_path / "store", "process")
+def test_a_failed_checkpoint_keeps_the_one_before(tmp_path):
+    run_in_process(has_no_space_for_a_checkpoint, tmp_path / "store", "process")
     assert queued(tmp_path / "store") == (list(range(3_002)), ())
 
 
-def test_chunks_that_have_no_room_are_written_later(tmp_path):
-    alone(has_no_room_for_chunks, tmp_path / "store", "none")
+def test_chunks_are_written_when_there_is_space_again(tmp_path):
+    run_in_process(has_no_space_for_chunks, tmp_path / "store", "none")
     assert queued(tmp_path / "store") == (list(range(200)), ())
 
 
@@ -235,7 +235,7 @@ except StorageError as error:
 
 
 @pytest.mark.parametrize(("size", "what"), [(10, " cannot be used"), (47, ": a log cannot be created")])
-def test_a_store_that_has_no_room_to_begin_with(tmp_path, size, what):
+def test_opening_a_store_without_space(tmp_path, size, what):
     path = tmp_path / "store"
     with Store.open(path, tables()) as store:
         insert(store, 0, "queue")

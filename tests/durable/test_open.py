@@ -1,4 +1,4 @@
-"""A store that lives in a directory: what comes back, and what is refused."""
+"""Stores in directories: what opening restores, and what it refuses."""
 
 import os
 import re
@@ -36,7 +36,7 @@ def fill(store, start=0, count=20):
 
 
 def state(store):
-    """What a store is, as far as anybody can see: sizes, counts and priorities, then what it draws next."""
+    """Returns the visible state of a store: sizes, counts, priorities and the next samples."""
     infos = {
         name: (info.size, info.num_episodes, info.rate_limiter, info.num_unique_samples)
         for name, info in store.info().items()
@@ -52,21 +52,21 @@ def state(store):
     ("durability", "checkpoint"),
     [("none", True), ("process", False), ("process", True), ("disk", False), ("disk", True)],
 )
-def test_a_store_comes_back_as_it_was(tmp_path, durability, checkpoint):
+def test_opening_restores_the_state(tmp_path, durability, checkpoint):
     with Store(tables(), seed=3) as expected:
         fill(expected)
         with Store.open(tmp_path / "s", tables(), durability=durability, seed=3) as store:
             fill(store)
             if checkpoint:
-                made = store.checkpoint()
-                assert (made.number, made.items) == (1, 19 + 20 + 15)
-        # Other seeds: what is there goes on with its own.
+                checkpoint_info = store.checkpoint()
+                assert (checkpoint_info.number, checkpoint_info.items) == (1, 19 + 20 + 15)
+        # The tables continue with the seed that they were created with.
         with Store.open(tmp_path / "s", tables(), durability=durability, seed=4) as store:
             assert store.notes == ()
             assert state(store) == state(expected)
 
 
-def test_without_a_journal_a_store_is_what_its_last_checkpoint_was(tmp_path):
+def test_without_a_log_opening_restores_the_last_checkpoint(tmp_path):
     with Store.open(tmp_path, tables(), durability="none") as store:
         fill(store)
         store.checkpoint()
@@ -76,7 +76,7 @@ def test_without_a_journal_a_store_is_what_its_last_checkpoint_was(tmp_path):
 
 
 @pytest.mark.parametrize("durability", LEVELS)
-def test_checkpoints_one_after_the_other(tmp_path, durability):
+def test_consecutive_checkpoints(tmp_path, durability):
     keys = []
     for number in range(1, 6):
         with Store.open(tmp_path, tables(), durability=durability, keep=2) as store:
@@ -90,7 +90,7 @@ def test_checkpoints_one_after_the_other(tmp_path, durability):
         assert set(values.ravel().tolist()) <= {20 * number + n for number in range(1, 6) for n in range(5)}
 
 
-def test_tables_may_come_back_with_other_options(tmp_path):
+def test_tables_may_be_opened_with_other_options(tmp_path):
     with Store.open(tmp_path, tables()) as store:
         fill(store)
     with Store.open(tmp_path, [Table("weighted", max_size=7, sampler=selectors.Fifo())]) as store:
@@ -106,7 +106,7 @@ def test_tables_may_come_back_with_other_options(tmp_path):
         assert store.info()["weighted"].max_size == 7
 
 
-def test_tables_of_another_signature_are_refused_and_nothing_is_lost(tmp_path):
+def test_a_signature_that_items_do_not_match_is_refused(tmp_path):
     with Store.open(tmp_path, tables()) as store:
         fill(store)
     signature = {"x": engram.ArraySpec((3,), np.float32)}
@@ -146,18 +146,18 @@ def test_arguments_are_checked(tmp_path):
     with Store(tables()) as store, pytest.raises(InvalidArgumentError, match="this store is in memory only"):
         store.checkpoint()
     with (
-        pytest.raises(InvalidArgumentError, match="is of a store of the server's own"),
+        pytest.raises(InvalidArgumentError, match=r"^`path` configures a store that the server creates; got "),
         Store([]) as store,
     ):
         Server(store, path=tmp_path)
 
 
-def test_a_server_s_tables_outlive_it(tmp_path):
+def test_the_tables_of_a_server_are_restored(tmp_path):
     with Server(tables(), path=tmp_path, seed=1) as server:
         client = Client(server.address)
         fill(client)
-        made = client.checkpoint()
-        assert (made.number, made.items) == (1, 19 + 20 + 15)
+        checkpoint_info = client.checkpoint()
+        assert (checkpoint_info.number, checkpoint_info.items) == (1, 19 + 20 + 15)
         fill(client, 100)
     with Server([], path=tmp_path) as server:
         assert Client(server.address).info()["weighted"].size == 40
@@ -180,17 +180,17 @@ for value in range(1_000_000):
 
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
-def test_what_was_flushed_outlives_kill_9(tmp_path, durability):
-    known = 0
+def test_flushed_items_survive_kill_9(tmp_path, durability):
+    acknowledged = 0
     child = subprocess.Popen([sys.executable, "-c", CHILD, tmp_path, durability], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "ready\n"
-    while known < 2_000:
-        known = int(child.stdout.readline())
+    while acknowledged < 2_000:
+        acknowledged = int(child.stdout.readline())
     child.kill()
-    said = child.communicate()[0].split()
-    known = max([known, *map(int, said)])
+    rest = child.communicate()[0].split()
+    acknowledged = max([acknowledged, *map(int, rest)])
     with Store.open(tmp_path) as store:
         size = store.info()["t"].size
-        assert size >= known
+        assert size >= acknowledged
         values = np.sort(np.unique(np.concatenate([store.sample("t", 50_000).data["x"].ravel() for _ in range(10)])))
         assert values[-1] < size

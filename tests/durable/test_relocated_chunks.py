@@ -1,4 +1,4 @@
-"""Large chunks: as they were written, and those that a checkpoint has moved from a sparse log to one of its own."""
+"""Large chunks: as they were written, and after a checkpoint copied them from a sparse log to a new one."""
 
 import subprocess
 import sys
@@ -12,7 +12,7 @@ from engram import Store, Table
 
 COUNT, KEPT = 500, range(300, 500)
 LARGE = 20_000
-"""Bytes that nothing compresses: threads of their own check such chunks."""
+"""Incompressible bytes per chunk; opening verifies chunks of this size in separate threads."""
 
 
 def content(value):
@@ -20,8 +20,8 @@ def content(value):
 
 
 @pytest.fixture
-def moved(tmp_path):
-    """A store whose first log is sparse, so that its third has copies of what is in use."""
+def relocated(tmp_path):
+    """A store whose first log is sparse, so that its third log has copies of the chunks in use."""
     with Store.open(tmp_path, [Table("t", max_size=1_000)]) as store:
         keys = [store.insert({"n": np.int64(value), "x": content(value)}, {"t": 1.0}) for value in range(COUNT)]
         assert store.delete("t", keys[: KEPT.start]) == KEPT.start
@@ -34,43 +34,43 @@ def chunks(path):
 
 
 def check(path, notes):
-    """Everything is there, twice: as it was opened, and after what that has changed."""
-    for found in (notes, 0):
+    """Opens the store twice, as the first time may change files; checks all items and the number of notes."""
+    for expected_notes in (notes, 0):
         with Store.open(path) as store:
-            assert len(store.notes) == found
+            assert len(store.notes) == expected_notes
             data = store.sample("t", 10_000).data
             assert set(data["n"].tolist()) == set(KEPT)
             assert all((steps == content(value)).all() for value, steps in zip(data["n"], data["x"], strict=True))
 
 
-def test_what_was_moved_comes_back(moved):
-    copies = moved / "log-0000000003"
+def test_relocated_chunks_are_read(relocated):
+    copies = relocated / "log-0000000003"
     assert len(chunks(copies)) == len(KEPT)
-    check(moved, 0)
+    check(relocated, 0)
 
 
 @pytest.mark.parametrize("which", [0, 5, -1])
-def test_a_damaged_copy_leaves_what_it_is_a_copy_of(moved, which):
-    copies = moved / "log-0000000003"
+def test_a_damaged_copy_is_replaced_by_its_original(relocated, which):
+    copies = relocated / "log-0000000003"
     flip(copies, chunks(copies)[which].body_offset + LARGE // 2)
-    check(moved, 1)
+    check(relocated, 1)
 
 
 @pytest.mark.parametrize("name", ["log-0000000001", "log-0000000003"])
-def test_one_of_the_two_is_enough(moved, name):
-    for record in chunks(moved / name)[::7]:
-        flip(moved / name, record.body_offset + LARGE // 2)
-    with Store.open(moved) as store:
+def test_damaged_chunks_are_read_from_the_other_log(relocated, name):
+    for record in chunks(relocated / name)[::7]:
+        flip(relocated / name, record.body_offset + LARGE // 2)
+    with Store.open(relocated) as store:
         assert store.info()["t"].size == len(KEPT)
 
 
 MIB = 1 << 20
 SIZES = [9_000, 17_000, 70_000, 262_144, 300_000, MIB - 100, MIB, 2 * MIB, 5 * MIB + 3]
-"""Of chunks: too small for threads, several in a block that is read at once, and several blocks."""
+"""Sizes of chunks: too small for threads, several in one block that is read at once, and several blocks."""
 
 
 RARE = [*120 * [9_000], 17_000]
-"""Few that threads are given among many: they must not keep all that is read ahead."""
+"""Few chunks for threads among many small ones: they must not hold all data that was read ahead."""
 
 
 def noise(number, sizes):
@@ -78,12 +78,12 @@ def noise(number, sizes):
 
 
 @pytest.mark.parametrize("sizes", [5 * SIZES, 5 * SIZES[::2] + 5 * SIZES[::-1], 15 * RARE])
-def test_chunks_of_any_size_come_back(tmp_path, sizes):
+def test_chunks_of_any_size_are_read(tmp_path, sizes):
     with Store.open(tmp_path, [Table.queue("t", max_size=len(sizes))]) as store:
         for number in range(len(sizes)):
             store.insert({"x": noise(number, sizes)}, {"t": 1.0}, time_axis=True)
         store.checkpoint()
-    # Where opening waits for itself, this does, too, and can be ended.
+    # A deadlock of opening would also occur here, where a timeout ends it.
     subprocess.run([sys.executable, "-m", "engram.cli", "inspect", tmp_path], check=True, timeout=60)
     with Store.open(tmp_path) as store:
         assert store.notes == ()

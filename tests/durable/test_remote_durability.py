@@ -1,38 +1,38 @@
-"""Writers of a server whose store lives in a directory: what they wait for, and what they hear."""
+"""Writers of a server whose store is durable: when they wait, and which errors they receive."""
 
 import numpy as np
 import pytest
 from support import raises, wait_until
-from test_full_disk import allow, alone, die, insert, is_safe, item, newest, queued, tables, why
+from test_full_disk import allow, die, insert, is_durable, item, newest, queued, run_in_process, tables, why
 
 from engram import Client, Server, Store, Table
 from engram.errors import BackpressureError, DeadlineExceededError, StorageError
 
 SLOW = 6.0
-"""Seconds between two syncs: longer than anybody waits here but in the last flush."""
+"""Seconds between two syncs: longer than any wait here except for the last flush."""
 
 
-def late(writer):
-    """What a flush of no patience says."""
+def flush_error(writer):
+    """Returns the error text of a flush with a short timeout."""
     with pytest.raises(DeadlineExceededError) as caught:
         writer.flush(timeout=0.01)
     return str(caught.value)
 
 
-def test_a_writer_goes_on_while_what_it_sent_is_not_safe(tmp_path):
+def test_a_writer_continues_while_its_items_are_not_durable(tmp_path):
     store = Store.open(tmp_path, [Table("t", max_size=1_000)], durability="disk", sync_interval=SLOW)
     with store, Server(store) as server, Client(server.address) as client:
         writer = client.writer(max_in_flight_items=10, timeout=SLOW / 2)
         for value in range(500):
             writer.append({"n": np.int64(value)})
             writer.create_item("t", num_steps=1)
-        # All go in, and none has been synced.
-        wait_until(lambda: late(writer) == "the tables have all items, but they were not durable within 0.01 s")
+        # All items are inserted, and none is synced.
+        wait_until(lambda: flush_error(writer) == "the tables have all items, but they were not durable within 0.01 s")
         assert store.info()["t"].size == 500
         writer.flush()
 
 
-def test_a_writer_still_waits_for_a_table_that_blocks(tmp_path):
+def test_a_writer_waits_for_a_blocked_table(tmp_path):
     queue = Table.queue("t", max_size=20)
     store = Store.open(tmp_path, [queue], durability="disk", sync_interval=0.0)
     with store, Server(store) as server, Client(server.address) as client:
@@ -44,18 +44,18 @@ def test_a_writer_still_waits_for_a_table_that_blocks(tmp_path):
             for sent in range(100):
                 writer.append({"n": np.int64(sent)})
                 writer.create_item("t", num_steps=1)
-        # Some more are in chunks that are not complete.
+        # More than 30 items, as some are in chunks that are not full.
         assert 31 <= sent < 50
-        taken = [store.sample("t", 1).data["n"].item() for _ in range(20)]
+        sampled = [store.sample("t", 1).data["n"].item() for _ in range(20)]
         writer.flush()
         rest = store.sample("t", sent - 20).data["n"].ravel()
-        assert taken + rest.tolist() == list(range(sent))
+        assert sampled + rest.tolist() == list(range(sent))
 
 
-# These run in a process of their own, whose files may not grow.
+# These functions run in another process, whose files may not grow.
 
 
-def hears_until_it_is_safe(path, durability):
+def receives_errors_until_durable(path, durability):
     store = Store.open(path, tables(), durability=durability)
     for value in range(10):
         insert(store, value, "queue")
@@ -70,12 +70,12 @@ def hears_until_it_is_safe(path, durability):
         with raises(StorageError, why(path)):
             writer.flush()
     assert store.info()["queue"].size == 40
-    # What it waits for is safety, not room.
+    # The writer accepts items, as the table is not blocked.
     writer.append(item(40))
     writer.create_item("queue", num_steps=1)
     allow(None)
-    wait_until(lambda: is_safe(store))
-    # An error that it was told before may come once more.
+    wait_until(lambda: is_durable(store))
+    # An earlier error may be raised once more.
     try:
         writer.flush()
     except StorageError:
@@ -83,7 +83,7 @@ def hears_until_it_is_safe(path, durability):
     die()
 
 
-def hears_of_one_item(path, durability):
+def receives_an_error_for_one_item(path, durability):
     store = Store.open(path, tables(), durability=durability)
     server = Server(store)
     client = Client(server.address)
@@ -92,20 +92,20 @@ def hears_of_one_item(path, durability):
         insert(client, 0, "queue")
     assert store.info()["queue"].size == 1
     allow(None)
-    wait_until(lambda: is_safe(store))
+    wait_until(lambda: is_durable(store))
     insert(client, 1, "queue")
     die()
 
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
-def test_a_writer_hears_that_its_items_are_not_safe_until_they_are(tmp_path, durability):
-    alone(hears_until_it_is_safe, tmp_path / "store", durability, __file__)
+def test_flush_raises_errors_until_items_are_durable(tmp_path, durability):
+    run_in_process(receives_errors_until_durable, tmp_path / "store", durability, __file__)
     assert queued(tmp_path / "store") == (list(range(41)), ())
 
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
-def test_an_item_that_is_not_safe_is_refused_and_stays(tmp_path, durability):
-    alone(hears_of_one_item, tmp_path / "store", durability, __file__)
+def test_an_insert_that_is_not_durable_is_an_error_and_keeps_the_item(tmp_path, durability):
+    run_in_process(receives_an_error_for_one_item, tmp_path / "store", durability, __file__)
     assert queued(tmp_path / "store") == ([0, 1], ())
 
 

@@ -1,4 +1,4 @@
-"""Clients and Datasets go on in a forked child; what belongs to the parent is refused there, and unharmed."""
+"""In a forked child, clients and datasets work; the parent's servers, writers and iterators raise an error there."""
 
 from pathlib import Path
 
@@ -19,7 +19,7 @@ for value in range(20):
 )
 
 
-def test_clients_and_datasets_go_on_and_all_else_is_refused():
+def test_clients_and_datasets_work_and_everything_else_is_refused():
     code = """
 writer, patterns = client.writer(), client.pattern_writer([engram.Pattern("t", num_steps=1)])
 batched = client.batched_writer(2, [engram.Pattern("t", num_steps=1)])
@@ -29,16 +29,16 @@ batches = iter(dataset)
 assert next(batches).data["x"].tolist() == [0, 1]
 
 def child():
-    forked("server", lambda: server.address)
-    forked("server", server.close)
-    forked("store", server.store.info)
-    forked("writer", lambda: writer.append({"x": 2}))
-    forked("writer", lambda: writer.flush())
-    forked("writer", lambda: patterns.append({"x": 2}))
-    forked("writer", lambda: batched.append_batch({"x": np.zeros(2)}))
-    forked("dataset", lambda: next(batches))
+    expect_forked_error("server", lambda: server.address)
+    expect_forked_error("server", server.close)
+    expect_forked_error("store", server.store.info)
+    expect_forked_error("writer", lambda: writer.append({"x": 2}))
+    expect_forked_error("writer", lambda: writer.flush())
+    expect_forked_error("writer", lambda: patterns.append({"x": 2}))
+    expect_forked_error("writer", lambda: batched.append_batch({"x": np.zeros(2)}))
+    expect_forked_error("dataset", lambda: next(batches))
     with server, writer:
-        pass  # leaving them is the parent's business
+        pass  # only the parent closes them
     assert client.info()["q"].leased_out == 4  # the parent's
     assert client.sample("q", 2).data["x"].tolist() == [4, 5]
     assert [batch.data["x"].tolist() for batch in dataset] == [[6, 7], [8, 9]]
@@ -57,12 +57,12 @@ writer.close()
 assert client.info()["t"].size == 3
 client.close()
 server.close()
-print("parent goes on")
+print("parent continues")
 """
-    assert run_python(HEAD + code) == "parent goes on\n"
+    assert run_python(HEAD + code) == "parent continues\n"
 
 
-def test_children_of_one_parent_are_different_clients():
+def test_children_of_one_parent_have_different_sessions():
     code = """
 def child():
     for value in range(10):
@@ -79,13 +79,13 @@ def fresh():
 
 for pid in [fork(work) for work in (child, child, child, fresh, fresh)]:
     assert os.waitpid(pid, 0)[1] == 0
-# Had two of them had the same session, the server would have taken one's items for another's.
+# With a shared session, the server would treat items of one child as duplicates of another's.
 assert client.info()["t"].size == 80, client.info()["t"].size
 """
     assert run_python(HEAD + code) == ""
 
 
-def test_a_child_that_never_uses_the_client_ends_at_once():
+def test_a_child_that_does_not_use_the_client_exits_at_once():
     code = """
 def insert():
     for value in range(20):
@@ -109,7 +109,7 @@ assert client.info()["t"].size == 200
 
 
 @pytest.mark.skipif(not Path("/proc/net/unix").exists(), reason="needs Linux's list of sockets")
-def test_servers_of_siblings_have_names_of_their_own():
+def test_servers_of_siblings_have_different_socket_names():
     code = """
 end, start = os.pipe()
 
@@ -129,19 +129,19 @@ assert one != other
     assert run_python(HEAD + code) == ""
 
 
-def test_a_child_does_not_keep_the_port_of_a_server_that_is_gone():
+def test_a_child_does_not_hold_the_ports_of_a_closed_server():
     code = """
 import socket
 server = engram.Server([], metrics_port=0)
-go, begun = os.pipe(), os.pipe()
+stop, started = os.pipe(), os.pipe()
 
 def child():
-    os.write(begun[1], b".")
-    os.read(go[0], 1)
+    os.write(started[1], b".")
+    os.read(stop[0], 1)
 
 ports = [int(address.rpartition(":")[2]) for address in (server.address, server.metrics_address)]
-kept = fork(child)
-os.read(begun[0], 1)
+pid = fork(child)
+os.read(started[0], 1)
 server.close()
 for port in ports:
     try:
@@ -149,16 +149,16 @@ for port in ports:
     except ConnectionRefusedError:
         pass
     else:
-        sys.exit(f"somebody still listens at port {port}")
+        sys.exit(f"port {port} still accepts connections")
 again = engram.Server([], port=ports[0], metrics_port=ports[1])
 assert engram.Client(again.address).tables == []
-os.write(go[1], b".")
-assert os.waitpid(kept, 0)[1] == 0
+os.write(stop[1], b".")
+assert os.waitpid(pid, 0)[1] == 0
 """
     assert run_python(PROGRAM + code) == ""
 
 
-def test_a_child_may_be_forked_while_calls_wait():
+def test_forking_while_calls_wait():
     code = """
 client.sample("q", 20)
 waiting = threading.Thread(target=lambda: client.sample("q", 2))
@@ -176,7 +176,7 @@ assert client.info()["t"].size == 10
     assert run_python(HEAD + code) == ""
 
 
-def test_children_are_forked_while_threads_come_and_go():
+def test_forking_while_threads_start_and_end():
     code = """
 import signal
 done = threading.Event()
@@ -187,20 +187,20 @@ def use(value):
         mine.insert({"x": np.full(1 << size, value, np.uint8)}, {"t": 1.0}, time_axis=True)
     assert mine.sample("t", 8, pad=True).data["x"][:, 0].tolist() == [value] * 8
 
-def come_and_go():
+def start_and_join():
     while not done.is_set():
         thread = threading.Thread(target=use, args=(1,))
         thread.start()
         thread.join()
 
 def child():
-    signal.alarm(20)  # rather than for ever
+    signal.alarm(20)  # instead of hanging
     thread = threading.Thread(target=use, args=(2,))
     thread.start()
     thread.join()
     assert client.info()["q"].size == 20
 
-threads = [threading.Thread(target=come_and_go) for _ in range(3)]
+threads = [threading.Thread(target=start_and_join) for _ in range(3)]
 for thread in threads:
     thread.start()
 for _ in range(100):

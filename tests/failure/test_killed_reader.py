@@ -1,4 +1,4 @@
-"""A reader that is killed gives back what it did not acknowledge, and nothing else."""
+"""Exactly the items that a killed reader did not acknowledge are returned to the table."""
 
 import signal
 import subprocess
@@ -26,7 +26,7 @@ for number, batch in enumerate(dataset, start=1):
 
 @pytest.fixture
 def reader():
-    """Starts readers, `reader(server, reads)`; none of them outlives the test."""
+    """Starts readers, `reader(server, reads)`, and kills them at the end of the test."""
     started = []
 
     def start(server, reads):
@@ -44,7 +44,7 @@ def reader():
         process.communicate()
 
 
-def go(process):
+def start_reading(process):
     process.stdin.write("go\n")
     process.stdin.flush()
 
@@ -53,8 +53,8 @@ def batch(line):
     return [int(key) for key in line.split()]
 
 
-def rest(process):
-    """The batches of a reader that ends by itself, as there are no more."""
+def remaining_batches(process):
+    """Returns the batches of a reader until it times out."""
     batches = [batch(line) for line in process.stdout]
     assert process.wait(timeout=60) == 0
     return batches
@@ -64,35 +64,35 @@ def test_one_of_three_prefetching_readers_is_killed(reader):
     with Server([Table.queue("q", max_size=ITEMS)]) as server:
         fill(server.store, "q", range(ITEMS))
         victim, *others = [reader(server, VICTIM_READS), reader(server, 0), reader(server, 0)]
-        go(victim)
+        start_reading(victim)
         seen = [batch(victim.stdout.readline()) for _ in range(VICTIM_READS)]
-        # What it has acknowledged arrives, all but the batch at hand; what it fetches ahead is on lease.
+        # All batches except the current one are acknowledged; the current and the prefetched ones are leased.
         wait_until(lambda: server.store.info()["q"].size == ITEMS - (VICTIM_READS - 1) * SIZE)
         wait_until(lambda: server.store.info()["q"].leased_out == (1 + PREFETCH) * SIZE)
         for process in others:
-            go(process)
+            start_reading(process)
         first = [batch(process.stdout.readline()) for process in others]
         victim.send_signal(signal.SIGKILL)
         assert victim.stdout.read() == ""
-        survivors = [[read, *rest(process)] for read, process in zip(first, others, strict=True)]
+        survivors = [[read, *remaining_batches(process)] for read, process in zip(first, others, strict=True)]
         assert (server.store.info()["q"].size, server.store.info()["q"].leased_out) == (0, 0)
 
-    # Every key arrives, once; the victim's last batch, which it has not acknowledged, twice.
+    # Every item is read once, and the victim's unacknowledged last batch twice.
     arrived = [key for batches in (seen, *survivors) for each in batches for key in each]
     assert sorted(arrived) == sorted([*range(ITEMS), *seen[-1]])
-    # What it had on lease, at hand and prefetched, went to the others before what nobody had had yet.
+    # The items that it had leased were read by the others before items that were never sampled.
     returned = sorted(key for batches in survivors for key in returned_to(batches))
     assert len(returned) == (1 + PREFETCH) * SIZE
     assert set(seen[-1]) <= set(returned)
 
 
 def returned_to(batches):
-    """The keys that came back to a reader. All others come in their order, and so do they, in one run."""
+    """Returns the returned items that a reader got: they are in order, in one run between the other items in order."""
     assert all(keys == sorted(keys) for keys in batches)
-    back = [at for at in range(1, len(batches)) if batches[at][0] < batches[at - 1][0]]
-    if not back:
+    jumps = [at for at in range(1, len(batches)) if batches[at][0] < batches[at - 1][0]]
+    if not jumps:
         return []
-    (at,) = back
+    (at,) = jumps
     before, after = batches[:at], batches[at:]
     assert before == sorted(before)
     assert after == sorted(after)

@@ -1,4 +1,4 @@
-"""A server is killed in the middle of everything: calls end in time, and what was not acknowledged is not lost."""
+"""A killed server: calls end in time, and unacknowledged items are not lost."""
 
 import gc
 import os
@@ -14,11 +14,11 @@ from faults import ServerProcess
 from engram import Client, Dataset, Pattern
 from engram.errors import DeadlineExceededError, EngramError, UnavailableError
 
-# Of all pauses, so that a failure can be looked at again, as far as threads allow: `FAULT_SEED=... pytest`.
+# Seed of all pauses, to repeat a failure as far as threads allow: `FAULT_SEED=... pytest`.
 SEED = int(os.environ.get("FAULT_SEED") or secrets.randbits(32))
 RNG = np.random.default_rng(SEED)
 
-# Seconds that a call may take beyond its deadline, or beyond `reconnect_timeout` after the server is gone.
+# Seconds that a call may take longer than its timeout, or than `reconnect_timeout` after the kill.
 MARGIN = 1.0
 
 TABLES = """[
@@ -29,53 +29,53 @@ TABLES = """[
 WRITERS = ("trajectory", "pattern", "batched", "single")
 LATE = 0.05
 
-# Read at once: a fast machine writes more in a round than a server gives.
-MOST = 1_000
+# Maximum items per sample: a round can write more items than a server returns in one batch.
+MAX_BATCH = 1_000
 
-# Writers that are given up say so.
+# Abandoned writers warn about their pending items.
 pytestmark = pytest.mark.filterwarnings("ignore:a .*Writer was dropped:ResourceWarning")
 
 ROUNDS = [pytest.param(3), pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
 
 
 @pytest.fixture(autouse=True)
-def given_up():
-    print(f"FAULT_SEED={SEED}")  # noqa: T201, pytest shows it of a test that fails
+def collect_abandoned_writers():
+    print(f"FAULT_SEED={SEED}")  # noqa: T201, shown by pytest if the test fails
     yield
     gc.collect()
 
 
 class Worker(threading.Thread):
-    """Makes one call again and again, until it fails or is told to stop; with a deadline, until it is told to."""
+    """Repeats a call until it fails or `stop` is called; with a timeout, errors do not end it."""
 
     def __init__(self, call, timeout=None):
         super().__init__(daemon=True)
         self._call, self._timeout = call, timeout
         self._stopping = threading.Event()
-        self.calls = []  # when it ended, seconds, error
+        self.calls = []  # (end time, seconds, error)
         self.start()
 
     def run(self):
         error = None
         while not self._stopping.is_set() and (error is None or self._timeout is not None):
-            began, error = time.monotonic(), None
+            started, error = time.monotonic(), None
             try:
                 self._call()
             except EngramError as raised:
                 error = raised
             ended = time.monotonic()
-            self.calls.append((ended, ended - began, error))
+            self.calls.append((ended, ended - started, error))
 
-    def call_no_more(self):
+    def request_stop(self):
         self._stopping.set()
 
     def stop(self):
-        self.call_no_more()
+        self.request_stop()
         self.join(30.0)
         assert not self.is_alive(), "a call does not end"
 
     def check_failed(self, latest, address):
-        """It failed by then, as its server was gone."""
+        """Checks that the call failed because of the killed server, and by the given time; returns the error text."""
         self.join(30.0)
         assert not self.is_alive(), "a call does not end"
         ended, _, error = self.calls[-1]
@@ -85,27 +85,27 @@ class Worker(threading.Thread):
         return str(error)
 
     def check_deadlines(self):
-        """Each call ended at its deadline or before."""
+        """Checks that each call ended within its timeout."""
         self.stop()
         for _, seconds, error in self.calls:
             assert seconds <= self._timeout + MARGIN, f"{seconds:.3f} s: {error}"
             assert error is None or isinstance(error, DeadlineExceededError | UnavailableError), error
 
 
-class Writing(Worker):
-    """Writes 0, 1, 2, ... and flushes now and then; remembers how many were acknowledged, and when."""
+class WriterWorker(Worker):
+    """Writes 0, 1, 2, ... with occasional flushes; records how many were acknowledged at which time."""
 
     def __init__(self, write, flush=lambda: None):
         self.written, self._flushed = 0, [(0.0, 0)]
         self._write, self._flush = write, flush
-        (self._rng,) = RNG.spawn(1)  # of the thread's own
-        super().__init__(self._some)
+        (self._rng,) = RNG.spawn(1)  # for this thread
+        super().__init__(self._write_some)
 
-    def _some(self):
+    def _write_some(self):
         for _ in range(self._rng.integers(1, 40)):
             self._write(self.written)
             self.written += 1
-        # Rarely: what is not waited for yet is what may be lost.
+        # Rarely, so that there are unacknowledged items that could be lost.
         if self._rng.random() < 0.1:
             self._flush()
             self._flushed.append((time.monotonic(), self.written))
@@ -119,7 +119,7 @@ class Writing(Worker):
 
 
 def start_writers(client):
-    """One of each kind, to the table of its name."""
+    """Starts one writer of each kind, for the table of its name."""
     trajectory = client.writer(chunk_length=4)
     pattern = client.pattern_writer([Pattern("pattern", num_steps=1)], chunk_length=4)
     batched = client.batched_writer(1, [Pattern("batched", num_steps=1)], chunk_length=4)
@@ -129,15 +129,15 @@ def start_writers(client):
         trajectory.create_item("trajectory", num_steps=1)
 
     return {
-        "trajectory": Writing(write_trajectory, trajectory.flush),
-        "pattern": Writing(lambda value: pattern.append({"x": value}), pattern.flush),
-        "batched": Writing(lambda value: batched.append_batch({"x": np.array([value])}), batched.flush),
-        "single": Writing(lambda value: client.insert({"x": value}, {"single": 1.0})),
+        "trajectory": WriterWorker(write_trajectory, trajectory.flush),
+        "pattern": WriterWorker(lambda value: pattern.append({"x": value}), pattern.flush),
+        "batched": WriterWorker(lambda value: batched.append_batch({"x": np.array([value])}), batched.flush),
+        "single": WriterWorker(lambda value: client.insert({"x": value}, {"single": 1.0})),
     }
 
 
 def start_readers(client):
-    """Samples and changes without a deadline; one waits for what never comes."""
+    """Starts samples and changes without a timeout; one waits for an item that is never inserted."""
     keys = fill_weighted(client)
     (rng,) = RNG.spawn(1)
     return {
@@ -150,8 +150,8 @@ def start_readers(client):
     }
 
 
-def start_late(client):
-    """Calls with a deadline."""
+def start_calls_with_timeout(client):
+    """Starts calls with a timeout."""
     writer = client.writer(max_in_flight_items=1_000_000)
 
     def flush():
@@ -170,12 +170,12 @@ def fill_weighted(client):
     return [client.insert({"x": value}, {"weighted": 1.0}) for value in range(10)]
 
 
-def work_a_while():
+def sleep_randomly():
     time.sleep(RNG.uniform(0.01, 0.3))
 
 
 def kill(server):
-    """Kills it; returns from when on nothing was acknowledged any more, and from when on it was gone."""
+    """Kills the server; returns the times right before and after."""
     before = time.monotonic()
     server.kill()
     return before, time.monotonic()
@@ -192,66 +192,66 @@ UNACKNOWLEDGED = {
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)
-def test_calls_end_when_a_killed_server_stays_away(rounds):
+def test_calls_end_if_a_killed_server_is_not_restarted(rounds):
     timeout = 1.0
     with ServerProcess(TABLES) as server:
         for _ in range(rounds):
-            # Those with a deadline would wait much longer for the server than that.
-            patient = Client(server.address, reconnect_timeout=60.0)
-            with patient, Client(server.address, reconnect_timeout=timeout) as client:
-                late, working = start_late(patient), start_readers(client)
-                writing = start_writers(client)
-                work_a_while()
-                _, gone = kill(server)
-                for name, worker in working.items():
-                    text = worker.check_failed(gone + timeout + MARGIN, server.address)
+            # The calls with a timeout have a much longer reconnect_timeout.
+            slow_client = Client(server.address, reconnect_timeout=60.0)
+            with slow_client, Client(server.address, reconnect_timeout=timeout) as client:
+                timed_workers, workers = start_calls_with_timeout(slow_client), start_readers(client)
+                writers = start_writers(client)
+                sleep_randomly()
+                _, killed = kill(server)
+                for name, worker in workers.items():
+                    text = worker.check_failed(killed + timeout + MARGIN, server.address)
                     assert text.endswith(UNACKNOWLEDGED[name]), text
-                for name, worker in writing.items():
-                    text = worker.check_failed(gone + timeout + MARGIN, server.address)
+                for name, worker in writers.items():
+                    text = worker.check_failed(killed + timeout + MARGIN, server.address)
                     # A single insert may fail before it has sent anything.
                     assert name == "single" or re.search(r"; \d+ items are not acknowledged$", text), text
-                for worker in late:
+                for worker in timed_workers:
                     worker.check_deadlines()
             server.start()
 
 
 @pytest.mark.parametrize("rounds", ROUNDS)
-def test_nothing_is_lost_or_doubled_when_a_killed_server_comes_back(rounds):
+def test_nothing_is_lost_or_duplicated_if_a_killed_server_is_restarted(rounds):
     with ServerProcess(TABLES) as server:
         for number in range(rounds):
             with Client(server.address, reconnect_timeout=20.0) as client:
-                working, writing = start_readers(client), start_writers(client)
-                work_a_while()
-                heard = None
+                workers, writers = start_readers(client), start_writers(client)
+                sleep_randomly()
+                sent = None
                 if number % 2 == 0:
                     server.freeze()
-                    # It has heard of these at most, and of those that are being written.
-                    heard = {name: writer.written + 1 for name, writer in writing.items()}
-                    work_a_while()
+                    # The most that the server can have received, including the items that are being written.
+                    sent = {name: writer.written + 1 for name, writer in writers.items()}
+                    sleep_randomly()
                 killed, _ = kill(server)
                 time.sleep(RNG.uniform(0.0, 0.2))
                 server.start()
                 fill_weighted(client)
-                work_a_while()
-                working["wait"].call_no_more()
+                sleep_randomly()
+                workers["wait"].request_stop()
                 client.insert({"x": 0}, {"empty": 1.0})
-                for worker in (*working.values(), *writing.values()):
+                for worker in (*workers.values(), *writers.values()):
                     worker.stop()
                     assert [error for *_, error in worker.calls if error is not None] == []
-                for name, writer in writing.items():
+                for name, writer in writers.items():
                     first = check_content(client, name, writer, killed)
-                    assert heard is None or first <= heard[name]
+                    assert sent is None or first <= sent[name]
 
 
 def check_content(client, table, writer, killed):
-    """The new server has what the old one had not acknowledged, once and in order, and nothing else.
+    """Checks that the new server has exactly the items that the old one had not acknowledged, once and in order.
 
-    Returns the first that it has.
+    Returns the first of them.
     """
     size = client.info()[table].size
     found = []
     while len(found) < size:
-        batch = client.sample(table, min(size - len(found), MOST), timeout=20)
+        batch = client.sample(table, min(size - len(found), MAX_BATCH), timeout=20)
         found += batch.data["x"].ravel().tolist()
     first = writer.written - size
     assert found == list(range(first, writer.written))

@@ -1,4 +1,4 @@
-"""What is sent stays below the size of a message, whatever takes the room in it."""
+"""Messages stay below the maximum size, also if many items with many slices are sent again."""
 
 import contextlib
 
@@ -19,7 +19,7 @@ def test_many_items_of_many_slices_are_sent_again():
         Client(proxy.address) as client,
         client.writer(history=4, chunk_length=2) as writer,
     ):
-        # Steps of several chunks, again and again: 100 kB of slices each.
+        # Items that refer to several chunks many times: 100 kB of slices each.
         for value in range(ITEMS + 3):
             writer.append(dict.fromkeys(names, value))
             if value >= 3:
@@ -28,7 +28,7 @@ def test_many_items_of_many_slices_are_sent_again():
         with contextlib.suppress(DeadlineExceededError):
             writer.flush(timeout=0.5)
         wait_until(lambda: writer.pending_items == ITEMS - 1)
-        # All that wait are sent again at once.
+        # After a cut, all pending items are sent again.
         proxy.cut()
         for value in range(3, ITEMS + 3):
             data = server.store.sample("q", 1, timeout=20).data

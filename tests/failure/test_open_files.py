@@ -1,4 +1,4 @@
-"""A server that may open no more files waits until it may."""
+"""A server at its limit of open files waits until it can accept connections again."""
 
 import os
 import resource
@@ -14,19 +14,19 @@ from engram import Client
 
 
 def cpu_seconds(pid):
-    """What a process has used so far, in user and system mode."""
+    """Returns the CPU seconds of a process so far, user and system."""
     fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_it_neither_spins_nor_gives_up():
+def test_waiting_for_open_files_uses_no_cpu_and_ends():
     with ServerProcess("[engram.Table('t')]") as server:
         files = Path(f"/proc/{server.pid}/fd")
-        most = 5 + max(int(file.name) for file in files.iterdir())
+        limit = 5 + max(int(file.name) for file in files.iterdir())
         _, hard = resource.prlimit(server.pid, resource.RLIMIT_NOFILE)
-        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (most, hard))
-        peers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(most + 10)]
-        wait_until(lambda: len(list(files.iterdir())) == most)
+        resource.prlimit(server.pid, resource.RLIMIT_NOFILE, (limit, hard))
+        peers = [socket.create_connection(("127.0.0.1", server.port)) for _ in range(limit + 10)]
+        wait_until(lambda: len(list(files.iterdir())) == limit)
         before = cpu_seconds(server.pid)
         time.sleep(2)
         assert cpu_seconds(server.pid) - before < 0.3

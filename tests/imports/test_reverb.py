@@ -1,4 +1,4 @@
-"""Checkpoints of dm-reverb. tests/interop/write_checkpoint.py has had dm-reverb 0.14 write the one beside this file."""
+"""Import of dm-reverb checkpoints. dm-reverb 0.14 wrote the one in this folder (tests/interop/write_checkpoint.py)."""
 
 import functools
 import json
@@ -34,7 +34,7 @@ def copy(tmp_path):
     return Path(shutil.copytree(REAL, tmp_path / "copy"))
 
 
-def test_everything_comes_along(expected):
+def test_all_items_are_imported(expected):
     with Store([]) as store:
         imported = engram.import_reverb(REAL, store)
         assert imported.tables == {name: len(table["items"]) for name, table in expected.items()}
@@ -48,12 +48,12 @@ def test_times_sampled_and_order(expected):
         batch = store.sample("queue", len(expected["queue"]["items"]))
         assert batch.info.key.tolist() == [item["key"] & (2**63 - 1) for item in expected["queue"]["items"]]
         for table in ("uniform", "few"):
-            told = {item["key"] & (2**63 - 1): item["times_sampled"] for item in expected[table]["items"]}
+            times_sampled = {item["key"] & (2**63 - 1): item["times_sampled"] for item in expected[table]["items"]}
             batch = store.sample(table, 1)
-            assert batch.info.times_sampled[0] == told[int(batch.info.key[0])] + 1
+            assert batch.info.times_sampled[0] == times_sampled[int(batch.info.key[0])] + 1
 
 
-def test_tables_are_what_they_were():
+def test_tables_keep_their_configuration():
     with Store([]) as store:
         engram.import_reverb(REAL, store)
         infos = store.info()
@@ -72,7 +72,7 @@ def test_tables_are_what_they_were():
         assert second["spec"]["maximum"] == {"shape": [2], "data": "AwQ="}
 
 
-def test_the_newest_complete_one_of_many(tmp_path):
+def test_the_newest_complete_checkpoint_is_read(tmp_path):
     for name in ("2026-01-02", "2026-01-01", "2026-01-03"):
         shutil.copytree(REAL, tmp_path / name)
     (tmp_path / "2026-01-03" / "DONE").unlink()
@@ -81,7 +81,7 @@ def test_the_newest_complete_one_of_many(tmp_path):
         assert engram.import_reverb(tmp_path, store).path == tmp_path / "2026-01-02"
 
 
-def test_it_lasts_where_the_store_does(tmp_path, expected):
+def test_imported_tables_are_durable(tmp_path, expected):
     with Store.open(tmp_path) as store:
         engram.import_reverb(REAL, store)
     with Store.open(tmp_path) as store:
@@ -90,9 +90,9 @@ def test_it_lasts_where_the_store_does(tmp_path, expected):
 
 def test_the_command(tmp_path, expected, capsys):
     app(["import-reverb", str(REAL), "--into", str(tmp_path / "store")], standalone_mode=False)
-    said = capsys.readouterr().out.splitlines()
-    items = {table: len(told["items"]) for table, told in expected.items()}
-    assert said == [
+    output = capsys.readouterr().out.splitlines()
+    items = {table: len(entry["items"]) for table, entry in expected.items()}
+    assert output == [
         f"{REAL}: {sum(items.values())} items in {len(items)} tables",
         *(f"  {table}: {count} items" for table, count in sorted(items.items())),
     ]
@@ -100,10 +100,10 @@ def test_the_command(tmp_path, expected, capsys):
         check(store, expected)
 
 
-# --- what is not right ---------------------------------------------------------------------------
+# --- errors ---------------------------------------------------------------------------
 
 
-def test_a_name_that_is_taken():
+def test_a_table_name_in_use():
     with Store([Table("queue")]) as store:
         store.insert({"x": 1}, {"queue": 1.0})
         with raises(
@@ -114,7 +114,7 @@ def test_a_name_that_is_taken():
         assert store.info()["queue"].size == 1
 
 
-def test_a_client_cannot():
+def test_a_client_cannot_import():
     with Server([]) as server, Client(server.address) as client:
         text = "`store` must be an engram.Store in this process; got "
         with pytest.raises(InvalidArgumentError) as error:
@@ -122,9 +122,11 @@ def test_a_client_cannot():
         assert str(error.value).startswith(text)
 
 
-def test_nothing_there(tmp_path):
+def test_a_directory_without_a_checkpoint(tmp_path):
     with Store([]) as store:
-        text = f"{tmp_path} contains no complete checkpoint of dm-reverb: neither it nor a directory in it has a file DONE"
+        text = (
+            f"{tmp_path} contains no complete checkpoint of dm-reverb: neither it nor a directory in it has a file DONE"
+        )
         with raises(StorageError, text):
             engram.import_reverb(tmp_path, store)
         with pytest.raises(StorageError, match="cannot be read: No such file"):
@@ -142,16 +144,16 @@ def test_a_file_is_missing(copy, name):
 
 @pytest.mark.parametrize("name", FILES)
 @pytest.mark.parametrize("compressed", [True, False])
-def test_damage_is_told_and_nothing_added(copy, name, compressed):
+def test_a_corrupt_file_is_reported_and_nothing_added(copy, name, compressed):
     path = copy / name
     whole = path.read_bytes()
     if not compressed:
-        whole = zlib.decompress(whole)  # as checkpoints were once
+        whole = zlib.decompress(whole)  # as in old checkpoints
     path.write_bytes(whole)
     with Store([]) as store:
         engram.import_reverb(copy, store)
     chance = np.random.default_rng(7)
-    told = []
+    texts = []
     for _ in range(150):
         bad = bytearray(whole)
         if chance.random() < 0.5:
@@ -160,16 +162,16 @@ def test_damage_is_told_and_nothing_added(copy, name, compressed):
             bad[int(chance.integers(len(bad)))] ^= 1 << int(chance.integers(8))
         path.write_bytes(bad)
         with Store([]) as store:
-            # Between two records of a file that is not compressed, it may end.
+            # An uncompressed file can end between any two records.
             with suppress(StorageError):
                 engram.import_reverb(copy, store)
                 continue
             assert store.tables == []
         with pytest.raises(StorageError) as error, Store([]) as store:
             engram.import_reverb(copy, store)
-        told.append(str(error.value))
-    assert len(told) > (140 if compressed else 100)
-    assert all(name in text or "items.tfrecord" in text for text in told)
+        texts.append(str(error.value))
+    assert len(texts) > (140 if compressed else 100)
+    assert all(name in text or "items.tfrecord" in text for text in texts)
 
 
 def test_a_failed_command_leaves_no_store(copy, tmp_path, capsys):
@@ -197,7 +199,7 @@ def test_items_that_are_missing(copy):
         assert store.tables == []
 
 
-def test_a_record_that_comes_twice(copy):
+def test_a_duplicate_record(copy):
     for name, text in (
         ("tables.tfrecord", "repeats an earlier table"),
         ("chunks.tfrecord", "repeats chunk "),
@@ -211,7 +213,7 @@ def test_a_record_that_comes_twice(copy):
 
 
 def records(data):
-    """The bodies of a file's records."""
+    """Bodies of a file's records."""
     while data:
         (length,) = struct.unpack_from("<Q", data)
         yield data[12 : 12 + length]
@@ -219,7 +221,7 @@ def records(data):
 
 
 def written(bodies):
-    """A file of such records."""
+    """Content of a file with these records."""
     table = [
         functools.reduce(lambda crc, _: crc >> 1 ^ (0x82F63B78 if crc & 1 else 0), range(8), n) for n in range(256)
     ]
@@ -235,13 +237,13 @@ def written(bodies):
     return b"".join(head + masked(head) + body + masked(body) for head, body in zip(heads, bodies, strict=True))
 
 
-def test_records_that_promise_too_much(copy):
+def test_records_that_need_too_much_memory(copy):
     name = "chunks.tfrecord"
     bodies = list(records(zlib.decompress((copy / name).read_bytes())))
     (copy / name).write_bytes(written(bodies))
     with Store([]) as store:
         engram.import_reverb(copy, store)
-    nothing = b"\x08\x07\x2a\x80\x09" + b"\x0a\x00" * 576  # a chunk of many empty tensors, and of very many
+    nothing = b"\x08\x07\x2a\x80\x09" + b"\x0a\x00" * 576  # a chunk of many empty tensors
     with Store([]) as store:
         (copy / name).write_bytes(written([nothing]))
         with pytest.raises(StorageError, match=f"record 1 of {name} cannot be imported"):

@@ -1,4 +1,4 @@
-"""The real dm-reverb, in an environment of its own: `make test-interop` makes it and says where it is."""
+"""Fixtures that run the real dm-reverb in a separate environment, which `make test-interop` creates."""
 
 import base64
 import functools
@@ -10,7 +10,7 @@ import threading
 from pathlib import Path
 
 import pytest
-from reverb_tables import TABLES, made, note
+from reverb_tables import TABLES, create_table, note
 
 import engram
 from engram.compat import reverb
@@ -20,7 +20,7 @@ HERE = Path(__file__).parent
 
 
 def start(python, program):
-    """Starts a program that is spoken to over its standard input and output."""
+    """Starts a program with pipes to its standard input and output."""
     environment = {**os.environ, "PYTHONPATH": str(HERE.parent)}
     return subprocess.Popen(
         [python, HERE / program], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, env=environment
@@ -29,58 +29,58 @@ def start(python, program):
 
 @pytest.fixture(scope="session")
 def python():
-    """The interpreter that has dm-reverb."""
-    found = os.environ.get("REVERB_PYTHON")
-    if not found:
-        pytest.skip("REVERB_PYTHON does not name an interpreter with dm-reverb: make test-interop")
-    return found
+    """The Python interpreter of the environment with dm-reverb."""
+    interpreter = os.environ.get("REVERB_PYTHON")
+    if not interpreter:
+        pytest.skip("REVERB_PYTHON must be the path of a Python interpreter with dm-reverb; run make test-interop")
+    return interpreter
 
 
-class Programs:
-    """The process that runs programs for dm-reverb's client."""
+class ProgramRunner:
+    """Runs programs that use dm-reverb's client in a separate process."""
 
     def __init__(self, python) -> None:
         self._python = python
         self._process = None
 
     def _start(self):
-        self._process = start(self._python, "programs.py")
-        self._answers = queue.Queue()
-        threading.Thread(target=self._read, args=(self._process.stdout, self._answers), daemon=True).start()
+        self._process = start(self._python, "program_runner.py")
+        self._responses = queue.Queue()
+        threading.Thread(target=self._read, args=(self._process.stdout, self._responses), daemon=True).start()
 
     @staticmethod
-    def _read(lines, answers):
+    def _read(lines, responses):
         for line in lines:
-            answers.put(line)
-        answers.put("")
+            responses.put(line)
+        responses.put("")
 
     def run(self, name, address, seconds=60.0):
-        """What a program returns."""
-        self.begin(name, address)
-        return self.end(seconds)
+        """Runs a program and returns its result."""
+        self.start(name, address)
+        return self.result(seconds)
 
-    def begin(self, name, address):
-        """Starts a program."""
+    def start(self, name, address):
+        """Starts a program without waiting for it."""
         self._name = name
         if self._process is None:
             self._start()
         self._process.stdin.write(f"{name} {address}\n")
         self._process.stdin.flush()
 
-    def end(self, seconds=60.0):
-        """What the program that was started returns."""
+    def result(self, seconds=60.0):
+        """Waits for the started program and returns its result."""
         try:
-            answer = self._answers.get(timeout=seconds)
+            response = self._responses.get(timeout=seconds)
         except queue.Empty:
             self.stop()
-            pytest.fail(f"the program `{self._name}` still runs after {seconds} s", pytrace=False)
-        assert answer, f"the process ended in the program `{self._name}`"
-        is_good, result = pickle.loads(base64.b64decode(answer))  # noqa: S301, of a process of ours
-        assert is_good, result
+            pytest.fail(f"the program `{self._name}` did not finish within {seconds} s", pytrace=False)
+        assert response, f"the process ended in the program `{self._name}`"
+        ok, result = pickle.loads(base64.b64decode(response))  # noqa: S301, from our own process
+        assert ok, result
         return result
 
     def stop(self):
-        """Ends the process, whatever it does."""
+        """Kills the process."""
         if self._process is not None:
             self._process.kill()
             self._process.wait()
@@ -89,16 +89,16 @@ class Programs:
 
 @pytest.fixture(scope="session")
 def programs(python):
-    """Runs programs."""
-    process = Programs(python)
-    yield process
-    process.stop()
+    """The runner of programs, whose process is shared by all tests."""
+    runner = ProgramRunner(python)
+    yield runner
+    runner.stop()
 
 
 @pytest.fixture(scope="session")
-def theirs(python):
+def reverb_address(python):
     """The address of dm-reverb's server."""
-    server = start(python, "reference.py")
+    server = start(python, "reverb_server.py")
     port = server.stdout.readline()
     assert port, "dm-reverb's server did not start"
     yield f"localhost:{int(port)}"
@@ -108,12 +108,12 @@ def theirs(python):
 
 
 def selector(name, *arguments):
-    """A selector by its name."""
+    """Creates a selector by name."""
     return getattr(engram.selectors, name)(*arguments)
 
 
 def table(description):
-    """The table of a description, as Engram's compatible part makes it."""
+    """Creates the engine's table for a description, as `engram.compat.reverb` does."""
     kind, *arguments = description["limiter"]
     times = description["max_times_sampled"]
     return engram.Table(
@@ -128,19 +128,19 @@ def table(description):
 
 
 @pytest.fixture(scope="session")
-def expected(programs, theirs):
-    """What programs see of dm-reverb's server, each run once."""
-    return functools.cache(lambda name: programs.run(name, theirs))
+def expected(programs, reverb_address):
+    """A function that returns a program's result at dm-reverb's server. Each program runs once."""
+    return functools.cache(lambda name: programs.run(name, reverb_address))
 
 
 def compatible(description):
-    """The same table, made as code for dm-reverb makes it."""
-    return made(reverb, description, _table_note.decode(note(description)).signature)
+    """Creates the same table with `engram.compat.reverb`."""
+    return create_table(reverb, description, _table_note.decode(note(description)).signature)
 
 
 @pytest.fixture(scope="session", params=["engram", "compatible"])
-def ours(request, tmp_path_factory):
-    """The address of a server of Engram's: started in its own words, or in dm-reverb's."""
+def engram_address(request, tmp_path_factory):
+    """The address of an Engram server, created with Engram's own API and with `engram.compat.reverb`."""
     if request.param == "engram":
         tables = [table(description) for description in TABLES]
         with engram.Server(tables, path=tmp_path_factory.mktemp("store")) as server:

@@ -1,6 +1,6 @@
-"""Writers and readers that use dm-reverb's client, each a process: says which, and what became of them.
+"""Starts processes that write and read with dm-reverb's client; prints their ids, then their exit statuses.
 
-Each keeps a diary: items that it knows to be in, and items that it was given.
+Each process logs the numbers of the items that were confirmed, and of the items that it sampled.
 """
 
 import json
@@ -14,17 +14,17 @@ import reverb
 
 TABLES = ("queue", "log")
 
-# Items between two entries of the diary.
 ROUND = 50
+"""Number of items per log entry."""
 
 
 def step(number):
-    """A step that can be told from all others, and whose parts belong together."""
+    """A unique step. The second column depends on the first."""
     return [np.int64(number), np.full(100, number % 1000, np.float32)]
 
 
 def trajectories(client, start):
-    """Items of one step each, as they are made."""
+    """Writes items of one step each."""
     with client.trajectory_writer(1) as writer:
         while True:
             for number in range(start, start + ROUND):
@@ -38,7 +38,7 @@ def trajectories(client, start):
 
 
 def shared(client, start):
-    """Items that share chunks, ten at a time."""
+    """Writes items in groups of ten that share a chunk."""
     with client.trajectory_writer(10) as writer:
         while True:
             for number in range(start, start + ROUND):
@@ -54,7 +54,7 @@ def shared(client, start):
 
 
 def single(client, start):
-    """Items each of which waits for the one before."""
+    """Inserts items one by one."""
     while True:
         for number in range(start, start + ROUND):
             client.insert(step(number), dict.fromkeys(TABLES, 1.0))
@@ -63,7 +63,7 @@ def single(client, start):
 
 
 def legacy(client, start):
-    """Items of the old writer."""
+    """Writes items with the legacy writer."""
     with client.writer(1, chunk_length=1, delta_encoded=True) as writer:
         while True:
             for number in range(start, start + ROUND):
@@ -78,8 +78,8 @@ def legacy(client, start):
 KINDS = (trajectories, shared, single, legacy)
 
 
-def given(client, table, count):
-    """The numbers of some items, each checked."""
+def sample_numbers(client, table, count):
+    """Samples items, checks them, and returns their numbers."""
     numbers = []
     for (sample,) in client.sample(table, count):
         number, rest = sample.data
@@ -88,26 +88,26 @@ def given(client, table, count):
     return numbers
 
 
-def work(address, diary, kind, seconds):
-    """Writes, and reads less than it writes. The first only writes, for ever."""
+def work(address, log, kind, seconds):
+    """Writes items, and reads fewer than it writes. The process of kind 0 only writes, until it is killed."""
     client = reverb.Client(address)
     start = before = (kind + 1) * 10**9
     end = time.monotonic() + seconds
-    with Path(diary).open("w", encoding="utf-8") as book:
+    with Path(log).open("w", encoding="utf-8") as file:
         for now in KINDS[kind % len(KINDS)](client, start):
-            entry = {"wrote": [before, now]}
+            entry = {"written": [before, now]}
             if kind > 0:
-                entry["given"] = given(client, "queue", 2 * ROUND // 5)
-                given(client, "log", 5)
-            book.write(json.dumps(entry) + "\n")
-            book.flush()
+                entry["sampled"] = sample_numbers(client, "queue", 2 * ROUND // 5)
+                sample_numbers(client, "log", 5)
+            file.write(json.dumps(entry) + "\n")
+            file.flush()
             before = now
             if kind > 0 and time.monotonic() > end:
                 return
 
 
 def main(address, folder, processes, seconds):
-    """Starts them together: dm-reverb takes seconds to import."""
+    """Forks the processes after the imports, because importing dm-reverb takes seconds."""
     children = []
     for kind in range(int(processes)):
         child = os.fork()
@@ -117,8 +117,8 @@ def main(address, folder, processes, seconds):
         children.append(child)
     sys.stdout.write(json.dumps(children) + "\n")
     sys.stdout.flush()
-    ends = [os.waitpid(child, 0)[1] for child in reversed(children)]
-    sys.stdout.write(json.dumps(ends[::-1]) + "\n")
+    statuses = [os.waitpid(child, 0)[1] for child in reversed(children)]
+    sys.stdout.write(json.dumps(statuses[::-1]) + "\n")
 
 
 if __name__ == "__main__":

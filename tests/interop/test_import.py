@@ -1,4 +1,4 @@
-"""A checkpoint that the real dm-reverb has just written comes in whole."""
+"""Importing a checkpoint that the real dm-reverb has just written."""
 
 import json
 import os
@@ -15,7 +15,7 @@ pytestmark = pytest.mark.interop
 
 @pytest.fixture(scope="module")
 def written(python, tmp_path_factory):
-    """A directory of checkpoints, and what is in the newest."""
+    """A directory of checkpoints, and the expected content of the newest."""
     root = tmp_path_factory.mktemp("written")
     program = Path(__file__).parent / "write_checkpoint.py"
     quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
@@ -36,6 +36,6 @@ def test_times_sampled_and_order(written):
         engram.import_reverb(checkpoints, store)
         batch = store.sample("queue", len(expected["queue"]["items"]))
         assert batch.info.key.tolist() == [item["key"] & (2**63 - 1) for item in expected["queue"]["items"]]
-        told = {item["key"] & (2**63 - 1): item["times_sampled"] for item in expected["few"]["items"]}
+        times_sampled = {item["key"] & (2**63 - 1): item["times_sampled"] for item in expected["few"]["items"]}
         batch = store.sample("few", 1)
-        assert batch.info.times_sampled[0] == told[int(batch.info.key[0])] + 1
+        assert batch.info.times_sampled[0] == times_sampled[int(batch.info.key[0])] + 1

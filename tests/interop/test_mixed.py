@@ -1,4 +1,4 @@
-"""dm-reverb's client and Engram's own at one server, and where the server differs from dm-reverb's on purpose."""
+"""dm-reverb's client and Engram's client at one server, and the server's deliberate differences from dm-reverb's."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ PAIR = {"x": engram.ArraySpec((None, 2), "float32"), "y": engram.ArraySpec((), "
 
 @pytest.fixture
 def serve():
-    """Starts servers, and stops them after the test."""
+    """Starts servers and stops them after the test."""
     servers = []
 
     def start(*tables, **options):
@@ -25,7 +25,7 @@ def serve():
         server.close()
 
 
-def test_what_engram_wrote_is_read(programs, serve):
+def test_reverb_client_reads_items_of_engram_client(programs, serve):
     server, address = serve(engram.Table.queue("table", max_size=100))
     client = engram.Client(server.address)
     steps = [
@@ -47,7 +47,7 @@ def test_what_engram_wrote_is_read(programs, serve):
         assert text.tolist() == [f"é{one}".encode() for one in (at - 2, at - 1, at)]
 
 
-def test_what_dm_reverb_wrote_is_read(programs, serve):
+def test_engram_client_reads_items_of_reverb_client(programs, serve):
     server, address = serve(engram.Table("table"), engram.Table("pairs", signature=PAIR))
     programs.run("write_pairs", address)
     client = engram.Client(server.address)
@@ -59,7 +59,7 @@ def test_what_dm_reverb_wrote_is_read(programs, serve):
     np.testing.assert_array_equal(batch["x"], x)
 
 
-def test_a_signature_of_engrams_own_is_told(programs, serve):
+def test_reverb_client_sees_an_engram_signature(programs, serve):
     _, address = serve(engram.Table("pairs", signature=PAIR), engram.Table("table"))
     assert programs.run("signature_of_pairs", address) == [
         ("x", "TensorSpec(shape=(None, 2), dtype=tf.float32, name='x')"),
@@ -67,8 +67,8 @@ def test_a_signature_of_engrams_own_is_told(programs, serve):
     ]
 
 
-def test_types_of_few_bits(programs, serve):
-    """dm-reverb has bfloat16, and no floats of 8 bits."""
+def test_bfloat16_is_supported_and_float8_is_not(programs, serve):
+    """dm-reverb supports bfloat16, but no 8-bit floats."""
     ml_dtypes = pytest.importorskip("ml_dtypes")
     server, address = serve(engram.Table("bfloat16"), engram.Table("float8"))
     client = engram.Client(server.address)
@@ -82,7 +82,7 @@ def test_types_of_few_bits(programs, serve):
     )
 
 
-def test_a_token_is_asked_for(programs, serve):
+def test_a_token_is_required(programs, serve):
     _, address = serve(engram.Table("table"), token="secret")
     kind, text = programs.run("sample_one", address)
     assert kind == "RuntimeError"
@@ -90,12 +90,12 @@ def test_a_token_is_asked_for(programs, serve):
     assert text.endswith("(a dm-reverb client cannot send one)")
 
 
-def test_a_bad_priority_is_refused_and_nothing_else(programs, serve):
-    """dm-reverb's table hangs for ever after it."""
+def test_only_the_invalid_priority_is_rejected(programs, serve):
+    """dm-reverb's table would hang afterwards."""
     tables = (engram.Table("table", sampler=engram.selectors.Prioritized(1.0)), engram.Table("other"))
     server, address = serve(*tables)
     seen = programs.run("bad_priorities", address)
-    refused = [
+    rejected = [
         (
             "ValueError",
             f"priority for table `table` is {bad}; a Prioritized selector needs a finite value of at least 0",
@@ -103,22 +103,22 @@ def test_a_bad_priority_is_refused_and_nothing_else(programs, serve):
         for bad in ("-1", "inf")
         for _ in range(2)
     ]
-    assert seen == [*refused, [1.0, 1.0]]
+    assert seen == [*rejected, [1.0, 1.0]]
     assert server.store.info()["table"].size == 1
 
 
-def test_a_slice_beyond_its_chunk_is_refused(programs, serve):
-    """Where it is made: dm-reverb's server refuses it to whoever samples it."""
+def test_a_slice_beyond_its_chunk_is_rejected_at_insert(programs, serve):
+    """dm-reverb's server reports it only when the item is sampled."""
     server, address = serve(engram.Table("table"))
     kind, text = programs.run("one_cell_twice", address)
     assert (kind, "column `0`" in text) == ("ValueError", True), text
     assert server.store.info()["table"].size == 0
 
 
-def test_what_does_not_fit_a_table_of_engrams_own_is_refused(programs, serve):
-    """Its signature holds for every writer, also one that does not validate its items."""
+def test_an_item_that_does_not_fit_an_engram_signature_is_rejected(programs, serve):
+    """The server checks signatures, even if the writer does not validate its items."""
     server, address = serve(engram.Table("pairs", signature=PAIR))
-    kind, text = programs.run("write_what_does_not_fit", address)
+    kind, text = programs.run("write_mismatching_item", address)
     assert (kind, text.partition(";")[0]) == (
         "ValueError",
         "item does not match the signature of table `pairs`: column `x` must be float32[?,2], got float32[1,3]",
@@ -128,21 +128,21 @@ def test_what_does_not_fit_a_table_of_engrams_own_is_refused(programs, serve):
     assert server.store.info()["pairs"].size == 1
 
 
-def test_what_waits_when_the_server_stops_is_sent_to_the_next(programs, serve):
-    """dm-reverb's server confirms it, and drops it."""
+def test_pending_items_of_a_stopped_server_are_sent_to_the_next(programs, serve):
+    """dm-reverb's server confirms and drops them."""
     server, address = serve(engram.Table.queue("queue", max_size=1))
-    programs.begin("write_five_into_a_queue", address)
+    programs.start("write_five_into_a_queue", address)
     wait_until(lambda: server.store.info()["queue"].waiting_inserts > 0)
     server.close()
     server, _ = serve(engram.Table.queue("queue", max_size=1), port=server.port)
     client = engram.Client(server.address)
-    found = [client.sample("queue", 1, timeout=50).data[0].item() for _ in range(4)]
-    assert sorted(found) == [1, 2, 3, 4]
-    assert programs.end() == "flushed"
+    sampled = [client.sample("queue", 1, timeout=50).data[0].item() for _ in range(4)]
+    assert sorted(sampled) == [1, 2, 3, 4]
+    assert programs.result() == "flushed"
     assert server.store.info()["queue"].inserts == 4
 
 
-def test_a_checkpoint_is_where_its_path_says(programs, serve, tmp_path):
+def test_checkpoint_returns_its_path(programs, serve, tmp_path):
     _, address = serve(engram.Table("table"), path=tmp_path / "store")
     kind, path = programs.run("checkpoint", address)
     assert (kind, path) == ("returned", str(tmp_path / "store" / "checkpoint-0000000001"))
@@ -158,12 +158,12 @@ def test_a_store_in_memory_has_no_checkpoint(programs, serve):
 
 
 def test_a_writer_outlives_its_server(programs, serve, tmp_path):
-    """It goes on where a server comes back, and what was confirmed is there."""
+    """It continues when a server is started again, and confirmed items are still in the table."""
     tables = (engram.Table("table", sampler=engram.selectors.Fifo()),)
     server, address = serve(*tables, path=tmp_path / "store")
     programs.run("write_first", address)
     server.close()
-    programs.begin("write_second", address)
+    programs.start("write_second", address)
     server, _ = serve(*tables, path=tmp_path / "store", port=server.port)
-    assert programs.end() == 20
+    assert programs.result() == 20
     assert server.store.info()["table"].size == 20

@@ -1,4 +1,4 @@
-"""Every public name of dm-reverb's is there, but for those that the documents call absent, and its inner workings."""
+"""`engram.compat.reverb` has every public name of dm-reverb, except documented omissions and internals."""
 
 import importlib
 
@@ -16,17 +16,17 @@ ABSENT = {
 }
 
 
-def test_names(programs):
+def test_all_public_names_exist(programs):
     absent = set()
     for module, names in programs.run("public_names", "-").items():
         try:
-            ours = importlib.import_module(f"engram.compat.{module}")
+            compat = importlib.import_module(f"engram.compat.{module}")
         except ModuleNotFoundError:
             absent.add(module)
             continue
         for name, attributes in names.items():
-            if not hasattr(ours, name):
+            if not hasattr(compat, name):
                 absent.add(f"{module}.{name}")
                 continue
-            absent |= {f"{module}.{name}.{each}" for each in attributes if not hasattr(getattr(ours, name), each)}
+            absent |= {f"{module}.{name}.{each}" for each in attributes if not hasattr(getattr(compat, name), each)}
     assert absent == ABSENT

@@ -1,4 +1,4 @@
-"""Random programs of a trajectory writer's calls: where they see something else of dm-reverb, a known fault is why."""
+"""Random programs of a trajectory writer's calls: every difference from dm-reverb's outcome is a documented one."""
 
 import pytest
 from random_writers import PROGRAMS, outcomes, program
@@ -8,46 +8,46 @@ from engram.compat import reverb
 pytestmark = pytest.mark.interop
 
 REFERENCES = "references to steps live on"
-CONFIGURED = "a column that is configured before it is seen does not keep more steps"
-INDICES = "indices of a history at its end, or of steps that are gone"
-SLICES = "strided or repeated history slices are stored as another run, or cannot be read"
-HALF_A_STEP = "a failed append leaves its columns"
+CONFIGURED = "`configure` of a column that does not exist yet does not extend its history"
+INDICES = "indices of a history at its end, or of expired steps"
+SLICES = "strided or repeated history slices are stored as a contiguous run, or cannot be read"
+HALF_A_STEP = "a rejected append keeps its new columns"
 OPEN_STEP = "an episode that ends within a partial step"
-"""Rows of docs/differences.md."""
+"""Known differences: rows of docs/differences.md."""
 
-LATE = ("expired", "ValueError")
-"""What comes of references that were dropped since they were looked at."""
+EXPIRED_MEANWHILE = ("expired", "ValueError")
+"""Results at dm-reverb if references expire between two observations."""
 
-FOLLOWS = "what was picked was another thing already"
+CONSEQUENCE = "the column already differed when it was picked"
 
 
 @pytest.fixture(scope="module")
-def theirs_seen(programs, theirs):
-    """What the programs see of dm-reverb."""
-    return programs.run("random_writers", theirs)
+def reverb_outcomes(programs, reverb_address):
+    """The outcomes of all programs with dm-reverb."""
+    return programs.run("random_writers", reverb_address)
 
 
-def test_all_differences_are_known(theirs_seen, ours):
-    client = reverb.Client(ours)
-    unknown, found = [], set()
+def test_all_differences_are_known(reverb_outcomes, engram_address):
+    client = reverb.Client(engram_address)
+    unknown, rows = [], set()
     for seed in range(PROGRAMS):
-        for call, row, mine, other in Comparison(program(seed)).rows(
-            outcomes(client, "random", seed), theirs_seen[seed]
+        for call, row, engram_outcome, reverb_outcome in Comparison(program(seed)).rows(
+            outcomes(client, "random", seed), reverb_outcomes[seed]
         ):
-            found.add(row)
+            rows.add(row)
             if row is None:
-                unknown.append((seed, call, mine, other))
+                unknown.append((seed, call, engram_outcome, reverb_outcome))
     assert unknown == []
-    assert found >= {CONFIGURED, INDICES, SLICES, HALF_A_STEP, OPEN_STEP}
+    assert rows >= {CONFIGURED, INDICES, SLICES, HALF_A_STEP, OPEN_STEP}
 
 
 def kind(outcome):
-    """An outcome without an error's text."""
+    """An outcome without the error's text."""
     return outcome[:2]
 
 
-def asked(usable, index):
-    """The steps that an index asks for, as of a list; or the kind of error where one cannot be used."""
+def selected_steps(usable, index):
+    """The steps that an index selects from a list, or the type of the error if one is not usable."""
     count = len(usable)
     if isinstance(index, slice):
         if (index.step or 1) > 0 and index.start is not None and index.start < -count:
@@ -63,45 +63,45 @@ def asked(usable, index):
     return chosen if all(usable[each] for each in chosen) else "ValueError"
 
 
-def reaches_out(usable, index):
-    """True if an index has a bound at the end of a history or beyond, or at a step that cannot be used."""
+def is_out_of_bounds(usable, index):
+    """True if an index has a bound at or beyond the end of a history, or at an unusable step."""
     count = len(usable)
     bounds = [index.start, index.stop] if isinstance(index, slice) else index if isinstance(index, list) else [index]
-    return asked(usable, index) == "ValueError" or any(
+    return selected_steps(usable, index) == "ValueError" or any(
         each >= count or each < -count or not usable[each] for each in bounds if each is not None
     )
 
 
-def length(found):
-    """How many steps were found, or the kind of error."""
-    return found if isinstance(found, str) else len(found)
+def length(result):
+    """The number of selected steps, or the type of the error."""
+    return result if isinstance(result, str) else len(result)
 
 
 class Comparison:
-    """Of what a program saw here and there."""
+    """Compares the outcomes of a program with Engram (`mine`) and with dm-reverb (`other`)."""
 
     def __init__(self, calls):
         self.calls = calls
         self.keep = calls[0][1]
         self.kept = {call[1]: call[2] for call in calls if call[0] == "configure"}
-        self.picks = []  # columns, with what was seen of each here and there
-        self.items = {}  # picks that they were made of
-        self.made = (set(), set())  # items here and there
-        self.failed = set()  # columns of appends that failed
+        self.picks = []  # (column, mine, other) of each pick
+        self.items = {}  # picks of each item
+        self.created = (set(), set())  # items created in Engram and in dm-reverb
+        self.failed = set()  # columns of failed appends
         self.is_open = self.ended_open = False
 
-    def rows(self, ours, theirs):
-        """Yields each call with another outcome, with the row that tells of it, or None."""
-        for call, mine, other in zip(self.calls, ours, theirs, strict=True):
+    def rows(self, engram_outcomes, reverb_outcomes):
+        """Yields each call whose outcomes differ, with the row that describes the difference, or None."""
+        for call, mine, other in zip(self.calls, engram_outcomes, reverb_outcomes, strict=True):
             same = kind(mine) == kind(other)
-            row = FOLLOWS if same else getattr(self, call[0], lambda *_: None)(call, mine, other)
+            row = CONSEQUENCE if same else getattr(self, call[0], lambda *_: None)(call, mine, other)
             if not same:
                 yield call, row, mine, other
             if row is OPEN_STEP:
-                return  # from here on, other steps are compared
-            self.note(call, mine, other)
+                return  # from here on, the steps differ
+            self.record(call, mine, other)
 
-    def note(self, call, mine, other):
+    def record(self, call, mine, other):
         match call:
             case ("append", given, partial):
                 if mine[0] == "returned":
@@ -117,9 +117,9 @@ class Comparison:
                 self.picks.append((call[1], mine, other))
             case ("create", number, chosen):
                 self.items[number] = [self.picks[at] for at in chosen]
-                for made, outcome in zip(self.made, (mine, other), strict=True):
-                    if outcome[1][1] == "made":
-                        made.add(number)
+                for created, outcome in zip(self.created, (mine, other), strict=True):
+                    if outcome[1][1] == "created":
+                        created.add(number)
 
     def append(self, _, mine, other):
         return OPEN_STEP if self.ended_open and mine[0] == "returned" and other[0] == "raised" else None
@@ -132,44 +132,46 @@ class Comparison:
             return HALF_A_STEP if name in self.failed else None
         if mine[0] == "raised" or other[0] == "raised":
             return None
-        (usable, found), (their_usable, their_found) = mine[1], other[1]
-        if len(usable) != len(their_usable):
+        (usable, result), (reverb_usable, reverb_result) = mine[1], other[1]
+        if len(usable) != len(reverb_usable):
             return OPEN_STEP if self.ended_open else None
-        row = self.of_references(name, usable, their_usable) if usable != their_usable else INDICES
-        if row is None or length(asked(usable, index)) != length(found):
+        row = self.usable_steps_row(name, usable, reverb_usable) if usable != reverb_usable else INDICES
+        if row is None or length(selected_steps(usable, index)) != length(result):
             return None
-        # What lives on there does so until dm-reverb's thread has sent its items: between two looks, too.
-        is_late = row is REFERENCES and their_found in LATE
-        if is_late or length(asked(their_usable, index)) == length(their_found):
+        # In dm-reverb, references live until its thread has sent their items, which may be between two observations.
+        expired_meanwhile = row is REFERENCES and reverb_result in EXPIRED_MEANWHILE
+        if expired_meanwhile or length(selected_steps(reverb_usable, index)) == length(reverb_result):
             return row
-        return INDICES if reaches_out(their_usable, index) else None
+        return INDICES if is_out_of_bounds(reverb_usable, index) else None
 
-    def of_references(self, name, usable, their_usable):
-        """Why other steps can be used: here the newest so many, there more, or, of some columns, fewer."""
+    def usable_steps_row(self, name, usable, reverb_usable):
+        """The row for different usable steps: dm-reverb may keep more steps, or fewer of a configured column."""
         kept = self.kept.get(name, self.keep)
-        there = [at for at, (mine, other) in enumerate(zip(usable, their_usable, strict=True)) if other > mine]
-        here = [at for at, (mine, other) in enumerate(zip(usable, their_usable, strict=True)) if other < mine]
-        if any(at >= len(usable) - kept for at in there) or (here and kept <= self.keep):
+        pairs = list(enumerate(zip(usable, reverb_usable, strict=True)))
+        only_reverb = [at for at, (mine, other) in pairs if other > mine]
+        only_engram = [at for at, (mine, other) in pairs if other < mine]
+        if any(at >= len(usable) - kept for at in only_reverb) or (only_engram and kept <= self.keep):
             return None
-        return CONFIGURED if here else REFERENCES
+        return CONFIGURED if only_engram else REFERENCES
 
     def create(self, call, mine, other):
         picks = [self.picks[at] for at in call[2]]
-        if any(kind(picked) != kind(their) for _, picked, their in picks):
-            return FOLLOWS
+        if any(kind(picked) != kind(reverb_picked) for _, picked, reverb_picked in picks):
+            return CONSEQUENCE
         if isinstance(mine[1], str) or isinstance(other[1], str):
             return None
-        (about, _), (their_about, _) = mine[1], other[1]
-        lives_on = any(
-            expired and not their_expired for (_, expired), (_, their_expired) in zip(about, their_about, strict=True)
+        (columns, _), (reverb_columns, _) = mine[1], other[1]
+        lives_longer = any(
+            expired and not reverb_expired
+            for (_, expired), (_, reverb_expired) in zip(columns, reverb_columns, strict=True)
         )
-        for made in (mine[1], other[1]):
-            is_good = all(length and not expired for length, expired in made[0])
-            is_late = made is other[1] and lives_on and made[1] == "refused"  # as in `pick`
-            if is_good != (made[1] == "made") and not is_late:
+        for result in (mine[1], other[1]):
+            valid = all(length and not expired for length, expired in result[0])
+            expired_meanwhile = result is other[1] and lives_longer and result[1] == "rejected"  # as in `pick`
+            if valid != (result[1] == "created") and not expired_meanwhile:
                 return None
-        for (name, *_), (_, expired), (_, their_expired) in zip(picks, about, their_about, strict=True):
-            if their_expired > expired and self.kept.get(name, self.keep) <= self.keep:
+        for (name, *_), (_, expired), (_, reverb_expired) in zip(picks, columns, reverb_columns, strict=True):
+            if reverb_expired > expired and self.kept.get(name, self.keep) <= self.keep:
                 return None
         return REFERENCES
 
@@ -177,20 +179,22 @@ class Comparison:
         if mine[0] == "raised":
             return None
         strided = {
-            number for number in self.made[1] if any(not is_run(their[1][1]) for _, _, their in self.items[number])
+            number
+            for number in self.created[1]
+            if any(not is_contiguous(picked[1][1]) for _, _, picked in self.items[number])
         }
         if other[0] == "raised":
             return SLICES if "Cannot slice" in other[2] and strided else None
         if self.wrong(0, mine[1]) or self.wrong(1, other[1]) - strided:
             return None
-        return SLICES if self.wrong(1, other[1]) else FOLLOWS
+        return SLICES if self.wrong(1, other[1]) else CONSEQUENCE
 
     def wrong(self, side, items):
-        """Items that are not what was picked, there if `side` is 1, or are there and should not be."""
-        picked = {number: [pick[1 + side][1][1] for pick in self.items[number]] for number in self.made[side]}
+        """Items that differ from the picked steps, or should not exist: in Engram (`side` 0) or in dm-reverb (1)."""
+        picked = {number: [pick[1 + side][1][1] for pick in self.items[number]] for number in self.created[side]}
         return {number for number in {*items, *picked} if items.get(number) != picked.get(number)}
 
 
-def is_run(steps):
-    """Steps that follow each other."""
+def is_contiguous(steps):
+    """True if the steps are consecutive."""
     return steps == list(range(steps[0], steps[0] + len(steps)))

@@ -1,6 +1,6 @@
-"""Has the real dm-reverb write a checkpoint, and says in JSON what is in it. Needs dm-reverb; not a test.
+"""Writes a checkpoint with the real dm-reverb, and its content as JSON. Needs dm-reverb; not a test.
 
-python write_checkpoint.py DIRECTORY: makes DIRECTORY/checkpoints/<time>, and DIRECTORY/expected.json.
+python write_checkpoint.py DIRECTORY: creates DIRECTORY/checkpoints/<time> and DIRECTORY/expected.json.
 """
 
 import json
@@ -88,20 +88,19 @@ def records(path, kind):
 
 
 def content(checkpoint):
-    """The columns of each item by its key: those that a real server samples that has loaded the checkpoint."""
+    """Returns the columns of each item by key, sampled from a dm-reverb server that loaded the checkpoint."""
     server = reverb.Server(tables(), checkpointer=reverb.checkpointers.DefaultCheckpointer(str(checkpoint.parent)))
     client = reverb.Client(f"localhost:{server.port}")
-    found = {}
+    columns = {}
     for name, info in client.server_info(10).items():
-        found[name] = {}
-        while len(found[name]) < info.current_size and len(found[name]) < 1000:
-            if name == "few":  # otherwise its limiter would end it
-                wanted = set(found[name])
-                client.mutate_priorities(name, dict.fromkeys(wanted, 0.0))
+        columns[name] = {}
+        while len(columns[name]) < info.current_size and len(columns[name]) < 1000:
+            if name == "few":  # avoids repeated samples, which its rate limiter would block
+                client.mutate_priorities(name, dict.fromkeys(set(columns[name]), 0.0))
             sample = next(client.sample(name, 1, emit_timesteps=False))
-            found[name][sample.info.key] = [plain(np.asarray(column)) for column in sample.data]
+            columns[name][sample.info.key] = [plain(np.asarray(column)) for column in sample.data]
     server.stop()
-    return found
+    return columns
 
 
 def main():

@@ -1,4 +1,4 @@
-"""What Prometheus is told, compared with `info`; how the door treats others is tested in Rust."""
+"""Prometheus metrics, compared with `info`; bad requests are tested in Rust."""
 
 import http.client
 import math
@@ -21,12 +21,12 @@ PAGE = Path(__file__).parents[2] / "docs" / "server.md"
 
 
 def scrape(server, *, scheme="http", token=None, context=None):
-    """Every sample by name and labels, as a strict parser of the format reads them."""
+    """Returns every sample by name and labels, read by a strict parser of the format."""
     request = urllib.request.Request(f"{scheme}://{server.metrics_address}/metrics")
     if token is not None:
         request.add_header("Authorization", f"Bearer {token}")
-    with urllib.request.urlopen(request, timeout=30, context=context) as answer:
-        text = answer.read().decode()
+    with urllib.request.urlopen(request, timeout=30, context=context) as response:
+        text = response.read().decode()
     families = text_string_to_metric_families(text)
     return {(sample.name, *sample.labels.values()): sample.value for family in families for sample in family.samples}
 
@@ -43,7 +43,7 @@ def server():
         yield server
 
 
-def test_numbers_are_those_of_info(server):
+def test_metrics_match_info(server):
     client = engram.Client(server.address)
     for value in range(7):
         client.insert({"x": np.float32(value)}, {"plain": 1.0, 'odd "name"\\\n': 1.0} if value < 3 else {"plain": 1.0})
@@ -78,8 +78,8 @@ def test_numbers_are_those_of_info(server):
             "limiter_min_items": min_size,
             "limiter_samples_per_insert": samples_per_insert,
         }
-        told = {key[0].removeprefix("engram_table_"): value for key, value in found.items() if key[1:] == (name,)}
-        assert told == {key: value for key, value in expected.items() if value is not None}
+        metrics = {key[0].removeprefix("engram_table_"): value for key, value in found.items() if key[1:] == (name,)}
+        assert metrics == {key: value for key, value in expected.items() if value is not None}
     assert found["engram_table_deletes_total", "plain"] == 2
     assert found["engram_table_limiter_max_diff", "plain"] == math.inf
     assert found["engram_table_inserting_blocked", "queue"] == 1
@@ -88,7 +88,7 @@ def test_numbers_are_those_of_info(server):
     assert scrape(server)["engram_table_waiting_inserts", "queue"] == 0
 
 
-def test_connections_and_calls_are_counted_and_forgotten(server):
+def test_connections_and_calls(server):
     before = scrape(server)
     assert before["engram_server_connections_total",] == before["engram_server_open_connections",] == 0
     assert before["engram_server_info", engram.__version__] == 1
@@ -109,24 +109,24 @@ def test_connections_and_calls_are_counted_and_forgotten(server):
     assert scrape(server)["engram_server_connections_total",] == during["engram_server_connections_total",]
 
 
-def test_tables_come_and_go(server):
+def test_created_and_dropped_tables(server):
     server.store.create_table(engram.Table("late"))
     assert scrape(server)["engram_table_items", "late"] == 0
     server.store.drop_table("late")
     assert ("engram_table_items", "late") not in scrape(server)
 
 
-def test_every_name_is_documented(server):
+def test_every_metric_is_documented(server):
     documented = set(re.findall(r"^\| `(engram_\w+)", PAGE.read_text(encoding="utf-8"), re.MULTILINE))
     assert {key[0] for key in scrape(server)} == documented
 
 
-def test_there_are_none_unless_asked_for():
+def test_no_metrics_by_default():
     with engram.Server([]) as server:
         assert server.metrics_address is None
 
 
-def test_the_token_is_asked_for():
+def test_metrics_require_the_token():
     with engram.Server([engram.Table("t")], token=TOKEN, metrics_port=0) as server:
         for token in (None, TOKEN + "7"):
             with pytest.raises(urllib.error.HTTPError, match="HTTP Error 401"):
@@ -134,7 +134,7 @@ def test_the_token_is_asked_for():
         assert scrape(server, token=TOKEN)["engram_table_items", "t"] == 0
 
 
-def test_certificates_are_the_server_s(certificates, other_certificates):
+def test_metrics_use_the_servers_certificates(certificates, other_certificates):
     with engram.Server([], **certificates.server, client_ca=certificates.ca, metrics_port=0) as server:
         context = ssl.create_default_context(cafile=certificates.ca)
         with pytest.raises(OSError, match=r"(?i)certificate"):
@@ -147,7 +147,7 @@ def test_certificates_are_the_server_s(certificates, other_certificates):
             scrape(server)
 
 
-def test_a_port_that_cannot_be_had():
+def test_bad_metrics_ports():
     with engram.Server([], metrics_port=0) as server:
         port = int(server.metrics_address.rpartition(":")[2])
         text = f"cannot serve metrics at 127.0.0.1:{port}: Address already in use (os error 98)"

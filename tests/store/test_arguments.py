@@ -72,7 +72,7 @@ PATH = "`path` must be a path, as a str or os.PathLike; got 3 (int)"
         (lambda _: Store.open(3), PATH),
         (lambda _: engram.inspect_directory(3), PATH),
         (lambda _: engram.import_reverb(3, Store([])), PATH),
-        (lambda path: Store([]).restore(3), PATH),
+        (lambda _: Store([]).restore(3), PATH),
         (lambda path: Store.open(path, rename="old"), "`rename` must map old table names to new ones; got 'old' (str)"),
         (
             lambda path: Store.open(path, rename={"old": 3}),

@@ -1,4 +1,4 @@
-"""Updating, deleting, resetting, and tables that come and go."""
+"""Updates, deletions, resets, and creation and removal of tables."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from engram.errors import (
 
 
 def priorities(store, table, keys):
-    """The items' priorities, found by drawing them all."""
+    """Priorities of the items, read from samples of all of them."""
     batch = store.sample(table, 500)
     found = dict(zip(batch.info.key.tolist(), batch.info.priority.tolist(), strict=True))
     return [found.get(key) for key in keys]
@@ -30,7 +30,7 @@ def three(open_store):
     return store, fill(store, "t", range(3))
 
 
-def test_update_returns_how_many_matched(three):
+def test_update_returns_the_number_of_keys_found(three):
     store, keys = three
     assert store.update_priorities("t", [keys[0], 12345, keys[2]], [2.0, 9.0, 3.0]) == 2
     assert priorities(store, "t", keys) == [2.0, 1.0, 3.0]
@@ -73,7 +73,7 @@ def test_one_bad_priority_rejects_the_whole_call(three, bad, text):
     assert store.info()["t"].size == 3
 
 
-def test_infinite_and_negative_priorities_where_they_are_no_weight(open_store):
+def test_infinite_and_negative_priorities_without_prioritized(open_store):
     store = open_store(Table("t", sampler=selectors.MaxHeap()))
     fill(store, "t", [-np.inf, -1.0, np.inf], priority=float)
     assert sample_x(store, "t", 1) == [np.inf]
@@ -82,14 +82,14 @@ def test_infinite_and_negative_priorities_where_they_are_no_weight(open_store):
 
 
 @pytest.mark.parametrize("selector", ["sampler", "remover"])
-def test_prioritized_rejects_in_either_role(open_store, selector):
+def test_prioritized_rejects_priorities_as_sampler_and_remover(open_store, selector):
     store = open_store(Table("t", **{selector: selectors.Prioritized(1.0)}))
     with raises(
         PriorityError, "priority for table `t` is -1; a Prioritized selector needs a finite value of at least 0"
     ):
         store.insert({"x": 0}, {"t": -1.0})
     assert store.info()["t"].size == 0
-    store.insert({"x": 1}, {"t": 2.0}, timeout=10)  # it goes on
+    store.insert({"x": 1}, {"t": 2.0}, timeout=10)  # the table still works
     assert sample_x(store, "t", 2) == [1, 1]
 
 
@@ -112,7 +112,7 @@ def test_bad_updates(three, keys, values, text):
         three[0].update_priorities("t", keys, values)
 
 
-def test_what_nobody_waits_for_is_done_in_order(three):
+def test_changes_without_wait_are_applied_in_order(three):
     store, keys = three
     for value in range(1, 101):
         assert store.update_priorities("t", keys, [value, value + 1, value + 2], wait=False) is None
@@ -122,7 +122,7 @@ def test_what_nobody_waits_for_is_done_in_order(three):
 
 
 @pytest.mark.parametrize("change", ["update_priorities", "delete"])
-def test_errors_of_what_nobody_waits_for_come_with_a_later_change(three, change):
+def test_a_later_change_raises_errors_of_changes_without_wait(three, change):
     store, keys = three
     arguments = ([1], [1.0]) if change == "update_priorities" else ([1],)
 
@@ -132,23 +132,23 @@ def test_errors_of_what_nobody_waits_for_come_with_a_later_change(three, change)
 
     with raises(UnknownTableError, "no table `nowhere`; known tables: `t`"):
         change_another()
-    # Once only.
+    # The error is raised once.
     assert store.update_priorities("t", keys, [2.0, 3.0, 4.0]) == 3
 
 
-MANY = 600_000  # more than fit one message
+MANY = 600_000  # more keys than one message has
 
 
 @pytest.fixture
 def many(three):
-    """Very many keys, three of which are there."""
+    """Many keys, of which three are in the table."""
     store, there = three
     keys = np.arange(1 << 40, (1 << 40) + MANY, dtype=np.uint64)
     keys[[0, MANY // 2, MANY - 1]] = there
     return store, keys, there
 
 
-def test_very_many_changes_in_one_call(many):
+def test_a_change_of_more_keys_than_one_message_has(many):
     store, keys, there = many
     assert store.update_priorities("t", keys, np.arange(MANY)) == 3
     assert priorities(store, "t", there[1:]) == [MANY // 2, MANY - 1]
@@ -166,7 +166,7 @@ def test_very_many_changes_in_one_call(many):
     ("bad", "found"),
     [(np.nan, "NaN; it must be a number"), (-1.0, "-1; a Prioritized selector needs a finite value of at least 0")],
 )
-def test_one_bad_priority_rejects_very_many(many, bad, found, wait):
+def test_one_bad_priority_rejects_many_messages(many, bad, found, wait):
     store, keys, there = many
     with raises(PriorityError, f"priority for table `t` is {found}"):
         store.update_priorities("t", keys, np.r_[np.full(MANY - 1, 7.0), bad], wait=wait)
@@ -180,7 +180,7 @@ def test_one_bad_priority_rejects_very_many(many, bad, found, wait):
 # --- delete and reset ----------------------------------------------------------------------------
 
 
-def test_delete_returns_how_many_matched(three):
+def test_delete_returns_the_number_of_keys_found(three):
     store, keys = three
     assert store.delete("t", [keys[1], 777]) == 1
     assert store.delete("t", keys) == 2
@@ -188,7 +188,7 @@ def test_delete_returns_how_many_matched(three):
     assert (store.info()["t"].size, store.info()["t"].deletes) == (0, 3)
 
 
-def test_reset_empties_and_zeroes(three):
+def test_reset_deletes_items_and_resets_counters(three):
     store, _ = three
     store.sample("t", 5)
     store.reset("t")
@@ -212,7 +212,7 @@ def test_create_and_drop(open_store):
     store.create_table(Table("b"))
 
 
-def test_names_are_taken_once(open_store):
+def test_table_names_are_unique(open_store):
     text = "table `a` already exists; choose another name, or drop that table first"
     with raises(InvalidArgumentError, text):
         open_store(Table("a"), Table("a"))
@@ -222,7 +222,7 @@ def test_names_are_taken_once(open_store):
     assert store.tables == ["a"]
 
 
-def test_tables_may_come_from_any_iterable():
+def test_tables_can_be_any_iterable():
     with engram.Store(Table(name) for name in ("a", "b")) as store:
         assert store.tables == ["a", "b"]
         assert repr(store) == "Store(['a', 'b'])"
@@ -240,7 +240,7 @@ def test_bad_tables(open_store):
         engram.Store([], seed=-1)
 
 
-def test_changing_the_limiter_wakes_those_who_wait(open_store):
+def test_a_new_limiter_wakes_waiting_calls(open_store):
     store = open_store(Table("t", rate_limiter=rate_limiters.MinSize(10)), Table.queue("q", max_size=9))
     fill(store, "t", [1])
     sampler = BackgroundCall(lambda: sample_x(store, "t", 1))

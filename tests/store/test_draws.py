@@ -1,4 +1,4 @@
-"""What is drawn, and how often: chi-square tests with fixed seeds."""
+"""Distributions of samples: chi-square tests with fixed seeds."""
 
 import numpy as np
 import pytest
@@ -19,7 +19,7 @@ def chi_square(found, expected):
     return float(((found - expected) ** 2 / expected).sum())
 
 
-def test_the_quantile_is_the_one_in_the_tables():
+def test_the_quantile_matches_published_values():
     assert quantile(49) == pytest.approx(85.35, abs=0.1)
 
 
@@ -46,7 +46,7 @@ def test_prioritized(open_store, exponent):
     np.testing.assert_allclose(batch.info.probability, expected[x], rtol=1e-9)
     np.testing.assert_allclose(batch.info.priority, priorities[x])
 
-    # After updates and deletions the rest is drawn as if it had always been so.
+    # Updates and deletions leave no trace in the distribution.
     keys = dict(zip(x.tolist(), batch.info.key.tolist(), strict=True))
     left = priorities[::-1].copy()
     store.update_priorities("t", [keys[n] for n in range(ITEMS)], left)
@@ -60,7 +60,7 @@ def test_prioritized(open_store, exponent):
     assert chi_square(found[alive], expected[alive] * DRAWS) < quantile(alive.sum() - 1)
 
 
-def test_the_test_sees_a_wrong_distribution(open_store):
+def test_the_test_detects_a_wrong_distribution(open_store):
     _, batch = draws(open_store, Table("t", sampler=selectors.Prioritized(0.1)), np.linspace(0.2, 3.0, ITEMS))
     found = np.bincount(batch.data["x"], minlength=ITEMS)
     assert chi_square(found, np.full(ITEMS, DRAWS / ITEMS)) > quantile(ITEMS - 1)
@@ -73,7 +73,7 @@ def test_uniform_remover(open_store):
         fill(store, "t", range(20))
         survivors += np.bincount(np.unique(store.sample("t", 200).data["x"]), minlength=ITEMS)
         store.close()
-    # The first ten were exposed to ten removals, later ones to fewer.
+    # The first ten items were exposed to ten removals, later ones to fewer.
     assert survivors[:10].mean() < survivors[15:20].mean()
     expected = np.full(10, survivors[:10].mean())
     assert chi_square(survivors[:10], expected) < quantile(9)

@@ -1,4 +1,4 @@
-"""Promises that were broken once where two features met."""
+"""Combinations of two features that once failed."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ from engram import ArraySpec, Pattern, Table, patterns
 from engram.errors import BackpressureError, SignatureError
 
 
-def test_a_batch_that_cannot_be_made_uses_nothing_up(open_store):
+def test_a_failed_batch_returns_its_items(open_store):
     store = open_store(Table.queue("q", max_size=10))
     for size in (3, 4):
         store.insert({"x": np.zeros(size)}, {"q": 1.0})
@@ -18,7 +18,7 @@ def test_a_batch_that_cannot_be_made_uses_nothing_up(open_store):
     assert [store.sample("q", 1, timeout=5).data["x"].shape for _ in range(2)] == [(1, 3), (1, 4)]
 
 
-def test_a_full_table_does_not_hold_up_what_goes_to_others(open_store):
+def test_a_full_table_does_not_block_items_for_other_tables(open_store):
     store = open_store(Table.queue("full", max_size=1), Table("open"))
     writer = store.writer(history=1, chunk_length=1, max_in_flight_items=4, timeout=0)
     for step in range(3):
@@ -35,7 +35,7 @@ def test_a_full_table_does_not_hold_up_what_goes_to_others(open_store):
     store.close()
 
 
-def test_a_writer_finds_the_successor_of_a_dropped_table(open_store):
+def test_a_writer_uses_a_table_that_replaces_a_dropped_one(open_store):
     store = open_store(Table("t"))
     with store.writer(history=1) as writer:
         writer.append({"x": 1})
@@ -48,7 +48,7 @@ def test_a_writer_finds_the_successor_of_a_dropped_table(open_store):
     assert store.info()["t"].size == 1
 
 
-def test_plain_numbers_take_the_dtype_of_the_table_they_go_to(open_store):
+def test_python_numbers_get_the_dtype_of_the_tables_signature(open_store):
     small = Table("small", signature={"x": ArraySpec((), "uint8")})
     store = open_store(small, Table("any"), Table("real", signature={"x": ArraySpec((), "float64")}))
     store.insert({"x": 5}, {"small": 1.0})
@@ -58,7 +58,7 @@ def test_plain_numbers_take_the_dtype_of_the_table_they_go_to(open_store):
     assert dtypes == [np.uint8, np.int64, np.float64]
 
 
-def test_a_refused_first_step_decides_nothing(open_store):
+def test_a_rejected_first_step_has_no_effect(open_store):
     store = open_store(Table("t", signature={"x": ArraySpec((2, 3), "float32")}))
     with store.pattern_writer([Pattern("t", num_steps=2)]) as writer:
         with pytest.raises(SignatureError):
@@ -69,7 +69,7 @@ def test_a_refused_first_step_decides_nothing(open_store):
 
 
 @pytest.mark.parametrize("batched", [False, True])
-def test_a_step_of_another_shape_is_held_against_the_signature(open_store, batched):
+def test_a_step_of_another_shape_is_checked_against_the_signature(open_store, batched):
     store = open_store(Table("t", signature={"x": ArraySpec((1, 2), "float32")}))
     pattern = Pattern("t", num_steps=1)
     writer = store.batched_writer(1, [pattern]) if batched else store.pattern_writer([pattern])
@@ -83,7 +83,7 @@ def test_a_step_of_another_shape_is_held_against_the_signature(open_store, batch
     assert store.info()["t"].size == 2
 
 
-def test_an_episode_ends_even_if_its_last_item_cannot_be_made(open_store):
+def test_an_episode_ends_even_if_its_last_item_is_rejected(open_store):
     store = open_store(Table("t"))
     last_two = Pattern("t", num_steps=2, when=[patterns.end_of_episode()])
     with store.pattern_writer([last_two]) as writer:
@@ -98,7 +98,7 @@ def test_an_episode_ends_even_if_its_last_item_cannot_be_made(open_store):
     assert store.sample("t", 1).data["x"].tolist() == [[[1.0] * 3] * 2]
 
 
-def test_an_error_leaves_a_with_block_at_once(open_store):
+def test_an_error_in_a_with_block_does_not_wait(open_store):
     store = open_store(Table.queue("q", max_size=1))
     with pytest.raises(ZeroDivisionError), store.pattern_writer([Pattern("q", num_steps=1)]) as writer:
         for step in range(3):
@@ -110,7 +110,7 @@ def test_an_error_leaves_a_with_block_at_once(open_store):
         del writer
 
 
-def test_odd_booleans_end_episodes_too(open_store):
+def test_booleans_of_other_encodings_end_episodes(open_store):
     store = open_store(Table("t"))
     ends = np.array([2, 0], np.uint8).view(np.bool_)
     with store.batched_writer(2, [Pattern("t", num_steps=2)]) as writer:
@@ -119,7 +119,7 @@ def test_odd_booleans_end_episodes_too(open_store):
     assert store.info()["t"].size == 1
 
 
-def test_a_dropped_table_frees_what_it_held(open_store):
+def test_a_dropped_table_frees_its_memory(open_store):
     store = open_store(Table("t"))
     writer = store.writer(history=1)
     writer.append({"x": np.zeros(1000)})

@@ -1,4 +1,4 @@
-"""Inserting whole items: what is taken, what is refused, and what a signature says."""
+"""Inserting items: valid and invalid data, and signatures."""
 
 import numpy as np
 import pytest
@@ -28,7 +28,7 @@ def test_one_item_in_several_tables(open_store):
     assert store.sample("b", 1).data["x"].shape == (1, 1000)
 
 
-def test_all_or_nothing_where_a_table_was_made_anew(open_store):
+def test_all_or_nothing_after_a_table_was_replaced(open_store):
     def table(dtype):
         return Table("b", signature={"x": ArraySpec((), dtype)})
 
@@ -45,7 +45,7 @@ def test_all_or_nothing_where_a_table_was_made_anew(open_store):
     assert (store.info()["a"].size, store.info()["b"].size) == (1, 0)
 
 
-def test_a_table_made_anew_under_its_old_name(open_store):
+def test_a_table_replaced_under_its_old_name(open_store):
     def table(dtype):
         return Table("t", signature={"x": ArraySpec((), dtype)})
 
@@ -56,7 +56,7 @@ def test_a_table_made_anew_under_its_old_name(open_store):
         store.insert({"x": np.int32(2)}, {"t": 1.0})
     store.create_table(table(np.float64))
     store.insert({"x": np.float64(3)}, {"t": 1.0})
-    # Without an error in between that would say so.
+    # Without an error in between.
     store.drop_table("t")
     store.create_table(table(np.uint8))
     store.insert({"x": np.uint8(4)}, {"t": 1.0})
@@ -70,7 +70,7 @@ def test_time_axis(open_store):
     assert (data["x"].shape, data["y"].shape) == ((2, 3, 2), (2, 3))
 
 
-def test_a_refused_item_is_in_no_table(open_store):
+def test_a_rejected_item_is_in_no_table(open_store):
     store = open_store(Table("a"), Table("b", sampler=selectors.Prioritized()))
     with pytest.raises(PriorityError):
         store.insert({"x": 1}, {"a": 1.0, "b": -1.0})
@@ -79,7 +79,7 @@ def test_a_refused_item_is_in_no_table(open_store):
     assert [info.size for info in store.info().values()] == [0, 0]
 
 
-def test_a_late_insert_says_where_the_item_is(open_store):
+def test_a_late_insert_reports_which_tables_have_the_item(open_store):
     store = open_store(Table.queue("q", max_size=1), Table("t"), Table.queue("r", max_size=1))
     store.insert({"x": 1}, {"q": 1.0, "r": 1.0})
     full = "inserting waits: the table is full: 1 of 1 items wait to be sampled (Queue)"
@@ -142,7 +142,8 @@ def test_bad_items(open_store, data, options, error, text):
     store = open_store(Table("t"))
     text = text or {
         InvalidArgumentError: "`priorities` must name at least one table; got none",
-        SignatureError: "column `x` has the unsupported dtype datetime64[D]; supported dtypes are bool, int8, int16, int32, int64, uint8, "
+        SignatureError: "column `x` has the unsupported dtype datetime64[D]; supported dtypes are bool, "
+        "int8, int16, int32, int64, uint8, "
         "uint16, uint32, uint64, float16, float32, float64, complex64, complex128, bfloat16, float8_e4m3fn, "
         "float8_e5m2, string"
         if "x" in data
@@ -202,7 +203,7 @@ MISMATCH = "item does not match the signature of table `t`: {}; signature: `a` f
         ),
     ],
 )
-def test_signature_texts_name_both_sides(open_store, data, problem, found):
+def test_signature_errors_name_both_sides(open_store, data, problem, found):
     signature = {"a": ArraySpec((2,), np.float32), "b": {"c": ArraySpec((), "int64")}}
     store = open_store(Table("t", signature=signature), Table("other"))
     with raises(SignatureError, MISMATCH.format(problem, found)):

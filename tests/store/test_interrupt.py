@@ -1,4 +1,4 @@
-"""Ctrl-C during every blocking call: prompt, and nothing is lost."""
+"""Ctrl-C interrupts every blocking call at once, and loses no item."""
 
 import contextlib
 import os
@@ -15,7 +15,7 @@ from engram import Dataset, Pattern, Table
 
 @contextlib.contextmanager
 def interrupted(after=0.1):
-    """Expects Ctrl-C, pressed that many seconds from now, to end the block at once."""
+    """Sends Ctrl-C after `after` seconds, and expects it to end the block at once."""
     pressed = []
 
     def press():
@@ -69,7 +69,7 @@ def test_writer_waits_for_its_items(open_store, call):
 
 
 @pytest.mark.parametrize("kind", ["trajectory", "pattern", "batched"])
-def test_append_at_the_bound(open_store, kind):
+def test_append_at_the_limit(open_store, kind):
     store = open_store(Table.queue("q", max_size=1))
     patterns = [Pattern("q", num_steps=1)]
     if kind == "trajectory":
@@ -96,7 +96,7 @@ def test_append_at_the_bound(open_store, kind):
         while True:
             append(written)
             written += 1
-    # What append returned from comes out, in order.
+    # Every step whose append returned is in the items, in order.
     reader = BackgroundCall(lambda: [sample_x(store, "q", 1) for _ in range(written)])
     writer.close(10)
     assert reader.result() == [[[value]] for value in range(written)]
@@ -123,7 +123,7 @@ def test_dataset_in_a_for_loop(open_store):
     assert store.info()["q"].size == 0
 
 
-def test_a_handler_that_raises_nothing_lets_the_call_go_on(open_store):
+def test_a_handler_that_raises_nothing_lets_the_call_continue(open_store):
     store = open_store(Table("t"))
     calls = []
     before = signal.signal(signal.SIGINT, lambda *_: (calls.append(1), fill(store, "t", [7])))
@@ -135,7 +135,7 @@ def test_a_handler_that_raises_nothing_lets_the_call_go_on(open_store):
     assert calls == [1]
 
 
-def test_while_python_is_asked_what_a_value_is(open_store):
+def test_while_python_code_inspects_a_value(open_store):
     class Asked:
         @property
         def __class__(self):

@@ -1,4 +1,4 @@
-"""A batch larger than any memory is refused, and nothing is lost."""
+"""A batch larger than any memory raises an error, and loses no item."""
 
 import sys
 from pathlib import Path
@@ -15,12 +15,15 @@ CELLS = {"bytes": np.zeros(2**20, np.uint8), "strings": np.full(2**18, "", objec
 HALF = 2**15
 TIMES = 2**11
 TEXT = f"column `x` of a batch of {2 * HALF} items needs {2**47} bytes, more than can be allocated"
-REMOTE = f"a batch of {2 * HALF} items takes at least {2**47} bytes, but at most {2**32} are allowed; sample fewer items at once"
+REMOTE = (
+    f"a batch of {2 * HALF} items takes at least {2**47} bytes, but at most {2**32} are allowed; "
+    "sample fewer items at once"
+)
 
 
 @pytest.fixture(params=sorted(CELLS))
 def store(request, open_store):
-    """Two items of one step and of 2,048 times the same one, each to be sampled 32,768 times."""
+    """Two items, of one step and of 2,048 times the same step, each to be sampled 32,768 times."""
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=HALF))
     with store.writer(history=1) as writer:
         writer.append({"x": CELLS[request.param]})
@@ -49,8 +52,8 @@ def test_a_prefetched_batch_of_terabytes(store):
 
 
 @pytest.mark.slow
-@pytest.mark.skipif(sys.platform != "linux", reason="reads what Linux tells of a process's memory")
-def test_memory_of_a_dropped_table_is_offered_to_the_system():
+@pytest.mark.skipif(sys.platform != "linux", reason="reads the memory use of a process, as Linux reports it")
+def test_memory_of_a_dropped_table_returns_to_the_system():
     def offered():
         rollup = Path("/proc/self/smaps_rollup").read_text()
         return next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("LazyFree")) * 1024

@@ -1,4 +1,4 @@
-"""Sampling: exactly n, partial, deadlines, and what can never be served."""
+"""Sampling: batch sizes, partial batches, deadlines, and requests that can never complete."""
 
 import time
 
@@ -33,7 +33,7 @@ def test_n_is_collected_over_several_grants(open_store):
     assert caller.result() == [0, 1, 2, 3, 4]
 
 
-def test_a_late_sample_gives_back_what_it_had(open_store):
+def test_a_late_sample_returns_its_items(open_store):
     store = open_store(Table.queue("q", max_size=5))
     fill(store, "q", range(3))
     with raises(
@@ -46,7 +46,7 @@ def test_a_late_sample_gives_back_what_it_had(open_store):
     assert sample_x(store, "q", 3) == [0, 1, 2]
 
 
-def test_partial_returns_what_there_is(open_store):
+def test_partial_returns_the_available_items(open_store):
     store = open_store(Table.queue("q", max_size=5))
     fill(store, "q", range(3))
     batch = store.sample("q", 5, timeout=0.05, partial=True)
@@ -59,7 +59,7 @@ def test_partial_returns_what_there_is(open_store):
         store.sample("q", 5, timeout=0.05, partial=True)
 
 
-def test_min_size_says_how_far_it_is(open_store):
+def test_min_size_reports_its_progress(open_store):
     store = open_store(Table("t", rate_limiter=rate_limiters.MinSize(100)))
     fill(store, "t", range(37))
     why = "`t`: sampling waits: the table has 37 of the 100 items it needs (MinSize)"
@@ -68,7 +68,7 @@ def test_min_size_says_how_far_it_is(open_store):
         store.sample("t", 4, timeout=0)
 
 
-def test_a_timeout_is_kept_and_not_exceeded(open_store):
+def test_the_timeout_is_exact(open_store):
     store = open_store(Table("t"))
     start = time.monotonic()
     with pytest.raises(TimeoutError):
@@ -77,7 +77,7 @@ def test_a_timeout_is_kept_and_not_exceeded(open_store):
 
 
 @pytest.mark.parametrize("timeout", [None, 5])
-def test_more_than_a_table_can_ever_hand_out(open_store, timeout):
+def test_more_items_than_a_table_can_ever_provide(open_store, timeout):
     store = open_store(Table("t", max_size=3, max_times_sampled=2))
     text = "table `t` can never yield 7 samples at once: it has at most 3 items, each sampled at most 2 times"
     with raises(UnsatisfiableError, text):
@@ -144,7 +144,7 @@ def test_an_endless_timeout_is_allowed(open_store):
     assert len(store.sample("t", 1, timeout=1e300)) == 1
 
 
-def test_waiting_callers_are_served_in_order(open_store):
+def test_waiting_calls_are_served_in_order(open_store):
     store = open_store(Table.queue("q", max_size=10))
     callers = []
     for waiting in range(1, 4):
@@ -164,7 +164,7 @@ def test_a_blocked_table_does_not_stall_another(open_store):
     assert len(caller.result()) == 1
 
 
-def test_dropping_a_table_ends_those_who_wait(open_store):
+def test_dropping_a_table_ends_waiting_calls(open_store):
     store = open_store(Table("t"), Table.queue("q", max_size=1))
     fill(store, "q", [1])
     sampler = BackgroundCall(lambda: store.sample("t", 1))
@@ -178,7 +178,7 @@ def test_dropping_a_table_ends_those_who_wait(open_store):
         inserter.result()
 
 
-def test_closing_the_store_ends_those_who_wait(open_store):
+def test_closing_the_store_ends_waiting_calls(open_store):
     store = open_store(Table("t"))
     sampler = BackgroundCall(lambda: store.sample("t", 1))
     wait_until(lambda: store.info()["t"].waiting_samples == 1)
@@ -187,7 +187,7 @@ def test_closing_the_store_ends_those_who_wait(open_store):
         sampler.result()
 
 
-def test_resetting_a_table_leaves_them_waiting(open_store):
+def test_waiting_calls_continue_after_a_reset(open_store):
     store = open_store(Table.queue("q", max_size=5))
     fill(store, "q", [1])
     sampler = BackgroundCall(lambda: sample_x(store, "q", 2))
@@ -223,7 +223,7 @@ def test_same_seed_and_same_calls_give_the_same_data(open_store):
     assert first[0] != first[1], "tables of one store draw from different streams"
 
 
-def test_a_tables_own_seed_wins(open_store):
+def test_a_tables_seed_overrides_the_stores(open_store):
     def run(seed):
         store = open_store(Table("t", seed=7), seed=seed)
         fill(store, "t", range(50))
@@ -232,7 +232,7 @@ def test_a_tables_own_seed_wins(open_store):
     assert run(1) == run(2)
 
 
-def test_tables_made_later_have_seeds_of_their_own(open_store):
+def test_tables_created_later_have_different_seeds(open_store):
     store = open_store(Table("a"), Table("b"))
     store.drop_table("a")
     store.create_table(Table("c"))

@@ -1,4 +1,4 @@
-"""What a table does with its items: selectors, bounds, ages, queues and stacks, and `info`."""
+"""Tables: selectors, limits, time to live, queues and stacks, and `info`."""
 
 import dataclasses
 import math
@@ -19,7 +19,7 @@ def contents(store, table):
 # --- selectors -----------------------------------------------------------------------------------
 
 
-def test_queue_hands_out_each_item_once_in_order(open_store):
+def test_a_queue_samples_each_item_once_in_order(open_store):
     store = open_store(Table.queue("q", max_size=3))
     fill(store, "q", [5, 3, 4])
     with pytest.raises(DeadlineExceededError):
@@ -30,7 +30,7 @@ def test_queue_hands_out_each_item_once_in_order(open_store):
     assert store.info()["q"].size == 0
 
 
-def test_stack_hands_out_the_newest_first(open_store):
+def test_a_stack_samples_the_newest_first(open_store):
     store = open_store(Table.stack("s", max_size=3))
     fill(store, "s", [5, 3, 4])
     with pytest.raises(DeadlineExceededError):
@@ -50,7 +50,7 @@ def test_heaps_follow_priorities(open_store, selector, first):
     assert store.sample("t", 1).info.probability.tolist() == [1.0]
 
 
-def test_equal_priorities_in_a_heap_go_by_the_last_touch(open_store):
+def test_equal_priorities_in_a_heap_are_ordered_by_last_update(open_store):
     store = open_store(Table("t", sampler=selectors.MinHeap(), max_times_sampled=1))
     keys = fill(store, "t", [1, 2, 3])
     store.update_priorities("t", [keys[0]], [1.0])
@@ -66,7 +66,7 @@ def test_equal_priorities_in_a_heap_go_by_the_last_touch(open_store):
         (selectors.MaxHeap(), [1, 2, 3]),
     ],
 )
-def test_the_remover_chooses_among_all_items_the_new_one_included(open_store, remover, left):
+def test_the_remover_can_choose_the_new_item(open_store, remover, left):
     store = open_store(Table("t", max_size=3, remover=remover))
     fill(store, "t", [1, 2, 3, 4, 5], priority=float)
     assert contents(store, "t") == left
@@ -199,7 +199,7 @@ def test_waiting_calls_are_counted(open_store):
     assert store.info()["t"].waiting_samples == 0
 
 
-def test_the_words_for_every_block(open_store):
+def test_the_text_of_every_blocking_reason(open_store):
     store = open_store(
         Table("replay", rate_limiter=rate_limiters.MinSize(100)),
         Table.queue("q", max_size=1),
@@ -222,7 +222,7 @@ def test_the_words_for_every_block(open_store):
     )
 
 
-def test_items_in_unfinished_chunks_are_told_of(open_store):
+def test_the_blocking_reason_mentions_items_in_unfinished_chunks(open_store):
     store = open_store(Table("t"))
     with store.writer(chunk_length=5) as writer:
         for value in range(2):
@@ -235,13 +235,13 @@ def test_items_in_unfinished_chunks_are_told_of(open_store):
         assert (writer.pending_items, store.info()["t"].size, store.info()["t"].blocked) == (2, 0, text)
         with raises(DeadlineExceededError, f"table `t` yielded 0 of 1 samples within 0 s; {text}"):
             store.sample("t", 1, timeout=0)
-        for value in range(2, 6):  # the sixth step begins another chunk
+        for value in range(2, 6):  # the sixth step starts another chunk
             writer.append({"x": value})
         wait_until(lambda: store.info()["t"].size == 2)
 
 
-def test_a_delete_from_a_queue_takes_room_until_a_reset(open_store):
-    """As in Reverb; room for one stays."""
+def test_a_delete_from_a_queue_uses_capacity_until_a_reset(open_store):
+    """As in Reverb; capacity for one item remains."""
     store = open_store(Table.queue("q", max_size=3))
     keys = fill(store, "q", range(3))
     store.delete("q", keys[:2])

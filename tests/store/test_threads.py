@@ -1,4 +1,4 @@
-"""Many threads at once: nothing is lost, doubled or stuck."""
+"""Many threads at once: no item is lost or duplicated, and no call hangs."""
 
 import contextlib
 import threading
@@ -11,7 +11,7 @@ from engram import Dataset, Pattern, Table, rate_limiters, selectors
 from engram.errors import BackpressureError, ClosedError, DeadlineExceededError
 
 
-def test_every_item_of_a_queue_comes_out_exactly_once(open_store):
+def test_every_item_of_a_queue_is_sampled_exactly_once(open_store):
     store = open_store(Table.queue("q", max_size=16))
     each, writers, readers = 300, 4, 3
 
@@ -37,7 +37,7 @@ def test_every_item_of_a_queue_comes_out_exactly_once(open_store):
 
 
 def repeat(work, stop):
-    """A thread that works until it is stopped; full and empty tables are no reason to stop."""
+    """Returns a thread that repeats `work` until `stop` is set, ignoring timeouts of full and empty tables."""
 
     def run():
         done = 0
@@ -50,7 +50,7 @@ def repeat(work, stop):
     return BackgroundCall(run)
 
 
-def test_everything_at_once(open_store):
+def test_all_calls_concurrently(open_store):
     limiter = rate_limiters.SampleToInsertRatio(4.0, 10, 1000.0)
     store = open_store(
         Table("t", max_size=200, sampler=selectors.Prioritized(0.8), rate_limiter=limiter),
@@ -83,7 +83,7 @@ def test_everything_at_once(open_store):
     assert info.size == info.inserts - info.deletes <= 200
 
 
-def test_tables_come_and_go_under_their_callers(open_store):
+def test_tables_are_created_and_dropped_during_calls(open_store):
     store = open_store(Table("t"))
     stop = threading.Event()
 

@@ -1,4 +1,4 @@
-"""Tables, selectors and rate limiters check themselves; each refusal has its text."""
+"""Tables, selectors and rate limiters check their arguments; each error has its own text."""
 
 import copy
 import dataclasses
@@ -20,14 +20,14 @@ from engram.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRati
 INF, NAN = math.inf, math.nan
 
 
-def refused(make, text):
-    """`make()` is refused with exactly `text`."""
+def rejected(create, text):
+    """Checks that `create()` raises an error with exactly this text."""
     with pytest.raises(InvalidArgumentError, match=f"^{re.escape(text)}$"):
-        make()
+        create()
 
 
 def copied(value):
-    return pickle.loads(pickle.dumps(value))  # noqa: S301, our own bytes
+    return pickle.loads(pickle.dumps(value))  # noqa: S301, the bytes are from this process
 
 
 # --- tables --------------------------------------------------------------------------------------
@@ -64,7 +64,7 @@ def test_table_is_a_value():
 
 def test_replace_checks_again():
     table = Table("replay", max_size=10)
-    refused(
+    rejected(
         lambda: dataclasses.replace(table, max_size=0),
         "table `replay`: `max_size` must be at least 1; got 0",
     )
@@ -144,19 +144,19 @@ def test_queue_and_stack():
         ),
     ],
 )
-def test_table_refuses(arguments, text):
+def test_bad_tables_are_rejected(arguments, text):
     text = text.replace("2**63", str(2**63)).replace("2**31", str(2**31)).replace("2**64", str(2**64))
-    refused(lambda: Table("replay", **arguments), f"table `replay`: {text}")
+    rejected(lambda: Table("replay", **arguments), f"table `replay`: {text}")
 
 
 @pytest.mark.parametrize("name", ["", None, 3, b"replay"])
-def test_table_refuses_name(name):
-    refused(lambda: Table(name), f"`name` must be a non-empty str; got {name!r}")
+def test_bad_names_are_rejected(name):
+    rejected(lambda: Table(name), f"`name` must be a non-empty str; got {name!r}")
 
 
 @pytest.mark.parametrize("make", [Table.queue, Table.stack])
-def test_queue_and_stack_refuse(make):
-    refused(lambda: make("q", max_size=0), "table `q`: `max_size` must be at least 1; got 0")
+def test_bad_queues_and_stacks_are_rejected(make):
+    rejected(lambda: make("q", max_size=0), "table `q`: `max_size` must be at least 1; got 0")
 
 
 def test_min_size_may_equal_max_size():
@@ -190,8 +190,8 @@ def test_prioritized_exponent():
         (np.ones(2), "`exponent` must be a number; got array([1., 1.]) (ndarray)"),
     ],
 )
-def test_prioritized_refuses(exponent, text):
-    refused(lambda: selectors.Prioritized(exponent), text)
+def test_bad_exponents_are_rejected(exponent, text):
+    rejected(lambda: selectors.Prioritized(exponent), text)
 
 
 # --- rate limiters -------------------------------------------------------------------------------
@@ -214,7 +214,7 @@ def four(limiter):
         (RateLimiter(2, 3, -1, 9), "RateLimiter", (2.0, 3, -1.0, 9.0)),
     ],
 )
-def test_the_four_numbers(limiter, kind, numbers):
+def test_the_four_parameters(limiter, kind, numbers):
     assert (limiter.kind, four(limiter)) == (kind, numbers)
     assert [type(x) for x in four(limiter)] == [float, int, float, float]
     assert copied(limiter) == limiter
@@ -232,9 +232,16 @@ def test_the_four_numbers(limiter, kind, numbers):
         (None, "must be an integer; got None"),
     ],
 )
-def test_sizes_refused(make, size, text):
+def test_bad_sizes_are_rejected(make, size, text):
     what = "`min_size`" if make is MinSize else "`size`"
-    refused(lambda: make(size), f"{what} {text}")
+    rejected(lambda: make(size), f"{what} {text}")
+
+
+def error_buffer_text(needed, ratio, found, width):
+    return (
+        f"`error_buffer` must allow a range of at least {needed} samples for {ratio} samples per insert; "
+        f"got {found}, a range of {width}"
+    )
 
 
 @pytest.mark.parametrize(
@@ -258,37 +265,35 @@ def test_sizes_refused(make, size, text):
         ),
         (
             (1, 10, 0.9),
-            "`error_buffer` must allow a range of at least 2 samples for 1 samples per insert; got 0.9, a range of 1.8",
+            error_buffer_text(2, 1, "0.9", "1.8"),
         ),
         (
             (0.5, 10, 0.9),
-            "`error_buffer` must allow a range of at least 2 samples for 0.5 samples per insert; got 0.9, a range of 1.8",
+            error_buffer_text(2, 0.5, "0.9", "1.8"),
         ),
         (
             (4, 10, -4),
-            "`error_buffer` must allow a range of at least 8 samples for 4 samples per insert; got -4.0, a range of -8",
+            error_buffer_text(8, 4, "-4.0", "-8"),
         ),
         (
             (4, 10, (36, 43)),
-            "`error_buffer` must allow a range of at least 8 samples for 4 samples per insert; got (36.0, 43.0), a range of 7",
+            error_buffer_text(8, 4, "(36.0, 43.0)", "7"),
         ),
         (
             (1, 10, (-INF, -INF)),
-            (
-                "`error_buffer` must allow a range of at least 2 samples for 1 samples per insert; got (-inf, -inf), a range of nan"
-            ),
+            error_buffer_text(2, 1, "(-inf, -inf)", "nan"),
         ),
         (
             (4, 10, (41, 60)),
             (
-                "`min_diff` 41 is above `samples_per_insert * min_size` = 40: "
-                "sampling could not start at `min_size` items"
+                "`min_diff` must be at most `samples_per_insert * min_size` = 40; "
+                "got 41; otherwise sampling could not start at `min_size` items"
             ),
         ),
     ],
 )
-def test_sample_to_insert_ratio_refuses(arguments, text):
-    refused(lambda: SampleToInsertRatio(*arguments), text)
+def test_bad_ratios_are_rejected(arguments, text):
+    rejected(lambda: SampleToInsertRatio(*arguments), text)
 
 
 NEVER = (
@@ -313,11 +318,11 @@ NEVER = (
         ((1, 1, INF, INF), NEVER.format("inf", "inf", "inf")),
     ],
 )
-def test_rate_limiter_refuses(arguments, text):
-    refused(lambda: RateLimiter(*arguments), text)
+def test_bad_rate_limiters_are_rejected(arguments, text):
+    rejected(lambda: RateLimiter(*arguments), text)
 
 
-def test_rate_limiter_allows_the_edge():
+def test_rate_limiters_at_the_limit_are_allowed():
     assert RateLimiter(1, 5, 4, 4).max_diff == 4
     assert RateLimiter(1, 1, -INF, -INF).max_diff == -INF
     assert RateLimiter(1e-300, 1, 0, 1e300).min_diff == 0
@@ -329,7 +334,7 @@ def test_rate_limiter_allows_the_edge():
     low=st.integers(-8, 24).map(lambda n: n / 2),
     width=st.integers(0, 16).map(lambda n: n / 2),
 )
-def test_refused_if_and_only_if_inserts_alone_never_open_it(ratio, min_size, low, width):
+def test_a_limiter_is_rejected_if_and_only_if_nothing_can_be_sampled(ratio, min_size, low, width):
     high = low + width
     inserts = 0
     while inserts + 1 <= min_size or (inserts + 1) * ratio <= high:

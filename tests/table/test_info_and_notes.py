@@ -1,4 +1,4 @@
-"""What a table tells of its options, through every door and from disk."""
+"""A table's options in `info`, in process, remote and from disk."""
 
 import numpy as np
 import pytest
@@ -10,7 +10,7 @@ from engram.errors import InvalidArgumentError
 SIGNATURE = {"obs": ArraySpec((None, 3), np.float32), "more": [ArraySpec((), "string"), ArraySpec((2,), "bfloat16")]}
 
 
-def test_options_are_told(open_store):
+def test_info_contains_all_options(open_store):
     plain = Table("plain")
     full = Table(
         "full",
@@ -22,34 +22,34 @@ def test_options_are_told(open_store):
         note="für später",
     )
     info = open_store(plain, full).info()
-    told = info["full"]
-    assert (told.sampler, told.remover) == (selectors.Prioritized(0.7), selectors.MinHeap())
-    assert (told.max_times_sampled, told.ttl, told.note) == (3, 1.5, "für später")
+    entry = info["full"]
+    assert (entry.sampler, entry.remover) == (selectors.Prioritized(0.7), selectors.MinHeap())
+    assert (entry.max_times_sampled, entry.ttl, entry.note) == (3, 1.5, "für später")
     shapes = {"obs": (None, 3), "more": [(), (2,)]}
-    assert {"obs": told.signature["obs"].shape, "more": [spec.shape for spec in told.signature["more"]]} == shapes
-    assert [np.dtype(told.signature["obs"].dtype), *(spec.dtype for spec in told.signature["more"])] == [
+    assert {"obs": entry.signature["obs"].shape, "more": [spec.shape for spec in entry.signature["more"]]} == shapes
+    assert [np.dtype(entry.signature["obs"].dtype), *(spec.dtype for spec in entry.signature["more"])] == [
         np.float32,
         "string",
         "bfloat16",
     ]
-    told = info["plain"]
-    assert (told.sampler, told.remover) == (selectors.Uniform(), selectors.Fifo())
-    assert (told.max_times_sampled, told.ttl, told.note, told.signature) == (None, None, None, None)
+    entry = info["plain"]
+    assert (entry.sampler, entry.remover) == (selectors.Uniform(), selectors.Fifo())
+    assert (entry.max_times_sampled, entry.ttl, entry.note, entry.signature) == (None, None, None, None)
 
 
 @pytest.mark.parametrize("signature", [None, SIGNATURE])
 @pytest.mark.parametrize("note", [None, "", "ä" * 1000])
-def test_notes_outlive_the_process(tmp_path, note, signature):
+def test_notes_are_durable(tmp_path, note, signature):
     with Store.open(tmp_path, [Table("t", note=note, signature=signature)]):
         pass
     for _ in range(2):  # from the log, then from a checkpoint
         with Store.open(tmp_path) as store:
-            told = store.info()["t"]
-            assert (told.note, told.signature is None) == (note, signature is None)
+            entry = store.info()["t"]
+            assert (entry.note, entry.signature is None) == (note, signature is None)
             store.checkpoint()
 
 
-def test_a_note_given_when_opened_counts(tmp_path):
+def test_open_replaces_the_note(tmp_path):
     with Store.open(tmp_path, [Table("t", note="old")]):
         pass
     with Store.open(tmp_path, [Table("t", note="new")]) as store:

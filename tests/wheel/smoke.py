@@ -1,4 +1,4 @@
-"""Does an installed wheel work? `make test-wheel` runs this where nothing else is installed."""
+"""Smoke test of an installed wheel; `make test-wheel` runs it in environments without test packages."""
 
 import sys
 from importlib.metadata import version
@@ -9,7 +9,7 @@ import engram
 
 
 def main() -> None:
-    """Write, sample, update: the README's lines, with their results checked."""
+    """Writes, samples and updates as in the README, and checks the results."""
     table = engram.Table("replay", max_size=1000, sampler=engram.selectors.Prioritized(0.6))
     with engram.Store([table], seed=0) as store:
         with store.writer(history=2) as writer:

@@ -1,4 +1,4 @@
-"""What writers do when their tables take nothing: wait, refuse, and lose nothing."""
+"""Writers whose tables accept no items: they wait, raise errors, and lose nothing."""
 
 import numpy as np
 import pytest
@@ -22,7 +22,7 @@ def write(writer, values):
 
 
 @pytest.mark.parametrize("call", ["flush", "end_episode", "close"])
-def test_a_late_flush_keeps_what_waits(store, call):
+def test_a_late_flush_keeps_the_remaining_items(store, call):
     writer = store.writer()
     write(writer, range(3))
     with raises(DeadlineExceededError, f"2 items are not in their tables after 0.05 s; they stay queued; {FULL}"):
@@ -35,10 +35,11 @@ def test_a_late_flush_keeps_what_waits(store, call):
 
 
 @pytest.mark.parametrize(("timeout", "seconds"), [(0, "0"), (0.05, "0.05")])
-def test_append_refuses_at_the_bound(store, timeout, seconds):
+def test_append_raises_at_the_limit(store, timeout, seconds):
     writer = store.writer(max_in_flight_items=2, timeout=timeout, chunk_length=1)
     written = 0
-    text = f"3 items of this writer are not in their tables, `max_in_flight_items` allows 2, and none was accepted within {seconds} s; {FULL}"
+    limit = "`max_in_flight_items` allows 2"
+    text = f"3 items of this writer are not in their tables, {limit}, and none was accepted within {seconds} s; {FULL}"
     with raises(BackpressureError, text):
         while True:
             write(writer, [written])
@@ -53,7 +54,7 @@ def test_append_refuses_at_the_bound(store, timeout, seconds):
 def test_large_items_wait_like_small_ones(open_store):
     store = open_store(Table.queue("q", max_size=2))
     writer = store.writer(max_in_flight_items=20, timeout=0, chunk_length=1, compression="off")
-    # Nobody else samples meanwhile: 18 MiB wait.
+    # No sample is drawn meanwhile: 18 MiB wait.
     write(writer, np.zeros((20, 2**20), np.uint8))
     writer.create_item("q", num_steps=1)
     with pytest.raises(
@@ -67,7 +68,7 @@ def test_large_items_wait_like_small_ones(open_store):
 
 
 @pytest.mark.parametrize("kind", ["pattern", "batched"])
-def test_declared_patterns_refuse_too(store, kind):
+def test_writers_with_patterns_raise_at_the_limit(store, kind):
     patterns, options = [Pattern("q", num_steps=1)], {"max_in_flight_items": 2, "timeout": 0, "chunk_length": 1}
     if kind == "pattern":
         writer = store.pattern_writer(patterns, **options)
@@ -88,7 +89,7 @@ def test_declared_patterns_refuse_too(store, kind):
     assert reader.result() == list(range(written))
 
 
-def test_append_waits_at_the_bound(store):
+def test_append_waits_at_the_limit(store):
     writer = store.writer(max_in_flight_items=1, chunk_length=1)
     caller = BackgroundCall(lambda: write(writer, range(20)))
     wait_until(lambda: store.info()["q"].waiting_inserts > 0)
@@ -99,7 +100,7 @@ def test_append_waits_at_the_bound(store):
     assert seen + reader.result() == list(range(20))
 
 
-def test_a_writer_is_of_one_thread_at_a_time(store):
+def test_a_writer_cannot_be_used_by_two_threads_at_once(store):
     writer = store.writer()
     write(writer, range(3))
     caller = BackgroundCall(writer.flush)
@@ -124,7 +125,7 @@ def test_a_writer_is_of_one_thread_at_a_time(store):
 
 
 @pytest.mark.parametrize("kind", ["pattern", "batched"])
-def test_writers_of_patterns_are_of_one_thread_at_a_time(store, kind):
+def test_writers_with_patterns_cannot_be_used_by_two_threads_at_once(store, kind):
     pattern = Pattern("q", lambda step: {"x": step["x"][-1:]})
     if kind == "pattern":
         writer = store.pattern_writer([pattern])
@@ -153,14 +154,14 @@ def test_a_dropped_table_ends_the_wait(store):
         caller.result()
 
 
-def test_leaving_with_an_engram_error_does_not_wait(store):
+def test_a_block_that_ends_with_an_engram_error_does_not_wait(store):
     with pytest.raises(BackpressureError), store.writer(max_in_flight_items=1, timeout=0, chunk_length=1) as writer:
         write(writer, range(9))
     with pytest.warns(ResourceWarning, match="was garbage-collected with"):
         del writer
 
 
-def test_leaving_with_another_error_flushes(open_store):
+def test_a_block_that_ends_with_another_error_flushes(open_store):
     store = open_store(Table("t"))
     with pytest.raises(ZeroDivisionError), store.writer() as writer:
         writer.append({"x": 1})

@@ -1,4 +1,4 @@
-"""The batched writer: many environments that step together, each with episodes of its own."""
+"""The batched writer: environments that step together, each with its own episodes."""
 
 from collections import Counter
 

@@ -1,4 +1,4 @@
-"""Integers as differences from step to step."""
+"""Delta compression of integers."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,7 @@ INTEGERS = ["int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uin
 
 
 def frames(dtype, steps, seed=0):
-    """Images that change little from step to step, over the whole range of the dtype."""
+    """Images that change little between steps, with values from the whole range of the dtype."""
     rng = np.random.default_rng(seed)
     bounds = np.iinfo(dtype)
     first = rng.integers(bounds.min, bounds.max, (32, 32), dtype=dtype, endpoint=True)
@@ -18,7 +18,7 @@ def frames(dtype, steps, seed=0):
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_every_width_comes_back(open_store, dtype):
+def test_every_integer_width(open_store, dtype):
     store = open_store(Table("t", sampler=selectors.Fifo()))
     wanted = frames(dtype, 20)
     with store.writer(history=20, chunk_length=8, compression="delta") as writer:
@@ -32,7 +32,7 @@ def test_every_width_comes_back(open_store, dtype):
     assert data["x"].dtype == dtype
 
 
-def test_it_takes_less_than_without(tmp_path):
+def test_delta_compression_saves_space(tmp_path):
     sizes = {}
     for mode in ("off", "auto", "delta"):
         with Store.open(tmp_path / mode, [Table("t")]) as store:

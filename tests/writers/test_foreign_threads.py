@@ -1,4 +1,4 @@
-"""Large arrays are copied without the GIL: other threads may write to them, but not take them away."""
+"""Large arrays are copied without the GIL: other threads can write to them, but not resize them."""
 
 import sys
 import threading
@@ -13,8 +13,8 @@ LARGE = 2**26
 
 
 @pytest.fixture
-def patient():
-    """A thread keeps the GIL until it waits or lets go of it."""
+def long_switch_interval():
+    """Makes a thread keep the GIL until it waits or releases it."""
     before = sys.getswitchinterval()
     sys.setswitchinterval(60)
     yield
@@ -37,7 +37,7 @@ def by_insert(store):
 
 
 def race(append, value, resized):
-    """What becomes of a resize of `resized` while `value` is appended."""
+    """Result of resizing `resized` while `value` is appended."""
     outcome = None
     go, done = threading.Event(), []
 
@@ -62,14 +62,14 @@ def race(append, value, resized):
     return outcome
 
 
-@pytest.mark.usefixtures("patient")
+@pytest.mark.usefixtures("long_switch_interval")
 @pytest.mark.filterwarnings("ignore:a BatchedWriter was dropped:ResourceWarning")
 @pytest.mark.parametrize("view", [False, True])
 @pytest.mark.parametrize("appender", [by_writer, by_batched_writer, by_insert])
 def test_an_array_is_not_resized_while_it_is_copied(open_store, appender, view):
     append = appender(open_store(Table("t", max_size=1)))
     outcomes = set()
-    for _ in range(20):  # until the other thread comes neither too early nor too late
+    for _ in range(20):  # until the other thread is neither too early nor too late
         value = np.zeros((1, LARGE), np.uint8)
         outcomes.add(race(append, value[:] if view else value, value))
         if "refused" in outcomes:
@@ -77,8 +77,8 @@ def test_an_array_is_not_resized_while_it_is_copied(open_store, appender, view):
     pytest.fail(f"never refused: {outcomes}")
 
 
-class Sly(np.ndarray):
-    """An array that runs code when it is asked for its base, and may resize others meanwhile."""
+class ArrayWithHook(np.ndarray):
+    """An array that runs code when its base is read, which may resize other arrays."""
 
     @property
     def base(self):
@@ -87,13 +87,13 @@ class Sly(np.ndarray):
 
 @pytest.mark.filterwarnings("ignore:a BatchedWriter was dropped:ResourceWarning")
 @pytest.mark.parametrize("appender", [by_writer, by_batched_writer, by_insert])
-def test_nobody_runs_code_once_an_array_was_looked_at(open_store, appender):
+def test_no_python_code_runs_after_an_array_was_inspected(open_store, appender):
     append = appender(open_store(Table("t", max_size=1)))
-    append(np.zeros((1, LARGE), np.uint8).view(Sly))
+    append(np.zeros((1, LARGE), np.uint8).view(ArrayWithHook))
 
 
-@pytest.mark.usefixtures("patient")
-def test_an_array_resized_before_its_turn_is_refused(open_store):
+@pytest.mark.usefixtures("long_switch_interval")
+def test_an_array_resized_before_it_is_copied_is_rejected(open_store):
     store = open_store(Table("t", max_size=1))
     append = by_insert(store)
     text = "column `x/later` had 9 bytes and has 1 now: another thread resized it"
@@ -102,6 +102,6 @@ def test_an_array_resized_before_its_turn_is_refused(open_store):
         try:
             race(append, {"large": np.zeros(LARGE, np.uint8), "later": later}, later)
         except SignatureError as error:
-            assert str(error) == text  # noqa: PT017, either this or all of it
+            assert str(error) == text  # noqa: PT017, if it fails, it fails with this text
         else:
             assert store.sample("t", 1).data["x"]["later"].tolist() == [list(range(9))]

@@ -1,4 +1,4 @@
-"""Chunks larger than one message: many at once arrive, and none is mixed up with another."""
+"""Chunks larger than one message: many at once arrive, and none is confused with another."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ SIZES = [PART - 64, PART, PART + 1, 2 * PART - 64, 3 * PART + 7, 5 * PART]
 def test_many_at_once(open_store, kind, compression):
     store = open_store(Table("t", sampler=selectors.Fifo(), remover=selectors.Fifo(), max_times_sampled=1))
     rng = np.random.default_rng(0)
-    # Half of each compresses; those of one size follow each other, as a writer's do.
+    # Half of each chunk is compressible. Chunks of one size follow each other, as those of a writer do.
     noise = rng.integers(0, 256, 5 * PART, np.uint8) * (np.arange(5 * PART) % 512 < 256).astype(np.uint8)
     for size in SIZES:
         values = [np.roll(noise, i)[:size] for i in range(12)]

@@ -1,4 +1,4 @@
-"""Random programs of trajectory-writer calls, beside a list that does the same."""
+"""Random programs of trajectory-writer calls, compared with a list as the model."""
 
 import numpy as np
 from hypothesis import settings
@@ -29,7 +29,7 @@ def cell(name, value):
 
 
 class Writing(RuleBasedStateMachine):
-    """A writer and its model: the steps of the episode, and the items that must come out."""
+    """A writer and its model: the steps of the episode, and the expected items."""
 
     @initialize(history=st.integers(1, 6), chunk_length=st.sampled_from([None, 1, 2, 3, 7]))
     def open(self, history, chunk_length):
@@ -38,7 +38,7 @@ class Writing(RuleBasedStateMachine):
         self.writer = self.store.writer(history=history, chunk_length=chunk_length)
         self.keep = history
         self.steps, self.open_step, self.cleared = [], False, True
-        self.base = 0  # steps before it are not shown
+        self.base = 0  # index of the first visible step
         self.known, self.items = set(), []
         self.episode = 0
 
@@ -50,7 +50,7 @@ class Writing(RuleBasedStateMachine):
             try:
                 self.writer.append(given, partial_step=partial)
             except InvalidArgumentError:
-                # Columns that the refused part brought may be known by now, without a value.
+                # Columns of the rejected part may exist now, without a value.
                 self.known |= set(self.writer.history)
                 return
             raise AssertionError("a value was set twice")

@@ -1,4 +1,4 @@
-"""The pattern writer: patterns, conditions, ends of episodes, refusals."""
+"""The pattern writer: patterns, conditions, ends of episodes, errors."""
 
 from collections import namedtuple
 
@@ -22,7 +22,7 @@ def store(open_store):
 
 
 def items(store, pattern, episodes, *, table="t"):
-    """The items that a pattern makes of episodes of numbered steps, as lists."""
+    """Items that a pattern creates from episodes of numbered steps, as lists."""
     with store.pattern_writer([pattern]) as writer:
         value = 0
         for steps in episodes:
@@ -107,17 +107,17 @@ def test_steps_since_applied(store):
     assert items(store, n_step, [6]) == [[0, 1], [2, 3], [4, 5]]
 
 
-def declared_with_a_far_look_back(table):
-    """Patterns of the newest step, by the length of the history, and one that looks back three steps."""
+def patterns_of_different_lengths(table):
+    """Patterns of the newest step for each length of the history, and one of three steps."""
     lengths = [Pattern(table, lambda s: s["x"][-1], when=[history_length() == length]) for length in (2, 3, 4)]
     return [*lengths, Pattern("far", num_steps=3)]
 
 
 @pytest.mark.parametrize("clear", [True, False])
 def test_history_length(open_store, clear):
-    """It grows to the furthest look-back of all patterns."""
+    """It grows to the largest number of steps of any pattern."""
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("far"))
-    with store.pattern_writer(declared_with_a_far_look_back("t")) as writer:
+    with store.pattern_writer(patterns_of_different_lengths("t")) as writer:
         for value in range(8):
             writer.append({"x": value})
             if value == 4:
@@ -127,13 +127,13 @@ def test_history_length(open_store, clear):
 
 def test_history_length_of_environments(open_store):
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("far"))
-    with store.batched_writer(2, declared_with_a_far_look_back("t")) as writer:
+    with store.batched_writer(2, patterns_of_different_lengths("t")) as writer:
         for value in range(5):
             writer.append_batch({"x": np.array([value, value * 10])}, episode_ends=np.array([value == 2, False]))
     assert all_of(store) == [1, 10, 2, 20, 30, 4, 40]
 
 
-def test_column_conditions_hold_for_single_whole_numbers_only(open_store):
+def test_column_conditions_match_single_integers_only(open_store):
     for values, expected in (
         ([True, False, True], [0, 2]),
         ([1, 0, 1], [0, 2]),
@@ -170,14 +170,14 @@ def test_partial_steps(store):
     assert all_of(store) == [0, [0, 1], 1]
 
 
-def test_missing_values_make_no_items(store):
+def test_missing_values_create_no_items(store):
     with store.pattern_writer([Pattern("t", lambda s: s["y"][-1]), Pattern("t", lambda s: s["x"][-1])]) as writer:
         for value in range(4):
             writer.append({"x": value, "y": value * 10 if value in {1, 3} else None})
     assert all_of(store) == [0, 10, 1, 2, 30, 3]
 
 
-def test_items_do_not_reach_back_over_a_cleared_end(store):
+def test_items_do_not_contain_steps_before_a_cleared_end(store):
     with store.pattern_writer([Pattern("t", num_steps=2)]) as writer:
         writer.append({"x": 0})
         writer.end_episode(clear=False)
@@ -200,9 +200,14 @@ def test_the_function_runs_once(store):
     assert len(calls) == 1
 
 
-# --- refusals ------------------------------------------------------------------------------------
+# --- errors ------------------------------------------------------------------------------------
 
 WHOLE = 'pattern for table `t`: {}; each leaf must be a slice of a column, such as s["obs"][-2:]'
+
+
+BAD_SLICE = (
+    "must start before 0 and stop after its start, at most at 0 (the end of the newest step), such as [-3:] or [-3:-1]"
+)
 
 
 @pytest.mark.parametrize(
@@ -213,15 +218,15 @@ WHOLE = 'pattern for table `t`: {}; each leaf must be a slice of a column, such 
         (lambda s: s["x"][0], "`x[0]` must be negative: it counts back from the newest step, such as [-1]"),
         (
             lambda s: s["x"][0:],
-            "`x[0:]` must start before 0, and stop after its start and at most at 0, such as [-3:] or [-3:-1]; 0 is the end of the newest step",
+            f"`x[0:]` {BAD_SLICE}",
         ),
         (
             lambda s: s["x"][-2:-2],
-            "`x[-2:-2]` must start before 0, and stop after its start and at most at 0, such as [-3:] or [-3:-1]; 0 is the end of the newest step",
+            f"`x[-2:-2]` {BAD_SLICE}",
         ),
         (
             lambda s: s["x"][-2:1],
-            "`x[-2:1]` must start before 0, and stop after its start and at most at 0, such as [-3:] or [-3:-1]; 0 is the end of the newest step",
+            f"`x[-2:1]` {BAD_SLICE}",
         ),
         (lambda s: s["x"][-2.5:], "the start of `x[-2.5:]` must be an integer; got -2.5 (float)"),
         (lambda s: s["x"][-2:"a"], "the stop of `x[-2:a]` must be an integer; got 'a' (str)"),
@@ -237,7 +242,7 @@ WHOLE = 'pattern for table `t`: {}; each leaf must be a slice of a column, such 
         ),
     ],
 )
-def test_bad_patterns_are_refused_at_the_first_step(store, make, text):
+def test_bad_patterns_raise_at_the_first_step(store, make, text):
     writer = store.pattern_writer([Pattern("t", make)])
     for _ in range(2):
         with raises(InvalidArgumentError, text):
@@ -245,7 +250,7 @@ def test_bad_patterns_are_refused_at_the_first_step(store, make, text):
     assert writer.episode_steps == 0
 
 
-def test_a_column_condition_picks_one_column(store):
+def test_a_column_condition_selects_one_column(store):
     text = 'the source of a column condition must select one column, such as s["x"]; got a dict'
     with raises(InvalidArgumentError, text):
         store.pattern_writer([Pattern("t", num_steps=1, when=[column(lambda s: s) == 1])]).append({"x": 1})
@@ -301,7 +306,7 @@ def test_bad_lists_of_patterns(store, given, text):
         store.batched_writer(2, given)
 
 
-def test_a_refused_first_step_is_not_kept(open_store):
+def test_a_rejected_first_step_is_not_stored(open_store):
     store = open_store()
     writer = store.pattern_writer([Pattern("t", num_steps=2)])
     with raises(UnknownTableError, "no table `t`; known tables: none"):
@@ -314,7 +319,7 @@ def test_a_refused_first_step_is_not_kept(open_store):
 
 
 @pytest.mark.parametrize("clear", [True, False])
-def test_a_refused_first_step_of_a_later_episode_forgets_nothing(store, clear):
+def test_a_rejected_first_step_of_a_later_episode_keeps_the_history(store, clear):
     with store.pattern_writer([Pattern("t", num_steps=1)]) as writer:
         writer.append({"x": np.int32(1)})
         writer.end_episode(clear=clear)
@@ -325,7 +330,7 @@ def test_a_refused_first_step_of_a_later_episode_forgets_nothing(store, clear):
     assert all_of(store) == [[1], [3]]
 
 
-def test_a_refused_part_of_the_first_step_leaves_the_others(store):
+def test_a_rejected_partial_step_keeps_the_other_parts(store):
     with store.pattern_writer([Pattern("t", num_steps=1)]) as writer:
         writer.append({"x": 1}, partial_step=True)
         with pytest.raises(SignatureError):
@@ -335,7 +340,7 @@ def test_a_refused_part_of_the_first_step_leaves_the_others(store):
     assert store.sample("t", 1, timeout=0).data["x"].tolist() == [[1]]
 
 
-def test_a_refused_step_moves_no_columns(store):
+def test_a_rejected_step_moves_no_columns(store):
     with store.pattern_writer([Pattern("t", lambda s: s["z"][-1])]) as writer:
         writer.append({"a": None, "z": 1.5})
         for bad in ("text", object()):
@@ -345,7 +350,7 @@ def test_a_refused_step_moves_no_columns(store):
     assert all_of(store) == [1.5, 2.5]
 
 
-def test_steps_look_alike(store):
+def test_steps_must_have_the_same_columns(store):
     writer = store.pattern_writer([Pattern("t", num_steps=1)])
     writer.append({"x": 1})
     with raises(SignatureError, "all steps of a writer must have the same columns, `x`; got `x`, `y`"):
@@ -372,7 +377,7 @@ def test_signature_at_the_first_append(open_store):
         batched.append_batch({"x": np.zeros(3)})
 
 
-def test_conditions_are_values():
+def test_conditions_are_immutable_values():
     condition = step_index() % 4 == 1
     assert ~~condition == condition
 

@@ -1,4 +1,4 @@
-"""What became of earlier items is told before a call does anything."""
+"""A call of a writer raises the errors of earlier items before it does anything else."""
 
 import time
 from contextlib import suppress
@@ -9,8 +9,8 @@ from engram import Table
 from engram.errors import EngramError, UnknownTableError
 
 
-def with_items_that_wait(open_store):
-    """A writer with items on their way to a full queue, which goes."""
+def writer_with_rejected_items(open_store):
+    """A writer with pending items for a full queue, which was then dropped."""
     store = open_store(Table.queue("full", max_size=1), Table("t", max_size=100))
     store.insert({"x": 0}, {"full": 1.0})
     writer = store.writer(history=4, chunk_length=1)
@@ -22,23 +22,23 @@ def with_items_that_wait(open_store):
     return store, writer
 
 
-def test_an_append_that_tells_of_them_keeps_nothing(open_store):
-    store, writer = with_items_that_wait(open_store)
-    step = refused = 0
+def test_an_append_that_raises_for_an_earlier_item_stores_nothing(open_store):
+    store, writer = writer_with_rejected_items(open_store)
+    step = errors = 0
     end = time.monotonic() + 10
-    while not refused or step < 5:
+    while not errors or step < 5:
         assert time.monotonic() < end
         before = writer.episode_steps
         try:
             writer.append({"x": 4 + step})
         except EngramError:
             assert writer.episode_steps == before
-            refused += 1
+            errors += 1
         else:
             step += 1
             time.sleep(0.001)
     assert writer.history["x"][-2:].numpy().tolist() == [2 + step, 3 + step]
-    for _ in range(10):  # it may tell of more
+    for _ in range(10):  # it may raise the errors of more items
         with suppress(EngramError):
             writer.create_item("t", num_steps=4)
             break
@@ -48,8 +48,8 @@ def test_an_append_that_tells_of_them_keeps_nothing(open_store):
     assert store.sample("t", 1, timeout=10).data["x"].tolist() == [[step, step + 1, step + 2, step + 3]]
 
 
-def test_an_item_that_tells_of_them_is_not_made(open_store):
-    store, writer = with_items_that_wait(open_store)
+def test_create_item_that_raises_for_an_earlier_item_creates_nothing(open_store):
+    store, writer = writer_with_rejected_items(open_store)
     made = 0
     for _ in range(50):
         try:

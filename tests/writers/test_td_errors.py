@@ -1,4 +1,4 @@
-"""Priorities that patterns find in TD errors."""
+"""Priorities that patterns compute from TD errors."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ def store(open_store):
 
 
 def sizes_of(length):
-    """Three steps with TD errors, of which a pattern makes items of `length` steps."""
+    """Three steps with TD errors, from which a pattern creates items of `length` steps."""
     return Pattern(
         "t",
         lambda s: {"old": s["td"][-1:], "x": s["x"][-1], "td": s["td"][-length:]},
@@ -34,7 +34,7 @@ def priorities(store):
 @pytest.mark.parametrize("shape", [(), (1, 1)])
 @pytest.mark.parametrize("chunk_length", [None, 1, 2])
 def test_td_errors(store, dtype, shape, chunk_length):
-    """Of the last column that is made of them."""
+    """The last column that is a slice of them counts."""
     with store.pattern_writer([sizes_of(2)], chunk_length=chunk_length) as writer:
         for value in (-8, 4, -12, 0):
             writer.append({"x": 1, "td": np.full(shape, value, dtype)})
@@ -45,7 +45,7 @@ def test_td_errors(store, dtype, shape, chunk_length):
 @pytest.mark.parametrize("chunk_length", [None, 1, 3])
 @pytest.mark.parametrize("wide", [0, 2_000])
 def test_td_errors_of_environments(open_store, num_envs, chunk_length, wide):
-    """Also where environments share a chunk, or have chunks of their own that are compressed."""
+    """Environments share a chunk, or have their own compressed chunks."""
     found = []
     for batched in (True, False):
         store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
@@ -70,8 +70,8 @@ def test_td_errors_of_environments(open_store, num_envs, chunk_length, wide):
     ("value", "found"),
     [(np.ones(2, np.float32), "float32[2]"), (np.int8(1), "int8[]"), (True, "bool[]"), ("text", "string[]")],
 )
-def test_what_is_no_td_error_makes_no_priority(open_store, value, found):
-    """The step is in all the same, and other patterns make their items."""
+def test_values_that_are_no_td_errors_are_rejected(open_store, value, found):
+    """The step is stored all the same, and other patterns create their items."""
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("u"))
     text = f"TD errors must be one float32, float64, int32 or int64 per step; column `td` of the item has {found}"
     patterns = [sizes_of(1), Pattern("u", lambda s: s["x"][-2:])]
@@ -88,8 +88,8 @@ def test_what_is_no_td_error_makes_no_priority(open_store, value, found):
     assert (store.info()["t"].size, store.info()["u"].size) == (0, 3)
 
 
-def test_tables_may_refuse_priorities(open_store):
-    """Those of one environment are no others' business."""
+def test_a_table_can_reject_priorities(open_store):
+    """A rejected priority of one environment does not affect the others."""
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("p"))
     text = "priority for table `t` is NaN; it must be a number"
     with store.pattern_writer([sizes_of(1)]) as writer:

@@ -1,4 +1,4 @@
-"""The trajectory writer: histories and their slices, partial steps, growth, refusals."""
+"""The trajectory writer: histories and their slices, partial steps, new columns, errors."""
 
 import gc
 import sys
@@ -31,7 +31,7 @@ def count_up(writer, steps, first=0):
 
 
 def made(store, writer, trajectory):
-    """The item as it comes out of the table."""
+    """Data of the item, as sampled from the table."""
     writer.create_item("t", trajectory=trajectory)
     writer.flush(10)
     return store.sample("t", 1, timeout=0).data
@@ -59,7 +59,7 @@ def made(store, writer, trajectory):
     ],
     ids=str,
 )
-def test_slices_are_those_of_a_list(store, index, chunk_length):
+def test_slices_work_like_those_of_a_list(store, index, chunk_length):
     with store.writer(history=10, chunk_length=chunk_length) as writer:
         count_up(writer, 6)
         column = writer.history["y"][index]
@@ -81,7 +81,7 @@ def test_an_index_is_a_step_without_a_time_axis(store, index):
         assert made(store, writer, [column])[0].tolist() == [[index % 6, index % 6]]
 
 
-def test_columns_of_an_item_may_differ_in_length_and_place(store):
+def test_columns_of_an_item_can_differ_in_length_and_position(store):
     with store.writer(chunk_length=2) as writer:
         count_up(writer, 6)
         x, y = writer.history["x"], writer.history["y"]
@@ -247,7 +247,7 @@ def test_partial_steps(store):
         assert made(store, writer, {"y": history["y"][-1]})["y"].tolist() == [13]
 
 
-def test_none_is_no_value(store):
+def test_none_means_no_value(store):
     with store.writer() as writer:
         for value in range(3):
             writer.append({"x": value, "y": None if value == 1 else value})
@@ -296,10 +296,10 @@ def test_structures_that_do_not_merge(store):
             writer.append({"x": {"y": 1}})
 
 
-# --- a refused step ------------------------------------------------------------------------------
+# --- rejected steps ------------------------------------------------------------------------------
 
 
-def test_nothing_is_kept_of_a_refused_step(store):
+def test_nothing_of_a_rejected_step_is_stored(store):
     with store.writer() as writer:
         count_up(writer, 2)
         text = "column `y` must keep its dtype; got float64[2] after float32[2]"
@@ -313,7 +313,7 @@ def test_nothing_is_kept_of_a_refused_step(store):
         assert made(store, writer, {"x": writer.history["x"][:]})["x"].tolist() == [[0, 1, 2, 3]]
 
 
-def test_a_refused_first_step_decides_nothing(store):
+def test_a_rejected_first_step_has_no_effect(store):
     with store.writer() as writer:
         for bad in (object(), 2**64, -(2**63) - 1, np.array("2020", "M8[D]")):
             with pytest.raises(SignatureError):
@@ -322,7 +322,7 @@ def test_a_refused_first_step_decides_nothing(store):
         assert list(writer.history) == ["a"]
 
 
-def test_a_refused_step_that_brought_a_column(store):
+def test_a_rejected_step_with_a_new_column(store):
     with store.writer() as writer:
         writer.append({"m": 1})
         writer.append({"m": np.int64(2)}, partial_step=True)
@@ -353,7 +353,7 @@ def test_signature_at_create_item(open_store):
     assert store.info()["t"].size == 1
 
 
-# --- its end -------------------------------------------------------------------------------------
+# --- close -------------------------------------------------------------------------------------
 
 
 def test_a_closed_writer(store):
@@ -410,7 +410,7 @@ def test_bad_options(store, options, text):
         store.writer(**options)
 
 
-def test_any_history_and_chunk_length_go_together(store):
+def test_every_combination_of_history_and_chunk_length(store):
     for history in (1, 3, 8):
         for chunk_length in (1, 2, 50):
             with store.writer(history=history, chunk_length=chunk_length, compression="off") as writer:
@@ -435,7 +435,7 @@ def test_items_of_wrong_types(store, options, text):
 
 
 @pytest.mark.parametrize("base", [engram.TrajectoryWriter, engram.PatternWriter])
-def test_a_subclass_may_append_in_its_own_way(store, monkeypatch, base):
+def test_a_subclass_can_override_append(store, monkeypatch, base):
     class Doubling(base):
         def append(self, step, *, partial_step=False):
             super().append({"x": 2 * step["x"]}, partial_step=partial_step)

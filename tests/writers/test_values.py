@@ -1,4 +1,4 @@
-"""What a column can hold: every dtype, layout and kind of value, through every writer."""
+"""Values of columns: every dtype, memory layout and Python type, through every writer."""
 
 import numpy as np
 import pytest
@@ -116,7 +116,7 @@ def test_python_text_keeps_every_character(open_store, way, value):
 
 @pytest.mark.jax
 def test_jax_arrays(open_store):
-    import jax.numpy as jnp  # noqa: PLC0415, where it is there
+    import jax.numpy as jnp  # noqa: PLC0415, an optional package
 
     for dtype in (jnp.float32, jnp.bfloat16, jnp.int32, jnp.bool_):
         value = jnp.arange(6).reshape(2, 3).astype(dtype)
@@ -134,7 +134,7 @@ def test_jax_arrays(open_store):
     [(True, "?"), (3, "i8"), (-3, "i8"), (2**63, "u8"), (2.5, "f8"), (1j, "c16")],
 )
 @pytest.mark.parametrize("way", [by_insert, by_writer, by_patterns])
-def test_python_numbers_alone(open_store, way, value, dtype):
+def test_the_dtypes_of_python_numbers(open_store, way, value, dtype):
     found = np.asarray(way(open_store(Table("t")), value))
     assert (found.dtype, found.item()) == (np.dtype(dtype), value)
 

@@ -58,9 +58,10 @@ pub(crate) fn from_bytes<'py>(
             _bytes: ForkGuard::new("batch", bytes),
         },
     )?;
-    // SAFETY: `data` is aligned to 64 bytes, spans at least the bytes of the array, and nothing else refers to it. Moving
-    // `bytes` into the owner does not move its heap buffer. The array gets a reference to the owner before anything can
-    // fail, so the buffer outlives it. `NewFromDescr` steals the descr and `SetBaseObject` the owner, even on failure.
+    // SAFETY: `data` is aligned to 64 bytes, spans at least the bytes of the array, and nothing else refers to it.
+    // Moving `bytes` into the owner does not move its heap buffer. The array gets a reference to the owner before
+    // anything can fail, so the buffer outlives it. `NewFromDescr` steals the descr and `SetBaseObject` the owner,
+    // even on failure.
     unsafe {
         let array = PY_ARRAY_API.PyArray_NewFromDescr(
             py,

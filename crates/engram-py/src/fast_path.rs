@@ -46,8 +46,8 @@ impl FastPath {
         Arc::ptr_eq(&self.schema, schema)
     }
 
-    /// Writes the cells of a step, except for leaves that are None. Returns false, and writes nothing, if the step needs
-    /// the slow path.
+    /// Writes the cells of a step, except for leaves that are None. Returns false, and writes nothing, if the step
+    /// needs the slow path.
     pub(crate) fn write(
         &self,
         recorder: &mut Recorder,

@@ -55,19 +55,19 @@ impl Inserter {
             return Err(errors::invalid(py, text.into()));
         }
         let deadline = timeout.deadline();
-        let wanted: Vec<&str> = priorities.iter().map(|(name, _)| name.as_str()).collect();
+        let names: Vec<&str> = priorities.iter().map(|(name, _)| name.as_str()).collect();
         let attempt = || {
             let until = (timeout, deadline);
             let (key, options, items) = self
                 .prepare(tables, data, priorities, until, time_axis)
                 .map_err(|error| with_list_hint(error, data))?;
             let accepted = match tables {
-                Tables::Local(engine) => insert_local(py, engine, &wanted, items, deadline)?,
+                Tables::Local(engine) => insert_local(py, engine, &names, items, deadline)?,
                 Tables::Remote(remote) => insert_remote(py, remote, &options, items, until)?,
             };
             Ok((key, accepted))
         };
-        let (key, accepted) = match (tables, &wanted[..]) {
+        let (key, accepted) = match (tables, &names[..]) {
             // If a table rejects the item, the cached options may be out of date: then try once more.
             (Tables::Remote(remote), [table]) => attempt().or_else(|error| {
                 if errors::is_item_rejection(py, &error) && remote.forget_options(table) {
@@ -86,7 +86,7 @@ impl Inserter {
             (Tables::Local(_), _) => attempt()?,
         };
         let names_where = |has_item: bool| {
-            let each = wanted.iter().zip(&accepted);
+            let each = names.iter().zip(&accepted);
             each.filter(|(_, accepted)| **accepted == has_item)
                 .map(|(name, _)| format!("`{name}`"))
                 .collect::<Vec<_>>()
@@ -97,9 +97,9 @@ impl Inserter {
         }
         // The time that a slow server has used beyond the deadline reduces the wait.
         let soon = Instant::now() + MAX_EXPLANATION_WAIT;
-        let by = deadline.map_or(soon, |deadline| soon.min(deadline + TOTAL_REPLY_GRACE));
-        let infos = tables.infos_until(py, by)?;
-        let reasons = wanted
+        let explain_by = deadline.map_or(soon, |deadline| soon.min(deadline + TOTAL_REPLY_GRACE));
+        let infos = tables.infos_until(py, explain_by)?;
+        let reasons = names
             .iter()
             .zip(&accepted)
             .filter(|(_, accepted)| !**accepted)
@@ -175,22 +175,24 @@ impl Inserter {
         data: &Bound<'py, PyAny>,
     ) -> PyResult<Vec<Vec<Bound<'py, PyWeakrefReference>>>> {
         let mut leaves = Vec::new();
-        let is_flat = match self.last() {
+        let matches = match self.last() {
             Some(template) => template.structure.flatten(data, &mut leaves)?,
             None => false,
         };
-        if !is_flat {
+        if !matches {
             (_, leaves) = Structure::of(data)?;
         }
         let arrays = leaves.iter().filter_map(|leaf| leaf.cast().ok());
         arrays.map(hold).collect()
     }
 
+    /// Template of the last item.
     fn last(&self) -> Option<Arc<ItemTemplate>> {
         let last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         last.clone()
     }
 
+    /// Reads the leaves of an item. Returns them with the cached template, or a new one if it does not match.
     fn template_for<'py>(
         &self,
         data: &Bound<'py, PyAny>,
@@ -238,11 +240,11 @@ impl Inserter {
                 .zip(&leaves)
                 .zip(&signature.columns)
                 .map(|((cell, leaf), column)| {
-                    let wanted = CellSpec {
+                    let typed = CellSpec {
                         dtype: column.dtype,
                         ..cell.clone()
                     };
-                    if leaf.matches(&wanted) { wanted } else { cell }
+                    if leaf.matches(&typed) { typed } else { cell }
                 })
                 .collect(),
             None => cells.into(),

@@ -220,8 +220,8 @@ pub(crate) fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>) -> SharedBytes<
     unsafe { SharedBytes::new((*array.as_array_ptr()).fields.data.cast::<u8>(), len) }
 }
 
-/// Prevents other threads from resizing an array, or the array that it is a view of. NumPy rejects a resize while there is
-/// a weak reference, even with `refcheck=False`, which a buffer export does not prevent.
+/// Prevents other threads from resizing an array, or the array that it is a view of. NumPy rejects a resize while
+/// there is a weak reference, even with `refcheck=False`, which a buffer export does not prevent.
 ///
 /// Creating a weak reference may collect garbage, whose finalizers may resize the array, so the caller must read its
 /// address and length afterwards.

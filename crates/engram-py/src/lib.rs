@@ -26,6 +26,7 @@ mod step_recorder;
 mod store;
 mod stream;
 mod structure;
+mod table_info;
 mod tables;
 mod writer;
 

@@ -220,8 +220,8 @@ impl PatternWriter {
         state.apply(py, false)
     }
 
-    /// Ends the episode, even if tables reject its last items. If the last steps cannot be compressed for lack of memory,
-    /// the episode continues: the caller must repeat the call, which creates no item twice.
+    /// Ends the episode, even if tables reject its last items. If the last steps cannot be compressed for lack of
+    /// memory, the episode continues: the caller must repeat the call, which creates no item twice.
     fn end_episode(
         slf: &Bound<'_, Self>,
         timeout: &Bound<'_, PyAny>,

@@ -30,7 +30,7 @@ const AVERAGING_WINDOW: u64 = 1024;
 #[derive(Debug)]
 pub(crate) struct Sender {
     tables: Tables,
-    outbox: ItemSender,
+    outbox: AnyOutbox,
     max_in_flight: usize,
     timeout: Timeout,
     pub(crate) closed: bool,
@@ -84,7 +84,7 @@ impl SendStats {
 
 /// The outbox of a local or a remote writer.
 #[derive(Debug)]
-enum ItemSender {
+enum AnyOutbox {
     Local(Arc<Engine>, Outbox),
     Remote(Arc<RemoteTables>, RemoteOutbox),
 }
@@ -92,10 +92,8 @@ enum ItemSender {
 impl Sender {
     pub(crate) fn new(tables: &Tables, max_in_flight: usize, timeout: Timeout) -> Self {
         let outbox = match tables {
-            Tables::Local(engine) => ItemSender::Local(Arc::clone(engine), Outbox::default()),
-            Tables::Remote(remote) => {
-                ItemSender::Remote(Arc::clone(remote), remote.client.outbox())
-            }
+            Tables::Local(engine) => AnyOutbox::Local(Arc::clone(engine), Outbox::default()),
+            Tables::Remote(remote) => AnyOutbox::Remote(Arc::clone(remote), remote.client.outbox()),
         };
         Self {
             tables: tables.clone(),
@@ -124,10 +122,10 @@ impl Sender {
     /// Returns the number that represents a table in sent items.
     pub(crate) fn table_number(&mut self, py: Python<'_>, name: &str) -> PyResult<u32> {
         match &mut self.outbox {
-            ItemSender::Local(engine, outbox) => outbox
+            AnyOutbox::Local(engine, outbox) => outbox
                 .table_number(engine, name)
                 .map_err(|error| errors::to_py(py, &error)),
-            ItemSender::Remote(remote, outbox) => {
+            AnyOutbox::Remote(remote, outbox) => {
                 if let Some(number) = outbox.find_table(name) {
                     return Ok(number);
                 }
@@ -140,30 +138,30 @@ impl Sender {
     /// Returns the options of a table, by its [`Sender::table_number`].
     pub(crate) fn options(&self, number: u32) -> &Arc<TableOptions> {
         match &self.outbox {
-            ItemSender::Local(_, outbox) => outbox.table(number).options(),
-            ItemSender::Remote(_, outbox) => outbox.options(number),
+            AnyOutbox::Local(_, outbox) => outbox.table(number).options(),
+            AnyOutbox::Remote(_, outbox) => outbox.options(number),
         }
     }
 
     /// Number of items sent that are not in their table yet.
     pub(crate) fn items_left(&self, py: Python<'_>) -> usize {
         py.detach(|| match &self.outbox {
-            ItemSender::Local(_, outbox) => outbox.items_left(),
-            ItemSender::Remote(_, outbox) => outbox.items_left(),
+            AnyOutbox::Local(_, outbox) => outbox.items_left(),
+            AnyOutbox::Remote(_, outbox) => outbox.items_left(),
         })
     }
 
     fn in_flight(&self) -> usize {
         match &self.outbox {
-            ItemSender::Local(_, outbox) => outbox.in_flight(),
-            ItemSender::Remote(_, outbox) => outbox.in_flight(),
+            AnyOutbox::Local(_, outbox) => outbox.in_flight(),
+            AnyOutbox::Remote(_, outbox) => outbox.in_flight(),
         }
     }
 
     fn blocked_reason(&self, py: Python<'_>) -> String {
         py.detach(|| match &self.outbox {
-            ItemSender::Local(_, outbox) => outbox.blocked_reason(),
-            ItemSender::Remote(_, outbox) => outbox.blocked_reason(),
+            AnyOutbox::Local(_, outbox) => outbox.blocked_reason(),
+            AnyOutbox::Remote(_, outbox) => outbox.blocked_reason(),
         })
     }
 
@@ -175,8 +173,8 @@ impl Sender {
         deadline: Option<Instant>,
     ) -> PyResult<bool> {
         let done = match &mut self.outbox {
-            ItemSender::Local(_, outbox) => wait_for(py, outbox.until_at_most(allowed), deadline)?,
-            ItemSender::Remote(_, outbox) => {
+            AnyOutbox::Local(_, outbox) => wait_for(py, outbox.until_at_most(allowed), deadline)?,
+            AnyOutbox::Remote(_, outbox) => {
                 // Items need at least the time of a reply, even if no table blocks.
                 let earliest = Instant::now() + MIN_REPLY_WAIT;
                 let deadline = deadline.map(|deadline| deadline.max(earliest));
@@ -197,7 +195,7 @@ impl Sender {
                 &Error::Closed("this writer is closed".into()),
             ));
         }
-        if let ItemSender::Local(_, outbox) = &self.outbox
+        if let AnyOutbox::Local(_, outbox) = &self.outbox
             && let Some(mut room) = outbox.journal_space()
             && wait_for(py, &mut room, self.timeout.deadline())?.is_none()
         {
@@ -232,9 +230,9 @@ impl Sender {
     /// Removes items that the tables have accepted, and returns the errors of rejected ones.
     fn collect_finished(&mut self, py: Python<'_>) -> PyResult<()> {
         match &mut self.outbox {
-            ItemSender::Local(_, outbox) if outbox.in_flight() == 0 => Ok(()),
-            ItemSender::Local(_, outbox) => detached(py, || outbox.collect_finished()),
-            ItemSender::Remote(_, outbox) => outbox
+            AnyOutbox::Local(_, outbox) if outbox.in_flight() == 0 => Ok(()),
+            AnyOutbox::Local(_, outbox) => detached(py, || outbox.collect_finished()),
+            AnyOutbox::Remote(_, outbox) => outbox
                 .collect_finished()
                 .map_err(|error| errors::to_py(py, &error)),
         }
@@ -242,7 +240,7 @@ impl Sender {
 
     /// Waits briefly while many bytes are in flight to a server, unless the last wait brought no progress.
     fn wait_for_progress(&mut self, py: Python<'_>, in_flight: usize) -> PyResult<()> {
-        let ItemSender::Remote(_, outbox) = &mut self.outbox else {
+        let AnyOutbox::Remote(_, outbox) = &mut self.outbox else {
             return Ok(());
         };
         let stats = &mut self.stats;
@@ -273,8 +271,8 @@ impl Sender {
         }
         let (outbox, stats) = (&mut self.outbox, &mut self.stats);
         detached(py, || match outbox {
-            ItemSender::Local(_, outbox) => outbox.send(ready),
-            ItemSender::Remote(_, outbox) => {
+            AnyOutbox::Local(_, outbox) => outbox.send(ready),
+            AnyOutbox::Remote(_, outbox) => {
                 outbox.send(ready.inspect(|(_, item)| stats.count(item)))
             }
         })

@@ -1,7 +1,7 @@
 //! Nests of Python containers: flattening in dm-tree's order, serialization of structures, unflattening.
 //!
-//! Mappings are ordered by key, sequences and namedtuples by position. Node types registered with optree in the namespace
-//! `engram` are mappings of their path entries. Everything else, including `None`, is a leaf.
+//! Mappings are ordered by key, sequences and namedtuples by position. Node types registered with optree in the
+//! namespace `engram` are mappings of their path entries. Everything else, including `None`, is a leaf.
 
 mod explore;
 mod list_hint;
@@ -82,7 +82,7 @@ impl Structure {
         self.root.flatten(tree, leaves)
     }
 
-    /// Flattens a nest that may lack leaves of this structure, which become `None`. Returns false if it has other leaves.
+    /// Flattens a nest that may lack leaves of this structure, which become `None`. Returns false if it has others.
     pub(crate) fn flatten_part<'py>(
         &self,
         tree: &Bound<'py, PyAny>,

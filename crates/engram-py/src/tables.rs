@@ -85,8 +85,8 @@ impl RemoteStore {
         Ok(connection)
     }
 
-    /// Sends the acknowledgements of this process's samples, and waits briefly for the server's reply. Does nothing in a
-    /// forked child that has not used the connection.
+    /// Sends the acknowledgements of this process's samples, and waits briefly for the server's reply. Does nothing
+    /// in a forked child that has not used the connection.
     pub(crate) fn flush_acknowledgements(&self, py: Python<'_>) {
         let cached = self.connection.load_full();
         match cached {
@@ -177,7 +177,7 @@ impl RemoteTables {
         self.finish_change(py, reply, wait)
     }
 
-    /// Completes a change. With `wait`, returns the number of keys found; otherwise raises the errors of earlier changes.
+    /// Completes a change. With `wait`, returns the number of keys found; otherwise raises errors of earlier changes.
     pub(crate) fn finish_change(
         &self,
         py: Python<'_>,

@@ -119,8 +119,8 @@ impl Client {
         self.connector.close();
     }
 
-    /// Waits until the server has handled all acknowledgements of batches, for at most a second. The server takes the
-    /// items of batches that are not acknowledged back.
+    /// Waits until the server has handled all acknowledgements of batches, for at most a second. The
+    /// items of batches that are not acknowledged are returned to their tables.
     pub fn flush_acks(&self) {
         let mut options = WaitOptions {
             deadline: Some(std::time::Instant::now() + CLOSE_TIMEOUT),

@@ -131,8 +131,6 @@ class Adder(ClosingContext):
     def add(self, action: Any, next_timestep: TimeStep, extras: Any = ()) -> None:  # noqa: ANN401, nests
         """Adds a transition. The last one of an episode ends it, and waits until the tables have its items.
 
-        After an error that is not marked below, nothing of the transition is kept: call `add` again with a valid one.
-
         Args:
             action: The action at the previous observation: a nest of the same structure and dtypes throughout.
             next_timestep: The result of the action: reward, discount and the next observation.
@@ -141,14 +139,15 @@ class Adder(ClosingContext):
 
         Raises:
             InvalidArgumentError: No episode is in progress, or `next_timestep` is a first time step or not a time step.
+                Nothing of the transition is kept.
             SignatureError: The data differs from earlier data in structure or dtypes, contains None or a value that no
-                column can store, or its items would not match the signature of their table.
-            UnknownTableError: A table of the adder does not exist. If items are created one by one, for example for
-                priorities that are functions, this is the cause of an `ItemError` instead.
-            PriorityError: A constant priority is negative or infinite, which its table's selector does not allow; or
-                the cause of an `ItemError`, as above.
-            BackpressureError: Too many items wait for their tables, and the adder's `timeout` passed. Rows at the end
-                of an episode that were not accepted are lost.
+                column can store, or its items would not match the signature of their table. Nothing is kept.
+            UnknownTableError: A table of the adder does not exist. Nothing is kept. If items are created one by one,
+                for example for priorities that are functions, this is the cause of an `ItemError` instead.
+            PriorityError: A constant priority is negative or infinite, which its table's selector does not allow.
+                Nothing is kept; or it is the cause of an `ItemError`, as above.
+            BackpressureError: Too many items wait for their tables, and the adder's `timeout` passed. Nothing is kept,
+                except at the end of an episode, where rows that were not accepted are lost.
             DeadlineExceededError: The episode has ended, and its tables did not accept all items in time; they stay
                 queued. Or the server did not describe a table in time, and nothing is kept.
             ItemError: The transition was added, but an item that ends with it was not created, as a function of

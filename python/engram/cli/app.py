@@ -30,8 +30,8 @@ app.command()(inspect)
 app.command("import-reverb")(import_reverb)
 
 
-def _print_version(*, wanted: bool) -> None:
-    if wanted:
+def _print_version(*, requested: bool) -> None:
+    if requested:
         typer.echo(f"engram {engram.__version__}")
         raise typer.Exit
 

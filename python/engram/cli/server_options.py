@@ -17,7 +17,7 @@ Address = Annotated[str, typer.Argument(help="Address of the server, host:port."
 Token = Annotated[
     str | None,
     typer.Option(
-        help="Token that clients send and the server requires; none by default.",
+        help="The token that the server requires. Default: none.",
         envvar="ENGRAM_TOKEN",
         show_default=False,
         show_envvar=True,

@@ -70,8 +70,8 @@ impl Condition {
         }
     }
 
-    /// `value` returns the newest value of a column, if it is a single integer or bool.
-    pub(super) fn holds(
+    /// Evaluates the condition at a step. `value` returns the newest value of a column, if it is a single integer or bool.
+    pub(super) fn is_met(
         &self,
         context: StepContext,
         value: impl Fn(usize) -> Option<i128>,
@@ -142,7 +142,7 @@ mod tests {
         };
         let steps = |condition: Condition| {
             (0..8)
-                .filter(|step| condition.holds(step_context(*step, step + 1), |_| None))
+                .filter(|step| condition.is_met(step_context(*step, step + 1), |_| None))
                 .collect::<Vec<_>>()
         };
         assert_eq!(steps(every_third), [1, 4, 7]);
@@ -192,8 +192,8 @@ mod tests {
                 comparison: Comparison::Eq(3),
                 inverse,
             };
-            assert!(!condition.holds(step_context(0, 1), |_| None));
-            assert_eq!(condition.holds(step_context(0, 1), |_| Some(-1)), inverse);
+            assert!(!condition.is_met(step_context(0, 1), |_| None));
+            assert_eq!(condition.is_met(step_context(0, 1), |_| Some(-1)), inverse);
         }
     }
 

@@ -166,8 +166,8 @@ impl PatternColumn {
             start, stop, step, ..
         } = *self;
         // Slices store steps as 32-bit numbers.
-        let fits = start >= -i64::from(u32::MAX) && step <= i64::from(u32::MAX);
-        if start >= stop || stop > 0 || step < 1 || !fits {
+        let in_range = start >= -i64::from(u32::MAX) && step <= i64::from(u32::MAX);
+        if start >= stop || stop > 0 || step < 1 || !in_range {
             return Err(Error::InvalidArgument(format!(
                 "column `{name}` of the pattern selects `[{start}:{stop}:{step}]`; the start must \
                  be negative, the stop greater than the start and at most 0, and the step at least 1"

@@ -91,7 +91,7 @@ impl PatternSet {
             let is_due = pattern
                 .conditions
                 .iter()
-                .all(|c| c.holds(context, |column| newest_number(recorder, column)));
+                .all(|c| c.is_met(context, |column| newest_number(recorder, column)));
             if !is_due {
                 continue;
             }

@@ -122,7 +122,7 @@ proptest! {
             counter: 0,
             expected: Vec::new(),
         };
-        let mut found = Vec::new();
+        let mut created = Vec::new();
         let mut episodes = HashSet::new();
         for op in ops.iter().chain([&Op::Flush]) {
             match op {
@@ -139,10 +139,10 @@ proptest! {
                     prop_assert_eq!(distinct.len(), chunk.origin().episodes.len());
                     episodes.extend(distinct);
                 }
-                found.push((table, (item.priority.to_bits(), read(&item))));
+                created.push((table, (item.priority.to_bits(), read(&item))));
             }
         }
-        prop_assert_eq!(found, run.expected);
+        prop_assert_eq!(created, run.expected);
         let ended: usize = ops.iter().map(|op| match op {
             Op::Append { ends } => (0..envs).filter(|env| ends >> (env % 8) & 1 == 1).count(),
             _ => 0,

@@ -199,8 +199,8 @@ proptest! {
             run.step(op);
         }
         run.recorder.flush().unwrap();
-        let created = |(table, item): (u32, engram_core::NewItem)| (table, (item.priority.to_bits(), read(&item)));
-        let found: Vec<_> = run.recorder.take_ready().map(created).collect();
-        prop_assert_eq!(found, run.expected);
+        let with_contents = |(table, item): (u32, engram_core::NewItem)| (table, (item.priority.to_bits(), read(&item)));
+        let items: Vec<_> = run.recorder.take_ready().map(with_contents).collect();
+        prop_assert_eq!(items, run.expected);
     }
 }

@@ -251,7 +251,7 @@ impl Run {
         let outcome = self
             .recorder
             .create_item(3, key, 1.5, selection, |columns| {
-                let lengths = columns.iter().map(|found| found.len).collect::<Vec<_>>();
+                let lengths = columns.iter().map(|column| column.len).collect::<Vec<_>>();
                 checked = Some(lengths);
                 Ok(())
             });
@@ -435,19 +435,19 @@ impl Run {
         for column in 0..self.model.cells.len() {
             for at in self.model.first_available().saturating_sub(1)..=self.model.end() {
                 let expected = self.model.cell(column, at);
-                let mut found = Vec::new();
-                let outcome = self.recorder.read_cell(column, at, &mut found);
+                let mut bytes = Vec::new();
+                let outcome = self.recorder.read_cell(column, at, &mut bytes);
                 assert_eq!(self.recorder.has_value(column, at), expected.is_ok());
-                let found_spec = self.recorder.cell_spec(column, at);
+                let cell_spec = self.recorder.cell_spec(column, at);
                 match expected {
                     Ok((shape, cell)) => {
                         outcome.unwrap();
-                        assert_eq!(found, *cell);
-                        assert_eq!(found_spec.unwrap().shape, *shape);
+                        assert_eq!(bytes, *cell);
+                        assert_eq!(cell_spec.unwrap().shape, *shape);
                     }
                     Err(expected) => {
                         assert_eq!(error_kind(&outcome.unwrap_err()), expected);
-                        assert_eq!(found_spec, None);
+                        assert_eq!(cell_spec, None);
                     }
                 }
             }
@@ -479,16 +479,16 @@ impl Run {
                 owners.insert(cell.clone(), *episode);
             }
         }
-        let mut found = std::collections::HashSet::new();
+        let mut episodes = std::collections::HashSet::new();
         let pinned = chunk.payload().pin().unwrap();
         for (own, cell) in chunk.schema().cells.iter().enumerate() {
             if cell.dtype == DType::Int64 && cell.elements() == 1 {
                 let bytes = chunk.raw(&pinned, own).unwrap();
                 let cells = bytes.chunks_exact(8);
-                found.extend(cells.filter_map(|cell| owners.get(cell).copied()));
+                episodes.extend(cells.filter_map(|cell| owners.get(cell).copied()));
             }
         }
-        assert!(found.len() <= 1, "episodes {found:?} share a chunk");
+        assert!(episodes.len() <= 1, "episodes {episodes:?} share a chunk");
     }
 }
 

@@ -131,12 +131,12 @@ impl CheckpointWriter {
                 let Some(item) = items.next() else {
                     break;
                 };
-                let what = ItemRef {
+                let item_ref = ItemRef {
                     key: item.key,
                     priority: item.priority,
                     trajectory: item.trajectory,
                 };
-                self.put_item(&mut body, what, &serial);
+                self.put_item(&mut body, item_ref, &serial);
                 body.put_u64(item.seq);
                 body.put_u64(item.touched);
                 body.put_u32(item.times_sampled);

@@ -152,7 +152,7 @@ fn damaged_directories_are_handled() {
     let bases = bases();
     let (mut opened_count, mut repaired, mut largest) = (0_u64, 0_u64, 0);
     for at in 0..count {
-        let what = format!("{at} of seed {seed}");
+        let case = format!("{at} of seed {seed}");
         let (files, store, history) = &bases[random.below(bases.len())];
         let mut files = files.clone();
         let is_forged = damage(&mut files, &bases[random.below(bases.len())].0, &mut random);
@@ -161,26 +161,26 @@ fn damaged_directories_are_handled() {
         let (inspection, peak) = measure_peak(|| inspect_files(&files, &files.list().unwrap()));
         assert!(
             peak <= BASE_MEMORY + MEMORY_PER_BYTE * bytes,
-            "{what}: {bytes} bytes took {peak} to inspect"
+            "{case}: {bytes} bytes took {peak} to inspect"
         );
         for repair in [false, true] {
             let (found, peak) = measure_peak(|| read(&files, repair));
             largest = largest.max(peak);
             assert!(
                 peak <= BASE_MEMORY + MEMORY_PER_BYTE * bytes,
-                "{what}: {bytes} bytes took {peak}"
+                "{case}: {bytes} bytes took {peak}"
             );
             let opened = inspection
                 .opening
                 .as_ref()
                 .filter(|opened| opened.repaired == repair);
-            assert_eq!(opened.is_some(), found.is_some(), "{what}: {inspection:?}");
+            assert_eq!(opened.is_some(), found.is_some(), "{case}: {inspection:?}");
             let Some(mut found) = found else {
                 continue;
             };
             // The only file left may belong to another store.
             if !is_forged && found.store == Some(*store) {
-                history.check_repaired(&mut found.tables, repair, &what);
+                history.check_repaired(&mut found.tables, repair, &case);
             }
             opened_count += u64::from(!repair);
             repaired += u64::from(repair);

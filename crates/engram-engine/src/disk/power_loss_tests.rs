@@ -14,7 +14,7 @@ fn run_with_power_losses(seed: u64) -> (usize, u64) {
     let mut history = History::default();
     let (mut compared, mut losses) = (0, 0);
     for round in 0..6 {
-        let what = format!("seed {seed}, round {round}");
+        let case = format!("seed {seed}, round {round}");
         let writes = rng.next_u64() % 120;
         files.set_writes_left(writes);
         if let Ok(mut opened) = open_store(&files, seed) {
@@ -27,8 +27,8 @@ fn run_with_power_losses(seed: u64) -> (usize, u64) {
         }
         losses += u64::from(files.writes_left() == 0);
         files = files.after_power_loss(&mut rng);
-        let mut found = read_back(&files).unwrap_or_else(|error| panic!("{what}: {error}"));
-        compared += history.check(&mut found.tables, &what);
+        let mut found = read_back(&files).unwrap_or_else(|error| panic!("{case}: {error}"));
+        compared += history.check(&mut found.tables, &case);
         // Changes that were not durable and are lost never happened: their numbers are used again.
         let last = |id: &u64| found.tables.get(id).map_or(0, |table| table.last_lsn().0);
         let next = found

@@ -94,12 +94,12 @@ pub(super) fn describe(table: &mut TableState) -> String {
     });
     // The order of slots does not matter.
     let mut items: Vec<_> = items.collect();
-    let names: Vec<u64> = items.iter().map(|item| item.1).collect();
+    let keys: Vec<u64> = items.iter().map(|item| item.1).collect();
     let orders = snapshot.orders().map(|order| {
         order.map(|order| {
             order
                 .iter()
-                .map(|place| names[*place as usize])
+                .map(|position| keys[*position as usize])
                 .collect::<Vec<_>>()
         })
     });
@@ -251,22 +251,22 @@ impl History {
 
     /// Checks that durable changes were recovered, and that each table has its content of that time.
     /// Returns the number of tables compared.
-    pub(super) fn check(&self, tables: &mut BTreeMap<u64, TableState>, what: &str) -> usize {
+    pub(super) fn check(&self, tables: &mut BTreeMap<u64, TableState>, case: &str) -> usize {
         let mut compared = 0;
         for (id, durable) in &self.durable {
             let table = tables
                 .get_mut(id)
-                .unwrap_or_else(|| panic!("{what}: table {id} is gone"));
+                .unwrap_or_else(|| panic!("{case}: table {id} is missing"));
             let last = table.last_lsn().0;
             assert!(
                 last >= *durable,
-                "{what}: table {id} ends with {last}, {durable} was durable"
+                "{case}: table {id} ends with {last}, {durable} was durable"
             );
             if let Some(expected) = self.descriptions.get(&(*id, last)) {
                 assert_eq!(
                     &describe(table),
                     expected,
-                    "{what}: table {id} after {last}"
+                    "{case}: table {id} after {last}"
                 );
                 compared += 1;
             }
@@ -280,7 +280,7 @@ impl History {
         &self,
         tables: &mut BTreeMap<u64, TableState>,
         repaired: bool,
-        what: &str,
+        case: &str,
     ) {
         for (id, table) in tables {
             for item in table.snapshot().items() {
@@ -288,7 +288,7 @@ impl History {
                 assert_eq!(
                     self.contents.get(&item.key),
                     Some(&content),
-                    "{what}: item {}",
+                    "{case}: item {}",
                     item.key
                 );
             }
@@ -298,7 +298,7 @@ impl History {
                 assert_eq!(
                     &describe(table),
                     expected,
-                    "{what}: table {id} after {last}"
+                    "{case}: table {id} after {last}"
                 );
             }
         }

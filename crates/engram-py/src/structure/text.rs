@@ -109,8 +109,8 @@ pub(super) fn node_from_json(
     }
 }
 
-/// Merges two structures into one with the leaves of both: mappings gain keys, sequences grow at the end. Returns `None`
-/// if they differ in kind, or if one has str keys and the other int keys.
+/// Merges two structures into one with the leaves of both: mappings gain keys, sequences grow at the end. Returns
+/// `None` if they differ in kind, or if one has str keys and the other int keys.
 pub(crate) fn merge(old: &Value, new: &Value) -> Option<Value> {
     if old == new {
         return Some(old.clone());

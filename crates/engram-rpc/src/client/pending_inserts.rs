@@ -260,7 +260,7 @@ impl ReconnectingStream for PendingInserts {
         match command {
             InsertCommand::AddTable(name) => self.queues.push(TableQueue::new(name)),
             InsertCommand::Items(table, items) => {
-                self.queues[table as usize].incomplete.extend(items)
+                self.queues[table as usize].incomplete.extend(items);
             }
             InsertCommand::Retry => {}
         }

@@ -1,8 +1,8 @@
 //! The client's side of a sample stream.
 //!
 //! A batch is *queued* (requested, not sent yet), *sent*, *received* (all its messages have arrived; its ticket is
-//! ready), and if it is on lease then *acknowledged* or *cancelled*. When the connection breaks, the server takes all
-//! leased items back: batches that are queued or sent are requested again, and acknowledging or cancelling a batch
+//! ready), and if it is on lease then *acknowledged* or *cancelled*. When the connection breaks, the server returns all
+//! leased items to their tables: batches that are queued or sent are requested again, and acknowledging or cancelling a batch
 //! of the old connection does nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
@@ -83,9 +83,9 @@ impl PendingSample {
             table,
             n,
             timeout_s: timeout.map(|timeout| timeout.as_secs_f64()),
-            allow_partial: allow_partial,
+            allow_partial,
             pad,
-            lease: lease,
+            lease,
             at_least,
         }
     }
@@ -208,7 +208,7 @@ impl ReconnectingStream for PendingSamples {
                         ..Request::Acknowledge(id).into()
                     }));
             }
-            // Received on an earlier connection: the server has taken its items back.
+            // Received on an earlier connection: the server has returned its items.
             SampleCommand::Acknowledge(..) => {}
             SampleCommand::Cancel(id) => self.cancel(id),
             SampleCommand::Barrier(id, reply) if self.has_acknowledged => {
@@ -222,7 +222,7 @@ impl ReconnectingStream for PendingSamples {
     }
 
     fn on_disconnect(&mut self) {
-        // The server takes all leased items back.
+        // The server returns all leased items to their tables.
         self.leased.clear();
         self.has_acknowledged = false;
         self.complete_barriers();

@@ -2,14 +2,13 @@
 //!
 //! A stream is in one of four states:
 //!
-//! 1. *Waiting*: no connection, nothing to send, no response expected. The next command starts 2.
-//! 2. *Connecting*: tries to reach the server for up to `reconnect_timeout`. On success: 3. On failure, all pending
-//!    requests fail with that error: 1.
-//! 3. *Connected*: sends requests, handles responses and accepts commands. If the connection breaks, all
-//!    unanswered requests are queued again: 2, or 1 if there are none. If the server rejects the stream, all pending
-//!    requests fail: 1.
-//! 4. *Closing*: no more commands can arrive and everything is sent. The stream is half-closed and waits for the
-//!    server to end its side, for up to [`CLOSE_TIMEOUT`].
+//! * *Waiting*: no connection, nothing to send, no response expected. The next command makes it *connecting*.
+//! * *Connecting*: tries to reach the server for up to `reconnect_timeout`, and is *connected* if it succeeds. Otherwise
+//!   all pending requests fail, and the stream is *waiting*.
+//! * *Connected*: sends requests, handles responses and accepts commands. If the connection breaks, all unanswered
+//!   requests are queued again, and the stream is *connecting*, or *waiting* if there are none. If the server rejects
+//!   the stream, all pending requests fail, and it is *waiting*. After the last command and request it is *closing*.
+//! * *Closing*: half-closed. Waits for the server to end its side, for up to [`CLOSE_TIMEOUT`].
 
 use std::future::pending;
 use std::sync::Arc;
@@ -72,7 +71,7 @@ pub(crate) trait ReconnectingStream: Send + 'static {
 }
 
 /// Runs a stream until its command channel or the client is closed. Returns true if the server has read all
-/// requests and we have read all its responses.
+/// requests and the client has read all its responses.
 pub(crate) async fn run<T: ReconnectingStream>(
     connector: Arc<Connector>,
     mut stream: T,
@@ -169,8 +168,8 @@ async fn exchange_messages<T: ReconnectingStream>(
     commands: &mut UnboundedReceiver<T::Command>,
     client: GrpcClient,
 ) -> StreamEnd {
-    let (sender, receiver) = mpsc::channel(SEND_BUFFER);
-    let mut responses = match T::open(client, ReceiverStream::new(receiver)).await {
+    let (sender, requests) = mpsc::channel(SEND_BUFFER);
+    let mut responses = match T::open(client, ReceiverStream::new(requests)).await {
         Ok(responses) => responses,
         Err(status) => return failed_stream(connector, &status, false),
     };

@@ -26,7 +26,7 @@ pub struct OutgoingBatch {
 }
 
 impl OutgoingBatch {
-    /// Returns the batch of these draws. `leased` tells the reader to acknowledge it.
+    /// Returns the batch of these draws. If `leased`, the reader must acknowledge it.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the header does not fit one message.
@@ -181,7 +181,7 @@ mod tests {
             header: Some(pb::Batch::default()),
             columns,
         };
-        let (mut found, mut messages) = (Vec::new(), Vec::new());
+        let (mut received, mut messages) = (Vec::new(), Vec::new());
         while !batch.is_empty() {
             let bytes = match batch.next().unwrap() {
                 Outcome::Batch(batch) => batch.payload,
@@ -189,10 +189,10 @@ mod tests {
                 other => panic!("{other:?}"),
             };
             messages.push(bytes.len());
-            found.extend_from_slice(&bytes);
+            received.extend_from_slice(&bytes);
         }
         assert_eq!(messages, [PART_BYTES, PART_BYTES, PART_BYTES, 12]);
-        assert!(found == all);
+        assert!(received == all);
         assert_eq!(batch.next(), None);
     }
 

@@ -28,7 +28,7 @@ use crate::garbage_calls::{GarbageCall, METHODS};
 /// Upper bound of the duration of any call.
 const TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Bytes of an response after which no more of it is read: some requests ask for samples without end.
+/// Number of bytes after which a response is cancelled, because a request may ask for endless samples.
 const MAX_RESPONSE_BYTES: usize = 100_000;
 
 /// How a call ended.

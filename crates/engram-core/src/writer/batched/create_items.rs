@@ -60,7 +60,7 @@ impl BatchedRecorder {
                                 .min(longest.unwrap_or(0)),
                             end_of_episode,
                         };
-                        all_hold(&pattern.conditions, context, open, &self.schema, env)
+                        all_met(&pattern.conditions, context, open, &self.schema, env)
                     };
                     if !(is_due(false) || ends.is_some_and(|ends| ends[env]) && is_due(true)) {
                         continue;
@@ -143,7 +143,7 @@ impl<'a> OpenWindow<'a> {
     }
 }
 
-fn all_hold(
+fn all_met(
     conditions: &[Condition],
     context: StepContext,
     open: &OpenBatch,
@@ -151,5 +151,5 @@ fn all_hold(
     env: usize,
 ) -> bool {
     let value = |column: usize| number(&schema.cells[column], open.newest(column, env));
-    conditions.iter().all(|c| c.holds(context, value))
+    conditions.iter().all(|c| c.is_met(context, value))
 }

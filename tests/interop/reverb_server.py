@@ -1,4 +1,4 @@
-"""The real dm-reverb server, in a process of its own: says its port, ends with its standard input."""
+"""Runs a dm-reverb server: prints its port, and stops when standard input is closed."""
 
 import base64
 import sys
@@ -8,11 +8,11 @@ import numpy as np
 import portpicker
 import reverb
 import tensorflow as tf
-from reverb_tables import TABLES, made
+from reverb_tables import TABLES, create_table
 
 
 def signature_of(nest):
-    """The nest of specs that a description stands for."""
+    """Returns the nest of specs for a description of `reverb_tables`."""
     ((kind, content),) = nest.items()
     if kind == "list":
         return [signature_of(item) for item in content]
@@ -21,8 +21,8 @@ def signature_of(nest):
     if kind == "dict":
         return {key: signature_of(item) for key, item in content.items()}
     if kind == "namedtuple":
-        made = namedtuple(content["name"], [key for key, _ in content["fields"]])  # noqa: PYI024, made of names
-        return made(*(signature_of(item) for _, item in content["fields"]))
+        cls = namedtuple(content["name"], [key for key, _ in content["fields"]])  # noqa: PYI024, the fields are dynamic
+        return cls(*(signature_of(item) for _, item in content["fields"]))
     dtype = tf.dtypes.as_dtype(content["dtype"])
     if "minimum" not in content:
         return tf.TensorSpec(content["shape"], dtype, content["name"])
@@ -36,13 +36,13 @@ def signature_of(nest):
 
 
 def table(description):
-    """The table of a description."""
+    """Returns the table for a description of `reverb_tables`."""
     signature = description["signature"]
-    return made(reverb, description, None if signature is None else signature_of(signature))
+    return create_table(reverb, description, None if signature is None else signature_of(signature))
 
 
 def main():
-    """Serves until nobody needs it."""
+    """Serves until standard input is closed."""
     server = reverb.Server([table(description) for description in TABLES], port=portpicker.pick_unused_port())
     sys.stdout.write(f"{server.port}\n")
     sys.stdout.flush()

@@ -1,4 +1,4 @@
-"""Programs that see the same of Engram's server and of dm-reverb's. Each returns what it saw."""
+"""Programs whose observations must be the same at Engram's server and at dm-reverb's. Each returns its observations."""
 
 import threading
 import time
@@ -7,11 +7,11 @@ import numpy as np
 import reverb
 import tensorflow as tf
 import tree
-from seen import info, outcome, plain, sampled, whole
+from observations import info, outcome, plain, sample_items, sample_observations
 
 
 def program(function):
-    """Marks one for the tests, which look for the word."""
+    """Marks a program: test_same_as_reverb.py searches this file for the decorator."""
     return function
 
 
@@ -31,7 +31,7 @@ def types(address):
     client = reverb.Client(address)
     client.insert(every_type(), {"types": 1.5})
     client.insert(every_type(), {"types": 2.5})
-    return [sampled(client, "types", 1), whole(client, "types", 1)]
+    return [sample_observations(client, "types", 1), sample_items(client, "types", 1)]
 
 
 @program
@@ -46,13 +46,13 @@ def strings(address):
             writer.append(step)
         writer.create_item("strings", 2, 1.0)
     client.insert([np.zeros((2, 0), object).astype(str), np.array([["x"], ["y"]], object)], {"strings": 1.0})
-    return [sampled(client, "strings", 1), whole(client, "strings", 1)]
+    return [sample_observations(client, "strings", 1), sample_items(client, "strings", 1)]
 
 
 @program
 def legacy(address):
     client = reverb.Client(address)
-    seen = []
+    observed = []
     for length in (1, 2, 3, 7):
         for delta in (0, 1):
             table = f"legacy_{length}_{delta}"
@@ -64,16 +64,16 @@ def legacy(address):
                     for steps in (1, 2, 5, 7):
                         if at + 1 >= steps and at % 2:
                             writer.create_item(table, steps, at + steps / 10)
-            seen.append(info(client, table))
-            seen.append(whole(client, table, 30))
-            seen.append(sampled(client, table, 4))
-    return seen
+            observed.append(info(client, table))
+            observed.append(sample_items(client, table, 30))
+            observed.append(sample_observations(client, table, 4))
+    return observed
 
 
 @program
 def trajectory(address):
     client = reverb.Client(address)
-    seen = []
+    observed = []
     for length in (1, 2, 5):
         table = f"trajectory_{length}"
         with client.trajectory_writer(num_keep_alive_refs=5) as writer:
@@ -100,14 +100,14 @@ def trajectory(address):
                         writer.create_item(table, priority=at + episode, trajectory=chosen)
                 writer.end_episode()
             writer.flush()
-        seen.append(info(client, table))
-        seen.append(whole(client, table, 10))
-    return seen
+        observed.append(info(client, table))
+        observed.append(sample_items(client, table, 10))
+    return observed
 
 
 @program
 def strided(address):
-    """What is asked for on the wire is stored, be it what was asked of the client or not."""
+    """The server stores what the client sends, even if that is not what the caller requested."""
     client = reverb.Client(address)
     with client.trajectory_writer(num_keep_alive_refs=4) as writer:
         writer.configure(("x",), num_keep_alive_refs=4, max_chunk_length=4)
@@ -118,12 +118,12 @@ def strided(address):
         for at in range(4, 8):
             writer.append({"x": np.int32(at)} if at % 2 else {"x": None})
         writer.create_item("sparse", 1.0, [writer.history["x"][-1], writer.history["x"][-3]])
-    return whole(client, "sparse", 2)
+    return sample_items(client, "sparse", 2)
 
 
 @program
 def several_tables(address):
-    """One item after the other into two tables, sharing chunks."""
+    """Writes items into two tables in turn. The items share chunks."""
     client = reverb.Client(address)
     client.insert([np.arange(3)], {"several_1": 1.0, "several_2": 2.0})
     with client.trajectory_writer(num_keep_alive_refs=3) as writer:
@@ -135,7 +135,7 @@ def several_tables(address):
             if at == 5:
                 writer.flush(block_until_num_items=2)
         writer.flush()
-    return [whole(client, table, 9) for table in ("several_1", "several_2")]
+    return [sample_items(client, table, 9) for table in ("several_1", "several_2")]
 
 
 @program
@@ -152,7 +152,7 @@ def partial(address):
         writer.end_episode(clear_buffers=False)
         writer.append({"a": np.int32(6), "b": np.zeros(2, np.float32), "c": "end"})
         writer.create_item("partial", 1.0, {"a": writer.history["a"][-3:]})
-    return whole(client, "partial", 4)
+    return sample_items(client, "partial", 4)
 
 
 @program
@@ -176,11 +176,11 @@ def structured(address):
         writer.end_episode()
     writer.flush()
     counts = [client.server_info(30)[table].current_size for table in ("structured", "structured_end")]
-    return [counts, whole(client, "structured", counts[0]), whole(client, "structured_end", counts[1])]
+    return [counts, sample_items(client, "structured", counts[0]), sample_items(client, "structured_end", counts[1])]
 
 
 def fill_steps(client, table, count):
-    """Items of one step each, as the signature `STEP` says."""
+    """Writes items of one step each that fit the signature `STEP`."""
     with client.writer(1) as writer:
         for at in range(count):
             action = (np.int32(at), np.array([True, at % 2 == 0]))
@@ -189,24 +189,24 @@ def fill_steps(client, table, count):
 
 
 def fill_sequences(client, table, count):
-    """Items of growing lengths, as the signature `SEQUENCE` says."""
+    """Writes items of different lengths that fit the signature `SEQUENCE`."""
     with client.trajectory_writer(num_keep_alive_refs=4) as writer:
         for at in range(count):
             writer.append({"action": [np.int32(at)], "observation": np.full(3, at, np.float32)})
-            some = at % 4 + 1
-            columns = tree.map_structure(lambda column, some=some: column[-some:], writer.history)
+            length = at % 4 + 1
+            columns = tree.map_structure(lambda column, length=length: column[-length:], writer.history)
             if at >= 3:
                 writer.create_item(table, float(at), columns)
 
 
-def taken(dataset, count):
-    """Some elements, but for their keys."""
-    seen = []
+def read_elements(dataset, count):
+    """Returns infos without keys, and data, of the first elements."""
+    elements = []
     for element in dataset.take(count):
-        about = element.info
-        facts = (about.probability, about.table_size, about.priority, about.times_sampled)
-        seen.append((plain(list(facts)), plain(element.data)))
-    return seen
+        info = element.info
+        facts = (info.probability, info.table_size, info.priority, info.times_sampled)
+        elements.append((plain(list(facts)), plain(element.data)))
+    return elements
 
 
 @program
@@ -214,8 +214,8 @@ def timestep_dataset(address):
     client = reverb.Client(address)
     fill_steps(client, "steps", 1)
     dataset = reverb.TimestepDataset.from_table_signature(address, "steps", max_in_flight_samples_per_worker=3)
-    unpacked = sampled(client, "steps", 2, unpack_as_table_signature=True)
-    return [str(dataset.element_spec), taken(dataset, 5)[0][1], unpacked[0][2]]
+    unpacked = sample_observations(client, "steps", 2, unpack_as_table_signature=True)
+    return [str(dataset.element_spec), read_elements(dataset, 5)[0][1], unpacked[0][2]]
 
 
 @program
@@ -225,7 +225,7 @@ def trajectory_dataset(address):
     dataset = reverb.TrajectoryDataset.from_table_signature(
         address, "sequences", max_in_flight_samples_per_worker=10, max_samples=20, num_workers_per_iterator=2
     )
-    elements = taken(dataset, 100)
+    elements = read_elements(dataset, 100)
     return [str(dataset.element_spec), len(elements), elements[0][1]]
 
 
@@ -236,7 +236,7 @@ def dataset_timeout(address):
     dataset = reverb.TrajectoryDataset.from_table_signature(
         address, "timeout", max_in_flight_samples_per_worker=2, rate_limiter_timeout_ms=200
     )
-    return taken(dataset, 100)
+    return read_elements(dataset, 100)
 
 
 @program
@@ -263,15 +263,15 @@ def mutate(address):
     client.reset("mutated")
     for at in range(8):
         client.insert([np.int32(at)], {"mutated": float(at)})
-    seen = [info(client, "mutated"), whole(client, "mutated", 2)]
+    observed = [info(client, "mutated"), sample_items(client, "mutated", 2)]
     (best,) = next(client.sample("mutated", 1))
     client.mutate_priorities("mutated", updates={best.info.key: -5.0, 2**64 - 2: 3.0})
-    seen.append(whole(client, "mutated", 1))
+    observed.append(sample_items(client, "mutated", 1))
     (best,) = next(client.sample("mutated", 1))
     client.mutate_priorities("mutated", updates={best.info.key: 1.0}, deletes=[best.info.key, 12345])
-    seen.append(whole(client, "mutated", 1))
+    observed.append(sample_items(client, "mutated", 1))
     client.mutate_priorities("mutated")
-    return [*seen, info(client, "mutated")]
+    return [*observed, info(client, "mutated")]
 
 
 @program
@@ -279,17 +279,17 @@ def reset(address):
     client = reverb.Client(address)
     for at in range(3):
         client.insert([np.int32(at)], {"reset": 1.0})
-    whole(client, "reset", 2)
-    seen = [info(client, "reset")]
+    sample_items(client, "reset", 2)
+    observed = [info(client, "reset")]
     client.reset("reset")
-    seen.append(info(client, "reset"))
+    observed.append(info(client, "reset"))
     client.insert([np.int32(9)], {"reset": 1.0})
-    return [*seen, whole(client, "reset", 1), info(client, "reset")]
+    return [*observed, sample_items(client, "reset", 1), info(client, "reset")]
 
 
 @program
 def blocked(address):
-    """A full queue holds its writer up until somebody samples."""
+    """A full queue blocks its writer until items are sampled."""
     client = reverb.Client(address)
     done = []
 
@@ -306,15 +306,15 @@ def blocked(address):
     while client.server_info(30)["blocked"].current_size < 2 and time.monotonic() < end:
         time.sleep(0.01)
     time.sleep(0.2)
-    seen = [bool(done), client.server_info(30)["blocked"].current_size]
-    values = [int(sample[2][0][0][0]) for sample in whole(client, "blocked", 12)]
+    observed = [bool(done), client.server_info(30)["blocked"].current_size]
+    values = [int(sample[2][0][0][0]) for sample in sample_items(client, "blocked", 12)]
     thread.join(30)
-    return [*seen, bool(done), values]
+    return [*observed, bool(done), values]
 
 
 @program
 def large(address):
-    """Chunks of tens of MiB, that do not compress and that do."""
+    """Chunks of tens of MiB, compressible and not."""
     client = reverb.Client(address)
     noise = np.random.default_rng(1).integers(0, 255, (30 << 20,), np.uint8)
     with client.writer(2) as writer:
@@ -322,13 +322,13 @@ def large(address):
             writer.append([array])
             writer.create_item("large", 1, 1.0)
         writer.create_item("large", 2, 1.0)
-    samples = whole(client, "large", 3)
+    samples = sample_items(client, "large", 3)
     return [[(data.shape, int(data.sum(dtype=np.int64))) for data in sample[2][0]] for sample in samples]
 
 
 @program
 def repeated(address):
-    """Many samples over one stream, in messages of their own."""
+    """Many samples over one stream, in separate messages."""
     client = reverb.Client(address)
     for at in range(3):
         client.insert([np.full((1000,), at)], {"repeated": float(at)})
@@ -386,7 +386,7 @@ def errors(address):
 
 @program
 def in_a_graph(address):
-    """TFClient: operations of TensorFlow's."""
+    """Operations of `TFClient`."""
     client = reverb.TFClient(address)
     step = [tf.constant([1.5, 2.5]), tf.constant(7)]
     client.insert(step, tf.constant(["graph"]), tf.constant([3.0], tf.float64))
@@ -399,20 +399,20 @@ def in_a_graph(address):
 
 @program
 def threads(address):
-    """Writers and readers of one table at once."""
+    """Concurrent writers and readers of one table."""
     client = reverb.Client(address)
 
-    def write(who):
+    def write(writer_number):
         with client.trajectory_writer(2) as writer:
             for at in range(100):
-                writer.append([np.int32(who * 1000 + at)])
+                writer.append([np.int32(writer_number * 1000 + at)])
                 if at:
                     writer.create_item("several_1", 1.0, [writer.history[0][-2:]])
 
-    writers = [threading.Thread(target=write, args=(who,)) for who in range(4)]
+    writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]
     for thread in writers:
         thread.start()
-    pairs = [tuple(sample[2][0][0].tolist()) for sample in whole(client, "several_1", 4 * 99)]
+    pairs = [tuple(sample[2][0][0].tolist()) for sample in sample_items(client, "several_1", 4 * 99)]
     for thread in writers:
         thread.join(30)
     return sorted(pairs)

@@ -1,4 +1,4 @@
-"""A sample that uses items up does so once its reader has it: a reply that is lost loses nothing."""
+"""Sampled items are removed only after the client has received them: a lost response loses no item."""
 
 import time
 
@@ -16,28 +16,28 @@ def server():
         yield server
 
 
-def lose_a_reply(server, proxy, client):
-    """The queue holds 1, 2, ... 6; the reply with the first three is lost. Returns who waits for it."""
+def lose_a_response(server, proxy, client):
+    """Samples 1, 2 and 3 of a queue of 1 to 6, and loses the response; returns the waiting call."""
     fill(server.store, "q", range(7))
-    assert sample_x(client, "q", 1) == [0]  # the connection is there
+    assert sample_x(client, "q", 1) == [0]  # connects
     proxy.mute()
     reader = BackgroundCall(lambda: sample_x(client, "q", 3))
     wait_until(lambda: server.store.info()["q"].leased_out == 3)
     return reader
 
 
-def test_the_same_reader_gets_the_items_when_it_is_back(server):
+def test_the_same_client_gets_the_items_after_reconnecting(server):
     with Proxy(server.port) as proxy, Client(proxy.address) as client:
-        reader = lose_a_reply(server, proxy, client)
+        reader = lose_a_response(server, proxy, client)
         proxy.cut()
         assert reader.result() == [1, 2, 3]
         assert sample_x(client, "q", 3) == [4, 5, 6]
         assert client.info()["q"].size == 0
 
 
-def test_others_get_the_items_in_their_old_place(server):
+def test_the_items_are_returned_to_their_old_positions(server):
     with Proxy(server.port) as proxy, Client(proxy.address, reconnect_timeout=0.2) as client:
-        reader = lose_a_reply(server, proxy, client)
+        reader = lose_a_response(server, proxy, client)
         proxy.close()
         wait_until(lambda: server.store.info()["q"].leased_out == 0)
         assert sample_x(server.store, "q", 6) == [1, 2, 3, 4, 5, 6]
@@ -49,7 +49,7 @@ def test_others_get_the_items_in_their_old_place(server):
             reader.result()
 
 
-def test_a_batch_that_came_is_used_even_if_the_connection_is_cut_later(server):
+def test_a_received_batch_is_consumed_even_if_the_connection_is_cut_later(server):
     with Proxy(server.port) as proxy, Client(proxy.address) as client:
         fill(server.store, "q", range(4))
         assert sample_x(client, "q", 2) == [0, 1]
@@ -59,17 +59,17 @@ def test_a_batch_that_came_is_used_even_if_the_connection_is_cut_later(server):
         assert client.info()["q"].size == 0
 
 
-def test_a_call_that_has_waited_for_long_is_asked_again(server):
+def test_a_call_that_has_waited_for_long_is_repeated(server):
     with Proxy(server.port) as proxy, Client(proxy.address, reconnect_timeout=1.0) as client:
         reader = BackgroundCall(lambda: sample_x(client, "q", 1))
         wait_until(lambda: server.store.info()["q"].waiting_samples == 1)
-        time.sleep(1.3)  # longer than a server may be gone; this one is not
+        time.sleep(1.3)  # longer than reconnect_timeout, but the server is connected
         proxy.cut()
         fill(server.store, "q", [7])
         assert reader.result() == [7]
 
 
-def test_what_must_not_be_said_twice_is_said_after_a_cut(server):
+def test_calls_that_are_not_repeatable_work_after_a_cut(server):
     with Proxy(server.port) as proxy, Client(proxy.address) as client:
         fill(server.store, "t", [1])
         assert client.info()["t"].size == 1
@@ -78,7 +78,7 @@ def test_what_must_not_be_said_twice_is_said_after_a_cut(server):
         assert client.info()["t"].size == 0
 
 
-def test_calls_after_a_sample_see_it_done(server):
+def test_calls_after_a_sample_see_its_effect(server):
     with Client(server.address) as client:
         fill(server.store, "q", range(300))
         for left in reversed(range(300)):
@@ -92,7 +92,7 @@ def test_calls_after_a_sample_see_it_done(server):
                 assert client.update_priorities("q", key, [2.0]) == 0
 
 
-def test_an_insert_after_a_sample_finds_its_place_free():
+def test_an_insert_after_a_sample_finds_free_space():
     with (
         Server([Table.queue("q", max_size=1)]) as server,
         Proxy(server.port) as proxy,
@@ -100,11 +100,11 @@ def test_an_insert_after_a_sample_finds_its_place_free():
     ):
         fill(server.store, "q", [1])
         with pytest.raises(DeadlineExceededError):
-            client.insert({"x": 0}, {"q": 1.0}, timeout=0)  # from now on it knows the table
+            client.insert({"x": 0}, {"q": 1.0}, timeout=0)  # now the client knows the table
         assert sample_x(client, "q", 1) == [1]
         reader = BackgroundCall(lambda: sample_x(client, "q", 1))
         wait_until(lambda: server.store.info()["q"].waiting_samples == 1)
-        # That the batch has come is heard late.
+        # The acknowledgement of the batch is delayed.
         proxy.hold()
         fill(server.store, "q", [2])
         assert reader.result() == [2]
@@ -115,7 +115,7 @@ def test_an_insert_after_a_sample_finds_its_place_free():
         assert sample_x(client, "q", 1) == [3]
 
 
-def test_closing_says_what_was_used(server):
+def test_closing_a_client_acknowledges_its_samples(server):
     fill(server.store, "q", range(100))
     for left in reversed(range(100)):
         client = Client(server.address)
@@ -126,7 +126,7 @@ def test_closing_says_what_was_used(server):
 
 
 @pytest.mark.parametrize("end", ["", "del client", "sys.exit(0)", "keep = client.sample"])
-def test_a_program_that_just_ends_says_what_was_used(server, end):
+def test_exiting_acknowledges_samples(server, end):
     fill(server.store, "q", range(3))
     code = f"import engram, sys\nclient = engram.Client('{server.address}')\nclient.sample('q', 2)\n{end}"
     assert run_python(code) == ""

@@ -1,13 +1,13 @@
-"""Programs that are run at Engram's server alone."""
+"""Programs that run against Engram's server only."""
 
 import numpy as np
 import reverb
 import tensorflow as tf
-from seen import outcome, whole
+from observations import outcome, sample_items
 
 
 def read_three(address):
-    return whole(reverb.Client(address), "table", 3)
+    return sample_items(reverb.Client(address), "table", 3)
 
 
 def write_pairs(address):
@@ -35,11 +35,11 @@ def signature_of_pairs(address):
 def read_few_bits(address):
     dataset = reverb.TrajectoryDataset(address, "bfloat16", [tf.bfloat16], [tf.TensorShape([2])], 1)
     values = [tf.cast(element.data[0], tf.float32).numpy().tolist() for element in dataset.take(1)]
-    return [values[0], outcome(lambda: whole(reverb.Client(address), "float8", 1))]
+    return [values[0], outcome(lambda: sample_items(reverb.Client(address), "float8", 1))]
 
 
 def sample_one(address):
-    return outcome(lambda: whole(reverb.Client(address), "table", 1))
+    return outcome(lambda: sample_items(reverb.Client(address), "table", 1))
 
 
 def bad_priorities(address):
@@ -55,12 +55,12 @@ def bad_priorities(address):
     def mutate(priority):
         client.mutate_priorities("table", updates={key: 5.0, 12345: priority}, deletes=[key])
 
-    seen = [outcome(lambda: call(bad)) for bad in (-1.0, np.inf) for call in (insert, mutate)]  # noqa: B023, called here
-    return [*seen, [sample[1][2] for sample in whole(client, "table", 2)]]
+    outcomes = [outcome(lambda: call(bad)) for bad in (-1.0, np.inf) for call in (insert, mutate)]  # noqa: B023, called at once
+    return [*outcomes, [sample[1][2] for sample in sample_items(client, "table", 2)]]
 
 
 def one_cell_twice(address):
-    """dm-reverb's writer makes one slice of it, which goes beyond the chunk."""
+    """dm-reverb's writer sends this as one slice, which extends beyond the chunk."""
 
     def write():
         with reverb.Client(address).trajectory_writer(4) as writer:
@@ -72,7 +72,7 @@ def one_cell_twice(address):
     return outcome(write)
 
 
-def write_what_does_not_fit(address):
+def write_mismatching_item(address):
     client = reverb.Client(address)
 
     def write():
@@ -114,7 +114,7 @@ def write_second(address):
 
 
 def write_ten():
-    """Writes some items and waits until they are in."""
+    """Writes ten items and waits until they are in the table."""
     for at in range(10):
         WRITERS[0].append([np.int32(at)])
         WRITERS[0].create_item("table", 1.0, [WRITERS[0].history[0][-1:]])

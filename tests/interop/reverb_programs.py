@@ -1,4 +1,4 @@
-"""Programs that tell of dm-reverb."""
+"""Programs that examine dm-reverb itself."""
 
 import importlib
 import pkgutil
@@ -13,15 +13,15 @@ def random_writers(address):
 
 
 def public_names(address):
-    """Of each of its modules what it defines, with the public names of its classes."""
+    """Returns the public definitions of each module, and the public attributes of its classes."""
     del address
-    found = {}
+    modules = {}
     for module in pkgutil.walk_packages(reverb.__path__, "reverb."):
         if any(word in module.name for word in ("_test", "_pb2", ".cc", "pybind", "_cc_proto", "pip_package")):
             continue
-        defined = found[module.name] = {}
+        defined = modules[module.name] = {}
         for name, value in vars(importlib.import_module(module.name)).items():
             if not name.startswith("_") and getattr(value, "__module__", "").partition(".")[0] == "reverb":
                 is_class = isinstance(value, type) and "_pb2" not in value.__module__
                 defined[name] = [each for each in vars(value) if not each.startswith("_")] if is_class else []
-    return found
+    return modules

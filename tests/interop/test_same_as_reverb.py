@@ -1,0 +1,33 @@
+"""Programs that use dm-reverb's client observe the same at Engram's server and at dm-reverb's."""
+
+import re
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+pytestmark = pytest.mark.interop
+
+NAMES = re.findall(r"@program\ndef (\w+)", (Path(__file__).parent / "shared_programs.py").read_text())
+
+
+def assert_equal(actual, expected, where=""):
+    """Checks that two nests are equal, including types."""
+    if isinstance(expected, (list, tuple)):
+        assert (type(actual), len(actual)) == (type(expected), len(expected)), (where, actual, expected)
+        for at, (one, other) in enumerate(zip(actual, expected, strict=True)):
+            assert_equal(one, other, f"{where}[{at}]")
+    elif isinstance(expected, dict):
+        assert sorted(actual) == sorted(expected), where
+        for key, other in expected.items():
+            assert_equal(actual[key], other, f"{where}[{key!r}]")
+    elif isinstance(expected, np.ndarray):
+        assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape), where
+        np.testing.assert_array_equal(actual, expected, err_msg=where)
+    else:
+        assert (type(actual), actual) == (type(expected), expected), where
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_program_observes_the_same_at_both_servers(name, programs, engram_address, expected):
+    assert_equal(programs.run(name, engram_address), expected(name))
