@@ -136,17 +136,17 @@ impl RateLimiter {
     /// True if `n` items may be inserted now.
     #[must_use]
     pub fn can_insert(&self, n: u64) -> bool {
-        let ahead = self.inserts.saturating_add(n) as f64 * self.limits.samples_per_insert;
+        let samples_due = self.inserts.saturating_add(n) as f64 * self.limits.samples_per_insert;
         self.size().saturating_add(n) <= self.limits.min_size
-            || ahead - self.samples as f64 <= self.limits.max_diff
+            || samples_due - self.samples as f64 <= self.limits.max_diff
     }
 
     /// True if an item could be inserted now had `samples` fewer samples been taken.
     #[must_use]
-    pub fn can_insert_without(&self, samples: u64) -> bool {
+    pub fn can_insert_if_undone(&self, samples: u64) -> bool {
         let samples = self.samples.saturating_sub(samples);
-        let ahead = (self.inserts + 1) as f64 * self.limits.samples_per_insert;
-        self.size() < self.limits.min_size || ahead - samples as f64 <= self.limits.max_diff
+        let samples_due = (self.inserts + 1) as f64 * self.limits.samples_per_insert;
+        self.size() < self.limits.min_size || samples_due - samples as f64 <= self.limits.max_diff
     }
 
     /// Number of samples, up to `n`, that may be taken now, if none of them removes its item.
@@ -186,34 +186,37 @@ impl RateLimiter {
         if size < min_size {
             return Some(format!(
                 "sampling waits: the table has {} of the {} items it needs ({limiter})",
-                number(size as f64),
-                number(min_size as f64)
+                format_number(size as f64),
+                format_number(min_size as f64)
             ));
         }
         let diff = self.diff();
-        let lead = if order(diff, 0.0).is_eq() {
+        let lead = if compare(diff, 0.0).is_eq() {
             "the learner has caught up with the writers".into()
         } else {
-            lead(diff)
+            describe_lead(diff)
         };
-        let reason = match (order(diff, min_diff), order(min_diff, 0.0)) {
+        let reason = match (compare(diff, min_diff), compare(min_diff, 0.0)) {
             (Ordering::Equal, Ordering::Greater) => format!(", the minimum of {limiter}"),
             (Ordering::Equal, _) => format!(", the limit of {limiter}"),
             (_, Ordering::Greater) => {
                 format!(
                     "; {limiter} keeps writers at least {} ahead",
-                    samples(min_diff)
+                    format_samples(min_diff)
                 )
             }
             (_, Ordering::Equal) => format!("; {limiter} does not let the learner get ahead"),
             (_, Ordering::Less) => {
                 format!(
                     "; {limiter} lets the learner get at most {} ahead",
-                    samples(-min_diff)
+                    format_samples(-min_diff)
                 )
             }
         };
-        Some(format!("sampling waits: {lead}{reason} {}", self.counts()))
+        Some(format!(
+            "sampling waits: {lead}{reason} {}",
+            self.format_counts()
+        ))
     }
 
     /// Why inserting waits; `None` if it does not.
@@ -222,37 +225,46 @@ impl RateLimiter {
         if self.can_insert(1) {
             return None;
         }
-        if let Some(full) = self.full_queue() {
+        if let Some(full) = self.describe_full_queue() {
             return Some(format!("inserting waits: {full}"));
         }
         let max_diff = self.limits.max_diff;
         let limiter = self.limits.label();
         let diff = self.diff();
-        let lead = if order(diff, 0.0).is_eq() {
+        let lead = if compare(diff, 0.0).is_eq() {
             "writers have caught up with the learner".into()
         } else {
-            lead(diff)
+            describe_lead(diff)
         };
-        let allowed = match order(max_diff, 0.0) {
-            Ordering::Greater => format!("lets writers get at most {} ahead", samples(max_diff)),
+        let allowed = match compare(max_diff, 0.0) {
+            Ordering::Greater => format!(
+                "lets writers get at most {} ahead",
+                format_samples(max_diff)
+            ),
             Ordering::Equal => "does not let writers get ahead".into(),
-            Ordering::Less => format!("keeps the learner at least {} ahead", samples(-max_diff)),
+            Ordering::Less => format!(
+                "keeps the learner at least {} ahead",
+                format_samples(-max_diff)
+            ),
         };
-        let reason = match (order(diff, max_diff), order(max_diff, 0.0)) {
+        let reason = match (compare(diff, max_diff), compare(max_diff, 0.0)) {
             (Ordering::Equal, Ordering::Less) => format!(", the minimum of {limiter}"),
             (Ordering::Equal, _) => format!(", the limit of {limiter}"),
             (Ordering::Greater, _) => format!("; {limiter} {allowed}"),
             (Ordering::Less, _) => {
-                let each = samples(self.limits.samples_per_insert);
+                let each = format_samples(self.limits.samples_per_insert);
                 format!("; one more item adds {each}, but {limiter} {allowed}")
             }
         };
-        Some(format!("inserting waits: {lead}{reason} {}", self.counts()))
+        Some(format!(
+            "inserting waits: {lead}{reason} {}",
+            self.format_counts()
+        ))
     }
 
     /// Why a full queue or stack blocks inserts. `None` for other limiters, and if items stay in the
     /// table after they are sampled: then `diff` is not the number of items that wait.
-    fn full_queue(&self) -> Option<String> {
+    fn describe_full_queue(&self) -> Option<String> {
         let RateLimits { kind, max_diff, .. } = &self.limits;
         let unsampled = self.diff();
         let deleted = unsampled - self.size() as f64;
@@ -260,48 +272,51 @@ impl RateLimiter {
             return None;
         }
         let deleted = if deleted > 0.0 {
-            format!(", counting {} deleted", number(deleted))
+            format!(", counting {} deleted", format_number(deleted))
         } else {
             String::new()
         };
         Some(format!(
             "the table is full: {} of {} items wait to be sampled{deleted} ({kind})",
-            number(unsampled),
-            number(*max_diff)
+            format_number(unsampled),
+            format_number(*max_diff)
         ))
     }
 
-    fn counts(&self) -> String {
+    fn format_counts(&self) -> String {
         format!(
             "({} inserted, {} sampled)",
-            number(self.inserts as f64),
-            number(self.samples as f64)
+            format_number(self.inserts as f64),
+            format_number(self.samples as f64)
         )
     }
 }
 
 /// Compares two numbers that are not NaN; -0 equals 0.
-fn order(a: f64, b: f64) -> Ordering {
+fn compare(a: f64, b: f64) -> Ordering {
     a.partial_cmp(&b).unwrap_or(Ordering::Equal)
 }
 
 /// Who is ahead of whom; `diff` is not 0.
-fn lead(diff: f64) -> String {
+fn describe_lead(diff: f64) -> String {
     if diff > 0.0 {
-        format!("writers are {} ahead of the learner", samples(diff))
+        format!("writers are {} ahead of the learner", format_samples(diff))
     } else {
-        format!("the learner is {} ahead of the writers", samples(-diff))
+        format!(
+            "the learner is {} ahead of the writers",
+            format_samples(-diff)
+        )
     }
 }
 
-fn samples(count: f64) -> String {
-    let count = number(count);
+fn format_samples(count: f64) -> String {
+    let count = format_number(count);
     let unit = if count == "1" { "sample" } else { "samples" };
     format!("{count} {unit}")
 }
 
 /// A number that is not negative, with commas between thousands and up to three decimals: `66,048`, `0.5`.
-fn number(value: f64) -> String {
+fn format_number(value: f64) -> String {
     if value >= 1e15 {
         return format!("{value:e}");
     }
@@ -367,7 +382,7 @@ mod tests {
     }
 
     #[test]
-    fn block_of_a_table_with_too_few_items() {
+    fn message_when_the_table_has_too_few_items() {
         assert_eq!(
             why_sampling(RateLimits::min_size(1_000_000), [37_000, 0, 0]),
             "sampling waits: the table has 37,000 of the 1,000,000 items it needs (MinSize)"
@@ -380,7 +395,7 @@ mod tests {
     }
 
     #[test]
-    fn block_of_a_queue() {
+    fn message_when_the_queue_is_full() {
         assert_eq!(
             why_inserting(RateLimits::queue(4), [7, 3, 3]),
             "inserting waits: the table is full: 4 of 4 items wait to be sampled (Queue)"
@@ -402,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn block_of_writers_ahead() {
+    fn message_when_the_writers_are_ahead() {
         assert_eq!(
             why_inserting(ratio(64.0, 1, 0.0, 66_048.0), [2_420, 88_832, 0]),
             "inserting waits: writers are 66,048 samples ahead of the learner, the limit of \
@@ -445,7 +460,7 @@ mod tests {
     }
 
     #[test]
-    fn block_of_a_learner_ahead() {
+    fn message_when_the_learner_is_ahead() {
         let text = |min_diff, inserts, samples| {
             let limits = RateLimits {
                 kind: "RateLimiter".into(),
@@ -495,7 +510,7 @@ mod tests {
             (0.1 + 0.2, "0.3"),
             (1e15, "1e15"),
         ] {
-            assert_eq!(number(value), text);
+            assert_eq!(format_number(value), text);
         }
     }
 

@@ -26,7 +26,7 @@ use crate::rate_limiter::{RateLimiter, RateLimits};
 use crate::selector::{Pick, Selector, SelectorKind, TableRng};
 use crate::trajectory::Trajectory;
 pub use draw::{Draw, Handle, SampledItemInfo};
-pub use options::{MAX_NOTE, TableOptions};
+pub use options::{MAX_NOTE_BYTES, TableOptions};
 pub use restore::{Restore, SavedItem};
 pub use sessions::SESSION_IDLE;
 use sessions::Sessions;
@@ -39,13 +39,13 @@ pub use snapshot::{
 pub const ITEM_OVERHEAD: u64 = 128;
 
 /// Most items changed per hold of the table's lock.
-const ITEMS_PER_LOCK_HOLD: usize = 1024;
+const MAX_ITEMS_PER_LOCK_HOLD: usize = 1024;
 
 /// The same while a snapshot exists, when every change may copy a page, which takes about 5 us.
-const ITEMS_PER_LOCK_HOLD_COPYING: usize = 256;
+const MAX_ITEMS_PER_LOCK_HOLD_WITH_SNAPSHOT: usize = 256;
 
 /// Most items that one call evicts; the next call continues.
-const EVICTIONS_PER_CALL: usize = 256;
+const MAX_REMOVALS_PER_CALL: usize = 256;
 
 /// What was removed from a table. The caller drops it after releasing the table's lock, because freeing
 /// memory takes long.
@@ -250,7 +250,7 @@ impl TableState {
     pub fn must_shrink(&self) -> bool {
         // With hidden items, the last visible item is kept: it must not be evicted in their place.
         let can_evict = self.contents.remover.len() > usize::from(self.hidden() > 0);
-        self.exceeds_limits(0) && can_evict
+        self.exceeds_bounds(0) && can_evict
     }
 
     /// True if a full table may evict an item for a new one.
@@ -260,19 +260,20 @@ impl TableState {
     #[must_use]
     pub fn may_evict(&self) -> bool {
         let limiter = &self.limiter;
-        let leased_samples = self.hidden() * u64::from(self.options.max_times_sampled);
+        let samples_of_hidden_items = self.hidden() * u64::from(self.options.max_times_sampled);
         !self.contents.remover.is_empty()
-            && !self.exceeds_limits(0)
-            && (leased_samples == 0 || limiter.can_insert_without(leased_samples))
+            && !self.exceeds_bounds(0)
+            && (samples_of_hidden_items == 0
+                || limiter.can_insert_if_undone(samples_of_hidden_items))
     }
 
     /// Number of items that a caller should change before it releases the lock for other threads.
     #[must_use]
-    pub fn items_per_lock_hold(&self) -> usize {
+    pub fn max_items_per_lock_hold(&self) -> usize {
         if self.contents.items.is_shared() {
-            ITEMS_PER_LOCK_HOLD_COPYING
+            MAX_ITEMS_PER_LOCK_HOLD_WITH_SNAPSHOT
         } else {
-            ITEMS_PER_LOCK_HOLD
+            MAX_ITEMS_PER_LOCK_HOLD
         }
     }
 
@@ -285,10 +286,10 @@ impl TableState {
             .options
             .max_bytes
             .map_or(0, |_| self.options.item_bytes(item));
-        self.contents.size < self.options.max_size && !self.exceeds_limits(bytes)
+        self.contents.size < self.options.max_size && !self.exceeds_bounds(bytes)
     }
 
-    fn exceeds_limits(&self, more_bytes: u64) -> bool {
+    fn exceeds_bounds(&self, more_bytes: u64) -> bool {
         let Contents { size, bytes, .. } = self.contents;
         size > self.options.max_size
             || self
@@ -317,7 +318,7 @@ impl TableState {
         if self.contents.keys.get(item.key).is_some() {
             if let Some(number) = number {
                 self.record(&TableOp::SkipInsert { number, now });
-                self.record_number(number, now);
+                self.mark_applied(number, now);
             }
             deferred.add(item);
             return false;
@@ -330,7 +331,7 @@ impl TableState {
         self.record(&op);
         self.add_item(item, now);
         if let Some(number) = number {
-            self.record_number(number, now);
+            self.mark_applied(number, now);
         }
         self.shrink(deferred);
         true
@@ -339,7 +340,7 @@ impl TableState {
     /// Evicts a bounded number of items while the table exceeds its limits; true when done.
     pub fn shrink(&mut self, deferred: &mut DeferredDrops) -> bool {
         let mut victim = std::mem::take(&mut self.picks);
-        for _ in 0..EVICTIONS_PER_CALL {
+        for _ in 0..MAX_REMOVALS_PER_CALL {
             if !self.must_shrink() {
                 break;
             }
@@ -360,7 +361,7 @@ impl TableState {
         if let Some(sessions) = &mut self.sessions {
             sessions.forget_idle(now);
         }
-        for _ in 0..EVICTIONS_PER_CALL {
+        for _ in 0..MAX_REMOVALS_PER_CALL {
             match self.next_expiry() {
                 Some(due) if due <= now => {
                     let Some(slot) = self.oldest() else {

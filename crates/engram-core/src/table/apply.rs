@@ -34,10 +34,10 @@ impl TableState {
                     self.add_item(item.clone(), now);
                 }
                 if let Some(number) = number {
-                    self.record_number(number, now);
+                    self.mark_applied(number, now);
                 }
             }
-            TableOp::SkipInsert { number, now } => self.record_number(number, now),
+            TableOp::SkipInsert { number, now } => self.mark_applied(number, now),
             TableOp::Remove { key, .. } => {
                 if let Some(slot) = slot_of(self, key) {
                     self.remove_item(slot, deferred);
@@ -144,8 +144,10 @@ impl TableState {
         contents.items[slot as usize] = item;
     }
 
-    pub(super) fn record_number(&mut self, number: SessionNumber, now: u64) {
-        self.sessions.get_or_insert_default().record(number, now);
+    pub(super) fn mark_applied(&mut self, number: SessionNumber, now: u64) {
+        self.sessions
+            .get_or_insert_default()
+            .mark_applied(number, now);
     }
 
     pub(super) fn remove_item(&mut self, slot: Slot, deferred: &mut DeferredDrops) {

@@ -2,13 +2,13 @@
 
 use crate::item::Slot;
 use crate::op::{Removal, TableOp};
-use crate::prefetch::prefetch_all;
-use crate::selector::Odds;
+use crate::prefetch::prefetch_value;
+use crate::selector::DrawDistribution;
 use crate::table::{DeferredDrops, TableState};
 use crate::trajectory::Trajectory;
 
 /// Most draws per call, to bound the time that the table's lock is held.
-const DRAWS_PER_CALL: usize = 16_384;
+const MAX_DRAWS_PER_CALL: usize = 16_384;
 
 /// A sampled item. Its trajectory stays readable after the item is removed.
 #[derive(Clone, Debug)]
@@ -28,7 +28,7 @@ pub struct Draw {
     /// Number of items in the table at the draw.
     pub table_size: u64,
     /// Properties of the distribution it was drawn from.
-    pub odds: Odds,
+    pub distribution: DrawDistribution,
 }
 
 /// The properties of a sampled item, without its trajectory.
@@ -45,7 +45,7 @@ pub struct SampledItemInfo {
     /// Number of items in the table at the draw.
     pub table_size: u64,
     /// Properties of the distribution it was drawn from.
-    pub odds: Odds,
+    pub distribution: DrawDistribution,
 }
 
 impl Draw {
@@ -58,7 +58,7 @@ impl Draw {
             priority: self.priority,
             times_sampled: self.times_sampled,
             table_size: self.table_size,
-            odds: self.odds,
+            distribution: self.distribution,
         }
     }
 }
@@ -82,21 +82,21 @@ impl TableState {
         draws: &mut Vec<Draw>,
         deferred: &mut DeferredDrops,
     ) -> usize {
-        let n = n.min(self.draws_per_call());
+        let n = n.min(self.max_draws_per_call());
         let before = draws.len();
         if self.options.max_times_sampled == 0 {
             // Drawing removes no items: all draws can be made at once.
             #[expect(clippy::cast_possible_truncation, reason = "at most n")]
             let allowed = self.limiter.samples_allowed(n as u64) as usize;
             if allowed > 0 && !self.contents.sampler.is_empty() {
-                self.draw_some(allowed, leased, draws, deferred);
+                self.draw_exactly(allowed, leased, draws, deferred);
             }
         } else {
             while draws.len() - before < n
                 && self.limiter.can_sample(1)
                 && !self.contents.sampler.is_empty()
             {
-                self.draw_some(1, leased, draws, deferred);
+                self.draw_exactly(1, leased, draws, deferred);
             }
         }
         draws.len() - before
@@ -105,29 +105,29 @@ impl TableState {
     /// True if `n` draws are certain to succeed now.
     #[must_use]
     pub fn can_draw_at_once(&self, n: usize) -> bool {
-        let allowed = n <= self.draws_per_call() && self.limiter.can_sample(n as u64);
+        let allowed = n <= self.max_draws_per_call() && self.limiter.can_sample(n as u64);
         // A draw that removes its item changes what the limiter allows next: only one is certain.
         allowed
             && !self.contents.sampler.is_empty()
             && (self.options.max_times_sampled == 0 || n == 1)
     }
 
-    fn draws_per_call(&self) -> usize {
+    fn max_draws_per_call(&self) -> usize {
         if self.contents.items.is_shared() {
-            self.items_per_lock_hold()
+            self.max_items_per_lock_hold()
         } else {
-            DRAWS_PER_CALL
+            MAX_DRAWS_PER_CALL
         }
     }
 
-    fn draw_some(
+    fn draw_exactly(
         &mut self,
         n: usize,
         leased: bool,
         draws: &mut Vec<Draw>,
         deferred: &mut DeferredDrops,
     ) {
-        let odds = self.contents.sampler.odds();
+        let distribution = self.contents.sampler.distribution();
         let table_size = self.contents.size;
         let mut picks = std::mem::take(&mut self.picks);
         let mut keys = std::mem::take(&mut self.keys);
@@ -143,7 +143,7 @@ impl TableState {
             if let Some(Trajectory::Rows { chunk, .. } | Trajectory::Window { chunk, .. }) =
                 &item.trajectory
             {
-                prefetch_all(&raw const **chunk);
+                prefetch_value(&raw const **chunk);
             }
         }
         if self.contents.sampler.is_random() {
@@ -172,7 +172,7 @@ impl TableState {
                 priority: item.priority,
                 times_sampled: item.times_sampled,
                 table_size,
-                odds,
+                distribution,
             });
             if exhausted {
                 self.remove(pick.slot, Removal::Exhausted, deferred);

@@ -37,7 +37,7 @@ pub struct TableOptions {
 }
 
 /// Most bytes of a note.
-pub const MAX_NOTE: usize = 64 << 10;
+pub const MAX_NOTE_BYTES: usize = 64 << 10;
 
 impl TableOptions {
     /// Checks the options.
@@ -65,10 +65,14 @@ impl TableOptions {
         if self.ttl == Some(0) {
             return invalid(format!("ttl of table `{name}` must be above 0, got 0"));
         }
-        if let Some(note) = self.note.as_ref().filter(|note| note.len() > MAX_NOTE) {
+        if let Some(note) = self
+            .note
+            .as_ref()
+            .filter(|note| note.len() > MAX_NOTE_BYTES)
+        {
             let len = note.len();
             return invalid(format!(
-                "note of table `{name}` must have at most {MAX_NOTE} bytes, got {len}"
+                "note of table `{name}` must have at most {MAX_NOTE_BYTES} bytes, got {len}"
             ));
         }
         self.sampler.check(name)?;

@@ -22,7 +22,7 @@ pub struct Restore {
 const MAX_COUNT: u64 = 1 << 62;
 
 /// Most leases of an item that one [`TableOp`] ends.
-const LEASES_PER_OP: usize = 4096;
+const MAX_LEASES_PER_OP: usize = 4096;
 
 /// An item as it was saved.
 #[derive(Debug)]
@@ -99,7 +99,7 @@ impl Restore {
     /// # Errors
     /// Those of [`TableOptions::check_item`], except [`Error::Unsatisfiable`]; [`Error::InvalidArgument`]
     /// for a duplicate key or numbers that the counters have not reached.
-    pub fn item(&mut self, saved: SavedItem) -> Result<()> {
+    pub fn add_item(&mut self, saved: SavedItem) -> Result<()> {
         let state = &mut self.state;
         let name = &state.options.name;
         match state.options.check_item(&saved.item) {
@@ -150,14 +150,14 @@ impl Restore {
     }
 
     /// Sets the order of the items in the sampler or the remover, as their positions in the snapshot.
-    pub fn order(&mut self, of_sampler: bool, positions: Vec<u32>) {
+    pub fn set_order(&mut self, of_sampler: bool, positions: Vec<u32>) {
         self.orders[usize::from(!of_sampler)] = Some(positions);
     }
 
     /// Adds a session: its last applied number and the clock reading of its last use. Sessions must be
     /// added in the order of their last use.
-    pub fn session(&mut self, number: SessionNumber, used: u64) {
-        self.state.record_number(number, used);
+    pub fn add_session(&mut self, number: SessionNumber, used: u64) {
+        self.state.mark_applied(number, used);
     }
 
     /// Builds the table. Leases stay open, because the log that is replayed next may end them; see
@@ -240,7 +240,7 @@ impl TableState {
         }
         let mut restore = Restore::new(Arc::new(options), Arc::clone(&self.sink), counters)?;
         for item in snapshot.items() {
-            restore.item(SavedItem {
+            restore.add_item(SavedItem {
                 item: NewItem {
                     key: item.key,
                     priority: item.priority,
@@ -255,11 +255,11 @@ impl TableState {
         }
         for (order, of_sampler) in snapshot.orders().into_iter().zip([true, false]) {
             if let Some(order) = order {
-                restore.order(of_sampler, order);
+                restore.set_order(of_sampler, order);
             }
         }
         for (number, used) in snapshot.sessions() {
-            restore.session(number, clock(used));
+            restore.add_session(number, clock(used));
         }
         let mut table = restore.finish()?;
         table.end_leases(deferred);
@@ -277,7 +277,7 @@ impl TableState {
             }
             let (key, mut open) = (item.key, item.open_leases() as usize);
             while open > 0 {
-                let some = open.min(LEASES_PER_OP);
+                let some = open.min(MAX_LEASES_PER_OP);
                 self.end_samples(&vec![key; some], some as u64);
                 for _ in 0..some {
                     self.undo_sample(slot);

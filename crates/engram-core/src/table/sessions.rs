@@ -9,7 +9,7 @@ use crate::table::TableState;
 pub const SESSION_IDLE: u64 = 600_000_000_000;
 
 /// Most sessions that one call forgets.
-const FORGOTTEN_PER_CALL: usize = 16;
+const MAX_FORGOTTEN_PER_CALL: usize = 16;
 
 /// No index.
 const NONE: u32 = u32::MAX;
@@ -85,7 +85,7 @@ impl Sessions {
     }
 
     /// Marks the number, and all smaller ones of its session, as applied.
-    pub(super) fn record(&mut self, number: SessionNumber, now: u64) {
+    pub(super) fn mark_applied(&mut self, number: SessionNumber, now: u64) {
         let at = self.touch(number.session, now);
         self.entries[at as usize].last = number.number;
         if self.entries[at as usize].waiting == 0 {
@@ -153,7 +153,7 @@ impl Sessions {
 
     /// Forgets a bounded number of sessions that have been idle for too long.
     pub(super) fn forget_idle(&mut self, now: u64) {
-        for _ in 0..FORGOTTEN_PER_CALL {
+        for _ in 0..MAX_FORGOTTEN_PER_CALL {
             let at = self.oldest;
             if at == NONE || !self.entries[at as usize].is_idle(now) {
                 return;
@@ -256,18 +256,18 @@ impl TableState {
 mod tests {
     use super::*;
 
-    fn record(sessions: &mut Sessions, session: u64, number: u64, now: u64) {
-        sessions.record(SessionNumber { session, number }, now);
+    fn mark_applied(sessions: &mut Sessions, session: u64, number: u64, now: u64) {
+        sessions.mark_applied(SessionNumber { session, number }, now);
     }
 
     #[test]
     fn sessions_are_forgotten_in_the_order_of_their_last_use() {
         let mut sessions = Sessions::default();
         for session in 0..100 {
-            record(&mut sessions, session, 1, session);
+            mark_applied(&mut sessions, session, 1, session);
         }
         // Used again: now the last one of the list.
-        record(&mut sessions, 3, 2, 100);
+        mark_applied(&mut sessions, 3, 2, 100);
         sessions.begin_wait(5, 101);
         let now = SESSION_IDLE + 40;
         assert_eq!(
@@ -288,7 +288,7 @@ mod tests {
         sessions.forget_idle(later + SESSION_IDLE);
         assert!(sessions.indices.is_empty());
         // Entries are reused.
-        (0..100).for_each(|id| record(&mut sessions, 1_000 + id, 7, later));
+        (0..100).for_each(|id| mark_applied(&mut sessions, 1_000 + id, 7, later));
         assert_eq!((sessions.used_entries, sessions.indices.len()), (100, 100));
         assert_eq!(
             (sessions.last(1_050, later), sessions.last(50, later)),
@@ -307,7 +307,7 @@ mod tests {
         sessions.end_wait(1, 4);
         assert!(sessions.indices.is_empty());
         // After a session was forgotten, its old numbers do not count.
-        record(&mut sessions, 1, 9, 5);
+        mark_applied(&mut sessions, 1, 9, 5);
         sessions.begin_wait(1, 5 + SESSION_IDLE);
         assert_eq!(sessions.last(1, 5 + SESSION_IDLE), 0);
     }
