@@ -9,8 +9,8 @@ use crate::prefetch::prefetch_line;
 
 /// Entries per page.
 ///
-/// Copying a page clones its entries and touches the memory they refer to, usually not in cache, so
-/// pages are small: 256 draws from 5 M items right after a snapshot copy about 256 pages.
+/// Pages are small, because copying a page clones its entries and accesses the memory they refer to, which
+/// is rarely in the cache: 256 draws from 5 M items right after a snapshot copy about 256 pages.
 pub const ENTRIES_PER_COW_PAGE: usize = 16;
 
 /// Pages that one call of [`CowPages::continue_snapshot`] adds to the snapshot.
@@ -22,13 +22,14 @@ type Page<T> = Arc<[T; ENTRIES_PER_COW_PAGE]>;
 ///
 /// A snapshot is taken in steps, [`CowPages::begin_snapshot`] and then
 /// [`CowPages::continue_snapshot`] until it returns the snapshot. It contains the entries as they
-/// were at the begin: the first write to a page that is not in it yet adds the page first.
+/// were when it began: the first write to a page that is not in it yet adds the page first.
 #[derive(Debug)]
 pub struct CowPages<T> {
     /// One 8-byte pointer per page, so that growing it moves little memory.
     pages: Vec<Page<T>>,
+    /// Value of new entries.
     fill: T,
-    /// Every snapshot holds a clone: the count tells whether any is alive.
+    /// Every snapshot has a clone, so the reference count shows whether any exists.
     token: Token<()>,
     in_progress: Option<SnapshotInProgress<T>>,
 }
@@ -93,7 +94,7 @@ impl<T: Clone> CowPages<T> {
         prefetch_line(Arc::heap_ptr(page));
     }
 
-    /// True while a snapshot is in progress or alive: writes may copy pages.
+    /// True while a snapshot is in progress or exists: writes may copy pages.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         Token::strong_count(&self.token) > 1
@@ -107,7 +108,8 @@ impl<T: Clone> CowPages<T> {
 
     /// Begins a snapshot of the current entries. Drops a snapshot that is in progress.
     ///
-    /// `buffer` should have at least one `None` per page, so that nothing large is allocated here.
+    /// `buffer` must contain only `None`. With at least one per page of the array, this call allocates no
+    /// memory.
     pub fn begin_snapshot(&mut self, mut buffer: PageBuffer<T>) {
         buffer.resize(self.pages.len(), None);
         let frozen = FrozenPages {
@@ -205,7 +207,7 @@ mod tests {
     }
 
     #[test]
-    fn a_snapshot_in_steps_contains_the_entries_at_its_begin() {
+    fn a_snapshot_in_steps_contains_the_entries_from_when_it_began() {
         let mut live = CowPages::new(0_u32);
         let last = (PAGES_PER_STEP + 1) * ENTRIES_PER_COW_PAGE;
         live.ensure_index(last);

@@ -5,6 +5,7 @@ use std::ops::{Index, IndexMut};
 /// Entries per page.
 pub const ENTRIES_PER_PAGE: usize = 4096;
 
+/// Page of an entry, and its index in the page.
 const fn split(at: usize) -> (usize, usize) {
     (at / ENTRIES_PER_PAGE, at % ENTRIES_PER_PAGE)
 }
@@ -71,7 +72,7 @@ const PAGES_PER_STEP: usize = 4;
 /// Like [`Pages`], and can be copied in steps, [`CopyablePages::begin_copy`] and then
 /// [`CopyablePages::continue_copy`] until it returns the copy.
 ///
-/// The copy contains the entries as they were at the begin: the first write to a page not copied yet
+/// The copy contains the entries as they were when it began: the first write to a page not copied yet
 /// copies the page first. Once the copy is complete, writes cost the same as in [`Pages`] again.
 #[derive(Debug)]
 pub struct CopyablePages<T> {
@@ -134,7 +135,8 @@ impl<T: Copy> CopyablePages<T> {
 
     /// Begins a copy of the current entries. Drops a copy that is in progress.
     ///
-    /// `pages` should have at least one `None` per page, so that nothing large is allocated here.
+    /// `pages` must contain only `None`. With at least one per page of the array, this call allocates no
+    /// memory.
     pub fn begin_copy(&mut self, mut pages: CopyBuffer<T>) {
         pages.resize(self.pages(), None);
         self.in_progress = Some(CopyInProgress { pages, next: 0 });
@@ -192,7 +194,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_in_steps_contains_the_entries_at_its_begin() {
+    fn a_copy_in_steps_contains_the_entries_from_when_it_began() {
         let mut pages = CopyablePages::new(0_u32);
         let last = (PAGES_PER_STEP + 1) * ENTRIES_PER_PAGE;
         pages.set(last, 1);
@@ -216,7 +218,7 @@ mod tests {
     }
 
     #[test]
-    fn growing_keeps_entries() {
+    fn growing_preserves_entries() {
         let mut pages = Pages::new(7_u32);
         pages.set(3 * ENTRIES_PER_PAGE + 1, 9);
         assert_eq!((pages[0], pages[3 * ENTRIES_PER_PAGE + 1]), (7, 9));
