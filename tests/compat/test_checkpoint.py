@@ -1,4 +1,4 @@
-"""Checkpoints: what a server begins with, and where they lie."""
+"""Checkpoints: which one a server loads, and where they are stored."""
 
 import json
 import os
@@ -19,14 +19,14 @@ REAL = Path(__file__).parents[1] / "imports" / "dm-reverb-0.14"
 
 
 def filled(path, *tables, items=3):
-    """Writes a checkpoint of servers with these tables to a directory; returns what it was said to be."""
+    """Writes a checkpoint of a server with these tables to a directory; returns the reported path."""
     with serving(*tables, checkpointer=DefaultCheckpointer(path)) as (_, client):
         for n in range(items):
             client.insert([n], {each.name: n + 1.0 for each in tables})
         return client.checkpoint()
 
 
-def test_a_server_begins_with_the_newest(tmp_path):
+def test_a_server_loads_the_newest_checkpoint(tmp_path):
     path = filled(tmp_path, table())
     assert path == f"{tmp_path}/checkpoint-0000000001"
     assert Path(path).is_file()
@@ -34,10 +34,10 @@ def test_a_server_begins_with_the_newest(tmp_path):
         assert client.server_info()["t"].rate_limiter_info.insert_stats.completed == 3
         client.insert([3], {"t": 1.0})
         client.checkpoint()
-        client.insert([4], {"t": 1.0})  # in no checkpoint
+        client.insert([4], {"t": 1.0})  # not in a checkpoint
     mine = table(max_times_sampled=1)
     with serving(mine, checkpointer=DefaultCheckpointer(tmp_path)) as (_, client):
-        assert mine.info.current_size == 4  # its table is the one that was loaded
+        assert mine.info.current_size == 4  # the table was loaded
         assert steps(client, n=4) == [[0], [1], [2], [3]]
 
 
@@ -53,24 +53,24 @@ def test_priorities_and_counts_are_kept(tmp_path):
         assert client.server_info()["t"].num_unique_samples == 1
 
 
-def test_without_a_checkpoint_it_begins_empty(tmp_path):
+def test_without_a_checkpoint_a_server_starts_empty(tmp_path):
     with serving(table(), checkpointer=DefaultCheckpointer(tmp_path / "new" / "deep")) as (_, client):
         client.insert([1], {"t": 1.0})
     with serving(table(), checkpointer=DefaultCheckpointer(tmp_path / "new" / "deep")) as (_, client):
         assert client.server_info()["t"].current_size == 0
 
 
-def test_options_are_those_given_at_construction(tmp_path):
+def test_table_options_are_those_of_the_constructor(tmp_path):
     filled(tmp_path, table(signature=TensorSpec([], "int64")))
     given = table(max_size=2, sampler=reverb.selectors.Lifo(), max_times_sampled=5)
     with serving(given, checkpointer=DefaultCheckpointer(tmp_path)) as (_, client):
         info = client.server_info()["t"]
         assert (info.max_size, info.max_times_sampled, info.signature) == (2, 5, None)
         assert info.sampler_options.WhichOneof("distribution") == "lifo"
-        assert (info.current_size, steps(client)) == (2, [[2]])  # what did not fit has left
+        assert (info.current_size, steps(client)) == (2, [[2]])  # the oldest item did not fit
 
 
-def test_a_table_that_is_not_given_is_an_error(tmp_path):
+def test_a_checkpoint_with_an_unknown_table_is_an_error(tmp_path):
     filled(tmp_path, table("a"), table("b"))
     text = "Trying to load table 'b' but table was not found in provided list of tables: a, c"
     with raises(ValueError, text):
@@ -79,7 +79,7 @@ def test_a_table_that_is_not_given_is_an_error(tmp_path):
         assert {name: info.current_size for name, info in client.server_info().items()} == {"a": 3, "b": 3, "c": 0}
 
 
-def test_the_fallback(tmp_path):
+def test_the_fallback_path_is_loaded(tmp_path):
     old, new = tmp_path / "old", tmp_path / "new"
     path = filled(old, table())
     before = sorted(old.iterdir())
@@ -89,15 +89,15 @@ def test_the_fallback(tmp_path):
             assert client.server_info()["t"].current_size == 2
             client.insert([7], {"t": 1.0})
             assert client.checkpoint().startswith(f"{new}/")
-        with serving(table(), checkpointer=checkpointer) as (_, client):  # no longer needed
+        with serving(table(), checkpointer=checkpointer) as (_, client):  # `new` has a checkpoint now
             assert [int(data[0]) for data in steps(client)] == [2]
         for each in new.iterdir():
             each.unlink()
     assert sorted(old.iterdir()) == before
 
 
-def test_a_server_that_does_not_come_to_be_leaves_no_trace(tmp_path):
-    """Not of a fallback with a table too many, and not where its port is used."""
+def test_a_server_that_cannot_start_leaves_no_files(tmp_path):
+    """Because the fallback has an unknown table, or because the port is in use."""
     filled(tmp_path / "wrong", table("a"), table("b"))
     filled(tmp_path / "right", table("a"), items=2)
     (tmp_path / "there").mkdir()
@@ -116,14 +116,14 @@ def test_a_server_that_does_not_come_to_be_leaves_no_trace(tmp_path):
             assert client.server_info()["a"].current_size == 2
 
 
-def test_a_fallback_that_is_not_there(tmp_path):
+def test_a_missing_fallback_is_ignored(tmp_path):
     for fallback in (tmp_path / "nowhere", tmp_path / "nowhere" / "checkpoint-0000000001"):
         checkpointer = DefaultCheckpointer(tmp_path / "new", fallback_checkpoint_path=fallback)
         with serving(table(), checkpointer=checkpointer) as (_, client):
             assert client.server_info()["t"].current_size == 0
 
 
-def test_two_are_kept_and_nothing_else_is_removed(tmp_path):
+def test_two_checkpoints_are_kept_and_nothing_else_is_removed(tmp_path):
     (tmp_path / "zebra").mkdir()
     with serving(table(), checkpointer=DefaultCheckpointer(tmp_path)) as (_, client):
         for n in range(4):
@@ -134,14 +134,14 @@ def test_two_are_kept_and_nothing_else_is_removed(tmp_path):
     assert path.endswith("checkpoint-0000000004")
 
 
-def test_one_server_at_a_time_has_a_directory(tmp_path):
+def test_one_server_at_a_time_uses_a_directory(tmp_path):
     mine = table()
     with (
         serving(table(), checkpointer=DefaultCheckpointer(tmp_path)),
         pytest.raises(RuntimeError, match=rf"{tmp_path} is in use by process {os.getpid()}"),
     ):
         reverb.Server([mine], checkpointer=DefaultCheckpointer(tmp_path), host="localhost")
-    with serving(mine, checkpointer=DefaultCheckpointer(tmp_path)):  # it is nobody's
+    with serving(mine, checkpointer=DefaultCheckpointer(tmp_path)):  # not used by a server
         pass
 
 
@@ -151,19 +151,19 @@ def test_a_directory_that_cannot_be_used(tmp_path):
         reverb.Server([table()], checkpointer=DefaultCheckpointer(tmp_path / "file" / "below"), host="localhost")
 
 
-def test_a_damaged_checkpoint_is_not_begun_with(tmp_path):
+def test_a_corrupt_checkpoint_is_not_loaded(tmp_path):
     path = Path(filled(tmp_path, table()))
     path.write_bytes(path.read_bytes()[:-20] + bytes(20))
     with pytest.raises(RuntimeError, match="checkpoint-0000000001"):
         reverb.Server([table()], checkpointer=DefaultCheckpointer(tmp_path), host="localhost")
 
 
-def test_by_default_a_temporary_directory(tmp_path, monkeypatch):
+def test_the_default_is_a_temporary_directory(tmp_path, monkeypatch):
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     for options in ({}, {"checkpointer": reverb.checkpointers.default_checkpointer()}):
         with serving(table(), **options):
             (directory,) = tmp_path.iterdir()
-        assert not directory.exists()  # nobody asked for a checkpoint
+        assert not directory.exists()  # no checkpoint was written
     with serving(table(), checkpointer=reverb.checkpointers.TempDirCheckpointer()) as (_, client):
         client.insert([1], {"t": 1.0})
         path = Path(client.checkpoint())
@@ -172,7 +172,7 @@ def test_by_default_a_temporary_directory(tmp_path, monkeypatch):
         assert steps(client) == [[1]]
 
 
-def test_the_path_is_absolute(tmp_path, monkeypatch):
+def test_the_checkpoint_path_is_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     assert filled("here", table()) == f"{tmp_path}/here/checkpoint-0000000001"
 
@@ -197,7 +197,7 @@ def test_arguments_of_other_types():
         reverb.Server([table()], checkpointer="here")
 
 
-def test_ones_own_checkpointer(tmp_path):
+def test_custom_checkpointer(tmp_path):
     class Mine(reverb.checkpointers.CheckpointerBase):
         def internal_checkpointer(self):
             return DefaultCheckpointer(tmp_path).internal_checkpointer()
@@ -215,35 +215,35 @@ def test_ones_own_checkpointer(tmp_path):
         reverb.checkpointers.CheckpointerBase()
 
 
-def test_without_a_server():
+def test_checkpoint_without_a_server():
     with pytest.raises(RuntimeError, match="the server at localhost:1 cannot be reached"):
         reverb.Client("localhost:1").checkpoint()
 
 
-def test_checkpoints_that_reverb_wrote_are_taken_over(tmp_path):
+def test_reverb_checkpoints_are_loaded(tmp_path):
     root = tmp_path / "root"
-    theirs = root / "2026-11-20T09:34:53.098553403+00:00"
-    shutil.copytree(REAL, theirs)
+    reverb_checkpoint = root / "2026-11-20T09:34:53.098553403+00:00"
+    shutil.copytree(REAL, reverb_checkpoint)
     expected = json.loads((REAL / "expected.json").read_text())
-    before = sorted(each.name for each in theirs.iterdir())
+    before = sorted(each.name for each in reverb_checkpoint.iterdir())
     for checkpointer in (
-        DefaultCheckpointer(tmp_path / "new", fallback_checkpoint_path=theirs),
+        DefaultCheckpointer(tmp_path / "new", fallback_checkpoint_path=reverb_checkpoint),
         DefaultCheckpointer(tmp_path / "other", fallback_checkpoint_path=root),
         DefaultCheckpointer(root),
     ):
         tables = [table(name, max_size=1_000, max_times_sampled=0) for name in expected]
-        for _ in range(2):  # the second time it is Engram's own
+        for _ in range(2):  # the second time, Engram's own checkpoint is loaded
             with serving(*tables, checkpointer=checkpointer) as (_, client):
                 found = client.server_info()
                 assert {name: info.current_size for name, info in found.items()} == {
-                    name: len(told["items"]) for name, told in expected.items()
+                    name: len(content["items"]) for name, content in expected.items()
                 }
-    assert sorted(each.name for each in theirs.iterdir()) == before
+    assert sorted(each.name for each in reverb_checkpoint.iterdir()) == before
 
 
-def test_a_checkpoint_of_reverbs_that_is_damaged(tmp_path):
-    theirs = Path(shutil.copytree(REAL, tmp_path / "root" / "2026"))
-    chunks = theirs / "chunks.tfrecord"
+def test_a_corrupt_reverb_checkpoint_is_rejected(tmp_path):
+    reverb_checkpoint = Path(shutil.copytree(REAL, tmp_path / "root" / "2026"))
+    chunks = reverb_checkpoint / "chunks.tfrecord"
     chunks.write_bytes(chunks.read_bytes()[:100])
     with pytest.raises(RuntimeError, match=r"chunks\.tfrecord"):
-        reverb.Server([table()], checkpointer=DefaultCheckpointer(theirs.parent), host="localhost")
+        reverb.Server([table()], checkpointer=DefaultCheckpointer(reverb_checkpoint.parent), host="localhost")

@@ -1,4 +1,4 @@
-"""Clients: where they are used, changing and looking, and what waits."""
+"""`Client`: construction, changing priorities, infos, and waiting."""
 
 import multiprocessing
 import pickle
@@ -26,7 +26,7 @@ def client():
 
 
 @pytest.mark.parametrize("scheme", ["dns:///", "dns:", "ipv4:"])
-def test_addresses_as_of_grpc(scheme):
+def test_grpc_addresses(scheme):
     with serving(table()) as (server, _):
         client = reverb.Client(f"{scheme}127.0.0.1:{server.port}")
         assert client.server_address == f"{scheme}127.0.0.1:{server.port}"
@@ -35,7 +35,7 @@ def test_addresses_as_of_grpc(scheme):
         assert steps(client) == [[1]]
 
 
-def test_making_one_does_not_connect():
+def test_the_constructor_does_not_connect():
     client = reverb.Client("localhost:1")
     assert repr(client) == "Client, server_address=localhost:1"
     assert client.server_address == "localhost:1"
@@ -50,7 +50,7 @@ def test_addresses_refused():
         reverb.Client("nonsense")
 
 
-def test_pickled(client):
+def test_clients_can_be_pickled(client):
     client.insert([1], {"t": 1.0})
     other = pickle.loads(pickle.dumps(client))  # noqa: S301, our own
     assert other.server_address == client.server_address
@@ -71,7 +71,7 @@ def test_in_other_processes(client, method):
     assert steps(client) == [[7]]
 
 
-def test_priorities_are_set(client):
+def test_mutate_sets_priorities(client):
     client.insert([1], {"prioritized": 1.0})
     (key,) = keys(client, "prioritized")
     client.mutate_priorities("prioritized", updates={key: 4, np.uint64(3): np.float32(2.0)})
@@ -91,7 +91,7 @@ def test_keys_may_be_an_array(client):
     assert client.server_info()["t"].current_size == 0
 
 
-def test_nothing_to_change(client):
+def test_mutate_without_changes(client):
     client.mutate_priorities("t")
     client.mutate_priorities("t", {}, [])
 
@@ -108,7 +108,7 @@ def test_nothing_to_change(client):
         ({"deletes": 3}, "`deletes` must be a list of keys; got 3 (int)"),
     ],
 )
-def test_changes_of_other_types(client, changes, text):
+def test_mutate_arguments_of_other_types(client, changes, text):
     with raises(TypeError, text):
         client.mutate_priorities("t", **changes)
 
@@ -120,7 +120,7 @@ def test_changes_of_other_types(client, changes, text):
         (float("nan"), "priority for table `prioritized` is NaN; it must be a number"),
     ],
 )
-def test_a_refused_change_changes_nothing(client, priority, text):
+def test_a_rejected_mutate_changes_nothing(client, priority, text):
     for _ in range(2):
         client.insert([1], {"prioritized": 1.0})
     first, second = sorted({*keys(client, "prioritized", 100)})
@@ -139,7 +139,7 @@ def test_a_refused_change_changes_nothing(client, priority, text):
         lambda client: client.reset("x"),
     ],
 )
-def test_changes_of_unknown_tables(client, call):
+def test_mutate_of_unknown_tables(client, call):
     with raises(RuntimeError, "Priority table x was not found; known tables: `prioritized`, `queue`, `signed`, `t`"):
         call(client)
 
@@ -161,19 +161,19 @@ def test_server_info(client):
         client.server_info(1.5)
 
 
-def test_a_table_that_came_later(client):
+def test_a_table_created_later(client):
     client.insert([1], {"t": 1.0})
     client._store.create_table(engram.Table("later"))
     client.insert([1], {"later": 1.0})
     assert client.server_info()["later"].current_size == 1
 
 
-def test_server_info_in_time():
+def test_server_info_timeout():
     with pytest.raises(DeadlineExceededError, match="ServerInfo call did not complete within provided timeout of 1s: "):
         reverb.Client("localhost:1").server_info(1)
 
 
-def test_a_table_that_the_engine_made_is_described_too():
+def test_info_of_a_table_created_by_the_engine():
     made = engram.Table("t", max_times_sampled=3, signature={"x": engram.ArraySpec((None, 2), "float32")})
     with engram.Server([made]) as server:
         client = reverb.Client(server.address)
@@ -216,7 +216,7 @@ except KeyboardInterrupt:
 
 @contextmanager
 def calling(call, address):
-    """A process that waits in a call, which Ctrl-C must end."""
+    """Starts a process that waits in a call, which Ctrl-C must end."""
     command = [sys.executable, "-c", WAITING.format(call=call), address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -229,16 +229,16 @@ def calling(call, address):
 
 
 @pytest.mark.parametrize("call", ["next(client.sample('t'))", "next(client.sample('t', 2))"])
-def test_ctrl_c_ends_a_call_that_waits(call):
+def test_ctrl_c_ends_a_waiting_call(call):
     with serving(table()) as (server, client), calling(call, client.server_address):
         wait_until(lambda: server._server_store.store.info()["t"].waiting_samples > 0)
 
 
 @pytest.mark.parametrize("call", ["client.server_info()", "client.insert([1], {'t': 1.0})", "client.reset('t')"])
-def test_ctrl_c_ends_a_call_to_what_is_no_server(call):
+def test_ctrl_c_ends_a_call_to_a_silent_port(call):
     with socket.create_server(("localhost", 0)) as silent, calling(call, f"localhost:{silent.getsockname()[1]}"):
         silent.settimeout(20)
-        connection, _ = silent.accept()  # it has begun
+        connection, _ = silent.accept()  # the call has started
         connection.recv(1)
     connection.close()
 

@@ -1,4 +1,4 @@
-"""Datasets where there is no TensorFlow."""
+"""Datasets without TensorFlow."""
 
 import pytest
 from support import run_python
@@ -11,7 +11,7 @@ import engram.compat.reverb as reverb
 
 
 @pytest.mark.parametrize("name", ["TimestepDataset", "TrajectoryDataset", "ReplayDataset"])
-def test_classes_are_there_and_instances_need_tensorflow(name):
+def test_dataset_classes_exist_but_instances_need_tensorflow(name):
     code = f"""{WITHOUT}
 assert isinstance(reverb.{name}, type)
 assert not isinstance(3, reverb.{name})
@@ -26,7 +26,7 @@ except ImportError as error:
 
 
 @pytest.mark.parametrize("what", ["TFClient('localhost:1')", "PatternDataset(None, [], True, bool)"])
-def test_what_else_needs_tensorflow(what):
+def test_other_classes_that_need_tensorflow(what):
     code = f"""{WITHOUT}
 try:
     reverb.{what}
@@ -37,7 +37,7 @@ except ImportError as error:
     assert run_python(code) == f"reverb.{what.partition('(')[0]} {text}\n"
 
 
-def test_naming_them_imports_no_tensorflow():
+def test_accessing_the_classes_does_not_import_tensorflow():
     code = """
 import sys
 import engram.compat.reverb as reverb

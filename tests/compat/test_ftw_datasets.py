@@ -1,4 +1,4 @@
-"""FTW's datasets, through each framework."""
+"""FTW's datasets, with each framework."""
 
 import ctypes
 import inspect
@@ -46,7 +46,7 @@ def observation(i):
 
 
 def episode(adder, n, *, first=0, extras=True):
-    """`n` transitions, numbered from `first` on."""
+    """Adds `n` transitions, numbered from `first` on."""
     adder.add_first(dm_env.restart(observation(first)))
     for i in range(first, first + n):
         more = {"extras": {"core_state": (np.full(STATE, i, np.float32),), "logits": np.zeros(5, np.float32)}}
@@ -69,8 +69,8 @@ def steps_of(store, episodes, length, **options):
 
 
 @contextmanager
-def door(kind, store):
-    """A store, as each kind of client that the datasets take."""
+def as_client(kind, store):
+    """Passes a store as each kind of client that the datasets accept."""
     with engram.Server(store) as server:
         yield {
             "store": lambda: store,
@@ -84,7 +84,7 @@ def door(kind, store):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("kind", ["store", "engram", "client", "list"])
 def test_steps_in_order(framework, kind):
-    with engram.Store([queue()]) as store, door(kind, store) as client:
+    with engram.Store([queue()]) as store, as_client(kind, store) as client:
         steps_of(store, [(0, 7)], 4)
         found = list(islice(make_steps(client, ENVIRONMENT, framework=framework), 8))
         assert isinstance(found[0].data, adders.Step)
@@ -100,8 +100,8 @@ def test_steps_in_order(framework, kind):
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize("make", [make_steps, make_sequences])
-def test_a_client_of_tensors(make):
-    with engram.Store([queue()]) as store, door("tf_client", store) as client:
+def test_a_tf_client_is_accepted(make):
+    with engram.Store([queue()]) as store, as_client("tf_client", store) as client:
         steps_of(store, [(0, 7)], 4)
         assert next(iter(make(client, ENVIRONMENT))).info.key.shape == ()
 
@@ -119,7 +119,7 @@ def test_batches_of_sequences_of_steps(framework):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_sequences_with_their_first_state(framework):
+def test_sequences_have_their_first_state(framework):
     with engram.Store([queue()]) as store:
         adder = adders.NonOverlappingRNNSequenceAdder(store, 4, pad_end_of_episode=False)
         for i in range(4):
@@ -149,7 +149,7 @@ def test_only_the_first_state_is_stored():
             assert state.shape == (1, 1, STATE)
     state_bytes = STATE * 4
     assert state_bytes < sizes[4] < 2 * state_bytes
-    assert sizes[8] - sizes[4] < state_bytes / 4  # four steps more, and no state with them
+    assert sizes[8] - sizes[4] < state_bytes / 4  # four more steps, but no more states
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -173,7 +173,7 @@ def test_transitions(framework, with_extras):
 
 
 @pytest.mark.parametrize("with_extras", [False, True])
-def test_data_of_older_adders(with_extras):
+def test_data_of_deprecated_adders(with_extras):
     with engram.Store([queue()]) as store:
         row = (observation(3), np.int32(1), np.float64(2), np.float32(0.5))
         extras = ({"core_state": (np.zeros(STATE, np.float32),), "logits": np.zeros(5, np.float32)},)
@@ -246,7 +246,7 @@ def test_no_signature():
 
 
 @pytest.mark.parametrize("length", [4, 7])
-def test_a_length_that_does_not_divide_the_signature_s(length):
+def test_a_length_that_does_not_divide_that_of_the_signature(length):
     text = f"items of table `{TABLE}` have 6 steps, which `sequence_length` {length} does not divide"
     with engram.Store([queue(signature=SIGNATURE)]) as store, raises(ValueError, text):
         make_steps(store, sequence_length=length, framework="numpy")
@@ -274,7 +274,7 @@ def plain_items(store, lengths):
     ],
 )
 @pytest.mark.parametrize("lengths", [[6], [4, 6, 4]])
-def test_a_length_that_items_do_not_have(make, text, lengths):
+def test_items_of_another_length(make, text, lengths):
     with engram.Store([queue()]) as store:
         plain_items(store, lengths)
         iterator = iter(make(store, PLAIN, sequence_length=4, framework="numpy"))
@@ -282,11 +282,11 @@ def test_a_length_that_items_do_not_have(make, text, lengths):
             assert next(iterator).data.observation.shape == (4, 3)
         with raises(ValueError, text):
             next(iterator)
-        assert store.info()[TABLE].size == (1 if lengths[0] == 6 else 2)  # it is still there
+        assert store.info()[TABLE].size == (1 if lengths[0] == 6 else 2)  # the item is still in the table
 
 
 @pytest.mark.frameworks
-def test_a_length_that_items_do_not_have_in_tensorflow(tf):
+def test_items_of_another_length_in_tensorflow(tf):
     with engram.Store([queue()]) as store:
         plain_items(store, [6])
         with pytest.raises(tf.errors.InvalidArgumentError, match="have 6 steps, which `sequence_length` 4 does not"):
@@ -294,7 +294,7 @@ def test_a_length_that_items_do_not_have_in_tensorflow(tf):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_sizes_of_zero_are_any_size(framework):
+def test_axes_of_size_zero_may_have_any_size(framework):
     environment = SimpleNamespace(observations=specs.Array((0, 5), np.float32), actions=specs.Array((), np.int64))
     with engram.Store([queue()]) as store:
         for n in (2, 3, 2, 2):
@@ -309,7 +309,7 @@ def test_sizes_of_zero_are_any_size(framework):
         assert np.asarray(one.data.action).tolist() == [1, 1]
 
 
-def test_sizes_of_zero_are_zero_otherwise():
+def test_axes_of_size_zero_are_empty_otherwise():
     environment = SimpleNamespace(observations=specs.Array((0, 5), np.float32), actions=specs.Array((), np.int64))
     with engram.Store([queue()]) as store:
         row = adders.Step(np.zeros((2, 5), np.float32), 1, np.float32(0), np.float32(0), np.True_)
@@ -332,7 +332,7 @@ def test_several_clients_take_turns(framework, num_parallel_calls):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_one_client_has_one_sampler(framework, deterministic):
+def test_each_client_has_one_sampler(framework, deterministic):
     with engram.Store([queue()]) as store:
         plain_items(store, [1] * 60)
         made = make_sequences(store, PLAIN, num_parallel_calls=4, deterministic=deterministic, framework=framework)
@@ -340,7 +340,7 @@ def test_one_client_has_one_sampler(framework, deterministic):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_one_that_has_nothing_is_passed_over(framework):
+def test_a_client_without_items_is_skipped(framework):
     with engram.Store([queue()]) as one, engram.Store([queue()]) as two:
         plain_items(two, [3] * 6)
         made = make_sequences([one, two], PLAIN, deterministic=False, framework=framework)
@@ -348,20 +348,20 @@ def test_one_that_has_nothing_is_passed_over(framework):
         assert [each[0, 0] for each in found] == [0, 1, 2, 3, 4, 5]
 
 
-def test_one_that_has_nothing_costs_nothing():
+def test_a_client_without_items_costs_no_time():
     with engram.Store([queue()]) as dry, engram.Store([queue()]) as store:
         plain_items(store, [1] * 60)
         iterator = iter(make_sequences([dry, store], PLAIN, deterministic=False, framework="numpy"))
         began = time.monotonic()
         found = [each.data.observation[0, 0] for each in islice(iterator, 60)]
-        assert time.monotonic() - began < 2  # a glance of 0.2 s for each would be 12
+        assert time.monotonic() - began < 2  # a poll of 0.2 s per element would take 12 s
         assert found == list(range(60))
         waiting = BackgroundCall(lambda: next(iterator))
         plain_items(dry, [1])
         assert waiting.result().data.observation[0, 0] == 0
 
 
-def test_batches_are_of_the_order_of_draws():
+def test_batches_are_in_sampling_order():
     with engram.Store([queue()]) as store:
         plain_items(store, [2] * 9)
         made = make_sequences(store, PLAIN, 2, framework="numpy")
@@ -373,7 +373,7 @@ def test_batches_are_of_the_order_of_draws():
 @pytest.mark.parametrize(
     ("batch_size", "prefetch_size", "ahead"), [(2, None, 4), (4, 0, 8), (2, 3, 10), (None, None, 100), (None, 7, 100)]
 )
-def test_items_fetched_ahead_go_back(make, batch_size, prefetch_size, ahead):
+def test_prefetched_items_are_returned(make, batch_size, prefetch_size, ahead):
     with engram.Store([engram.Table.queue(TABLE, max_size=200)]) as store:
         plain_items(store, [1] * 200)
         iterator = iter(make(store, PLAIN, batch_size, prefetch_size, framework="numpy"))
@@ -388,7 +388,7 @@ def test_items_fetched_ahead_go_back(make, batch_size, prefetch_size, ahead):
 
 @pytest.mark.parametrize("make", [make_steps, make_sequences])
 @pytest.mark.parametrize(("batch_size", "prefetch_size", "ahead"), [(4, None, 8), (4, 3, 20), (None, None, 100)])
-def test_blocks_of_a_table_that_keeps_items(make, batch_size, prefetch_size, ahead):
+def test_blocks_of_a_table_with_replacement(make, batch_size, prefetch_size, ahead):
     with engram.Store([engram.Table(TABLE, max_size=9)]) as store:
         plain_items(store, [1] * 9)
         iterator = iter(make(store, PLAIN, batch_size, prefetch_size, framework="numpy"))
@@ -398,7 +398,7 @@ def test_blocks_of_a_table_that_keeps_items(make, batch_size, prefetch_size, ahe
         wait_until(lambda: store.info()[TABLE].samples == (batch_size or 1))
 
 
-def test_a_batch_that_is_waited_for_goes_back():
+def test_an_incomplete_batch_is_returned():
     with engram.Store([queue()]) as store, engram.Server(store) as server:
         plain_items(store, [2] * 5)
         iterator = iter(make_sequences(engram.Client(server.address), PLAIN, 4, framework="numpy"))
@@ -413,7 +413,7 @@ def test_a_batch_that_is_waited_for_goes_back():
 
 
 def interrupt(thread):
-    """As Ctrl-C, in a thread."""
+    """Raises a KeyboardInterrupt in a thread."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
 
 
@@ -426,7 +426,7 @@ def test_batches_larger_than_a_queue():
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_items_of_a_batch_are_alike(count):
+def test_items_of_a_batch_have_equal_shapes(count):
     stores = [engram.Store([queue()]) for _ in range(count)]
     for store in stores:
         plain_items(store, [2, 3, 3, 3] if count == 1 else [2, 2, 3, 3])
@@ -438,38 +438,38 @@ def test_items_of_a_batch_are_alike(count):
     with raises(ValueError, f"elements of a batch of table `{TABLE}` must have equal shapes; {text}"):
         list(islice(iterator, 2))
     if count == 1:
-        assert stores[0].info()[TABLE].size == 4  # they are all still there
+        assert stores[0].info()[TABLE].size == 4  # all items are still in the table
 
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize("size", [None, 4])
-def test_tensorflow_reads_nothing_ahead_unasked(tf, size):  # noqa: ARG001, it must be installed
+def test_tensorflow_does_not_prefetch_by_itself(tf, size):  # noqa: ARG001, TensorFlow must be installed
     with engram.Store([engram.Table.queue(TABLE, max_size=400)]) as store:
         plain_items(store, [1] * 400)
         iterator = iter(make_steps(store, PLAIN, size))
         for _ in range(3):
             next(iterator)
-        time.sleep(0.3)  # in which it could have read
+        time.sleep(0.3)  # time to prefetch
         del iterator
         wait_until(lambda: store.info()[TABLE].size == 400 - (12 if size else 3))
 
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_threads_of_tensorflow_hold_few_elements(tf, deterministic):  # noqa: ARG001, it must be installed
+def test_tensorflow_threads_buffer_few_elements(tf, deterministic):  # noqa: ARG001, TensorFlow must be installed
     with engram.Store([queue()]) as one, engram.Store([queue()]) as two:
         for store in (one, two):
             plain_items(store, [1] * 100)
         iterator = iter(make_steps([one, two], PLAIN, 1, num_parallel_calls=2, deterministic=deterministic))
         for _ in range(4):
             next(iterator)
-        time.sleep(0.3)  # in which it could have read
+        time.sleep(0.3)  # time to prefetch
         del iterator
-        wait_until(lambda: 200 - one.info()[TABLE].size - two.info()[TABLE].size <= 6)  # four were seen
+        wait_until(lambda: 200 - one.info()[TABLE].size - two.info()[TABLE].size <= 6)  # four were consumed
 
 
 @pytest.mark.frameworks
-def test_batches_made_ahead_by_tensorflow(tf):
+def test_batches_prefetched_by_tensorflow(tf):
     with engram.Store([queue()]) as store:
         plain_items(store, [1] * 100)
         iterator = iter(make_steps(store, PLAIN, 2, 5))
@@ -487,7 +487,7 @@ def test_the_default_is_tensorflow(tf):
 
 
 @pytest.mark.frameworks
-def test_arrays_of_torch_and_jax():
+def test_torch_and_jax_arrays():
     import jax  # noqa: PLC0415, the extra
     import torch  # noqa: PLC0415, the extra
 
@@ -532,7 +532,7 @@ def test_arguments_of_other_types(make, options, text):
 
 
 @pytest.mark.parametrize("nothing", [{}, ()])
-def test_extras_of_nothing_are_none(nothing):
+def test_an_extra_spec_without_specs_is_ignored(nothing):
     with engram.Store([queue(signature=SIGNATURE)]) as store:
         items(store, 1)
         assert next(iter(make_steps(store, extra_spec=nothing, framework="numpy"))).data["y"] == 0
@@ -545,7 +545,7 @@ def test_extras_of_nothing_are_none(nothing):
 
 
 @pytest.mark.parametrize("make", [make_steps, make_sequences])
-def test_a_signature_that_is_one_spec(make):
+def test_a_signature_of_a_single_spec(make):
     with engram.Store([queue(signature=engram.ArraySpec((None, 3), "float32"))]) as store:
         store.insert(np.ones((2, 3), np.float32), {TABLE: 1.0}, time_axis=True)
         assert next(iter(make(store, framework="numpy"))).data.sum() == (3 if make is make_steps else 6)
@@ -563,7 +563,7 @@ def test_clients_refused(client):
         make_steps(client, PLAIN, framework="numpy")
 
 
-def test_no_clients():
+def test_an_empty_list_of_clients():
     with raises(ValueError, "`client` must be a client or a nonempty list of clients; got an empty list"):
         make_steps([], PLAIN, framework="numpy")
 

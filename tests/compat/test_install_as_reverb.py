@@ -1,4 +1,4 @@
-"""Code that says `import reverb` gets what stands for it."""
+"""`install_as_reverb`: code with `import reverb` imports `engram.compat.reverb`."""
 
 import pytest
 from support import run_python
@@ -30,7 +30,7 @@ ANOTHER = {"reverb/__init__.py": "name = 'another'", "reverb/rate_limiters.py": 
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a program beside a library that imports reverb, and another reverb that is installed."""
+    """Runs a program with a library that imports reverb, and with another reverb installed."""
     (tmp_path / "reverb").mkdir()
     for name, text in {**ANOTHER, "library.py": LIBRARY}.items():
         (tmp_path / name).write_text(text)
@@ -41,7 +41,7 @@ def run(tmp_path):
     return run
 
 
-def test_a_library_gets_what_stands_for_reverb(run):
+def test_a_library_imports_engram_as_reverb(run):
     code = """
 from engram.compat import reverb
 reverb.install_as_reverb()
@@ -59,7 +59,7 @@ print(sum(type(finder).__module__.startswith("engram.") for finder in sys.meta_p
     assert run(code).splitlines() == ["1.5", "True", "True", "True", "True", "True", "{True}", "1"]
 
 
-def test_nothing_of_another_is_mixed_in(run):
+def test_an_installed_reverb_is_not_mixed_in(run):
     code = """
 from engram.compat import reverb
 reverb.install_as_reverb()
@@ -77,7 +77,7 @@ for statement in ("import reverb.only_there", "from reverb import name", "import
 
 
 @pytest.mark.parametrize("name", ["reverb", "reverb.rate_limiters"])
-def test_another_that_was_imported_is_left_alone(run, name):
+def test_an_imported_reverb_is_not_replaced(run, name):
     code = f"""
 import {name}
 from engram.compat.reverb import install_as_reverb

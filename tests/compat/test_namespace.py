@@ -1,4 +1,4 @@
-"""What can be imported, and what an import brings along."""
+"""The importable names and modules, and what an import loads."""
 
 import importlib
 
@@ -48,7 +48,7 @@ NEEDS_TF = {"pattern_dataset", "replay_dataset", "tf_client", "timestep_dataset"
 
 
 @pytest.mark.parametrize("name", sorted(TOP))
-def test_names_at_the_top(name):
+def test_top_level_names(name):
     assert hasattr(reverb, name)
 
 
@@ -62,7 +62,7 @@ def test_modules(module):
 @pytest.mark.parametrize(
     "module", [pytest.param(module, marks=[pytest.mark.frameworks] * (module in NEEDS_TF)) for module in sorted(LATER)]
 )
-def test_modules_that_are_imported_later(module):
+def test_lazily_imported_modules(module):
     found = importlib.import_module(f"engram.compat.reverb.{module}")
     for name in LATER[module]:
         assert hasattr(found, name), name
@@ -71,7 +71,7 @@ def test_modules_that_are_imported_later(module):
     assert getattr(reverb, module) is found
 
 
-def test_names_for_one_thing():
+def test_aliases():
     assert reverb.selectors is reverb.item_selectors
     assert reverb.checkpointers is importlib.import_module("engram.compat.reverb.platform.default.checkpointers")
     assert reverb.reverb_types.Heap is reverb.selectors.HeapSelector
@@ -81,7 +81,7 @@ def test_names_for_one_thing():
     assert set(reverb.__all__) <= set(dir(reverb))
 
 
-def test_names_that_are_not_there():
+def test_absent_names():
     with raises(AttributeError, "module 'engram.compat.reverb' has no attribute 'nonsense'"):
         reverb.nonsense  # noqa: B018, the access is the point
     with raises(AttributeError, "module 'engram.compat.reverb.client' has no attribute 'nonsense'"):
@@ -89,7 +89,7 @@ def test_names_that_are_not_there():
 
 
 @pytest.mark.parametrize("module", ["pybind", "cc", "cc.schema_pb2"])
-def test_modules_that_are_not_there(module):
+def test_absent_modules(module):
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(f"engram.compat.reverb.{module}")
     assert not hasattr(reverb.reverb_types.TableInfo, "from_serialized_proto")

@@ -1,4 +1,4 @@
-"""Datasets that apply patterns to steps without a server."""
+"""`PatternDataset`: patterns applied to steps without a server."""
 
 import copy
 
@@ -52,7 +52,7 @@ def test_items_across_episodes(tf):
     assert [each["two"][0].numpy() for each in made] == list(range(7))
 
 
-def test_every_iteration_begins_anew(tf):
+def test_every_iteration_starts_from_the_beginning(tf):
     made = reverb.PatternDataset(
         steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end
     )
@@ -104,7 +104,7 @@ def test_the_same_as_a_structured_writer(tf, which, clear):
                 np.testing.assert_array_equal(mine, written)
 
 
-def test_steps_of_a_stream_and_of_any_shape(tf):
+def test_steps_of_a_generator_and_of_any_shape(tf):
     def stream():
         for i in range(4):
             yield {"a": i, "b": ["x" * i] * i, "end": False}
@@ -144,14 +144,14 @@ def test_with_info(tf):
     assert sample.data["two"].numpy().tolist() == [0, 1]
 
 
-def test_configs_stay_as_they_are(tf):
+def test_configs_are_not_modified(tf):
     one = config(two_and_one)
     before = copy.deepcopy(one)
     list(reverb.PatternDataset(steps(tf), [one], respect_episode_boundaries=True, is_end_of_episode=is_end))
     assert one == before
 
 
-def test_an_end_that_is_no_bool(tf):
+def test_an_end_function_that_returns_no_bool(tf):
     text = (
         "Invalid `is_end_of_episode`. `is_end_of_episode` must return `bool`, but its return type is "
         "TensorSpec(shape=(), dtype=tf.int32, name=None)."
@@ -175,6 +175,6 @@ def test_configs_refused(tf):
         reverb.PatternDataset(only, [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end)
 
 
-def test_an_input_that_is_no_dataset(tf):  # noqa: ARG001, it must be installed
+def test_an_input_that_is_no_dataset(tf):  # noqa: ARG001, TensorFlow must be installed
     with raises(TypeError, "`input_dataset` must be a tf.data.Dataset; got 3 (int)"):
         reverb.PatternDataset(3, [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end)

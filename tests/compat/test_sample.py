@@ -1,4 +1,4 @@
-"""`client.sample`: what comes out, and nothing lost."""
+"""`client.sample`: its results, and returned items."""
 
 import numpy as np
 import pytest
@@ -14,7 +14,7 @@ def client():
         yield client
 
 
-def test_nothing_happens_before_the_first_is_asked_for(client):
+def test_nothing_happens_before_the_first_item_is_requested(client):
     for arguments in (("x",), ("t", 0), ("t", "a"), (3,)):
         client.sample(*arguments)
 
@@ -48,7 +48,7 @@ def test_minus_one_yields_nothing(client):
     assert list(client.sample("t", -1)) == []
 
 
-def test_the_older_third_argument(client):
+def test_the_deprecated_third_argument(client):
     client.insert([1], {"t": 1.0})
     assert len(list(client.sample("t", 2, 3_000))) == 2
     assert len(list(client.sample("t", 2, validation_timeout_ms=3_000))) == 2
@@ -59,32 +59,32 @@ def test_steps_and_columns(client):
     (item,) = client.sample("t")
     assert [[column.tolist() for column in step.data] for step in item] == [[[0, 1], 0.0], [[2, 3], 1.0], [[4, 5], 2.0]]
     assert len({step.info for step in item}) == 1
-    assert all(isinstance(column, np.ndarray) for step in item for column in step.data)  # scalars too
+    assert all(isinstance(column, np.ndarray) for step in item for column in step.data)  # including scalars
     (whole,) = client.sample("t", emit_timesteps=False)
     assert [column.shape for column in whole.data] == [(3, 2), (3,)]
     assert isinstance(whole, reverb.ReplaySample)
 
 
-def test_what_was_inserted_has_a_time_axis(client):
+def test_inserted_items_have_a_time_axis(client):
     client.insert(FITTING, {"t": 1.0})
     (whole,) = client.sample("t", emit_timesteps=False)
     assert [column.shape for column in whole.data] == [(1, 2), (1,)]
 
 
-def test_nested_as_the_signature(client):
+def test_data_nested_like_the_signature(client):
     client.insert(FITTING, {"signed": 1.0, "t": 1.0})
     ((step,),) = client.sample("signed", unpack_as_table_signature=True)
     assert {key: value.tolist() for key, value in step.data.items()} == {"a": [0.0, 0.0], "b": 1}
     (whole,) = client.sample("signed", emit_timesteps=False, unpack_as_table_signature=True)
     assert whole.data["a"].shape == (1, 2)
-    ((step,),) = client.sample("t", unpack_as_table_signature=True)  # it has none
+    ((step,),) = client.sample("t", unpack_as_table_signature=True)  # the table has no signature
     assert isinstance(step.data, list)
     text = 'Could not find table "x". The following tables exist: prioritized, queue, signed, t.'
     with raises(ValueError, text):
         next(client.sample("x", unpack_as_table_signature=True))
 
 
-def test_items_that_are_no_steps(client):
+def test_items_that_cannot_be_split_into_steps(client):
     with client._store.writer() as writer:
         for n in range(3):
             writer.append((n, n))
@@ -108,13 +108,13 @@ def test_columns_without_a_time_axis(client):
     assert [column.tolist() for column in whole.data] == [[0, 1, 2], 1]
 
 
-def test_items_of_engrams_own_writers(client):
+def test_items_of_engram_writers(client):
     client._store.insert({"b": (np.ones(2),), "a": np.arange(2)}, {"t": 1.0}, time_axis=True)
     (item,) = client.sample("t")
     assert [[column.tolist() for column in step.data] for step in item] == [[0, 1.0], [1, 1.0]]
 
 
-def test_info_is_of_plain_numbers(client):
+def test_info_fields_are_python_numbers(client):
     client.insert([1], {"prioritized": 3.0})
     client.insert([1], {"prioritized": 1.0})
     infos = [item[0].info for item in client.sample("prioritized", 20)]
@@ -123,14 +123,14 @@ def test_info_is_of_plain_numbers(client):
     assert min(info.times_sampled for info in infos if info.priority == 3.0) == 1
 
 
-def test_arrays_are_the_callers(client):
+def test_arrays_belong_to_the_caller(client):
     client.insert([np.zeros(2)], {"t": 1.0})
     for ((step,),) in ([item] for item in client.sample("t", 2)):
         assert step.data[0].tolist() == [0.0, 0.0]
         step.data[0][:] = 1.0
 
 
-def test_what_is_not_taken_is_not_lost(client):
+def test_unused_items_are_not_lost(client):
     for n in range(6):
         client.insert([n], {"queue": 1.0})
     samples = client.sample("queue", 5)
@@ -141,19 +141,19 @@ def test_what_is_not_taken_is_not_lost(client):
     assert client.server_info()["queue"].current_size == 0
 
 
-def test_what_is_on_its_way_out_has_left():
+def test_items_on_their_last_lease_are_not_counted():
     mine = reverb.Table.queue("q", 5)
     with serving(mine) as (_, client):
         for n in range(2):
             client.insert([n], {"q": 1.0})
         samples = client.sample("q", 2)
         assert next(samples)[0].data == [0]
-        wait_until(lambda: mine.info.current_size == 0)  # the other has been fetched
+        wait_until(lambda: mine.info.current_size == 0)  # the other item was fetched
         samples.close()
         assert client.server_info()["q"].current_size == 1
 
 
-def test_no_more_is_fetched_than_was_asked_for(client):
+def test_no_more_items_are_fetched_than_requested(client):
     for n in range(3):
         client.insert([n], {"queue": 1.0})
     assert steps(client, "queue", 2) == [[0], [1]]

@@ -1,4 +1,4 @@
-"""Selectors: their text, and what they are in the engine."""
+"""Selectors: `repr`, and the engine's selectors."""
 
 import pytest
 from compat_tables import serving, steps, table
@@ -17,12 +17,12 @@ MADE = [
 ]
 
 
-def test_both_names_are_one_module():
+def test_both_names_are_the_same_module():
     assert selectors is item_selectors
 
 
 @pytest.mark.parametrize(("make", "text", "selector"), MADE)
-def test_text_and_meaning(make, text, selector):
+def test_repr_and_engine_selector(make, text, selector):
     assert repr(make()) == text
     assert make()._native == selector
 
@@ -42,11 +42,11 @@ def test_prioritized_needs_an_exponent():
         selectors.Prioritized(float("nan"))
 
 
-def test_heaps_are_one_class():
+def test_heaps_have_one_class():
     assert type(selectors.MinHeap()) is type(selectors.MaxHeap()) is item_selectors.HeapSelector
 
 
-def test_a_selector_may_be_given_to_several_tables():
+def test_a_selector_may_be_used_by_several_tables():
     shared = selectors.Lifo()
     tables = [table(name, sampler=shared, remover=shared, max_size=2) for name in "ab"]
     with serving(*tables) as (_, client):

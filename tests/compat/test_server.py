@@ -1,4 +1,4 @@
-"""Servers: ports, addresses, stopping, waiting."""
+"""`Server`: ports, addresses, stopping and waiting."""
 
 import re
 import signal
@@ -34,7 +34,7 @@ def test_tables_of_other_types():
         reverb.Server([3])
 
 
-def test_a_free_port_is_told_either_way():
+def test_a_free_port_is_reported():
     for port in (None, 0):
         with serving(table(), port=port) as (server, client):
             assert server.port > 0
@@ -42,7 +42,7 @@ def test_a_free_port_is_told_either_way():
             assert server.localhost_client().server_info()["t"].current_size == 1
 
 
-def test_the_port_that_was_asked_for():
+def test_the_requested_port():
     with serving(table()) as (server, _):
         port = server.port
     with serving(table(), port=port) as (server, _):
@@ -57,7 +57,7 @@ def test_a_used_port_is_refused(tmp_path):
             reverb.Server([mine], port=server.port, host="127.0.0.1")
         with pytest.raises(ValueError, match="Address already in use"):
             reverb.Server([mine], port=server.port, checkpointer=checkpointer)
-    with serving(mine, checkpointer=checkpointer):  # they are nobody's
+    with serving(mine, checkpointer=checkpointer):  # not used by a server
         pass
 
 
@@ -91,7 +91,7 @@ def test_options_of_other_types(option, value, text):
         reverb.Server([table()], **{option: value})
 
 
-def test_by_default_all_addresses_are_listened_to():
+def test_the_default_is_to_listen_on_all_interfaces():
     server = reverb.Server([table()])
     try:
         for host in ("127.0.0.1", "localhost", *(["[::1]"] if socket.has_ipv6 else [])):
@@ -101,7 +101,7 @@ def test_by_default_all_addresses_are_listened_to():
         server.stop()
 
 
-def test_clients_of_either_name():
+def test_both_client_methods():
     with serving(table()) as (server, _):
         for client in (server.localhost_client(), server.in_process_client()):
             assert client.server_address == f"localhost:{server.port}"
@@ -125,7 +125,7 @@ def test_wait_ends_when_another_thread_stops():
         assert waiting.result() is None
 
 
-def test_a_server_that_nobody_holds_stops():
+def test_a_garbage_collected_server_stops():
     server = reverb.Server([table()], host="localhost")
     client = reverb.Client(f"localhost:{server.port}")
     del server
@@ -136,7 +136,7 @@ def test_a_server_that_nobody_holds_stops():
 INTERRUPTED = """
 import signal, sys
 from engram.compat import reverb
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for a job that a shell started in the background
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a background job of a shell
 server = reverb.Server([reverb.Table.queue("q", 1)], host="localhost")
 print(server.port, flush=True)
 try:
@@ -162,14 +162,14 @@ def test_ctrl_c_ends_wait():
 
 
 def waits(process):
-    """True once a process takes SIGINT (2) itself."""
+    """True once a process has a handler for SIGINT (2)."""
     with open(f"/proc/{process}/status") as status:  # noqa: PTH123
         caught = re.search(r"SigCgt:\s*([0-9a-f]+)", status.read())[1]
     return bool(int(caught, 16) & 1 << (signal.SIGINT - 1))
 
 
 @pytest.mark.parametrize("count", [1, 3])
-def test_a_client_goes_on_with_the_next_server_at_its_address(count):
+def test_a_client_continues_with_the_next_server_at_its_address(count):
     with serving(table(max_times_sampled=1)) as (server, client):
         port = server.port
         for n in range(count - 1):
@@ -181,7 +181,7 @@ def test_a_client_goes_on_with_the_next_server_at_its_address(count):
         assert blocked.result() == [*([n] for n in range(count - 1)), [7]]
 
 
-def test_an_insert_that_waits_goes_on_too():
+def test_a_waiting_insert_continues_with_the_next_server():
     with serving(reverb.Table.queue("q", 1)) as (server, client):
         port = server.port
         client.insert([0], {"q": 1.0})
@@ -192,7 +192,7 @@ def test_an_insert_that_waits_goes_on_too():
         blocked.result()
 
 
-def test_the_end_of_a_program_needs_no_stop(tmp_path):
+def test_process_exit_needs_no_stop(tmp_path):
     code = f"""
 import os, tempfile
 tempfile.tempdir = {str(tmp_path)!r}
@@ -202,10 +202,10 @@ reverb.Client(f"localhost:{{server.port}}").insert([1], {{"q": 1.0}})
 print(len(os.listdir(tempfile.tempdir)))
 """
     assert run_python(code) == "1\n"
-    assert list(tmp_path.iterdir()) == []  # nobody asked for a checkpoint
+    assert list(tmp_path.iterdir()) == []  # no checkpoint was written
 
 
-def test_a_forked_child_leaves_all_to_its_parent(tmp_path):
+def test_a_forked_process_leaves_the_server_to_its_parent(tmp_path):
     code = f"""
 import os, sys, tempfile
 tempfile.tempdir = {str(tmp_path)!r}
@@ -221,7 +221,7 @@ print(os.path.exists(client.checkpoint()))
     assert run_python(code) == "True\n"
 
 
-def test_other_threads_serve_meanwhile():
+def test_the_server_works_while_python_is_busy():
     with serving(reverb.Table.queue("q", 1)) as (server, client):
         writer = threading.Thread(target=lambda: [client.insert([n], {"q": 1.0}) for n in range(20)])
         writer.start()
@@ -230,6 +230,6 @@ def test_other_threads_serve_meanwhile():
         assert found == list(range(20))
 
 
-def test_text():
+def test_repr():
     with serving(reverb.Table.queue("q", 3)) as (server, _):
         assert repr(server) == f"Server(port={server.port}, tables=[{reverb.Table.queue('q', 3)!r}])"

@@ -1,4 +1,4 @@
-"""Specs, notes, nests, arrays and messages: what the rest is built of."""
+"""Specs, table notes, nests, arrays and messages."""
 
 import collections
 import pickle
@@ -29,8 +29,8 @@ class Point(NamedTuple):
 NEST = {"b": [1, (2, None)], "a": Point(y=3, x={"k": 4}), "c": []}
 
 
-def test_bounds_of_one_value_take_no_room():
-    """They are decoded as they were given; others are refused in words of the signature."""
+def test_bounds_of_a_single_value_need_no_space():
+    """They are decoded unchanged; larger bounds are rejected."""
     low = np.full((210, 160, 3), -0.0, np.float32)
     spec = BoundedTensorSpec((210, 160, 3), np.float32, low, np.float32(np.nan), "n")
     note = _table_note.encode(0, {"x": spec})
@@ -70,7 +70,7 @@ def test_rebuilt_as_it_was():
         _nest.unflatten_as(NEST, [1])
 
 
-def test_mapped():
+def test_map_structure():
     assert _nest.map_structure(lambda a, b: a + b, {"x": (1, 2)}, [10, 20]) == {"x": (11, 22)}
     with raises(ValueError, "the nests differ: they have 1, 2 leaves"):
         _nest.map_structure(lambda a, b: a + b, [1], [1, 2])
@@ -115,7 +115,7 @@ def test_leaves_as_arrays(value, dtype, found):
     assert array.tolist() == found
 
 
-def test_bfloat16_stays():
+def test_bfloat16_is_not_converted():
     ml_dtypes = pytest.importorskip("ml_dtypes")
     assert _nest.as_array(np.ones(2, ml_dtypes.bfloat16)).dtype == ml_dtypes.bfloat16
 
@@ -138,7 +138,7 @@ def test_bfloat16_stays():
         ),
     ],
 )
-def test_leaves_that_are_no_arrays(value, text):
+def test_leaves_that_cannot_be_converted(value, text):
     with raises(TypeError, text):
         _nest.as_array(value)
 
@@ -200,12 +200,12 @@ def test_bounds_broadcast_and_are_of_the_dtype(shape, bound, text):
             BoundedTensorSpec(shape, np.uint8, bound, 9)
 
 
-def test_what_is_no_spec_becomes_none():
+def test_as_spec_refused():
     with raises(TypeError, "a tensor spec must have a shape, a dtype and a name; got 5 (int)"):
         as_spec(5)
 
 
-def test_what_is_a_spec():
+def test_is_spec():
     assert is_spec(TensorSpec([]))
     assert not is_spec(np.zeros(3))
     assert not is_spec(np.float32)
@@ -234,7 +234,7 @@ def test_names_and_shapes():
     assert _signatures.shape_text(None) == "<unknown>"
 
 
-def test_notes_of_others_say_nothing():
+def test_notes_of_other_tables_are_ignored():
     for note in (None, "", "mine", "[1]", "{}", '{"reverb": 3}'):
         assert _table_note.decode(note) == (None, None, None)
 
@@ -248,7 +248,7 @@ def test_notes():
     assert _table_note.encode(1, {}) == '{"reverb": {"max_times_sampled": 1, "signature": null}}'
 
 
-def test_messages_tell_what_is_set():
+def test_messages_know_which_fields_are_set():
     options = KeyDistributionOptions(heap=HeapOptions(min_heap=True), is_deterministic=True)
     assert str(options) == "heap {\n  min_heap: true\n}\nis_deterministic: true\n"
     assert options.WhichOneof("distribution") == "heap"
@@ -267,7 +267,7 @@ def test_messages_tell_what_is_set():
     assert pickle.loads(pickle.dumps(info)) == info  # noqa: S301, our own
 
 
-def test_messages_refuse_what_they_do_not_have():
+def test_messages_reject_unknown_fields():
     options = KeyDistributionOptions()
     fields = "fifo, uniform, prioritized, heap, lifo, is_deterministic"
     with raises(AttributeError, f"KeyDistributionOptions has no field `size`; it has {fields}"):
@@ -292,7 +292,7 @@ def test_sample_info():
 
 
 @pytest.mark.frameworks
-def test_tensorflows_types():
+def test_tensorflow_types():
     import tensorflow as tf  # noqa: PLC0415
     from tensorflow.python.framework import tensor_spec  # noqa: PLC0415
 

@@ -1,4 +1,4 @@
-"""What a structured writer is configured with: patterns, conditions, priorities; and the signature that follows."""
+"""Configs of structured writers: patterns, conditions, priorities, and inferred signatures."""
 
 import copy
 import pickle
@@ -42,8 +42,8 @@ def test_nodes():
         REF["a"]["x"]
 
 
-def test_names_of_types():
-    """Code in the wild annotates with these."""
+def test_names_for_annotations():
+    """Existing code uses these in annotations."""
     transform: sw.PatternTransform = lambda step: step["a"][-1]  # noqa: E731, an annotation
     step: sw.ReferenceStep = REF
     pattern: sw.Pattern = transform(step)
@@ -81,7 +81,7 @@ def test_conditions():
         C.step_index() == 2**32  # noqa: B015, refused
 
 
-def test_records_are_used_like_messages():
+def test_configs_have_the_interface_of_messages():
     made = config({"x": REF["a"][-1]}, C.step_index() == 0)
     twin = copy.deepcopy(made)
     assert (twin, pickle.loads(pickle.dumps(made))) == (made, made)  # noqa: S301, our own
@@ -117,7 +117,7 @@ def test_records_are_used_like_messages():
         condition.CopyFrom(made)
 
 
-def test_writers_keep_configs_of_their_own():
+def test_writers_copy_their_configs():
     made = config([REF["a"][-1]])
     with serving(table()) as (_, client):
         writer = client.structured_writer([made])
@@ -186,7 +186,7 @@ def inferred(*configs):
 
 
 def plain(spec):
-    """Name, dtype and shape: TensorFlow's specs where others have imported it."""
+    """Name, dtype and shape. The specs are TensorFlow's if another test has imported it."""
     shape = spec.shape if isinstance(spec.shape, tuple) else tuple(spec.shape.as_list())
     return spec.name, np.dtype(getattr(spec.dtype, "as_numpy_dtype", spec.dtype)), shape
 
@@ -211,7 +211,7 @@ def test_items_of_an_inferred_signature_fit_it():
     assert (data["x"].tolist(), data["y"].tolist()) == ([[0, 0, 0], [3, 3, 3]], 3)
 
 
-def test_lengths_that_differ_are_left_open():
+def test_lengths_that_differ_become_none():
     made = inferred(*[config([REF["a"][start:]]) for start in (-3, -2, -3)])
     assert plain(made[0]) == ("0", np.float32, (None, 3))
     assert plain(inferred(*[config([REF["b"][0][start:]]) for start in (-3, -2)])[0])[2] == (None,)
@@ -252,7 +252,7 @@ def test_signatures_refused(configs, text):
         inferred(*configs)
 
 
-def test_what_is_no_config_or_spec():
+def test_arguments_that_are_not_configs_or_specs():
     with raises(TypeError, "`each of configs` must be a Config; got 5 (int)"):
         inferred(5)
     with raises(TypeError, "`config` must be a Config; got 5 (int)"):
@@ -278,8 +278,8 @@ def test_what_is_no_config_or_spec():
         ),
     ],
 )
-def test_none_is_nothing_that_a_config_can_be_made_of(make, text):
-    """A message would have it for a field that is not set."""
+def test_none_is_rejected(make, text):
+    """A message would treat None as an unset field."""
     with raises(TypeError, text):
         make()
 
@@ -294,7 +294,7 @@ def test_priorities_are_numbers_of_any_kind(number):
         sw.constant_priority_fn("1")
 
 
-# Random configs and steps: what the engine makes is what `PatternSet` makes
+# Random configs and steps: the engine creates the same items as `PatternSet`
 
 LEAVES = sw.create_reference_step([None, None])
 
@@ -327,7 +327,7 @@ def random_config(draw):
 
 
 def priority_of(config, columns):
-    """The priority of an item, its columns as arrays."""
+    """The expected priority of an item, given its columns as arrays."""
     if config.priority.HasField("constant_fn"):
         return 1.0
     found = 0.0

@@ -1,4 +1,4 @@
-"""Tables, with a server and without."""
+"""`Table`, with a server and without."""
 
 from typing import NamedTuple
 
@@ -64,7 +64,7 @@ def test_of_other_types(changes, text):
         table(**changes)
 
 
-def test_extensions_that_want_something_are_refused():
+def test_extensions_that_add_something_are_rejected():
     class Idle(TableExtensionBase):
         def build_internal_extensions(self, table_name):  # noqa: ARG002
             return []
@@ -125,12 +125,12 @@ def test_heaps_of_info():
         BoundedTensorSpec([2], np.float64, [-1.5, -np.inf], [np.inf, 2.0]),
     ],
 )
-def test_signatures_come_back(signature):
+def test_info_returns_the_signature(signature):
     with serving(table(signature=signature)) as (_, client):
         assert client._signature("t") == signature
 
 
-def test_namedtuples_in_signatures_come_back():
+def test_info_returns_namedtuples_in_signatures():
     found = table(signature=Step(SPEC, [SPEC])).info.signature
     assert type(found).__name__ == "Step"
     assert found._fields == ("observation", "action")
@@ -161,7 +161,7 @@ def test_counts_are_checked(call):
     assert not getattr(reverb.Table.queue("q", 1), call)(2**31 - 1)
 
 
-def test_a_served_table_tells_of_its_server():
+def test_info_of_a_served_table():
     queue = reverb.Table.queue("q", 2)
     with serving(queue) as (_, client):
         client.insert([1], {"q": 1.0})
@@ -171,7 +171,7 @@ def test_a_served_table_tells_of_its_server():
         assert not queue.can_insert(1)
         info = queue.info
         assert (info.current_size, info.num_episodes, info.rate_limiter_info.insert_stats.completed) == (2, 2, 2)
-        assert info.table_worker_time == reverb.reverb_types.TableWorkerTime()  # there is no worker
+        assert info.table_worker_time == reverb.reverb_types.TableWorkerTime()  # Engram has no table workers
         next(client.sample("q"))
         assert queue.info.current_size == 1
 
@@ -211,7 +211,7 @@ def test_queue_and_stack():
         reverb.Table.queue("q", 0)
 
 
-def test_replace_keeps_what_is_not_given():
+def test_replace_keeps_the_other_options():
     first = table(sampler=reverb.selectors.Prioritized(0.5), max_times_sampled=3, signature=SPEC)
     with serving(first) as (_, client):
         client.insert([np.zeros((2, 1), np.float32)], {"t": 1.0})
@@ -225,7 +225,7 @@ def test_replace_keeps_what_is_not_given():
         first.replace(max_size=0)
 
 
-def test_text():
+def test_repr():
     assert repr(reverb.Table.queue("q", 3)) == (
         "Table(sampler=FifoSelector, remover=FifoSelector, max_size=3, max_times_sampled=1, name=q, "
         "rate_limiter=RateLimiter(samples_per_insert=1, min_diff_=0, max_diff=3, min_size_to_sample=1), signature=None)"

@@ -1,4 +1,4 @@
-"""The client of tensors."""
+"""`TFClient`."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.frameworks
 
 @pytest.fixture(params=["eager", "graph"])
 def run(request, tf):
-    """Runs a call either way."""
+    """Runs a call eagerly or in a `tf.function`."""
 
     def run_it(call):
         return call() if request.param == "eager" else tf.function(call)()
@@ -53,7 +53,7 @@ def test_sample_takes_one_item(tf, run):
         (["uint8", "int32"], "Received incompatible tensor at flattened index 1 from table"),
     ],
 )
-def test_sample_of_other_columns_takes_none(tf, run, dtypes, text):
+def test_sample_of_other_columns_consumes_no_item(tf, run, dtypes, text):
     with serving(reverb.Table.queue("t", 9)) as (_, client):
         put(client, "t", [1])
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
@@ -62,7 +62,7 @@ def test_sample_of_other_columns_takes_none(tf, run, dtypes, text):
         wait_until(lambda: client.server_info()["t"].current_size == 1)
 
 
-def test_sample_of_what_is_no_step(tf, run):
+def test_sample_of_an_item_without_steps(tf, run):
     with serving(table()) as (_, client):
         with client.trajectory_writer(3) as writer:
             for t in range(3):
@@ -186,7 +186,7 @@ def test_update_refused(tf, run, keys, priorities, text):
         assert text in str(error.value)
 
 
-def test_no_such_table(tf, run):
+def test_unknown_table(tf, run):
     with serving(table()) as (_, client):
         text = "Priority table nix was not found; known tables: `t`"
         with pytest.raises(tf.errors.NotFoundError, match=text):
@@ -200,7 +200,7 @@ def test_keys_of_another_dtype(tf):
         client_of(client).update_priorities("t", tf.constant([1], tf.int64), [1.0])
 
 
-def test_it_tells_where_it_goes(tf):  # noqa: ARG001, it must be installed
+def test_server_address_and_repr(tf):  # noqa: ARG001, TensorFlow must be installed
     with serving(table()) as (_, client):
         made = reverb.TFClient(client.server_address, shared_name="one", name="two")
         assert made.server_address == client.server_address

@@ -1,4 +1,4 @@
-"""Datasets of single steps."""
+"""`TimestepDataset`."""
 
 import numpy as np
 import pytest
@@ -31,7 +31,7 @@ def test_it_is_a_dataset_of_tensorflow(tf):
 
 @pytest.mark.parametrize("ahead", [1, 5, 100])
 @pytest.mark.parametrize("lengths", [[3] * 6, [1, 4, 2, 5, 5, 3]])
-def test_the_steps_of_one_item_after_the_other(tf, ahead, lengths):
+def test_steps_of_items_in_order(tf, ahead, lengths):
     with serving(queue()) as (_, client):
         put(client, "t", lengths)
         found = list(dataset(tf, client, max_in_flight_samples_per_worker=ahead, max_samples=len(lengths)))
@@ -78,7 +78,7 @@ def test_columns_that_differ_in_length(tf):
             match=r"Sampled trajectory cannot be decomposed into timesteps: its columns differ in length\.",
         ):
             next(iterator)
-        wait_until(lambda: client.server_info()["t"].current_size == 1)  # it is still there
+        wait_until(lambda: client.server_info()["t"].current_size == 1)  # the item is still in the table
 
 
 def test_another_spec_than_the_data(tf):

@@ -1,4 +1,4 @@
-"""Datasets of whole trajectories."""
+"""`TrajectoryDataset`."""
 
 import gc
 import inspect
@@ -32,18 +32,18 @@ def dataset(tf, client, length=None, **options):
 
 
 def plain(tf, made):
-    """Without the prefetching that TensorFlow adds by itself."""
+    """The dataset without the prefetching that TensorFlow adds by default."""
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     return made.with_options(options)
 
 
-def told(error):
+def error_text(error):
     return str(error.value).replace("\\'", "'")
 
 
 def firsts(found):
-    """Which items they are."""
+    """The numbers of the items."""
     return [int(each.data["time"][0]) for each in found]
 
 
@@ -67,7 +67,7 @@ def test_it_is_a_dataset_of_tensorflow(tf):
     assert [spec.dtype for spec in made.element_spec.info] == [tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32]
 
 
-def test_a_class_of_ones_own(tf):
+def test_subclass(tf):
     class Mine(reverb.TrajectoryDataset):
         def __init__(self, address):
             super().__init__(address, "t", *specs(tf, None), 1)
@@ -145,7 +145,7 @@ def test_text_scalars_and_lists(tf):
         assert number == 1j
 
 
-def test_a_nest_comes_back_as_it_was_asked_for(tf):
+def test_elements_have_the_requested_nest(tf):
     import collections  # noqa: PLC0415, here only
 
     pair = collections.namedtuple("pair", "b a")  # noqa: PYI024, as users do
@@ -201,7 +201,7 @@ def test_address_and_table_as_tensors(tf):
         assert held(client) == held(other) == 0
 
 
-def test_it_lives_as_long_as_its_iterator(tf):
+def test_the_iterator_keeps_the_dataset_alive(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 6)
         iterator = iter(dataset(tf, client, 3).map(lambda sample: sample.data["time"][0]).batch(2))
@@ -209,7 +209,7 @@ def test_it_lives_as_long_as_its_iterator(tf):
         assert [next(iterator).numpy().tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
 
 
-def test_the_end_after_so_many(tf):
+def test_max_samples(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 20)
         assert firsts(dataset(tf, client, 3, max_samples=7)) == list(range(7))
@@ -218,7 +218,7 @@ def test_the_end_after_so_many(tf):
         assert info.sample_stats.completed == 7
 
 
-def test_the_end_after_waiting(tf):
+def test_rate_limiter_timeout(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 3)
         assert firsts(dataset(tf, client, 3, rate_limiter_timeout_ms=250)) == [0, 1, 2]
@@ -227,7 +227,7 @@ def test_the_end_after_waiting(tf):
         assert firsts(dataset(tf, client, 3, rate_limiter_timeout_ms=0)) == [0]
 
 
-def test_an_item_that_is_late_and_does_not_fit(tf):
+def test_a_late_item_that_does_not_fit(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [2, 3])
         for _ in range(2):
@@ -244,7 +244,7 @@ def test_fewer_items_than_may_be_in_flight(tf):
             assert [int(next(iterator).data["time"][0]) for _ in range(i + 1)] == list(range(i + 1))
 
 
-def test_new_streams_now_and_then(tf):
+def test_max_samples_per_stream(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 10)
         assert firsts(dataset(tf, client, 3, max_samples_per_stream=3, max_samples=10)) == list(range(10))
@@ -257,7 +257,7 @@ def test_order_is_kept_with_several_workers(tf):
 
 
 @pytest.mark.parametrize(("ahead", "workers", "block"), [(1, -1, 1), (4, -1, 2), (4, 3, 6)])
-def test_what_is_in_flight_is_bounded(tf, ahead, workers, block):
+def test_items_in_flight_are_limited(tf, ahead, workers, block):
     def sampled():
         return client.server_info()["t"].rate_limiter_info.sample_stats.completed
 
@@ -266,7 +266,7 @@ def test_what_is_in_flight_is_bounded(tf, ahead, workers, block):
         made = dataset(tf, client, 3, max_in_flight_samples_per_worker=ahead, num_workers_per_iterator=workers)
         iterator = iter(plain(tf, made))
         next(iterator)
-        wait_until(lambda: sampled() == 2 * block)  # one block is TensorFlow's, the next is ready
+        wait_until(lambda: sampled() == 2 * block)  # TensorFlow has one block, the next one is prefetched
         for _ in range(block - 1):
             next(iterator)
         assert sampled() == 2 * block
@@ -277,18 +277,18 @@ def test_what_is_in_flight_is_bounded(tf, ahead, workers, block):
         assert sampled() == block + 1
 
 
-def test_what_was_not_delivered_goes_back(tf):
+def test_undelivered_items_are_returned(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 30)
         iterator = iter(plain(tf, dataset(tf, client, 3, max_in_flight_samples_per_worker=20)))
         assert int(next(iterator).data["time"][0]) == 0
         del iterator
-        # TensorFlow had a block of ten, of which it has shown one; the others go back to the queue's front.
+        # TensorFlow had a block of ten and yielded one element; the others are returned to the front of the queue.
         wait_until(lambda: held(client) == 29)
         assert firsts(dataset(tf, client, 3, max_in_flight_samples_per_worker=1).take(29)) == list(range(1, 30))
 
 
-def test_one_by_one_nothing_is_lost(tf):
+def test_single_items_are_not_lost(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 10)
         made = dataset(tf, client, 3, max_in_flight_samples_per_worker=1)
@@ -303,7 +303,7 @@ def test_closing_while_it_waits(tf):
         before = threading.active_count()
         iterator = iter(dataset(tf, client, 3).prefetch(4))
         assert int(next(iterator).data["time"][0]) == 0
-        del iterator  # its prefetching thread waits for items; it must end all the same
+        del iterator  # its prefetching thread, which waits for items, must end
         put(client, "t", [3] * 2)
         assert firsts(dataset(tf, client, 3).take(2)) == [0, 1]
         wait_until(lambda: threading.active_count() <= before + 2)
@@ -323,12 +323,12 @@ print(next(iterator).data[0].numpy().tolist())
 """
 
 
-def test_a_program_ends_while_it_waits(tf):  # noqa: ARG001, it must be installed
+def test_a_program_ends_while_it_waits(tf):  # noqa: ARG001, TensorFlow must be installed
     done = subprocess.run([sys.executable, "-c", WAITING_AT_THE_END], capture_output=True, timeout=110, check=False)
     assert (done.returncode, done.stdout) == (0, b"[1.0]\n")
 
 
-def test_ctrl_c_ends_a_wait_of_tensorflows(tf):
+def test_ctrl_c_ends_a_wait_of_tensorflow(tf):
     with serving(queue()) as (_, client):
         put(client, "t", LENGTHS[:1])
         iterator = iter(dataset(tf, client))
@@ -357,8 +357,8 @@ def test_an_item_that_does_not_fit(tf):
         assert (
             "Received incompatible tensor at flattened index 0 from table 't'.  Specification has (dtype, shape): "
             "(uint8, [3,2]).  Tensor has (dtype, shape): (uint8, [2,2])."
-        ) in told(error)
-        wait_until(lambda: held(client) == 2)  # the bad one is still there
+        ) in error_text(error)
+        wait_until(lambda: held(client) == 2)  # the item that does not fit is still in the table
         assert [each.data["time"].shape[0] for each in dataset(tf, client).take(2)] == [2, 3]
 
 
@@ -398,7 +398,7 @@ def test_another_spec_than_the_data(tf, dtypes, shapes, text):
         made = reverb.TrajectoryDataset(client.server_address, "t", [tf.as_dtype(dtype) for dtype in dtypes], shapes, 1)
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             next(iter(made))
-        assert text in told(error)
+        assert text in error_text(error)
 
 
 SIGNED = "Table signature: 0: (uint8, [?,2]), 1: (float, [?])."
@@ -435,16 +435,16 @@ SIGNED = "Table signature: 0: (uint8, [?,2]), 1: (float, [?])."
 )
 def test_another_spec_than_the_signature(tf, dtypes, shapes, text):
     signature = {"cell": tf.TensorSpec([None, 2], tf.uint8), "time": tf.TensorSpec([None], tf.float32)}
-    with serving(table(signature=signature)) as (_, client):  # without an item: nothing is waited for
+    with serving(table(signature=signature)) as (_, client):  # no item: the check must not wait for one
         shapes = [tf.TensorShape(shape) for shape in shapes]
         made = reverb.TrajectoryDataset(client.server_address, "t", [tf.as_dtype(dtype) for dtype in dtypes], shapes, 1)
-        iterator = iter(made)  # says nothing yet
+        iterator = iter(made)  # no error yet
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             next(iterator)
-        assert text in told(error)
+        assert text in error_text(error)
 
 
-def test_a_dataset_may_be_made_before_its_server(tf):
+def test_a_dataset_may_be_created_before_its_server(tf):
     with serving(queue()) as (server, _):
         port = server.port
     iterator = iter(reverb.TrajectoryDataset(f"localhost:{port}", "t", *specs(tf, 3), 1))
@@ -453,14 +453,14 @@ def test_a_dataset_may_be_made_before_its_server(tf):
         assert int(next(iterator).data["time"][0]) == 0
 
 
-def test_no_such_table(tf):
+def test_unknown_table(tf):
     with serving(table()) as (_, client):
         made = reverb.TrajectoryDataset(client.server_address, "nix", *specs(tf, 3), 1)
         with pytest.raises(tf.errors.NotFoundError, match="Priority table nix was not found; known tables: `t`"):
             next(iter(made))
 
 
-def test_a_server_that_comes_back(tf):
+def test_a_restarted_server(tf):
     with serving(queue()) as (server, client):
         put(client, "t", [3])
         port = server.port
@@ -472,14 +472,14 @@ def test_a_server_that_comes_back(tf):
         assert int(waiting.result(30).data["time"][0]) == 0
 
 
-def test_a_server_that_is_not_there_may_be_given_up(tf):
+def test_an_iterator_without_a_server_can_be_closed(tf):
     dtypes, shapes = specs(tf, 3)
     made = reverb.TrajectoryDataset("localhost:1", "t", dtypes, shapes, 1)
     iterator = iter(made.prefetch(1))
-    del iterator  # returns
+    del iterator  # must not block
 
 
-def test_a_table_of_the_engine_itself(tf):
+def test_a_table_created_by_the_engine(tf):
     with engram.Server([engram.Table.queue("t", max_size=9)]) as server:
         server.store.insert({"a": {"b": np.ones((3, 2))}, "c": [np.zeros(3)]}, {"t": 1.0}, time_axis=True)
         dtypes = {"a": {"b": tf.float64}, "c": [tf.float64]}
@@ -532,7 +532,7 @@ def test_from_the_signature(tf):
         assert found.data["cell"].shape == (3, 2)
 
 
-def test_from_a_signature_that_is_not_there(tf):  # noqa: ARG001, it must be installed
+def test_from_a_signature_that_is_not_there(tf):  # noqa: ARG001, TensorFlow must be installed
     with serving(table("a"), table("b")) as (_, client):
         address = client.server_address
         text = f"Server at {address} does not contain any table named c. Found: a, b."

@@ -1,4 +1,4 @@
-"""Reverb's trajectory writer: episodes, when items are sent, what is kept of each column, and closing."""
+"""`TrajectoryWriter`: episodes, when items are sent, how many steps are kept, and closing."""
 
 import numpy as np
 import pytest
@@ -36,8 +36,8 @@ def test_episodes(client, writer):
     assert items(client) == [[[5, 6]]]
 
 
-def test_the_end_of_an_episode_that_took_too_long(client):
-    """The episode has ended all the same, and its items come later."""
+def test_end_episode_that_times_out(client):
+    """The episode has ended, and its items are inserted later."""
     writer = client.trajectory_writer(1)
     for value in range(2):
         writer.append([value])
@@ -54,7 +54,7 @@ def test_the_end_of_an_episode_that_took_too_long(client):
     writer.flush(timeout_ms=0)
 
 
-def test_flush_lets_so_many_wait(client):
+def test_flush_allows_pending_items(client):
     writer = client.trajectory_writer(1)
     for value in range(3):
         writer.append([value])
@@ -70,7 +70,7 @@ def test_flush_lets_so_many_wait(client):
 
 
 @pytest.mark.parametrize("refs", [1, 2, 30])
-def test_the_first_items_are_sent_at_once(client, refs):
+def test_the_first_items_are_sent_immediately(client, refs):
     writer = client.trajectory_writer(refs)
     for value in range(10):
         writer.append([value])
@@ -78,7 +78,7 @@ def test_the_first_items_are_sent_at_once(client, refs):
         assert drawn(client, "t") == [value]
 
 
-def test_items_wait_for_no_more_steps_than_are_kept(client):
+def test_chunks_have_no_more_steps_than_are_kept(client):
     writer = client.trajectory_writer(3)
     for value in range(30):
         writer.append([value])
@@ -87,7 +87,7 @@ def test_items_wait_for_no_more_steps_than_are_kept(client):
 
 
 @pytest.mark.parametrize(("size", "steps"), [(1, 16), (600, 6)])
-def test_later_items_wait_for_sixteen_steps_or_sixteen_kib(client, size, steps):
+def test_later_chunks_have_sixteen_steps_or_sixteen_kib(client, size, steps):
     writer = client.trajectory_writer(64)
 
     def write(value):
@@ -106,7 +106,7 @@ def test_later_items_wait_for_sixteen_steps_or_sixteen_kib(client, size, steps):
 
 
 @pytest.mark.parametrize("length", [1, 2])
-def test_chunks_of_a_length_that_was_asked_for(client, length):
+def test_chunks_of_configured_length(client, length):
     writer = client.trajectory_writer(5)
     writer.configure((0,), num_keep_alive_refs=5, max_chunk_length=length)
     for value in range(length):
@@ -116,7 +116,7 @@ def test_chunks_of_a_length_that_was_asked_for(client, length):
 
 
 def test_configured_columns(client):
-    """Each column keeps its own number of steps, those that are configured late from then on."""
+    """Each column keeps its configured number of steps, from the call of `configure` on."""
     writer = client.trajectory_writer(2)
     writer.configure(("a",), num_keep_alive_refs=5, max_chunk_length=None)
     for value in range(6):
@@ -136,7 +136,7 @@ def test_configured_columns(client):
 
 @pytest.mark.parametrize("gaps", [False, True])
 def test_references_depend_on_the_number_of_steps_alone(client, gaps):
-    """Not on items that wait for their chunk and have the same steps, nor on steps without a value."""
+    """They do not depend on pending items with the same steps, nor on steps without a value."""
     writer = client.trajectory_writer(2)
     writer.configure(("x",), num_keep_alive_refs=2, max_chunk_length=2)
     writer.append({"x": 0, "y": 0})
@@ -156,7 +156,7 @@ def test_references_depend_on_the_number_of_steps_alone(client, gaps):
     assert items(client) == ([] if gaps else [[[1], [2]]])
 
 
-def test_columns_share_the_longest_chunk_that_was_asked_for(client):
+def test_columns_share_the_longest_configured_chunk(client):
     writer = client.trajectory_writer(4)
     for name, length in (("a", 1), ("b", 3)):
         writer.configure((name,), num_keep_alive_refs=4, max_chunk_length=length)
@@ -182,7 +182,7 @@ def test_configurations_refused(writer):
 
 
 def test_closing(client, writer):
-    """What was made is sent; nothing more is taken."""
+    """Created items are sent; later calls are rejected."""
     column = writer.history["b"][-1]
     writer.create_item("t", 1.0, column)
     writer.close()
@@ -200,7 +200,7 @@ def test_closing(client, writer):
     assert column.numpy() == 2
 
 
-def test_items_that_wait_have_a_bound(client, monkeypatch):
+def test_pending_items_are_limited(client, monkeypatch):
     assert _sending.MAX_IN_FLIGHT_ITEMS == 1_000_000
     monkeypatch.setattr(_sending, "MAX_IN_FLIGHT_ITEMS", 2)
     writer = client.trajectory_writer(1)
@@ -212,7 +212,7 @@ def test_items_that_wait_have_a_bound(client, monkeypatch):
 
     writing = BackgroundCall(write)
     writing.join(0.5)
-    assert writing.is_alive()  # it waits until somebody samples
+    assert writing.is_alive()  # waits until items are sampled
     reading = BackgroundCall(lambda: [drawn(client, "queue")[0] for _ in range(6)])
     writing.result()
     writer.flush()
@@ -230,7 +230,7 @@ def test_closing_does_not_wait_for_a_table(client):
     assert len(caught) == 1
 
 
-def test_dropped_writers_send_what_they_have(client):
+def test_garbage_collected_writers_send_their_items(client):
     writer = client.trajectory_writer(20)
     for value in range(13):
         writer.append([value])
@@ -239,8 +239,8 @@ def test_dropped_writers_send_what_they_have(client):
     wait_until(lambda: client.server_info()["t"].current_size == 13)
 
 
-def test_the_block(client, writer):
-    """Leaving it flushes, but for an error of Reverb's, and does not close."""
+def test_the_with_block(client, writer):
+    """Leaving it flushes, except after one of Reverb's errors, and does not close the writer."""
     with writer as same:
         assert same is writer
         writer.create_item("t", 1.0, writer.history["b"][-1])
@@ -266,7 +266,7 @@ def test_a_writer_without_steps(client):
 
 
 @pytest.mark.frameworks
-def test_tensors_of_tensorflow(client, tf):
+def test_tensorflow_tensors(client, tf):
     writer = client.trajectory_writer(2)
     writer.append({"x": tf.constant([1.0, 2.0]), "y": tf.constant("text")})
     writer.create_item("t", 1.0, [writer.history["x"][-1], writer.history["y"][-1]])
@@ -275,7 +275,7 @@ def test_tensors_of_tensorflow(client, tf):
 
 
 def test_large_steps_have_chunks_of_their_own(client):
-    """Their items wait for no other steps."""
+    """Their items do not wait for further steps."""
     writer = client.trajectory_writer(30)
     for value in range(15):
         writer.append([np.full(1 << 14, value, np.uint8)])

@@ -1,4 +1,4 @@
-"""Reverb's tutorial, on Engram."""
+"""Reverb's tutorial with Engram."""
 
 import importlib.util
 import json
@@ -23,7 +23,7 @@ def shapes(pattern, text):
 
 @pytest.mark.frameworks
 @pytest.mark.slow
-def test_it_prints_what_its_comments_promise(capsys, tf):
+def test_it_prints_the_output_in_its_comments(capsys, tf):
     tf.random.set_seed(0)
     made = runpy.run_path(str(TUTORIAL))
     try:
@@ -53,7 +53,7 @@ def script(name):
     return module
 
 
-def test_the_notebook_is_that_of_the_program():
+def test_the_notebook_is_generated_from_the_program():
     made = script("make_notebooks").notebook(TUTORIAL.read_text())
     assert NOTEBOOK.read_text() == made, "run `python scripts/make_notebooks.py`"
 
@@ -69,6 +69,6 @@ def test_the_notebook_runs_the_same_code():
     compile(code, str(NOTEBOOK), "exec")
 
 
-def test_nothing_but_the_import_names_engram():
+def test_only_the_import_names_engram():
     code = [line for line in TUTORIAL.read_text().splitlines() if "engram" in line and not line.startswith("#")]
     assert code == ["import engram.compat.reverb as reverb"]

@@ -1,4 +1,4 @@
-"""Reverb's legacy writer: what it takes, what it refuses and goes on after, when items are sent."""
+"""`Writer`: valid and invalid steps and items, use after an error, and when items are sent."""
 
 import warnings
 
@@ -31,7 +31,7 @@ def writer(client):
 
 
 def still_works(client, writer):
-    """After an error, nothing of it is there and everything else is."""
+    """Checks that the failed call stored nothing and that the writer still works."""
     writer.append(step(7))
     writer.create_item("t", 2, 1.0)
     writer.flush()
@@ -125,8 +125,8 @@ def test_empty_steps_refused(client):
         writer.append([1])
 
 
-def test_containers_do_not_matter(client, writer):
-    """Only the leaves and their order do."""
+def test_containers_may_change(client, writer):
+    """Only the leaves and their order are compared."""
     writer.append([np.full(2, 2, np.float32), 2])
     writer.append({"x": (np.full(2, 3, np.float32),), "y": {"z": 3}})
     writer.create_item("t", 3, 1.0)
@@ -186,7 +186,7 @@ def test_items_longer_than_the_writer_keeps(client):
 
 
 def test_signatures(client, writer):
-    """One of a step, or of the item."""
+    """The signature may describe a step or the item."""
     for length in (1, 2):
         writer.create_item("step", length, 1.0)
     with raises(
@@ -214,7 +214,7 @@ def test_signatures(client, writer):
     assert [item[1] for item in items(client, "step") + items(client, "trajectory")] == [[1], [0, 1], [0, 1, 2]]
 
 
-def test_flush_waits_only_where_nothing_waits_for_its_chunk(client):
+def test_flush_waits_only_if_no_item_waits_for_its_chunk(client):
     writer = client.writer(3)
     for value in range(2):
         writer.append([value])
@@ -228,7 +228,7 @@ def test_flush_waits_only_where_nothing_waits_for_its_chunk(client):
     writer.close()
 
 
-def test_full_chunks_are_sent_at_once(client):
+def test_full_chunks_are_sent_immediately(client):
     with client.writer(1) as writer:
         for value in range(3):
             writer.append([value])
@@ -236,7 +236,7 @@ def test_full_chunks_are_sent_at_once(client):
             assert next(client.sample("t"))[0].data == [value]
 
 
-def test_items_in_flight_are_bounded(client):
+def test_items_in_flight_of_a_writer_are_limited(client):
     writer = client.writer(1, max_in_flight_items=1)
 
     def write():
@@ -272,8 +272,8 @@ def test_closing(client, writer):
             call()
 
 
-def test_the_block(client):
-    """Leaving it flushes and closes, also after an error."""
+def test_the_with_block(client):
+    """Leaving it flushes and closes the writer, also after an error."""
     with pytest.raises(ZeroDivisionError), client.writer(1) as writer:
         writer.append([1])
         writer.create_item("t", 1, 1.0)
@@ -282,7 +282,7 @@ def test_the_block(client):
     assert repr(writer).endswith("closed=1)")
 
 
-def test_dropped_writers_warn_and_send(client):
+def test_garbage_collected_writers_warn_and_send(client):
     writer = client.writer(2)
     writer.append([1])
     writer.create_item("t", 1, 1.0)

@@ -28,7 +28,7 @@ pub struct CowPages<T> {
     /// One 8-byte pointer per page, so that growing it moves little memory.
     pages: Vec<Page<T>>,
     fill: T,
-    /// Every snapshot holds a clone: the count tells whether any is alive.
+    /// Every snapshot holds a clone: a count above 1 means that one is alive.
     token: Token<()>,
     in_progress: Option<SnapshotInProgress<T>>,
 }

@@ -152,9 +152,9 @@ impl Signature {
         }
         let found: Vec<FoundColumn<'_>> = found.collect();
         let columns = self.columns.iter();
-        let specs = columns.map(|spec| describe(&spec.name, spec.dtype, spec.axes()));
+        let specs = columns.map(|spec| describe(&spec.name, spec.dtype, &spec.axes()));
         let columns = found.iter();
-        let columns = columns.map(|found| describe(found.name, found.cell.dtype, found.axes()));
+        let columns = columns.map(|found| describe(found.name, found.cell.dtype, &found.axes()));
         Err(Error::Signature(format!(
             "item does not match the signature of table `{table}`: {}; signature: {}; item: {}",
             self.mismatch(&found),
@@ -238,7 +238,7 @@ impl FoundColumn<'_> {
     }
 }
 
-fn describe(name: &str, dtype: DType, axes: String) -> String {
+fn describe(name: &str, dtype: DType, axes: &str) -> String {
     format!("`{name}` {dtype}[{axes}]")
 }
 

@@ -9,7 +9,7 @@ const ARITY: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Negated for a max-heap, so that the smallest entry always comes first.
+    /// Negated for a max-heap, so that the smallest entry is always the first.
     priority: f64,
     touched: u64,
     slot: Slot,

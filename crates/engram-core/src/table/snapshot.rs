@@ -13,7 +13,7 @@
 //!
 //! Parts the table does not have (an order for a selector without randomness, insertion times
 //! without a ttl, sessions) are skipped. [`SnapshotInProgress`] holds the parts copied so far;
-//! what is still `None` tells which part is next.
+//! the first part that is still `None` is copied next.
 
 use crate::cow::{FrozenPages, PageBuffer};
 use crate::item::{Item, Slot};

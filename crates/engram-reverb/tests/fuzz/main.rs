@@ -273,8 +273,8 @@ fn invalid_items_are_rejected() {
     let mut decoder = ChunkDecoder::default();
     let by_key = ChunksByKey::from([(1, Arc::new(decoder.decode(&chunk).unwrap()))]);
     let mut rejection = |columns: &[&[[i64; 4]]]| {
-        let decoded = decode_item(&mut decoder, &by_key, &options(), &item(5, columns));
-        let status = decoded.unwrap_err();
+        let result = decode_item(&mut decoder, &by_key, &options(), &item(5, columns));
+        let status = result.unwrap_err();
         (status.code(), status.message().to_owned())
     };
     assert_eq!(
@@ -309,8 +309,8 @@ fn invalid_items_are_rejected() {
 fn deprecated_items_have_a_limited_number_of_slices() {
     let mut decoder = ChunkDecoder::default();
     let column = tensor(pb::tensorflow::DataType::DtUint8, &[1], vec![1, 0, 1]);
-    let decoded = decoder.decode(&chunk(1, vec![column; 16_384])).unwrap();
-    let by_key = ChunksByKey::from([(1, Arc::new(decoded))]);
+    let wide_chunk = decoder.decode(&chunk(1, vec![column; 16_384])).unwrap();
+    let by_key = ChunksByKey::from([(1, Arc::new(wide_chunk))]);
     let mut deprecated = |count: usize| {
         let message = pb::PrioritizedItem {
             deprecated_chunk_keys: vec![1; count],

@@ -1,4 +1,4 @@
-"""Reverb's writers where things go wrong: what they still know then, and what becomes of their items."""
+"""Writers after errors and at process exit: their state, and their pending items."""
 
 import gc
 import re
@@ -25,28 +25,28 @@ BUSY = "this writer is in use by another call; use each writer from one thread o
 def client():
     with serving(table(), reverb.Table.queue("queue", 1)) as (_, client):
         yield client
-        gc.collect()  # writers that are dropped wait for a server
+        gc.collect()  # garbage-collected writers wait for their server
 
 
 def of_last(table):
-    """A config of items that are the newest step."""
+    """A config for items of the newest step."""
     return sw.create_config([REF["x"][-1]], table)
 
 
 def of_errors(table):
-    """The same, with a priority that is found."""
+    """The same, with a computed priority."""
     return sw.create_config([REF["x"][-1]], table, priority=sw.td_error(1.0, STEP, lambda step: step["x"]))
 
 
 def drawn(client, name, count):
-    """The first columns of so many items."""
+    """The first columns of `count` items."""
     return [next(client.sample(name, emit_timesteps=False)).data[0].tolist() for _ in range(count)]
 
 
 # The end of an episode
 
 
-def test_an_episode_that_another_thread_holds_up_goes_on(client):
+def test_an_episode_continues_while_another_thread_uses_the_writer(client):
     writer = client.trajectory_writer(5)
     for value in range(3):
         writer.append({"x": value})
@@ -73,7 +73,7 @@ def test_an_episode_that_another_thread_holds_up_goes_on(client):
 
 
 @pytest.mark.parametrize("config", [of_last, of_errors])
-def test_an_episode_of_a_structured_writer_that_another_thread_holds_up_goes_on(client, config):
+def test_an_episode_of_a_structured_writer_continues_while_another_thread_uses_it(client, config):
     conditions = [sw.Condition.step_index() == 3]
     whole = sw.create_config([REF["x"][-4:]], "t", conditions)
     writer = client.structured_writer([config("queue"), whole])
@@ -101,7 +101,7 @@ def _is_busy(writer):
 
 
 @needs_fork
-def test_an_episode_goes_on_in_the_parent_of_a_fork():
+def test_an_episode_continues_in_the_parent_of_a_fork():
     printed = run_python(
         """
 import os, warnings
@@ -128,20 +128,20 @@ with serving(table()) as (_, client):
 
 
 @pytest.fixture
-def losing():
-    """A client, and a call that drops its table `queue`."""
+def dropping():
+    """A client, and a function that drops its table `queue`."""
     with serving(table(), reverb.Table.queue("queue", 1)) as (server, client):
 
-        def lose():
+        def drop():
             server._server_store.store.drop_table("queue")
-            time.sleep(0.2)  # until writers were told
+            time.sleep(0.2)  # until the writers have received the errors
 
-        yield client, lose
-        gc.collect()  # writers that are dropped wait for a server
+        yield client, drop
+        gc.collect()  # garbage-collected writers wait for their server
 
 
-def kept(client):
-    """Of each item, the priority and the first column; none is there twice."""
+def drain(client):
+    """Removes all items and returns their first columns by priority. Priorities must be unique."""
     found = {}
     for _ in range(client.server_info()["t"].current_size):
         ((sample),) = client.sample("t", emit_timesteps=False)
@@ -151,8 +151,8 @@ def kept(client):
     return found
 
 
-def tried(call):
-    """True if the call raised no error of the table that is gone."""
+def succeeded(call):
+    """True if the call raised no error about the dropped table."""
     try:
         call()
     except RuntimeError as error:
@@ -161,56 +161,56 @@ def tried(call):
 
 
 @pytest.mark.parametrize("length", [1, 2])
-def test_a_trajectory_writer_whose_table_is_dropped(losing, length):
-    client, lose = losing
+def test_a_trajectory_writer_whose_table_is_dropped(dropping, length):
+    client, drop = dropping
     writer = client.trajectory_writer(20)
     writer.configure(("x",), num_keep_alive_refs=20, max_chunk_length=length)
     for value in range(8):
         writer.append({"x": value})
         if value % 2 == 0:
             writer.create_item("queue", 1.0, writer.history["x"][-1])
-    lose()
+    drop()
     errors, lasts = 0, {}
     for value in range(8, 16):
-        errors += not tried(lambda: writer.append({"x": value}))  # noqa: B023, called here
+        errors += not succeeded(lambda: writer.append({"x": value}))  # noqa: B023, called immediately
         shown = writer._native.history()[0]
         assert len(writer.history["x"]) == len(shown) == writer.episode_steps
         assert writer.history["x"][-1].numpy() == shown[-1].numpy()
         lasts[value] = writer.history["x"][-1].numpy().item()
-        errors += not tried(lambda: writer.create_item("t", float(value), writer.history["x"][-1]))  # noqa: B023, called here
-    while not tried(writer.flush):
+        errors += not succeeded(lambda: writer.create_item("t", float(value), writer.history["x"][-1]))  # noqa: B023, called immediately
+    while not succeeded(writer.flush):
         errors += 1
-    assert 1 <= errors <= 3, "each of the items that waited may have one of its own, whenever the server tells of it"
+    assert 1 <= errors <= 3, "each pending item may have an error, which the server may report at any time"
     assert sum(value == last for value, last in lasts.items()) >= 8 - errors
-    found = kept(client)
+    found = drain(client)
     assert len(found) >= 8 - errors
     assert all(data == lasts[priority] for priority, data in found.items())
 
 
-def test_a_legacy_writer_whose_table_is_dropped(losing):
-    client, lose = losing
+def test_a_legacy_writer_whose_table_is_dropped(dropping):
+    client, drop = dropping
     writer = client.writer(3, chunk_length=2)
     for value in range(4):
         writer.append([value])
         writer.create_item("queue", 1, 1.0)
-    lose()
+    drop()
     errors = 0
     for value in range(4, 10):
-        errors += not tried(lambda: writer.append([value]))  # noqa: B023, called here
+        errors += not succeeded(lambda: writer.append([value]))  # noqa: B023, called immediately
         assert f"timesteps={writer._native.episode_steps}," in repr(writer)
-        errors += not tried(lambda: writer.create_item("t", 1, float(value)))  # noqa: B023, called here
-    while not tried(writer.flush):
+        errors += not succeeded(lambda: writer.create_item("t", 1, float(value)))  # noqa: B023, called immediately
+    while not succeeded(writer.flush):
         errors += 1
     writer.close()
     assert 1 <= errors <= 3
-    found = kept(client)
+    found = drain(client)
     assert len(found) >= 6 - errors
     assert all(0 <= priority - data[0] <= errors for priority, data in found.items())
 
 
 @pytest.mark.parametrize("config", [of_last, of_errors])
-def test_a_structured_writer_whose_table_is_dropped(losing, config):
-    client, lose = losing
+def test_a_structured_writer_whose_table_is_dropped(dropping, config):
+    client, drop = dropping
     later = [sw.Condition.step_index() >= 8]
     whole = sw.create_config([REF["x"][-1]], "t", later, sw.td_error(1.0, STEP, lambda step: step["x"]))
     if config is of_last:
@@ -219,9 +219,9 @@ def test_a_structured_writer_whose_table_is_dropped(losing, config):
     writer = client.structured_writer([early, whole])
     for value in range(8):
         writer.append({"x": value})
-    lose()
+    drop()
     for value in range(8, 14):
-        tried(lambda: writer.append({"x": value}))  # noqa: B023, called here
+        succeeded(lambda: writer.append({"x": value}))  # noqa: B023, called immediately
         assert not writer.step_is_open
 
 
@@ -264,7 +264,7 @@ writer = write()
 
 @pytest.mark.parametrize("end", ["del writer", "", "sys.exit(0)", "writer.itself = writer"])
 @pytest.mark.parametrize("kind", ["structured", "legacy"])
-def test_dropped_writers_wait_for_their_tables(kind, end):
+def test_garbage_collected_writers_wait_for_their_tables(kind, end):
     with serving(reverb.Table.queue("queue", 1)) as (server, client):
         ending = BackgroundCall(lambda: run_python(_program(server.port, kind, end)))
         wait_until(lambda: client.server_info()["queue"].current_size == 1)
@@ -276,7 +276,7 @@ def test_dropped_writers_wait_for_their_tables(kind, end):
 
 
 @pytest.mark.parametrize("kind", ["structured", "legacy"])
-def test_dropped_writers_do_not_wait_for_ever(kind):
+def test_garbage_collected_writers_wait_for_a_limited_time(kind):
     program = _program("{port}", kind, "").replace(
         "\nwriter = write()", "\nsending.CLOSE_TIMEOUT = 0.1\nwriter = write()"
     )
@@ -290,7 +290,7 @@ def test_dropped_writers_do_not_wait_for_ever(kind):
 
 
 @pytest.mark.parametrize("kind", DROPPED)
-def test_what_is_lost_is_said_even_at_the_end_of_the_process(kind):
+def test_lost_items_are_reported_even_at_process_exit(kind):
     with serving(reverb.Table.queue("queue", 1)) as (server, client):
         program = subprocess.Popen(
             [sys.executable, "-c", _program(server.port, kind, "print(0, flush=True)")],
@@ -313,8 +313,8 @@ def test_what_is_lost_is_said_even_at_the_end_of_the_process(kind):
 
 
 @pytest.mark.parametrize("kind", DROPPED)
-def test_writers_that_live_when_the_process_ends(kind):
-    """As globals of a module, with a server in the same process."""
+def test_writers_that_exist_at_process_exit(kind):
+    """They are global variables, with a server in the same process."""
     code = f"""
 import warnings
 from compat_tables import table

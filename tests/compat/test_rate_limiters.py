@@ -1,4 +1,4 @@
-"""Rate limiters: their numbers, and what is refused."""
+"""Rate limiters: their four numbers, and invalid arguments."""
 
 import logging
 
@@ -13,7 +13,7 @@ LARGEST = np.finfo(np.float64).max
 
 
 def numbers(limiter):
-    """As a table tells of it."""
+    """The four numbers in a table's info."""
     info = table(rate_limiter=limiter).info.rate_limiter_info
     return info.samples_per_insert, info.min_size_to_sample, info.min_diff, info.max_diff
 
@@ -37,7 +37,7 @@ def test_the_four_numbers(limiter, expected):
     assert numbers(limiter) == expected
 
 
-def test_text():
+def test_repr():
     assert repr(rate_limiters.MinSize(1)) == (
         "RateLimiter(samples_per_insert=1, min_diff_=-1.79769e+308, max_diff=1.79769e+308, min_size_to_sample=1)"
     )
@@ -64,9 +64,9 @@ TOO_LATE = (
     ("arguments", "text"),
     [
         ((0, 1, 1.0), "samples_per_insert (0) must be > 0"),
-        ((-1.0, 0, 1.0), "samples_per_insert (-1.0) must be > 0"),  # before what is wrong with the size
+        ((-1.0, 0, 1.0), "samples_per_insert (-1.0) must be > 0"),  # checked before the size
         ((4.0, 10, 0.5), TOO_SMALL),
-        ((4.0, 0, 0.5), TOO_SMALL),  # before what is wrong with the size
+        ((4.0, 0, 0.5), TOO_SMALL),  # checked before the size
         ((1.0, 1, (2.0, 9.0)), TOO_LATE),
         ((1.0, 0, 8.0), "min_size_to_sample (0) must be a positive integer"),
     ],
@@ -91,7 +91,7 @@ def test_ratio_of_other_types(arguments, text):
         rate_limiters.SampleToInsertRatio(*arguments)
 
 
-def test_a_range_that_may_wait_for_ever_is_warned_of(caplog):
+def test_a_range_that_may_block_without_end_causes_a_warning(caplog):
     with caplog.at_level(logging.WARNING, logger="engram.compat.reverb.rate_limiters"):
         rate_limiters.SampleToInsertRatio(1.0, 10, (-9.0, 2.0))
     text = (
@@ -136,10 +136,10 @@ def test_a_limiter_belongs_to_one_table():
     )
     with raises(ValueError, text):
         table("second", rate_limiter=shared)
-    assert first.can_insert(1)  # and is as it was
+    assert first.can_insert(1)  # unchanged
 
 
-def test_a_table_that_was_refused_does_not_keep_the_limiter():
+def test_a_rejected_table_does_not_own_the_limiter():
     limiter = rate_limiters.MinSize(1)
     with raises(ValueError, "Unsupported signature spec: 3"):
         table(rate_limiter=limiter, signature=3)
