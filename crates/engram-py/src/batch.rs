@@ -163,7 +163,7 @@ impl Batch {
         py: Python<'py>,
         beta: f64,
         normalize: Option<&str>,
-    ) -> PyResult<Bound<'py, PyArray1<f32>>> {
+    ) -> Bound<'py, PyArray1<f32>> {
         let normalize = match normalize {
             Some("batch") => Normalize::Batch,
             Some("table") => Normalize::Table,
@@ -197,7 +197,7 @@ impl Batch {
             reason = "weights are float32 by contract"
         )]
         let narrow = weights.into_iter().map(|weight| weight as f32);
-        Ok(PyArray1::from_iter(py, narrow))
+        PyArray1::from_iter(py, narrow)
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {
