@@ -160,7 +160,7 @@ impl LockedTable {
     /// true if it stopped earlier because the lock hold became too long.
     fn serve_some(&mut self, after: &mut AfterUnlock, now: u64) -> bool {
         // Draws of waiting samples are always leased, so that they can be returned at a deadline.
-        let step = self.state.items_per_lock_hold();
+        let step = self.state.max_items_per_lock_hold();
         let mut budget = step;
         let mut waiting = self.first_unserved_sample();
         while budget > 0 {
