@@ -44,8 +44,8 @@ const ITEMS_PER_LOCK_HOLD: usize = 1024;
 /// The same while a snapshot exists, when every change may copy a page, which takes about 5 us.
 const ITEMS_PER_LOCK_HOLD_COPYING: usize = 256;
 
-/// Most items that one call evicts; the next call continues.
-const EVICTIONS_PER_CALL: usize = 256;
+/// Maximum number of items that one call evicts or expires; the next call continues.
+pub const MAX_EVICTIONS_PER_CALL: usize = 256;
 
 /// What was removed from a table. The caller drops it after releasing the table's lock, because freeing
 /// memory takes long.
@@ -339,7 +339,7 @@ impl TableState {
     /// Evicts a bounded number of items while the table exceeds its limits; true when done.
     pub fn shrink(&mut self, deferred: &mut DeferredDrops) -> bool {
         let mut victim = std::mem::take(&mut self.picks);
-        for _ in 0..EVICTIONS_PER_CALL {
+        for _ in 0..MAX_EVICTIONS_PER_CALL {
             if !self.must_shrink() {
                 break;
             }
@@ -360,7 +360,7 @@ impl TableState {
         if let Some(sessions) = &mut self.sessions {
             sessions.forget_idle(now);
         }
-        for _ in 0..EVICTIONS_PER_CALL {
+        for _ in 0..MAX_EVICTIONS_PER_CALL {
             match self.next_expiry() {
                 Some(due) if due <= now => {
                     let Some(slot) = self.oldest() else {
