@@ -140,10 +140,7 @@ lint: .venv/.built ## Check formatting, lints, types, stubs, file sizes and word
 	@$(BIN)/mypy
 	@test ! -e python/engram/_engram.pyi || $(BIN)/stubtest engram._engram
 	@$(BIN)/python scripts/check_sizes.py
-
-.PHONY: words
-words: ## List refused words, with their replacements
-	@$(PYTHON) scripts/check_words.py
+	@$(BIN)/python scripts/check_words.py
 
 .PHONY: fmt
 fmt: .venv/.dev ## Format Rust and Python

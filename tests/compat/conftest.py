@@ -1,11 +1,11 @@
-"""Frameworks, imported by the tests that need them."""
+"""Fixtures with frameworks that only some tests need."""
 
 import pytest
 
 
 @pytest.fixture
 def tf():
-    """TensorFlow; the marker `frameworks` skips a test where it is missing."""
+    """TensorFlow. The marker `frameworks` skips the test if it is not installed."""
     import tensorflow as tf  # noqa: PLC0415, the extra
 
     return tf

@@ -1,4 +1,4 @@
-"""The example of an actor and a learner."""
+"""The actor-learner example for `engram.compat.reverb`."""
 
 import re
 import subprocess
@@ -18,5 +18,5 @@ def test_it_learns_to_go_right():
     assert values == "from left to right: > > > > > > >"
     inserts, samples = map(int, re.fullmatch(r"(\d+) transitions, (\d+) samples of them", counts).groups())
     assert samples >= 400 * 32
-    # The rate limiter's bounds are 0 and 1024; the learner gives back what it fetched ahead and did not use.
+    # The rate limiter's bounds are 0 and 1024. The learner returns prefetched items that it did not use.
     assert 0 <= 8 * inserts - samples <= 1024 + 64

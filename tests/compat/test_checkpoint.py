@@ -1,4 +1,4 @@
-"""Checkpoints: what a server begins with, and where they lie."""
+"""Checkpoints: which one a server loads, and where they are stored."""
 
 import json
 import os
@@ -19,7 +19,7 @@ REAL = Path(__file__).parents[1] / "imports" / "dm-reverb-0.14"
 
 
 def filled(path, *tables, items=3):
-    """Writes a checkpoint of servers with these tables to a directory; returns what it was said to be."""
+    """Writes a checkpoint of a server with these tables to a directory; returns the reported path."""
     with serving(*tables, checkpointer=DefaultCheckpointer(path)) as (_, client):
         for n in range(items):
             client.insert([n], {each.name: n + 1.0 for each in tables})
@@ -34,10 +34,10 @@ def test_a_server_loads_the_newest_checkpoint(tmp_path):
         assert client.server_info()["t"].rate_limiter_info.insert_stats.completed == 3
         client.insert([3], {"t": 1.0})
         client.checkpoint()
-        client.insert([4], {"t": 1.0})  # in no checkpoint
+        client.insert([4], {"t": 1.0})  # not in a checkpoint
     mine = table(max_times_sampled=1)
     with serving(mine, checkpointer=DefaultCheckpointer(tmp_path)) as (_, client):
-        assert mine.info.current_size == 4  # its table is the one that was loaded
+        assert mine.info.current_size == 4  # the table was loaded
         assert steps(client, n=4) == [[0], [1], [2], [3]]
 
 
@@ -67,7 +67,7 @@ def test_table_options_are_those_of_the_constructor(tmp_path):
         info = client.server_info()["t"]
         assert (info.max_size, info.max_times_sampled, info.signature) == (2, 5, None)
         assert info.sampler_options.WhichOneof("distribution") == "lifo"
-        assert (info.current_size, steps(client)) == (2, [[2]])  # what did not fit has left
+        assert (info.current_size, steps(client)) == (2, [[2]])  # the oldest item did not fit
 
 
 def test_a_checkpoint_with_an_unknown_table_is_an_error(tmp_path):
@@ -89,7 +89,7 @@ def test_the_fallback_path_is_loaded(tmp_path):
             assert client.server_info()["t"].current_size == 2
             client.insert([7], {"t": 1.0})
             assert client.checkpoint().startswith(f"{new}/")
-        with serving(table(), checkpointer=checkpointer) as (_, client):  # no longer needed
+        with serving(table(), checkpointer=checkpointer) as (_, client):  # `new` has a checkpoint now
             assert [int(data[0]) for data in steps(client)] == [2]
         for each in new.iterdir():
             each.unlink()
@@ -97,7 +97,7 @@ def test_the_fallback_path_is_loaded(tmp_path):
 
 
 def test_a_server_that_cannot_start_leaves_no_files(tmp_path):
-    """Not of a fallback with a table too many, and not where its port is used."""
+    """Because the fallback has an unknown table, or because the port is in use."""
     filled(tmp_path / "wrong", table("a"), table("b"))
     filled(tmp_path / "right", table("a"), items=2)
     (tmp_path / "there").mkdir()
@@ -141,7 +141,7 @@ def test_one_server_at_a_time_uses_a_directory(tmp_path):
         pytest.raises(RuntimeError, match=rf"{tmp_path} is in use by process {os.getpid()}"),
     ):
         reverb.Server([mine], checkpointer=DefaultCheckpointer(tmp_path), host="localhost")
-    with serving(mine, checkpointer=DefaultCheckpointer(tmp_path)):  # it is nobody's
+    with serving(mine, checkpointer=DefaultCheckpointer(tmp_path)):  # not used by a server
         pass
 
 
@@ -163,7 +163,7 @@ def test_the_default_is_a_temporary_directory(tmp_path, monkeypatch):
     for options in ({}, {"checkpointer": reverb.checkpointers.default_checkpointer()}):
         with serving(table(), **options):
             (directory,) = tmp_path.iterdir()
-        assert not directory.exists()  # nobody asked for a checkpoint
+        assert not directory.exists()  # no checkpoint was written
     with serving(table(), checkpointer=reverb.checkpointers.TempDirCheckpointer()) as (_, client):
         client.insert([1], {"t": 1.0})
         path = Path(client.checkpoint())
@@ -222,28 +222,28 @@ def test_checkpoint_without_a_server():
 
 def test_reverb_checkpoints_are_loaded(tmp_path):
     root = tmp_path / "root"
-    theirs = root / "2026-11-20T09:34:53.098553403+00:00"
-    shutil.copytree(REAL, theirs)
+    reverb_checkpoint = root / "2026-11-20T09:34:53.098553403+00:00"
+    shutil.copytree(REAL, reverb_checkpoint)
     expected = json.loads((REAL / "expected.json").read_text())
-    before = sorted(each.name for each in theirs.iterdir())
+    before = sorted(each.name for each in reverb_checkpoint.iterdir())
     for checkpointer in (
-        DefaultCheckpointer(tmp_path / "new", fallback_checkpoint_path=theirs),
+        DefaultCheckpointer(tmp_path / "new", fallback_checkpoint_path=reverb_checkpoint),
         DefaultCheckpointer(tmp_path / "other", fallback_checkpoint_path=root),
         DefaultCheckpointer(root),
     ):
         tables = [table(name, max_size=1_000, max_times_sampled=0) for name in expected]
-        for _ in range(2):  # the second time it is Engram's own
+        for _ in range(2):  # the second time, Engram's own checkpoint is loaded
             with serving(*tables, checkpointer=checkpointer) as (_, client):
                 found = client.server_info()
                 assert {name: info.current_size for name, info in found.items()} == {
-                    name: len(told["items"]) for name, told in expected.items()
+                    name: len(content["items"]) for name, content in expected.items()
                 }
-    assert sorted(each.name for each in theirs.iterdir()) == before
+    assert sorted(each.name for each in reverb_checkpoint.iterdir()) == before
 
 
 def test_a_corrupt_reverb_checkpoint_is_rejected(tmp_path):
-    theirs = Path(shutil.copytree(REAL, tmp_path / "root" / "2026"))
-    chunks = theirs / "chunks.tfrecord"
+    reverb_checkpoint = Path(shutil.copytree(REAL, tmp_path / "root" / "2026"))
+    chunks = reverb_checkpoint / "chunks.tfrecord"
     chunks.write_bytes(chunks.read_bytes()[:100])
     with pytest.raises(RuntimeError, match=r"chunks\.tfrecord"):
-        reverb.Server([table()], checkpointer=DefaultCheckpointer(theirs.parent), host="localhost")
+        reverb.Server([table()], checkpointer=DefaultCheckpointer(reverb_checkpoint.parent), host="localhost")

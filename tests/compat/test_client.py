@@ -1,4 +1,4 @@
-"""Clients: where they are used, changing and looking, and what waits."""
+"""`Client`: construction, changing priorities, infos, and waiting."""
 
 import multiprocessing
 import pickle
@@ -216,7 +216,7 @@ except KeyboardInterrupt:
 
 @contextmanager
 def calling(call, address):
-    """A process that waits in a call, which Ctrl-C must end."""
+    """Starts a process that waits in a call, which Ctrl-C must end."""
     command = [sys.executable, "-c", WAITING.format(call=call), address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:
@@ -238,7 +238,7 @@ def test_ctrl_c_ends_a_waiting_call(call):
 def test_ctrl_c_ends_a_call_to_a_silent_port(call):
     with socket.create_server(("localhost", 0)) as silent, calling(call, f"localhost:{silent.getsockname()[1]}"):
         silent.settimeout(20)
-        connection, _ = silent.accept()  # it has begun
+        connection, _ = silent.accept()  # the call has started
         connection.recv(1)
     connection.close()
 

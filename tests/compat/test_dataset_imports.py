@@ -1,4 +1,4 @@
-"""Datasets where there is no TensorFlow."""
+"""Datasets without TensorFlow."""
 
 import pytest
 from support import run_python

@@ -1,4 +1,4 @@
-"""FTW's datasets, through each framework."""
+"""FTW's datasets, with each framework."""
 
 import ctypes
 import inspect
@@ -46,7 +46,7 @@ def observation(i):
 
 
 def episode(adder, n, *, first=0, extras=True):
-    """`n` transitions, numbered from `first` on."""
+    """Adds `n` transitions, numbered from `first` on."""
     adder.add_first(dm_env.restart(observation(first)))
     for i in range(first, first + n):
         more = {"extras": {"core_state": (np.full(STATE, i, np.float32),), "logits": np.zeros(5, np.float32)}}
@@ -69,8 +69,8 @@ def steps_of(store, episodes, length, **options):
 
 
 @contextmanager
-def door(kind, store):
-    """A store, as each kind of client that the datasets take."""
+def as_client(kind, store):
+    """Passes a store as each kind of client that the datasets accept."""
     with engram.Server(store) as server:
         yield {
             "store": lambda: store,
@@ -84,7 +84,7 @@ def door(kind, store):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("kind", ["store", "engram", "client", "list"])
 def test_steps_in_order(framework, kind):
-    with engram.Store([queue()]) as store, door(kind, store) as client:
+    with engram.Store([queue()]) as store, as_client(kind, store) as client:
         steps_of(store, [(0, 7)], 4)
         found = list(islice(make_steps(client, ENVIRONMENT, framework=framework), 8))
         assert isinstance(found[0].data, adders.Step)
@@ -101,7 +101,7 @@ def test_steps_in_order(framework, kind):
 @pytest.mark.frameworks
 @pytest.mark.parametrize("make", [make_steps, make_sequences])
 def test_a_tf_client_is_accepted(make):
-    with engram.Store([queue()]) as store, door("tf_client", store) as client:
+    with engram.Store([queue()]) as store, as_client("tf_client", store) as client:
         steps_of(store, [(0, 7)], 4)
         assert next(iter(make(client, ENVIRONMENT))).info.key.shape == ()
 
@@ -149,7 +149,7 @@ def test_only_the_first_state_is_stored():
             assert state.shape == (1, 1, STATE)
     state_bytes = STATE * 4
     assert state_bytes < sizes[4] < 2 * state_bytes
-    assert sizes[8] - sizes[4] < state_bytes / 4  # four steps more, and no state with them
+    assert sizes[8] - sizes[4] < state_bytes / 4  # four more steps, but no more states
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -282,7 +282,7 @@ def test_items_of_another_length(make, text, lengths):
             assert next(iterator).data.observation.shape == (4, 3)
         with raises(ValueError, text):
             next(iterator)
-        assert store.info()[TABLE].size == (1 if lengths[0] == 6 else 2)  # it is still there
+        assert store.info()[TABLE].size == (1 if lengths[0] == 6 else 2)  # the item is still in the table
 
 
 @pytest.mark.frameworks
@@ -354,7 +354,7 @@ def test_a_client_without_items_costs_no_time():
         iterator = iter(make_sequences([dry, store], PLAIN, deterministic=False, framework="numpy"))
         began = time.monotonic()
         found = [each.data.observation[0, 0] for each in islice(iterator, 60)]
-        assert time.monotonic() - began < 2  # a glance of 0.2 s for each would be 12
+        assert time.monotonic() - began < 2  # a poll of 0.2 s per element would take 12 s
         assert found == list(range(60))
         waiting = BackgroundCall(lambda: next(iterator))
         plain_items(dry, [1])
@@ -413,7 +413,7 @@ def test_an_incomplete_batch_is_returned():
 
 
 def interrupt(thread):
-    """As Ctrl-C, in a thread."""
+    """Raises a KeyboardInterrupt in a thread."""
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
 
 
@@ -438,34 +438,34 @@ def test_items_of_a_batch_have_equal_shapes(count):
     with raises(ValueError, f"elements of a batch of table `{TABLE}` must have equal shapes; {text}"):
         list(islice(iterator, 2))
     if count == 1:
-        assert stores[0].info()[TABLE].size == 4  # they are all still there
+        assert stores[0].info()[TABLE].size == 4  # all items are still in the table
 
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize("size", [None, 4])
-def test_tensorflow_does_not_prefetch_by_itself(tf, size):  # noqa: ARG001, it must be installed
+def test_tensorflow_does_not_prefetch_by_itself(tf, size):  # noqa: ARG001, TensorFlow must be installed
     with engram.Store([engram.Table.queue(TABLE, max_size=400)]) as store:
         plain_items(store, [1] * 400)
         iterator = iter(make_steps(store, PLAIN, size))
         for _ in range(3):
             next(iterator)
-        time.sleep(0.3)  # in which it could have read
+        time.sleep(0.3)  # time to prefetch
         del iterator
         wait_until(lambda: store.info()[TABLE].size == 400 - (12 if size else 3))
 
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_tensorflow_threads_buffer_few_elements(tf, deterministic):  # noqa: ARG001, it must be installed
+def test_tensorflow_threads_buffer_few_elements(tf, deterministic):  # noqa: ARG001, TensorFlow must be installed
     with engram.Store([queue()]) as one, engram.Store([queue()]) as two:
         for store in (one, two):
             plain_items(store, [1] * 100)
         iterator = iter(make_steps([one, two], PLAIN, 1, num_parallel_calls=2, deterministic=deterministic))
         for _ in range(4):
             next(iterator)
-        time.sleep(0.3)  # in which it could have read
+        time.sleep(0.3)  # time to prefetch
         del iterator
-        wait_until(lambda: 200 - one.info()[TABLE].size - two.info()[TABLE].size <= 6)  # four were seen
+        wait_until(lambda: 200 - one.info()[TABLE].size - two.info()[TABLE].size <= 6)  # four were consumed
 
 
 @pytest.mark.frameworks

@@ -1,4 +1,4 @@
-"""`client.insert`: what goes in, what is refused, and waiting."""
+"""`client.insert`: valid and invalid data, and waiting."""
 
 import numpy as np
 import pytest
@@ -104,7 +104,7 @@ def test_data_that_does_not_fit_the_signature(client, data, wrong, found):
 
 def test_data_that_fits_the_signature(client):
     client.insert(FITTING, {"signed": 1.0})
-    client.insert([np.zeros(2, np.float32), 1], {"signed": 1.0})  # columns count, not how they are nested
+    client.insert([np.zeros(2, np.float32), 1], {"signed": 1.0})  # only the flattened columns are compared
     assert client.server_info()["signed"].current_size == 2
 
 

@@ -1,4 +1,4 @@
-"""Code that says `import reverb` gets what stands for it."""
+"""`install_as_reverb`: code with `import reverb` imports `engram.compat.reverb`."""
 
 import pytest
 from support import run_python
@@ -30,7 +30,7 @@ ANOTHER = {"reverb/__init__.py": "name = 'another'", "reverb/rate_limiters.py": 
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a program beside a library that imports reverb, and another reverb that is installed."""
+    """Runs a program with a library that imports reverb, and with another reverb installed."""
     (tmp_path / "reverb").mkdir()
     for name, text in {**ANOTHER, "library.py": LIBRARY}.items():
         (tmp_path / name).write_text(text)

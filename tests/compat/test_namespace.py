@@ -1,4 +1,4 @@
-"""What can be imported, and what an import brings along."""
+"""The importable names and modules, and what an import loads."""
 
 import importlib
 

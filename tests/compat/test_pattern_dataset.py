@@ -1,4 +1,4 @@
-"""Datasets that apply patterns to steps without a server."""
+"""`PatternDataset`: patterns applied to steps without a server."""
 
 import copy
 
@@ -175,6 +175,6 @@ def test_configs_refused(tf):
         reverb.PatternDataset(only, [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end)
 
 
-def test_an_input_that_is_no_dataset(tf):  # noqa: ARG001, it must be installed
+def test_an_input_that_is_no_dataset(tf):  # noqa: ARG001, TensorFlow must be installed
     with raises(TypeError, "`input_dataset` must be a tf.data.Dataset; got 3 (int)"):
         reverb.PatternDataset(3, [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end)

@@ -1,4 +1,4 @@
-"""The dataset of older notebooks."""
+"""`ReplayDataset`, the dataset of Reverb before 0.8."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Reverb's writers whose server goes while items wait, and comes back at the same address."""
+"""Writers whose server stops while items are pending, and is started again at the same address."""
 
 import pytest
 from compat_tables import serving, steps
@@ -33,7 +33,7 @@ def structured(client):
 
 @pytest.mark.parametrize("write", [legacy, trajectory, structured])
 def test_pending_items_are_sent_to_the_next_server_once_and_in_order(write):
-    """The first server has taken the first item, and confirms no other when it stops."""
+    """The first server accepts only the first item, and confirms no other when it stops."""
     with serving(reverb.Table.queue("queue", 1)) as (server, client):
         port = server.port
         writer = write(client)

@@ -1,4 +1,4 @@
-"""`client.sample`: what comes out, and nothing lost."""
+"""`client.sample`: its results, and returned items."""
 
 import numpy as np
 import pytest
@@ -59,7 +59,7 @@ def test_steps_and_columns(client):
     (item,) = client.sample("t")
     assert [[column.tolist() for column in step.data] for step in item] == [[[0, 1], 0.0], [[2, 3], 1.0], [[4, 5], 2.0]]
     assert len({step.info for step in item}) == 1
-    assert all(isinstance(column, np.ndarray) for step in item for column in step.data)  # scalars too
+    assert all(isinstance(column, np.ndarray) for step in item for column in step.data)  # including scalars
     (whole,) = client.sample("t", emit_timesteps=False)
     assert [column.shape for column in whole.data] == [(3, 2), (3,)]
     assert isinstance(whole, reverb.ReplaySample)
@@ -77,7 +77,7 @@ def test_data_nested_like_the_signature(client):
     assert {key: value.tolist() for key, value in step.data.items()} == {"a": [0.0, 0.0], "b": 1}
     (whole,) = client.sample("signed", emit_timesteps=False, unpack_as_table_signature=True)
     assert whole.data["a"].shape == (1, 2)
-    ((step,),) = client.sample("t", unpack_as_table_signature=True)  # it has none
+    ((step,),) = client.sample("t", unpack_as_table_signature=True)  # the table has no signature
     assert isinstance(step.data, list)
     text = 'Could not find table "x". The following tables exist: prioritized, queue, signed, t.'
     with raises(ValueError, text):
@@ -148,7 +148,7 @@ def test_items_on_their_last_lease_are_not_counted():
             client.insert([n], {"q": 1.0})
         samples = client.sample("q", 2)
         assert next(samples)[0].data == [0]
-        wait_until(lambda: mine.info.current_size == 0)  # the other has been fetched
+        wait_until(lambda: mine.info.current_size == 0)  # the other item was fetched
         samples.close()
         assert client.server_info()["q"].current_size == 1
 

@@ -1,4 +1,4 @@
-"""Selectors: their text, and what they are in the engine."""
+"""Selectors: `repr`, and the engine's selectors."""
 
 import pytest
 from compat_tables import serving, steps, table

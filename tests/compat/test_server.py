@@ -1,4 +1,4 @@
-"""Servers: ports, addresses, stopping, waiting."""
+"""`Server`: ports, addresses, stopping and waiting."""
 
 import re
 import signal
@@ -57,7 +57,7 @@ def test_a_used_port_is_refused(tmp_path):
             reverb.Server([mine], port=server.port, host="127.0.0.1")
         with pytest.raises(ValueError, match="Address already in use"):
             reverb.Server([mine], port=server.port, checkpointer=checkpointer)
-    with serving(mine, checkpointer=checkpointer):  # they are nobody's
+    with serving(mine, checkpointer=checkpointer):  # not used by a server
         pass
 
 
@@ -136,7 +136,7 @@ def test_a_garbage_collected_server_stops():
 INTERRUPTED = """
 import signal, sys
 from engram.compat import reverb
-signal.signal(signal.SIGINT, signal.SIG_IGN)  # as for a job that a shell started in the background
+signal.signal(signal.SIGINT, signal.SIG_IGN)  # as in a background job of a shell
 server = reverb.Server([reverb.Table.queue("q", 1)], host="localhost")
 print(server.port, flush=True)
 try:
@@ -162,7 +162,7 @@ def test_ctrl_c_ends_wait():
 
 
 def waits(process):
-    """True once a process takes SIGINT (2) itself."""
+    """True once a process has a handler for SIGINT (2)."""
     with open(f"/proc/{process}/status") as status:  # noqa: PTH123
         caught = re.search(r"SigCgt:\s*([0-9a-f]+)", status.read())[1]
     return bool(int(caught, 16) & 1 << (signal.SIGINT - 1))
@@ -202,7 +202,7 @@ reverb.Client(f"localhost:{{server.port}}").insert([1], {{"q": 1.0}})
 print(len(os.listdir(tempfile.tempdir)))
 """
     assert run_python(code) == "1\n"
-    assert list(tmp_path.iterdir()) == []  # nobody asked for a checkpoint
+    assert list(tmp_path.iterdir()) == []  # no checkpoint was written
 
 
 def test_a_forked_process_leaves_the_server_to_its_parent(tmp_path):

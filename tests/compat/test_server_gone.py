@@ -1,4 +1,4 @@
-"""Reverb's writers that are dropped while their server is away: killed, and in the second test back again."""
+"""Writers at process exit while their server is killed, and in the second test started again."""
 
 import re
 import subprocess
@@ -12,7 +12,7 @@ from engram.compat import reverb
 SERVER = """
 import sys
 from engram.compat import reverb
-input()  # by now all is imported
+input()  # waits after the imports
 port, size = map(int, sys.argv[1:])
 server = reverb.Server([reverb.Table.queue("queue", size)], port or None, host="localhost")
 print(server.port, flush=True)
@@ -38,24 +38,24 @@ input()
 
 
 class Process:
-    """A program that is spoken to by lines."""
+    """A process with line-based input and output."""
 
     def __init__(self, code, *arguments):
         command = [sys.executable, "-c", code, *map(str, arguments)]
         pipe = subprocess.PIPE
         self.process = subprocess.Popen(command, stdin=pipe, stdout=pipe, stderr=pipe, text=True)
 
-    def go_on(self):
+    def proceed(self):
         self.process.stdin.write("\n")
         self.process.stdin.flush()
 
-    def said(self):
+    def read_line(self):
         line = self.process.stdout.readline()
         assert line, self.process.stderr.read()
         return line.strip()
 
-    def ended(self):
-        """What it said as it ended by itself, which is well before a minute's patience is over."""
+    def wait_for_exit(self):
+        """Waits for the process, which must exit well before the writers' timeout of a minute; returns stderr."""
         _, errors = self.process.communicate("\n", timeout=45)
         assert self.process.returncode == 0, errors
         return errors
@@ -69,29 +69,29 @@ class Process:
 def start():
     with ExitStack() as stack:
 
-        def started(code, *arguments):
+        def start_process(code, *arguments):
             process = Process(code, *arguments)
             stack.callback(process.kill)
             return process
 
-        yield started
+        yield start_process
 
 
 @pytest.fixture
 def written(start):
-    """A server, its port, and a program whose writers wait for its table."""
+    """A server process, its port, and a program whose writers wait for its table."""
     server = start(SERVER, 0, 1)
-    server.go_on()
-    port = server.said()
+    server.proceed()
+    port = server.read_line()
     program = start(PROGRAM, port)
-    assert program.said() == "written"
+    assert program.read_line() == "written"
     return server, port, program
 
 
 def test_a_program_ends_if_its_server_is_gone(written):
     server, port, program = written
     server.kill()
-    found = re.findall(r"UserWarning: (.*)", program.ended())
+    found = re.findall(r"UserWarning: (.*)", program.wait_for_exit())
     text = f"was closed before 3 items reached their table: the server at localhost:{port} is gone"
     assert sorted(found) == [f"a StructuredWriter {text}", f"a Writer {text}"]
 
@@ -100,8 +100,8 @@ def test_a_restarted_server_receives_the_items(written, start):
     server, port, program = written
     another = start(SERVER, port, 100)
     server.kill()
-    program.go_on()
-    another.go_on()
-    another.said()
-    assert program.ended() == ""
+    program.proceed()
+    another.proceed()
+    another.read_line()
+    assert program.wait_for_exit() == ""
     assert reverb.Client(f"localhost:{port}").server_info()["queue"].current_size == 6

@@ -1,4 +1,4 @@
-"""The command that serves what a text describes."""
+"""The `reverb_server` command and its text format."""
 
 import re
 import signal
@@ -37,7 +37,7 @@ def test_text_format():
 
 
 @pytest.mark.parametrize(
-    ("text", "told"),
+    ("text", "message"),
     [
         ("a", "line 1, column 2: expected `:` or `{` after `a`; got 'the end'"),
         ("a:", "line 1, column 3: expected a value; got 'the end'"),
@@ -49,8 +49,8 @@ def test_text_format():
         ("a: $", "line 1, column 4: expected a name, a value or a bracket; got '$'"),
     ],
 )
-def test_invalid_text_format(text, told):
-    with raises(ValueError, told):
+def test_invalid_text_format(text, message):
+    with raises(ValueError, message):
         parse(text)
 
 
@@ -78,7 +78,7 @@ def test_tables():
 
 
 @pytest.mark.parametrize(
-    ("text", "error", "told"),
+    ("text", "error", "message"),
     [
         ("tables { table_name: 'q' max_size: 3 }", ValueError, "table `q`: no `rate_limiter`"),
         (
@@ -118,8 +118,8 @@ def test_tables():
         ("tables: 3", ValueError, "tables: expected { ... }; got 3"),
     ],
 )
-def test_tables_refused(text, error, told):
-    with raises(error, told):
+def test_tables_refused(text, error, message):
+    with raises(error, message):
         server_main.tables_of(parse(text))
 
 
@@ -132,10 +132,10 @@ def test_configs_refused(capsys):
         with pytest.raises(SystemExit) as ended:
             server_main.main(arguments)
         assert ended.value.code == code
-    told = capsys.readouterr().err
-    assert "required: --config" in told
-    assert "error: line 1, column 9: expected the name of a field; got 'the end'\n" in told
-    assert "error: At least one table must be provided\n" in told
+    errors = capsys.readouterr().err
+    assert "required: --config" in errors
+    assert "error: line 1, column 9: expected the name of a field; got 'the end'\n" in errors
+    assert "error: At least one table must be provided\n" in errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])

@@ -1,4 +1,4 @@
-"""What a structured writer is configured with: patterns, conditions, priorities; and the signature that follows."""
+"""Configs of structured writers: patterns, conditions, priorities, and inferred signatures."""
 
 import copy
 import pickle
@@ -43,7 +43,7 @@ def test_nodes():
 
 
 def test_names_for_annotations():
-    """Code in the wild annotates with these."""
+    """Existing code uses these in annotations."""
     transform: sw.PatternTransform = lambda step: step["a"][-1]  # noqa: E731, an annotation
     step: sw.ReferenceStep = REF
     pattern: sw.Pattern = transform(step)
@@ -186,7 +186,7 @@ def inferred(*configs):
 
 
 def plain(spec):
-    """Name, dtype and shape: TensorFlow's specs where others have imported it."""
+    """Name, dtype and shape. The specs are TensorFlow's if another test has imported it."""
     shape = spec.shape if isinstance(spec.shape, tuple) else tuple(spec.shape.as_list())
     return spec.name, np.dtype(getattr(spec.dtype, "as_numpy_dtype", spec.dtype)), shape
 
@@ -279,7 +279,7 @@ def test_arguments_that_are_not_configs_or_specs():
     ],
 )
 def test_none_is_rejected(make, text):
-    """A message would have it for a field that is not set."""
+    """A message would treat None as an unset field."""
     with raises(TypeError, text):
         make()
 
@@ -294,7 +294,7 @@ def test_priorities_are_numbers_of_any_kind(number):
         sw.constant_priority_fn("1")
 
 
-# Random configs and steps: what the engine makes is what `PatternSet` makes
+# Random configs and steps: the engine creates the same items as `PatternSet`
 
 LEAVES = sw.create_reference_step([None, None])
 
@@ -327,7 +327,7 @@ def random_config(draw):
 
 
 def priority_of(config, columns):
-    """The priority of an item, its columns as arrays."""
+    """The expected priority of an item, given its columns as arrays."""
     if config.priority.HasField("constant_fn"):
         return 1.0
     found = 0.0

@@ -1,4 +1,4 @@
-"""Reverb's structured writer: which items it makes, as Reverb 0.14 was seen to, and what it refuses."""
+"""`StructuredWriter`: the items it creates, compared with Reverb 0.14, and invalid steps."""
 
 import numpy as np
 import pytest
@@ -20,7 +20,7 @@ def config(pattern, *conditions, table="t", priority=None):
 
 
 def add(a, b=None, *, partial=False):
-    """An append; by default `b` is ten times `a`."""
+    """An append. By default, `b` is ten times `a`."""
     return ("append", {"a": a, "b": a * 10 if b is None else b}, partial)
 
 
@@ -158,7 +158,7 @@ PROGRAMS = {
         [[1], [7]],
         [[5], [8]],
     ),
-    "a condition comes true within a step": (
+    "a condition becomes true within a step": (
         [config(LAST, C.data(STEP)["b"] == 5)],
         [part(a=1), part(b=5, partial=False), part(b=5), part(a=9, partial=False)],
         [[1], [9]],
@@ -171,7 +171,7 @@ PROGRAMS = {
         [[1], [2], [3], [4], [7]],
         [[[0, 1, 2, 3]], [[1, 2, 3, 4]]],
     ),
-    "buffer length goes up to the furthest look-back": (
+    "buffer length is limited by the longest pattern": (
         [config(LAST, sw.ConditionProto(buffer_length=True, eq=1)), config([REF["a"][-3:]], table="u")],
         steps(*range(4)),
         [[0]],
@@ -197,7 +197,7 @@ def run(writer, program):
 @pytest.mark.parametrize(("configs", "program", "t", "u"), PROGRAMS.values(), ids=PROGRAMS)
 @pytest.mark.parametrize("begin", ["whole", "part"])
 def test_programs(client, configs, program, t, u, begin):  # noqa: PLR0917, a fixture and parameters
-    """Also where no leaf has a value at first."""
+    """Also if no leaf has a value at first."""
     writer = client.structured_writer(configs)
     if begin == "part":
         run(writer, [part()])
@@ -238,7 +238,7 @@ def test_patterns_without_a_server(configs, program, t, u):
     ],
 )
 def test_priorities(client, pattern, priority, dtype, found):
-    """The last column of the leaf counts; an item without one has priority 0."""
+    """The last column of the leaf is used; an item without such a column has priority 0."""
     writer = client.structured_writer([config(pattern, priority=priority)])
     for number in range(-4, 0):
         writer.append({"a": dtype(number * 7), "b": 0})
@@ -258,7 +258,7 @@ TD_ERROR = "TD errors must be one float32, float64, int32 or int64 per step; col
     ],
 )
 def test_priorities_refused(client, value, text):
-    """The step is kept, and the items of other configs are made."""
+    """The step is stored, and the items of other configs are created."""
     writer = client.structured_writer([config([REF["a"][-1:]], priority=BY_A), config([REF["b"][-2:]], table="u")])
     for number in range(2):
         with raises(ValueError, f"{TD_ERROR} {text}"):
@@ -268,7 +268,7 @@ def test_priorities_refused(client, value, text):
 
 
 def test_an_item_without_a_priority_is_created_later(client):
-    """Only one that was made waits for the next step."""
+    """At most one item per step is created."""
     configs = [config([REF["a"][-1]], C.steps_since_applied() == 2, priority=BY_A)]
     writer = client.structured_writer(configs)
     writer.append({"a": 1.0, "b": 0})
@@ -313,7 +313,7 @@ def test_steps_refused(client, data, error, text, begin):
     with pytest.raises(error) as raised:
         writer.append(data)
     assert text is None or str(raised.value) == text
-    writer.append((1, 10))  # only the leaves count
+    writer.append((1, 10))  # only the leaves are compared
     writer.flush()
     assert items(client) == [[[0, 1], 10]]
 
@@ -338,7 +338,7 @@ def test_values_set_twice(client, begin):
 
 
 def test_leaves_that_no_config_reads(client):
-    """They are not looked at; one that steps lack is."""
+    """They are ignored; a missing leaf that a config reads is an error."""
     writer = client.structured_writer([config(LAST)])
     for number, other in enumerate((0, "text", object())):
         writer.append({"a": number, "b": other})
@@ -351,7 +351,7 @@ def test_leaves_that_no_config_reads(client):
 
 def test_unknown_tables(client):
     writer = client.structured_writer([config(LAST, table="nope")])
-    for value in (1, 1.5):  # a refused step does not decide of a dtype
+    for value in (1, 1.5):  # a rejected step does not set a dtype
         with raises(RuntimeError, "Priority table nope was not found; known tables: `queue`, `t`, `u`"):
             writer.append({"a": value, "b": 2})
     writer.flush()
@@ -370,7 +370,7 @@ def test_a_failed_first_step_sets_no_dtype(client):
 
 
 def test_items_are_sent_in_time(client):
-    """The first at once, later ones when as many steps have come as the patterns look back."""
+    """The first ones immediately, later ones after as many steps as the patterns need."""
     writer = client.structured_writer([config([REF["a"][-3:]])])
     for number in range(4):
         writer.append({"a": number, "b": 0})

@@ -1,4 +1,4 @@
-"""Tables, with a server and without."""
+"""`Table`, with a server and without."""
 
 from typing import NamedTuple
 
@@ -171,7 +171,7 @@ def test_info_of_a_served_table():
         assert not queue.can_insert(1)
         info = queue.info
         assert (info.current_size, info.num_episodes, info.rate_limiter_info.insert_stats.completed) == (2, 2, 2)
-        assert info.table_worker_time == reverb.reverb_types.TableWorkerTime()  # there is no worker
+        assert info.table_worker_time == reverb.reverb_types.TableWorkerTime()  # Engram has no table workers
         next(client.sample("q"))
         assert queue.info.current_size == 1
 

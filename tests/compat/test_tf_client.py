@@ -1,4 +1,4 @@
-"""The client of tensors."""
+"""`TFClient`."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.frameworks
 
 @pytest.fixture(params=["eager", "graph"])
 def run(request, tf):
-    """Runs a call either way."""
+    """Runs a call eagerly or in a `tf.function`."""
 
     def run_it(call):
         return call() if request.param == "eager" else tf.function(call)()
@@ -200,7 +200,7 @@ def test_keys_of_another_dtype(tf):
         client_of(client).update_priorities("t", tf.constant([1], tf.int64), [1.0])
 
 
-def test_it_tells_where_it_goes(tf):  # noqa: ARG001, it must be installed
+def test_server_address_and_repr(tf):  # noqa: ARG001, TensorFlow must be installed
     with serving(table()) as (_, client):
         made = reverb.TFClient(client.server_address, shared_name="one", name="two")
         assert made.server_address == client.server_address

@@ -1,4 +1,4 @@
-"""Datasets of single steps."""
+"""`TimestepDataset`."""
 
 import numpy as np
 import pytest
@@ -78,7 +78,7 @@ def test_columns_that_differ_in_length(tf):
             match=r"Sampled trajectory cannot be decomposed into timesteps: its columns differ in length\.",
         ):
             next(iterator)
-        wait_until(lambda: client.server_info()["t"].current_size == 1)  # it is still there
+        wait_until(lambda: client.server_info()["t"].current_size == 1)  # the item is still in the table
 
 
 def test_another_spec_than_the_data(tf):

@@ -1,4 +1,4 @@
-"""Datasets that are made in a function which TensorFlow traces, as Acme makes them."""
+"""Datasets that are created in a traced TensorFlow function, as in Acme."""
 
 import logging
 
@@ -22,7 +22,7 @@ def server():
 
 @pytest.fixture
 def warnings():
-    """What TensorFlow warns of."""
+    """Collects TensorFlow's warnings."""
     found = []
     handler = logging.Handler(logging.WARNING)
     handler.emit = lambda record: found.append(record.getMessage())
@@ -34,7 +34,7 @@ def warnings():
 
 @pytest.mark.parametrize("kind", [reverb.TimestepDataset, reverb.ReplayDataset])
 def test_autograph_rewrites_nothing(tf, server, warnings, kind):
-    """AutoGraph would rewrite all that they call, and warn of what it cannot."""
+    """AutoGraph would rewrite all functions that the constructor calls, and warn about those it cannot."""
 
     def made(number):
         if number == 0:

@@ -1,4 +1,4 @@
-"""Datasets of whole trajectories."""
+"""`TrajectoryDataset`."""
 
 import gc
 import inspect
@@ -32,18 +32,18 @@ def dataset(tf, client, length=None, **options):
 
 
 def plain(tf, made):
-    """Without the prefetching that TensorFlow adds by itself."""
+    """The dataset without the prefetching that TensorFlow adds by default."""
     options = tf.data.Options()
     options.experimental_optimization.inject_prefetch = False
     return made.with_options(options)
 
 
-def told(error):
+def error_text(error):
     return str(error.value).replace("\\'", "'")
 
 
 def firsts(found):
-    """Which items they are."""
+    """The numbers of the items."""
     return [int(each.data["time"][0]) for each in found]
 
 
@@ -266,7 +266,7 @@ def test_items_in_flight_are_limited(tf, ahead, workers, block):
         made = dataset(tf, client, 3, max_in_flight_samples_per_worker=ahead, num_workers_per_iterator=workers)
         iterator = iter(plain(tf, made))
         next(iterator)
-        wait_until(lambda: sampled() == 2 * block)  # one block is TensorFlow's, the next is ready
+        wait_until(lambda: sampled() == 2 * block)  # TensorFlow has one block, the next one is prefetched
         for _ in range(block - 1):
             next(iterator)
         assert sampled() == 2 * block
@@ -283,7 +283,7 @@ def test_undelivered_items_are_returned(tf):
         iterator = iter(plain(tf, dataset(tf, client, 3, max_in_flight_samples_per_worker=20)))
         assert int(next(iterator).data["time"][0]) == 0
         del iterator
-        # TensorFlow had a block of ten, of which it has shown one; the others go back to the queue's front.
+        # TensorFlow had a block of ten and yielded one element; the others are returned to the front of the queue.
         wait_until(lambda: held(client) == 29)
         assert firsts(dataset(tf, client, 3, max_in_flight_samples_per_worker=1).take(29)) == list(range(1, 30))
 
@@ -303,7 +303,7 @@ def test_closing_while_it_waits(tf):
         before = threading.active_count()
         iterator = iter(dataset(tf, client, 3).prefetch(4))
         assert int(next(iterator).data["time"][0]) == 0
-        del iterator  # its prefetching thread waits for items; it must end all the same
+        del iterator  # its prefetching thread, which waits for items, must end
         put(client, "t", [3] * 2)
         assert firsts(dataset(tf, client, 3).take(2)) == [0, 1]
         wait_until(lambda: threading.active_count() <= before + 2)
@@ -323,7 +323,7 @@ print(next(iterator).data[0].numpy().tolist())
 """
 
 
-def test_a_program_ends_while_it_waits(tf):  # noqa: ARG001, it must be installed
+def test_a_program_ends_while_it_waits(tf):  # noqa: ARG001, TensorFlow must be installed
     done = subprocess.run([sys.executable, "-c", WAITING_AT_THE_END], capture_output=True, timeout=110, check=False)
     assert (done.returncode, done.stdout) == (0, b"[1.0]\n")
 
@@ -357,8 +357,8 @@ def test_an_item_that_does_not_fit(tf):
         assert (
             "Received incompatible tensor at flattened index 0 from table 't'.  Specification has (dtype, shape): "
             "(uint8, [3,2]).  Tensor has (dtype, shape): (uint8, [2,2])."
-        ) in told(error)
-        wait_until(lambda: held(client) == 2)  # the bad one is still there
+        ) in error_text(error)
+        wait_until(lambda: held(client) == 2)  # the item that does not fit is still in the table
         assert [each.data["time"].shape[0] for each in dataset(tf, client).take(2)] == [2, 3]
 
 
@@ -398,7 +398,7 @@ def test_another_spec_than_the_data(tf, dtypes, shapes, text):
         made = reverb.TrajectoryDataset(client.server_address, "t", [tf.as_dtype(dtype) for dtype in dtypes], shapes, 1)
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             next(iter(made))
-        assert text in told(error)
+        assert text in error_text(error)
 
 
 SIGNED = "Table signature: 0: (uint8, [?,2]), 1: (float, [?])."
@@ -435,13 +435,13 @@ SIGNED = "Table signature: 0: (uint8, [?,2]), 1: (float, [?])."
 )
 def test_another_spec_than_the_signature(tf, dtypes, shapes, text):
     signature = {"cell": tf.TensorSpec([None, 2], tf.uint8), "time": tf.TensorSpec([None], tf.float32)}
-    with serving(table(signature=signature)) as (_, client):  # without an item: nothing is waited for
+    with serving(table(signature=signature)) as (_, client):  # no item: the check must not wait for one
         shapes = [tf.TensorShape(shape) for shape in shapes]
         made = reverb.TrajectoryDataset(client.server_address, "t", [tf.as_dtype(dtype) for dtype in dtypes], shapes, 1)
-        iterator = iter(made)  # says nothing yet
+        iterator = iter(made)  # no error yet
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             next(iterator)
-        assert text in told(error)
+        assert text in error_text(error)
 
 
 def test_a_dataset_may_be_created_before_its_server(tf):
@@ -476,7 +476,7 @@ def test_an_iterator_without_a_server_can_be_closed(tf):
     dtypes, shapes = specs(tf, 3)
     made = reverb.TrajectoryDataset("localhost:1", "t", dtypes, shapes, 1)
     iterator = iter(made.prefetch(1))
-    del iterator  # returns
+    del iterator  # must not block
 
 
 def test_a_table_created_by_the_engine(tf):
@@ -532,7 +532,7 @@ def test_from_the_signature(tf):
         assert found.data["cell"].shape == (3, 2)
 
 
-def test_from_a_signature_that_is_not_there(tf):  # noqa: ARG001, it must be installed
+def test_from_a_signature_that_is_not_there(tf):  # noqa: ARG001, TensorFlow must be installed
     with serving(table("a"), table("b")) as (_, client):
         address = client.server_address
         text = f"Server at {address} does not contain any table named c. Found: a, b."

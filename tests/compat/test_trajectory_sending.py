@@ -1,4 +1,4 @@
-"""Reverb's trajectory writer: episodes, when items are sent, what is kept of each column, and closing."""
+"""`TrajectoryWriter`: episodes, when items are sent, how many steps are kept, and closing."""
 
 import numpy as np
 import pytest
@@ -37,7 +37,7 @@ def test_episodes(client, writer):
 
 
 def test_end_episode_that_times_out(client):
-    """The episode has ended all the same, and its items come later."""
+    """The episode has ended, and its items are inserted later."""
     writer = client.trajectory_writer(1)
     for value in range(2):
         writer.append([value])
@@ -116,7 +116,7 @@ def test_chunks_of_configured_length(client, length):
 
 
 def test_configured_columns(client):
-    """Each column keeps its own number of steps, those that are configured late from then on."""
+    """Each column keeps its configured number of steps, from the call of `configure` on."""
     writer = client.trajectory_writer(2)
     writer.configure(("a",), num_keep_alive_refs=5, max_chunk_length=None)
     for value in range(6):
@@ -136,7 +136,7 @@ def test_configured_columns(client):
 
 @pytest.mark.parametrize("gaps", [False, True])
 def test_references_depend_on_the_number_of_steps_alone(client, gaps):
-    """Not on items that wait for their chunk and have the same steps, nor on steps without a value."""
+    """They do not depend on pending items with the same steps, nor on steps without a value."""
     writer = client.trajectory_writer(2)
     writer.configure(("x",), num_keep_alive_refs=2, max_chunk_length=2)
     writer.append({"x": 0, "y": 0})
@@ -182,7 +182,7 @@ def test_configurations_refused(writer):
 
 
 def test_closing(client, writer):
-    """What was made is sent; nothing more is taken."""
+    """Created items are sent; later calls are rejected."""
     column = writer.history["b"][-1]
     writer.create_item("t", 1.0, column)
     writer.close()
@@ -212,7 +212,7 @@ def test_pending_items_are_limited(client, monkeypatch):
 
     writing = BackgroundCall(write)
     writing.join(0.5)
-    assert writing.is_alive()  # it waits until somebody samples
+    assert writing.is_alive()  # waits until items are sampled
     reading = BackgroundCall(lambda: [drawn(client, "queue")[0] for _ in range(6)])
     writing.result()
     writer.flush()
@@ -240,7 +240,7 @@ def test_garbage_collected_writers_send_their_items(client):
 
 
 def test_the_with_block(client, writer):
-    """Leaving it flushes, but for an error of Reverb's, and does not close."""
+    """Leaving it flushes, except after one of Reverb's errors, and does not close the writer."""
     with writer as same:
         assert same is writer
         writer.create_item("t", 1.0, writer.history["b"][-1])
@@ -275,7 +275,7 @@ def test_tensorflow_tensors(client, tf):
 
 
 def test_large_steps_have_chunks_of_their_own(client):
-    """Their items wait for no other steps."""
+    """Their items do not wait for further steps."""
     writer = client.trajectory_writer(30)
     for value in range(15):
         writer.append([np.full(1 << 14, value, np.uint8)])

@@ -1,4 +1,4 @@
-"""Reverb's trajectory writer: what it takes, what it refuses and goes on after, when items are sent."""
+"""`TrajectoryWriter`: valid and invalid steps and items, and use after an error."""
 
 from collections import OrderedDict, defaultdict
 from typing import Any, NamedTuple
@@ -31,7 +31,7 @@ def writer(client):
 
 
 def still_works(client, writer):
-    """After an error, nothing of it is there and everything else is."""
+    """Checks that the failed call stored nothing and that the writer still works."""
     writer.append(step(6))
     writer.append(step(7))
     history = writer.history
@@ -116,14 +116,14 @@ def test_other_containers_grow(client):
     ids=repr,
 )
 def test_values(client, value):
-    """Values come back as NumPy would have them, text as bytes."""
+    """Values are sampled as NumPy would convert them, text as bytes."""
     writer = client.trajectory_writer(3)
     for _ in range(2):
         writer.append([value])
     want = np.asarray(value)
     if want.dtype.kind == "U":
         want = np.array([each.encode() for each in want.ravel().tolist()], object).reshape(want.shape)
-    if isinstance(value, bytes):  # NumPy's own bytes lose zeros at their end
+    if isinstance(value, bytes):  # NumPy's bytes dtype would drop trailing zero bytes
         want = np.array(value, object)
     column = writer.history[0][-2:]
     assert (column.shape, column.dtype) == ((2, *want.shape), want.dtype.newbyteorder("="))
@@ -136,7 +136,7 @@ def test_values(client, value):
 
 
 def test_first_values_set_the_dtype(client, writer):
-    """A column that only had None has no dtype; one of text takes no number for it."""
+    """A column that only had None has no dtype; a text column rejects numbers."""
     writer.append({"c": None, "d": "text"})
     writer.append({"c": np.zeros(()), "d": b"bytes"})
     for wrong in (np.zeros(()), 1.0, np.float64(2)):
@@ -206,7 +206,7 @@ def test_history_needs_a_step(client):
 
 
 def test_items_of_any_slices(client, writer):
-    """Selections are stored as asked: strided, reversed, repeated."""
+    """Strided, reversed and repeated steps are stored as selected."""
     history = writer.history
     b = history["b"]
     for column in (b[::2], b[::-1], b[[2, 0, 0]], b[1], b[-2:], b[:][[0, 2]], b[:][1:], b[1:][0]):
@@ -216,7 +216,7 @@ def test_items_of_any_slices(client, writer):
 
 
 def test_items_are_flattened(client, writer):
-    """Nests are flattened in dm-tree's order."""
+    """Nests are flattened in the order of dm-tree."""
     history = writer.history
     writer.create_item("t", 1.0, {"z": history["b"][-1], "y": (history["b"][0], {"x": history["a"][-1]})})
     writer.flush()
@@ -281,7 +281,7 @@ def test_items_refused(client, writer):
 
 
 def test_order_of_checks(writer):
-    """As code that looks at the first problem expects: emptiness, priority, the columns, the signature."""
+    """Emptiness, priority, columns, signature: existing code may expect the first problem to be reported."""
     nan = float("nan")
     stale = writer.history["b"][0]
     writer.append(step(3))
@@ -355,14 +355,14 @@ def test_signatures(client, writer, trajectory, why, found):
         with raises(ValueError, text):
             writer.create_item("signed", 1.0, trajectory(writer.history))
     still_works(client, writer)
-    # Names do not count.
+    # Names are not compared.
     writer.create_item("signed", 1.0, {"q": writer.history["b"][1], "p": writer.history["a"][1:3]})
     writer.flush()
     assert items(client, "signed") == [[[[1, 1], [2, 2]], 1]]
 
 
 def test_the_timeout_argument_of_older_releases(client):
-    """It was that of reading a signature, and 0 meant: do not."""
+    """It was the timeout for reading a signature; 0 meant no validation."""
     for timeout in (None, 300_000):
         writer = client.trajectory_writer(2, get_signature_timeout_ms=timeout)
         writer.append(["anything"])

@@ -1,4 +1,4 @@
-"""Reverb's tutorial, on Engram."""
+"""Reverb's tutorial with Engram."""
 
 import importlib.util
 import json

@@ -1,4 +1,4 @@
-"""Reverb's legacy writer: what it takes, what it refuses and goes on after, when items are sent."""
+"""`Writer`: valid and invalid steps and items, use after an error, and when items are sent."""
 
 import warnings
 
@@ -31,7 +31,7 @@ def writer(client):
 
 
 def still_works(client, writer):
-    """After an error, nothing of it is there and everything else is."""
+    """Checks that the failed call stored nothing and that the writer still works."""
     writer.append(step(7))
     writer.create_item("t", 2, 1.0)
     writer.flush()
@@ -126,7 +126,7 @@ def test_empty_steps_refused(client):
 
 
 def test_containers_may_change(client, writer):
-    """Only the leaves and their order do."""
+    """Only the leaves and their order are compared."""
     writer.append([np.full(2, 2, np.float32), 2])
     writer.append({"x": (np.full(2, 3, np.float32),), "y": {"z": 3}})
     writer.create_item("t", 3, 1.0)
@@ -186,7 +186,7 @@ def test_items_longer_than_the_writer_keeps(client):
 
 
 def test_signatures(client, writer):
-    """One of a step, or of the item."""
+    """The signature may describe a step or the item."""
     for length in (1, 2):
         writer.create_item("step", length, 1.0)
     with raises(
@@ -273,7 +273,7 @@ def test_closing(client, writer):
 
 
 def test_the_with_block(client):
-    """Leaving it flushes and closes, also after an error."""
+    """Leaving it flushes and closes the writer, also after an error."""
     with pytest.raises(ZeroDivisionError), client.writer(1) as writer:
         writer.append([1])
         writer.create_item("t", 1, 1.0)

@@ -1,4 +1,4 @@
-"""Random programs of calls of Reverb's writers, beside lists of arrays that do the same."""
+"""Random sequences of writer calls, compared with a model of lists of arrays."""
 
 import numpy as np
 from compat_tables import serving, table
@@ -15,7 +15,7 @@ CELLS = {
 PATHS = {"a": ("a",), "b": ("nest", "b"), "c": ("nest", "c"), "d": ("d",)}
 
 MANY = 5
-"""Steps of an episode at least, but for those that are cut short: programs that end all the time pick nothing."""
+"""Minimum number of steps per episode, except for those that end early. Short episodes leave nothing to select."""
 
 values = st.integers(0, 200)
 given_cells = st.fixed_dictionaries({}, optional={name: st.none() | values for name in CELLS})
@@ -32,7 +32,7 @@ indices = st.one_of(
 
 
 def nest(cells):
-    """A step; the leaves of `nest` may be missing, and it with them."""
+    """A step. The leaves of `nest` may be missing; without any, `nest` is missing, too."""
     step = {name: value for name, value in cells.items() if name in "ad"}
     inner = {name: value for name, value in cells.items() if name in "bc"}
     return {**step, "nest": inner} if inner else step
@@ -45,22 +45,22 @@ def leaf(tree, name):
 
 
 def stored(value):
-    """How a value comes back."""
+    """A value as it is sampled."""
     return np.array(value.encode(), dtype=object) if isinstance(value, str) else np.asarray(value)
 
 
 def picked(cells, index):
-    """What an index picks of a list of cells, where None is one that cannot be used; or the error."""
+    """The values that an index selects from a history, or the error type. None in `cells` is an unusable step."""
     count = len(cells)
     if isinstance(index, slice):
         if (index.step or 1) > 0 and index.start is not None and index.start < -count:
             return ValueError
         chosen = cells[index]
     else:
-        asked = index if isinstance(index, list) else [index]
-        if any(each >= count for each in asked):
+        indices_used = index if isinstance(index, list) else [index]
+        if any(each >= count for each in indices_used):
             return IndexError
-        chosen = [None if each < -count else cells[each] for each in asked]
+        chosen = [None if each < -count else cells[each] for each in indices_used]
     return ValueError if any(cell is None for cell in chosen) else chosen
 
 
@@ -69,7 +69,7 @@ def whole(cells, squeeze):
 
 
 class Programs(RuleBasedStateMachine):
-    """What all programs end with: everything that was made comes out, in order."""
+    """Base of the models: at the end, all created items are sampled in order."""
 
     def start(self):
         self.serving = serving(table(max_times_sampled=1, max_size=10_000))
@@ -97,7 +97,7 @@ class Programs(RuleBasedStateMachine):
 
 
 class TrajectoryPrograms(Programs):
-    """`TrajectoryWriter`: partial steps, leaves that come and go, slices of every form."""
+    """`TrajectoryWriter`: partial steps, missing leaves, all kinds of slices."""
 
     @initialize(
         keep=st.integers(1, 20),
@@ -116,7 +116,7 @@ class TrajectoryPrograms(Programs):
         self.known, self.columns, self.ever = {}, [], 0
 
     def cells(self, name):
-        """The history of a column, None where a step cannot be used."""
+        """The history of a column, with None for unusable steps."""
         cells = [step.get(name) for step in self.steps]
         gone = max(0, len(cells) - self.keep[name])
         return [None] * gone + cells[gone:]
@@ -128,12 +128,12 @@ class TrajectoryPrograms(Programs):
     def append(self, cells, partial):
         step = {name: None if value is None else CELLS[name](value) for name, value in cells.items()}
         set_before = self.steps[-1] if self.open_step else {}
-        there = {name: value for name, value in step.items() if value is not None}
-        if set_before.keys() & there.keys():
+        given = {name: value for name, value in step.items() if value is not None}
+        if set_before.keys() & given.keys():
             try:
                 self.writer.append(nest(step), partial_step=partial)
             except ValueError as error:
-                assert "has already been set in the active step" in str(error)  # noqa: PT017, the program goes on
+                assert "has already been set in the active step" in str(error)  # noqa: PT017, the program continues
                 return
             raise AssertionError("a value was set twice")
         self.writer.append(nest(step), partial_step=partial)
@@ -141,7 +141,7 @@ class TrajectoryPrograms(Programs):
         if not self.open_step:
             self.steps.append({})
             self.ever += 1
-        self.steps[-1].update(there)
+        self.steps[-1].update(given)
         self.open_step = partial
         self.episode += not partial
         assert self.writer.episode_steps == self.episode
@@ -166,7 +166,7 @@ class TrajectoryPrograms(Programs):
         try:
             column = history[index]
         except (IndexError, ValueError) as error:
-            assert type(error) is want  # noqa: PT017, the program goes on
+            assert type(error) is want  # noqa: PT017, the program continues
             return
         assert isinstance(want, list), (want, index)
         assert len(column) == len(want)
@@ -198,7 +198,7 @@ class TrajectoryPrograms(Programs):
             self.writer.create_item("t", priority, trajectory)
         except ValueError as error:
             assert wrong is not None
-            assert wrong in str(error)  # noqa: PT017, the program goes on
+            assert wrong in str(error)  # noqa: PT017, the program continues
             return
         assert wrong is None
         self.items.append((priority, [whole(want, squeeze) for *_, want, squeeze in chosen]))
@@ -226,7 +226,7 @@ class TrajectoryPrograms(Programs):
 
 
 class LegacyPrograms(Programs):
-    """`Writer`: steps one by one and in sequences, chunks of every length, delta coded or not."""
+    """`Writer`: single steps and sequences, all chunk lengths, with and without delta encoding."""
 
     @initialize(longest=st.integers(1, 16), chunk=st.floats(0, 1), delta=st.booleans(), in_flight=st.integers(1, 30))
     def open(self, longest, chunk, delta, in_flight):
@@ -261,7 +261,7 @@ class LegacyPrograms(Programs):
             self.writer.create_item("t", length, priority)
         except ValueError as error:
             assert length > min(len(self.steps), self.longest)
-            assert "larger than number of buffered timesteps" in str(error)  # noqa: PT017, the program goes on
+            assert "larger than number of buffered timesteps" in str(error)  # noqa: PT017, the program continues
             return
         rows = [self.flat(value) for value in self.steps[-length:]]
         self.items.append((priority, [np.stack(column) for column in zip(*rows, strict=True)]))

@@ -1,4 +1,4 @@
-"""Reverb's writers where things go wrong: what they still know then, and what becomes of their items."""
+"""Writers after errors and at process exit: their state, and their pending items."""
 
 import gc
 import re
@@ -25,21 +25,21 @@ BUSY = "this writer is in use by another call; use each writer from one thread o
 def client():
     with serving(table(), reverb.Table.queue("queue", 1)) as (_, client):
         yield client
-        gc.collect()  # writers that are dropped wait for a server
+        gc.collect()  # garbage-collected writers wait for their server
 
 
 def of_last(table):
-    """A config of items that are the newest step."""
+    """A config for items of the newest step."""
     return sw.create_config([REF["x"][-1]], table)
 
 
 def of_errors(table):
-    """The same, with a priority that is found."""
+    """The same, with a computed priority."""
     return sw.create_config([REF["x"][-1]], table, priority=sw.td_error(1.0, STEP, lambda step: step["x"]))
 
 
 def drawn(client, name, count):
-    """The first columns of so many items."""
+    """The first columns of `count` items."""
     return [next(client.sample(name, emit_timesteps=False)).data[0].tolist() for _ in range(count)]
 
 
@@ -128,20 +128,20 @@ with serving(table()) as (_, client):
 
 
 @pytest.fixture
-def losing():
-    """A client, and a call that drops its table `queue`."""
+def dropping():
+    """A client, and a function that drops its table `queue`."""
     with serving(table(), reverb.Table.queue("queue", 1)) as (server, client):
 
-        def lose():
+        def drop():
             server._server_store.store.drop_table("queue")
-            time.sleep(0.2)  # until writers were told
+            time.sleep(0.2)  # until the writers have received the errors
 
-        yield client, lose
-        gc.collect()  # writers that are dropped wait for a server
+        yield client, drop
+        gc.collect()  # garbage-collected writers wait for their server
 
 
-def kept(client):
-    """Of each item, the priority and the first column; none is there twice."""
+def drain(client):
+    """Removes all items and returns their first columns by priority. Priorities must be unique."""
     found = {}
     for _ in range(client.server_info()["t"].current_size):
         ((sample),) = client.sample("t", emit_timesteps=False)
@@ -151,8 +151,8 @@ def kept(client):
     return found
 
 
-def tried(call):
-    """True if the call raised no error of the table that is gone."""
+def succeeded(call):
+    """True if the call raised no error about the dropped table."""
     try:
         call()
     except RuntimeError as error:
@@ -161,56 +161,56 @@ def tried(call):
 
 
 @pytest.mark.parametrize("length", [1, 2])
-def test_a_trajectory_writer_whose_table_is_dropped(losing, length):
-    client, lose = losing
+def test_a_trajectory_writer_whose_table_is_dropped(dropping, length):
+    client, drop = dropping
     writer = client.trajectory_writer(20)
     writer.configure(("x",), num_keep_alive_refs=20, max_chunk_length=length)
     for value in range(8):
         writer.append({"x": value})
         if value % 2 == 0:
             writer.create_item("queue", 1.0, writer.history["x"][-1])
-    lose()
+    drop()
     errors, lasts = 0, {}
     for value in range(8, 16):
-        errors += not tried(lambda: writer.append({"x": value}))  # noqa: B023, called here
+        errors += not succeeded(lambda: writer.append({"x": value}))  # noqa: B023, called immediately
         shown = writer._native.history()[0]
         assert len(writer.history["x"]) == len(shown) == writer.episode_steps
         assert writer.history["x"][-1].numpy() == shown[-1].numpy()
         lasts[value] = writer.history["x"][-1].numpy().item()
-        errors += not tried(lambda: writer.create_item("t", float(value), writer.history["x"][-1]))  # noqa: B023, called here
-    while not tried(writer.flush):
+        errors += not succeeded(lambda: writer.create_item("t", float(value), writer.history["x"][-1]))  # noqa: B023, called immediately
+    while not succeeded(writer.flush):
         errors += 1
-    assert 1 <= errors <= 3, "each of the items that waited may have one of its own, whenever the server tells of it"
+    assert 1 <= errors <= 3, "each pending item may have an error, which the server may report at any time"
     assert sum(value == last for value, last in lasts.items()) >= 8 - errors
-    found = kept(client)
+    found = drain(client)
     assert len(found) >= 8 - errors
     assert all(data == lasts[priority] for priority, data in found.items())
 
 
-def test_a_legacy_writer_whose_table_is_dropped(losing):
-    client, lose = losing
+def test_a_legacy_writer_whose_table_is_dropped(dropping):
+    client, drop = dropping
     writer = client.writer(3, chunk_length=2)
     for value in range(4):
         writer.append([value])
         writer.create_item("queue", 1, 1.0)
-    lose()
+    drop()
     errors = 0
     for value in range(4, 10):
-        errors += not tried(lambda: writer.append([value]))  # noqa: B023, called here
+        errors += not succeeded(lambda: writer.append([value]))  # noqa: B023, called immediately
         assert f"timesteps={writer._native.episode_steps}," in repr(writer)
-        errors += not tried(lambda: writer.create_item("t", 1, float(value)))  # noqa: B023, called here
-    while not tried(writer.flush):
+        errors += not succeeded(lambda: writer.create_item("t", 1, float(value)))  # noqa: B023, called immediately
+    while not succeeded(writer.flush):
         errors += 1
     writer.close()
     assert 1 <= errors <= 3
-    found = kept(client)
+    found = drain(client)
     assert len(found) >= 6 - errors
     assert all(0 <= priority - data[0] <= errors for priority, data in found.items())
 
 
 @pytest.mark.parametrize("config", [of_last, of_errors])
-def test_a_structured_writer_whose_table_is_dropped(losing, config):
-    client, lose = losing
+def test_a_structured_writer_whose_table_is_dropped(dropping, config):
+    client, drop = dropping
     later = [sw.Condition.step_index() >= 8]
     whole = sw.create_config([REF["x"][-1]], "t", later, sw.td_error(1.0, STEP, lambda step: step["x"]))
     if config is of_last:
@@ -219,9 +219,9 @@ def test_a_structured_writer_whose_table_is_dropped(losing, config):
     writer = client.structured_writer([early, whole])
     for value in range(8):
         writer.append({"x": value})
-    lose()
+    drop()
     for value in range(8, 14):
-        tried(lambda: writer.append({"x": value}))  # noqa: B023, called here
+        succeeded(lambda: writer.append({"x": value}))  # noqa: B023, called immediately
         assert not writer.step_is_open
 
 
@@ -314,7 +314,7 @@ def test_lost_items_are_reported_even_at_process_exit(kind):
 
 @pytest.mark.parametrize("kind", DROPPED)
 def test_writers_that_exist_at_process_exit(kind):
-    """As globals of a module, with a server in the same process."""
+    """They are global variables, with a server in the same process."""
     code = f"""
 import warnings
 from compat_tables import table

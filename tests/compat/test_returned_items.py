@@ -1,4 +1,4 @@
-"""What datasets that are left early give back: all items that no element was of, to their old places."""
+"""Datasets that are closed early return unused items to their old positions."""
 
 import subprocess
 import sys
@@ -34,7 +34,7 @@ FRAMEWORKS = [
 
 
 def fill(store, lengths, first=0):
-    """Items whose observations are their numbers."""
+    """Inserts items whose observations are their numbers."""
     for i, length in enumerate(lengths, start=first):
         rows = [np.full(length, i, np.float32), np.arange(length), *[np.zeros(length, np.float32)] * 2]
         store.insert(adders.Step(*rows, np.zeros(length, np.bool_)), {TABLE: 1.0}, time_axis=True)
@@ -42,7 +42,7 @@ def fill(store, lengths, first=0):
 
 @contextmanager
 def stores(number, kind, size=100):
-    """Stores with a queue, and what datasets are given for them."""
+    """Stores with a queue, and the stores or clients that are passed to the datasets."""
     with ExitStack() as stack:
         made = [stack.enter_context(engram.Store([engram.Table.queue(TABLE, max_size=size)])) for _ in range(number)]
         if kind == "in_process":
@@ -52,16 +52,16 @@ def stores(number, kind, size=100):
             yield made, [stack.enter_context(engram.Client(server.address)) for server in servers]
 
 
-def left(store):
-    """The items that are in the queue, in order; it is empty then."""
+def drain(store):
+    """Removes and returns all items of the queue, in order."""
     wait_until(lambda: store.info()[TABLE].leased_out == 0)
     info = store.info()[TABLE]
-    assert info.samples == info.deletes, "what goes back does not count"
+    assert info.samples == info.deletes, "returned items do not count as sampled"
     number = info.size
     return [int(store.sample(TABLE, 1).data.observation[0, 0]) for _ in range(number)]
 
 
-def seen(elements):
+def observations(elements):
     return [int(n) for each in elements for n in np.ravel(np.asarray(each.data.observation))]
 
 
@@ -72,10 +72,10 @@ def test_steps(framework, kind, batch_size, number):
     with stores(1, kind) as ([store], clients):
         fill(store, [2] * 30)
         iterator = iter(make_steps(clients, PLAIN, batch_size, framework=framework))
-        found = seen(islice(iterator, number))
+        found = observations(islice(iterator, number))
         assert found == [n // 2 for n in range(number * (batch_size or 1))]
         iterator.close()
-        assert left(store) == list(range(-(-len(found) // 2), 30))
+        assert drain(store) == list(range(-(-len(found) // 2), 30))
 
 
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
@@ -85,32 +85,32 @@ def test_batches_of_two_stores(kind, number):
         for store in both:
             fill(store, [1] * 20)
         iterator = iter(make_sequences(clients, PLAIN, 5, framework="numpy"))
-        found = seen(islice(iterator, number))
+        found = observations(islice(iterator, number))
         assert found == [n // 2 for n in range(5 * number)]
         iterator.close()
-        assert left(both[0]) == list(range((5 * number + 1) // 2, 20))
-        assert left(both[1]) == list(range(5 * number // 2, 20))
+        assert drain(both[0]) == list(range((5 * number + 1) // 2, 20))
+        assert drain(both[1]) == list(range(5 * number // 2, 20))
 
 
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
 @pytest.mark.parametrize("number", [1, 2, 3])
 def test_sequences_of_steps(kind, number):
-    """Items are cut into two elements each."""
+    """Each item is cut into two elements."""
     with stores(1, kind) as ([store], clients):
         fill(store, [6] * 10)
         iterator = iter(make_steps(clients, PLAIN, sequence_length=3, framework="numpy"))
-        assert seen(islice(iterator, number)) == [n // 6 for n in range(3 * number)]
+        assert observations(islice(iterator, number)) == [n // 6 for n in range(3 * number)]
         iterator.close()
-        assert left(store) == list(range(-(-number // 2), 10))
+        assert drain(store) == list(range(-(-number // 2), 10))
 
 
 def test_items_of_different_lengths():
     with stores(1, "in_process") as ([store], clients):
         fill(store, [1, 3, 2, 5])
         iterator = iter(make_steps(clients, PLAIN, framework="numpy"))
-        assert seen(islice(iterator, 4)) == [0, 1, 1, 1]
+        assert observations(islice(iterator, 4)) == [0, 1, 1, 1]
         iterator.close()
-        assert left(store) == [2, 3]
+        assert drain(store) == [2, 3]
 
 
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
@@ -121,17 +121,17 @@ def test_a_rejected_batch_is_returned(kind):
         made = make_sequences(clients, PLAIN, 5, framework="numpy")
         with pytest.raises(ValueError, match="elements of a batch of table"):
             next(iter(made))
-        assert [left(store) for store in both] == [[0, 1, 2, 3]] * 2
+        assert [drain(store) for store in both] == [[0, 1, 2, 3]] * 2
 
 
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
 def test_queues_smaller_than_a_batch(kind, deterministic):
-    """What a batch waits with makes room: it counts as used before."""
+    """The items of an incomplete batch count as used, so that inserts continue."""
     with stores(2, kind, size=3) as (both, clients):
         inserting = [BackgroundCall(lambda at=store: fill(at, [1] * 24)) for store in both]
         iterator = iter(make_sequences(clients, PLAIN, 16, framework="numpy", deterministic=deterministic))
-        found = seen(islice(iterator, 3))
+        found = observations(islice(iterator, 3))
         assert sorted(found) == sorted([*range(24)] * 2)
         for each in inserting:
             each.result()
@@ -142,7 +142,7 @@ def test_a_table_with_replacement():
     with engram.Store([engram.Table(TABLE, max_size=9)]) as store:
         fill(store, [4] * 9)
         iterator = iter(make_steps(store, PLAIN, 3, framework="numpy"))
-        assert len(seen(islice(iterator, 3))) == 9
+        assert len(observations(islice(iterator, 3))) == 9
         iterator.close()
         wait_until(lambda: store.info()[TABLE].leased_out == 0)
         assert store.info()[TABLE].samples == 3
@@ -164,7 +164,7 @@ time.sleep(1_000)
 
 
 def test_items_of_a_killed_reader_are_returned():
-    """It says nothing any more: all comes again but the blocks that it had gone on after."""
+    """All items are returned except those of blocks after which it requested another one."""
     with engram.Server([engram.Table.queue(TABLE, max_size=100)]) as server:
         fill(server.store, [2] * 20)
         arguments = [sys.executable, "-c", READER, server.address]
@@ -173,10 +173,10 @@ def test_items_of_a_killed_reader_are_returned():
             wait_until(lambda: server.store.info()[TABLE].size == 16)
             process.kill()
         wait_until(lambda: server.store.info()[TABLE].leased_out == 0)
-        assert left(server.store) == list(range(4, 20)), "4 and 5 were seen, of a block with 6 and 7"
+        assert drain(server.store) == list(range(4, 20)), "4 and 5 were consumed, of a block with 6 and 7"
 
 
-# --- TensorFlow's --------------------------------------------------------------------------------
+# --- TensorFlow ----------------------------------------------------------------------------------
 
 
 def times(iterator, number):
@@ -191,8 +191,8 @@ def items(tf, client, **options):
     return reverb.TrajectoryDataset(client.server_address, "t", *specs(tf, None), **options)
 
 
-def back(client):
-    """The items that are in the queue, in order."""
+def drain_t(client):
+    """Returns all items of the queue, in order."""
     held = client.server_info()["t"].current_size
     return [int(sample[0].data[1]) for sample in client.sample("t", held)]
 
@@ -208,8 +208,8 @@ def test_items_that_tensorflow_has_not_consumed(tf, lengths, number, ahead):
             iterator = iter(make(tf, client, max_in_flight_samples_per_worker=ahead))
             times(iterator, number)
             del iterator
-            wait_until(lambda: client.server_info()["t"].current_size == len(lengths) - used)  # noqa: B023, waited for
-            assert back(client) == list(range(used, len(lengths)))
+            wait_until(lambda: client.server_info()["t"].current_size == len(lengths) - used)  # noqa: B023, called immediately
+            assert drain_t(client) == list(range(used, len(lengths)))
 
 
 @pytest.mark.frameworks
@@ -224,7 +224,7 @@ def test_two_concurrent_iterations(tf):
         more = times(two, 5)
         del one, two
         wait_until(lambda: client.server_info()["t"].current_size == 40 - 9)
-        assert back(client) == [n for n in range(40) if n not in {0, 1, 2, *begun, *more}]
+        assert drain_t(client) == [n for n in range(40) if n not in {0, 1, 2, *begun, *more}]
         again = iter(made)
         with pytest.raises(StopIteration):
             next(iter(made.take(0)))
@@ -240,25 +240,25 @@ def test_items_that_tensorflow_prefetched_are_used(tf):
         put(client, "t", [1] * 40)
         iterator = iter(items(tf, client, max_in_flight_samples_per_worker=20).prefetch(3))
         assert times(iterator, 2) == [0, 1]
-        time.sleep(0.3)  # in which it fills up
+        time.sleep(0.3)  # time to fill the prefetch buffer
         del iterator
         wait_until(lambda: client.server_info()["t"].current_size == 35)
-        assert back(client) == list(range(5, 40))
+        assert drain_t(client) == list(range(5, 40))
 
 
 @pytest.mark.frameworks
-def test_sequences_of_a_dataset_of_tensorflow(tf):  # noqa: ARG001, it must be installed
+def test_sequences_of_a_dataset_of_tensorflow(tf):  # noqa: ARG001, TensorFlow must be installed
     with stores(1, "in_process") as ([store], clients):
         fill(store, [6] * 10)
         iterator = iter(make_steps(clients, PLAIN, sequence_length=3))
-        assert seen(islice(iterator, 3)) == [0] * 6 + [1] * 3
+        assert observations(islice(iterator, 3)) == [0] * 6 + [1] * 3
         del iterator
-        assert left(store) == list(range(2, 10))
+        assert drain(store) == list(range(2, 10))
 
 
 @pytest.mark.frameworks
 def test_an_iteration_that_ends_while_a_function_is_traced(tf):
-    """As garbage is collected anywhere."""
+    """Garbage collection can happen anywhere."""
     with serving(reverb.Table.queue("t", 100)) as (_, client):
         put(client, "t", [1] * 9)
         held = [iter(items(tf, client, max_in_flight_samples_per_worker=8))]

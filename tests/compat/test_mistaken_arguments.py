@@ -1,4 +1,4 @@
-"""Arguments that Reverb takes, and that can only be slips."""
+"""Mistaken arguments that Reverb accepts or ignores."""
 
 import pytest
 from compat_tables import serving, step, table
@@ -27,7 +27,7 @@ def client():
         (lambda _: reverb.Client("localhost"), ValueError, "address is `localhost`: it has no port; give `host:port`"),
     ],
 )
-def test_slips_are_refused(client, call, error, text):
+def test_mistaken_arguments_are_refused(client, call, error, text):
     with raises(error, text):
         call(client)
     assert client.server_info()["t"].current_size == 0

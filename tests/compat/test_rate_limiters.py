@@ -1,4 +1,4 @@
-"""Rate limiters: their numbers, and what is refused."""
+"""Rate limiters: their four numbers, and invalid arguments."""
 
 import logging
 
@@ -13,7 +13,7 @@ LARGEST = np.finfo(np.float64).max
 
 
 def numbers(limiter):
-    """As a table tells of it."""
+    """The four numbers in a table's info."""
     info = table(rate_limiter=limiter).info.rate_limiter_info
     return info.samples_per_insert, info.min_size_to_sample, info.min_diff, info.max_diff
 
@@ -64,9 +64,9 @@ TOO_LATE = (
     ("arguments", "text"),
     [
         ((0, 1, 1.0), "samples_per_insert (0) must be > 0"),
-        ((-1.0, 0, 1.0), "samples_per_insert (-1.0) must be > 0"),  # before what is wrong with the size
+        ((-1.0, 0, 1.0), "samples_per_insert (-1.0) must be > 0"),  # checked before the size
         ((4.0, 10, 0.5), TOO_SMALL),
-        ((4.0, 0, 0.5), TOO_SMALL),  # before what is wrong with the size
+        ((4.0, 0, 0.5), TOO_SMALL),  # checked before the size
         ((1.0, 1, (2.0, 9.0)), TOO_LATE),
         ((1.0, 0, 8.0), "min_size_to_sample (0) must be a positive integer"),
     ],
@@ -136,7 +136,7 @@ def test_a_limiter_belongs_to_one_table():
     )
     with raises(ValueError, text):
         table("second", rate_limiter=shared)
-    assert first.can_insert(1)  # and is as it was
+    assert first.can_insert(1)  # unchanged
 
 
 def test_a_rejected_table_does_not_own_the_limiter():

@@ -1,4 +1,4 @@
-"""How items of one table are read in blocks."""
+"""Reading items of a table in blocks."""
 
 import time
 
@@ -11,7 +11,7 @@ from engram.compat.reverb._block_reader import FetchOptions, read_blocks
 
 def test_blocks_are_read_again_once_items_fit():
     with engram.Store([engram.Table.queue("t", max_size=400)]) as store:
-        for i in range(300):  # cells of two shapes do not go side by side
+        for i in range(300):  # items with different shapes cannot form a block
             store.insert({"x": np.full(3 if i == 20 else 2, i)}, {"t": 1.0})
         reader = read_blocks(
             store, "t", FetchOptions(max_in_flight=20, max_items=300), lambda block: block.columns[0][:, 0].tolist()
