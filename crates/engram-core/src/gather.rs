@@ -9,7 +9,7 @@ use crate::codec::Codec;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PooledBytes};
-use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_line;
 use crate::schema::{CellSpec, Layout};
 use crate::table::Draw;
 use crate::trajectory::Trajectory;
@@ -121,7 +121,7 @@ pub fn gather<T: AsTrajectory>(
     let min = plans.iter().try_fold(0_usize, |sum, plan| {
         sum.checked_add(plan.min_bytes(items.len())?)
     });
-    pool.check(items.len(), min)?;
+    pool.check_batch_size(items.len(), min)?;
     let mut buffers: Vec<PooledBytes> = plans
         .iter()
         .zip(&first.layout().names)
@@ -368,7 +368,7 @@ impl ColumnPlan {
         let others = *batch_bytes - min.unwrap_or(0);
         let reserve = |out: &mut Vec<u8>, more: Option<usize>| {
             let sum = more.and_then(|more| others.checked_add(out.len())?.checked_add(more));
-            pool.check(items.len(), sum)?;
+            pool.check_batch_size(items.len(), sum)?;
             let reserved = more.and_then(|more| out.try_reserve(more).ok());
             reserved.ok_or_else(|| {
                 let name = &items[0].trajectory().layout().names[at];
@@ -530,7 +530,7 @@ fn prefetch_cells(trajectory: &Trajectory, plans: &[ColumnPlan]) {
     {
         for (extent, plan) in chunk.extents().iter().zip(plans) {
             let at = extent.offset as usize + *offset as usize * plan.cell_bytes;
-            prefetch(bytes.as_ptr().wrapping_add(at));
+            prefetch_line(bytes.as_ptr().wrapping_add(at));
         }
     }
 }

@@ -48,7 +48,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] with the size of the batch and the limit.
-    pub fn check(&self, items: usize, bytes: Option<usize>) -> Result<()> {
+    pub fn check_batch_size(&self, items: usize, bytes: Option<usize>) -> Result<()> {
         let Some(max) = self.max_batch_bytes else {
             return Ok(());
         };

@@ -94,7 +94,7 @@ pub struct Signature {
 
 /// A column of an item, to check against a signature.
 #[derive(Clone, Copy, Debug)]
-pub struct FoundColumn<'a> {
+pub struct ActualColumn<'a> {
     /// Path of the column.
     pub name: &'a str,
     /// Dtype and shape of its cells.
@@ -103,7 +103,7 @@ pub struct FoundColumn<'a> {
     pub len: Option<usize>,
 }
 
-impl FoundColumn<'_> {
+impl ActualColumn<'_> {
     fn matches(&self, spec: &ColumnSpec) -> bool {
         let axes = self.len.into_iter().chain(self.cell.shape.iter().copied());
         *self.name == *spec.name
@@ -139,7 +139,7 @@ impl Signature {
     pub fn check<'a>(
         &self,
         table: &str,
-        found: impl Iterator<Item = FoundColumn<'a>> + Clone,
+        found: impl Iterator<Item = ActualColumn<'a>> + Clone,
     ) -> Result<()> {
         let same_count = found.clone().count() == self.columns.len();
         if same_count
@@ -150,7 +150,7 @@ impl Signature {
         {
             return Ok(());
         }
-        let found: Vec<FoundColumn<'_>> = found.collect();
+        let found: Vec<ActualColumn<'_>> = found.collect();
         let columns = self.columns.iter();
         let specs = columns.map(|spec| describe(&spec.name, spec.dtype, &spec.axes()));
         let columns = found.iter();
@@ -164,7 +164,7 @@ impl Signature {
     }
 
     /// What is wrong with columns that do not match.
-    fn mismatch(&self, found: &[FoundColumn<'_>]) -> String {
+    fn mismatch(&self, found: &[ActualColumn<'_>]) -> String {
         let specs = self.columns.iter();
         let missing = specs.filter(|spec| found.iter().all(|found| *found.name != *spec.name));
         let missing: Vec<&str> = missing.map(|spec| &*spec.name).collect();
@@ -229,7 +229,7 @@ impl ColumnSpec {
     }
 }
 
-impl FoundColumn<'_> {
+impl ActualColumn<'_> {
     fn axes(&self) -> String {
         let axes = self.len.into_iter().chain(self.cell.shape.iter().copied());
         axes.map(|size| size.to_string())
@@ -285,7 +285,7 @@ mod tests {
         let columns = item
             .iter()
             .zip(&cells)
-            .map(|((name, len, ..), cell)| FoundColumn {
+            .map(|((name, len, ..), cell)| ActualColumn {
                 name,
                 cell,
                 len: *len,

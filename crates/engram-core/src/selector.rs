@@ -205,15 +205,15 @@ impl Selector {
 
     /// The number of items that the next choice can return and the smallest of their probabilities.
     #[must_use]
-    pub fn odds(&mut self) -> Odds {
+    pub fn distribution(&mut self) -> DrawDistribution {
         #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
         match self {
-            Self::Prioritized(prioritized) => prioritized.odds(),
-            Self::Dense(dense) => Odds {
+            Self::Prioritized(prioritized) => prioritized.distribution(),
+            Self::Dense(dense) => DrawDistribution {
                 candidates: dense.len() as u64,
                 min_probability: 1.0 / dense.len() as f64,
             },
-            Self::Order(_) | Self::Heap(_) => Odds {
+            Self::Order(_) | Self::Heap(_) => DrawDistribution {
                 candidates: 1,
                 min_probability: 1.0,
             },
@@ -245,7 +245,7 @@ impl Selector {
 
 /// Properties of a draw's distribution, needed for importance weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Odds {
+pub struct DrawDistribution {
     /// Number of items with a non-zero probability.
     pub candidates: u64,
     /// Smallest non-zero probability.

@@ -1,7 +1,7 @@
 //! A tree of partial sums, to draw an index with probability proportional to its weight.
 
 use crate::pages::Pages;
-use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_line;
 
 /// Children per node: two cache lines of sums, six levels for ten million leaves.
 const FANOUT: usize = 16;
@@ -10,7 +10,7 @@ const FANOUT: usize = 16;
 const LANES: usize = 64;
 
 /// Most changed parents before their sums are recomputed.
-const MAX_STALE: usize = 1024;
+const MAX_STALE_PARENTS: usize = 1024;
 
 /// Weights, and per level their sums and smallest non-zero values.
 ///
@@ -92,7 +92,7 @@ impl SumTree {
         self.non_zero -= usize::from(before > 0.0);
         if self.stale.last() != Some(&(at / FANOUT)) {
             self.stale.push(at / FANOUT);
-            if self.stale.len() == MAX_STALE {
+            if self.stale.len() == MAX_STALE_PARENTS {
                 self.refresh_stale();
             }
         }
@@ -205,8 +205,8 @@ impl SumTree {
 /// Prefetches the children of an entry: two cache lines.
 fn prefetch_group(sums: &Pages<f64>, parent: usize) {
     let group = sums.group(parent * FANOUT, FANOUT);
-    prefetch(&raw const group[0]);
-    prefetch(&raw const group[FANOUT / 2]);
+    prefetch_line(&raw const group[0]);
+    prefetch_line(&raw const group[FANOUT / 2]);
 }
 
 /// The child whose range of prefix sums contains `mass`, and the mass minus the sums before it.

@@ -203,6 +203,6 @@ fn all_zero_priorities_are_uniform() {
     assert!(
         draws
             .iter()
-            .all(|draw| draw.key == only && draw.odds.candidates == 1)
+            .all(|draw| draw.key == only && draw.distribution.candidates == 1)
     );
 }

@@ -322,7 +322,7 @@ impl Table {
         let (mut done, mut sum) = (0, 0);
         while done < len {
             sum += self.change(|locked, after, _| {
-                let range = done..len.min(done + locked.state.items_per_lock_hold());
+                let range = done..len.min(done + locked.state.max_items_per_lock_hold());
                 done = range.end;
                 work(locked, after, range)
             })?;

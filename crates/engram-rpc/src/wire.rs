@@ -18,8 +18,8 @@ pub use engram_codec::{
 pub use insert_requests::{InsertRequestBuilder, SentDictionary, check_sendable};
 pub use numbers::{decode_f64s, decode_i64s, decode_u32s, decode_u64s, encode_numbers};
 pub use options::{
-    decode_cell, decode_error, decode_info, decode_layout, decode_limits, decode_options,
-    encode_cell, encode_error, encode_info, encode_layout, encode_limits, encode_options,
+    decode_cell_spec, decode_error, decode_info, decode_layout, decode_limits, decode_options,
+    encode_cell_spec, encode_error, encode_info, encode_layout, encode_limits, encode_options,
 };
 pub use outgoing_batch::OutgoingBatch;
 pub use received_dictionary::{InsertStreamError, ReceivedDictionary};

@@ -2,7 +2,7 @@
 
 use super::selection::{HistoryView, LocatedItem};
 use crate::error::Result;
-use crate::schema::{FoundColumn, Layout, Schema, Signature};
+use crate::schema::{ActualColumn, Layout, Schema, Signature};
 
 /// The columns of an item that is not stored yet.
 #[derive(Debug)]
@@ -24,7 +24,7 @@ pub(super) enum ItemSource<'a> {
 
 impl ItemColumns<'_> {
     /// Returns the columns in order.
-    pub fn iter(&self) -> impl Iterator<Item = FoundColumn<'_>> + Clone {
+    pub fn iter(&self) -> impl Iterator<Item = ActualColumn<'_>> + Clone {
         let count = match &self.0 {
             ItemSource::Rows { schema, .. } => schema.cells.len(),
             ItemSource::Located { located, .. } => located.columns.len(),
@@ -40,9 +40,9 @@ impl ItemColumns<'_> {
         signature.check(table, self.iter())
     }
 
-    fn column(&self, column: usize) -> Option<FoundColumn<'_>> {
+    fn column(&self, column: usize) -> Option<ActualColumn<'_>> {
         match &self.0 {
-            ItemSource::Rows { schema, len } => Some(FoundColumn {
+            ItemSource::Rows { schema, len } => Some(ActualColumn {
                 name: &schema.layout.names[column],
                 cell: &schema.cells[column],
                 len: *len,
@@ -54,7 +54,7 @@ impl ItemColumns<'_> {
             } => {
                 let span = located.columns[column];
                 let slice = located.slices[span.first_slice as usize];
-                Some(FoundColumn {
+                Some(ActualColumn {
                     name: layout.names.get(column).map_or("", |name| name),
                     cell: view.cell(slice)?,
                     len: (!span.squeeze).then_some(span.len as usize),

@@ -7,7 +7,7 @@ use super::priority_rule::PriorityRule;
 use super::selection::{CellPositions, ColumnSelection};
 use super::{ConditionInput, StepPosition};
 use crate::error::{Error, Result};
-use crate::schema::{FoundColumn, Layout, Schema};
+use crate::schema::{ActualColumn, Layout, Schema};
 use crate::trajectory::{Slice, SpanColumn, WindowShape};
 
 /// One column of a pattern's items: the steps `start..stop`, where -1 is the newest step.
@@ -98,12 +98,12 @@ impl Pattern {
     pub fn item_columns<'a>(
         &'a self,
         schema: &'a Schema,
-    ) -> impl Iterator<Item = FoundColumn<'a>> + Clone + 'a {
+    ) -> impl Iterator<Item = ActualColumn<'a>> + Clone + 'a {
         let names = &self.shape.layout.names;
         self.columns
             .iter()
             .zip(names)
-            .map(|(column, name)| FoundColumn {
+            .map(|(column, name)| ActualColumn {
                 name,
                 cell: &schema.cells[column.source],
                 len: (!column.squeeze)

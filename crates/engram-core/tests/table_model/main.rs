@@ -282,7 +282,7 @@ impl Pair {
                 let found = self.table.insert_numbered(item, number, self.now, deferred);
                 assert_eq!(found, new);
                 if let Some(number) = number {
-                    self.model.record_number(number, self.now);
+                    self.model.mark_applied(number, self.now);
                 }
                 if new {
                     self.model.insert(key, priority, trajectory, self.now);
@@ -339,8 +339,8 @@ impl Pair {
         };
         assert!((draw.probability - expected).abs() < 1e-12);
         let smallest = choices.values().copied().fold(f64::INFINITY, f64::min);
-        assert!((draw.odds.min_probability - smallest).abs() < 1e-12);
-        assert_eq!(draw.odds.candidates, choices.len() as u64);
+        assert!((draw.distribution.min_probability - smallest).abs() < 1e-12);
+        assert_eq!(draw.distribution.candidates, choices.len() as u64);
         let entry = &self.model.entries[self.model.find(draw.key).unwrap()];
         assert!(draw.priority.total_cmp(&entry.priority).is_eq());
         assert_eq!(draw.table_size, self.model.entries.len() as u64);

@@ -71,7 +71,7 @@ impl Model {
         used.map_or(0, |(last, _)| *last)
     }
 
-    pub(crate) fn record_number(&mut self, number: SessionNumber, now: u64) {
+    pub(crate) fn mark_applied(&mut self, number: SessionNumber, now: u64) {
         let SessionNumber { session, number } = number;
         self.sessions.insert(session, (number, now));
     }
@@ -142,10 +142,10 @@ impl Model {
         }
         let has_room = self.fits(size + 1, bytes + item_bytes);
         // Leased samples may be undone: they do not allow an eviction.
-        let leased_samples = self.hidden() * u64::from(self.options.max_times_sampled);
+        let samples_of_hidden_items = self.hidden() * u64::from(self.options.max_times_sampled);
         let may_evict = self.fits(size, bytes)
             && self.visible().count() > 0
-            && self.can_insert(self.samples.saturating_sub(leased_samples));
+            && self.can_insert(self.samples.saturating_sub(samples_of_hidden_items));
         if self.can_insert(self.samples) && (has_room || may_evict) {
             Admission::Ready
         } else {

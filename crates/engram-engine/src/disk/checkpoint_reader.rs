@@ -100,7 +100,7 @@ pub(super) fn read_tables(
                     reader.list(53, |reader| read_item(reader, &dictionary, repair, chunk))?;
                 for item in items {
                     match item {
-                        Some(item) => table.restore.item(item)?,
+                        Some(item) => table.restore.add_item(item)?,
                         None => table.left_out += 1,
                     }
                 }
@@ -116,7 +116,7 @@ pub(super) fn read_tables(
                 let sessions =
                     reader.list(24, |reader| Ok((read_session(reader)?, reader.u64()?)))?;
                 for (number, last_use) in sessions {
-                    table.restore.session(number, last_use);
+                    table.restore.add_session(number, last_use);
                 }
             }
             (other, _) => {
@@ -155,7 +155,7 @@ impl TableRestore {
         for (order, of_sampler) in self.orders.into_iter().zip([true, false]) {
             // The positions in an order are only valid if no item was left out.
             if !order.is_empty() && self.left_out == 0 {
-                self.restore.order(of_sampler, order);
+                self.restore.set_order(of_sampler, order);
             }
         }
         Ok((self.id, self.left_out, self.restore.finish()?))

@@ -21,7 +21,7 @@
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 
-use engram_core::table::{Admission, MAX_EVICTIONS_PER_CALL};
+use engram_core::table::{Admission, MAX_REMOVALS_PER_CALL};
 use engram_core::{DeferredDrops, Draw, Error, NewItem, Result, SessionNumber, TableState};
 
 use crate::session::Session;
@@ -168,14 +168,14 @@ impl LockedTable {
     /// Serves the first insert and the first sample alternately until neither can proceed. Returns
     /// true if it stopped earlier because the lock hold became too long.
     fn serve_some(&mut self, after: &mut AfterUnlock, now: u64) -> bool {
-        let step = self.state.items_per_lock_hold();
+        let step = self.state.max_items_per_lock_hold();
         let mut budget = step;
         let mut next_sample = self.first_unserved_sample();
         while budget > 0 {
             let mut progressed = false;
             if self.state.must_shrink() {
                 self.state.shrink(&mut after.deferred);
-                budget = budget.saturating_sub(MAX_EVICTIONS_PER_CALL);
+                budget = budget.saturating_sub(MAX_REMOVALS_PER_CALL);
                 progressed = true;
             } else if !self.inserts.is_empty() {
                 progressed = self.serve_insert(after, now);

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use engram_core::gather::{Column, ColumnData, Columns, TimeAxis};
 use engram_core::pool::{Pool, PooledBytes};
-use engram_core::{CellSpec, DType, Error, Odds, Result, SampledItemInfo};
+use engram_core::{CellSpec, DType, DrawDistribution, Error, Result, SampledItemInfo};
 
-use super::{decode_cell, decode_f64s, decode_i64s, decode_layout, decode_u32s, decode_u64s};
+use super::{decode_cell_spec, decode_f64s, decode_i64s, decode_layout, decode_u32s, decode_u64s};
 use crate::pb;
 use crate::pb::column::TimeAxis as PbTimeAxis;
 
@@ -59,7 +59,7 @@ impl BatchAssembler {
         let total_bytes = (batch.columns.iter()).try_fold(0_usize, |all, column| {
             all.checked_add(usize::try_from(column.bytes).ok()?)
         });
-        pool.check(infos.len(), total_bytes)?;
+        pool.check_batch_size(infos.len(), total_bytes)?;
         let columns = batch
             .columns
             .into_iter()
@@ -146,7 +146,7 @@ fn prepare_column(
     items: usize,
     pool: &Arc<Pool>,
 ) -> Result<(CellSpec, TimeAxis, Buffer)> {
-    let cell = column.cell.as_ref().map(decode_cell);
+    let cell = column.cell.as_ref().map(decode_cell_spec);
     let cell = cell.unwrap_or_else(|| Err(inconsistent("a column has no cell type")))?;
     let to_lengths = |numbers: Vec<i64>| {
         let lengths = numbers.into_iter().map(|len| usize::try_from(len).ok());
@@ -204,25 +204,25 @@ fn decode_infos(batch: &pb::Batch) -> Result<Vec<SampledItemInfo>> {
     if numbers.iter().any(|len| *len != keys.len()) || total != keys.len() as u64 {
         return Err(inconsistent("its arrays have different numbers of items"));
     }
-    let odds = batch.draw_runs.iter().flat_map(|run| {
-        let odds = Odds {
+    let distribution = batch.draw_runs.iter().flat_map(|run| {
+        let distribution = DrawDistribution {
             candidates: run.candidates,
             min_probability: run.min_probability,
         };
-        std::iter::repeat_n((run.table_size, odds), run.items as usize)
+        std::iter::repeat_n((run.table_size, distribution), run.items as usize)
     });
     let infos = (keys.into_iter().zip(probabilities)).zip(priorities.into_iter().zip(times));
     Ok(infos
-        .zip(odds)
+        .zip(distribution)
         .map(
-            |(((key, probability), (priority, times_sampled)), (table_size, odds))| {
+            |(((key, probability), (priority, times_sampled)), (table_size, distribution))| {
                 SampledItemInfo {
                     key,
                     probability,
                     priority,
                     times_sampled,
                     table_size,
-                    odds,
+                    distribution,
                 }
             },
         )

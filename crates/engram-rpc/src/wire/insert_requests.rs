@@ -11,7 +11,7 @@ use engram_core::{
 use prost::Message as _;
 
 use super::received_dictionary::MAX_SLICES;
-use super::{encode_cell, encode_layout, encode_numbers};
+use super::{encode_cell_spec, encode_layout, encode_numbers};
 use crate::pb::{self, items::Trajectories};
 use crate::{PART_BYTES, wire};
 
@@ -254,7 +254,7 @@ impl InsertRequestBuilder {
         let schema = pb::Schema {
             id,
             layout: Some(encode_layout(&schema.layout)),
-            cells: schema.cells.iter().map(encode_cell).collect(),
+            cells: schema.cells.iter().map(encode_cell_spec).collect(),
         };
         self.bytes += schema.encoded_len();
         self.open.schemas.push(schema);

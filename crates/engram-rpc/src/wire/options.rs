@@ -90,7 +90,7 @@ pub fn encode_layout(layout: &Layout) -> pb::Layout {
 /// [`Error::InvalidArgument`] if the layout is missing or has too many names.
 pub fn decode_layout(layout: Option<pb::Layout>) -> Result<Layout> {
     let layout = layout.ok_or_else(|| missing("layout"))?;
-    check_columns("a layout", layout.names.len())?;
+    check_column_count("a layout", layout.names.len())?;
     Ok(Layout {
         names: layout.names.into_iter().map(Into::into).collect(),
         structure: layout.structure.into(),
@@ -101,7 +101,7 @@ pub fn decode_layout(layout: Option<pb::Layout>) -> Result<Layout> {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`].
-pub(crate) fn check_columns(what: &str, columns: usize) -> Result<()> {
+pub(crate) fn check_column_count(what: &str, columns: usize) -> Result<()> {
     if columns <= MAX_COLUMNS {
         return Ok(());
     }
@@ -112,7 +112,7 @@ pub(crate) fn check_columns(what: &str, columns: usize) -> Result<()> {
 
 /// Encodes a cell type.
 #[must_use]
-pub fn encode_cell(cell: &CellSpec) -> pb::Cell {
+pub fn encode_cell_spec(cell: &CellSpec) -> pb::Cell {
     pb::Cell {
         dtype: cell.dtype.name().into(),
         shape: cell.shape.iter().map(|size| *size as u64).collect(),
@@ -123,7 +123,7 @@ pub fn encode_cell(cell: &CellSpec) -> pb::Cell {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for an unknown dtype or a shape that is too large.
-pub fn decode_cell(cell: &pb::Cell) -> Result<CellSpec> {
+pub fn decode_cell_spec(cell: &pb::Cell) -> Result<CellSpec> {
     let dtype = decode_dtype(&cell.dtype)?;
     let too_large = || {
         Error::InvalidArgument(format!(
@@ -270,7 +270,7 @@ pub fn decode_options(options: pb::TableOptions, seed: u64) -> Result<TableOptio
 }
 
 fn decode_signature(signature: pb::Signature) -> Result<Signature> {
-    check_columns("a signature", signature.columns.len())?;
+    check_column_count("a signature", signature.columns.len())?;
     let columns = signature.columns.into_iter().map(|column| {
         if column.shape.len() > MAX_AXES {
             return Err(Error::InvalidArgument(format!(

@@ -8,7 +8,7 @@ use engram_core::pool::PooledBytes;
 use engram_core::{Draw, Error, Result};
 use prost::Message;
 
-use super::{encode_cell, encode_layout, encode_numbers};
+use super::{encode_cell_spec, encode_layout, encode_numbers};
 use crate::PART_BYTES;
 use crate::pb;
 use crate::pb::sample_response::Outcome;
@@ -95,7 +95,7 @@ fn encode_column(column: Column, columns: &mut VecDeque<Bytes>) -> pb::Column {
         ColumnData::Strings(encoded) => Bytes::from(encoded),
     };
     let message = pb::Column {
-        cell: Some(encode_cell(&column.cell)),
+        cell: Some(encode_cell_spec(&column.cell)),
         time_axis: Some(match column.time {
             TimeAxis::Squeezed => PbTimeAxis::Squeezed(pb::Empty {}),
             TimeAxis::Even(len) => PbTimeAxis::EqualLength(len as u64),
@@ -142,16 +142,17 @@ fn next_part(columns: &mut VecDeque<Bytes>) -> Bytes {
 fn draw_runs(draws: &[Draw]) -> Vec<pb::DrawRun> {
     let same = |one: &Draw, next: &Draw| {
         one.table_size == next.table_size
-            && one.odds.candidates == next.odds.candidates
-            && one.odds.min_probability.to_bits() == next.odds.min_probability.to_bits()
+            && one.distribution.candidates == next.distribution.candidates
+            && one.distribution.min_probability.to_bits()
+                == next.distribution.min_probability.to_bits()
     };
     draws
         .chunk_by(same)
         .map(|run| pb::DrawRun {
             items: u32::try_from(run.len()).unwrap_or(u32::MAX),
             table_size: run[0].table_size,
-            candidates: run[0].odds.candidates,
-            min_probability: run[0].odds.min_probability,
+            candidates: run[0].distribution.candidates,
+            min_probability: run[0].distribution.min_probability,
         })
         .collect()
 }

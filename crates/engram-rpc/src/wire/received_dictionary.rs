@@ -10,8 +10,8 @@ use std::sync::Arc;
 use engram_core::{Chunk, Error, Schema, WindowShape};
 use prost::Message;
 
-use super::options::check_columns;
-use super::{decode_cell, decode_layout};
+use super::options::check_column_count;
+use super::{decode_cell_spec, decode_layout};
 use crate::pb;
 use chunk_assembler::ChunkAssembler;
 pub(super) use items::MAX_SLICES;
@@ -62,8 +62,8 @@ impl ReceivedDictionary {
     /// [`InsertStreamError`].
     pub fn add_schema(&mut self, schema: pb::Schema) -> Result<(), InsertStreamError> {
         let (id, bytes) = (schema.id, schema.encoded_len());
-        check_columns("a schema", schema.cells.len())?;
-        let cells = schema.cells.iter().map(decode_cell);
+        check_column_count("a schema", schema.cells.len())?;
+        let cells = schema.cells.iter().map(decode_cell_spec);
         let cells = cells.collect::<Result<_, _>>()?;
         let layout = Arc::new(decode_layout(schema.layout)?);
         self.schemas.insert(id, bytes, Schema { layout, cells });

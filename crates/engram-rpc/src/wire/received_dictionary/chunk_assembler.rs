@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engram_core::aligned::{AlignedBytesBuilder, aligned};
+use engram_core::aligned::{AlignedBytesBuilder, align_up};
 use engram_core::chunk::MAX_CHUNK_BYTES;
 use engram_core::codec::Codec;
 use engram_core::{Chunk, Error, Extent, Origin, Payload, Result, Schema};
@@ -118,7 +118,7 @@ fn extents(chunk: &pb::Chunk) -> Result<SmallVec<[Extent; 4]>, InsertStreamError
             ))
         })?;
         // Sizes have 32 bits, so the sum over the extents of one message cannot overflow 64 bits.
-        offset += aligned(extent.stored_bytes as usize);
+        offset += align_up(extent.stored_bytes as usize);
         Ok(Extent {
             offset: first,
             stored: extent.stored_bytes,

@@ -8,7 +8,7 @@ use engram_core::{Chunk, NewItem, Slice, SpanColumn, Spans, Trajectory};
 use super::{InsertStreamError, ReceivedDictionary, invalid};
 use crate::pb;
 use crate::pb::items::Trajectories;
-use crate::wire::options::check_columns;
+use crate::wire::options::check_column_count;
 use crate::wire::{decode_f64s, decode_layout, decode_u32s, decode_u64s};
 
 /// Largest number of slices of all items of one message, where each item counts all slices of its
@@ -156,7 +156,7 @@ pub(super) fn columns(
     columns: &[pb::SpanColumn],
     slices: &[pb::Slice],
 ) -> Result<Columns, InsertStreamError> {
-    check_columns("an item or a window shape", columns.len())?;
+    check_column_count("an item or a window shape", columns.len())?;
     let mut next = 0_usize;
     let columns = columns.iter().map(|column| {
         let first = next;
