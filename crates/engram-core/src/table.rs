@@ -46,7 +46,7 @@ const MAX_ITEMS_PER_LOCK_HOLD: usize = 1024;
 const MAX_ITEMS_PER_LOCK_HOLD_WITH_SNAPSHOT: usize = 256;
 
 /// Maximum number of items that one call evicts or expires; the next call continues.
-const MAX_REMOVALS_PER_CALL: usize = 256;
+pub const MAX_REMOVALS_PER_CALL: usize = 256;
 
 /// What was removed from a table. The caller drops it after releasing the table's lock, because freeing
 /// memory takes long.
