@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 import time
+from functools import partial
 
 SERVE = """
 import sys
@@ -79,7 +80,8 @@ class Proxy:
         self._lock = threading.Lock()
         self._sockets = []  # two for each connection
         self._client_gates = []
-        self._drops_responses = False
+        self._muted = []  # an event for each connection, set if it drops data from the server
+        self._mutes_new = False
         self._delay = 0.0
         self._start(self._accept)
 
@@ -97,8 +99,11 @@ class Proxy:
             gate.set()
 
     def mute(self):
-        """Drops data from the server until the connections are cut."""
-        self._drops_responses = True
+        """Drops data from the server, over existing and new connections, until the connections are cut."""
+        with self._lock:
+            self._mutes_new = True
+            for muted in self._muted:
+                muted.set()
 
     def refuse(self):
         """Accepts no more connections."""
@@ -111,10 +116,14 @@ class Proxy:
         with self._lock:
             end = len(self._sockets) - 2 * spare
             sockets, self._sockets = self._sockets[:end], self._sockets[end:]
+            # Connections that are cut stay muted; the client may connect again before all of them are shut down.
+            self._muted = self._muted[end // 2 :]
+            self._mutes_new = False
+            for muted in self._muted:
+                muted.clear()
         for end in sockets:
             with contextlib.suppress(OSError):
                 end.shutdown(socket.SHUT_RDWR)
-        self._drops_responses = False
 
     def close(self):
         """Cuts all connections, and accepts no more."""
@@ -141,15 +150,19 @@ class Proxy:
                 return
             gate = threading.Event()
             gate.set()
+            muted = threading.Event()
             with self._lock:
                 self._sockets += [client, server]
                 self._client_gates.append(gate)
+                self._muted.append(muted)
+                if self._mutes_new:
+                    muted.set()
             self._start(self._forward, client, server, gate.wait)
-            self._start(self._forward, server, client, self._passes_response)
+            self._start(self._forward, server, client, partial(self._passes_response, muted))
 
-    def _passes_response(self):
+    def _passes_response(self, muted):
         time.sleep(self._delay)
-        return not self._drops_responses
+        return not muted.is_set()
 
     def _forward(self, source, sink, passes):
         try:

@@ -87,7 +87,7 @@ def test_a_token_is_required(programs, serve):
     kind, text = programs.run("sample_one", address)
     assert kind == "RuntimeError"
     assert text.startswith("token required, none sent")
-    assert text.endswith("(a dm-reverb client cannot send one)")
+    assert text.endswith("(dm-reverb clients cannot send one)")
 
 
 def test_only_the_invalid_priority_is_rejected(programs, serve):

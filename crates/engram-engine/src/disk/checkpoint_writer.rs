@@ -8,9 +8,9 @@ use engram_core::{Snapshot, TableOptions};
 
 use super::byte_codec::BodyWriter;
 use super::change_codec::put_rng;
+use super::directory::Directory;
 use super::file_format::{FileHeader, FileKind};
 use super::file_names::{UNFINISHED, checkpoint_name};
-use super::file_system::FileSystem;
 use super::record_codec::{
     DictionaryWriter, ItemRef, WrittenDictionary, kind, put_limits, put_options, put_session,
 };
@@ -19,7 +19,7 @@ use super::recover::ClockReading;
 use super::serial_ranges::SerialRanges;
 
 /// Maximum number of entries (items, order positions, sessions, serial ranges) per record.
-pub(crate) const RECORD_ENTRIES: usize = 4096;
+pub(crate) const MAX_RECORD_ENTRIES: usize = 4096;
 
 /// A table with the snapshot to write.
 #[derive(Debug)]
@@ -94,12 +94,12 @@ impl CheckpointWriter {
         for (order, which) in snapshot.orders().into_iter().zip([0, 1]) {
             for (part, positions) in order
                 .iter()
-                .flat_map(|order| order.chunks(RECORD_ENTRIES))
+                .flat_map(|order| order.chunks(MAX_RECORD_ENTRIES))
                 .enumerate()
             {
                 let mut body = Vec::new();
                 body.put_u8(which);
-                body.put_u64((part * RECORD_ENTRIES) as u64);
+                body.put_u64((part * MAX_RECORD_ENTRIES) as u64);
                 body.put_len(positions.len());
                 for position in positions {
                     body.put_u32(*position);
@@ -109,7 +109,7 @@ impl CheckpointWriter {
         }
         let mut sessions: Vec<_> = snapshot.sessions().collect();
         sessions.sort_unstable_by_key(|(_, used)| *used);
-        for some in sessions.chunks(RECORD_ENTRIES) {
+        for some in sessions.chunks(MAX_RECORD_ENTRIES) {
             let mut body = Vec::new();
             body.put_len(some.len());
             for (number, used) in some {
@@ -127,7 +127,7 @@ impl CheckpointWriter {
         while items.peek().is_some() {
             let mut body = vec![0; 4];
             let mut count = 0_u32;
-            while body.len() < WRITE_BYTES && (count as usize) < RECORD_ENTRIES {
+            while body.len() < WRITE_BYTES && (count as usize) < MAX_RECORD_ENTRIES {
                 let Some(item) = items.next() else {
                     break;
                 };
@@ -153,7 +153,7 @@ impl CheckpointWriter {
 /// Writes a checkpoint, whose chunks must all be in durable logs. It is valid once this returns.
 /// Returns its size.
 pub(crate) fn write<'a>(
-    files: &dyn FileSystem,
+    files: &dyn Directory,
     (store, number): (u64, u64),
     header: &CheckpointHeader,
     tables: impl ExactSizeIterator<Item = TableView<'a>>,
@@ -174,7 +174,7 @@ pub(crate) fn write<'a>(
 }
 
 fn write_unfinished<'a>(
-    files: &dyn FileSystem,
+    files: &dyn Directory,
     name: &str,
     (store, number): (u64, u64),
     header: &CheckpointHeader,
@@ -208,7 +208,7 @@ fn write_unfinished<'a>(
         body.put_u64(*bytes);
     }
     out.write_record(kind::LOGS, &body);
-    for ranges in header.serials.0.chunks(RECORD_ENTRIES) {
+    for ranges in header.serials.0.chunks(MAX_RECORD_ENTRIES) {
         let mut body = Vec::new();
         body.put_len(ranges.len());
         for (first, count) in ranges {

@@ -169,7 +169,7 @@ impl DirectoryReader<'_> {
         let LoadedLog {
             log, dictionary, ..
         } = self.logs.get(&number).ok_or_else(missing)?;
-        let body = file_reader.body_at(unloaded.offset, unloaded.bytes)?;
+        let body = file_reader.read_body_at(unloaded.offset, unloaded.bytes)?;
         let (_, chunk) = dictionary.read_chunk(&body, |_| true)?;
         let chunk = Arc::new(chunk.ok_or_else(missing)?);
         drop(log.add_chunk(&chunk, serial, unloaded.bytes as u64));
@@ -184,7 +184,7 @@ fn next_large_chunk(
     dictionary: &ReadDictionary,
     wanted: &SerialRanges,
 ) -> Option<UncheckedChunk> {
-    let record = file_reader.large_chunk().ok()??;
+    let record = file_reader.peek_large_chunk().ok()??;
     let mut reader = BodyReader(record.body());
     let serial = reader
         .u64()

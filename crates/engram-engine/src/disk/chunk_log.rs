@@ -6,9 +6,9 @@ use std::sync::Arc;
 
 use engram_core::chunk::{Chunk, ChunkLocation};
 
+use super::directory::Directory;
 use super::file_format::{FileHeader, FileKind};
 use super::file_names::{UNFINISHED, log_name};
-use super::file_system::FileSystem;
 use super::journal::Journal;
 use super::log::Log;
 use super::record_codec::{DictionaryWriter, WrittenDictionary, kind, put_chunk};
@@ -17,7 +17,7 @@ use super::record_writer::RecordWriter;
 /// A chunk log. Its file is created when the first chunk is written.
 #[derive(Debug)]
 pub(crate) struct ChunkLog<'a> {
-    files: &'a dyn FileSystem,
+    files: &'a dyn Directory,
     journal: &'a Journal,
     number: u64,
     /// Logs whose chunks in use are moved to this one.
@@ -47,7 +47,7 @@ impl DictionaryWriter for OpenChunkLog {
 
 impl<'a> ChunkLog<'a> {
     pub(crate) fn new(
-        files: &'a dyn FileSystem,
+        files: &'a dyn Directory,
         journal: &'a Journal,
         number: u64,
         sparse_logs: Vec<u64>,

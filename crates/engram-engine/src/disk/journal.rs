@@ -11,7 +11,7 @@ use engram_core::{Error, Lsn, OpSink, Result, TableOp, TableOptions};
 use parking_lot::{Condvar, Mutex};
 
 use super::byte_codec::BodyWriter;
-use super::file_system::{FileSystem, WritableFile};
+use super::directory::{Directory, WritableFile};
 use super::log::{Log, LogUsage};
 use super::pending_log::PendingLog;
 use super::record_codec::{DictionaryWriter as _, kind, put_options};
@@ -40,7 +40,7 @@ const MAX_PENDING_BYTES: u64 = 64 << 20;
 /// The journal of an open store.
 #[derive(Debug)]
 pub(crate) struct Journal {
-    pub(super) files: Arc<dyn FileSystem>,
+    pub(super) files: Arc<dyn Directory>,
     pub(super) store: u64,
     pub(super) durability: Durability,
     pub(super) pending: Mutex<PendingLog>,
@@ -97,7 +97,7 @@ pub(crate) struct LogPosition {
 impl Journal {
     /// A journal whose first log file exists.
     pub(crate) fn new(
-        files: Arc<dyn FileSystem>,
+        files: Arc<dyn Directory>,
         durability: Durability,
         start: JournalStart,
     ) -> Arc<Self> {

@@ -6,9 +6,9 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engram_core::chunk::{Chunk, ChunkFile, ChunkLocation};
 
+use super::directory::{Directory, WritableFile};
 use super::file_format::{FileHeader, FileKind};
 use super::file_names::{UNFINISHED, log_name};
-use super::file_system::{FileSystem, WritableFile};
 
 /// Counts a log's bytes, and those of its chunks that are in use.
 #[derive(Debug)]
@@ -95,7 +95,7 @@ impl LogUsage {
 /// Creates a log with a complete, durable file header. It is renamed into place, so that a log with
 /// its final name always has a complete header.
 pub(crate) fn create(
-    files: &dyn FileSystem,
+    files: &dyn Directory,
     store: u64,
     number: u64,
 ) -> io::Result<Box<dyn WritableFile>> {

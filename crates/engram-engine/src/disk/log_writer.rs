@@ -6,8 +6,8 @@ use std::time::{Duration, Instant};
 
 use engram_core::Result;
 
+use super::directory::WritableFile;
 use super::file_format::{FILE_HEADER_BYTES, padding, record_bytes, record_header};
-use super::file_system::WritableFile;
 use super::journal::{Durability, Journal, WRITE_NOW_BYTES, sync_failure};
 use super::pending_log::LogEntry;
 use super::record_codec::kind;

@@ -7,8 +7,8 @@ use engram_core::{Lsn, TableOp, Trajectory};
 
 use super::byte_codec::BodyWriter;
 use super::change_codec::put_change;
+use super::directory::WritableFile;
 use super::file_format::record_bytes;
-use super::file_system::WritableFile;
 use super::journal::{JournalStart, LogPosition};
 use super::log::Log;
 use super::record_codec::{DictionaryWriter, WrittenDictionary, kind, put_chunk};

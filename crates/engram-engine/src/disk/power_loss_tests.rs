@@ -5,12 +5,12 @@ use engram_core::{DeferredDrops, TableOp};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use super::power_loss::PowerLossFiles;
+use super::power_loss::PowerLossDirectory;
 use super::random_workload::{History, describe, open_store, read_back};
 
 fn run_with_power_losses(seed: u64) -> (usize, u64) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-    let mut files = PowerLossFiles::default();
+    let mut files = PowerLossDirectory::default();
     let mut history = History::default();
     let (mut compared, mut losses) = (0, 0);
     for round in 0..6 {
@@ -42,7 +42,7 @@ fn run_with_power_losses(seed: u64) -> (usize, u64) {
 /// The log ends with random choices, without the change that they were made for.
 #[test]
 fn an_unfinished_choice_is_logged_again() {
-    let files = PowerLossFiles::from_files(&[]);
+    let files = PowerLossDirectory::from_files(&[]);
     let mut history = History::default();
     let mut opened = open_store(&files, 1).unwrap();
     history.run(&mut opened, &mut Xoshiro256PlusPlus::seed_from_u64(1));

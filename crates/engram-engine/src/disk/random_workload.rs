@@ -14,7 +14,7 @@ use rand_xoshiro::rand_core::Rng;
 use smallvec::smallvec;
 
 use super::journal::Durability;
-use super::power_loss::PowerLossFiles;
+use super::power_loss::PowerLossDirectory;
 use super::recover::{Recovered, recover};
 use super::storage::{CheckpointView, Opened, Storage, StorageOptions};
 
@@ -276,7 +276,7 @@ impl History {
 
     /// Checks that each table has content that it had at some time. After a repair, items may be lost,
     /// but no item may have other data.
-    pub(super) fn check_repaired(
+    pub(super) fn check_recovered(
         &self,
         tables: &mut BTreeMap<u64, TableState>,
         repaired: bool,
@@ -305,11 +305,11 @@ impl History {
     }
 }
 
-pub(super) fn read_back(files: &PowerLossFiles) -> engram_core::Result<Recovered> {
+pub(super) fn read_back(files: &PowerLossDirectory) -> engram_core::Result<Recovered> {
     recover(files, false, &mut |_, _| {}).map_err(|error| error.into_error(files))
 }
 
-pub(super) fn open_store(files: &PowerLossFiles, entropy: u64) -> engram_core::Result<Opened> {
+pub(super) fn open_store(files: &PowerLossDirectory, entropy: u64) -> engram_core::Result<Opened> {
     let found = read_back(files)?;
     Storage::start(Arc::new(files.clone()), found, OPTIONS, entropy, None)
 }

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::thread;
 
-use super::file_system::ReadableFile;
+use super::directory::ReadableFile;
 
 /// Bytes per read.
 pub(super) const BLOCK_BYTES: usize = 1 << 20;

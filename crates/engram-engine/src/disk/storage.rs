@@ -44,10 +44,10 @@ use parking_lot::Mutex;
 
 use super::checkpoint_writer::{self, CheckpointHeader, TableView};
 use super::chunk_log::ChunkLog;
+use super::directory::{Directory, OsDirectory};
 use super::directory_lock::{DirectoryLock, lock_exclusive, unusable};
 use super::directory_setup::{create_directory, finish_recovery, unused_files};
 use super::file_names::{FileName, LOST, checkpoint_name, log_name};
-use super::file_system::{FileSystem, OsDirectory};
 use super::journal::{Durability, Journal, JournalStart, LogPosition};
 use super::log;
 use super::log_writer::LogWriter;
@@ -67,7 +67,7 @@ pub struct StorageOptions {
 /// An open directory.
 #[derive(Debug)]
 pub(crate) struct Storage {
-    files: Arc<dyn FileSystem>,
+    files: Arc<dyn Directory>,
     store: u64,
     options: StorageOptions,
     journal: Arc<Journal>,
@@ -147,7 +147,7 @@ pub struct Checkpoint {
     pub items: u64,
 }
 
-fn failed(files: &dyn FileSystem, what: &str, error: &io::Error) -> Error {
+fn failed(files: &dyn Directory, what: &str, error: &io::Error) -> Error {
     Error::Storage(format!("{}: {what}: {error}", files.path().display()))
 }
 
@@ -179,7 +179,7 @@ impl Storage {
 
     /// Starts to write to a recovered directory, which no other process may have open.
     pub(crate) fn start(
-        files: Arc<dyn FileSystem>,
+        files: Arc<dyn Directory>,
         mut recovered: Recovered,
         options: StorageOptions,
         entropy: u64,
@@ -200,10 +200,10 @@ impl Storage {
         };
         let set_aside = set_aside.map_err(|error| failed(&*files, "cannot be listed", &error))?;
         let replayed = recovered.logs.iter().map(|log| log.usage());
-        let replayed = replayed.filter(|log| recovered.replayed.contains(&log.log));
+        let replayed = replayed.filter(|log| recovered.replayed_logs.contains(&log.log));
         let replayed_bytes: u64 = replayed.map(|log| log.bytes).sum();
         let store = recovered.store.unwrap_or(entropy | 1);
-        let log = recovered.log + 1;
+        let log = recovered.last_log + 1;
         let journal = Journal::new(
             Arc::clone(&files),
             options.durability,
@@ -213,7 +213,7 @@ impl Storage {
                 next_change,
                 next_serial: recovered.next_serial,
                 logs: std::mem::take(&mut recovered.logs),
-                clock: ClockReading::now(recovered.resumed()),
+                clock: ClockReading::now(recovered.resumed_clock()),
             },
         );
         let file = log::create(&*files, store, log)
@@ -224,7 +224,7 @@ impl Storage {
             .spawn(|| writer.run())
             .map_err(|error| failed(&*files, "the log writer cannot be started", &error))?;
         let (valid, unverified): (Vec<_>, Vec<_>) = (recovered.checkpoint_headers.iter())
-            .partition(|(number, _)| Some(*number) == recovered.from);
+            .partition(|(number, _)| Some(*number) == recovered.checkpoint_read);
         // A repair sets the others aside.
         let unverified = if recovered.repaired {
             Vec::new()
@@ -239,7 +239,7 @@ impl Storage {
         };
         let storage = Self {
             manifest: Mutex::new(Manifest {
-                checkpoint: recovered.checkpoint,
+                checkpoint: recovered.last_checkpoint,
                 log,
                 synced_below: log,
                 keep_all: recovered.repaired,
@@ -266,7 +266,7 @@ impl Storage {
             table.end_leases(&mut DeferredDrops::default());
         }
         let mut opened = Opened {
-            clock: recovered.resumed(),
+            clock: recovered.resumed_clock(),
             tables: recovered.tables,
             next_table: recovered.next_table,
             notes: recovered.notes,

@@ -176,7 +176,7 @@ impl Engine {
         let stored = found.tables.values();
         let stored: Vec<&str> = stored.map(|table| table.options().name.as_str()).collect();
         options.check(&stored)?;
-        let (now, then) = (self.clock.now(), found.resumed());
+        let (now, then) = (self.clock.now(), found.resumed_clock());
         // Items keep their ages.
         let clock = |at: u64| now.saturating_sub(then.saturating_sub(at));
         let mut tables = Vec::new();

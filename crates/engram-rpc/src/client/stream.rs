@@ -124,7 +124,7 @@ impl RemoteStream {
         delivered: u64,
         options: &mut WaitOptions<'_>,
     ) -> Result<RemoteNextBatch> {
-        while let Some(lease) = self.deliveries.pop_used(delivered) {
+        while let Some(lease) = self.deliveries.pop_acknowledged(delivered) {
             lease.acknowledge();
         }
         while self.deliveries.len() >= MAX_UNACKNOWLEDGED
@@ -161,9 +161,9 @@ impl RemoteStream {
     pub fn close(&mut self, delivered: u64) {
         for outcome in self.deliveries.finish(delivered) {
             match outcome {
-                LeaseOutcome::Used(lease) => lease.acknowledge(),
-                LeaseOutcome::PartlyUsed(items, lease) => lease.acknowledge_first(items),
-                LeaseOutcome::Unused(lease) => drop(lease),
+                LeaseOutcome::Acknowledged(lease) => lease.acknowledge(),
+                LeaseOutcome::PartlyAcknowledged(items, lease) => lease.acknowledge_first(items),
+                LeaseOutcome::Unacknowledged(lease) => drop(lease),
             }
         }
         self.in_flight.clear();

@@ -152,7 +152,7 @@ async fn invalid_messages_end_the_stream() {
                 }],
                 ..chunk(2, 10, 1, 0)
             })),
-            "chunk 2 has a column with unknown codec 3; known are 0 to 2",
+            "chunk 2 has a column with unknown codec 3; expected 0 to 2",
         ),
         (
             one_more(chunks(chunk(2, 10, 2, 0))),

@@ -111,10 +111,10 @@ class _ConditionBuilder:
         self._condition = condition
 
     def _with(self, **fields: Any) -> ConditionProto:  # noqa: ANN401, numbers
-        made = copy.deepcopy(self._condition)
+        result = copy.deepcopy(self._condition)
         for name, value in fields.items():
-            setattr(made, name, value)
-        return made
+            setattr(result, name, value)
+        return result
 
     def _is_modulo(self) -> bool:
         return self._condition.HasField("mod_eq")
@@ -128,9 +128,9 @@ class _ConditionBuilder:
         return self._with(eq=cmp)
 
     def __ne__(self, cmp: object) -> ConditionProto:  # type: ignore[override]
-        made = self == cmp
-        made.inverse = True
-        return made
+        result = self == cmp
+        result.inverse = True
+        return result
 
     def __ge__(self, cmp: int) -> ConditionProto:
         if self._is_modulo():
@@ -141,9 +141,9 @@ class _ConditionBuilder:
         return self >= cmp + 1
 
     def __lt__(self, cmp: int) -> ConditionProto:
-        made = self >= cmp
-        made.inverse = True
-        return made
+        result = self >= cmp
+        result.inverse = True
+        return result
 
     def __le__(self, cmp: int) -> ConditionProto:
         return self < cmp + 1
@@ -187,8 +187,8 @@ class Condition:
             The nest, with leaves to compare: for example `Condition.data(step)["is_last"] == 1`.
         """
         count = len(_nest.flatten(step_structure))
-        made = [_ConditionBuilder(ConditionProto(flat_source_index=index)) for index in range(count)]
-        return _nest.unflatten_as(step_structure, made)
+        builders = [_ConditionBuilder(ConditionProto(flat_source_index=index)) for index in range(count)]
+        return _nest.unflatten_as(step_structure, builders)
 
 
 def constant_priority_fn(value: float) -> Priority:

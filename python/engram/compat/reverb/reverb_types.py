@@ -26,7 +26,7 @@ SelectorType: TypeAlias = Fifo | Heap | Lifo | Prioritized | Uniform
 """Any selector."""
 
 SpecNest: TypeAlias = Any
-"""A nest of specs, such as a signature."""
+"""A nest of specs, for example a signature."""
 
 
 class PrioritizedOptions(Message):

@@ -77,7 +77,7 @@ pub struct InspectedCheckpoint {
     /// The checkpoint's number.
     pub number: u64,
     /// When it was written, in seconds since 1970.
-    pub made: Option<u64>,
+    pub created_at: Option<u64>,
     /// Number of the first change that is replayed after it.
     pub first_change: Option<u64>,
     /// Its tables.
