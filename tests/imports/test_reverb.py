@@ -129,7 +129,7 @@ def test_a_directory_without_a_checkpoint(tmp_path):
         )
         with raises(StorageError, text):
             engram.import_reverb(tmp_path, store)
-        with pytest.raises(StorageError, match="cannot be read: .*os error 2"):
+        with pytest.raises(StorageError, match=r"cannot be read: .*os error 2"):
             engram.import_reverb(tmp_path / "nowhere", store)
 
 

@@ -11,7 +11,7 @@ pub(crate) fn prefetch_value<T>(value: *const T) {
     for at in (0..size_of::<T>()).step_by(ALIGN) {
         prefetch_line(begin.wrapping_add(at));
     }
-    // A value that does not begin at a cache line touches one more.
+    // A value that does not begin at a cache line extends into one more.
     prefetch_line(begin.wrapping_add(size_of::<T>()));
 }
 

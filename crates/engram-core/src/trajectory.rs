@@ -240,7 +240,7 @@ impl Trajectory {
     /// [`Error::Signature`] naming the column that does not match.
     pub fn check(&self, table: &str, signature: &Signature) -> Result<()> {
         let names = &self.layout().names;
-        let found = (0..self.columns()).map(|i| {
+        let actual = (0..self.columns()).map(|i| {
             let column = self.column(i);
             let len = (!column.squeeze).then_some(column.len);
             ActualColumn {
@@ -249,6 +249,6 @@ impl Trajectory {
                 len,
             }
         });
-        signature.check(table, found)
+        signature.check(table, actual)
     }
 }

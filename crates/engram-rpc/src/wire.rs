@@ -24,13 +24,13 @@ pub use options::{
 pub use outgoing_batch::OutgoingBatch;
 pub use received_dictionary::{InsertStreamError, ReceivedDictionary};
 
-/// Largest number of names of a layout, and of columns of a schema, window shape, item or signature.
+/// Maximum number of names of a layout, and of columns of a schema, window shape, item or signature.
 const MAX_COLUMNS: usize = 16_384;
 
-/// Largest number of axes of an array.
+/// Maximum number of axes of an array.
 const MAX_AXES: usize = 64;
 
 /// Values of `pb::Extent::codec`.
-pub(crate) const RAW: u32 = 0;
-pub(crate) const LZ4: u32 = 1;
-pub(crate) const DELTA: u32 = 2;
+pub(crate) const CODEC_RAW: u32 = 0;
+pub(crate) const CODEC_LZ4: u32 = 1;
+pub(crate) const CODEC_DELTA: u32 = 2;

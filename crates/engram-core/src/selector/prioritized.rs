@@ -6,7 +6,7 @@ use crate::item::Slot;
 use crate::pages::CopyablePages;
 use crate::sum_tree::SumTree;
 
-/// Largest weight of an item: the sum of 2^32 such weights is finite.
+/// Maximum weight of an item: the sum of 2^32 such weights is finite.
 pub(super) const MAX_WEIGHT: f64 = 1e290;
 
 /// The weight of a priority. A priority of 0 has weight 0 for every exponent.
@@ -53,7 +53,7 @@ impl Prioritized {
             .set(self.dense.position(slot), weight(priority, self.exponent));
     }
 
-    /// Prefetches the weights of these slots and of the slots summed with them.
+    /// Prefetches the weights of these slots, and the weights that are summed with them.
     pub(super) fn prefetch(&self, slots: impl Iterator<Item = Slot>) {
         for slot in slots {
             self.tree.prefetch(self.dense.position(slot));

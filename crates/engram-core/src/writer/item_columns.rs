@@ -1,10 +1,10 @@
-//! The columns of an item about to be created, which the caller can check first.
+//! The columns of an item that is about to be created, for the caller to check.
 
 use super::selection::{HistoryView, LocatedItem};
 use crate::error::Result;
 use crate::schema::{ActualColumn, Layout, Schema, Signature};
 
-/// The columns of an item that is not stored yet.
+/// The columns of an item that is about to be created.
 #[derive(Debug)]
 pub struct ItemColumns<'a>(pub(super) ItemSource<'a>);
 
@@ -15,6 +15,7 @@ pub(super) enum ItemSource<'a> {
         schema: &'a Schema,
         len: Option<usize>,
     },
+    /// Cells that were selected column by column and located in the history.
     Located {
         layout: &'a Layout,
         located: &'a LocatedItem,
@@ -29,6 +30,7 @@ impl ItemColumns<'_> {
             ItemSource::Rows { schema, .. } => schema.cells.len(),
             ItemSource::Located { located, .. } => located.columns.len(),
         };
+        // No column is skipped: the cells of a located item are in the history.
         (0..count).filter_map(|column| self.column(column))
     }
 
@@ -40,6 +42,7 @@ impl ItemColumns<'_> {
         signature.check(table, self.iter())
     }
 
+    /// One column of the item; `None` if its first slice is not in the history.
     fn column(&self, column: usize) -> Option<ActualColumn<'_>> {
         match &self.0 {
             ItemSource::Rows { schema, len } => Some(ActualColumn {

@@ -1,11 +1,11 @@
-//! The content of a table that a checkpoint stores.
+//! Saves and restores the content of a table, like a checkpoint.
 
 use std::sync::Arc;
 
 use engram_core::table::{Counters, Restore, SavedItem};
 use engram_core::{NewItem, OpSink, SessionNumber, Snapshot, TableOptions, TableState};
 
-/// The content of a table that a checkpoint stores.
+/// The content of a table that a checkpoint would store.
 pub(crate) struct Saved {
     counters: Counters,
     items: Vec<SavedItem>,

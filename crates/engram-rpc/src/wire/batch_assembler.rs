@@ -36,11 +36,14 @@ pub struct BatchAssembler {
 
 #[derive(Debug)]
 enum Buffer {
+    /// Cells of fixed size.
     Fixed(PooledBytes),
+    /// The encoded strings received so far, and the announced number of bytes.
     Strings { bytes: Vec<u8>, len: usize },
 }
 
 impl Buffer {
+    /// Announced number of bytes.
     fn len(&self) -> usize {
         match self {
             Self::Fixed(bytes) => bytes.len(),
@@ -104,6 +107,7 @@ impl BatchAssembler {
         Ok(())
     }
 
+    /// Moves on to the first column that lacks bytes.
     fn skip_full_columns(&mut self) {
         while let Some((_, _, buffer)) = self.columns.get(self.current_column)
             && self.filled == buffer.len()
@@ -141,6 +145,7 @@ impl BatchAssembler {
     }
 }
 
+/// Checks a column's header and allocates its memory.
 fn prepare_column(
     column: pb::Column,
     items: usize,
@@ -194,6 +199,7 @@ fn prepare_column(
     Ok((cell, time, Buffer::Fixed(buffer)))
 }
 
+/// Decodes the keys, priorities and sampling information of the items.
 fn decode_infos(batch: &pb::Batch) -> Result<Vec<SampledItemInfo>> {
     let keys = decode_u64s("keys_le", &batch.keys_le)?;
     let probabilities = decode_f64s("probabilities_le", &batch.probabilities_le)?;

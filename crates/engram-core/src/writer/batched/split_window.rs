@@ -149,11 +149,11 @@ impl<'a> SplitWindow<'a> {
         let spans = OpenSpans {
             layout: Arc::clone(&self.pattern.shape.layout),
             sealed: self.segments.iter().map(chunk).collect(),
-            open: self.open_capacity_steps.is_some(),
+            uses_open_chunk: self.open_capacity_steps.is_some(),
             columns: self.columns.clone(),
             slices: slices.collect(),
         };
-        if spans.open {
+        if spans.uses_open_chunk {
             PendingTrajectory::Spans(Box::new(spans))
         } else {
             PendingTrajectory::Sealed(spans.finish(None))
