@@ -213,11 +213,10 @@ def test_create_and_drop(open_store):
 
 
 def test_table_names_are_unique(open_store):
-    text = "table `a` already exists; choose another name, or drop that table first"
-    with raises(InvalidArgumentError, text):
+    with raises(InvalidArgumentError, "`tables`: two tables have the name `a`; give each table its own name"):
         open_store(Table("a"), Table("a"))
     store = open_store(Table("a"))
-    with raises(InvalidArgumentError, text):
+    with raises(InvalidArgumentError, "table `a` already exists; choose another name, or drop that table first"):
         store.create_table(Table("a"))
     assert store.tables == ["a"]
 
@@ -288,3 +287,11 @@ def test_a_closed_store(open_store):
     ):
         with raises(ClosedError, "the store is closed"):
             call()
+
+
+def test_a_priority_whose_power_is_too_large():
+    text = r"^priority for table `t` is too large: 1e300 to the power of .* exponent 2 must be at most .*e\d+, got inf$"
+    with engram.Store([Table("t", sampler=selectors.Prioritized(2.0))]) as store:
+        store.insert({"x": np.zeros(1)}, {"t": 1.0})
+        with pytest.raises(PriorityError, match=text):
+            store.insert({"x": np.zeros(1)}, {"t": 1e300})
