@@ -15,18 +15,18 @@ async fn items_inserted_at_the_last_moment_are_acknowledged() {
         stream.send(first_message(session)).await;
         stream.send(items_message([rows("full", 1, 3, 1)])).await;
         stream.wait_completed("full", 1).await;
-        wait_until("two wait", || full.info().waiting_inserts == 1).await;
-        // The end of the stream and a sample that makes room for an item, at nearly the same time.
+        wait_until("the other items wait", || full.info().waiting_inserts == 1).await;
+        // Ends the stream and, at nearly the same time, takes a sample, which makes room for an item.
         stream.requests = tokio::sync::mpsc::channel(1).0;
         let table = std::sync::Arc::clone(&full);
         let sampling = tokio::task::spawn_blocking(move || sample_values(&table, 1));
-        let mut received = 1;
-        while let Some(news) = stream.next_response().await.unwrap() {
-            received = news.completed.last().unwrap().number;
+        let mut completed = 1;
+        while let Some(response) = stream.next_response().await.unwrap() {
+            completed = response.completed.last().unwrap().number;
         }
         assert_eq!(sampling.await.unwrap(), [100]);
         let size = full.info().stats.size;
-        assert_eq!(received, 1 + size, "in round {session}");
+        assert_eq!(completed, 1 + size, "in round {session}");
         inserted_late += size;
         if size > 0 {
             sample_values(&full, 1);

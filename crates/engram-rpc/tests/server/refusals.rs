@@ -17,14 +17,14 @@ use crate::support::{
 };
 
 /// A server that reads nothing for this long has stopped reading.
-const QUIET: Duration = Duration::from_secs(3);
+const STALL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Longer than the longest allowed name.
 fn long_name() -> String {
     "n".repeat(2 << 20)
 }
 
-fn too_long() -> String {
+fn name_too_long_error() -> String {
     format!(
         "the table name `{}...` has 2097152 bytes; over the network, at most 1024 are allowed",
         "n".repeat(32)
@@ -40,7 +40,7 @@ fn invalid_item(table: &str, number: u64) -> pb::Items {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reading_stops_while_too_many_refusals_are_pending() {
+async fn the_server_stops_reading_while_too_many_refusals_are_pending() {
     let engine = engine(vec![one_item_queue("full")]);
     let server = start(&engine);
     // The client buffers nothing: requests are read, or in the transport's window.
@@ -62,7 +62,7 @@ async fn reading_stops_while_too_many_refusals_are_pending() {
         let first = 3 + 1_000 * message;
         let items = (first..first + 1_000).map(|number| invalid_item("full", number));
         let sending = stream.requests.send(items_message(items));
-        if timeout(QUIET, sending).await.is_err() {
+        if timeout(STALL_TIMEOUT, sending).await.is_err() {
             break;
         }
         // 64 MiB at about 600 bytes each, and 16 MiB at 50.
@@ -80,8 +80,8 @@ async fn reading_stops_while_too_many_refusals_are_pending() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn long_error_texts_per_message_are_bounded() {
-    let known = (0..100).map(|number| options(&format!("{number:0>100}")));
-    let engine = engine(known.collect());
+    let tables = (0..100).map(|number| options(&format!("{number:0>100}")));
+    let engine = engine(tables.collect());
     let server = start(&engine);
     let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
@@ -135,7 +135,7 @@ async fn the_name_of_a_table_is_bounded() {
     let end = stream.next_response().await.unwrap_err();
     assert_eq!(
         (end.code(), end.message()),
-        (tonic::Code::InvalidArgument, &*too_long())
+        (tonic::Code::InvalidArgument, &*name_too_long_error())
     );
 
     let mut stream = open_sample_stream(&mut client).await;
@@ -149,7 +149,7 @@ async fn the_name_of_a_table_is_bounded() {
     };
     assert_eq!(
         (error.code(), error.text),
-        (Code::InvalidArgument, too_long())
+        (Code::InvalidArgument, name_too_long_error())
     );
 
     let mut stream = open_change_stream(&mut client).await;
@@ -163,10 +163,10 @@ async fn the_name_of_a_table_is_bounded() {
     };
     assert_eq!(
         (error.code(), error.text),
-        (Code::InvalidArgument, too_long())
+        (Code::InvalidArgument, name_too_long_error())
     );
 
-    let may = || pb::LimiterQuery {
+    let query = || pb::LimiterQuery {
         table: long_name(),
         n: 1,
     };
@@ -182,14 +182,14 @@ async fn the_name_of_a_table_is_bounded() {
             limits: None,
         }),
         pb::manage_request::Call::Reset(long_name()),
-        pb::manage_request::Call::CanSample(may()),
-        pb::manage_request::Call::CanInsert(may()),
+        pb::manage_request::Call::CanSample(query()),
+        pb::manage_request::Call::CanInsert(query()),
     ] {
         let request = pb::ManageRequest { call: Some(call) };
         let error = expect_error(client.manage(request).await.unwrap().into_inner());
         assert_eq!(
             (error.code(), error.text),
-            (Code::InvalidArgument, too_long())
+            (Code::InvalidArgument, name_too_long_error())
         );
     }
 }
