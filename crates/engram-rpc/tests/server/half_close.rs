@@ -1,6 +1,6 @@
 //! A writer that half-closes its stream gets acknowledgements for all inserted items.
 
-use crate::insert::{first_message, items_message, rows, sample_values};
+use crate::insert::{first_message, items_message, row_items, sample_values};
 use crate::support::{connect, engine, one_item_queue, open_insert_stream, start, wait_until};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -13,7 +13,9 @@ async fn items_inserted_at_the_last_moment_are_acknowledged() {
     for session in 0..300 {
         let mut stream = open_insert_stream(&mut client).await;
         stream.send(first_message(session)).await;
-        stream.send(items_message([rows("full", 1, 3, 1)])).await;
+        stream
+            .send(items_message([row_items("full", 1, 3, 1)]))
+            .await;
         stream.wait_completed("full", 1).await;
         wait_until("the other items wait", || full.info().waiting_inserts == 1).await;
         // Ends the stream and, at nearly the same time, takes a sample, which makes room for an item.

@@ -58,7 +58,7 @@ pub(crate) fn chunk(id: u32, rows: u32, width: u32, first: u32) -> pb::Chunk {
 }
 
 /// Items of one row each: rows `0..n` of a chunk, keyed and numbered from `first` on.
-pub(crate) fn rows(table: &str, first: u64, n: u32, chunk: u32) -> pb::Items {
+pub(crate) fn row_items(table: &str, first: u64, n: u32, chunk: u32) -> pb::Items {
     pb::Items {
         table: table.into(),
         first_number: first,
@@ -174,7 +174,7 @@ async fn items_with_every_kind_of_trajectory_are_inserted() {
     let windows = pb::Items {
         trajectories: Some(Trajectories::WindowShape(5)),
         offsets_le: encode_numbers([0_u32, 7].into_iter()),
-        ..rows("t", 3, 2, 1)
+        ..row_items("t", 3, 2, 1)
     };
     let spans = pb::Items {
         trajectories: Some(Trajectories::Spans(pb::Spans {
@@ -186,14 +186,14 @@ async fn items_with_every_kind_of_trajectory_are_inserted() {
             }],
             slices: vec![slice, pb::Slice { chunk: 1, ..slice }],
         })),
-        ..rows("t", 5, 1, 1)
+        ..row_items("t", 5, 1, 1)
     };
     stream.send(first_message(1)).await;
     let request = pb::InsertRequest {
         window_shapes: vec![shape],
         chunks: vec![chunk(2, 10, 1, 200)],
         released_chunks: vec![1, 2],
-        ..items_message([rows("t", 1, 2, 1), windows, spans])
+        ..items_message([row_items("t", 1, 2, 1), windows, spans])
     };
     stream.send(request).await;
     assert_eq!(stream.wait_completed("t", 5).await, []);
@@ -229,7 +229,7 @@ async fn a_chunk_can_be_sent_in_parts() {
             .await;
         sent_bytes = end;
     }
-    stream.send(items_message([rows("t", 1, 3, 7)])).await;
+    stream.send(items_message([row_items("t", 1, 3, 7)])).await;
     assert_eq!(stream.wait_completed("t", 3).await, []);
     let sampled = sample_values(&engine.table("t").unwrap(), 3);
     let expected = (1..4_u32).flat_map(|row| vec![row; 1 << 20]);
@@ -243,23 +243,23 @@ async fn items_sent_again_are_not_inserted_twice() {
     let mut client = connect(&server).await;
     let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(9)).await;
-    stream.send(items_message([rows("t", 1, 6, 1)])).await;
+    stream.send(items_message([row_items("t", 1, 6, 1)])).await;
     stream.wait_completed("t", 6).await;
     // Items that were removed by sampling are not inserted again either.
     assert_eq!(sample_values(&engine.table("t").unwrap(), 2), [100, 101]);
     drop(stream);
     let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(9)).await;
-    stream.send(items_message([rows("t", 1, 8, 1)])).await;
+    stream.send(items_message([row_items("t", 1, 8, 1)])).await;
     stream.wait_completed("t", 8).await;
     assert_eq!(table_size(&engine, "t"), 6);
     assert_eq!(engine.table("t").unwrap().info().stats.limiter.inserts, 8);
-    stream.send(items_message([rows("u", 1, 3, 1)])).await;
+    stream.send(items_message([row_items("u", 1, 3, 1)])).await;
     stream.wait_completed("u", 3).await;
     // Another session has its own numbers.
     let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(10)).await;
-    let mut other_keys = rows("t", 1, 2, 1);
+    let mut other_keys = row_items("t", 1, 2, 1);
     other_keys.keys_le = encode_numbers([50_u64, 51].into_iter());
     stream.send(items_message([other_keys])).await;
     stream.wait_completed("t", 2).await;
@@ -274,14 +274,14 @@ async fn a_table_that_blocks_does_not_hold_up_the_others() {
     stream.send(first_message(1)).await;
     stream
         .send(items_message([
-            rows("full", 1, 2, 1),
-            rows("full", 3, 4, 1),
+            row_items("full", 1, 2, 1),
+            row_items("full", 3, 4, 1),
         ]))
         .await;
     stream.wait_completed("full", 2).await;
     for at in 0..50 {
         stream
-            .send(items_message([rows("t", 1 + 10 * at, 10, 1)]))
+            .send(items_message([row_items("t", 1 + 10 * at, 10, 1)]))
             .await;
         stream.wait_completed("t", 10 + 10 * at).await;
     }
@@ -300,8 +300,8 @@ async fn waiting_items_are_withdrawn_when_their_stream_ends() {
     stream.send(first_message(1)).await;
     stream
         .send(items_message([
-            rows("full", 1, 2, 1),
-            rows("full", 3, 4, 1),
+            row_items("full", 1, 2, 1),
+            row_items("full", 3, 4, 1),
         ]))
         .await;
     stream.wait_completed("full", 2).await;
@@ -312,7 +312,9 @@ async fn waiting_items_are_withdrawn_when_their_stream_ends() {
     // After a half-close, inserted items are acknowledged and the others are withdrawn.
     let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(1)).await;
-    stream.send(items_message([rows("full", 3, 2, 1)])).await;
+    stream
+        .send(items_message([row_items("full", 3, 2, 1)]))
+        .await;
     wait_until("items wait again", || full.info().waiting_inserts == 1).await;
     assert_eq!(sample_values(&full, 1), [100]);
     stream.wait_completed("full", 3).await;
@@ -328,11 +330,11 @@ async fn refused_items_are_acknowledged_with_the_tables_error() {
     let server = start(&engine);
     let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
-    let mut mixed = rows("t", 1, 8, 1);
+    let mut mixed = row_items("t", 1, 8, 1);
     mixed.priorities_le =
         encode_numbers([1.0, f64::NAN, f64::NAN, 1.0, f64::NAN, 1.0, 1.0, 1.0].into_iter());
     // Rows 8 to 15 of ten.
-    let mut beyond = rows("t", 9, 8, 1);
+    let mut beyond = row_items("t", 9, 8, 1);
     beyond.offsets_le = encode_numbers((8..16_u32).collect::<Vec<_>>().into_iter());
     stream.send(items_message([mixed, beyond])).await;
     let errors = stream.wait_completed("t", 16).await;
@@ -344,11 +346,13 @@ async fn refused_items_are_acknowledged_with_the_tables_error() {
         "column `x` of the item refers to cells 10..11 of a chunk that has 10"
     );
     assert_eq!(table_size(&engine, "t"), 7);
-    stream.send(items_message([rows("nowhere", 1, 2, 1)])).await;
+    stream
+        .send(items_message([row_items("nowhere", 1, 2, 1)]))
+        .await;
     let errors = stream.wait_completed("nowhere", 2).await;
     assert_eq!(errors[0].1.text, "no table `nowhere`; known tables: `t`");
     engine.close().unwrap();
-    stream.send(items_message([rows("t", 17, 2, 1)])).await;
+    stream.send(items_message([row_items("t", 17, 2, 1)])).await;
     let errors = stream.wait_completed("t", 18).await;
     assert_eq!(errors[0].1.text, "the store is closed");
 }
@@ -361,11 +365,13 @@ async fn dropping_a_table_completes_its_waiting_items() {
     stream.send(first_message(1)).await;
     stream
         .send(items_message([
-            rows("full", 1, 1, 1),
-            rows("full", 2, 4, 1),
+            row_items("full", 1, 1, 1),
+            row_items("full", 2, 4, 1),
         ]))
         .await;
-    stream.send(items_message([rows("full", 6, 4, 1)])).await;
+    stream
+        .send(items_message([row_items("full", 6, 4, 1)]))
+        .await;
     stream.wait_completed("full", 1).await;
     let full = engine.table("full").unwrap();
     wait_until("two calls wait", || full.info().waiting_inserts == 2).await;
@@ -396,8 +402,8 @@ async fn closing_the_server_leaves_waiting_items_to_be_sent_again() {
     stream.send(first_message(1)).await;
     stream
         .send(items_message([
-            rows("full", 1, 2, 1),
-            rows("full", 3, 4, 1),
+            row_items("full", 1, 2, 1),
+            row_items("full", 3, 4, 1),
         ]))
         .await;
     stream.wait_completed("full", 2).await;
@@ -419,7 +425,9 @@ async fn closing_the_server_leaves_waiting_items_to_be_sent_again() {
     let server = start(&engine);
     let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
-    stream.send(items_message([rows("full", 1, 6, 1)])).await;
+    stream
+        .send(items_message([row_items("full", 1, 6, 1)]))
+        .await;
     assert_eq!(sample_values(&full, 6), [100, 101, 102, 103, 104, 105]);
     stream.wait_completed("full", 6).await;
     fill(&full, 0, 1, 1);

@@ -7,7 +7,7 @@ use engram_rpc::pb::items::Trajectories;
 use engram_rpc::wire::encode_numbers;
 use tonic::Code;
 
-use crate::insert::{Inserts, chunk, first_message, items_message, layout, rows, schema};
+use crate::insert::{Inserts, chunk, first_message, items_message, layout, row_items, schema};
 use crate::support::{
     Client, connect, engine, one_item_queue, open_insert_stream, open_sample_stream, queue, start,
     wait_until,
@@ -37,7 +37,7 @@ async fn invalid_messages_end_the_stream() {
     let mut client = connect(&server).await;
     let with_trajectories = |trajectories| pb::Items {
         trajectories,
-        ..rows("t", 1, 2, 1)
+        ..row_items("t", 1, 2, 1)
     };
     let after_first_message = |request| vec![first_message(1), request];
     let chunks = |chunk| pb::InsertRequest {
@@ -68,7 +68,7 @@ async fn invalid_messages_end_the_stream() {
             "`session` is set in a later message; only the first of a stream may set it",
         ),
         (
-            after_first_message(items_message([rows("t", 1, 2, 3)])),
+            after_first_message(items_message([row_items("t", 1, 2, 3)])),
             "unknown chunk 3; it must be sent on this stream before messages that refer to it, and \
              not be released before them",
         ),
@@ -88,7 +88,7 @@ async fn invalid_messages_end_the_stream() {
         (
             after_first_message(items_message([pb::Items {
                 trajectories: Some(Trajectories::Spans(spans)),
-                ..rows("t", 1, 1, 1)
+                ..row_items("t", 1, 1, 1)
             }])),
             "`spans` lists chunk 1 twice; list each chunk once",
         ),
@@ -99,21 +99,21 @@ async fn invalid_messages_end_the_stream() {
         (
             after_first_message(items_message([pb::Items {
                 chunks_le: encode_numbers([1_u32].into_iter()),
-                ..rows("t", 1, 2, 1)
+                ..row_items("t", 1, 2, 1)
             }])),
             "`chunks_le` has 1 and `offsets_le` 2 numbers for 2 items; expected one per item",
         ),
         (
             after_first_message(items_message([pb::Items {
                 priorities_le: encode_numbers([1.0; 3].into_iter()),
-                ..rows("t", 1, 2, 1)
+                ..row_items("t", 1, 2, 1)
             }])),
             "`priorities_le` has 3 priorities for 2 items; expected one for all items or one each",
         ),
         (
             after_first_message(items_message([pb::Items {
                 first_number: u64::MAX,
-                ..rows("t", 1, 2, 1)
+                ..row_items("t", 1, 2, 1)
             }])),
             "`first_number` is 18446744073709551615 for 2 items; the numbers of all items must be at least 1 and below 2^64",
         ),
@@ -228,7 +228,7 @@ async fn an_incomplete_chunk_is_dropped_when_another_begins() {
     }
     let request = pb::InsertRequest {
         chunks: vec![chunk(2, 10, 1, 0)],
-        ..items_message([rows("t", 1, 10, 2)])
+        ..items_message([row_items("t", 1, 10, 2)])
     };
     stream.send(request).await;
     assert_eq!(stream.wait_completed("t", 10).await, []);
@@ -280,7 +280,7 @@ async fn checks_per_message_are_bounded() {
     };
     let items = pb::Items {
         trajectories: Some(Trajectories::WindowShape(1)),
-        ..rows("t", 1, 50_000, 1)
+        ..row_items("t", 1, 50_000, 1)
     };
     let requests = vec![first_message(1), shapes, items_message([items])];
     let (code, text) = final_status(&mut connect(&server).await, requests).await;
@@ -322,7 +322,7 @@ async fn the_server_stops_reading_while_too_many_bytes_wait() {
             });
             let items = pb::InsertRequest {
                 released_chunks: vec![1],
-                ..items_message([rows("full", number, 1, 1)])
+                ..items_message([row_items("full", number, 1, 1)])
             };
             for request in std::iter::once(first).chain(parts).chain([items]) {
                 requests.send(request).await.unwrap();

@@ -12,23 +12,25 @@ use proptest::option;
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
 
-use crate::insert::{first_message, items_message, rows};
+use crate::insert::{first_message, items_message, row_items};
 use crate::support::{connect, engine, open_insert_stream, options, start};
 
 /// Numbers that are mostly valid, sometimes too large, rarely arbitrary.
-fn small_u32() -> impl Strategy<Value = u32> {
+fn mostly_small_u32() -> impl Strategy<Value = u32> {
     prop_oneof![6 => 0..4_u32, 2 => 0..70_u32, 1 => Just(u32::MAX), 1 => any::<u32>()]
 }
 
-fn small_u64() -> impl Strategy<Value = u64> {
+fn mostly_small_u64() -> impl Strategy<Value = u64> {
     prop_oneof![6 => 0..4_u64, 2 => 0..300_u64, 1 => Just(u64::MAX), 1 => any::<u64>()]
 }
 
 fn bytes() -> impl Strategy<Value = Bytes> {
     let numbers = prop_oneof![
         vec(any::<u8>(), 0..80),
-        vec(small_u32(), 0..8).prop_map(|numbers| encode_numbers(numbers.into_iter()).to_vec()),
-        vec(small_u64(), 0..8).prop_map(|numbers| encode_numbers(numbers.into_iter()).to_vec()),
+        vec(mostly_small_u32(), 0..8)
+            .prop_map(|numbers| encode_numbers(numbers.into_iter()).to_vec()),
+        vec(mostly_small_u64(), 0..8)
+            .prop_map(|numbers| encode_numbers(numbers.into_iter()).to_vec()),
         vec(0.0..2.0, 0..4).prop_map(|numbers| encode_numbers(numbers.into_iter()).to_vec()),
     ];
     numbers.prop_map(Bytes::from)
@@ -43,27 +45,27 @@ prop_compose! {
 prop_compose! {
     fn cell()(
         dtype in prop_oneof![Just("uint8"), Just("uint32"), Just("string"), Just("unknown")],
-        shape in vec(small_u64(), 0..3),
+        shape in vec(mostly_small_u64(), 0..3),
     ) -> pb::Cell {
         pb::Cell { dtype: dtype.into(), shape }
     }
 }
 
 prop_compose! {
-    fn schema()(id in small_u32(), layout in option::weighted(0.9, layout()), cells in vec(cell(), 0..3))
+    fn schema()(id in mostly_small_u32(), layout in option::weighted(0.9, layout()), cells in vec(cell(), 0..3))
         -> pb::Schema {
         pb::Schema { id, layout, cells }
     }
 }
 
 prop_compose! {
-    fn column()(slices in small_u32(), squeeze in any::<bool>()) -> pb::SpanColumn {
+    fn column()(slices in mostly_small_u32(), squeeze in any::<bool>()) -> pb::SpanColumn {
         pb::SpanColumn { slice_count: slices, squeeze }
     }
 }
 
 prop_compose! {
-    fn slice()(chunk in small_u32(), column in small_u32(), offset in small_u32(), len in small_u32())
+    fn slice()(chunk in mostly_small_u32(), column in mostly_small_u32(), offset in mostly_small_u32(), len in mostly_small_u32())
         -> pb::Slice {
         pb::Slice { chunk, column, offset, len }
     }
@@ -71,7 +73,7 @@ prop_compose! {
 
 prop_compose! {
     fn shape()(
-        id in small_u32(),
+        id in mostly_small_u32(),
         layout in option::weighted(0.9, layout()),
         columns in vec(column(), 0..3),
         slices in vec(slice(), 0..5),
@@ -81,15 +83,15 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn extent()(stored in small_u32(), rows in small_u32(), codec in 0..4_u32) -> pb::Extent {
+    fn extent()(stored in mostly_small_u32(), rows in mostly_small_u32(), codec in 0..4_u32) -> pb::Extent {
         pb::Extent { stored_bytes: stored, rows, codec }
     }
 }
 
 prop_compose! {
     fn chunk()(
-        (id, schema, steps) in (small_u32(), small_u32(), small_u32()),
-        (key, first_step, bytes) in (any::<u64>(), small_u64(), small_u64()),
+        (id, schema, steps) in (mostly_small_u32(), mostly_small_u32(), mostly_small_u32()),
+        (key, first_step, bytes) in (any::<u64>(), mostly_small_u64(), mostly_small_u64()),
         episodes_le in bytes(),
         extents in vec(extent(), 0..3),
         payload in bytes(),
@@ -102,12 +104,12 @@ prop_compose! {
 
 fn trajectories() -> impl Strategy<Value = Trajectories> {
     prop_oneof![
-        (small_u32(), any::<bool>())
+        (mostly_small_u32(), any::<bool>())
             .prop_map(|(len, squeeze)| Trajectories::Rows(pb::Rows { len, squeeze })),
-        small_u32().prop_map(Trajectories::WindowShape),
+        mostly_small_u32().prop_map(Trajectories::WindowShape),
         (
             layout(),
-            vec(small_u32(), 0..3),
+            vec(mostly_small_u32(), 0..3),
             vec(column(), 0..3),
             vec(slice(), 0..5)
         )
@@ -125,12 +127,12 @@ fn trajectories() -> impl Strategy<Value = Trajectories> {
 prop_compose! {
     fn items()(
         table in "[tu]",
-        first in small_u64(),
+        first in mostly_small_u64(),
         trajectories in option::weighted(0.9, trajectories()),
         n in 0..4_usize,
         well_formed in any::<bool>(),
         (keys, priorities, chunks, offsets) in (bytes(), bytes(), bytes(), bytes()),
-        (some_chunks, some_offsets) in (vec(small_u32(), 4), vec(small_u32(), 4)),
+        (some_chunks, some_offsets) in (vec(mostly_small_u32(), 4), vec(mostly_small_u32(), 4)),
     ) -> pb::Items {
         let garbage = pb::Items {
             table,
@@ -162,7 +164,7 @@ prop_compose! {
         chunks in vec(chunk(), 0..2),
         part in prop_oneof![3 => Just(Bytes::new()), 1 => bytes()],
         items in vec(items(), 0..3),
-        released in vec(small_u32(), 0..2),
+        released in vec(mostly_small_u32(), 0..2),
     ) -> pb::InsertRequest {
         pb::InsertRequest { session, schemas, window_shapes: shapes, chunks, chunk_part: part, items, released_chunks: released }
     }
@@ -237,7 +239,7 @@ prop_compose! {
             chunks_le: encode_numbers(vec![1_u32; n].into_iter()),
             offsets_le: encode_numbers(offsets.into_iter().take(n).collect::<Vec<_>>().into_iter()),
             trajectories: Some(trajectories),
-            ..rows("t", first, 1, 1)
+            ..row_items("t", first, 1, 1)
         }
     }
 }
@@ -279,7 +281,7 @@ async fn check_server_survives(session: u64, requests: Vec<pb::InsertRequest>) {
     }
     let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(session.wrapping_add(1))).await;
-    let mut valid = rows("t", 1, 10, 1);
+    let mut valid = row_items("t", 1, 10, 1);
     valid.keys_le = encode_numbers((1_000..1_010_u64).collect::<Vec<_>>().into_iter());
     stream.send(items_message([valid])).await;
     assert_eq!(stream.wait_completed("t", 10).await, []);

@@ -14,7 +14,7 @@ async fn send(client: &mut Client, call: Call) -> pb::ManageResponse {
     client.manage(request).await.unwrap().into_inner()
 }
 
-async fn outcome(client: &mut Client, call: Call) -> Outcome {
+async fn call_outcome(client: &mut Client, call: Call) -> Outcome {
     send(client, call).await.outcome.unwrap()
 }
 
@@ -40,20 +40,24 @@ async fn tables_are_created_and_dropped() {
         ..options("a")
     };
     let create = Call::Create(encode_options(&options_a));
-    assert_eq!(outcome(&mut client, create.clone()).await, DONE);
+    assert_eq!(call_outcome(&mut client, create.clone()).await, DONE);
     assert_eq!(
         expect_error(send(&mut client, create).await).text,
         "table `a` already exists; choose another name, or drop that table first"
     );
-    let tables = outcome(&mut client, Call::Tables(EMPTY)).await;
+    let tables = call_outcome(&mut client, Call::Tables(EMPTY)).await;
     assert_eq!(tables, table_names(&["a", "b"]));
-    let Outcome::Options(described) = outcome(&mut client, Call::Describe("a".into())).await else {
+    let Outcome::Options(described) = call_outcome(&mut client, Call::Describe("a".into())).await
+    else {
         panic!("no options");
     };
     assert_eq!(described, encode_options(&options_a));
     assert_eq!(decode_options(described, 5).unwrap().seed, 5);
-    assert_eq!(outcome(&mut client, Call::Drop("b".into())).await, DONE);
-    let tables = outcome(&mut client, Call::Tables(EMPTY)).await;
+    assert_eq!(
+        call_outcome(&mut client, Call::Drop("b".into())).await,
+        DONE
+    );
+    let tables = call_outcome(&mut client, Call::Tables(EMPTY)).await;
     assert_eq!(tables, table_names(&["a"]));
 }
 
@@ -64,13 +68,13 @@ async fn tables_created_by_clients_have_different_seeds() {
     let mut client = connect(&server).await;
     for name in ["a", "b"] {
         let create = Call::Create(encode_options(&options(name)));
-        assert_eq!(outcome(&mut client, create).await, DONE);
+        assert_eq!(call_outcome(&mut client, create).await, DONE);
     }
     let given = pb::TableOptions {
         seed: Some(11),
         ..encode_options(&options("c"))
     };
-    assert_eq!(outcome(&mut client, Call::Create(given)).await, DONE);
+    assert_eq!(call_outcome(&mut client, Call::Create(given)).await, DONE);
     let seed = |name| engine.table(name).unwrap().options().seed;
     assert_ne!(seed("a"), seed("b"));
     assert_eq!(seed("c"), 11);
@@ -88,11 +92,11 @@ async fn statistics_and_limits_are_sent() {
     };
     let allowed = Outcome::CanProceed(true);
     assert_eq!(
-        outcome(&mut client, Call::CanSample(query(1))).await,
+        call_outcome(&mut client, Call::CanSample(query(1))).await,
         allowed
     );
     assert_eq!(
-        outcome(&mut client, Call::CanInsert(query(1))).await,
+        call_outcome(&mut client, Call::CanInsert(query(1))).await,
         allowed
     );
     let limits = RateLimits {
@@ -104,13 +108,13 @@ async fn statistics_and_limits_are_sent() {
         table: "t".into(),
         limits: Some(encode_limits(&limits)),
     };
-    assert_eq!(outcome(&mut client, Call::SetLimits(set)).await, DONE);
+    assert_eq!(call_outcome(&mut client, Call::SetLimits(set)).await, DONE);
     let blocked = Outcome::CanProceed(false);
     assert_eq!(
-        outcome(&mut client, Call::CanSample(query(1))).await,
+        call_outcome(&mut client, Call::CanSample(query(1))).await,
         blocked
     );
-    let Outcome::Info(infos) = outcome(&mut client, Call::Info(EMPTY)).await else {
+    let Outcome::Info(infos) = call_outcome(&mut client, Call::Info(EMPTY)).await else {
         panic!("no statistics");
     };
     let info = decode_info(infos.tables[0].clone()).unwrap();
@@ -126,11 +130,15 @@ async fn statistics_and_limits_are_sent() {
     let local_info = engine.table("t").unwrap().info();
     assert_eq!(info.sampling_blocked, local_info.sampling_blocked);
     assert!(info.sampling_blocked.is_some());
-    let Outcome::Options(described) = outcome(&mut client, Call::Describe("t".into())).await else {
+    let Outcome::Options(described) = call_outcome(&mut client, Call::Describe("t".into())).await
+    else {
         panic!("no options");
     };
     assert_eq!(described.limits.unwrap().min_size, 20);
-    assert_eq!(outcome(&mut client, Call::Reset("t".into())).await, DONE);
+    assert_eq!(
+        call_outcome(&mut client, Call::Reset("t".into())).await,
+        DONE
+    );
     assert_eq!(engine.table("t").unwrap().info().stats.size, 0);
 }
 

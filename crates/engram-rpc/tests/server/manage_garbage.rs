@@ -10,7 +10,7 @@ use proptest::option;
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
 
-use crate::insert::{first_message, items_message, rows};
+use crate::insert::{first_message, items_message, row_items};
 use crate::sample::batch_request;
 use crate::support::{Client, connect, engine, open_insert_stream, open_sample_stream, start};
 
@@ -120,7 +120,7 @@ proptest! {
             if created == Outcome::Done(pb::Empty {}) {
                 let writer = open_insert_stream(&mut client).await;
                 writer.send(first_message(1)).await;
-                writer.send(items_message([rows("t", 1, 10, 1)])).await;
+                writer.send(items_message([row_items("t", 1, 10, 1)])).await;
                 let mut reader = open_sample_stream(&mut client).await;
                 let short_request = |id, n| pb::BatchRequest { timeout_s: Some(0.01), allow_partial: true, ..batch_request(id, n) };
                 reader.request_batch(short_request(1, 3)).await;

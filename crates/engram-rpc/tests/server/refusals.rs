@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::insert::{Inserts, first_message, items_message, rows, sample_values};
+use crate::insert::{Inserts, first_message, items_message, row_items, sample_values};
 use crate::support::{
     connect, engine, expect_error, one_item_queue, open_change_stream, open_insert_stream,
     open_sample_stream, options, queue, start, wait_until,
@@ -35,7 +35,7 @@ fn name_too_long_error() -> String {
 fn invalid_item(table: &str, number: u64) -> pb::Items {
     pb::Items {
         priorities_le: encode_numbers([f64::NAN].into_iter()),
-        ..rows(table, number, 1, 1)
+        ..row_items(table, number, 1, 1)
     }
 }
 
@@ -53,7 +53,9 @@ async fn the_server_stops_reading_while_too_many_refusals_are_pending() {
         responses,
     };
     stream.send(first_message(1)).await;
-    stream.send(items_message([rows("full", 1, 2, 1)])).await;
+    stream
+        .send(items_message([row_items("full", 1, 2, 1)]))
+        .await;
     stream.wait_completed("full", 1).await;
     let full = engine.table("full").unwrap();
     wait_until("an item waits", || full.info().waiting_inserts == 1).await;
@@ -88,7 +90,7 @@ async fn long_error_texts_per_message_are_bounded() {
     let names: Vec<String> = (0..3_000)
         .map(|number| format!("unknown {number}"))
         .collect();
-    let items = names.iter().map(|name| rows(name, 1, 1, 1));
+    let items = names.iter().map(|name| row_items(name, 1, 1, 1));
     stream.send(items_message(items)).await;
     let (mut received, mut bytes) = (Vec::new(), 0);
     while received.len() < names.len() {
@@ -112,7 +114,7 @@ async fn long_error_texts_per_message_are_bounded() {
     assert_eq!((last.known_tables.len(), last.text.len()), (3, 259));
     // The next message has full texts again.
     stream
-        .send(items_message([rows("unknown again", 1, 1, 1)]))
+        .send(items_message([row_items("unknown again", 1, 1, 1)]))
         .await;
     let again = stream.receive().await.completed.remove(0).error.unwrap();
     assert_eq!(again.known_tables, first.known_tables);
@@ -127,10 +129,12 @@ async fn the_name_of_a_table_is_bounded() {
 
     let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(1)).await;
-    stream.send(items_message([rows(&longest, 1, 1, 1)])).await;
+    stream
+        .send(items_message([row_items(&longest, 1, 1, 1)]))
+        .await;
     assert_eq!(stream.wait_completed(&longest, 1).await, []);
     stream
-        .send(items_message([rows(&long_name(), 1, 1, 1)]))
+        .send(items_message([row_items(&long_name(), 1, 1, 1)]))
         .await;
     let end = stream.next_response().await.unwrap_err();
     assert_eq!(
