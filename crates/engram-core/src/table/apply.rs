@@ -99,7 +99,7 @@ impl TableState {
         self.sink = sink;
     }
 
-    /// Removes an item and records the removal. The removal comes first for speed: recording takes the sink's
+    /// Removes an item and records the removal. The removal is done first, for speed: recording takes the sink's
     /// lock, which waits for pending memory accesses, so removing the item afterwards would not overlap its
     /// cache misses with them.
     pub(super) fn remove(&mut self, slot: Slot, cause: Removal, deferred: &mut DeferredDrops) {
