@@ -487,7 +487,7 @@ impl Table {
     }
 
     /// Why samples are blocked now, as a suffix for a timeout's error text; empty if they are not.
-    pub(crate) fn why_sampling_waits(&self) -> String {
+    pub(crate) fn sampling_blocked_reason(&self) -> String {
         self.info()
             .sampling_blocked
             .map_or_else(String::new, |why| format!("; {why}"))
