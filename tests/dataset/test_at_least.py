@@ -33,10 +33,10 @@ def test_no_more_than_requested(open_store):
 
 def test_fewer_than_at_least_wait(open_store):
     store = queue(open_store, 1)
-    asked = BackgroundCall(lambda: store.sample("q", 10, at_least=3))
+    call = BackgroundCall(lambda: store.sample("q", 10, at_least=3))
     wait_until(lambda: store.info()["q"].waiting_samples)
     fill(store, "q", [1, 2, 3])
-    got = values(asked.result())
+    got = values(call.result())
     assert got == list(range(len(got)))
     assert len(got) >= 3
 
@@ -70,14 +70,14 @@ def test_several_readers_take_turns(open_store):
 
 
 @pytest.mark.parametrize(
-    ("given", "text"), [(0, "at least 1; got 0"), (5, "at most 4; got 5"), (1.5, "an integer; got 1.5 (float)")]
+    ("at_least", "text"), [(0, "at least 1; got 0"), (5, "at most 4; got 5"), (1.5, "an integer; got 1.5 (float)")]
 )
-def test_bad_bounds(open_store, given, text):
+def test_bad_bounds(open_store, at_least, text):
     store = queue(open_store, 4)
     with raises(InvalidArgumentError, f"`at_least` must be {text}"):
-        store.sample("q", 4, at_least=given)
+        store.sample("q", 4, at_least=at_least)
     with raises(InvalidArgumentError, f"`at_least` must be {text}"):
-        Dataset(store, "q", 4, at_least=given)
+        Dataset(store, "q", 4, at_least=at_least)
     with raises(InvalidArgumentError, "`max_items` must be at least 1; got 0"):
         Dataset(store, "q", 4, max_items=0)
     assert store.info()["q"].size == 4
@@ -154,21 +154,21 @@ def test_all_available_items(open_store, size):
 
 def test_items_inserted_together_are_sampled_together(open_store):
     store = open_store(Table.queue("q", max_size=100))
-    asked = BackgroundCall(lambda: store.sample("q", 100, at_least=1, timeout=10))
+    call = BackgroundCall(lambda: store.sample("q", 100, at_least=1, timeout=10))
     wait_until(lambda: store.info()["q"].waiting_samples)
     with store.batched_writer(50, [Pattern("q", num_steps=1)]) as writer:
         writer.append_batch({"x": np.arange(50)})
-    assert len(asked.result()) == 50
+    assert len(call.result()) == 50
 
 
 def test_a_reset_during_the_wait_restarts_it(open_store):
     store = queue(open_store, 2)
-    asked = BackgroundCall(lambda: store.sample("q", 10, at_least=3, timeout=10))
+    call = BackgroundCall(lambda: store.sample("q", 10, at_least=3, timeout=10))
     wait_until(lambda: store.info()["q"].waiting_samples)
     store.reset("q")
     with store.batched_writer(3, [Pattern("q", num_steps=1)]) as writer:
         writer.append_batch({"x": np.arange(7, 10)})
-    assert asked.result().data["x"][:, 0].tolist() == [7, 8, 9]
+    assert call.result().data["x"][:, 0].tolist() == [7, 8, 9]
     assert store.info()["q"].samples == 3
 
 

@@ -286,7 +286,7 @@ def test_available_items_are_yielded_however_short_the_timeout(open_store, timeo
         read = batches(Dataset(store, table, 1, prefetch=prefetch, timeout=timeout))
         info = store.info()[table]
         assert len(read) == info.samples - before >= 90
-        assert info.sampling_blocked is not None, "what it may give, it has given"
+        assert info.sampling_blocked is not None, "the rate limiter allows no more samples"
 
 
 def test_timeout_zero_yields_full_batches(open_store):

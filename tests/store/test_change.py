@@ -142,19 +142,19 @@ MANY = 600_000  # more keys than one message has
 @pytest.fixture
 def many(three):
     """Many keys, of which three are in the table."""
-    store, there = three
+    store, present = three
     keys = np.arange(1 << 40, (1 << 40) + MANY, dtype=np.uint64)
-    keys[[0, MANY // 2, MANY - 1]] = there
-    return store, keys, there
+    keys[[0, MANY // 2, MANY - 1]] = present
+    return store, keys, present
 
 
 def test_a_change_of_more_keys_than_one_message_has(many):
-    store, keys, there = many
+    store, keys, present = many
     assert store.update_priorities("t", keys, np.arange(MANY)) == 3
-    assert priorities(store, "t", there[1:]) == [MANY // 2, MANY - 1]
+    assert priorities(store, "t", present[1:]) == [MANY // 2, MANY - 1]
     assert store.update_priorities("t", keys, np.arange(1, MANY + 1), wait=False) is None
-    assert store.update_priorities("t", there[:1], [5.0 * MANY]) == 1
-    assert priorities(store, "t", there) == [5.0 * MANY, MANY // 2 + 1, MANY]
+    assert store.update_priorities("t", present[:1], [5.0 * MANY]) == 1
+    assert priorities(store, "t", present) == [5.0 * MANY, MANY // 2 + 1, MANY]
     assert store.delete("t", keys[: MANY // 2]) == 1
     assert store.delete("t", keys) == 2
     with raises(UnknownTableError, "no table `nowhere`; known tables: `t`"):
@@ -167,14 +167,14 @@ def test_a_change_of_more_keys_than_one_message_has(many):
     [(np.nan, "NaN; it must be a number"), (-1.0, "-1; a Prioritized selector needs a finite value of at least 0")],
 )
 def test_one_bad_priority_rejects_many_messages(many, bad, found, wait):
-    store, keys, there = many
+    store, keys, present = many
     with raises(PriorityError, f"priority for table `t` is {found}"):
         store.update_priorities("t", keys, np.r_[np.full(MANY - 1, 7.0), bad], wait=wait)
     with raises(
         InvalidArgumentError, f"{MANY} keys and {MANY - 1} priorities for table `t`; each key needs one priority"
     ):
         store.update_priorities("t", keys, np.full(MANY - 1, 7.0), wait=wait)
-    assert priorities(store, "t", there) == [1.0, 1.0, 1.0]
+    assert priorities(store, "t", present) == [1.0, 1.0, 1.0]
 
 
 # --- delete and reset ----------------------------------------------------------------------------

@@ -136,7 +136,7 @@ def test_a_handler_that_raises_nothing_lets_the_call_continue(open_store):
 
 
 def test_while_python_code_inspects_a_value(open_store):
-    class Asked:
+    class InterruptedInspection:
         @property
         def __class__(self):
             raise KeyboardInterrupt
@@ -145,7 +145,7 @@ def test_while_python_code_inspects_a_value(open_store):
     with store.writer() as writer:
         for value in (1, 2):
             with pytest.raises(KeyboardInterrupt):
-                writer.append({"x": Asked()})
+                writer.append({"x": InterruptedInspection()})
             writer.append({"x": value})
         writer.create_item("t", 1.0, num_steps=2)
     assert store.sample("t", 1).data["x"].tolist() == [[1, 2]]

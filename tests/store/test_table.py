@@ -210,7 +210,9 @@ def test_the_text_of_every_blocking_reason(open_store):
     fill(store, "ratio", [1, 2])
     info = store.info()
     assert info["replay"].blocked == "`replay`: sampling waits: the table has 37 of the 100 items it needs (MinSize)"
-    assert info["q"].blocked == ("`q`: inserting waits: the table is full: 1 of 1 items wait to be sampled (Queue)")
+    assert info["q"].blocked == (
+        "`q`: inserting waits: the limit of Queue is reached: 1 of 1 inserted items are not sampled yet"
+    )
     assert info["ratio"].blocked == (
         "`ratio`: inserting waits: writers are 4 samples ahead of the learner, the limit of SampleToInsertRatio(2) "
         "(2 inserted, 0 sampled)"
@@ -245,7 +247,9 @@ def test_a_delete_from_a_queue_uses_capacity_until_a_reset(open_store):
     store = open_store(Table.queue("q", max_size=3))
     keys = fill(store, "q", range(3))
     store.delete("q", keys[:2])
-    text = "inserting waits: the table is full: 3 of 3 items wait to be sampled, counting 2 deleted"
+    text = (
+        "inserting waits: the limit of Queue is reached: 3 of 3 inserted items are not sampled yet, 2 of them deleted"
+    )
     with pytest.raises(DeadlineExceededError, match=text):
         store.insert({"x": 3}, {"q": 1.0}, timeout=0)
     assert sample_x(store, "q", 1) == [2]

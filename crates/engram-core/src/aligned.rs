@@ -15,7 +15,7 @@ pub const ALIGN: usize = 64;
 
 /// Rounds up to the next multiple of [`ALIGN`].
 #[must_use]
-pub const fn aligned(bytes: usize) -> usize {
+pub const fn align_up(bytes: usize) -> usize {
     bytes.next_multiple_of(ALIGN)
 }
 
@@ -25,13 +25,13 @@ pub struct AlignedBytes {
     len: usize,
 }
 
-// SAFETY: the buffer is owned by this value alone and holds plain bytes.
+// SAFETY: the buffer is owned by this value alone and contains plain bytes.
 unsafe impl Send for AlignedBytes {}
 // SAFETY: shared access only reads plain bytes.
 unsafe impl Sync for AlignedBytes {}
 
 impl AlignedBytes {
-    /// `None` if `len` exceeds what any allocation can have.
+    /// Layout of `len` bytes; `None` if no allocation can be that large.
     fn layout(len: usize) -> Option<Layout> {
         Layout::from_size_align(len.max(1), ALIGN).ok()
     }
@@ -135,7 +135,7 @@ impl AlignedBytesBuilder {
     }
 }
 
-/// Makes one allocation of the current thread fail.
+/// Lets tests make one allocation of the current thread fail.
 #[cfg(test)]
 pub(crate) mod failing {
     use std::cell::Cell;
@@ -147,6 +147,7 @@ pub(crate) mod failing {
         REMAINING.set(Some(n));
     }
 
+    /// Counts one allocation; true if it must fail.
     pub(super) fn is_due() -> bool {
         let remaining = REMAINING.get();
         REMAINING.set(remaining.and_then(|n| n.checked_sub(1)));

@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
 
-use crate::aligned::{AlignedBytes, aligned};
+use crate::aligned::{AlignedBytes, align_up};
 use crate::codec::{Codec, Compressor, decompress_lz4, delta};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
@@ -15,7 +15,7 @@ use crate::holders::Holders;
 use crate::payload::{Payload, Pinned};
 use crate::schema::Schema;
 
-/// Most bytes of a chunk's payload: offsets within a chunk are 32 bits wide.
+/// Maximum bytes of a chunk's payload: offsets within a chunk have 32 bits.
 pub const MAX_CHUNK_BYTES: usize = u32::MAX as usize;
 
 /// Position and encoding of one column in its chunk's payload.
@@ -52,11 +52,11 @@ pub trait ChunkFile: fmt::Debug + Send + Sync {
     /// Number of the file.
     fn number(&self) -> u64;
 
-    /// Reports that `bytes` of the file are no longer in use.
+    /// Called when `bytes` more bytes of the file are no longer in use.
     fn released(&self, bytes: u64);
 }
 
-/// Where a chunk is stored on disk. On drop, the bytes are released to the file.
+/// Where a chunk is stored on disk. Dropping it calls [`ChunkFile::released`].
 #[derive(Debug)]
 pub struct ChunkLocation {
     /// Serial number of the chunk in its store.
@@ -139,7 +139,7 @@ impl Chunk {
         size_of::<Self>() + spilled + self.payload.len()
     }
 
-    /// The bytes of a column, given the pinned payload; `None` if it is compressed.
+    /// The bytes of a column that is stored raw, given the pinned payload; `None` if it is compressed.
     #[must_use]
     pub fn raw<'a>(&self, pinned: &'a Pinned<'_>, column: usize) -> Option<&'a [u8]> {
         let extent = &self.extents[column];
@@ -162,7 +162,7 @@ impl Chunk {
             Codec::Lz4 => decompress_lz4(self.stored(pinned, column), &mut out)?,
             Codec::Delta => {
                 decompress_lz4(self.stored(pinned, column), &mut out)?;
-                delta::undo_differences(&mut out, &self.schema.cells[column]);
+                delta::decode_differences(&mut out, &self.schema.cells[column]);
             }
         }
         Ok(out)
@@ -192,13 +192,13 @@ impl Chunk {
 /// # Errors
 /// [`Error::Payload`] if an offset lies outside the column.
 pub fn string_cells(column: &[u8], rows: usize, first: usize, len: usize) -> Result<&[u8]> {
-    let head = (rows + 1) * 4;
-    let at = |row: usize| -> Option<usize> {
+    let offsets_bytes = (rows + 1) * 4;
+    let byte_offset = |row: usize| -> Option<usize> {
         let bytes = column.get(row * 4..row * 4 + 4)?;
-        Some(head + u32::from_le_bytes(bytes.try_into().ok()?) as usize)
+        Some(offsets_bytes + u32::from_le_bytes(bytes.try_into().ok()?) as usize)
     };
-    at(first)
-        .zip(at(first + len))
+    byte_offset(first)
+        .zip(byte_offset(first + len))
         .and_then(|(from, to)| column.get(from..to))
         .ok_or_else(|| {
             Error::Payload("a string column is corrupt: an offset lies outside its bytes".into())
@@ -209,10 +209,12 @@ pub fn string_cells(column: &[u8], rows: usize, first: usize, len: usize) -> Res
 #[derive(Debug)]
 pub struct ChunkBuilder {
     schema: Arc<Schema>,
+    /// Maximum number of rows of a column.
     capacity: usize,
     buffer: AlignedBytes,
     /// Offset of each fixed-size column in `buffer`; strings are in `strings`.
     offsets: SmallVec<[usize; 4]>,
+    /// Number of committed cells of each column.
     rows: SmallVec<[u32; 4]>,
     /// One per column; empty if no column has strings.
     strings: Box<[StringColumn]>,
@@ -220,8 +222,8 @@ pub struct ChunkBuilder {
     string_bytes: usize,
 }
 
-/// The encoded bytes of a column.
-type Stored = (Codec, Vec<u8>);
+/// Encoding and encoded bytes of a column.
+type EncodedColumn = (Codec, Vec<u8>);
 
 /// The encoded columns of a chunk.
 #[derive(Debug)]
@@ -233,6 +235,7 @@ pub(crate) struct PackedColumns {
 
 #[derive(Clone, Debug, Default)]
 struct StringColumn {
+    /// End of each committed cell in `bytes`.
     ends: Vec<u32>,
     /// The committed cells end to end, followed by the staged cell, if any.
     bytes: Vec<u8>,
@@ -252,7 +255,7 @@ impl ChunkBuilder {
                 .bytes()
                 .checked_mul(capacity)
                 .filter(|column| *column <= MAX_CHUNK_BYTES)
-                .map(|column| bytes + aligned(column))
+                .map(|column| bytes + align_up(column))
                 .filter(|total| *total <= MAX_CHUNK_BYTES)
                 .ok_or_else(|| too_large(&schema, capacity))?;
         }
@@ -262,7 +265,7 @@ impl ChunkBuilder {
         for (cell, offset) in schema.cells.iter().zip(&offsets) {
             // The padding between columns is part of the payload.
             let column = cell.bytes() * capacity;
-            buffer[offset + column..offset + aligned(column)].fill(0);
+            buffer[offset + column..offset + align_up(column)].fill(0);
         }
         Ok(Self {
             buffer,
@@ -281,7 +284,7 @@ impl ChunkBuilder {
         &self.schema
     }
 
-    /// Most rows of a column.
+    /// Maximum number of rows of a column.
     #[must_use]
     pub fn capacity(&self) -> usize {
         self.capacity
@@ -320,7 +323,7 @@ impl ChunkBuilder {
         let strings = &self.strings[column];
         let from = row
             .checked_sub(1)
-            .map_or(0, |before| strings.ends[before] as usize);
+            .map_or(0, |previous| strings.ends[previous] as usize);
         &strings.bytes[from..strings.ends[row] as usize]
     }
 
@@ -331,15 +334,15 @@ impl ChunkBuilder {
     pub fn stage_string(&mut self, column: usize, encoded: &[u8]) -> Result<()> {
         self.unstage_string(column);
         // The offsets before the cells and the padding after them count, too.
-        let overhead = (self.capacity + 1) * 4 + aligned(1);
-        let others = self.string_bytes + self.strings.len() * overhead;
-        if self.buffer.len() + others + encoded.len() > MAX_CHUNK_BYTES {
+        let overhead = (self.capacity + 1) * 4 + align_up(1);
+        let string_columns = self.string_bytes + self.strings.len() * overhead;
+        if self.buffer.len() + string_columns + encoded.len() > MAX_CHUNK_BYTES {
             return Err(Error::InvalidArgument(format!(
                 "a string cell of {} bytes does not fit into column `{}`: a chunk has at most \
                  {MAX_CHUNK_BYTES} bytes, and this one has {} already; lower chunk_length",
                 encoded.len(),
                 self.schema.layout.names[column],
-                self.buffer.len() + others,
+                self.buffer.len() + string_columns,
             )));
         }
         self.strings[column].bytes.extend_from_slice(encoded);
@@ -422,32 +425,32 @@ impl ChunkBuilder {
     /// # Errors
     /// As [`Self::seal`].
     pub(crate) fn pack(&self, compressor: &mut Compressor) -> Result<PackedColumns> {
-        let packed: SmallVec<[Option<Stored>; 4]> = (self.schema.cells.iter().enumerate())
+        let packed: SmallVec<[Option<EncodedColumn>; 4]> = (self.schema.cells.iter().enumerate())
             .map(|(column, cell)| {
                 if cell.dtype == DType::String {
-                    return Some((Codec::Raw, self.strings[column].stored()));
+                    return Some((Codec::Raw, self.strings[column].encode()));
                 }
                 compressor.compress(column, self.column(column), cell)
             })
             .collect();
-        let as_is = packed.iter().all(Option::is_none)
+        let buffer_is_payload = packed.iter().all(Option::is_none)
             && self.rows.iter().all(|rows| *rows as usize == self.capacity);
         let mut extents = SmallVec::new();
         let mut offset = 0_usize;
         for (column, packed) in packed.iter().enumerate() {
             let stored =
                 (packed.as_ref()).map_or(self.column(column).len(), |(_, packed)| packed.len());
-            let narrow =
+            let to_u32 =
                 |n: usize| u32::try_from(n).map_err(|_| too_large(&self.schema, self.capacity));
             extents.push(Extent {
-                offset: narrow(offset)?,
-                stored: narrow(stored)?,
+                offset: to_u32(offset)?,
+                stored: to_u32(stored)?,
                 rows: self.rows[column],
                 codec: packed.as_ref().map_or(Codec::Raw, |(codec, _)| *codec),
             });
-            offset += aligned(stored);
+            offset += align_up(stored);
         }
-        let payload = if as_is {
+        let payload = if buffer_is_payload {
             None
         } else {
             let mut buffer = allocate(offset, self.capacity)?;
@@ -455,16 +458,16 @@ impl ChunkBuilder {
                 let packed = packed.as_ref().map(|(_, packed)| &**packed);
                 let bytes = packed.unwrap_or_else(|| self.column(column));
                 let extent: &Extent = &extents[column];
-                let (column, rest) = buffer[extent.offset as usize..].split_at_mut(bytes.len());
+                let (column, padding) = buffer[extent.offset as usize..].split_at_mut(bytes.len());
                 column.copy_from_slice(bytes);
-                rest[..aligned(bytes.len()) - bytes.len()].fill(0);
+                padding[..align_up(bytes.len()) - bytes.len()].fill(0);
             }
             Some(buffer)
         };
         Ok(PackedColumns { extents, payload })
     }
 
-    /// The chunk of the packed columns. The builder must not have changed since [`Self::pack`].
+    /// Returns the chunk of the packed columns. The builder must not have changed since [`Self::pack`].
     pub(crate) fn finish(self, packed: PackedColumns, origin: Origin) -> Chunk {
         Chunk {
             origin,
@@ -490,7 +493,8 @@ impl StringColumn {
             .push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
     }
 
-    fn stored(&self) -> Vec<u8> {
+    /// The committed cells as stored in a chunk; see [`string_cells`].
+    fn encode(&self) -> Vec<u8> {
         let mut out = Vec::with_capacity((self.ends.len() + 1) * 4 + self.bytes.len());
         out.extend_from_slice(&0_u32.to_le_bytes());
         for end in &self.ends {
@@ -508,13 +512,13 @@ fn allocate(bytes: usize, rows: usize) -> Result<AlignedBytes> {
 }
 
 fn too_large(schema: &Schema, rows: usize) -> Error {
-    let step: usize = schema
+    let step_bytes: usize = schema
         .cells
         .iter()
         .map(crate::schema::CellSpec::bytes)
         .sum();
     Error::InvalidArgument(format!(
-        "a chunk of {rows} steps of {step} bytes is too large: a chunk has at most \
+        "a chunk of {rows} steps of {step_bytes} bytes is too large: a chunk has at most \
          {MAX_CHUNK_BYTES} bytes; lower chunk_length"
     ))
 }

@@ -14,11 +14,12 @@ pub enum Codec {
     Raw,
     /// One LZ4 block. Rows and cell size give the raw length.
     Lz4,
-    /// One LZ4 block of delta-encoded integers: each row but the first minus the row before it, wrapping.
+    /// One LZ4 block of delta-encoded integers: each row but the first minus the row before it, with
+    /// wrap-around.
     Delta,
 }
 
-/// Most raw bytes of an LZ4 block.
+/// Maximum raw bytes of an LZ4 block.
 pub const MAX_LZ4_BYTES: usize = 0x7E00_0000;
 
 /// Which columns a writer compresses.
@@ -57,7 +58,8 @@ impl Compressor {
         }
     }
 
-    /// Compresses `raw`, rows of `cell`; `None` if the column is to be stored raw.
+    /// Compresses `raw`, rows of `cell`. `None` if the column is to be stored raw: compression is off, the
+    /// column is small, is being skipped, or does not shrink enough.
     pub fn compress(
         &mut self,
         column: usize,
@@ -77,7 +79,7 @@ impl Compressor {
         // Compression fails if the output exceeds 3/4 of the input.
         let mut packed = vec![0; raw.len() / 4 * 3];
         let differences = (self.mode == Compression::Delta && !cell.shape.is_empty())
-            .then(|| delta::differences(raw, cell))
+            .then(|| delta::encode_differences(raw, cell))
             .flatten();
         let codec = differences.as_ref().map_or(Codec::Lz4, |_| Codec::Delta);
         let raw = differences.as_deref().unwrap_or(raw);
@@ -96,12 +98,12 @@ impl Compressor {
 /// # Errors
 /// [`Error::Payload`] if the block is corrupt or has another length.
 pub fn decompress_lz4(stored: &[u8], out: &mut [u8]) -> Result<()> {
-    let len = i32::try_from(out.len()).ok();
-    let found = len.and_then(|len| block::decompress_to_buffer(stored, Some(len), out).ok());
-    match found {
-        Some(found) if found == out.len() => Ok(()),
-        Some(found) => Err(Error::Payload(format!(
-            "a compressed column is corrupt: it has {found} bytes, expected {}",
+    let max_len = i32::try_from(out.len()).ok();
+    let len = max_len.and_then(|max| block::decompress_to_buffer(stored, Some(max), out).ok());
+    match len {
+        Some(len) if len == out.len() => Ok(()),
+        Some(len) => Err(Error::Payload(format!(
+            "a compressed column is corrupt: it has {len} bytes, expected {}",
             out.len()
         ))),
         None => Err(Error::Payload(format!(
@@ -116,7 +118,7 @@ mod tests {
     use super::*;
     use crate::dtype::DType;
 
-    fn bytes() -> CellSpec {
+    fn byte_cell() -> CellSpec {
         CellSpec {
             dtype: DType::Uint8,
             shape: [].into_iter().collect(),
@@ -127,7 +129,7 @@ mod tests {
     fn columns_that_do_not_shrink_are_skipped_for_a_while() {
         let mut compressor = Compressor::new(Compression::Auto);
         let flat = vec![7_u8; 10_000];
-        let packed = compressor.compress(0, &flat, &bytes()).unwrap().1;
+        let packed = compressor.compress(0, &flat, &byte_cell()).unwrap().1;
         let mut out = vec![0; flat.len()];
         decompress_lz4(&packed, &mut out).unwrap();
         assert_eq!(out, flat);
@@ -141,14 +143,14 @@ mod tests {
         })
         .take(10_000)
         .collect();
-        assert_eq!(compressor.compress(1, &noise, &bytes()), None);
+        assert_eq!(compressor.compress(1, &noise, &byte_cell()), None);
         for _ in 0..CHUNKS_SKIPPED {
-            assert_eq!(compressor.compress(1, &flat, &bytes()), None);
+            assert_eq!(compressor.compress(1, &flat, &byte_cell()), None);
         }
-        assert!(compressor.compress(1, &flat, &bytes()).is_some());
-        assert_eq!(compressor.compress(0, &flat[..100], &bytes()), None);
+        assert!(compressor.compress(1, &flat, &byte_cell()).is_some());
+        assert_eq!(compressor.compress(0, &flat[..100], &byte_cell()), None);
         assert_eq!(
-            Compressor::new(Compression::Off).compress(0, &flat, &bytes()),
+            Compressor::new(Compression::Off).compress(0, &flat, &byte_cell()),
             None
         );
     }
@@ -156,7 +158,7 @@ mod tests {
     #[test]
     fn corrupt_blocks_are_errors() {
         let packed = Compressor::default()
-            .compress(0, &[1; 5000], &bytes())
+            .compress(0, &[1; 5000], &byte_cell())
             .unwrap()
             .1;
         let mut short = vec![0; 4999];

@@ -5,30 +5,31 @@ use std::sync::Arc as Token;
 
 use triomphe::Arc;
 
-use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_line;
 
 /// Entries per page.
 ///
-/// Copying a page clones its entries and touches the memory they refer to, usually not in cache, so
-/// pages are small: 256 draws from 5 M items right after a snapshot copy about 256 pages.
-pub const COW_PAGE: usize = 16;
+/// Pages are small, because copying a page clones its entries and accesses the memory they refer to, which
+/// is rarely in the cache: 256 draws from 5 M items right after a snapshot copy about 256 pages.
+pub const ENTRIES_PER_COW_PAGE: usize = 16;
 
 /// Pages that one call of [`CowPages::continue_snapshot`] adds to the snapshot.
 const PAGES_PER_STEP: usize = 2048;
 
-type Page<T> = Arc<[T; COW_PAGE]>;
+type Page<T> = Arc<[T; ENTRIES_PER_COW_PAGE]>;
 
 /// A growing array of copy-on-write pages.
 ///
 /// A snapshot is taken in steps, [`CowPages::begin_snapshot`] and then
 /// [`CowPages::continue_snapshot`] until it returns the snapshot. It contains the entries as they
-/// were at the begin: the first write to a page that is not in it yet adds the page first.
+/// were when it began: the first write to a page that is not in it yet adds the page first.
 #[derive(Debug)]
 pub struct CowPages<T> {
     /// One 8-byte pointer per page, so that growing it moves little memory.
     pages: Vec<Page<T>>,
+    /// Value of new entries.
     fill: T,
-    /// Every snapshot holds a clone: a count above 1 means that one is alive.
+    /// Every snapshot has a clone, so the reference count shows whether any exists.
     token: Token<()>,
     in_progress: Option<SnapshotInProgress<T>>,
 }
@@ -80,7 +81,7 @@ impl<T: Clone> CowPages<T> {
 
     /// Grows the array until `at` is a valid index.
     pub fn ensure_index(&mut self, at: usize) {
-        while self.pages.len() * COW_PAGE <= at {
+        while self.pages.len() * ENTRIES_PER_COW_PAGE <= at {
             let page = std::array::from_fn(|_| self.fill.clone());
             self.pages.push(Arc::new(page));
         }
@@ -88,12 +89,12 @@ impl<T: Clone> CowPages<T> {
 
     /// Prefetches an entry that will be written, and the reference count of its page.
     pub fn prefetch(&self, at: usize) {
-        let page = &self.pages[at / COW_PAGE];
-        prefetch(&raw const page[at % COW_PAGE]);
-        prefetch(Arc::heap_ptr(page));
+        let page = &self.pages[at / ENTRIES_PER_COW_PAGE];
+        prefetch_line(&raw const page[at % ENTRIES_PER_COW_PAGE]);
+        prefetch_line(Arc::heap_ptr(page));
     }
 
-    /// True while a snapshot is in progress or alive: writes may copy pages.
+    /// True while a snapshot is in progress or exists: writes may copy pages.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         Token::strong_count(&self.token) > 1
@@ -107,7 +108,8 @@ impl<T: Clone> CowPages<T> {
 
     /// Begins a snapshot of the current entries. Drops a snapshot that is in progress.
     ///
-    /// `buffer` should have at least one `None` per page, so that nothing large is allocated here.
+    /// `buffer` must contain only `None`. With at least one per page of the array, this call allocates no
+    /// memory.
     pub fn begin_snapshot(&mut self, mut buffer: PageBuffer<T>) {
         buffer.resize(self.pages.len(), None);
         let frozen = FrozenPages {
@@ -156,13 +158,13 @@ impl<T> Index<usize> for CowPages<T> {
     type Output = T;
 
     fn index(&self, at: usize) -> &T {
-        &self.pages[at / COW_PAGE][at % COW_PAGE]
+        &self.pages[at / ENTRIES_PER_COW_PAGE][at % ENTRIES_PER_COW_PAGE]
     }
 }
 
 impl<T: Clone> IndexMut<usize> for CowPages<T> {
     fn index_mut(&mut self, at: usize) -> &mut T {
-        let (page, entry) = (at / COW_PAGE, at % COW_PAGE);
+        let (page, entry) = (at / ENTRIES_PER_COW_PAGE, at % ENTRIES_PER_COW_PAGE);
         if self.in_progress.is_some() {
             self.share_before_write(page);
         }
@@ -186,28 +188,28 @@ mod tests {
     #[test]
     fn writes_after_a_snapshot_do_not_change_it() {
         let mut live = CowPages::new(0_u32);
-        live.ensure_index(2 * COW_PAGE);
+        live.ensure_index(2 * ENTRIES_PER_COW_PAGE);
         live[5] = 1;
         assert!(!live.is_shared());
         let snapshot = snapshot(&mut live);
         live[5] = 2;
-        live[2 * COW_PAGE] = 3;
+        live[2 * ENTRIES_PER_COW_PAGE] = 3;
         let entries: Vec<u32> = snapshot.iter().copied().collect();
-        assert_eq!((entries[5], entries[2 * COW_PAGE]), (1, 0));
-        assert_eq!((live[5], live[2 * COW_PAGE]), (2, 3));
+        assert_eq!((entries[5], entries[2 * ENTRIES_PER_COW_PAGE]), (1, 0));
+        assert_eq!((live[5], live[2 * ENTRIES_PER_COW_PAGE]), (2, 3));
         // Once the snapshot is dropped, writes no longer copy pages.
         assert!(live.is_shared());
-        let address = &raw const live[COW_PAGE];
+        let address = &raw const live[ENTRIES_PER_COW_PAGE];
         drop((snapshot, entries));
         assert!(!live.is_shared());
-        live[COW_PAGE] = 4;
-        assert_eq!(&raw const live[COW_PAGE], address);
+        live[ENTRIES_PER_COW_PAGE] = 4;
+        assert_eq!(&raw const live[ENTRIES_PER_COW_PAGE], address);
     }
 
     #[test]
-    fn a_snapshot_in_steps_contains_the_entries_at_its_begin() {
+    fn a_snapshot_in_steps_contains_the_entries_from_when_it_began() {
         let mut live = CowPages::new(0_u32);
-        let last = (PAGES_PER_STEP + 1) * COW_PAGE;
+        let last = (PAGES_PER_STEP + 1) * ENTRIES_PER_COW_PAGE;
         live.ensure_index(last);
         live[last] = 1;
         live.begin_snapshot(Vec::new());
@@ -215,14 +217,17 @@ mod tests {
         // Writes to a page not in the snapshot yet, to one in it, and beyond its end.
         live[last] = 2;
         live[0] = 3;
-        live.ensure_index(last + COW_PAGE);
-        live[last + COW_PAGE] = 4;
+        live.ensure_index(last + ENTRIES_PER_COW_PAGE);
+        live[last + ENTRIES_PER_COW_PAGE] = 4;
         let entries: Vec<u32> = live.continue_snapshot().unwrap().iter().copied().collect();
         assert_eq!(
             (entries[0], entries[last], entries.len()),
-            (0, 1, last + COW_PAGE)
+            (0, 1, last + ENTRIES_PER_COW_PAGE)
         );
-        assert_eq!((live[0], live[last], live[last + COW_PAGE]), (3, 2, 4));
+        assert_eq!(
+            (live[0], live[last], live[last + ENTRIES_PER_COW_PAGE]),
+            (3, 2, 4)
+        );
         assert!(!live.is_snapshot_in_progress());
     }
 }

@@ -9,7 +9,7 @@ use crate::codec::Codec;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PooledBytes};
-use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_line;
 use crate::schema::{CellSpec, Layout};
 use crate::table::Draw;
 use crate::trajectory::Trajectory;
@@ -111,7 +111,7 @@ pub fn gather<T: AsTrajectory>(
             "a batch needs at least one item".into(),
         ));
     };
-    // In most batches the items differ only in chunk and row: check and plan by the first one.
+    // In most batches the items differ only in chunk and row. Then the first one represents all.
     let alike = items.iter().all(|item| is_alike(first, item.trajectory()));
     let distinct = if alike { &items[..1] } else { items };
     check_layouts(distinct)?;
@@ -121,7 +121,7 @@ pub fn gather<T: AsTrajectory>(
     let min = plans.iter().try_fold(0_usize, |sum, plan| {
         sum.checked_add(plan.min_bytes(items.len())?)
     });
-    pool.check(items.len(), min)?;
+    pool.check_batch_size(items.len(), min)?;
     let mut buffers: Vec<PooledBytes> = plans
         .iter()
         .zip(&first.layout().names)
@@ -172,22 +172,22 @@ fn may_use_thread_pool() -> bool {
     *PROCESS.get_or_init(|| current) == current
 }
 
-/// Rejects items whose columns differ from the first item's in name or nesting.
+/// Checks that the columns of all items have the names and the nesting of the first item's.
 fn check_layouts<T: AsTrajectory>(items: &[T]) -> Result<()> {
     let first = items[0].trajectory().layout();
-    let mut same = first;
+    let mut last_equal = first;
     for item in items {
         let layout = item.trajectory().layout();
         // Items of one writer share their layout: names are rarely compared.
-        if Arc::ptr_eq(layout, same) || layout == first {
-            same = layout;
+        if Arc::ptr_eq(layout, last_equal) || layout == first {
+            last_equal = layout;
             continue;
         }
-        let mut text = format!("items with columns {}", listed(&first.names));
+        let mut text = format!("items with columns {}", quote_names(&first.names));
         if layout.names == first.names {
             text += " nested in different ways";
         } else {
-            text = format!("{text} and with columns {}", listed(&layout.names));
+            text = format!("{text} and with columns {}", quote_names(&layout.names));
         }
         text += " cannot form one batch; sample them one by one";
         return Err(Error::Signature(text));
@@ -195,12 +195,13 @@ fn check_layouts<T: AsTrajectory>(items: &[T]) -> Result<()> {
     Ok(())
 }
 
-fn listed(names: &[Box<str>]) -> String {
+fn quote_names(names: &[Box<str>]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     quoted.join(", ")
 }
 
-/// True if a cheap comparison shows that two items differ only in chunk and row.
+/// True if a cheap comparison shows that two items differ only in chunk and row. May be false although they
+/// do.
 fn is_alike(one: &Trajectory, other: &Trajectory) -> bool {
     match (one, other) {
         (
@@ -233,7 +234,7 @@ fn is_alike(one: &Trajectory, other: &Trajectory) -> bool {
     }
 }
 
-/// Layout of one column of the batch.
+/// Type and time axis of one column of the batch.
 struct ColumnPlan {
     cell: CellSpec,
     cell_bytes: usize,
@@ -241,28 +242,32 @@ struct ColumnPlan {
 }
 
 impl ColumnPlan {
-    fn new<T: AsTrajectory>(items: &[T], at: usize, length_policy: LengthPolicy) -> Result<Self> {
+    fn new<T: AsTrajectory>(
+        items: &[T],
+        index: usize,
+        length_policy: LengthPolicy,
+    ) -> Result<Self> {
         let first = items[0].trajectory();
-        let expected = first.column(at);
+        let expected = first.column(index);
         let mut even = true;
         for item in items {
-            let column = item.trajectory().column(at);
+            let column = item.trajectory().column(index);
             if column.cell != expected.cell || column.squeeze != expected.squeeze {
-                let text = |cell: &CellSpec, squeeze: bool| {
+                let describe = |cell: &CellSpec, squeeze: bool| {
                     let time = if squeeze { "without" } else { "with" };
                     format!("{cell} {time} time axis")
                 };
                 return Err(Error::Signature(format!(
                     "column `{}` is {} in one item and {} in another: such items cannot form one \
                      batch; sample them one by one",
-                    first.layout().names[at],
-                    text(expected.cell, expected.squeeze),
-                    text(column.cell, column.squeeze)
+                    first.layout().names[index],
+                    describe(expected.cell, expected.squeeze),
+                    describe(column.cell, column.squeeze)
                 )));
             }
             even &= column.len == expected.len;
         }
-        let lengths = || items.iter().map(|item| item.trajectory().column(at).len);
+        let lengths = || items.iter().map(|item| item.trajectory().column(index).len);
         let time = match length_policy {
             _ if expected.squeeze => TimeAxis::Squeezed,
             _ if even => TimeAxis::Even(expected.len),
@@ -335,6 +340,7 @@ impl ColumnPlan {
         self.cell.dtype == DType::String
     }
 
+    /// Returns the batch column: its gathered bytes, or its strings, which are gathered here.
     fn finish<T: AsTrajectory>(
         self,
         items: &[T],
@@ -355,7 +361,8 @@ impl ColumnPlan {
         })
     }
 
-    /// `batch_bytes`: bytes of the whole batch, counting columns not gathered yet by their minimum.
+    /// Gathers the strings of column `at`. `batch_bytes` is the size of the whole batch, where strings not
+    /// gathered yet count as empty; adds the bytes of this column's strings to it.
     fn gather_strings<T: AsTrajectory>(
         &self,
         items: &[T],
@@ -365,10 +372,10 @@ impl ColumnPlan {
     ) -> Result<Vec<u8>> {
         let mut out = Vec::new();
         let min = self.min_bytes(items.len());
-        let others = *batch_bytes - min.unwrap_or(0);
+        let other_columns = *batch_bytes - min.unwrap_or(0);
         let reserve = |out: &mut Vec<u8>, more: Option<usize>| {
-            let sum = more.and_then(|more| others.checked_add(out.len())?.checked_add(more));
-            pool.check(items.len(), sum)?;
+            let sum = more.and_then(|more| other_columns.checked_add(out.len())?.checked_add(more));
+            pool.check_batch_size(items.len(), sum)?;
             let reserved = more.and_then(|more| out.try_reserve(more).ok());
             reserved.ok_or_else(|| {
                 let name = &items[0].trajectory().layout().names[at];
@@ -394,11 +401,12 @@ impl ColumnPlan {
                 out.resize(out.len() + missing, 0);
             }
         }
-        *batch_bytes = others.saturating_add(out.len());
+        *batch_bytes = other_columns.saturating_add(out.len());
         Ok(out)
     }
 }
 
+/// Copies the fixed-size columns in `parts` threads, each some consecutive items.
 fn copy_in_parallel<T: AsTrajectory>(
     items: &[T],
     plans: &[ColumnPlan],
@@ -406,18 +414,19 @@ fn copy_in_parallel<T: AsTrajectory>(
     parts: usize,
 ) -> Result<()> {
     let part_len = items.len().div_ceil(parts);
-    let mut rest: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut **buffer).collect();
+    let mut remaining: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut **buffer).collect();
     let mut outcomes: Vec<Result<()>> = vec![Ok(()); items.len().div_ceil(part_len)];
     rayon::scope(|scope| {
         for (part, (items, outcome)) in items.chunks(part_len).zip(&mut outcomes).enumerate() {
             let first = part * part_len;
-            let out: Vec<&mut [u8]> = rest
+            let out: Vec<&mut [u8]> = remaining
                 .iter_mut()
                 .zip(plans)
-                .map(|(rest, plan)| {
+                .map(|(remaining, plan)| {
                     let cells = plan.start(first + items.len()) - plan.start(first);
-                    let (out, later) = std::mem::take(rest).split_at_mut(cells * plan.cell_bytes);
-                    *rest = later;
+                    let (out, later) =
+                        std::mem::take(remaining).split_at_mut(cells * plan.cell_bytes);
+                    *remaining = later;
                     out
                 })
                 .collect();
@@ -451,18 +460,18 @@ fn copy_part<T: AsTrajectory>(
                 .map(|bytes| (chunk.extents(), bytes, *offset as usize)),
             Trajectory::Window { .. } | Trajectory::Spans(_) => None,
         };
-        for (at, (plan, rest)) in plans.iter().zip(&mut out).enumerate() {
+        for (index, (plan, remaining)) in plans.iter().zip(&mut out).enumerate() {
             // Split this item's cells off the front of the column's remaining bytes.
-            let (target, later) = std::mem::take(rest).split_at_mut(plan.bytes(i));
-            *rest = later;
-            let (own, padding) = target.split_at_mut(plan.unpadded_bytes(i));
+            let (item_bytes, later) = std::mem::take(remaining).split_at_mut(plan.bytes(i));
+            *remaining = later;
+            let (cells, padding) = item_bytes.split_at_mut(plan.unpadded_bytes(i));
             match rows {
-                Some((extents, bytes, offset)) if extents[at].codec == Codec::Raw => {
-                    let from = extents[at].offset as usize + offset * plan.cell_bytes;
-                    copy(own, &bytes[from..from + own.len()]);
+                Some((extents, bytes, offset)) if extents[index].codec == Codec::Raw => {
+                    let from = extents[index].offset as usize + offset * plan.cell_bytes;
+                    copy(cells, &bytes[from..from + cells.len()]);
                 }
-                _ if own.is_empty() => {}
-                _ => copy_slices(trajectory, at, plan.cell_bytes, own, &mut unpacked)?,
+                _ if cells.is_empty() => {}
+                _ => copy_slices(trajectory, index, plan.cell_bytes, cells, &mut unpacked)?,
             }
             // Pooled buffers contain old bytes.
             padding.fill(0);
@@ -471,9 +480,10 @@ fn copy_part<T: AsTrajectory>(
     Ok(())
 }
 
-/// Most slices of an item's column that are read in order; further ones are sorted by chunk.
+/// Maximum number of slices of an item's column that are read in order; further ones are sorted by chunk.
 const MAX_SLICES_IN_ORDER: usize = 8;
 
+/// Copies the slices of an item's column `at` into `target`, end to end.
 fn copy_slices(
     trajectory: &Trajectory,
     at: usize,
@@ -484,23 +494,24 @@ fn copy_slices(
     let mut deferred = Vec::new();
     let mut count = 0;
     trajectory.for_each_slice(at, |chunk, column, offset, len| {
-        let (now, later) = std::mem::take(&mut target).split_at_mut(len * cell_bytes);
+        let (part, later) = std::mem::take(&mut target).split_at_mut(len * cell_bytes);
         target = later;
         count += 1;
         if count > MAX_SLICES_IN_ORDER {
-            deferred.push((chunk, column, offset * cell_bytes, now));
+            deferred.push((chunk, column, offset * cell_bytes, part));
             return Ok(());
         }
-        unpacked.read(chunk, column, offset * cell_bytes, now)
+        unpacked.read(chunk, column, offset * cell_bytes, part)
     })?;
     // Sorted by chunk: slices that alternate between large compressed chunks would unpack them each time.
     deferred.sort_unstable_by_key(|(chunk, column, ..)| (Arc::as_ptr(chunk), *column));
     deferred
         .into_iter()
-        .try_for_each(|(chunk, column, from, now)| unpacked.read(chunk, column, from, now))
+        .try_for_each(|(chunk, column, from, part)| unpacked.read(chunk, column, from, part))
 }
 
-/// Copies between slices of equal length; sizes of scalars and small vectors without a function call.
+/// Copies between slices of equal length. Sizes of scalars and small vectors are copied without a function
+/// call, for speed.
 fn copy(target: &mut [u8], source: &[u8]) {
     macro_rules! fixed {
         ($size:literal) => {
@@ -523,14 +534,14 @@ fn copy(target: &mut [u8], source: &[u8]) {
 
 /// Prefetches the first cell of each column.
 fn prefetch_cells(trajectory: &Trajectory, plans: &[ColumnPlan]) {
-    // A window usually has the columns of its chunk; a wrong guess only costs the prefetch.
+    // A window usually has the columns of its chunk; if not, the prefetch is useless but harmless.
     if let Trajectory::Rows { chunk, offset, .. } | Trajectory::Window { chunk, offset, .. } =
         trajectory
         && let Some(bytes) = chunk.heap()
     {
         for (extent, plan) in chunk.extents().iter().zip(plans) {
             let at = extent.offset as usize + *offset as usize * plan.cell_bytes;
-            prefetch(bytes.as_ptr().wrapping_add(at));
+            prefetch_line(bytes.as_ptr().wrapping_add(at));
         }
     }
 }

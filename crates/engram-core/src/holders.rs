@@ -23,35 +23,37 @@ impl HolderId {
 
 /// Reference counts, one per table. Most chunks have references from one table: its count is stored inline.
 ///
-/// The count of a [`HolderId`] is changed only under its table's lock, or by the items the table has
-/// dropped, so the atomics only arbitrate between tables.
+/// The count of a [`HolderId`] changes only under its table's lock, or when the table's old contents are
+/// dropped after a reset, so the atomics only order changes by different tables.
 #[derive(Debug, Default)]
 pub struct Holders {
-    /// `id << 32 | count`; 0 if unused.
+    /// Id and count of one table, `id << 32 | count`; 0 if unused.
     first: AtomicU64,
-    rest: OnceLock<Mutex<Vec<(u32, u32)>>>,
+    /// Ids and counts of further tables.
+    others: OnceLock<Mutex<Vec<(u32, u32)>>>,
 }
 
 impl Holders {
     /// Adds a reference; true if it is the table's first.
     pub fn hold(&self, id: HolderId) -> bool {
-        let mut seen = self.first.load(Ordering::Acquire);
+        let mut word = self.first.load(Ordering::Acquire);
         loop {
-            if holder(seen) == id.0 {
+            if holder(word) == id.0 {
                 // While the word contains this id, only this table changes it.
-                self.first.store(seen + 1, Ordering::Release);
+                self.first.store(word + 1, Ordering::Release);
                 return false;
             }
-            if let Some(rest) = self.rest.get() {
-                let mut rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
-                if let Some(entry) = rest.iter_mut().find(|entry| entry.0 == id.0) {
+            if let Some(others) = self.others.get() {
+                let mut others = others.lock().unwrap_or_else(PoisonError::into_inner);
+                if let Some(entry) = others.iter_mut().find(|entry| entry.0 == id.0) {
                     entry.1 += 1;
                     return false;
                 }
             }
-            if seen != 0 {
-                let rest = self.rest.get_or_init(Mutex::default);
-                rest.lock()
+            if word != 0 {
+                let others = self.others.get_or_init(Mutex::default);
+                others
+                    .lock()
                     .unwrap_or_else(PoisonError::into_inner)
                     .push((id.0, 1));
                 return true;
@@ -62,7 +64,7 @@ impl Holders {
                 .compare_exchange(0, claimed, Ordering::AcqRel, Ordering::Acquire)
             {
                 Ok(_) => return true,
-                Err(now) => seen = now,
+                Err(current) => word = current,
             }
         }
     }
@@ -71,37 +73,38 @@ impl Holders {
     #[must_use]
     pub fn any(&self) -> bool {
         self.first.load(Ordering::Acquire) != 0
-            || self.rest.get().is_some_and(|rest| {
-                let rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
-                !rest.is_empty()
+            || self.others.get().is_some_and(|others| {
+                let others = others.lock().unwrap_or_else(PoisonError::into_inner);
+                !others.is_empty()
             })
     }
 
     /// Removes a reference; true if it was the table's last.
     pub fn release(&self, id: HolderId) -> bool {
-        let seen = self.first.load(Ordering::Acquire);
-        if holder(seen) == id.0 {
-            let last = seen & 0xffff_ffff == 1;
+        let word = self.first.load(Ordering::Acquire);
+        if holder(word) == id.0 {
+            let last = word & 0xffff_ffff == 1;
             self.first
-                .store(if last { 0 } else { seen - 1 }, Ordering::Release);
+                .store(if last { 0 } else { word - 1 }, Ordering::Release);
             return last;
         }
-        let Some(rest) = self.rest.get() else {
+        let Some(others) = self.others.get() else {
             return false;
         };
-        let mut rest = rest.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(at) = rest.iter().position(|entry| entry.0 == id.0) else {
+        let mut others = others.lock().unwrap_or_else(PoisonError::into_inner);
+        let Some(at) = others.iter().position(|entry| entry.0 == id.0) else {
             return false;
         };
-        rest[at].1 -= 1;
-        let last = rest[at].1 == 0;
+        others[at].1 -= 1;
+        let last = others[at].1 == 0;
         if last {
-            rest.swap_remove(at);
+            others.swap_remove(at);
         }
         last
     }
 }
 
+/// Id in a word of [`Holders::first`].
 const fn holder(word: u64) -> u32 {
     (word >> 32) as u32
 }

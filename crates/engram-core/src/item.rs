@@ -29,11 +29,11 @@ pub(crate) struct Item {
     /// `None` if the slot is vacant.
     pub(crate) trajectory: Option<Trajectory>,
     pub(crate) times_sampled: u32,
-    /// Number of open leases, plus [`HIDDEN`] once the item was sampled as often as allowed.
+    /// Number of open leases, and the bit [`HIDDEN`] once the item was sampled as often as allowed.
     pub(crate) leases: u32,
 }
 
-/// Bit of [`Item::leases`]: neither sampler nor remover can choose the item.
+/// Bit of [`Item::leases`]: the item is hidden from sampler and remover.
 pub(crate) const HIDDEN: u32 = 1 << 31;
 
 impl Item {

@@ -37,7 +37,7 @@ pub use op::{Lsn, OpSink, Removal, SessionNumber, TableOp, Volatile};
 pub use payload::Payload;
 pub use rate_limiter::{RateLimiter, RateLimits};
 pub use schema::{CellSpec, ColumnSpec, Layout, Schema, Shape, Signature};
-pub use selector::{Odds, SelectorKind};
+pub use selector::{DrawDistribution, SelectorKind};
 pub use shared_bytes::SharedBytes;
 pub use table::{
     Admission, DeferredDrops, Draw, Handle, SampledItemInfo, Snapshot, TableOptions, TableState,

@@ -96,14 +96,14 @@ pub enum TableOp<'a> {
     },
     /// Removes all items and sets the counters to 0.
     Reset,
-    /// Sets the bounds of the rate limiter; its counters stay.
+    /// Sets the limits of the rate limiter; its counters stay.
     SetLimits {
-        /// The new bounds.
+        /// The new limits.
         limits: &'a RateLimits,
     },
 }
 
-/// Records changes, before they are reported to any caller.
+/// Records changes, before their effect is reported to any caller.
 pub trait OpSink: fmt::Debug + Send + Sync {
     /// Records one change. Called under the table's lock: must not block.
     fn append(&self, table: &str, op: &TableOp<'_>) -> Lsn;
@@ -112,15 +112,15 @@ pub trait OpSink: fmt::Debug + Send + Sync {
     fn last(&self) -> Lsn;
 
     /// Ready once all changes up to `lsn` are as durable as the store is configured to make them.
-    /// Otherwise stores the waker and wakes it on success or failure.
+    /// Otherwise stores the waker, and wakes it once they are or cannot be made durable.
     ///
     /// # Errors
     /// [`Error::Storage`](crate::Error::Storage) if the changes cannot be made durable now. A later poll
-    /// may succeed: the sink keeps the changes and retries.
+    /// may succeed: the sink retains the changes and retries.
     fn poll_durable(&self, lsn: Lsn, waker: &Waker) -> Poll<Result<()>>;
 
-    /// Ready while the sink accepts more changes. Bounds the changes that are recorded and not yet
-    /// written. Stores and wakes the waker like [`OpSink::poll_durable`].
+    /// Ready while the sink accepts more changes: the changes that are recorded and not yet written are
+    /// bounded. Stores and wakes the waker like [`OpSink::poll_durable`].
     ///
     /// # Errors
     /// See [`OpSink::poll_durable`].

@@ -3,10 +3,11 @@
 use std::ops::{Index, IndexMut};
 
 /// Entries per page.
-pub const PAGE: usize = 4096;
+pub const ENTRIES_PER_PAGE: usize = 4096;
 
+/// Page of an entry, and its index in the page.
 const fn split(at: usize) -> (usize, usize) {
-    (at / PAGE, at % PAGE)
+    (at / ENTRIES_PER_PAGE, at % ENTRIES_PER_PAGE)
 }
 
 /// A growing array of `Copy` values. Entries never set have the fill value.
@@ -28,8 +29,9 @@ impl<T: Copy> Pages<T> {
 
     /// Grows the array until `at` is a valid index.
     pub fn ensure_index(&mut self, at: usize) {
-        while self.pages.len() * PAGE <= at {
-            self.pages.push(vec![self.fill; PAGE].into_boxed_slice());
+        while self.pages.len() * ENTRIES_PER_PAGE <= at {
+            self.pages
+                .push(vec![self.fill; ENTRIES_PER_PAGE].into_boxed_slice());
         }
     }
 
@@ -39,7 +41,7 @@ impl<T: Copy> Pages<T> {
         self[at] = value;
     }
 
-    /// The `len` entries from `at` on. They must lie in one page: `len` divides [`PAGE`], and `at` is a
+    /// The `len` entries from `at` on. They must lie in one page: `len` divides [`ENTRIES_PER_PAGE`], and `at` is a
     /// multiple of `len`.
     #[must_use]
     pub fn group(&self, at: usize, len: usize) -> &[T] {
@@ -65,12 +67,12 @@ impl<T> IndexMut<usize> for Pages<T> {
 }
 
 /// Pages that one call of [`CopyablePages::continue_copy`] copies.
-const COPIES_PER_STEP: usize = 4;
+const PAGES_PER_STEP: usize = 4;
 
 /// Like [`Pages`], and can be copied in steps, [`CopyablePages::begin_copy`] and then
 /// [`CopyablePages::continue_copy`] until it returns the copy.
 ///
-/// The copy contains the entries as they were at the begin: the first write to a page not copied yet
+/// The copy contains the entries as they were when it began: the first write to a page not copied yet
 /// copies the page first. Once the copy is complete, writes cost the same as in [`Pages`] again.
 #[derive(Debug)]
 pub struct CopyablePages<T> {
@@ -133,7 +135,8 @@ impl<T: Copy> CopyablePages<T> {
 
     /// Begins a copy of the current entries. Drops a copy that is in progress.
     ///
-    /// `pages` should have at least one `None` per page, so that nothing large is allocated here.
+    /// `pages` must contain only `None`. With at least one per page of the array, this call allocates no
+    /// memory.
     pub fn begin_copy(&mut self, mut pages: CopyBuffer<T>) {
         pages.resize(self.pages(), None);
         self.in_progress = Some(CopyInProgress { pages, next: 0 });
@@ -142,7 +145,7 @@ impl<T: Copy> CopyablePages<T> {
     /// Copies a bounded number of pages. Returns the copy once it is complete; `None` also if none was begun.
     pub fn continue_copy(&mut self) -> Option<PagesCopy<T>> {
         let CopyInProgress { pages, next } = self.in_progress.as_mut()?;
-        let end = pages.len().min(*next + COPIES_PER_STEP);
+        let end = pages.len().min(*next + PAGES_PER_STEP);
         for (page, copy) in self.live.pages[*next..end]
             .iter()
             .zip(&mut pages[*next..end])
@@ -191,31 +194,34 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_copy_in_steps_contains_the_entries_at_its_begin() {
+    fn a_copy_in_steps_contains_the_entries_from_when_it_began() {
         let mut pages = CopyablePages::new(0_u32);
-        let last = (COPIES_PER_STEP + 1) * PAGE;
+        let last = (PAGES_PER_STEP + 1) * ENTRIES_PER_PAGE;
         pages.set(last, 1);
         pages.begin_copy(Vec::new());
         assert!(pages.continue_copy().is_none());
         // Writes to a page not copied yet, to a copied one, and beyond the end of the copy.
         pages[last] = 2;
         pages[0] = 3;
-        pages.set(last + PAGE, 4);
+        pages.set(last + ENTRIES_PER_PAGE, 4);
         let copy = pages.continue_copy().unwrap();
         assert_eq!([copy.get(0), copy.get(last)], [Some(0), Some(1)]);
         assert_eq!(
-            (copy.get(last + PAGE), copy.iter().count()),
-            (None, last + PAGE)
+            (copy.get(last + ENTRIES_PER_PAGE), copy.iter().count()),
+            (None, last + ENTRIES_PER_PAGE)
         );
-        assert_eq!([pages[0], pages[last], pages[last + PAGE]], [3, 2, 4]);
+        assert_eq!(
+            [pages[0], pages[last], pages[last + ENTRIES_PER_PAGE]],
+            [3, 2, 4]
+        );
         assert!(pages.continue_copy().is_none());
     }
 
     #[test]
-    fn growing_keeps_entries() {
+    fn growing_preserves_entries() {
         let mut pages = Pages::new(7_u32);
-        pages.set(3 * PAGE + 1, 9);
-        assert_eq!((pages[0], pages[3 * PAGE + 1]), (7, 9));
-        assert_eq!(pages.group(3 * PAGE, 4), [7, 9, 7, 7]);
+        pages.set(3 * ENTRIES_PER_PAGE + 1, 9);
+        assert_eq!((pages[0], pages[3 * ENTRIES_PER_PAGE + 1]), (7, 9));
+        assert_eq!(pages.group(3 * ENTRIES_PER_PAGE, 4), [7, 9, 7, 7]);
     }
 }

@@ -99,8 +99,8 @@ impl Payload {
             } => {
                 let bytes = region.bytes();
                 let end = offset.checked_add(*len);
-                let found = end.and_then(|end| bytes.get(*offset..end));
-                Pinned::Borrowed(found.ok_or_else(|| {
+                let range = end.and_then(|end| bytes.get(*offset..end));
+                Pinned::Borrowed(range.ok_or_else(|| {
                     Error::Payload(format!(
                         "chunk of {len} bytes at offset {offset} exceeds its memory region of {} bytes",
                         bytes.len()
@@ -117,18 +117,18 @@ mod tests {
     use super::*;
 
     #[derive(Debug)]
-    struct Segment(Vec<u8>);
+    struct VecRegion(Vec<u8>);
 
-    impl Region for Segment {
+    impl Region for VecRegion {
         fn bytes(&self) -> &[u8] {
             &self.0
         }
     }
 
     #[derive(Debug)]
-    struct PayloadUnavailable;
+    struct FailingBytes;
 
-    impl ColdBytes for PayloadUnavailable {
+    impl ColdBytes for FailingBytes {
         fn fetch(&self) -> Result<Arc<AlignedBytes>> {
             Err(Error::Payload("chunk 7 is gone".into()))
         }
@@ -148,14 +148,14 @@ mod tests {
     fn every_payload_kind_pins_or_reports_the_cause() {
         let heap = Payload::Heap(abc());
         assert_eq!(&*heap.pin().unwrap(), b"abc");
-        let region = Arc::new(Segment(b"xxabcxx".to_vec()));
+        let region = Arc::new(VecRegion(b"xxabcxx".to_vec()));
         let mapped = Payload::Mapped {
             region,
             offset: 2,
             len: 3,
         };
         assert_eq!((&*mapped.pin().unwrap(), mapped.len()), (&b"abc"[..], 3));
-        let region = Arc::new(Segment(b"abc".to_vec()));
+        let region = Arc::new(VecRegion(b"abc".to_vec()));
         let short = Payload::Mapped {
             region,
             offset: 2,
@@ -167,7 +167,7 @@ mod tests {
                 "chunk of 3 bytes at offset 2 exceeds its memory region of 3 bytes".into()
             )
         );
-        let cold = Payload::Cold(Arc::new(PayloadUnavailable));
+        let cold = Payload::Cold(Arc::new(FailingBytes));
         assert_eq!(cold.len(), 3);
         assert_eq!(
             cold.pin().unwrap_err(),

@@ -6,29 +6,32 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 use crate::aligned::AlignedBytes;
 use crate::error::{Error, Result};
 
-/// Most bytes of unused buffers in a pool; buffers beyond that are freed.
+/// Maximum bytes of unused buffers in a pool; buffers beyond that are freed.
 const MAX_UNUSED_BYTES: usize = 256 << 20;
 
-/// Smallest pooled buffer, in bytes: smaller ones come faster from the allocator than from a shared list.
+/// Minimum bytes of a pooled buffer: the allocator returns smaller ones faster than a shared list.
 const MIN_POOLED_BYTES: usize = 64 << 10;
 
 /// A pool of batch buffers.
 #[derive(Debug, Default)]
 pub struct Pool {
     unused: Mutex<UnusedBuffers>,
-    /// Most bytes of one batch; `None`: unlimited.
+    /// Maximum bytes of one batch; `None`: unlimited.
     max_batch_bytes: Option<usize>,
 }
 
 #[derive(Debug, Default)]
 struct UnusedBuffers {
+    /// The buffer that has been unused for longest is first.
     buffers: Vec<AlignedBytes>,
+    /// Bytes of all buffers.
     bytes: usize,
 }
 
 /// A buffer that returns to its pool when dropped. Its initial contents are arbitrary.
 #[derive(Debug)]
 pub struct PooledBytes {
+    /// `None` only while the buffer is dropped. May be longer than `len`.
     bytes: Option<AlignedBytes>,
     len: usize,
     pool: Arc<Pool>,
@@ -48,7 +51,7 @@ impl Pool {
     ///
     /// # Errors
     /// [`Error::OutOfMemory`] with the size of the batch and the limit.
-    pub fn check(&self, items: usize, bytes: Option<usize>) -> Result<()> {
+    pub fn check_batch_size(&self, items: usize, bytes: Option<usize>) -> Result<()> {
         let Some(max) = self.max_batch_bytes else {
             return Ok(());
         };
@@ -63,7 +66,7 @@ impl Pool {
         )))
     }
 
-    /// A buffer of `len` bytes; `None` if the allocation fails.
+    /// A buffer of `len` bytes, reused or new; `None` if the allocation fails.
     #[must_use]
     pub fn take(self: &Arc<Self>, len: usize) -> Option<PooledBytes> {
         let reused = (len >= MIN_POOLED_BYTES)
@@ -87,8 +90,8 @@ impl Pool {
         }
     }
 
-    /// Takes out a buffer of suitable size. If there is none, frees the buffer that has been unused for
-    /// longest, so that sizes no longer requested leave the pool.
+    /// Takes a buffer of suitable size out of the pool. If there is none, frees the buffer that has been
+    /// unused for longest, so that sizes no longer requested leave the pool.
     fn take_unused(&self, len: usize) -> Option<AlignedBytes> {
         let mut unused = self.unused()?;
         // At most about half as much again as needed: more would waste memory.

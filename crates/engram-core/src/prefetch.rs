@@ -6,18 +6,18 @@ use crate::aligned::ALIGN;
 
 /// Prefetches all cache lines of a value.
 #[inline]
-pub(crate) fn prefetch_all<T>(value: *const T) {
+pub(crate) fn prefetch_value<T>(value: *const T) {
     let begin = value.cast::<u8>();
     for at in (0..size_of::<T>()).step_by(ALIGN) {
-        prefetch(begin.wrapping_add(at));
+        prefetch_line(begin.wrapping_add(at));
     }
-    // A value that does not begin at a cache line touches one more.
-    prefetch(begin.wrapping_add(size_of::<T>()));
+    // A value that does not begin at a cache line extends into one more.
+    prefetch_line(begin.wrapping_add(size_of::<T>()));
 }
 
 /// Starts loading a cache line without waiting for it, so that many cache misses overlap. Accepts any address.
 #[inline]
-pub(crate) fn prefetch<T>(address: *const T) {
+pub(crate) fn prefetch_line<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]
     // SAFETY: a hint without side effects that never faults.
     unsafe {

@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 use crate::error::{Error, Result};
 
-/// Bounds on `diff = inserts * samples_per_insert - samples`, the number of samples by which the writers
-/// are ahead of the learner.
+/// Limits of `diff = inserts * samples_per_insert - samples`, the number of samples by which the writers
+/// are ahead of the learner, and of the number of items.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RateLimits {
     /// Name of the limiter class for messages: `MinSize`, `Queue`, ...
@@ -14,14 +14,15 @@ pub struct RateLimits {
     pub samples_per_insert: f64,
     /// Number of items that the table must have before it can be sampled.
     pub min_size: u64,
-    /// A sample waits if it would make `diff` smaller than this.
+    /// A sample is blocked if it would make `diff` smaller than this.
     pub min_diff: f64,
-    /// An insert waits if it would make `diff` larger than this.
+    /// An insert is blocked if it would make `diff` larger than this, unless the table has fewer than
+    /// `min_size` items.
     pub max_diff: f64,
 }
 
 impl RateLimits {
-    /// Samples wait until the table has `min_size` items; inserts never wait.
+    /// Blocks samples until the table has `min_size` items; never blocks inserts.
     #[must_use]
     pub fn min_size(min_size: u64) -> Self {
         Self {
@@ -33,7 +34,7 @@ impl RateLimits {
         }
     }
 
-    /// Each item is sampled once; inserts wait while `size` items are not sampled yet.
+    /// Allows one sample per insert; blocks inserts while `size` inserted items are not sampled yet.
     #[must_use]
     pub fn queue(size: u64) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
@@ -56,10 +57,10 @@ impl RateLimits {
         }
     }
 
-    /// Rejects limits under which no item could ever be sampled.
+    /// Checks the values.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] with the impossible bound and the values allowed.
+    /// [`Error::InvalidArgument`] with the invalid value and the values allowed.
     pub fn check(&self, table: &str, max_size: u64) -> Result<()> {
         let Self {
             kind,
@@ -73,7 +74,7 @@ impl RateLimits {
         } else if *min_size == 0 {
             "min_size is 0; it must be at least 1".into()
         } else if *min_size > max_size {
-            format!("min_size is {min_size}, but the table holds at most {max_size} items")
+            format!("min_size is {min_size}, but the table can have at most {max_size} items")
         } else if min_diff.is_nan() || max_diff.is_nan() || min_diff > max_diff {
             format!(
                 "min_diff is {min_diff} and max_diff is {max_diff}; min_diff must not exceed max_diff"
@@ -92,7 +93,7 @@ impl RateLimits {
 /// Counts inserts of new keys, samples, and removals for any reason, since creation or the last reset.
 #[derive(Clone, Debug)]
 pub struct RateLimiter {
-    /// The bounds; they may change at any time.
+    /// The limits; they may change at any time.
     pub limits: RateLimits,
     /// Number of items inserted.
     pub inserts: u64,
@@ -136,20 +137,21 @@ impl RateLimiter {
     /// True if `n` items may be inserted now.
     #[must_use]
     pub fn can_insert(&self, n: u64) -> bool {
-        let ahead = self.inserts.saturating_add(n) as f64 * self.limits.samples_per_insert;
+        let samples_due = self.inserts.saturating_add(n) as f64 * self.limits.samples_per_insert;
         self.size().saturating_add(n) <= self.limits.min_size
-            || ahead - self.samples as f64 <= self.limits.max_diff
+            || samples_due - self.samples as f64 <= self.limits.max_diff
     }
 
-    /// True if an item could be inserted now had `samples` fewer samples been taken.
+    /// True if an item could be inserted now if `samples` of the samples were undone.
     #[must_use]
-    pub fn can_insert_without(&self, samples: u64) -> bool {
-        let samples = self.samples.saturating_sub(samples);
-        let ahead = (self.inserts + 1) as f64 * self.limits.samples_per_insert;
-        self.size() < self.limits.min_size || ahead - samples as f64 <= self.limits.max_diff
+    pub fn can_insert_if_undone(&self, samples: u64) -> bool {
+        let remaining_samples = self.samples.saturating_sub(samples);
+        let samples_due = (self.inserts + 1) as f64 * self.limits.samples_per_insert;
+        self.size() < self.limits.min_size
+            || samples_due - remaining_samples as f64 <= self.limits.max_diff
     }
 
-    /// Number of samples, up to `n`, that may be taken now, if none of them removes its item.
+    /// Number of samples, up to `n`, that may be taken now if none of them removes its item.
     #[must_use]
     pub fn samples_allowed(&self, n: u64) -> u64 {
         if self.can_sample(n) {
@@ -158,18 +160,18 @@ impl RateLimiter {
         if !self.can_sample(1) {
             return 0;
         }
-        // `can_sample(1)` is true and `can_sample(n)` is false: the bound lies between.
-        let room = (self.diff() - self.limits.min_diff).floor();
+        // `can_sample(1)` is true and `can_sample(n)` is false, so the result is in `1..n`.
+        let allowed = (self.diff() - self.limits.min_diff).floor();
         #[expect(
             clippy::cast_possible_truncation,
             clippy::cast_sign_loss,
-            reason = "1 <= room < n"
+            reason = "1 <= allowed < n"
         )]
-        let room = room as u64;
-        room.min(n)
+        let allowed = allowed as u64;
+        allowed.min(n)
     }
 
-    /// Why sampling waits; `None` if it does not.
+    /// Why the limiter blocks samples; `None` if it allows one.
     #[must_use]
     pub fn why_sampling_waits(&self) -> Option<String> {
         if self.can_sample(1) {
@@ -186,73 +188,85 @@ impl RateLimiter {
         if size < min_size {
             return Some(format!(
                 "sampling waits: the table has {} of the {} items it needs ({limiter})",
-                number(size as f64),
-                number(min_size as f64)
+                format_number(size as f64),
+                format_number(min_size as f64)
             ));
         }
         let diff = self.diff();
-        let lead = if order(diff, 0.0).is_eq() {
+        let lead = if compare(diff, 0.0).is_eq() {
             "the learner has caught up with the writers".into()
         } else {
-            lead(diff)
+            describe_lead(diff)
         };
-        let reason = match (order(diff, min_diff), order(min_diff, 0.0)) {
+        let reason = match (compare(diff, min_diff), compare(min_diff, 0.0)) {
             (Ordering::Equal, Ordering::Greater) => format!(", the minimum of {limiter}"),
             (Ordering::Equal, _) => format!(", the limit of {limiter}"),
             (_, Ordering::Greater) => {
                 format!(
                     "; {limiter} keeps writers at least {} ahead",
-                    samples(min_diff)
+                    format_samples(min_diff)
                 )
             }
             (_, Ordering::Equal) => format!("; {limiter} does not let the learner get ahead"),
             (_, Ordering::Less) => {
                 format!(
                     "; {limiter} lets the learner get at most {} ahead",
-                    samples(-min_diff)
+                    format_samples(-min_diff)
                 )
             }
         };
-        Some(format!("sampling waits: {lead}{reason} {}", self.counts()))
+        Some(format!(
+            "sampling waits: {lead}{reason} {}",
+            self.format_counts()
+        ))
     }
 
-    /// Why inserting waits; `None` if it does not.
+    /// Why the limiter blocks inserts; `None` if it allows one.
     #[must_use]
     pub fn why_inserting_waits(&self) -> Option<String> {
         if self.can_insert(1) {
             return None;
         }
-        if let Some(full) = self.full_queue() {
+        if let Some(full) = self.describe_full_queue() {
             return Some(format!("inserting waits: {full}"));
         }
         let max_diff = self.limits.max_diff;
         let limiter = self.limits.label();
         let diff = self.diff();
-        let lead = if order(diff, 0.0).is_eq() {
+        let lead = if compare(diff, 0.0).is_eq() {
             "writers have caught up with the learner".into()
         } else {
-            lead(diff)
+            describe_lead(diff)
         };
-        let allowed = match order(max_diff, 0.0) {
-            Ordering::Greater => format!("lets writers get at most {} ahead", samples(max_diff)),
+        let allowed = match compare(max_diff, 0.0) {
+            Ordering::Greater => format!(
+                "lets writers get at most {} ahead",
+                format_samples(max_diff)
+            ),
             Ordering::Equal => "does not let writers get ahead".into(),
-            Ordering::Less => format!("keeps the learner at least {} ahead", samples(-max_diff)),
+            Ordering::Less => format!(
+                "keeps the learner at least {} ahead",
+                format_samples(-max_diff)
+            ),
         };
-        let reason = match (order(diff, max_diff), order(max_diff, 0.0)) {
+        let reason = match (compare(diff, max_diff), compare(max_diff, 0.0)) {
             (Ordering::Equal, Ordering::Less) => format!(", the minimum of {limiter}"),
             (Ordering::Equal, _) => format!(", the limit of {limiter}"),
             (Ordering::Greater, _) => format!("; {limiter} {allowed}"),
             (Ordering::Less, _) => {
-                let each = samples(self.limits.samples_per_insert);
+                let each = format_samples(self.limits.samples_per_insert);
                 format!("; one more item adds {each}, but {limiter} {allowed}")
             }
         };
-        Some(format!("inserting waits: {lead}{reason} {}", self.counts()))
+        Some(format!(
+            "inserting waits: {lead}{reason} {}",
+            self.format_counts()
+        ))
     }
 
     /// Why a full queue or stack blocks inserts. `None` for other limiters, and if items stay in the
-    /// table after they are sampled: then `diff` is not the number of items that wait.
-    fn full_queue(&self) -> Option<String> {
+    /// table after they are sampled: then `diff` is not the number of unsampled items.
+    fn describe_full_queue(&self) -> Option<String> {
         let RateLimits { kind, max_diff, .. } = &self.limits;
         let unsampled = self.diff();
         let deleted = unsampled - self.size() as f64;
@@ -260,48 +274,54 @@ impl RateLimiter {
             return None;
         }
         let deleted = if deleted > 0.0 {
-            format!(", counting {} deleted", number(deleted))
+            format!(", {} of them deleted", format_number(deleted))
         } else {
             String::new()
         };
         Some(format!(
-            "the table is full: {} of {} items wait to be sampled{deleted} ({kind})",
-            number(unsampled),
-            number(*max_diff)
+            "the limit of {kind} is reached: {} of {} inserted items are not sampled yet{deleted}",
+            format_number(unsampled),
+            format_number(*max_diff)
         ))
     }
 
-    fn counts(&self) -> String {
+    /// `(2,420 inserted, 88,832 sampled)`.
+    fn format_counts(&self) -> String {
         format!(
             "({} inserted, {} sampled)",
-            number(self.inserts as f64),
-            number(self.samples as f64)
+            format_number(self.inserts as f64),
+            format_number(self.samples as f64)
         )
     }
 }
 
 /// Compares two numbers that are not NaN; -0 equals 0.
-fn order(a: f64, b: f64) -> Ordering {
+fn compare(a: f64, b: f64) -> Ordering {
     a.partial_cmp(&b).unwrap_or(Ordering::Equal)
 }
 
-/// Who is ahead of whom; `diff` is not 0.
-fn lead(diff: f64) -> String {
+/// Describes whether writers or learner are ahead, and by how much; `diff` is not 0.
+fn describe_lead(diff: f64) -> String {
     if diff > 0.0 {
-        format!("writers are {} ahead of the learner", samples(diff))
+        format!("writers are {} ahead of the learner", format_samples(diff))
     } else {
-        format!("the learner is {} ahead of the writers", samples(-diff))
+        format!(
+            "the learner is {} ahead of the writers",
+            format_samples(-diff)
+        )
     }
 }
 
-fn samples(count: f64) -> String {
-    let count = number(count);
+/// A number and `sample` or `samples`.
+fn format_samples(count: f64) -> String {
+    let count = format_number(count);
     let unit = if count == "1" { "sample" } else { "samples" };
     format!("{count} {unit}")
 }
 
-/// A number that is not negative, with commas between thousands and up to three decimals: `66,048`, `0.5`.
-fn number(value: f64) -> String {
+/// Formats a number that is not negative, with commas between thousands and up to three decimals: `66,048`,
+/// `0.5`; numbers of 10^15 or more as `1e15`.
+fn format_number(value: f64) -> String {
     if value >= 1e15 {
         return format!("{value:e}");
     }
@@ -347,6 +367,7 @@ mod tests {
     }
 
     /// The texts of a limiter after this many inserts, samples and deletes: for sampling, for inserting.
+    /// Empty if not blocked.
     fn texts(limits: RateLimits, [inserts, samples, deletes]: [u64; 3]) -> [String; 2] {
         let mut limiter = RateLimiter::new(limits);
         (limiter.inserts, limiter.samples, limiter.deletes) = (inserts, samples, deletes);
@@ -367,7 +388,7 @@ mod tests {
     }
 
     #[test]
-    fn block_of_a_table_with_too_few_items() {
+    fn message_when_the_table_has_too_few_items() {
         assert_eq!(
             why_sampling(RateLimits::min_size(1_000_000), [37_000, 0, 0]),
             "sampling waits: the table has 37,000 of the 1,000,000 items it needs (MinSize)"
@@ -380,21 +401,21 @@ mod tests {
     }
 
     #[test]
-    fn block_of_a_queue() {
+    fn message_when_the_queue_is_full() {
         assert_eq!(
             why_inserting(RateLimits::queue(4), [7, 3, 3]),
-            "inserting waits: the table is full: 4 of 4 items wait to be sampled (Queue)"
+            "inserting waits: the limit of Queue is reached: 4 of 4 inserted items are not sampled yet"
         );
         assert_eq!(
             why_inserting(RateLimits::queue(3), [3, 0, 2]),
-            "inserting waits: the table is full: 3 of 3 items wait to be sampled, counting 2 deleted (Queue)"
+            "inserting waits: the limit of Queue is reached: 3 of 3 inserted items are not sampled yet, 2 of them deleted"
         );
-        // Items that stay after they were sampled do not wait.
+        // Items that stay in the table after they were sampled are not counted.
         assert_eq!(
             why_inserting(RateLimits::queue(4), [7, 3, 0]),
             "inserting waits: writers are 4 samples ahead of the learner, the limit of Queue (7 inserted, 3 sampled)"
         );
-        // All items are on lease.
+        // All items are leased.
         assert_eq!(
             why_sampling(RateLimits::queue(4), [3, 3, 0]),
             "sampling waits: the learner has caught up with the writers, the limit of Queue (3 inserted, 3 sampled)"
@@ -402,7 +423,7 @@ mod tests {
     }
 
     #[test]
-    fn block_of_writers_ahead() {
+    fn message_when_the_writers_are_ahead() {
         assert_eq!(
             why_inserting(ratio(64.0, 1, 0.0, 66_048.0), [2_420, 88_832, 0]),
             "inserting waits: writers are 66,048 samples ahead of the learner, the limit of \
@@ -445,7 +466,7 @@ mod tests {
     }
 
     #[test]
-    fn block_of_a_learner_ahead() {
+    fn message_when_the_learner_is_ahead() {
         let text = |min_diff, inserts, samples| {
             let limits = RateLimits {
                 kind: "RateLimiter".into(),
@@ -495,16 +516,16 @@ mod tests {
             (0.1 + 0.2, "0.3"),
             (1e15, "1e15"),
         ] {
-            assert_eq!(number(value), text);
+            assert_eq!(format_number(value), text);
         }
     }
 
     #[test]
-    fn impossible_limits_are_named() {
+    fn invalid_limits_are_rejected() {
         let text = |limits: RateLimits| limits.check("t", 10).unwrap_err().to_string();
         assert_eq!(
             text(RateLimits::min_size(11)),
-            "rate limiter MinSize of table `t`: min_size is 11, but the table holds at most 10 items"
+            "rate limiter MinSize of table `t`: min_size is 11, but the table can have at most 10 items"
         );
         assert_eq!(
             text(RateLimits::min_size(0)),

@@ -94,7 +94,7 @@ pub struct Signature {
 
 /// A column of an item, to check against a signature.
 #[derive(Clone, Copy, Debug)]
-pub struct FoundColumn<'a> {
+pub struct ActualColumn<'a> {
     /// Path of the column.
     pub name: &'a str,
     /// Dtype and shape of its cells.
@@ -103,7 +103,7 @@ pub struct FoundColumn<'a> {
     pub len: Option<usize>,
 }
 
-impl FoundColumn<'_> {
+impl ActualColumn<'_> {
     fn matches(&self, spec: &ColumnSpec) -> bool {
         let axes = self.len.into_iter().chain(self.cell.shape.iter().copied());
         *self.name == *spec.name
@@ -112,8 +112,8 @@ impl FoundColumn<'_> {
             && all_equal(axes, &spec.shape)
     }
 
-    /// Compares the time axes: `Some(true)` if only the item has one, `Some(false)` if only the
-    /// signature has one.
+    /// `Some(true)` if the shapes differ only by a time axis that the item has, `Some(false)` if only by one
+    /// that the signature has, `None` if they differ otherwise.
     fn extra_time_axis(&self, spec: &ColumnSpec) -> Option<bool> {
         let cell = &self.cell.shape;
         let matches = |spec: &[Option<usize>]| {
@@ -126,6 +126,7 @@ impl FoundColumn<'_> {
     }
 }
 
+/// True if each axis has the size that the signature requires, if any.
 fn all_equal(axes: impl Iterator<Item = usize>, spec: &[Option<usize>]) -> bool {
     axes.zip(spec)
         .all(|(axis, size)| size.is_none_or(|size| size == axis))
@@ -139,89 +140,98 @@ impl Signature {
     pub fn check<'a>(
         &self,
         table: &str,
-        found: impl Iterator<Item = FoundColumn<'a>> + Clone,
+        actual: impl Iterator<Item = ActualColumn<'a>> + Clone,
     ) -> Result<()> {
-        let same_count = found.clone().count() == self.columns.len();
+        let same_count = actual.clone().count() == self.columns.len();
         if same_count
-            && found
+            && actual
                 .clone()
                 .zip(&self.columns)
-                .all(|(f, spec)| f.matches(spec))
+                .all(|(column, spec)| column.matches(spec))
         {
             return Ok(());
         }
-        let found: Vec<FoundColumn<'_>> = found.collect();
+        let actual: Vec<ActualColumn<'_>> = actual.collect();
         let columns = self.columns.iter();
-        let specs = columns.map(|spec| describe(&spec.name, spec.dtype, &spec.axes()));
-        let columns = found.iter();
-        let columns = columns.map(|found| describe(found.name, found.cell.dtype, &found.axes()));
+        let specs = columns.map(|spec| describe(&spec.name, spec.dtype, &spec.format_axes()));
+        let columns = actual.iter();
+        let columns =
+            columns.map(|actual| describe(actual.name, actual.cell.dtype, &actual.format_axes()));
         Err(Error::Signature(format!(
             "item does not match the signature of table `{table}`: {}; signature: {}; item: {}",
-            self.mismatch(&found),
-            joined(specs),
-            joined(columns)
+            self.describe_mismatch(&actual),
+            join(specs),
+            join(columns)
         )))
     }
 
-    /// What is wrong with columns that do not match.
-    fn mismatch(&self, found: &[FoundColumn<'_>]) -> String {
+    /// Describes what is wrong with columns that do not match.
+    fn describe_mismatch(&self, actual: &[ActualColumn<'_>]) -> String {
         let specs = self.columns.iter();
-        let missing = specs.filter(|spec| found.iter().all(|found| *found.name != *spec.name));
+        let missing = specs.filter(|spec| actual.iter().all(|actual| *actual.name != *spec.name));
         let missing: Vec<&str> = missing.map(|spec| &*spec.name).collect();
-        let unknown = found.iter();
+        let unknown = actual.iter();
         let unknown =
-            unknown.filter(|found| self.columns.iter().all(|spec| *spec.name != *found.name));
-        let unknown: Vec<&str> = unknown.map(|found| found.name).collect();
-        let no_column = |names| format!("the signature has no {}", columns(names));
-        let is = if missing.len() == 1 { "is" } else { "are" };
+            unknown.filter(|actual| self.columns.iter().all(|spec| *spec.name != *actual.name));
+        let unknown: Vec<&str> = unknown.map(|actual| actual.name).collect();
+        let no_column = |names| format!("the signature has no {}", format_names(names));
+        let verb = if missing.len() == 1 { "is" } else { "are" };
         match (&*missing, &*unknown) {
             ([], []) => {}
             ([], unknown) => return no_column(unknown),
-            (missing, []) => return format!("{} {is} missing", columns(missing)),
+            (missing, []) => return format!("{} {verb} missing", format_names(missing)),
             (missing, unknown) => {
                 return format!(
-                    "{} {is} missing, and {}",
-                    columns(missing),
+                    "{} {verb} missing, and {}",
+                    format_names(missing),
                     no_column(unknown)
                 );
             }
         }
-        let pairs = found.iter().zip(&self.columns);
-        if found.len() != self.columns.len() || pairs.clone().any(|(f, spec)| *f.name != *spec.name)
+        let pairs = actual.iter().zip(&self.columns);
+        if actual.len() != self.columns.len()
+            || pairs
+                .clone()
+                .any(|(column, spec)| *column.name != *spec.name)
         {
             return "its columns are in another order".into();
         }
-        let Some((found, spec)) = pairs.clone().find(|(found, spec)| !found.matches(spec)) else {
+        let Some((actual, spec)) = pairs.clone().find(|(actual, spec)| !actual.matches(spec))
+        else {
             return String::new();
         };
-        let Some(in_item) = found.extra_time_axis(spec) else {
-            let [expected, got] = [(spec.dtype, spec.axes()), (found.cell.dtype, found.axes())]
-                .map(|(dtype, axes)| format!("{dtype}[{axes}]"));
+        let Some(only_item_has_axis) = actual.extra_time_axis(spec) else {
+            let [expected, got] = [
+                (spec.dtype, spec.format_axes()),
+                (actual.cell.dtype, actual.format_axes()),
+            ]
+            .map(|(dtype, axes)| format!("{dtype}[{axes}]"));
             return format!("column `{}` must be {expected}, got {got}", spec.name);
         };
-        let same = pairs.filter(|(found, spec)| found.extra_time_axis(spec) == Some(in_item));
-        let names: Vec<&str> = same.map(|(found, _)| found.name).collect();
-        let (have, which) = match &*names {
+        let affected =
+            pairs.filter(|(actual, spec)| actual.extra_time_axis(spec) == Some(only_item_has_axis));
+        let names: Vec<&str> = affected.map(|(actual, _)| actual.name).collect();
+        let (have, shape) = match &*names {
             [_] => ("has", "its shape"),
             _ => ("have", "each shape"),
         };
-        let names = columns(&names);
-        if in_item {
+        let names = format_names(&names);
+        if only_item_has_axis {
             format!(
-                "{names} {have} a time axis, but the signature has none; begin {which} in the \
+                "{names} {have} a time axis, but the signature has none; begin {shape} in the \
                  signature with the number of steps, or None for any number"
             )
         } else {
             format!(
                 "{names} {have} no time axis, but the signature has one; add the axis to the item, or \
-                 remove the first size of {which} in the signature"
+                 remove the first size of {shape} in the signature"
             )
         }
     }
 }
 
 impl ColumnSpec {
-    fn axes(&self) -> String {
+    fn format_axes(&self) -> String {
         let axes = self.shape.iter();
         axes.map(|size| size.map_or("?".into(), |size| size.to_string()))
             .collect::<Vec<_>>()
@@ -229,8 +239,8 @@ impl ColumnSpec {
     }
 }
 
-impl FoundColumn<'_> {
-    fn axes(&self) -> String {
+impl ActualColumn<'_> {
+    fn format_axes(&self) -> String {
         let axes = self.len.into_iter().chain(self.cell.shape.iter().copied());
         axes.map(|size| size.to_string())
             .collect::<Vec<_>>()
@@ -238,22 +248,23 @@ impl FoundColumn<'_> {
     }
 }
 
+/// `` `name` dtype[axes] ``.
 fn describe(name: &str, dtype: DType, axes: &str) -> String {
     format!("`{name}` {dtype}[{axes}]")
 }
 
 /// `column` or `columns`, and the quoted names.
-fn columns(names: &[&str]) -> String {
+fn format_names(names: &[&str]) -> String {
     let noun = if names.len() == 1 {
         "column"
     } else {
         "columns"
     };
-    let quoted = joined(names.iter().map(|name| format!("`{name}`")));
+    let quoted = join(names.iter().map(|name| format!("`{name}`")));
     format!("{noun} {quoted}")
 }
 
-fn joined(texts: impl Iterator<Item = String>) -> String {
+fn join(texts: impl Iterator<Item = String>) -> String {
     texts.collect::<Vec<_>>().join(", ")
 }
 
@@ -285,7 +296,7 @@ mod tests {
         let columns = item
             .iter()
             .zip(&cells)
-            .map(|((name, len, ..), cell)| FoundColumn {
+            .map(|((name, len, ..), cell)| ActualColumn {
                 name,
                 cell,
                 len: *len,

@@ -164,7 +164,7 @@ impl Selector {
         }
     }
 
-    /// Prefetches the memory that updates of these slots will access.
+    /// Prefetches the memory that updates of these slots will access, if the strategy needs it.
     pub fn prefetch(&self, slots: impl Iterator<Item = Slot>) {
         if let Self::Prioritized(prioritized) = self {
             prioritized.prefetch(slots);
@@ -203,24 +203,24 @@ impl Selector {
         self.len() == 0
     }
 
-    /// The number of items that the next choice can return and the smallest of their probabilities.
+    /// The distribution of the next choice.
     #[must_use]
-    pub fn odds(&mut self) -> Odds {
+    pub fn distribution(&mut self) -> DrawDistribution {
         #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
         match self {
-            Self::Prioritized(prioritized) => prioritized.odds(),
-            Self::Dense(dense) => Odds {
+            Self::Prioritized(prioritized) => prioritized.distribution(),
+            Self::Dense(dense) => DrawDistribution {
                 candidates: dense.len() as u64,
                 min_probability: 1.0 / dense.len() as f64,
             },
-            Self::Order(_) | Self::Heap(_) => Odds {
+            Self::Order(_) | Self::Heap(_) => DrawDistribution {
                 candidates: 1,
                 min_probability: 1.0,
             },
         }
     }
 
-    /// Chooses `n` items with replacement. The selector must not be empty.
+    /// Chooses `n` items with replacement and appends them to `picks`. The selector must not be empty.
     pub fn pick(&mut self, n: usize, rng: &mut TableRng, picks: &mut Vec<Pick>) {
         match self {
             Self::Order(order) => picks.extend(std::iter::repeat_n(
@@ -243,9 +243,9 @@ impl Selector {
     }
 }
 
-/// Properties of a draw's distribution, needed for importance weights.
+/// Properties of the distribution of a draw, as needed for importance weights.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Odds {
+pub struct DrawDistribution {
     /// Number of items with a non-zero probability.
     pub candidates: u64,
     /// Smallest non-zero probability.
@@ -263,6 +263,6 @@ fn uniform_unit(rng: &mut TableRng) -> f64 {
 /// A random number, uniform in `0..n` with a bias below 2^-32 for any table size.
 fn uniform_below(rng: &mut TableRng, n: usize) -> usize {
     #[expect(clippy::cast_possible_truncation, reason = "the high half is below n")]
-    let at = ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize;
-    at
+    let number = ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize;
+    number
 }

@@ -13,7 +13,7 @@ use std::marker::PhantomData;
 pub struct SharedBytes<'a> {
     ptr: *const u8,
     len: usize,
-    life: PhantomData<&'a [u8]>,
+    lifetime: PhantomData<&'a [u8]>,
 }
 
 // SAFETY: `new` requires that the bytes are readable for the whole lifetime.
@@ -32,7 +32,7 @@ impl<'a> SharedBytes<'a> {
         Self {
             ptr,
             len,
-            life: PhantomData,
+            lifetime: PhantomData,
         }
     }
 
@@ -68,13 +68,13 @@ impl<'a> SharedBytes<'a> {
         (self.part(0, at), self.part(at, self.len - at))
     }
 
-    /// Consecutive pieces of `size` bytes; a shorter rest is left out.
+    /// Consecutive pieces of `size` bytes; a shorter remainder is left out.
     pub(crate) fn pieces(self, size: usize) -> impl Iterator<Item = Self> {
         let count = self.len.checked_div(size).unwrap_or(0);
         (0..count).map(move |n| self.part(n * size, size))
     }
 
-    /// Copies of consecutive arrays of `N` bytes; a shorter rest is left out.
+    /// Copies of consecutive arrays of `N` bytes; a shorter remainder is left out.
     pub(crate) fn arrays<const N: usize>(self) -> impl Iterator<Item = [u8; N]> + use<'a, N> {
         (0..self.len / N).map(move |n| {
             // SAFETY: array `n` lies within the bytes; byte arrays need no alignment.
@@ -88,7 +88,7 @@ impl<'a> SharedBytes<'a> {
             // SAFETY: the caller checked that `from` does not exceed the length.
             ptr: unsafe { self.ptr.add(from) },
             len,
-            life: PhantomData,
+            lifetime: PhantomData,
         }
     }
 }

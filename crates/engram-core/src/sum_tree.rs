@@ -1,16 +1,16 @@
 //! A tree of partial sums, to draw an index with probability proportional to its weight.
 
 use crate::pages::Pages;
-use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_line;
 
 /// Children per node: two cache lines of sums, six levels for ten million leaves.
 const FANOUT: usize = 16;
 
-/// Draws that descend the tree together, so that their cache misses overlap.
-const LANES: usize = 64;
+/// Number of draws that descend the tree together, so that their cache misses overlap.
+const DRAWS_TOGETHER: usize = 64;
 
-/// Most changed parents before their sums are recomputed.
-const MAX_STALE: usize = 1024;
+/// Maximum number of changed parents before their sums are recomputed.
+const MAX_STALE_PARENTS: usize = 1024;
 
 /// Weights, and per level their sums and smallest non-zero values.
 ///
@@ -20,6 +20,7 @@ const MAX_STALE: usize = 1024;
 pub struct SumTree {
     /// `levels[0]` are the leaves; entry `i` of a level sums entries `16 i ..` of the one below.
     levels: Vec<Level>,
+    /// Number of leaves with a weight above 0.
     non_zero: usize,
     /// Parents of leaves that changed since the last refresh. Neighbouring leaves share a parent, so
     /// refreshing after many changes costs less than after each.
@@ -87,12 +88,12 @@ impl SumTree {
     /// Sets the weight of leaf `at`; grows the tree as needed. The weight must be finite and at least 0.
     pub fn set(&mut self, at: usize, weight: f64) {
         self.ensure_index(at);
-        let before = std::mem::replace(&mut self.levels[0].sums[at], weight);
+        let old = std::mem::replace(&mut self.levels[0].sums[at], weight);
         self.non_zero += usize::from(weight > 0.0);
-        self.non_zero -= usize::from(before > 0.0);
+        self.non_zero -= usize::from(old > 0.0);
         if self.stale.last() != Some(&(at / FANOUT)) {
             self.stale.push(at / FANOUT);
-            if self.stale.len() == MAX_STALE {
+            if self.stale.len() == MAX_STALE_PARENTS {
                 self.refresh_stale();
             }
         }
@@ -116,29 +117,32 @@ impl SumTree {
         self.stale = stale;
     }
 
+    /// Recomputes an entry from its children.
     fn refresh(&mut self, depth: usize, index: usize) {
         let below = &self.levels[depth - 1];
         let sums = below.sums.group(index * FANOUT, FANOUT);
-        let (mut lanes, mut least) = ([0.0; 4], [f64::INFINITY; 4]);
+        let (mut sums_of_lanes, mut smallest) = ([0.0; 4], [f64::INFINITY; 4]);
         for part in sums.as_chunks::<4>().0 {
             for lane in 0..4 {
-                lanes[lane] += part[lane];
-                if depth == 1 && part[lane] > 0.0 && part[lane] < least[lane] {
-                    least[lane] = part[lane];
+                sums_of_lanes[lane] += part[lane];
+                if depth == 1 && part[lane] > 0.0 && part[lane] < smallest[lane] {
+                    smallest[lane] = part[lane];
                 }
             }
         }
-        let sum = (lanes[0] + lanes[1]) + (lanes[2] + lanes[3]);
+        let sum = (sums_of_lanes[0] + sums_of_lanes[1]) + (sums_of_lanes[2] + sums_of_lanes[3]);
         if depth > 1 {
             for part in below.mins.group(index * FANOUT, FANOUT).as_chunks::<4>().0 {
                 for lane in 0..4 {
-                    if part[lane] < least[lane] {
-                        least[lane] = part[lane];
+                    if part[lane] < smallest[lane] {
+                        smallest[lane] = part[lane];
                     }
                 }
             }
         }
-        let min = least[0].min(least[1]).min(least[2].min(least[3]));
+        let min = smallest[0]
+            .min(smallest[1])
+            .min(smallest[2].min(smallest[3]));
         self.levels[depth].sums[index] = sum;
         self.levels[depth].mins[index] = min;
     }
@@ -179,18 +183,18 @@ impl SumTree {
     /// The leaf's weight is above 0, also after rounding. The total must be above 0.
     pub fn find(&mut self, masses: &[f64], leaves: &mut Vec<usize>) {
         self.refresh_stale();
-        for masses in masses.chunks(LANES) {
-            let mut left = [0.0; LANES];
+        for masses in masses.chunks(DRAWS_TOGETHER) {
+            let mut left = [0.0; DRAWS_TOGETHER];
             left[..masses.len()].copy_from_slice(masses);
-            let mut at = [0_usize; LANES];
+            let mut at = [0_usize; DRAWS_TOGETHER];
             for depth in (1..self.levels.len()).rev() {
                 let below = &self.levels[depth - 1].sums;
                 let next = depth.checked_sub(2).map(|depth| &self.levels[depth].sums);
                 for (at, left) in at.iter_mut().zip(&mut left).take(masses.len()) {
                     if let Some(group) = below.group(*at * FANOUT, FANOUT).first_chunk() {
-                        let (child, rest) = descend(group, *left);
+                        let (child, remaining) = descend(group, *left);
                         *at = *at * FANOUT + child;
-                        *left = rest;
+                        *left = remaining;
                     }
                     if let Some(next) = next {
                         prefetch_group(next, *at);
@@ -205,42 +209,42 @@ impl SumTree {
 /// Prefetches the children of an entry: two cache lines.
 fn prefetch_group(sums: &Pages<f64>, parent: usize) {
     let group = sums.group(parent * FANOUT, FANOUT);
-    prefetch(&raw const group[0]);
-    prefetch(&raw const group[FANOUT / 2]);
+    prefetch_line(&raw const group[0]);
+    prefetch_line(&raw const group[FANOUT / 2]);
 }
 
 /// The child whose range of prefix sums contains `mass`, and the mass minus the sums before it.
 ///
-/// Counts prefix sums instead of searching, first of groups of four children, then within one group:
-/// without branches to mispredict, the processor overlaps several draws.
+/// Counts prefix sums instead of searching, first those of "quads" of four children, then those within one
+/// quad: without branches to mispredict, the processor overlaps several draws.
 fn descend(sums: &[f64; FANOUT], mass: f64) -> (usize, f64) {
-    let (fours, _) = sums.as_chunks::<4>();
+    let (quads, _) = sums.as_chunks::<4>();
     let [a, b, c, d] =
-        [0, 1, 2, 3].map(|i| (fours[i][0] + fours[i][1]) + (fours[i][2] + fours[i][3]));
+        [0, 1, 2, 3].map(|i| (quads[i][0] + quads[i][1]) + (quads[i][2] + quads[i][3]));
     let ends = [a, a + b, (a + b) + c];
-    let (four, left) = locate(ends, mass);
-    let [a, b, c, _] = fours[four];
-    let (child, left) = locate([a, a + b, (a + b) + c], left);
-    let child = four * 4 + child;
+    let (quad, left) = count_passed(ends, mass);
+    let [a, b, c, _] = quads[quad];
+    let (child, left) = count_passed([a, a + b, (a + b) + c], left);
+    let child = quad * 4 + child;
     if left < sums[child] && mass < ends[2] + d {
         return (child, left);
     }
-    past_the_end(sums, four)
+    child_after_rounding(sums, quad)
 }
 
 /// The number of prefix sums that are at most `mass`, and `mass` minus the last of them.
-fn locate(ends: [f64; 3], mass: f64) -> (usize, f64) {
+fn count_passed(ends: [f64; 3], mass: f64) -> (usize, f64) {
     let passed =
         usize::from(mass >= ends[0]) + usize::from(mass >= ends[1]) + usize::from(mass >= ends[2]);
     (passed, mass - [0.0, ends[0], ends[1], ends[2]][passed])
 }
 
 /// The child for a mass that rounding moved past its last candidate: the last non-zero child up to
-/// the end of group `four`, or else the first non-zero child.
+/// the end of quad `quad`, or else the first non-zero child.
 #[cold]
-fn past_the_end(sums: &[f64; FANOUT], four: usize) -> (usize, f64) {
+fn child_after_rounding(sums: &[f64; FANOUT], quad: usize) -> (usize, f64) {
     let is_positive = |sum: &f64| *sum > 0.0;
-    let last = sums[..four * 4 + 4].iter().rposition(is_positive);
+    let last = sums[..quad * 4 + 4].iter().rposition(is_positive);
     let last = last
         .or_else(|| sums.iter().position(is_positive))
         .unwrap_or(0);

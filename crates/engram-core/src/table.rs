@@ -1,8 +1,8 @@
 //! The state of a table: its items, the selectors that choose among them, and its rate limiter.
 //!
 //! Nothing here waits, locks or reads a clock; the engine does. The cost of a call does not grow with
-//! the size of the table, except for dropping what [`TableState::reset`] removes: the caller drops it
-//! after it has released the lock.
+//! the size of the table. Freeing what was removed does: callers drop [`DeferredDrops`] after they have
+//! released the lock.
 
 mod apply;
 mod draw;
@@ -26,7 +26,7 @@ use crate::rate_limiter::{RateLimiter, RateLimits};
 use crate::selector::{Pick, Selector, SelectorKind, TableRng};
 use crate::trajectory::Trajectory;
 pub use draw::{Draw, Handle, SampledItemInfo};
-pub use options::{MAX_NOTE, TableOptions};
+pub use options::{MAX_NOTE_BYTES, TableOptions};
 pub use restore::{Restore, SavedItem};
 pub use sessions::SESSION_IDLE;
 use sessions::Sessions;
@@ -38,14 +38,15 @@ pub use snapshot::{
 /// Bytes of bookkeeping per item: its slot, key, and entries in the selectors.
 pub const ITEM_OVERHEAD: u64 = 128;
 
-/// Most items changed per hold of the table's lock.
-const ITEMS_PER_LOCK_HOLD: usize = 1024;
+/// Maximum number of items changed per hold of the table's lock.
+const MAX_ITEMS_PER_LOCK_HOLD: usize = 1024;
 
-/// The same while a snapshot exists, when every change may copy a page, which takes about 5 us.
-const ITEMS_PER_LOCK_HOLD_COPYING: usize = 256;
+/// Maximum number of items changed per hold of the lock while a snapshot exists: every change may then copy
+/// a page, which takes about 5 us.
+const MAX_ITEMS_PER_LOCK_HOLD_WITH_SNAPSHOT: usize = 256;
 
-/// Most items that one call evicts; the next call continues.
-const EVICTIONS_PER_CALL: usize = 256;
+/// Maximum number of items that one call evicts or expires; the next call continues.
+pub const MAX_REMOVALS_PER_CALL: usize = 256;
 
 /// What was removed from a table. The caller drops it after releasing the table's lock, because freeing
 /// memory takes long.
@@ -74,7 +75,8 @@ impl DeferredDrops {
 pub enum Admission {
     /// The item can be inserted.
     Ready,
-    /// The item must wait for another change.
+    /// The rate limiter blocks the item, or the table is full and must not evict an item. A later change of
+    /// the table may allow it.
     Wait,
     /// [`TableState::shrink`] must evict items first.
     Shrink,
@@ -90,13 +92,17 @@ struct Contents {
     expiry: Option<Expiry>,
     /// Number of referenced chunks of each episode.
     episodes: KeyMap<u32>,
+    /// Identifies this table in the reference counts of chunks.
     holder: HolderId,
     /// Number of slots ever used, including vacant ones.
     slots: Slot,
     /// First vacant slot; the others are linked through `seq`.
     vacant: Option<Slot>,
+    /// Number of items.
     size: u64,
+    /// Bytes of the items and of the distinct chunks they refer to.
     bytes: u64,
+    /// Number of distinct episodes of those chunks.
     num_episodes: u64,
 }
 
@@ -104,6 +110,7 @@ struct Contents {
 #[derive(Debug)]
 struct Expiry {
     order: Selector,
+    /// Per slot, the clock reading at the insertion of its item.
     inserted_at: CopyablePages<u64>,
 }
 
@@ -130,7 +137,7 @@ impl Contents {
 }
 
 impl Drop for Contents {
-    /// Releases the references that chunks count for this table: other tables may keep the chunks alive.
+    /// Releases this table's references in the counts of its chunks, which other tables may keep alive.
     fn drop(&mut self) {
         for slot in 0..self.slots {
             if let Some(trajectory) = &self.items[slot as usize].trajectory {
@@ -148,29 +155,34 @@ pub struct TableState {
     options: Arc<TableOptions>,
     sink: Arc<dyn OpSink>,
     contents: Contents,
-    /// `None` until an item with a session number arrives.
+    /// `None` until the first call for a session.
     sessions: Option<Box<Sessions>>,
     limiter: RateLimiter,
     rng: TableRng,
+    /// Insertion number of the next item.
     next_seq: u64,
-    /// Handles of items with a smaller insertion number are void: the items were removed by a reset.
+    /// Handles of items with a smaller insertion number are invalid: a reset removed the items.
     first_seq: u64,
+    /// Number that the next insert or priority update gets.
     next_touch: u64,
     num_deleted_episodes: u64,
     num_unique_samples: u64,
     /// Number of open leases, including those of removed items.
     leased: u64,
     last_lsn: Lsn,
+    /// Memory reused by draws and evictions.
     picks: Vec<Pick>,
-    keys: Vec<u64>,
-    found: Vec<(Slot, u64, f64)>,
+    /// Memory reused by draws.
+    drawn_keys: Vec<u64>,
+    /// Memory reused by updates: slot, key and new priority.
+    updates: Vec<(Slot, u64, f64)>,
     snapshot_in_progress: Option<SnapshotInProgress>,
 }
 
 /// Statistics of a table at one moment.
 #[derive(Clone, Debug)]
 pub struct TableStats {
-    /// Number of items, including hidden ones.
+    /// Number of items, hidden ones included.
     pub size: u64,
     /// Number of items hidden from the selectors, because they were sampled as often as allowed and are
     /// still leased.
@@ -207,8 +219,8 @@ impl TableState {
             leased: 0,
             last_lsn: Lsn::default(),
             picks: Vec::new(),
-            keys: Vec::new(),
-            found: Vec::new(),
+            drawn_keys: Vec::new(),
+            updates: Vec::new(),
             snapshot_in_progress: None,
             options,
             sink,
@@ -233,7 +245,7 @@ impl TableState {
         self.last_lsn
     }
 
-    /// Whether `item` can be inserted now.
+    /// Returns whether `item` can be inserted now.
     #[must_use]
     pub fn admit(&self, item: &NewItem) -> Admission {
         if self.must_shrink() {
@@ -245,50 +257,55 @@ impl TableState {
         }
     }
 
-    /// True while the table exceeds its limits and [`TableState::shrink`] can evict items.
+    /// True while the table exceeds its bounds and [`TableState::shrink`] can evict items.
     #[must_use]
     pub fn must_shrink(&self) -> bool {
-        // With hidden items, the last visible item is kept: it must not be evicted in their place.
+        // While items are hidden, the last visible item stays: the hidden ones will be removed anyway.
         let can_evict = self.contents.remover.len() > usize::from(self.hidden() > 0);
-        self.exceeds_limits(0) && can_evict
+        self.exceeds_bounds(0) && can_evict
     }
 
-    /// True if a full table may evict an item for a new one.
+    /// True if a full table may evict an item to make room for a new one.
     ///
-    /// False if the limiter admits the item only because of leased samples, as in a queue: the leased
-    /// items will be removed anyway, and evicting would lose an item that was never sampled.
+    /// False if the limiter would block the new item without the samples of hidden items, as in a queue:
+    /// the hidden items are removed once they are acknowledged, while evicting would lose an item that was
+    /// never sampled.
     #[must_use]
     pub fn may_evict(&self) -> bool {
         let limiter = &self.limiter;
-        let leased_samples = self.hidden() * u64::from(self.options.max_times_sampled);
+        let samples_of_hidden_items = self.hidden() * u64::from(self.options.max_times_sampled);
         !self.contents.remover.is_empty()
-            && !self.exceeds_limits(0)
-            && (leased_samples == 0 || limiter.can_insert_without(leased_samples))
+            && !self.exceeds_bounds(0)
+            && (samples_of_hidden_items == 0
+                || limiter.can_insert_if_undone(samples_of_hidden_items))
     }
 
-    /// Number of items that a caller should change before it releases the lock for other threads.
+    /// Number of items that a caller may change before it should release the lock for other threads.
     #[must_use]
-    pub fn items_per_lock_hold(&self) -> usize {
+    pub fn max_items_per_lock_hold(&self) -> usize {
         if self.contents.items.is_shared() {
-            ITEMS_PER_LOCK_HOLD_COPYING
+            MAX_ITEMS_PER_LOCK_HOLD_WITH_SNAPSHOT
         } else {
-            ITEMS_PER_LOCK_HOLD
+            MAX_ITEMS_PER_LOCK_HOLD
         }
     }
 
+    /// Number of items hidden from the selectors.
     fn hidden(&self) -> u64 {
         self.contents.size - self.contents.sampler.len() as u64
     }
 
+    /// True if the item can be added without an eviction.
     fn has_room(&self, item: &NewItem) -> bool {
         let bytes = self
             .options
             .max_bytes
             .map_or(0, |_| self.options.item_bytes(item));
-        self.contents.size < self.options.max_size && !self.exceeds_limits(bytes)
+        self.contents.size < self.options.max_size && !self.exceeds_bounds(bytes)
     }
 
-    fn exceeds_limits(&self, more_bytes: u64) -> bool {
+    /// True if the table with `more_bytes` added exceeds `max_size` or `max_bytes`.
+    fn exceeds_bounds(&self, more_bytes: u64) -> bool {
         let Contents { size, bytes, .. } = self.contents;
         size > self.options.max_size
             || self
@@ -297,8 +314,8 @@ impl TableState {
                 .is_some_and(|max| bytes + more_bytes > max)
     }
 
-    /// Inserts an item; false if its key exists. Then evicts items, possibly the new one, if the table
-    /// exceeds its limits.
+    /// Inserts an item; returns false if its key exists. Then evicts items, possibly the new one, while the
+    /// table exceeds its bounds.
     ///
     /// The caller has checked the item with [`TableOptions::check_item`] and [`TableState::admit`].
     pub fn insert(&mut self, item: NewItem, now: u64, deferred: &mut DeferredDrops) -> bool {
@@ -317,7 +334,7 @@ impl TableState {
         if self.contents.keys.get(item.key).is_some() {
             if let Some(number) = number {
                 self.record(&TableOp::SkipInsert { number, now });
-                self.record_number(number, now);
+                self.mark_applied(number, now);
             }
             deferred.add(item);
             return false;
@@ -330,16 +347,17 @@ impl TableState {
         self.record(&op);
         self.add_item(item, now);
         if let Some(number) = number {
-            self.record_number(number, now);
+            self.mark_applied(number, now);
         }
         self.shrink(deferred);
         true
     }
 
-    /// Evicts a bounded number of items while the table exceeds its limits; true when done.
+    /// Evicts a bounded number of items while the table exceeds its bounds; returns true once it does not, or
+    /// no more items may be evicted.
     pub fn shrink(&mut self, deferred: &mut DeferredDrops) -> bool {
         let mut victim = std::mem::take(&mut self.picks);
-        for _ in 0..EVICTIONS_PER_CALL {
+        for _ in 0..MAX_REMOVALS_PER_CALL {
             if !self.must_shrink() {
                 break;
             }
@@ -354,13 +372,13 @@ impl TableState {
         !self.must_shrink()
     }
 
-    /// Removes a bounded number of items older than the ttl, and of idle sessions; true if no older item
-    /// is left.
+    /// Removes a bounded number of items older than the ttl, and forgets a bounded number of idle sessions.
+    /// Returns true once no item is older.
     pub fn expire(&mut self, now: u64, deferred: &mut DeferredDrops) -> bool {
         if let Some(sessions) = &mut self.sessions {
             sessions.forget_idle(now);
         }
-        for _ in 0..EVICTIONS_PER_CALL {
+        for _ in 0..MAX_REMOVALS_PER_CALL {
             match self.next_expiry() {
                 Some(due) if due <= now => {
                     let Some(slot) = self.oldest() else {
@@ -374,7 +392,7 @@ impl TableState {
         false
     }
 
-    /// Clock reading at which the oldest item expires, in nanoseconds.
+    /// Clock reading at which the oldest item expires, in nanoseconds. `None` without a ttl or items.
     #[must_use]
     pub fn next_expiry(&self) -> Option<u64> {
         let ttl = self.options.ttl?;
@@ -383,6 +401,7 @@ impl TableState {
         Some(expiry.inserted_at[slot as usize].saturating_add(ttl))
     }
 
+    /// The visible item that expires next. `None` without a ttl or visible items.
     fn oldest(&self) -> Option<Slot> {
         match &self.contents.expiry.as_ref()?.order {
             Selector::Order(order) if order.len() > 0 => Some(order.first()),
@@ -394,7 +413,7 @@ impl TableState {
     ///
     /// The caller has checked the priorities with [`TableOptions::check_priority`].
     pub fn update(&mut self, updates: impl Iterator<Item = (u64, f64)>) -> usize {
-        let mut found = std::mem::take(&mut self.found);
+        let mut known = std::mem::take(&mut self.updates);
         // Look up all keys first, so that cache misses overlap.
         let slots = updates.filter_map(|(key, priority)| {
             self.contents
@@ -402,18 +421,18 @@ impl TableState {
                 .get(key)
                 .map(|slot| (slot, key, priority))
         });
-        found.extend(slots);
-        for (slot, _, _) in &found {
+        known.extend(slots);
+        for (slot, _, _) in &known {
             self.contents.items.prefetch(*slot as usize);
         }
-        let slots = found.iter().map(|(slot, _, _)| *slot);
+        let slots = known.iter().map(|(slot, _, _)| *slot);
         self.contents.sampler.prefetch(slots);
-        let matched = found.len();
-        for (slot, key, priority) in found.drain(..) {
+        let matched = known.len();
+        for (slot, key, priority) in known.drain(..) {
             self.record(&TableOp::SetPriority { key, priority });
             self.set_priority(slot, priority);
         }
-        self.found = found;
+        self.updates = known;
         matched
     }
 
@@ -440,10 +459,10 @@ impl TableState {
         self.clear(deferred);
     }
 
-    /// Sets the bounds of the rate limiter; its counters stay.
+    /// Sets the limits of the rate limiter; its counters stay.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if no item could ever be sampled.
+    /// As [`RateLimits::check`].
     pub fn set_limits(&mut self, limits: RateLimits) -> Result<()> {
         limits.check(&self.options.name, self.options.max_size)?;
         self.record(&TableOp::SetLimits { limits: &limits });
@@ -468,7 +487,8 @@ impl TableState {
     /// Checks that `n` samples can be drawn now or later.
     ///
     /// # Errors
-    /// [`Error::Unsatisfiable`]; [`Error::InvalidArgument`] if `n` is 0.
+    /// [`Error::Unsatisfiable`] if a full table cannot yield `n` samples; [`Error::InvalidArgument`] if `n`
+    /// is 0.
     pub fn check_sample(&self, n: usize) -> Result<()> {
         let TableOptions {
             name,

@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use crate::chunk::Chunk;
 use crate::error::Result;
-use crate::schema::{CellSpec, FoundColumn, Layout, Signature};
+use crate::schema::{ActualColumn, CellSpec, Layout, Signature};
 pub use check::MAX_ITEM_BYTES;
 
 /// The cells of an item, as references into chunks.
@@ -240,15 +240,15 @@ impl Trajectory {
     /// [`Error::Signature`] naming the column that does not match.
     pub fn check(&self, table: &str, signature: &Signature) -> Result<()> {
         let names = &self.layout().names;
-        let found = (0..self.columns()).map(|i| {
+        let actual = (0..self.columns()).map(|i| {
             let column = self.column(i);
             let len = (!column.squeeze).then_some(column.len);
-            FoundColumn {
+            ActualColumn {
                 name: &names[i],
                 cell: column.cell,
                 len,
             }
         });
-        signature.check(table, found)
+        signature.check(table, actual)
     }
 }

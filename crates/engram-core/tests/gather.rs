@@ -19,10 +19,11 @@ use smallvec::smallvec;
 const OBS: usize = 5;
 
 fn schema(obs: usize) -> Arc<Schema> {
-    named(&["action", "name", "obs"], obs)
+    schema_with_names(&["action", "name", "obs"], obs)
 }
 
-fn named(names: &[&str], obs: usize) -> Arc<Schema> {
+/// A schema with columns of these names.
+fn schema_with_names(names: &[&str], obs: usize) -> Arc<Schema> {
     let cell = |dtype, shape| CellSpec { dtype, shape };
     Arc::new(Schema {
         layout: Arc::new(Layout {
@@ -98,6 +99,7 @@ fn rows(chunk: &Arc<Chunk>, offset: u32, len: u32) -> Trajectory {
 /// True for a squeezed column, and its slices as (chunk, offset, length).
 type Runs<'a> = (bool, &'a [(u32, u32, u32)]);
 
+/// An item of these slices per column.
 fn spans(chunks: &[Arc<Chunk>], columns: [Runs<'_>; 3]) -> Trajectory {
     let mut slices = Vec::new();
     let columns = columns
@@ -133,6 +135,7 @@ fn bytes(column: &Column) -> &[u8] {
     }
 }
 
+/// Checks that each column has the cells of these steps, end to end.
 fn expect_steps(columns: &Columns, steps: [&[usize]; 3]) {
     let actions: Vec<u8> = steps[0].iter().flat_map(|step| action(*step)).collect();
     let names: Vec<u8> = steps[1].iter().flat_map(|step| name(*step)).collect();
@@ -324,6 +327,7 @@ fn strings_count_towards_the_limit_of_a_batch() {
     );
 }
 
+/// The error text for items that cannot form one batch.
 fn rejection(items: &[Trajectory]) -> String {
     match gathered(items, LengthPolicy::Pad).unwrap_err() {
         Error::Signature(text) => text,
@@ -351,7 +355,7 @@ fn items_that_cannot_form_one_batch_are_named() {
         "column `action` is int32[] with time axis in one item and int32[] without time axis in \
          another: such items cannot form one batch; sample them one by one"
     );
-    let swapped = named(&["action", "title", "obs"], OBS);
+    let swapped = schema_with_names(&["action", "title", "obs"], OBS);
     let swapped = rows(&chunk_of(swapped, 0, 3, Compression::Off), 0, 1);
     assert_eq!(
         rejection(&[narrow.clone(), swapped]),

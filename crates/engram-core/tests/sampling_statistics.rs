@@ -18,6 +18,7 @@ use engram_core::{
 };
 use smallvec::smallvec;
 
+/// Number of draws per test.
 const DRAWS: usize = 200_000;
 
 fn table(sampler: SelectorKind, seed: u64) -> TableState {
@@ -96,8 +97,8 @@ fn used_table(sampler: SelectorKind, seed: u64) -> (TableState, BTreeMap<u64, f6
     (table, expected)
 }
 
-/// Number of draws of each key.
-fn counts(table: &mut TableState, probabilities: &BTreeMap<u64, f64>) -> BTreeMap<u64, usize> {
+/// Draws `DRAWS` items, checks their probabilities, and returns the number of draws of each key.
+fn count_draws(table: &mut TableState, probabilities: &BTreeMap<u64, f64>) -> BTreeMap<u64, usize> {
     let mut counts = BTreeMap::new();
     let mut remaining = DRAWS;
     // Various request sizes: the sum tree processes draws in groups.
@@ -121,9 +122,10 @@ fn counts(table: &mut TableState, probabilities: &BTreeMap<u64, f64>) -> BTreeMa
     counts
 }
 
-fn check(table: &mut TableState, probabilities: &BTreeMap<u64, f64>) {
-    let counts = counts(table, probabilities);
-    let possible = probabilities.values().filter(|p| **p > 0.0).count();
+/// Checks that the numbers of draws have the expected distribution.
+fn check_distribution(table: &mut TableState, probabilities: &BTreeMap<u64, f64>) {
+    let counts = count_draws(table, probabilities);
+    let candidates = probabilities.values().filter(|p| **p > 0.0).count();
     assert!(counts.keys().all(|key| probabilities[key] > 0.0));
     let statistic: f64 = probabilities
         .iter()
@@ -134,14 +136,17 @@ fn check(table: &mut TableState, probabilities: &BTreeMap<u64, f64>) {
                 expected > 5.0,
                 "too few expected draws for the approximation"
             );
-            let found = counts.get(key).copied().unwrap_or(0) as f64;
-            (found - expected).powi(2) / expected
+            let observed = counts.get(key).copied().unwrap_or(0) as f64;
+            (observed - expected).powi(2) / expected
         })
         .sum();
-    let bound = chi_square_quantile(possible as f64 - 1.0);
-    assert!(statistic < bound, "{statistic}, limit {bound}");
+    let bound = chi_square_quantile(candidates as f64 - 1.0);
+    assert!(
+        statistic < bound,
+        "statistic {statistic}, expected below {bound}"
+    );
     // Too small a statistic is not random either.
-    assert!(statistic > (possible as f64 - 1.0) * 0.5, "{statistic}");
+    assert!(statistic > (candidates as f64 - 1.0) * 0.5, "{statistic}");
 }
 
 /// The 99.9 % quantile by the approximation of Wilson and Hilferty.
@@ -163,7 +168,7 @@ fn uniform_is_uniform() {
         let (mut table, items) = used_table(SelectorKind::Uniform, seed);
         let probability = 1.0 / items.len() as f64;
         let probabilities = items.into_keys().map(|key| (key, probability)).collect();
-        check(&mut table, &probabilities);
+        check_distribution(&mut table, &probabilities);
     }
 }
 
@@ -184,7 +189,7 @@ fn prioritized_follows_the_power_of_priorities() {
             .into_iter()
             .map(|(key, priority)| (key, weight(priority) / total))
             .collect();
-        check(&mut table, &probabilities);
+        check_distribution(&mut table, &probabilities);
     }
 }
 
@@ -194,7 +199,7 @@ fn all_zero_priorities_are_uniform() {
     table.update(items.keys().map(|key| (*key, 0.0)));
     let probability = 1.0 / items.len() as f64;
     let probabilities: BTreeMap<u64, f64> = items.keys().map(|key| (*key, probability)).collect();
-    check(&mut table, &probabilities);
+    check_distribution(&mut table, &probabilities);
     // With one weight above 0, every draw returns its item.
     let only = *items.keys().nth(77).unwrap();
     table.update([(only, 1e-9)].into_iter());
@@ -203,6 +208,6 @@ fn all_zero_priorities_are_uniform() {
     assert!(
         draws
             .iter()
-            .all(|draw| draw.key == only && draw.odds.candidates == 1)
+            .all(|draw| draw.key == only && draw.distribution.candidates == 1)
     );
 }

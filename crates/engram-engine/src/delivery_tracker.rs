@@ -4,86 +4,91 @@ use std::collections::VecDeque;
 
 /// Leases of delivered batches, oldest first.
 ///
-/// A reader reports one number: how many items it has used of all those delivered to it. These are
-/// always the first ones, so the count determines which leases are used up.
+/// A reader acknowledges items with one number, which counts all items acknowledged so far. These are
+/// always the first of the delivered items, so the count determines which batches are acknowledged.
 #[derive(Debug)]
 pub struct DeliveryTracker<L> {
     /// Number of items and lease of each batch.
     leases: VecDeque<(u64, L)>,
-    /// Items of batches that were removed from the front of `leases`: all of them count as used.
-    settled: u64,
+    /// Number of items in the batches removed from the front of `leases`: all count as acknowledged.
+    items_of_popped_batches: u64,
 }
 
-/// How much of a lease was used when its reader ended.
+/// How much of a lease was acknowledged when its reader ended.
 #[derive(Debug)]
 pub enum LeaseOutcome<L> {
-    /// All items were used.
-    Used(L),
-    /// Only this many items were used, from the first on.
-    PartlyUsed(usize, L),
-    /// No item was used.
-    Unused(L),
+    /// All items.
+    Acknowledged(L),
+    /// Only this many items, from the first on.
+    PartlyAcknowledged(usize, L),
+    /// No item.
+    Unacknowledged(L),
 }
 
 impl<L> Default for DeliveryTracker<L> {
     fn default() -> Self {
         Self {
             leases: VecDeque::new(),
-            settled: 0,
+            items_of_popped_batches: 0,
         }
     }
 }
 
 impl<L> DeliveryTracker<L> {
-    /// Adds a batch of this many items, which is delivered to the reader now.
+    /// Adds a batch of this many items, which is now delivered to the reader.
     pub fn push(&mut self, items: usize, lease: L) {
         self.leases.push_back((items as u64, lease));
     }
 
-    /// Number of batches whose leases are open.
+    /// Number of batches whose leases have not ended.
     #[must_use]
     pub fn len(&self) -> usize {
         self.leases.len()
     }
 
-    /// True if no lease is open.
+    /// True if all leases have ended.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.leases.is_empty()
     }
 
-    /// Removes the newest batch, which did not reach its reader.
+    /// Removes the newest batch, for example because it did not reach its reader; returns its lease.
     pub fn pop_newest(&mut self) -> Option<L> {
         self.leases.pop_back().map(|(_, lease)| lease)
     }
 
-    /// Removes the oldest batch; its items count as used from now on, even if they were not.
+    /// Removes the oldest batch; returns its lease. Its items count as acknowledged from now on.
     pub fn pop_oldest(&mut self) -> Option<L> {
         let (items, lease) = self.leases.pop_front()?;
-        self.settled += items;
+        self.items_of_popped_batches += items;
         Some(lease)
     }
 
-    /// Removes the oldest batch if all its items are among the first `used`.
-    pub fn pop_used(&mut self, used: u64) -> Option<L> {
+    /// Removes the oldest batch if all its items are among the first `acknowledged` items delivered;
+    /// returns its lease.
+    pub fn pop_acknowledged(&mut self, acknowledged: u64) -> Option<L> {
         let (items, _) = self.leases.front()?;
-        if *items > used.saturating_sub(self.settled) {
+        if *items > acknowledged.saturating_sub(self.items_of_popped_batches) {
             return None;
         }
         self.pop_oldest()
     }
 
-    /// Removes all batches, oldest first, for a reader that has used exactly the first `used` items.
-    pub fn finish(&mut self, used: u64) -> impl Iterator<Item = LeaseOutcome<L>> {
-        let mut left = used.saturating_sub(self.settled);
+    /// Removes all batches, oldest first, for a reader that has acknowledged exactly the first
+    /// `acknowledged` items.
+    pub fn finish(&mut self, acknowledged: u64) -> impl Iterator<Item = LeaseOutcome<L>> {
+        let mut left = acknowledged.saturating_sub(self.items_of_popped_batches);
         let leases = std::mem::take(&mut self.leases);
         leases.into_iter().map(move |(items, lease)| {
-            let used_of_batch = left.min(items);
-            left -= used_of_batch;
-            match usize::try_from(used_of_batch) {
-                _ if used_of_batch == items => LeaseOutcome::Used(lease),
-                Ok(0) | Err(_) => LeaseOutcome::Unused(lease),
-                Ok(count) => LeaseOutcome::PartlyUsed(count, lease),
+            let count = left.min(items);
+            left -= count;
+            if count == items {
+                return LeaseOutcome::Acknowledged(lease);
+            }
+            match usize::try_from(count) {
+                Ok(count) if count > 0 => LeaseOutcome::PartlyAcknowledged(count, lease),
+                // An `Err` is impossible: `push` received the batch's size as `usize`.
+                _ => LeaseOutcome::Unacknowledged(lease),
             }
         })
     }
@@ -102,38 +107,38 @@ mod tests {
     }
 
     fn describe(outcomes: impl Iterator<Item = LeaseOutcome<char>>) -> String {
-        let word = |outcome| match outcome {
-            LeaseOutcome::Used(lease) => format!("{lease} used"),
-            LeaseOutcome::PartlyUsed(count, lease) => format!("{lease} {count}"),
-            LeaseOutcome::Unused(lease) => format!("{lease} unused"),
+        let describe_one = |outcome| match outcome {
+            LeaseOutcome::Acknowledged(lease) => format!("{lease} all"),
+            LeaseOutcome::PartlyAcknowledged(count, lease) => format!("{lease} {count}"),
+            LeaseOutcome::Unacknowledged(lease) => format!("{lease} none"),
         };
-        outcomes.map(word).collect::<Vec<_>>().join(", ")
+        outcomes.map(describe_one).collect::<Vec<_>>().join(", ")
     }
 
     #[test]
-    fn the_first_items_are_used() {
-        for (used, expected) in [
-            (0, "a unused, b unused, c unused"),
-            (1, "a 1, b unused, c unused"),
-            (2, "a used, b unused, c unused"),
-            (4, "a used, b 2, c unused"),
-            (5, "a used, b used, c unused"),
-            (6, "a used, b used, c used"),
-            (u64::MAX, "a used, b used, c used"),
+    fn the_count_acknowledges_the_first_items() {
+        for (acknowledged, expected) in [
+            (0, "a none, b none, c none"),
+            (1, "a 1, b none, c none"),
+            (2, "a all, b none, c none"),
+            (4, "a all, b 2, c none"),
+            (5, "a all, b all, c none"),
+            (6, "a all, b all, c all"),
+            (u64::MAX, "a all, b all, c all"),
         ] {
-            assert_eq!(describe(three_batches().finish(used)), expected);
+            assert_eq!(describe(three_batches().finish(acknowledged)), expected);
         }
     }
 
     #[test]
-    fn batches_are_settled_as_a_whole() {
+    fn only_completely_acknowledged_batches_are_popped() {
         let mut deliveries = three_batches();
-        assert_eq!(deliveries.pop_used(1), None);
-        assert_eq!(deliveries.pop_used(4), Some('a'));
-        assert_eq!(deliveries.pop_used(4), None);
+        assert_eq!(deliveries.pop_acknowledged(1), None);
+        assert_eq!(deliveries.pop_acknowledged(4), Some('a'));
+        assert_eq!(deliveries.pop_acknowledged(4), None);
         assert_eq!(deliveries.pop_newest(), Some('c'));
         deliveries.push(2, 'd');
-        assert_eq!(describe(deliveries.finish(6)), "b used, d 1");
+        assert_eq!(describe(deliveries.finish(6)), "b all, d 1");
         assert!(deliveries.is_empty());
     }
 
@@ -141,9 +146,9 @@ mod tests {
     fn items_of_a_popped_batch_count_once() {
         let mut deliveries = three_batches();
         assert_eq!(deliveries.pop_oldest(), Some('a'));
-        assert_eq!(deliveries.pop_used(0), None);
+        assert_eq!(deliveries.pop_acknowledged(0), None);
         assert_eq!(deliveries.len(), 2);
-        assert_eq!(describe(deliveries.finish(3)), "b 1, c unused");
+        assert_eq!(describe(deliveries.finish(3)), "b 1, c none");
         assert_eq!(deliveries.pop_oldest(), None);
     }
 }

@@ -1,6 +1,6 @@
 //! Durable stores. `docs/format.md` specifies their files.
 //!
-//! [`Storage`](storage) has the life of an open directory; [`recover`] reads a directory back.
+//! [`storage`] runs an open store's directory; [`recover`] reads a directory when a store is opened.
 
 mod byte_codec;
 mod change_codec;
@@ -10,11 +10,11 @@ mod chunk_checkers;
 mod chunk_loader;
 mod chunk_log;
 mod direct_io;
+mod directory;
 mod directory_lock;
 mod directory_setup;
 mod file_format;
 mod file_names;
-mod file_system;
 mod inspect;
 mod journal;
 mod large_pages;

@@ -1,4 +1,4 @@
-//! Leases: sampled items whose use is not yet confirmed.
+//! Leases: sampled items that are not yet acknowledged.
 //!
 //! ```text
 //!               acknowledge: the sample is final
@@ -21,7 +21,7 @@ pub struct Sample {
     pub lease: Option<Lease>,
 }
 
-/// Leased draws. The reader acknowledges those it used; dropping the lease returns the others to
+/// Leased draws. Acknowledging them makes the samples final; dropping the lease returns the items to
 /// their table.
 #[derive(Debug)]
 pub struct Lease {
@@ -38,7 +38,7 @@ impl Lease {
         }
     }
 
-    /// Moves the first `n` draws (or all, if there are fewer) to a lease of their own.
+    /// Moves the first `n` draws (or all, if there are fewer) to a new lease.
     #[must_use]
     pub fn split_first(&mut self, n: usize) -> Self {
         let rest = self.handles.split_off(n.min(self.handles.len()));
@@ -48,7 +48,7 @@ impl Lease {
         }
     }
 
-    /// Makes the samples final: they were used.
+    /// Makes all samples final.
     pub fn acknowledge(mut self) {
         let handles = std::mem::take(&mut self.handles);
         self.table.acknowledge(&handles);

@@ -1,27 +1,31 @@
-//! Sequence numbers of a writer's items, which let a table detect items that are sent again.
+//! Session numbers of a writer's items: by these, a table detects items that are sent again.
 
 use engram_core::{Error, Result, SessionNumber};
 
-/// A writer's session and the sequence numbers of one call's items for one table: `first`,
-/// `first + 1`, ...
+/// A writer's session, and the session numbers of one call's items: `first`, `first + 1`, ...
+///
+/// A session numbers the items for each table from 1 on.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
-    /// Random number of the session.
+    /// Random id of the session.
     pub id: u64,
-    /// Sequence number of the call's first item. A session starts at 1 for each table.
+    /// Session number of the call's first item.
     pub first: u64,
 }
 
 impl Session {
-    /// Returns the sequence number of the last of `items` items.
+    /// Returns the session number of the call's last item if it has `items` items for `table`.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if a number is 0 or too large.
     pub(crate) fn last(self, items: usize, table: &str) -> Result<SessionNumber> {
         let Self { id, first } = self;
         let end = first.checked_add(items as u64).filter(|_| first > 0);
         end.map_or_else(
             || {
                 Err(Error::InvalidArgument(format!(
-                    "{items} items for table `{table}` have sequence numbers from {first} on; a \
-                     session's sequence numbers must be at least 1 and below 2^64"
+                    "{items} items for table `{table}` have session numbers from {first} on; \
+                     session numbers must be at least 1 and below 2^64"
                 )))
             },
             |end| {

@@ -4,11 +4,11 @@
 //!
 //! ```text
 //!   sampling ──► ready ──► delivered ──► acknowledged
-//!  (prefetch     (queue of   (in the      when the reader reports that it has used all items
-//!   thread)      `prefetch`   reader's
-//!      │         batches)     hands)
+//!  (prefetch     (queue of   (returned    when the reader has acknowledged all its items
+//!   thread)      `prefetch`   to the
+//!      │         batches)     reader)
 //!      └────────────┴───────────┴──► returned to the table: the stream closed, or the batch did
-//!                                    not reach its reader; a partly used batch is split
+//!                                    not reach its reader; a partly acknowledged batch is split
 //! ```
 
 use std::collections::VecDeque;
@@ -32,7 +32,7 @@ use crate::wait::{WaitOptions, WaitOutcome, wait};
 /// How often a waiting reader checks for Ctrl-C.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// What a stream fetches.
+/// Options of a stream.
 #[derive(Clone, Copy, Debug)]
 pub struct StreamOptions {
     /// Items per batch.
@@ -52,8 +52,10 @@ pub struct StreamOptions {
 }
 
 impl StreamOptions {
+    /// Checks that `at_least` is from 1 to `batch_size`.
+    ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `at_least` is out of range.
+    /// [`Error::InvalidArgument`] if it is not.
     pub fn check_at_least(&self) -> Result<()> {
         if (1..=self.batch_size).contains(&self.at_least) {
             return Ok(());
@@ -64,8 +66,8 @@ impl StreamOptions {
         )))
     }
 
-    /// Returns the maximum and the minimum size of the next batch after `items` items were
-    /// requested; (0, 0) at the end of the stream.
+    /// Returns the maximum and the minimum number of items in the next batch if `items` items were
+    /// requested before; (0, 0) at the end of the stream.
     #[must_use]
     pub fn next_batch_size(&self, items: u64) -> (usize, usize) {
         let left = self.max_items.map(|max| max.saturating_sub(items));
@@ -89,31 +91,35 @@ pub struct StreamBatch {
 /// The reader's end of a running prefetch thread.
 ///
 /// With each request for a batch, and on close, the reader reports how many of the stream's items
-/// it has used. The stream acknowledges completely used batches; on close, it returns unused items
-/// to the table.
+/// it acknowledges in total. The stream ends the leases of completely acknowledged batches; on close,
+/// it returns all other items to the table.
 #[derive(Debug)]
 pub struct Stream {
     prefetcher: Arc<Prefetcher>,
     thread: Option<JoinHandle<()>>,
     deliveries: DeliveryTracker<Lease>,
-    /// Pending until the acknowledgement of used-up items is durable.
-    acknowledged: Option<UntilDurable>,
+    /// Pending until acknowledgements that removed items from the table are durable.
+    durable: Option<UntilDurable>,
 }
 
+/// State shared by the reader and the prefetch thread.
 #[derive(Debug)]
 struct Prefetcher {
     table: Arc<Table>,
     pool: Arc<Pool>,
     options: StreamOptions,
+    /// Makes the thread end.
     stop: AtomicBool,
     ready: Mutex<ReadyBatches>,
+    /// Notified when `ready` or `stop` changes.
     changed: Condvar,
 }
 
+/// Batches that the reader has not requested yet.
 #[derive(Debug, Default)]
 struct ReadyBatches {
     batches: VecDeque<(StreamBatch, Lease)>,
-    /// How the prefetch thread ended.
+    /// Result of the prefetch thread after it has ended.
     ended: Option<Result<()>>,
 }
 
@@ -172,26 +178,27 @@ impl Stream {
             prefetcher,
             thread: Some(thread),
             deliveries: DeliveryTracker::default(),
-            acknowledged: None,
+            durable: None,
         })
     }
 
-    /// Returns the next batch. `used` is how many of the stream's items the reader has used so far.
+    /// Returns the next batch. `acknowledged` is how many of the stream's items the reader has
+    /// acknowledged so far.
     ///
     /// # Errors
-    /// What ended the prefetch thread: the table was dropped, the store closed, a chunk unreadable.
-    /// [`Error::Storage`] if the log cannot record that items were used up: the next call retries.
-    pub fn next(&mut self, used: u64, options: &mut WaitOptions<'_>) -> Result<NextBatch> {
-        while let Some(lease) = self.deliveries.pop_used(used) {
+    /// The error that ended the prefetch thread: the table was dropped, the store closed, a chunk
+    /// unreadable. [`Error::Storage`] if acknowledgements cannot be logged: the next call retries.
+    pub fn next(&mut self, acknowledged: u64, options: &mut WaitOptions<'_>) -> Result<NextBatch> {
+        while let Some(lease) = self.deliveries.pop_acknowledged(acknowledged) {
             lease.acknowledge();
             if self.prefetcher.table.options().max_times_sampled > 0 {
-                // After a restart, used-up items must not be sampled again.
-                self.acknowledged = Some(self.prefetcher.table.until_durable());
+                // After a restart, items sampled `max_times_sampled` times must not be sampled again.
+                self.durable = Some(self.prefetcher.table.until_durable());
             }
         }
-        if let Some(acknowledged) = &mut self.acknowledged {
-            match wait(acknowledged, options) {
-                WaitOutcome::Ready(outcome) => self.acknowledged = outcome.map(|()| None)?,
+        if let Some(durable) = &mut self.durable {
+            match wait(durable, options) {
+                WaitOutcome::Ready(outcome) => self.durable = outcome.map(|()| None)?,
                 WaitOutcome::TimedOut => return Ok(NextBatch::End),
                 WaitOutcome::Interrupted => return Ok(NextBatch::Interrupted),
             }
@@ -220,25 +227,26 @@ impl Stream {
         }
     }
 
-    /// Returns the last batch to the table: it did not reach its reader.
+    /// Returns the items of the last batch, which did not reach its reader, to the table.
     pub fn return_last(&mut self) {
         drop(self.deliveries.pop_newest());
     }
 
-    /// Stops prefetching and returns all items except the first `used` to the table.
-    pub fn close(&mut self, used: u64) {
+    /// Stops prefetching. Acknowledges the first `acknowledged` of the stream's items and returns all
+    /// others to the table.
+    pub fn close(&mut self, acknowledged: u64) {
         self.prefetcher.stop.store(true, Ordering::Release);
         self.prefetcher.changed.notify_all();
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // After a panic in the thread, its leases have been dropped too.
+            // A panic of the thread is already recorded in `ready.ended`.
             let _ = thread.join();
         }
-        for outcome in self.deliveries.finish(used) {
+        for outcome in self.deliveries.finish(acknowledged) {
             match outcome {
-                LeaseOutcome::Used(lease) => lease.acknowledge(),
-                LeaseOutcome::PartlyUsed(items, lease) => lease.acknowledge_first(items),
-                LeaseOutcome::Unused(lease) => drop(lease),
+                LeaseOutcome::Acknowledged(lease) => lease.acknowledge(),
+                LeaseOutcome::PartlyAcknowledged(items, lease) => lease.acknowledge_first(items),
+                LeaseOutcome::Unacknowledged(lease) => drop(lease),
             }
         }
         let batches = std::mem::take(&mut self.prefetcher.ready.lock().batches);
@@ -253,10 +261,11 @@ impl Drop for Stream {
 }
 
 impl Prefetcher {
-    fn stopped(&self) -> bool {
+    fn is_stopped(&self) -> bool {
         self.stop.load(Ordering::Acquire)
     }
 
+    /// Body of the prefetch thread: fetches batches until the stream ends or is stopped.
     fn fetch(&self) -> Result<()> {
         let StreamOptions {
             prefetch,
@@ -264,35 +273,35 @@ impl Prefetcher {
             length_policy,
             ..
         } = self.options;
-        let (mut fetched, mut items) = (0, 0);
-        while max_batches.is_none_or(|max| fetched < max) {
+        let (mut batches_fetched, mut items_fetched) = (0, 0);
+        while max_batches.is_none_or(|max| batches_fetched < max) {
             let mut ready = self.ready.lock();
-            while ready.batches.len() >= prefetch && !self.stopped() {
+            while ready.batches.len() >= prefetch && !self.is_stopped() {
                 self.changed.wait_for(&mut ready, POLL_INTERVAL);
             }
             drop(ready);
-            if self.stopped() {
+            if self.is_stopped() {
                 return Ok(());
             }
-            let (n, at_least) = self.options.next_batch_size(items);
+            let (n, at_least) = self.options.next_batch_size(items_fetched);
             if n == 0 {
                 return Ok(());
             }
             let mut ticket = self.table.sample_some(n, at_least, true)?;
             let mut wait_options = WaitOptions {
                 deadline: None,
-                interrupted: &mut || self.stopped(),
+                interrupted: &mut || self.is_stopped(),
             };
             let sample = match wait(&mut ticket, &mut wait_options) {
                 WaitOutcome::Ready(sample) => sample?,
                 WaitOutcome::TimedOut | WaitOutcome::Interrupted => return Ok(()),
             };
-            items += sample.draws.len() as u64;
+            items_fetched += sample.draws.len() as u64;
             let columns = gather(&sample.draws, length_policy, &self.pool)?;
             let Some(lease) = sample.lease else {
                 return Ok(());
             };
-            if self.stopped() {
+            if self.is_stopped() {
                 return Ok(());
             }
             self.ready.lock().batches.push_back((
@@ -303,7 +312,7 @@ impl Prefetcher {
                 lease,
             ));
             self.changed.notify_all();
-            fetched += 1;
+            batches_fetched += 1;
         }
         Ok(())
     }

@@ -1,7 +1,7 @@
 //! A table behind its lock, with the queues of calls that wait for it.
 //!
 //! Each call that changes the table also serves the waiting calls that can proceed now, in order,
-//! before it releases the lock: for example, the insert of a batch's last item completes the batch.
+//! before it releases the lock: for example, an insert completes a sample that waits for the item.
 //! The work done per lock hold is bounded. `serve.rs` explains the queues.
 
 mod serve;
@@ -28,15 +28,15 @@ use serve::{AfterUnlock, LockedTable, SessionCursor, WaitingInsert, WaitingSampl
 pub(crate) use tickets::QueueState;
 
 /// Maximum number of unleased draws made final per lock hold.
-const FINISH_PER_LOCK: usize = 1024;
+const MAX_FINISHED_PER_LOCK: usize = 1024;
 
 /// Maximum number of draws returned per lock hold. Larger than a typical batch: while a batch is
 /// only partly returned, other calls may sample a younger item ahead of an older one.
-const RETURN_PER_LOCK: usize = 8192;
+const MAX_RETURNED_PER_LOCK: usize = 8192;
 
-/// Additional lock holds that a thread spends on other threads' calls before it wakes one of these
-/// threads to continue.
-const MAX_ROUNDS: usize = 4;
+/// Maximum number of additional lock holds in which a thread serves other callers before it wakes one
+/// of these to continue.
+const MAX_EXTRA_LOCK_HOLDS: usize = 4;
 
 /// Maximum number of draws for which memory is allocated before the table is locked.
 const MAX_PREALLOCATED: usize = 1 << 20;
@@ -50,12 +50,12 @@ pub struct Table {
     clock: Arc<dyn Clock>,
     pub(crate) sink: Arc<dyn OpSink>,
     state: FairMutex<LockedTable>,
-    /// Held while a snapshot is taken: one at a time.
-    snapshots: Mutex<()>,
+    /// Locked while a snapshot is taken: one at a time.
+    snapshot_lock: Mutex<()>,
 }
 
 impl Table {
-    /// An empty table.
+    /// Creates an empty table, which records its changes in `sink`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for invalid options.
@@ -68,7 +68,7 @@ impl Table {
         Ok(Self::from_state(state, 0, clock, sink))
     }
 
-    /// A table with this state, which records its changes in `sink`.
+    /// Creates a table with this state, which records its changes in `sink`.
     pub(crate) fn from_state(
         state: TableState,
         number: u64,
@@ -80,7 +80,7 @@ impl Table {
             state,
             inserts: BTreeMap::new(),
             samples: BTreeMap::new(),
-            next_ticket: 0,
+            last_ticket_id: 0,
             is_being_served: false,
             closed: None,
             meter: Meter::default(),
@@ -91,7 +91,7 @@ impl Table {
             clock,
             sink,
             state,
-            snapshots: Mutex::default(),
+            snapshot_lock: Mutex::default(),
         }
     }
 
@@ -113,13 +113,15 @@ impl Table {
         (!matches!(has_space, Poll::Ready(Ok(())))).then(|| JournalSpace::new(&self.sink))
     }
 
-    /// The options the table was created with. The limits may have changed since.
+    /// The options that the table was created with. Its limits may have changed since: see
+    /// [`Self::info`].
     #[must_use]
     pub fn options(&self) -> &Arc<TableOptions> {
         &self.options
     }
 
-    /// Runs `work` under the lock, then serves waiting calls.
+    /// Runs `work` under the lock, serves waiting calls, then frees memory and wakes tasks without the
+    /// lock. `work` receives the clock's reading as its last argument.
     fn change<R>(&self, work: impl FnOnce(&mut LockedTable, &mut AfterUnlock, u64) -> R) -> R {
         let mut after = AfterUnlock::default();
         let result = {
@@ -128,7 +130,7 @@ impl Table {
             locked.serve(&mut after, now);
             result
         };
-        for round in 0.. {
+        for extra_lock_holds in 0.. {
             after.wakers.drain(..).for_each(Waker::wake);
             after.deferred = DeferredDrops::default();
             after.draws.clear();
@@ -137,14 +139,14 @@ impl Table {
                 break;
             }
             let (mut locked, now) = self.lock(&mut after);
-            if round < MAX_ROUNDS || !locked.hand_over(&mut after) {
+            if extra_lock_holds < MAX_EXTRA_LOCK_HOLDS || !locked.hand_over(&mut after) {
                 locked.serve(&mut after, now);
             }
         }
         result
     }
 
-    /// Locks the table, after removing expired items.
+    /// Locks the table after removing expired items; also returns the clock's reading.
     fn lock(&self, after: &mut AfterUnlock) -> (MutexGuard<'_, LockedTable>, u64) {
         loop {
             let mut locked = self.state.lock();
@@ -175,16 +177,16 @@ impl Table {
         self.insert_with(items, None, true)
     }
 
-    /// As [`Table::insert`], for items that may be sent again: an item whose sequence number was
-    /// already applied is skipped, and counts as inserted.
+    /// As [`Table::insert`], for items that may be sent again: an item whose session number was already
+    /// applied is skipped, and counts as inserted. Without a session, the same as [`Table::insert`].
     ///
-    /// A sequence number is applied when its item is inserted, or skipped because its key exists.
-    /// Withdrawn items do not apply their numbers. A session sends its items in order, so all numbers
-    /// below an applied one count as applied. A session that neither inserts nor waits for
-    /// [`SESSION_IDLE`](engram_core::table::SESSION_IDLE) is forgotten.
+    /// A session number is applied when its item is inserted, or skipped because its key exists.
+    /// The numbers of withdrawn items are not applied. A session sends its items in order, so all
+    /// numbers below an applied one count as applied. A session is forgotten after
+    /// [`SESSION_IDLE`](engram_core::table::SESSION_IDLE) without an insert that is applied or waits.
     ///
     /// # Errors
-    /// As [`Table::insert`]; [`Error::InvalidArgument`] for sequence numbers out of range.
+    /// As [`Table::insert`]; [`Error::InvalidArgument`] for session numbers out of range.
     pub fn insert_numbered(
         self: &Arc<Self>,
         items: Vec<NewItem>,
@@ -197,7 +199,7 @@ impl Table {
         self: &Arc<Self>,
         items: Vec<NewItem>,
         session: Option<Session>,
-        updates: bool,
+        updates_existing: bool,
     ) -> Result<InsertTicket> {
         for item in &items {
             self.options.check_item(item)?;
@@ -208,14 +210,14 @@ impl Table {
             locked.check_open()?;
             let id = locked.new_ticket_id();
             if last.is_some_and(|last| locked.state.is_applied(last, now)) {
-                // All items were inserted before: do not queue behind other calls.
+                // All items were applied before: do not queue behind other calls.
                 after.items = items;
                 return Ok(InsertTicket::new(self, id, Some(locked.state.last_lsn())));
             }
             let wait = WaitingInsert {
                 items: items.into(),
                 cursor: session.map(SessionCursor::from),
-                updates,
+                updates_existing,
                 waker: None,
             };
             locked.inserts.insert(id, wait);
@@ -287,8 +289,8 @@ impl Table {
     /// Sets priorities; returns how many of the keys exist.
     ///
     /// # Errors
-    /// [`Error::Priority`] for an invalid priority, [`Error::InvalidArgument`] for unequal lengths:
-    /// then nothing is changed. [`Error::Closed`].
+    /// [`Error::Priority`] for an invalid priority, [`Error::InvalidArgument`] for unequal lengths; in
+    /// both cases, nothing is changed. [`Error::Closed`].
     pub fn update_priorities(&self, keys: &[u64], priorities: &[f64]) -> Result<usize> {
         self.options.check_updates(keys, priorities)?;
         self.in_lock_steps(keys.len(), |locked, _, range| {
@@ -320,7 +322,7 @@ impl Table {
         let (mut done, mut sum) = (0, 0);
         while done < len {
             sum += self.change(|locked, after, _| {
-                let range = done..len.min(done + locked.state.items_per_lock_hold());
+                let range = done..len.min(done + locked.state.max_items_per_lock_hold());
                 done = range.end;
                 work(locked, after, range)
             })?;
@@ -328,7 +330,8 @@ impl Table {
         Ok(sum)
     }
 
-    /// Removes all items and resets all counts. Waiting calls keep waiting.
+    /// Removes all items and resets all counts. Waiting calls continue to wait; samples lose the items
+    /// drawn so far.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -338,19 +341,19 @@ impl Table {
             locked.state.reset(&mut after.deferred);
             // Waiting samples start again: the items they had drawn are gone.
             let waiting = locked.samples.values_mut();
-            let discarded = waiting.map(|sample| {
+            let discarded_draws = waiting.map(|sample| {
                 sample.served = sample.n == 0;
                 std::mem::take(&mut sample.draws)
             });
-            after.draws.extend(discarded);
+            after.draws.extend(discarded_draws);
             Ok(())
         })
     }
 
-    /// Changes the rate limiter's bounds; its counts stay.
+    /// Changes the rate limiter's limits; its counts stay.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for invalid bounds; [`Error::Closed`].
+    /// [`Error::InvalidArgument`] for invalid limits; [`Error::Closed`].
     pub fn set_limits(&self, limits: RateLimits) -> Result<()> {
         self.change(|locked, _, _| {
             locked.check_open()?;
@@ -358,7 +361,8 @@ impl Table {
         })
     }
 
-    /// Ends every waiting and every later call with `reason`; frees the table's items.
+    /// Ends every waiting and every later call with `reason` and frees the table's items. Closing again
+    /// keeps the first reason.
     pub fn close(&self, reason: Error) {
         self.change(|locked, after, _| {
             locked.closed.get_or_insert(reason);
@@ -375,24 +379,24 @@ impl Table {
         self.state.lock().closed.is_some()
     }
 
-    /// Returns sizes, rates, and why calls wait.
+    /// Returns options, sizes, rates, and why calls are blocked.
     #[must_use]
     pub fn info(&self) -> TableInfo {
         self.change(|locked, _, now| {
             let stats = locked.state.stats();
             let (inserts_per_s, samples_per_s) = locked.meter.rates(now);
             let name = &self.options.name;
-            let named = |why: Option<String>| why.map(|why| format!("`{name}`: {why}"));
-            let leased_out = stats.size > 0 && stats.hidden == stats.size;
-            let sampling = stats.limiter.why_sampling_waits().or_else(|| {
-                leased_out.then(|| {
+            let with_name = |why: Option<String>| why.map(|why| format!("`{name}`: {why}"));
+            let all_hidden = stats.size > 0 && stats.hidden == stats.size;
+            let sampling_blocked = stats.limiter.why_sampling_waits().or_else(|| {
+                all_hidden.then(|| {
                     format!(
                         "sampling waits: all {} items are leased for the last time",
                         stats.size
                     )
                 })
             });
-            let inserting = stats.limiter.why_inserting_waits().or_else(|| {
+            let inserting_blocked = stats.limiter.why_inserting_waits().or_else(|| {
                 let full = stats.size >= self.options.max_size || !locked.inserts.is_empty();
                 (full && stats.hidden > 0 && !locked.state.may_evict()).then(|| {
                     format!(
@@ -407,8 +411,8 @@ impl Table {
                 samples_per_s,
                 waiting_inserts: locked.inserts.len(),
                 waiting_samples: locked.samples.len(),
-                inserting_blocked: named(inserting),
-                sampling_blocked: named(sampling),
+                inserting_blocked: with_name(inserting_blocked),
+                sampling_blocked: with_name(sampling_blocked),
                 stats,
             }
         })
@@ -420,7 +424,7 @@ impl Table {
     /// # Errors
     /// [`Error::Closed`].
     pub fn snapshot(&self) -> Result<Snapshot> {
-        let _snapshot_lock = self.snapshots.lock();
+        let _snapshot_lock = self.snapshot_lock.lock();
         loop {
             let pages = {
                 let mut locked = self.state.lock();
@@ -457,8 +461,9 @@ impl Table {
         self.change(|locked, _, _| locked.state.limiter().can_insert(n))
     }
 
+    /// Makes leased draws final; also for a closed table.
     pub(crate) fn acknowledge(&self, handles: &[Handle]) {
-        // Also for a closed table. The closure cannot fail.
+        // The closure cannot fail.
         let _ = self.in_lock_steps(handles.len(), |locked, after, range| {
             let handles = handles[range].iter().copied();
             locked.state.acknowledge(handles, &mut after.deferred);
@@ -466,9 +471,10 @@ impl Table {
         });
     }
 
+    /// Returns leased items to the table; also for a closed table.
     pub(crate) fn return_leases(&self, handles: &[Handle]) {
-        // In order and in large parts, so that other calls rarely see a partly returned batch.
-        for handles in handles.chunks(RETURN_PER_LOCK) {
+        // In large parts, so that other calls rarely see a partly returned batch.
+        for handles in handles.chunks(MAX_RETURNED_PER_LOCK) {
             self.change(|locked, _, _| locked.state.return_leases(handles.iter().copied()));
         }
     }
@@ -480,8 +486,8 @@ impl Table {
         locked.state.check_sample(n)
     }
 
-    /// Why samples wait now, as a suffix for a timeout's error text.
-    pub(crate) fn why_sampling_waits(&self) -> String {
+    /// Why samples are blocked now, as a suffix for a timeout's error text; empty if they are not.
+    pub(crate) fn sampling_blocked_reason(&self) -> String {
         self.info()
             .sampling_blocked
             .map_or_else(String::new, |why| format!("; {why}"))

@@ -1,7 +1,7 @@
 //! Batches: arrays over the engine's buffers, and metadata of the items on demand.
 
 use engram_core::gather::{Column, ColumnData, Columns, TimeAxis};
-use engram_core::{Odds, SampledItemInfo};
+use engram_core::{DrawDistribution, SampledItemInfo};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
@@ -163,20 +163,20 @@ impl Batch {
         py: Python<'py>,
         beta: f64,
         normalize: Option<&str>,
-    ) -> PyResult<Bound<'py, PyArray1<f32>>> {
+    ) -> Bound<'py, PyArray1<f32>> {
         let normalize = match normalize {
             Some("batch") => Normalize::Batch,
             Some("table") => Normalize::Table,
             _ => Normalize::Not,
         };
         #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
-        let weight = |odds: &Odds, probability: f64| {
-            (1.0 / (odds.candidates as f64 * probability)).powf(beta)
+        let weight = |distribution: &DrawDistribution, probability: f64| {
+            (1.0 / (distribution.candidates as f64 * probability)).powf(beta)
         };
         let mut weights: Vec<f64> = self
             .infos
             .iter()
-            .map(|info| weight(&info.odds, info.probability))
+            .map(|info| weight(&info.distribution, info.probability))
             .collect();
         match normalize {
             Normalize::Not => {}
@@ -188,7 +188,7 @@ impl Batch {
             }
             Normalize::Table => {
                 for (value, info) in weights.iter_mut().zip(&self.infos) {
-                    *value /= weight(&info.odds, info.odds.min_probability);
+                    *value /= weight(&info.distribution, info.distribution.min_probability);
                 }
             }
         }
@@ -197,7 +197,7 @@ impl Batch {
             reason = "weights are float32 by contract"
         )]
         let narrow = weights.into_iter().map(|weight| weight as f32);
-        Ok(PyArray1::from_iter(py, narrow))
+        PyArray1::from_iter(py, narrow)
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {

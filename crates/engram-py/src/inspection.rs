@@ -89,7 +89,7 @@ fn file(py: Python<'_>, file: InspectedFile) -> PyResult<Bound<'_, PyDict>> {
 fn checkpoint(py: Python<'_>, checkpoint: InspectedCheckpoint) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("number", checkpoint.number)?;
-    dict.set_item("created", checkpoint.made)?;
+    dict.set_item("created", checkpoint.created_at)?;
     dict.set_item("first_change", checkpoint.first_change)?;
     dict.set_item(
         "tables",

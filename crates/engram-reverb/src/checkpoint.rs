@@ -241,7 +241,7 @@ impl ImportedTable {
         };
         let mut restore = Restore::new(self.options, Arc::new(Volatile), counters)?;
         for item in self.items {
-            restore.item(item)?;
+            restore.add_item(item)?;
         }
         let mut state = restore.finish()?;
         // Removes items sampled as often as allowed, and items beyond the table's size.

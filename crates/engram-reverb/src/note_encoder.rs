@@ -3,7 +3,7 @@
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use engram_core::DType;
-use engram_core::table::MAX_NOTE;
+use engram_core::table::MAX_NOTE_BYTES;
 use serde_json::{Value, json};
 
 use crate::dtypes::from_tensorflow;
@@ -27,7 +27,7 @@ pub(crate) fn encode_note(
         return (with(Value::Null), true);
     };
     let whole = nest(signature, MAX_DEPTH, usize::MAX).map(with);
-    let is_small = |note: &String| note.len() <= MAX_NOTE;
+    let is_small = |note: &String| note.len() <= MAX_NOTE_BYTES;
     if let Some(note) = whole.filter(is_small) {
         return (note, true);
     }

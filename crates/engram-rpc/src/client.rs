@@ -28,7 +28,7 @@ use crate::wire::{decode_error, decode_info, decode_options, encode_limits, enco
 use crate::{MAX_BATCH_BYTES, pb, random_u64};
 use changes::ChangeSender;
 use connect::{Connector, GrpcClient};
-use connect_errors::call_failure;
+use connect_errors::describe_call_failure;
 use reconnecting_stream::closed_error;
 use sample_requests::SampleRequests;
 
@@ -43,45 +43,49 @@ pub use stream::{RemoteNextBatch, RemoteStream};
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Number of threads that all clients of a process share.
-const THREADS: usize = 2;
+const CLIENT_THREADS: usize = 2;
 
 /// A server's tables. Every call returns a future at once; any thread may wait for it.
 #[derive(Debug)]
 pub struct Client {
     runtime: &'static Runtime,
     connector: Arc<Connector>,
-    /// For management calls; opened when first needed and after it broke.
+    /// For management calls. Opened by the first call, and again by the first call after it broke.
     connection: Arc<Mutex<Option<GrpcClient>>>,
     changes: ChangeSender,
     samples: SampleRequests,
     pool: Arc<Pool>,
+    /// Random: two clients derive different unique numbers from it.
     entropy: u64,
+    /// How many unique numbers were derived.
     next_number: AtomicU64,
+    /// Number of items in unfinished chunks of this client's writers.
     unsent: Arc<AtomicU64>,
 }
 
-/// Returns the threads of this process's clients. A forked child starts its own, because threads do not survive a fork.
-fn runtime() -> Result<&'static Runtime> {
+/// Returns the runtime that all clients of this process share; starts it if it does not run. A forked child starts its
+/// own, because threads do not survive a fork.
+fn shared_runtime() -> Result<&'static Runtime> {
     static RUNTIME: parking_lot::Mutex<Option<(u32, &'static Runtime)>> =
         parking_lot::Mutex::new(None);
     let mut runtime = RUNTIME.lock();
-    let current = std::process::id();
-    if let Some((process, runtime)) = *runtime
-        && process == current
+    let current_pid = std::process::id();
+    if let Some((pid, runtime)) = *runtime
+        && pid == current_pid
     {
         return Ok(runtime);
     }
-    let built = tokio::runtime::Builder::new_multi_thread()
-        .worker_threads(THREADS)
+    let started = tokio::runtime::Builder::new_multi_thread()
+        .worker_threads(CLIENT_THREADS)
         .thread_name("engram-client")
         .enable_all()
         .build();
-    let built = built.map_err(|error| {
+    let started = started.map_err(|error| {
         Error::Unavailable(format!("cannot start the threads of a client: {error}"))
     })?;
-    let built: &'static Runtime = Box::leak(Box::new(built));
-    *runtime = Some((current, built));
-    Ok(built)
+    let started: &'static Runtime = Box::leak(Box::new(started));
+    *runtime = Some((current_pid, started));
+    Ok(started)
 }
 
 impl Client {
@@ -91,7 +95,7 @@ impl Client {
     /// [`Error::InvalidArgument`] for invalid options, [`Error::Unavailable`] if the system provides no threads or
     /// random numbers.
     pub fn new(options: ClientOptions) -> Result<Self> {
-        let runtime = runtime()?;
+        let runtime = shared_runtime()?;
         // The transport must be created inside the runtime.
         let _inside = runtime.enter();
         let connector = Arc::new(Connector::new(options)?);
@@ -304,10 +308,10 @@ impl Client {
         })
     }
 
-    /// Updates the number of items that a writer holds in unfinished chunks, from its last value to a new one.
-    pub fn update_unsent(&self, before: u64, now: u64) {
+    /// Updates the number of items in unfinished chunks, of which one writer had `previous` and now has `current`.
+    pub fn update_unsent(&self, previous: u64, current: u64) {
         self.unsent
-            .fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+            .fetch_add(current.wrapping_sub(previous), Ordering::Relaxed);
     }
 
     /// Describes the items in unfinished chunks of this client's writers, if there are any: no table has them yet.
@@ -316,10 +320,11 @@ impl Client {
         engram_engine::unsent_items_note(self.unsent.load(Ordering::Relaxed))
     }
 
+    /// Sends a management call; `decode` returns `None` for an outcome of another call.
     fn manage<T: Send + 'static>(
         &self,
         call: Call,
-        read: fn(Outcome) -> Option<Result<T>>,
+        decode: fn(Outcome) -> Option<Result<T>>,
     ) -> PendingResponse<T> {
         let (sender, receiver) = oneshot::channel();
         let (connector, connection) = (Arc::clone(&self.connector), Arc::clone(&self.connection));
@@ -336,7 +341,7 @@ impl Client {
             };
             let outcome = match response {
                 Ok(Outcome::Error(error)) => Err(decode_error(error)),
-                Ok(outcome) => read(outcome).unwrap_or_else(|| {
+                Ok(outcome) => decode(outcome).unwrap_or_else(|| {
                     Err(Error::Payload(
                         "invalid response: it is for another call".into(),
                     ))
@@ -363,7 +368,7 @@ fn expect_done(outcome: Outcome) -> Option<Result<()>> {
 )]
 fn expect_bool(outcome: Outcome) -> Option<Result<bool>> {
     match outcome {
-        Outcome::CanProceed(may) => Some(Ok(may)),
+        Outcome::CanProceed(can_proceed) => Some(Ok(can_proceed)),
         _ => None,
     }
 }
@@ -373,12 +378,13 @@ fn is_idempotent(call: &Call) -> bool {
     !matches!(call, Call::Create(_) | Call::Drop(_) | Call::Reset(_))
 }
 
+/// Sends a management call. After a failure, sends it again if that has no other effect, until `reconnect_timeout`.
 async fn send_with_retry(
     connector: &Connector,
     connection: &Mutex<Option<GrpcClient>>,
     call: Call,
 ) -> Result<Outcome> {
-    let since = Instant::now();
+    let started = Instant::now();
     loop {
         let mut client = {
             let mut connection = connection.lock().await;
@@ -391,7 +397,7 @@ async fn send_with_retry(
             }
             match &*connection {
                 Some(connection) => connection.clone(),
-                None => connection.insert(connector.connect(since).await?).clone(),
+                None => connection.insert(connector.connect(started).await?).clone(),
             }
         };
         let request = pb::ManageRequest {
@@ -413,11 +419,11 @@ async fn send_with_retry(
             return Err(Error::Unavailable(format!(
                 "the server at {} cannot be reached: {}; this call may or may not have taken effect",
                 connector.address(),
-                call_failure(&status)
+                describe_call_failure(&status)
             )));
         }
-        if since.elapsed() > connector.reconnect_timeout() {
-            return Err(connector.unreachable(&call_failure(&status)));
+        if started.elapsed() > connector.reconnect_timeout() {
+            return Err(connector.unreachable(&describe_call_failure(&status)));
         }
     }
 }

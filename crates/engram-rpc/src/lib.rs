@@ -25,16 +25,16 @@ pub mod pb {
 /// Version of the protocol that this crate implements.
 pub const PROTOCOL_VERSION: u32 = 1;
 
-/// Largest message that server and client accept.
+/// Maximum size in bytes of a message that server and client accept.
 pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
 
-/// Largest total size of a batch's columns.
+/// Maximum total size in bytes of a batch's columns.
 pub const MAX_BATCH_BYTES: usize = 4 << 30;
 
-/// Payload bytes that a sender puts into one message.
+/// A sender puts about this many payload bytes into one message, and splits larger payloads.
 pub const PART_BYTES: usize = 256 << 10;
 
-/// Largest HTTP/2 frame that server and client accept. Each frame needs a zeroed buffer, so larger
+/// Maximum size in bytes of an HTTP/2 frame that server and client accept. Each frame needs a zeroed buffer, so larger
 /// frames cost more memory; smaller frames are slower.
 pub const MAX_FRAME_BYTES: u32 = 256 << 10;
 

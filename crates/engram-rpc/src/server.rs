@@ -113,6 +113,7 @@ impl fmt::Debug for ServerTls {
 pub struct Server {
     address: SocketAddr,
     metrics_address: Option<SocketAddr>,
+    /// Set to true to shut the server down.
     stop: watch::Sender<bool>,
     /// Runs the runtime; ends when all connections are closed, or after a timeout.
     thread: Mutex<Option<JoinHandle<()>>>,
@@ -142,11 +143,11 @@ impl Server {
         let thread = std::thread::Builder::new()
             .name("engram-server-main".into())
             .spawn(move || runtime.run(listeners, &started))
-            .map_err(|error| cannot_start(&error))?;
+            .map_err(|error| start_error(&error))?;
         let start_result = start_result.recv().map_err(|_| {
             Error::InvalidArgument("the server's thread ended while it was starting".into())
         })?;
-        start_result.map_err(|error| cannot_start(&error))?;
+        start_result.map_err(|error| start_error(&error))?;
         Ok(Self {
             address,
             metrics_address,
@@ -185,6 +186,6 @@ impl Drop for Server {
     }
 }
 
-fn cannot_start(error: &std::io::Error) -> Error {
+fn start_error(error: &std::io::Error) -> Error {
     Error::InvalidArgument(format!("cannot start the server's threads: {error}"))
 }

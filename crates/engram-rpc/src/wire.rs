@@ -18,19 +18,19 @@ pub use engram_codec::{
 pub use insert_requests::{InsertRequestBuilder, SentDictionary, check_sendable};
 pub use numbers::{decode_f64s, decode_i64s, decode_u32s, decode_u64s, encode_numbers};
 pub use options::{
-    decode_cell, decode_error, decode_info, decode_layout, decode_limits, decode_options,
-    encode_cell, encode_error, encode_info, encode_layout, encode_limits, encode_options,
+    decode_cell_spec, decode_error, decode_info, decode_layout, decode_limits, decode_options,
+    encode_cell_spec, encode_error, encode_info, encode_layout, encode_limits, encode_options,
 };
 pub use outgoing_batch::OutgoingBatch;
 pub use received_dictionary::{InsertStreamError, ReceivedDictionary};
 
-/// Largest number of names of a layout, and of columns of a schema, window shape, item or signature.
+/// Maximum number of names of a layout, and of columns of a schema, window shape, item or signature.
 const MAX_COLUMNS: usize = 16_384;
 
-/// Largest number of axes of an array.
+/// Maximum number of axes of an array.
 const MAX_AXES: usize = 64;
 
 /// Values of `pb::Extent::codec`.
-pub(crate) const RAW: u32 = 0;
-pub(crate) const LZ4: u32 = 1;
-pub(crate) const DELTA: u32 = 2;
+pub(crate) const CODEC_RAW: u32 = 0;
+pub(crate) const CODEC_LZ4: u32 = 1;
+pub(crate) const CODEC_DELTA: u32 = 2;

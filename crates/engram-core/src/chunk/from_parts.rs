@@ -1,4 +1,4 @@
-//! Chunks built of untrusted parts, which are all checked.
+//! Builds chunks from untrusted parts, and checks all of them.
 
 use std::sync::{Arc, Mutex};
 
@@ -13,7 +13,7 @@ use crate::holders::Holders;
 use crate::payload::Payload;
 use crate::schema::{CellSpec, Schema};
 
-/// Most raw bytes of an LZ4 block of `stored` bytes: each length byte adds at most 255.
+/// Maximum raw bytes of an LZ4 block of `stored` bytes: each length byte adds at most 255.
 const fn max_raw_bytes(stored: u64) -> u64 {
     255 * stored + 64
 }
@@ -65,10 +65,10 @@ impl Chunk {
                 pinned.len()
             )));
         }
-        strings.try_for_each(|(at, cell)| {
-            let rows = self.extents[at].rows as usize;
-            check_string_column(self.stored(&pinned, at), rows, cell).map_err(|problem| {
-                let name = &self.schema.layout.names[at];
+        strings.try_for_each(|(column, cell)| {
+            let rows = self.extents[column].rows as usize;
+            check_string_column(self.stored(&pinned, column), rows, cell).map_err(|problem| {
+                let name = &self.schema.layout.names[column];
                 Error::Payload(format!("string column `{name}` of {rows} rows {problem}"))
             })
         })
@@ -191,30 +191,31 @@ fn check_origin(origin: &Origin, extents: &[Extent]) -> Result<()> {
 fn check_string_column(column: &[u8], rows: usize, cell: &CellSpec) -> Result<(), String> {
     let offsets = &column.as_chunks::<4>().0[..=rows];
     let mut cells = &column[size_of_val(offsets)..];
-    let mut at = 0;
+    let mut previous = 0;
     for (row, offset) in offsets.iter().enumerate() {
         let next = u32::from_le_bytes(*offset);
-        let size = next.checked_sub(at).map(|size| size as usize);
-        let found = match size {
+        let size = next.checked_sub(previous).map(|size| size as usize);
+        let cell_and_rest = match size {
+            // The first offset is 0; offset `row` ends the cell of row `row - 1`.
             Some(size) if row > 0 || size == 0 => cells.split_at_checked(size),
             _ => None,
         };
-        let Some((found, later)) = found else {
+        let Some((bytes, remaining)) = cell_and_rest else {
             return Err(format!(
-                "has offset {next} after {at} with {} bytes left; offsets must begin at 0, never \
+                "has offset {next} after {previous} with {} bytes left; offsets must begin at 0, never \
                  decrease and end with the column",
                 cells.len()
             ));
         };
-        if row > 0 && !is_elements(found, cell.elements()) {
+        if row > 0 && !has_elements(bytes, cell.elements()) {
             return Err(format!(
                 "has {} bytes in row {} that are not {} elements, each a length and that many bytes",
-                found.len(),
+                bytes.len(),
                 row - 1,
                 cell.elements()
             ));
         }
-        (at, cells) = (next, later);
+        (previous, cells) = (next, remaining);
     }
     if cells.is_empty() {
         Ok(())
@@ -226,15 +227,17 @@ fn check_string_column(column: &[u8], rows: usize, cell: &CellSpec) -> Result<()
     }
 }
 
-fn is_elements(mut bytes: &[u8], count: usize) -> bool {
+/// True if the bytes are `count` elements, each a `u32` length and that many bytes.
+fn has_elements(mut bytes: &[u8], count: usize) -> bool {
     for _ in 0..count {
-        let Some((head, rest)) = bytes.split_first_chunk::<4>() else {
+        let Some((len, remaining)) = bytes.split_first_chunk::<4>() else {
             return false;
         };
-        let Some((_, rest)) = rest.split_at_checked(u32::from_le_bytes(*head) as usize) else {
+        let Some((_, remaining)) = remaining.split_at_checked(u32::from_le_bytes(*len) as usize)
+        else {
             return false;
         };
-        bytes = rest;
+        bytes = remaining;
     }
     bytes.is_empty()
 }

@@ -1,18 +1,21 @@
-//! Delta encoding of integers: differences from row to row, which are small if rows change little.
+//! Delta encoding of integers: the differences between consecutive rows, which compress well if rows change
+//! little.
 
 use crate::schema::CellSpec;
 
 /// Delta-encodes `raw`, rows of `cell`: each row but the first minus the row before it. `None` if the
 /// cells are not integers.
-pub(super) fn differences(raw: &[u8], cell: &CellSpec) -> Option<Vec<u8>> {
-    let (row, size) = (cell.bytes(), cell.dtype.size());
-    if !cell.dtype.is_integer() || row == 0 {
+pub(super) fn encode_differences(raw: &[u8], cell: &CellSpec) -> Option<Vec<u8>> {
+    let (row_bytes, element_size) = (cell.bytes(), cell.dtype.size());
+    if !cell.dtype.is_integer() || row_bytes == 0 {
         return None;
     }
     let mut out = raw.to_vec();
-    let rows = raw.chunks_exact(row).zip(raw.chunks_exact(row).skip(1));
-    for ((old, new), out) in rows.zip(out.chunks_exact_mut(row).skip(1)) {
-        match size {
+    let rows = raw
+        .chunks_exact(row_bytes)
+        .zip(raw.chunks_exact(row_bytes).skip(1));
+    for ((old, new), out) in rows.zip(out.chunks_exact_mut(row_bytes).skip(1)) {
+        match element_size {
             1 => set_each(old, new, out, |old, new| {
                 u8::wrapping_sub(new[0], old[0]).to_le_bytes()
             }),
@@ -31,25 +34,25 @@ pub(super) fn differences(raw: &[u8], cell: &CellSpec) -> Option<Vec<u8>> {
 }
 
 /// Decodes delta-encoded rows in place.
-pub(crate) fn undo_differences(bytes: &mut [u8], cell: &CellSpec) {
-    let (row, size) = (cell.bytes(), cell.dtype.size());
-    if row == 0 {
+pub(crate) fn decode_differences(bytes: &mut [u8], cell: &CellSpec) {
+    let (row_bytes, element_size) = (cell.bytes(), cell.dtype.size());
+    if row_bytes == 0 {
         return;
     }
-    for at in (row..bytes.len()).step_by(row) {
-        let (before, now) = bytes.split_at_mut(at);
-        let (old, now) = (&before[at - row..], &mut now[..row]);
-        match size {
-            1 => update_each(old, now, |old, new| {
+    for start in (row_bytes..bytes.len()).step_by(row_bytes) {
+        let (earlier, current) = bytes.split_at_mut(start);
+        let (old, current) = (&earlier[start - row_bytes..], &mut current[..row_bytes]);
+        match element_size {
+            1 => update_each(old, current, |old, new| {
                 u8::wrapping_add(new[0], old[0]).to_le_bytes()
             }),
-            2 => update_each(old, now, |old, new| {
+            2 => update_each(old, current, |old, new| {
                 le16(new).wrapping_add(le16(old)).to_le_bytes()
             }),
-            4 => update_each(old, now, |old, new| {
+            4 => update_each(old, current, |old, new| {
                 le32(new).wrapping_add(le32(old)).to_le_bytes()
             }),
-            _ => update_each(old, now, |old, new| {
+            _ => update_each(old, current, |old, new| {
                 le64(new).wrapping_add(le64(old)).to_le_bytes()
             }),
         }
@@ -68,25 +71,27 @@ fn le64(bytes: [u8; 8]) -> u64 {
     u64::from_le_bytes(bytes)
 }
 
+/// Sets each element of `out` to `combine` of the elements of `old` and `new`.
 fn set_each<const N: usize>(
     old: &[u8],
     new: &[u8],
     out: &mut [u8],
-    work: impl Fn([u8; N], [u8; N]) -> [u8; N],
+    combine: impl Fn([u8; N], [u8; N]) -> [u8; N],
 ) {
     let (old, new) = (old.as_chunks().0, new.as_chunks().0);
     for ((old, new), out) in old.iter().zip(new).zip(out.as_chunks_mut().0) {
-        *out = work(*old, *new);
+        *out = combine(*old, *new);
     }
 }
 
+/// Replaces each element of `current` by `combine` of the elements of `old` and `current`.
 fn update_each<const N: usize>(
     old: &[u8],
-    now: &mut [u8],
-    work: impl Fn([u8; N], [u8; N]) -> [u8; N],
+    current: &mut [u8],
+    combine: impl Fn([u8; N], [u8; N]) -> [u8; N],
 ) {
-    for (old, now) in old.as_chunks().0.iter().zip(now.as_chunks_mut().0) {
-        *now = work(*old, *now);
+    for (old, current) in old.as_chunks().0.iter().zip(current.as_chunks_mut().0) {
+        *current = combine(*old, *current);
     }
 }
 
@@ -105,20 +110,20 @@ mod tests {
                 dtype,
                 shape: [3].into_iter().collect(),
             };
-            let Some(mut packed) = differences(&noise, &cell) else {
+            let Some(mut packed) = encode_differences(&noise, &cell) else {
                 assert!(!dtype.is_integer());
                 continue;
             };
             assert_ne!(packed, noise);
             assert_eq!(packed[..cell.bytes()], noise[..cell.bytes()]);
-            undo_differences(&mut packed, &cell);
+            decode_differences(&mut packed, &cell);
             assert_eq!(packed, noise, "{dtype}");
         }
         let cell = CellSpec {
             dtype: DType::Uint16,
             shape: [1].into_iter().collect(),
         };
-        let packed = differences(&[1, 0, 0, 0, 0, 1], &cell).unwrap();
+        let packed = encode_differences(&[1, 0, 0, 0, 0, 1], &cell).unwrap();
         assert_eq!(packed, [1, 0, 255, 255, 0, 1]);
     }
 
@@ -128,7 +133,7 @@ mod tests {
             dtype: DType::Int32,
             shape: [0].into_iter().collect(),
         };
-        assert_eq!(differences(&[], &cell), None);
-        undo_differences(&mut [], &cell);
+        assert_eq!(encode_differences(&[], &cell), None);
+        decode_differences(&mut [], &cell);
     }
 }

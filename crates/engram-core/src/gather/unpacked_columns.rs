@@ -8,12 +8,14 @@ use crate::chunk::Chunk;
 use crate::error::Result;
 use crate::payload::Pinned;
 
-/// Most bytes that the cache retains.
+/// Maximum bytes that the cache retains.
 const MAX_CACHED_BYTES: usize = 256 << 20;
 
-/// Unpacked columns. Items that share a chunk unpack each of its columns once, unless the cache overflowed.
+/// Unpacked columns. Items that share a chunk unpack each of its columns once, unless the cache was cleared
+/// in between because it was full.
 #[derive(Default)]
 pub(super) struct UnpackedColumns {
+    /// By chunk and column.
     columns: HashMap<(*const Chunk, usize), AlignedBytes>,
     bytes: usize,
 }

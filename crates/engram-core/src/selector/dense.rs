@@ -3,7 +3,7 @@
 use super::{Pick, TableRng, uniform_below};
 use crate::item::Slot;
 use crate::pages::{CopyablePages, Pages};
-use crate::prefetch::prefetch;
+use crate::prefetch::prefetch_line;
 
 /// An array of slots without gaps: removing a slot moves the last one into its position.
 #[derive(Debug)]
@@ -71,7 +71,7 @@ impl Dense {
 
     /// Prefetches the slot at a position.
     pub(super) fn prefetch(&self, position: usize) {
-        prefetch(&raw const self.slots[position]);
+        prefetch_line(&raw const self.slots[position]);
     }
 
     pub(super) fn pick(&self, n: usize, rng: &mut TableRng, picks: &mut Vec<Pick>) {

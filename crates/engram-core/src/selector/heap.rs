@@ -5,18 +5,20 @@ use std::cmp::Ordering;
 use crate::item::{Rank, Slot};
 use crate::pages::Pages;
 
+/// Children per entry.
 const ARITY: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
     /// Negated for a max-heap, so that the smallest entry is always the first.
     priority: f64,
+    /// Number of the insert or last priority update.
     touched: u64,
     slot: Slot,
 }
 
 impl Entry {
-    fn before(&self, other: &Self) -> bool {
+    fn precedes(&self, other: &Self) -> bool {
         match self.priority.total_cmp(&other.priority) {
             Ordering::Equal => self.touched < other.touched,
             order => order == Ordering::Less,
@@ -28,8 +30,10 @@ impl Entry {
 #[derive(Debug)]
 pub struct Heap {
     entries: Pages<Entry>,
+    /// Position of each slot in `entries`.
     positions: Pages<u32>,
     len: usize,
+    /// 1 for a min-heap, -1 for a max-heap.
     sign: f64,
 }
 
@@ -97,7 +101,7 @@ impl Heap {
     fn sift(&mut self, mut at: usize, entry: Entry) {
         while at > 0 {
             let parent = (at - 1) / ARITY;
-            if !entry.before(&self.entries[parent]) {
+            if !entry.precedes(&self.entries[parent]) {
                 break;
             }
             self.set(at, self.entries[parent]);
@@ -106,14 +110,14 @@ impl Heap {
         loop {
             let children = at * ARITY + 1..(at * ARITY + 1 + ARITY).min(self.len);
             let first = children.reduce(|best, child| {
-                if self.entries[child].before(&self.entries[best]) {
+                if self.entries[child].precedes(&self.entries[best]) {
                     child
                 } else {
                     best
                 }
             });
             match first {
-                Some(child) if self.entries[child].before(&entry) => {
+                Some(child) if self.entries[child].precedes(&entry) => {
                     self.set(at, self.entries[child]);
                     at = child;
                 }

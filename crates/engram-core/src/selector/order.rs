@@ -5,8 +5,10 @@ use std::collections::BTreeMap;
 use crate::item::Slot;
 use crate::pages::Pages;
 
+/// No slot.
 const NONE: Slot = Slot::MAX;
 
+/// Neighbours of a slot in insertion order, and its insertion number.
 #[derive(Clone, Copy, Debug)]
 struct Link {
     older: Slot,

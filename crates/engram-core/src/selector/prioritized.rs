@@ -1,12 +1,12 @@
 //! Choice with probability proportional to `priority ^ exponent` (Schaul et al. 2016, equation 1).
 
 use super::dense::Dense;
-use super::{Odds, Pick, TableRng, uniform_unit};
+use super::{DrawDistribution, Pick, TableRng, uniform_unit};
 use crate::item::Slot;
 use crate::pages::CopyablePages;
 use crate::sum_tree::SumTree;
 
-/// Largest weight of an item: the sum of 2^32 such weights is finite.
+/// Maximum weight of an item: the sum of 2^32 such weights is finite.
 pub(super) const MAX_WEIGHT: f64 = 1e290;
 
 /// The weight of a priority. A priority of 0 has weight 0 for every exponent.
@@ -53,7 +53,7 @@ impl Prioritized {
             .set(self.dense.position(slot), weight(priority, self.exponent));
     }
 
-    /// Prefetches the weights of these slots and of the slots summed with them.
+    /// Prefetches the weights of these slots, and the weights that are summed with them.
     pub(super) fn prefetch(&self, slots: impl Iterator<Item = Slot>) {
         for slot in slots {
             self.tree.prefetch(self.dense.position(slot));
@@ -68,15 +68,15 @@ impl Prioritized {
         self.tree.set(moved, 0.0);
     }
 
-    pub(super) fn odds(&mut self) -> Odds {
+    pub(super) fn distribution(&mut self) -> DrawDistribution {
         #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
         if self.tree.total() > 0.0 {
-            Odds {
+            DrawDistribution {
                 candidates: self.tree.non_zero() as u64,
                 min_probability: self.tree.min_weight() / self.tree.total(),
             }
         } else {
-            Odds {
+            DrawDistribution {
                 candidates: self.dense.len() as u64,
                 min_probability: 1.0 / self.dense.len() as f64,
             }

@@ -8,7 +8,7 @@ use crate::selector::TableRng;
 use crate::table::{Contents, DeferredDrops, ITEM_OVERHEAD, TableState};
 
 impl TableState {
-    /// Records a change.
+    /// Reports a change to the sink, before or after it is applied, and stores its position.
     pub(super) fn record(&mut self, op: &TableOp<'_>) {
         self.last_lsn = self.sink.append(&self.options.name, op);
     }
@@ -34,10 +34,10 @@ impl TableState {
                     self.add_item(item.clone(), now);
                 }
                 if let Some(number) = number {
-                    self.record_number(number, now);
+                    self.mark_applied(number, now);
                 }
             }
-            TableOp::SkipInsert { number, now } => self.record_number(number, now),
+            TableOp::SkipInsert { number, now } => self.mark_applied(number, now),
             TableOp::Remove { key, .. } => {
                 if let Some(slot) = slot_of(self, key) {
                     self.remove_item(slot, deferred);
@@ -99,14 +99,16 @@ impl TableState {
         self.sink = sink;
     }
 
-    /// Removes an item and records it, in this order: recording takes the sink's lock, which waits for
-    /// pending memory accesses, so that removing the item afterwards would wait for its own again.
+    /// Removes an item and records the removal. The removal comes first for speed: recording takes the sink's
+    /// lock, which waits for pending memory accesses, so removing the item afterwards would not overlap its
+    /// cache misses with them.
     pub(super) fn remove(&mut self, slot: Slot, cause: Removal, deferred: &mut DeferredDrops) {
         let key = self.contents.items[slot as usize].key;
         self.remove_item(slot, deferred);
         self.record(&TableOp::Remove { key, cause });
     }
 
+    /// Adds an item with a new key.
     pub(super) fn add_item(&mut self, item: NewItem, now: u64) {
         let contents = &mut self.contents;
         let slot = if let Some(slot) = contents.vacant {
@@ -144,10 +146,14 @@ impl TableState {
         contents.items[slot as usize] = item;
     }
 
-    pub(super) fn record_number(&mut self, number: SessionNumber, now: u64) {
-        self.sessions.get_or_insert_default().record(number, now);
+    /// Marks the item with this session number as applied.
+    pub(super) fn mark_applied(&mut self, number: SessionNumber, now: u64) {
+        self.sessions
+            .get_or_insert_default()
+            .mark_applied(number, now);
     }
 
+    /// Removes the item of a slot; its trajectory is dropped later.
     pub(super) fn remove_item(&mut self, slot: Slot, deferred: &mut DeferredDrops) {
         let contents = &mut self.contents;
         let vacant = Item {
@@ -166,6 +172,7 @@ impl TableState {
         deferred.trajectories.extend(item.trajectory);
     }
 
+    /// Sets the priority of the item of a slot.
     pub(super) fn set_priority(&mut self, slot: Slot, priority: f64) {
         let item = &mut self.contents.items[slot as usize];
         item.priority = priority;
@@ -178,7 +185,7 @@ impl TableState {
         }
     }
 
-    /// Counts one sample; hides the item if it was the last one allowed.
+    /// Counts one sample; hides the item from the selectors if it was the last one allowed.
     pub(super) fn count_sample(&mut self, slot: Slot, leased: bool) -> &Item {
         let item = &mut self.contents.items[slot as usize];
         self.limiter.samples += 1;
@@ -241,7 +248,7 @@ impl TableState {
 }
 
 impl Contents {
-    /// Removes an item from the selectors and the expiry order.
+    /// Removes an item from the selectors and from the order of expiry.
     fn hide(&mut self, slot: Slot) {
         self.sampler.remove(slot);
         self.remover.remove(slot);
@@ -250,6 +257,7 @@ impl Contents {
         }
     }
 
+    /// Counts the references of a new item.
     pub(super) fn hold_chunks(&mut self, item: &Item) {
         let Some(trajectory) = &item.trajectory else {
             return;

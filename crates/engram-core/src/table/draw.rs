@@ -2,20 +2,20 @@
 
 use crate::item::Slot;
 use crate::op::{Removal, TableOp};
-use crate::prefetch::prefetch_all;
-use crate::selector::Odds;
+use crate::prefetch::prefetch_value;
+use crate::selector::DrawDistribution;
 use crate::table::{DeferredDrops, TableState};
 use crate::trajectory::Trajectory;
 
-/// Most draws per call, to bound the time that the table's lock is held.
-const DRAWS_PER_CALL: usize = 16_384;
+/// Maximum number of draws per call, which bounds the time that the table's lock is held.
+const MAX_DRAWS_PER_CALL: usize = 16_384;
 
 /// A sampled item. Its trajectory stays readable after the item is removed.
 #[derive(Clone, Debug)]
 pub struct Draw {
     /// The cells it refers to.
     pub trajectory: Trajectory,
-    /// Identifies the item, to end the lease.
+    /// Identifies the item, to acknowledge or return the lease.
     pub handle: Handle,
     /// Its key.
     pub key: u64,
@@ -28,7 +28,7 @@ pub struct Draw {
     /// Number of items in the table at the draw.
     pub table_size: u64,
     /// Properties of the distribution it was drawn from.
-    pub odds: Odds,
+    pub distribution: DrawDistribution,
 }
 
 /// The properties of a sampled item, without its trajectory.
@@ -45,7 +45,7 @@ pub struct SampledItemInfo {
     /// Number of items in the table at the draw.
     pub table_size: u64,
     /// Properties of the distribution it was drawn from.
-    pub odds: Odds,
+    pub distribution: DrawDistribution,
 }
 
 impl Draw {
@@ -58,12 +58,12 @@ impl Draw {
             priority: self.priority,
             times_sampled: self.times_sampled,
             table_size: self.table_size,
-            odds: self.odds,
+            distribution: self.distribution,
         }
     }
 }
 
-/// Identifies an item: its slot and insertion number. Void once the item is removed, also if its slot is
+/// Identifies an item: its slot and insertion number. Invalid once the item is removed, even if its slot is
 /// reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle {
@@ -72,7 +72,8 @@ pub struct Handle {
 }
 
 impl TableState {
-    /// Draws up to `n` items, as many as the limiter and the table allow now; returns the number drawn.
+    /// Draws up to `n` items, as many as the limiter and the table allow now, and appends them to `draws`.
+    /// Returns their number.
     ///
     /// Each leased draw must be ended by [`TableState::acknowledge`] or [`TableState::return_leases`].
     pub fn draw(
@@ -82,55 +83,57 @@ impl TableState {
         draws: &mut Vec<Draw>,
         deferred: &mut DeferredDrops,
     ) -> usize {
-        let n = n.min(self.draws_per_call());
-        let before = draws.len();
+        let n = n.min(self.max_draws_per_call());
+        let start = draws.len();
         if self.options.max_times_sampled == 0 {
             // Drawing removes no items: all draws can be made at once.
             #[expect(clippy::cast_possible_truncation, reason = "at most n")]
             let allowed = self.limiter.samples_allowed(n as u64) as usize;
             if allowed > 0 && !self.contents.sampler.is_empty() {
-                self.draw_some(allowed, leased, draws, deferred);
+                self.draw_exactly(allowed, leased, draws, deferred);
             }
         } else {
-            while draws.len() - before < n
+            while draws.len() - start < n
                 && self.limiter.can_sample(1)
                 && !self.contents.sampler.is_empty()
             {
-                self.draw_some(1, leased, draws, deferred);
+                self.draw_exactly(1, leased, draws, deferred);
             }
         }
-        draws.len() - before
+        draws.len() - start
     }
 
     /// True if `n` draws are certain to succeed now.
     #[must_use]
     pub fn can_draw_at_once(&self, n: usize) -> bool {
-        let allowed = n <= self.draws_per_call() && self.limiter.can_sample(n as u64);
-        // A draw that removes its item changes what the limiter allows next: only one is certain.
+        let allowed = n <= self.max_draws_per_call() && self.limiter.can_sample(n as u64);
+        // A draw that removes its item changes what the limiter allows next, so only one draw is certain.
         allowed
             && !self.contents.sampler.is_empty()
             && (self.options.max_times_sampled == 0 || n == 1)
     }
 
-    fn draws_per_call(&self) -> usize {
+    /// Maximum number of draws of one call now.
+    fn max_draws_per_call(&self) -> usize {
         if self.contents.items.is_shared() {
-            self.items_per_lock_hold()
+            self.max_items_per_lock_hold()
         } else {
-            DRAWS_PER_CALL
+            MAX_DRAWS_PER_CALL
         }
     }
 
-    fn draw_some(
+    /// Draws `n` items, which the limiter allows. The sampler must not be empty.
+    fn draw_exactly(
         &mut self,
         n: usize,
         leased: bool,
         draws: &mut Vec<Draw>,
         deferred: &mut DeferredDrops,
     ) {
-        let odds = self.contents.sampler.odds();
+        let distribution = self.contents.sampler.distribution();
         let table_size = self.contents.size;
         let mut picks = std::mem::take(&mut self.picks);
-        let mut keys = std::mem::take(&mut self.keys);
+        let mut keys = std::mem::take(&mut self.drawn_keys);
         picks.clear();
         keys.clear();
         self.contents.sampler.pick(n, &mut self.rng, &mut picks);
@@ -143,7 +146,7 @@ impl TableState {
             if let Some(Trajectory::Rows { chunk, .. } | Trajectory::Window { chunk, .. }) =
                 &item.trajectory
             {
-                prefetch_all(&raw const **chunk);
+                prefetch_value(&raw const **chunk);
             }
         }
         if self.contents.sampler.is_random() {
@@ -172,14 +175,14 @@ impl TableState {
                 priority: item.priority,
                 times_sampled: item.times_sampled,
                 table_size,
-                odds,
+                distribution,
             });
             if exhausted {
                 self.remove(pick.slot, Removal::Exhausted, deferred);
             }
         }
         self.picks = picks;
-        self.keys = keys;
+        self.drawn_keys = keys;
     }
 
     /// Ends leases; their samples stay counted.
@@ -188,7 +191,7 @@ impl TableState {
         handles: impl Iterator<Item = Handle>,
         deferred: &mut DeferredDrops,
     ) {
-        // A reset has dropped the counts of items inserted before it.
+        // A reset set the counters to 0, so leases of items inserted before it have nothing to end.
         let handles = handles.filter(|handle| handle.seq >= self.first_seq);
         let handles: Vec<Handle> = handles.collect();
         if handles.is_empty() {
@@ -213,9 +216,9 @@ impl TableState {
 
     /// Ends leases and undoes the counts of their samples; hidden items become visible again.
     ///
-    /// Items that were deleted meanwhile stay deleted.
+    /// Items that were removed meanwhile stay removed.
     pub fn return_leases(&mut self, handles: impl Iterator<Item = Handle>) {
-        // A reset has dropped the counts of items inserted before it.
+        // A reset set the counters to 0, so leases of items inserted before it have nothing to end.
         let handles = handles.filter(|handle| handle.seq >= self.first_seq);
         let handles: Vec<Handle> = handles.collect();
         if handles.is_empty() {
@@ -236,6 +239,7 @@ impl TableState {
         }
     }
 
+    /// True if the item is still in the table.
     fn is_live(&self, handle: Handle) -> bool {
         if handle.seq < self.first_seq {
             return false;
@@ -244,6 +248,7 @@ impl TableState {
         item.trajectory.is_some() && item.seq == handle.seq
     }
 
+    /// Keys of the items that are still in the table.
     fn keys_of(&self, handles: impl Iterator<Item = Handle>) -> Vec<u64> {
         handles
             .filter(|handle| self.is_live(*handle))

@@ -14,9 +14,9 @@ use crate::table::ITEM_OVERHEAD;
 pub struct TableOptions {
     /// Name, unique in its store.
     pub name: String,
-    /// Most items; the remover evicts further ones.
+    /// Maximum number of items; the remover evicts items beyond it.
     pub max_size: u64,
-    /// Most bytes of distinct chunks and bookkeeping. `None`: unlimited.
+    /// Maximum bytes of distinct chunks and bookkeeping. `None`: unlimited.
     pub max_bytes: Option<u64>,
     /// Number of samples after which an item is removed; 0: unlimited.
     pub max_times_sampled: u32,
@@ -26,7 +26,7 @@ pub struct TableOptions {
     pub sampler: SelectorKind,
     /// Chooses the items to evict.
     pub remover: SelectorKind,
-    /// Bounds of the rate limiter.
+    /// Limits of the rate limiter.
     pub limits: RateLimits,
     /// The columns that every item must have. `None`: any.
     pub signature: Option<Arc<Signature>>,
@@ -36,8 +36,8 @@ pub struct TableOptions {
     pub note: Option<Arc<str>>,
 }
 
-/// Most bytes of a note.
-pub const MAX_NOTE: usize = 64 << 10;
+/// Maximum bytes of a note.
+pub const MAX_NOTE_BYTES: usize = 64 << 10;
 
 impl TableOptions {
     /// Checks the options.
@@ -51,9 +51,9 @@ impl TableOptions {
             return invalid("a table's name must have at least one character, got \"\"".into());
         }
         if !(1..u64::from(Slot::MAX)).contains(max_size) {
-            let most = Slot::MAX - 1;
+            let max = Slot::MAX - 1;
             return invalid(format!(
-                "max_size of table `{name}` must be 1 to {most}, got {max_size}"
+                "max_size of table `{name}` must be 1 to {max}, got {max_size}"
             ));
         }
         if self.max_bytes.is_some_and(|max| max <= ITEM_OVERHEAD) {
@@ -65,10 +65,14 @@ impl TableOptions {
         if self.ttl == Some(0) {
             return invalid(format!("ttl of table `{name}` must be above 0, got 0"));
         }
-        if let Some(note) = self.note.as_ref().filter(|note| note.len() > MAX_NOTE) {
+        if let Some(note) = self
+            .note
+            .as_ref()
+            .filter(|note| note.len() > MAX_NOTE_BYTES)
+        {
             let len = note.len();
             return invalid(format!(
-                "note of table `{name}` must have at most {MAX_NOTE} bytes, got {len}"
+                "note of table `{name}` must have at most {MAX_NOTE_BYTES} bytes, got {len}"
             ));
         }
         self.sampler.check(name)?;
@@ -79,7 +83,7 @@ impl TableOptions {
     /// Checks a priority against both selectors.
     ///
     /// # Errors
-    /// [`Error::Priority`].
+    /// [`Error::Priority`] if either selector does not accept it.
     pub fn check_priority(&self, priority: f64) -> Result<()> {
         self.sampler.check_priority(&self.name, priority)?;
         self.remover.check_priority(&self.name, priority)

@@ -21,8 +21,8 @@ pub struct Restore {
 /// Largest plausible counter: saved counters above it are corrupt.
 const MAX_COUNT: u64 = 1 << 62;
 
-/// Most leases of an item that one [`TableOp`] ends.
-const LEASES_PER_OP: usize = 4096;
+/// Maximum number of leases that one [`TableOp`] ends.
+const MAX_LEASES_PER_OP: usize = 4096;
 
 /// An item as it was saved.
 #[derive(Debug)]
@@ -37,15 +37,16 @@ pub struct SavedItem {
     pub times_sampled: u32,
     /// As in [`SnapshotItem`](crate::table::SnapshotItem).
     pub leases: u32,
-    /// Clock reading at its insertion.
+    /// Clock reading at its insertion, nanoseconds.
     pub inserted_at: u64,
 }
 
 impl Restore {
-    /// Starts with an empty table.
+    /// Starts with an empty table that has these counters.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if an option is not allowed or the counters contradict each other.
+    /// [`Error::InvalidArgument`] if an option is not allowed, or the counters are too large or contradict
+    /// each other.
     pub fn new(
         options: Arc<TableOptions>,
         sink: Arc<dyn OpSink>,
@@ -99,11 +100,11 @@ impl Restore {
     /// # Errors
     /// Those of [`TableOptions::check_item`], except [`Error::Unsatisfiable`]; [`Error::InvalidArgument`]
     /// for a duplicate key or numbers that the counters have not reached.
-    pub fn item(&mut self, saved: SavedItem) -> Result<()> {
+    pub fn add_item(&mut self, saved: SavedItem) -> Result<()> {
         let state = &mut self.state;
         let name = &state.options.name;
         match state.options.check_item(&saved.item) {
-            // Too large for the new options: evicted together with the items beyond the limits.
+            // Too large for the new options: evicted later, like other items beyond the bounds.
             Ok(()) | Err(Error::Unsatisfiable(_)) => {}
             Err(error) => return Err(error),
         }
@@ -121,9 +122,9 @@ impl Restore {
                 "was saved with numbers that the counters have not reached".into(),
             ));
         }
-        let open = saved.leases & !HIDDEN;
-        self.leased += u64::from(open);
-        if open > saved.times_sampled || self.leased > state.leased {
+        let open_leases = saved.leases & !HIDDEN;
+        self.leased += u64::from(open_leases);
+        if open_leases > saved.times_sampled || self.leased > state.leased {
             return Err(invalid("was saved with more leases than samples".into()));
         }
         let item = Item {
@@ -150,14 +151,14 @@ impl Restore {
     }
 
     /// Sets the order of the items in the sampler or the remover, as their positions in the snapshot.
-    pub fn order(&mut self, of_sampler: bool, positions: Vec<u32>) {
+    pub fn set_order(&mut self, of_sampler: bool, positions: Vec<u32>) {
         self.orders[usize::from(!of_sampler)] = Some(positions);
     }
 
     /// Adds a session: its last applied number and the clock reading of its last use. Sessions must be
     /// added in the order of their last use.
-    pub fn session(&mut self, number: SessionNumber, used: u64) {
-        self.state.record_number(number, used);
+    pub fn add_session(&mut self, number: SessionNumber, used: u64) {
+        self.state.mark_applied(number, used);
     }
 
     /// Builds the table. Leases stay open, because the log that is replayed next may end them; see
@@ -172,7 +173,7 @@ impl Restore {
         let mut by_age: Vec<Slot> = (0..contents.slots).filter(visible).collect();
         by_age.sort_unstable_by_key(|slot| contents.items[*slot as usize].seq);
         let seq = |slot: &Slot| contents.items[*slot as usize].seq;
-        if by_age.windows(2).any(|two| seq(&two[0]) == seq(&two[1])) {
+        if by_age.windows(2).any(|pair| seq(&pair[0]) == seq(&pair[1])) {
             return Err(Error::InvalidArgument(format!(
                 "table `{}` was saved with two items that have the same insertion number",
                 state.options.name
@@ -186,10 +187,10 @@ impl Restore {
                     let mut distinct = order.clone();
                     distinct.sort_unstable();
                     distinct.dedup();
-                    let known = |slot: &Slot| *slot < contents.slots && visible(slot);
+                    let is_visible = |slot: &Slot| *slot < contents.slots && visible(slot);
                     if order.len() != by_age.len()
                         || distinct.len() != order.len()
-                        || !distinct.iter().all(known)
+                        || !distinct.iter().all(is_visible)
                     {
                         return Err(Error::InvalidArgument(format!(
                             "table `{}` was saved with a selector order of {} items, {} of them distinct; expected {}",
@@ -220,8 +221,8 @@ impl TableState {
     /// Rebuilds the table with other options and another clock.
     ///
     /// `clock` converts clock readings; items without one count as inserted `now`. All leases end. Items
-    /// beyond the new limits are evicted. Rate limits that were set at run time stay, unless the new
-    /// options differ from the old ones in them.
+    /// beyond the new bounds are evicted. Rate limits that were set at run time stay, unless the new
+    /// options have other limits than the old ones.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an option is not allowed; those of [`TableOptions::check_item`] for
@@ -240,7 +241,7 @@ impl TableState {
         }
         let mut restore = Restore::new(Arc::new(options), Arc::clone(&self.sink), counters)?;
         for item in snapshot.items() {
-            restore.item(SavedItem {
+            restore.add_item(SavedItem {
                 item: NewItem {
                     key: item.key,
                     priority: item.priority,
@@ -255,11 +256,11 @@ impl TableState {
         }
         for (order, of_sampler) in snapshot.orders().into_iter().zip([true, false]) {
             if let Some(order) = order {
-                restore.order(of_sampler, order);
+                restore.set_order(of_sampler, order);
             }
         }
         for (number, used) in snapshot.sessions() {
-            restore.session(number, clock(used));
+            restore.add_session(number, clock(used));
         }
         let mut table = restore.finish()?;
         table.end_leases(deferred);
@@ -268,34 +269,35 @@ impl TableState {
     }
 
     /// Ends all leases and undoes the counts of their samples; then removes items sampled as often as
-    /// allowed and evicts items beyond the limits. For a table whose readers no longer exist.
+    /// allowed and evicts items beyond the bounds. For a table whose readers no longer exist.
     pub fn end_leases(&mut self, deferred: &mut DeferredDrops) {
         for slot in 0..self.contents.slots {
             let item = &self.contents.items[slot as usize];
             if item.trajectory.is_none() {
                 continue;
             }
-            let (key, mut open) = (item.key, item.open_leases() as usize);
-            while open > 0 {
-                let some = open.min(LEASES_PER_OP);
-                self.end_samples(&vec![key; some], some as u64);
-                for _ in 0..some {
+            let (key, mut open_leases) = (item.key, item.open_leases() as usize);
+            while open_leases > 0 {
+                let count = open_leases.min(MAX_LEASES_PER_OP);
+                self.record_returned_leases(&vec![key; count], count as u64);
+                for _ in 0..count {
                     self.undo_sample(slot);
                 }
-                open -= some;
+                open_leases -= count;
             }
             let item = &self.contents.items[slot as usize];
-            let most = self.options.max_times_sampled;
-            if item.is_hidden() || most > 0 && item.times_sampled >= most {
+            let max = self.options.max_times_sampled;
+            if item.is_hidden() || max > 0 && item.times_sampled >= max {
                 self.remove(slot, Removal::Exhausted, deferred);
             }
         }
         // Leases of removed items.
-        self.end_samples(&[], self.leased);
+        self.record_returned_leases(&[], self.leased);
         while !self.shrink(deferred) {}
     }
 
-    fn end_samples(&mut self, keys: &[u64], samples: u64) {
+    /// Records that leases were returned, and undoes their counts in the table and its limiter.
+    fn record_returned_leases(&mut self, keys: &[u64], samples: u64) {
         if samples == 0 {
             return;
         }

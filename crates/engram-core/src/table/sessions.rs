@@ -8,8 +8,8 @@ use crate::table::TableState;
 /// Idle time after which a session is forgotten, in nanoseconds: 10 minutes.
 pub const SESSION_IDLE: u64 = 600_000_000_000;
 
-/// Most sessions that one call forgets.
-const FORGOTTEN_PER_CALL: usize = 16;
+/// Maximum number of sessions that one call forgets.
+const MAX_FORGOTTEN_PER_CALL: usize = 16;
 
 /// No index.
 const NONE: u32 = u32::MAX;
@@ -18,24 +18,24 @@ const NONE: u32 = u32::MAX;
 pub(super) struct SessionEntry {
     session: u64,
     /// Number of the last applied item; 0 before the first.
-    last: u64,
+    last_applied: u64,
     /// Clock reading of the last use, in nanoseconds.
-    used: u64,
+    last_used: u64,
     /// Number of calls that wait to insert its items. If not 0, the session is not idle and not in the
     /// list.
     waiting: u32,
-    /// Neighbours in the list ordered by last use; vacant entries are linked through `after`.
-    before: u32,
-    after: u32,
+    /// Neighbours in the list ordered by last use; vacant entries are linked through `next`.
+    previous: u32,
+    next: u32,
 }
 
 const VACANT: SessionEntry = SessionEntry {
     session: 0,
-    last: 0,
-    used: 0,
+    last_applied: 0,
+    last_used: 0,
     waiting: 0,
-    before: NONE,
-    after: NONE,
+    previous: NONE,
+    next: NONE,
 };
 
 /// The sessions of a table: a map to their entries, and a linked list ordered by last use.
@@ -76,18 +76,18 @@ impl Sessions {
 
     /// Number of the session's last applied item; 0 if the session is unknown, or idle for so long that
     /// it counts as forgotten.
-    fn last(&self, session: u64, now: u64) -> u64 {
+    fn last_applied(&self, session: u64, now: u64) -> u64 {
         let index = self.indices.get(session);
         let entry = index.map(|at| &self.entries[at as usize]);
         entry
             .filter(|entry| !entry.is_idle(now))
-            .map_or(0, |entry| entry.last)
+            .map_or(0, |entry| entry.last_applied)
     }
 
     /// Marks the number, and all smaller ones of its session, as applied.
-    pub(super) fn record(&mut self, number: SessionNumber, now: u64) {
+    pub(super) fn mark_applied(&mut self, number: SessionNumber, now: u64) {
         let at = self.touch(number.session, now);
-        self.entries[at as usize].last = number.number;
+        self.entries[at as usize].last_applied = number.number;
         if self.entries[at as usize].waiting == 0 {
             self.append(at);
         }
@@ -107,11 +107,11 @@ impl Sessions {
         };
         let entry = &mut self.entries[at as usize];
         entry.waiting = entry.waiting.saturating_sub(1);
-        entry.used = now;
+        entry.last_used = now;
         if entry.waiting > 0 {
             return;
         }
-        if entry.last == 0 {
+        if entry.last_applied == 0 {
             self.forget(at);
         } else {
             self.append(at);
@@ -130,9 +130,9 @@ impl Sessions {
         };
         let entry = &mut self.entries[at as usize];
         if entry.is_idle(now) {
-            entry.last = 0;
+            entry.last_applied = 0;
         }
-        entry.used = now;
+        entry.last_used = now;
         at
     }
 
@@ -142,7 +142,7 @@ impl Sessions {
             self.used_entries - 1
         } else {
             let at = self.vacant;
-            self.vacant = self.entries[at as usize].after;
+            self.vacant = self.entries[at as usize].next;
             at
         };
         let entry = SessionEntry { session, ..VACANT };
@@ -153,7 +153,7 @@ impl Sessions {
 
     /// Forgets a bounded number of sessions that have been idle for too long.
     pub(super) fn forget_idle(&mut self, now: u64) {
-        for _ in 0..FORGOTTEN_PER_CALL {
+        for _ in 0..MAX_FORGOTTEN_PER_CALL {
             let at = self.oldest;
             if at == NONE || !self.entries[at as usize].is_idle(now) {
                 return;
@@ -167,27 +167,27 @@ impl Sessions {
     fn forget(&mut self, at: u32) {
         self.indices.remove(self.entries[at as usize].session);
         self.entries[at as usize] = SessionEntry {
-            after: self.vacant,
+            next: self.vacant,
             ..VACANT
         };
         self.vacant = at;
     }
 
     fn append(&mut self, at: u32) {
-        let before = self.newest;
-        self.entries[at as usize].before = before;
-        self.entries[at as usize].after = NONE;
-        *self.next_link(before) = at;
+        let previous = self.newest;
+        self.entries[at as usize].previous = previous;
+        self.entries[at as usize].next = NONE;
+        *self.next_link(previous) = at;
         self.newest = at;
     }
 
     fn unlink(&mut self, at: u32) {
-        let SessionEntry { before, after, .. } = self.entries[at as usize];
-        *self.next_link(before) = after;
-        if after == NONE {
-            self.newest = before;
+        let SessionEntry { previous, next, .. } = self.entries[at as usize];
+        *self.next_link(previous) = next;
+        if next == NONE {
+            self.newest = previous;
         } else {
-            self.entries[after as usize].before = before;
+            self.entries[next as usize].previous = previous;
         }
     }
 
@@ -196,7 +196,7 @@ impl Sessions {
         if at == NONE {
             &mut self.oldest
         } else {
-            &mut self.entries[at as usize].after
+            &mut self.entries[at as usize].next
         }
     }
 }
@@ -204,16 +204,20 @@ impl Sessions {
 impl SessionEntry {
     /// The last applied number and the clock reading of the last use; `None` if vacant.
     pub(super) fn number(self) -> Option<(SessionNumber, u64)> {
-        let Self { session, last, .. } = self;
+        let Self {
+            session,
+            last_applied,
+            ..
+        } = self;
         let number = SessionNumber {
             session,
-            number: last,
+            number: last_applied,
         };
-        (last > 0).then_some((number, self.used))
+        (last_applied > 0).then_some((number, self.last_used))
     }
 
     fn is_idle(&self, now: u64) -> bool {
-        self.waiting == 0 && now.saturating_sub(self.used) >= SESSION_IDLE
+        self.waiting == 0 && now.saturating_sub(self.last_used) >= SESSION_IDLE
     }
 }
 
@@ -223,7 +227,7 @@ impl TableState {
     #[must_use]
     pub fn is_applied(&self, number: SessionNumber, now: u64) -> bool {
         let sessions = self.sessions.as_ref();
-        sessions.is_some_and(|sessions| number.number <= sessions.last(number.session, now))
+        sessions.is_some_and(|sessions| number.number <= sessions.last_applied(number.session, now))
     }
 
     /// Keeps the session from becoming idle while a call waits to insert its items, until
@@ -256,22 +260,22 @@ impl TableState {
 mod tests {
     use super::*;
 
-    fn record(sessions: &mut Sessions, session: u64, number: u64, now: u64) {
-        sessions.record(SessionNumber { session, number }, now);
+    fn mark_applied(sessions: &mut Sessions, session: u64, number: u64, now: u64) {
+        sessions.mark_applied(SessionNumber { session, number }, now);
     }
 
     #[test]
     fn sessions_are_forgotten_in_the_order_of_their_last_use() {
         let mut sessions = Sessions::default();
         for session in 0..100 {
-            record(&mut sessions, session, 1, session);
+            mark_applied(&mut sessions, session, 1, session);
         }
         // Used again: now the last one of the list.
-        record(&mut sessions, 3, 2, 100);
+        mark_applied(&mut sessions, 3, 2, 100);
         sessions.begin_wait(5, 101);
         let now = SESSION_IDLE + 40;
         assert_eq!(
-            [3, 5, 40, 41].map(|id| sessions.last(id, now)),
+            [3, 5, 40, 41].map(|id| sessions.last_applied(id, now)),
             [2, 1, 0, 1]
         );
         let mut left = Vec::new();
@@ -282,16 +286,22 @@ mod tests {
         assert_eq!(left, [84, 68, 61, 61]);
         let later = 3 * SESSION_IDLE;
         (0..4).for_each(|_| sessions.forget_idle(later));
-        assert_eq!((sessions.indices.len(), sessions.last(5, later)), (1, 1));
+        assert_eq!(
+            (sessions.indices.len(), sessions.last_applied(5, later)),
+            (1, 1)
+        );
         sessions.end_wait(5, later);
-        assert_eq!(sessions.last(5, later + SESSION_IDLE - 1), 1);
+        assert_eq!(sessions.last_applied(5, later + SESSION_IDLE - 1), 1);
         sessions.forget_idle(later + SESSION_IDLE);
         assert!(sessions.indices.is_empty());
         // Entries are reused.
-        (0..100).for_each(|id| record(&mut sessions, 1_000 + id, 7, later));
+        (0..100).for_each(|id| mark_applied(&mut sessions, 1_000 + id, 7, later));
         assert_eq!((sessions.used_entries, sessions.indices.len()), (100, 100));
         assert_eq!(
-            (sessions.last(1_050, later), sessions.last(50, later)),
+            (
+                sessions.last_applied(1_050, later),
+                sessions.last_applied(50, later)
+            ),
             (7, 0)
         );
     }
@@ -307,8 +317,8 @@ mod tests {
         sessions.end_wait(1, 4);
         assert!(sessions.indices.is_empty());
         // After a session was forgotten, its old numbers do not count.
-        record(&mut sessions, 1, 9, 5);
+        mark_applied(&mut sessions, 1, 9, 5);
         sessions.begin_wait(1, 5 + SESSION_IDLE);
-        assert_eq!(sessions.last(1, 5 + SESSION_IDLE), 0);
+        assert_eq!(sessions.last_applied(1, 5 + SESSION_IDLE), 0);
     }
 }

@@ -3,7 +3,7 @@
 //! The owner of the table's lock calls [`TableState::begin_snapshot`] once and then
 //! [`TableState::continue_snapshot`] until it returns [`SnapshotStep::Done`]. It releases the lock
 //! between the steps, so the table changes meanwhile; the snapshot still contains the table as it was
-//! at the begin, because a write to a page not copied yet copies that page first ([`crate::cow`],
+//! when it began, because a write to a page not copied yet copies that page first ([`crate::cow`],
 //! [`crate::pages`]). Each step copies a bounded number of pages, in this order:
 //!
 //! ```text
@@ -38,11 +38,11 @@ pub struct Counters {
     pub first_seq: u64,
     /// Number that the next insert or priority update gets.
     pub next_touch: u64,
-    /// Episodes whose last chunk left the table.
+    /// Number of episodes whose last chunk left the table.
     pub num_deleted_episodes: u64,
-    /// Items sampled at least once.
+    /// Number of items sampled at least once.
     pub num_unique_samples: u64,
-    /// Samples whose leases have not ended.
+    /// Number of samples whose leases have not ended.
     pub leased: u64,
     /// Position of the table's last change.
     pub last_lsn: Lsn,
@@ -122,7 +122,7 @@ pub enum SnapshotStep {
     More,
     /// The complete snapshot.
     Done(Box<Snapshot>),
-    /// A reset or another snapshot ended it: begin again.
+    /// No snapshot is in progress, because a reset or a finished snapshot ended it: begin again.
     Aborted,
 }
 
@@ -211,7 +211,8 @@ impl TableState {
         }
     }
 
-    /// Begins a snapshot of the current state; [`TableState::continue_snapshot`] completes it.
+    /// Begins a snapshot of the current state; [`TableState::continue_snapshot`] completes it. Drops a
+    /// snapshot in progress.
     pub fn begin_snapshot(&mut self, buffers: SnapshotBuffers) {
         let contents = &mut self.contents;
         contents.items.begin_snapshot(buffers.items);
@@ -260,15 +261,15 @@ impl TableState {
         let Some(mut in_progress) = self.snapshot_in_progress.take() else {
             return SnapshotStep::Aborted;
         };
-        if self.copy_some(&mut in_progress) {
+        if self.copy_next_part(&mut in_progress) {
             return SnapshotStep::Done(Box::new(in_progress.snapshot));
         }
         self.snapshot_in_progress = Some(in_progress);
         SnapshotStep::More
     }
 
-    /// Copies some more of the table into the snapshot; true once it is complete.
-    fn copy_some(&mut self, in_progress: &mut SnapshotInProgress) -> bool {
+    /// Copies a bounded part of the table into the snapshot; returns true once the snapshot is complete.
+    fn copy_next_part(&mut self, in_progress: &mut SnapshotInProgress) -> bool {
         let Contents {
             items,
             sampler,

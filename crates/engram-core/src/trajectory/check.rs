@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::schema::CellSpec;
 use crate::trajectory::{Slice, SpanColumn, Trajectory};
 
-/// Most bytes of an untrusted item once gathered. Slices may repeat cells, so that a short message could
-/// otherwise describe an item of any size.
+/// Maximum bytes of an untrusted item once gathered. Slices may repeat cells, so without this limit a short
+/// message could describe an item of any size.
 pub const MAX_ITEM_BYTES: u64 = MAX_CHUNK_BYTES as u64;
 
 impl Trajectory {
@@ -109,7 +109,7 @@ impl Trajectory {
                 len,
                 squeeze,
             } => {
-                TrajectoryError::check_run(chunk, at, *offset, *len)?;
+                TrajectoryError::check_slice(chunk, at, *offset, *len)?;
                 TrajectoryError::check_length(u64::from(*len), *squeeze)
             }
             Self::Spans(spans) => {
@@ -144,16 +144,16 @@ impl TrajectoryParts<'_> {
         let mut len = 0;
         for slice in slices.unwrap_or_default() {
             let chunk = self.chunks.get(slice.chunk as usize);
-            let found = chunk.and_then(|c| c.schema().cells.get(slice.column as usize));
-            let (Some(chunk), Some(found)) = (chunk, found) else {
+            let slice_cell = chunk.and_then(|c| c.schema().cells.get(slice.column as usize));
+            let (Some(chunk), Some(slice_cell)) = (chunk, slice_cell) else {
                 return Err(TrajectoryError::Missing(*slice));
             };
             let offset = self.offset.saturating_add(slice.offset);
-            TrajectoryError::check_run(chunk, slice.column as usize, offset, slice.len)?;
-            if let Some(cell) = cell.filter(|cell| *cell != found) {
-                return Err(TrajectoryError::Mixed(cell.clone(), found.clone()));
+            TrajectoryError::check_slice(chunk, slice.column as usize, offset, slice.len)?;
+            if let Some(cell) = cell.filter(|cell| *cell != slice_cell) {
+                return Err(TrajectoryError::Mixed(cell.clone(), slice_cell.clone()));
             }
-            cell = Some(found);
+            cell = Some(slice_cell);
             len += u64::from(slice.len);
         }
         TrajectoryError::check_length(len, column.squeeze)?;
@@ -183,16 +183,23 @@ fn gathered_bytes(chunk: &Chunk, column: usize, first: usize, len: usize) -> Res
 
 /// Why the slices of a column are wrong.
 enum TrajectoryError {
+    /// The slice's chunk or column does not exist.
     Missing(Slice),
+    /// A slice extends beyond the rows of its chunk's column.
     Bounds { offset: u32, len: u32, rows: u32 },
+    /// A slice or column has no cells.
     Empty,
+    /// The column's length, and the number of cells of its slices.
     Length(u32, u64),
+    /// Two different cell types.
     Mixed(CellSpec, CellSpec),
+    /// Number of cells of a column without a time axis.
     Squeezed(u64),
 }
 
 impl TrajectoryError {
-    fn check_run(chunk: &Chunk, column: usize, offset: u32, len: u32) -> Result<(), Self> {
+    /// Checks that the cells exist.
+    fn check_slice(chunk: &Chunk, column: usize, offset: u32, len: u32) -> Result<(), Self> {
         let rows = chunk.extents()[column].rows;
         if len == 0 {
             return Err(Self::Empty);
@@ -203,6 +210,7 @@ impl TrajectoryError {
         }
     }
 
+    /// Checks the number of cells of a column.
     fn check_length(len: u64, squeeze: bool) -> Result<(), Self> {
         match len {
             0 => Err(Self::Empty),
@@ -211,6 +219,7 @@ impl TrajectoryError {
         }
     }
 
+    /// Adds the text; `name` is the item's column.
     fn in_column(self, name: &str) -> Error {
         Error::InvalidArgument(match self {
             Self::Missing(Slice { chunk, column, .. }) => format!(
@@ -223,8 +232,8 @@ impl TrajectoryError {
             Self::Empty => {
                 format!("column `{name}` of the item is empty; each column needs at least one cell")
             }
-            Self::Length(len, found) => format!(
-                "column `{name}` of the item has length {len}, but its slices have {found} cells"
+            Self::Length(len, cells) => format!(
+                "column `{name}` of the item has length {len}, but its slices have {cells} cells"
             ),
             Self::Mixed(first, other) => format!(
                 "column `{name}` of the item joins cells of {first} and {other}; all cells of a column must have \

@@ -1,4 +1,4 @@
-//! Recorder of many environments that step together, and of the items that patterns create.
+//! Records the steps of many environments that step together, and creates the items of their patterns.
 
 mod create_items;
 mod split_window;
@@ -23,8 +23,8 @@ use crate::schema::{CellSpec, Schema};
 /// The open chunks are sealed when they have more than this many bytes of strings.
 const STRING_BUDGET: usize = 256 << 10;
 
-/// Records one step of every environment at a time. If steps are small, neighbouring environments
-/// share a chunk, in which the rows of one environment follow those of another.
+/// Records one step of every environment at a time. If steps are small, neighbouring environments form a
+/// group that shares a chunk: all rows of one environment, then all rows of the next.
 #[derive(Debug)]
 pub struct BatchedRecorder {
     options: WriterOptions,
@@ -49,10 +49,11 @@ pub struct BatchedRecorder {
 /// The sealed chunks of a range of steps, one chunk per group of environments.
 #[derive(Debug)]
 struct BatchSegment {
+    /// First step of the chunks.
     first: StepPosition,
     steps: usize,
     /// Environments per chunk.
-    group: usize,
+    envs_per_group: usize,
     chunks: Vec<Arc<Chunk>>,
 }
 
@@ -227,19 +228,21 @@ impl BatchedRecorder {
     /// Seals the open chunks and opens new ones.
     fn begin_chunks(&mut self) -> Result<()> {
         let grouping = self.options.grouping(&self.schema, self.envs);
-        let rows = grouping.length.checked_mul(self.envs);
+        let rows = grouping.capacity_steps.checked_mul(self.envs);
         if rows.is_none_or(|rows| u32::try_from(rows).is_err()) {
             return Err(Error::InvalidArgument(format!(
                 "`chunk_length` must be at most {} for {} environments; got {}",
                 u32::MAX as usize / self.envs,
                 self.envs,
-                grouping.length
+                grouping.capacity_steps
             )));
         }
         let lookback = self.patterns.iter().map(|e| e.pattern.lookback).max();
-        let overlap =
-            self.options
-                .overlap_steps(&self.schema, grouping.length, lookback.unwrap_or(0));
+        let overlap = self.options.overlap_steps(
+            &self.schema,
+            grouping.capacity_steps,
+            lookback.unwrap_or(0),
+        );
         let overlap = match &self.open {
             Some(open) => open.steps.min(overlap as usize),
             None => 0,
@@ -264,10 +267,14 @@ impl BatchedRecorder {
             return Ok(());
         };
         let (grouping, first, steps) = (open.grouping, open.first, open.steps);
-        let Grouping { group, length, .. } = grouping;
+        let Grouping {
+            envs_per_group,
+            capacity_steps,
+            ..
+        } = grouping;
         // Readers use a few rows of a shared chunk, so decompressing all of it would be too slow.
         let mut raw = Compressor::new(crate::Compression::Off);
-        let compressor = if group > 1 {
+        let compressor = if envs_per_group > 1 {
             &mut raw
         } else {
             &mut self.compressor
@@ -279,14 +286,14 @@ impl BatchedRecorder {
         let keys = std::iter::repeat_with(|| self.keys.next_key());
         let chunks = open.seal(packed, keys);
         self.pending.resolve(|row| {
-            let (env, step) = (row as usize / length, row as usize % length);
-            let row = u32::try_from(env % group * steps + step).unwrap_or(u32::MAX);
-            (&chunks[env / group], row)
+            let (env, step) = (row as usize / capacity_steps, row as usize % capacity_steps);
+            let row = u32::try_from(env % envs_per_group * steps + step).unwrap_or(u32::MAX);
+            (&chunks[env / envs_per_group], row)
         });
         self.history.push_back(BatchSegment {
             first,
             steps,
-            group,
+            envs_per_group,
             chunks,
         });
         let lookback = self.patterns.iter().map(|e| e.pattern.lookback).max();

@@ -52,12 +52,14 @@ pub struct Condition {
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepContext {
     pub(super) step_index: u64,
+    /// Steps since the pattern last created an item.
     pub(super) since_applied: u64,
     pub(super) history_length: u64,
     pub(super) end_of_episode: bool,
 }
 
 impl Condition {
+    /// Rejects a divisor below 1 and a remainder below 0.
     pub(super) fn check(&self) -> Result<()> {
         match self.comparison {
             Comparison::Mod { divisor, remainder } if divisor < 1 || remainder < 0 => {
@@ -70,7 +72,8 @@ impl Condition {
         }
     }
 
-    /// Evaluates the condition at a step. `value` returns the newest value of a column, if it is a single integer or bool.
+    /// Evaluates the condition at a step. `value` returns the newest value of a column, if it is a
+    /// single integer or bool.
     pub(super) fn is_met(
         &self,
         context: StepContext,
@@ -98,7 +101,7 @@ impl Condition {
 }
 
 /// Returns a cell's value if it is a single integer or bool.
-pub(super) fn number(spec: &CellSpec, cell: &[u8]) -> Option<i128> {
+pub(super) fn read_integer(spec: &CellSpec, cell: &[u8]) -> Option<i128> {
     if spec.elements() != 1 {
         return None;
     }
@@ -178,13 +181,13 @@ mod tests {
             shape: smallvec![n],
         };
         let minus_one = &[255; 8][..];
-        assert_eq!(number(&spec(DType::Int64, 1), minus_one), Some(-1));
+        assert_eq!(read_integer(&spec(DType::Int64, 1), minus_one), Some(-1));
         let largest = Some(i128::from(u64::MAX));
-        assert_eq!(number(&spec(DType::Uint64, 1), minus_one), largest);
-        assert_eq!(number(&spec(DType::Bool, 1), &[1]), Some(1));
-        assert_eq!(number(&spec(DType::Float64, 1), minus_one), None);
-        assert_eq!(number(&spec(DType::Int32, 2), minus_one), None);
-        assert_eq!(number(&spec(DType::Bool, 2), &[1, 1]), None);
+        assert_eq!(read_integer(&spec(DType::Uint64, 1), minus_one), largest);
+        assert_eq!(read_integer(&spec(DType::Bool, 1), &[1]), Some(1));
+        assert_eq!(read_integer(&spec(DType::Float64, 1), minus_one), None);
+        assert_eq!(read_integer(&spec(DType::Int32, 2), minus_one), None);
+        assert_eq!(read_integer(&spec(DType::Bool, 2), &[1, 1]), None);
         // Without a value the condition is false, inverted or not.
         for inverse in [false, true] {
             let condition = Condition {

@@ -18,6 +18,7 @@ pub(super) struct Segment {
     /// Number of its complete steps.
     pub(super) steps: u32,
     pub(super) chunk: Arc<Chunk>,
+    /// The rows of its steps.
     pub(super) rows: RowMap,
     /// The chunk's column for each current column of the writer; `None` while they are the same.
     columns: Option<Box<[u32]>>,
@@ -34,16 +35,17 @@ impl Segment {
         }
     }
 
-    /// Returns the chunk's own number of one of the writer's current columns.
+    /// Returns the chunk's column for one of the writer's current columns; `None` if the chunk lacks it.
     pub(super) fn column(&self, column: usize) -> Option<usize> {
         match &self.columns {
             None => Some(column),
             Some(columns) => Some(columns[column])
-                .filter(|own| *own != NO_COLUMN)
-                .map(|own| own as usize),
+                .filter(|chunk_column| *chunk_column != NO_COLUMN)
+                .map(|chunk_column| chunk_column as usize),
         }
     }
 
+    /// End of its steps, exclusive.
     pub(super) fn end(&self) -> StepPosition {
         self.first + StepPosition::from(self.steps)
     }
@@ -53,8 +55,11 @@ impl Segment {
     fn remap(&mut self, map: &[usize], count: usize) {
         let mut columns = vec![NO_COLUMN; count];
         for (old, new) in map.iter().enumerate() {
-            if let Some(own) = self.column(old).and_then(|own| u32::try_from(own).ok()) {
-                columns[*new] = own;
+            if let Some(chunk_column) = self
+                .column(old)
+                .and_then(|chunk_column| u32::try_from(chunk_column).ok())
+            {
+                columns[*new] = chunk_column;
             }
         }
         self.columns = Some(columns.into());
@@ -88,6 +93,7 @@ impl History {
         }
     }
 
+    /// Renumbers the columns of all segments after a change of structure.
     pub(super) fn remap(&mut self, map: &[usize], count: usize) {
         for segment in &mut self.segments {
             segment.remap(map, count);

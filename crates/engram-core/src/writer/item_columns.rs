@@ -1,10 +1,10 @@
-//! The columns of an item about to be created, which the caller can check first.
+//! The columns of an item that is about to be created, for the caller to check.
 
 use super::selection::{HistoryView, LocatedItem};
 use crate::error::Result;
-use crate::schema::{FoundColumn, Layout, Schema, Signature};
+use crate::schema::{ActualColumn, Layout, Schema, Signature};
 
-/// The columns of an item that is not stored yet.
+/// The columns of an item that is about to be created.
 #[derive(Debug)]
 pub struct ItemColumns<'a>(pub(super) ItemSource<'a>);
 
@@ -15,6 +15,7 @@ pub(super) enum ItemSource<'a> {
         schema: &'a Schema,
         len: Option<usize>,
     },
+    /// Cells that were selected column by column and located in the history.
     Located {
         layout: &'a Layout,
         located: &'a LocatedItem,
@@ -24,11 +25,12 @@ pub(super) enum ItemSource<'a> {
 
 impl ItemColumns<'_> {
     /// Returns the columns in order.
-    pub fn iter(&self) -> impl Iterator<Item = FoundColumn<'_>> + Clone {
+    pub fn iter(&self) -> impl Iterator<Item = ActualColumn<'_>> + Clone {
         let count = match &self.0 {
             ItemSource::Rows { schema, .. } => schema.cells.len(),
             ItemSource::Located { located, .. } => located.columns.len(),
         };
+        // No column is skipped: the cells of a located item are in the history.
         (0..count).filter_map(|column| self.column(column))
     }
 
@@ -40,9 +42,10 @@ impl ItemColumns<'_> {
         signature.check(table, self.iter())
     }
 
-    fn column(&self, column: usize) -> Option<FoundColumn<'_>> {
+    /// One column of the item; `None` if its first slice is not in the history.
+    fn column(&self, column: usize) -> Option<ActualColumn<'_>> {
         match &self.0 {
-            ItemSource::Rows { schema, len } => Some(FoundColumn {
+            ItemSource::Rows { schema, len } => Some(ActualColumn {
                 name: &schema.layout.names[column],
                 cell: &schema.cells[column],
                 len: *len,
@@ -54,7 +57,7 @@ impl ItemColumns<'_> {
             } => {
                 let span = located.columns[column];
                 let slice = located.slices[span.first_slice as usize];
-                Some(FoundColumn {
+                Some(ActualColumn {
                     name: layout.names.get(column).map_or("", |name| name),
                     cell: view.cell(slice)?,
                     len: (!span.squeeze).then_some(span.len as usize),

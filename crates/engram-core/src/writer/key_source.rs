@@ -1,7 +1,7 @@
 //! Generates the keys of items, chunks and episodes.
 
 /// Keys are below 2^63 so that they fit a signed 64-bit integer.
-const MASK: u64 = u64::MAX >> 1;
+const KEY_MASK: u64 = u64::MAX >> 1;
 
 /// A pseudorandom sequence of keys, determined by its base.
 #[derive(Clone, Debug)]
@@ -20,7 +20,7 @@ impl KeySource {
 
     /// Returns the next key, which is below 2^63 and differs from all previous keys of this source.
     pub const fn next_key(&mut self) -> u64 {
-        let key = splitmix64(self.base.wrapping_add(self.count)) & MASK;
+        let key = splitmix64(self.base.wrapping_add(self.count)) & KEY_MASK;
         self.count = self.count.wrapping_add(1);
         key
     }
@@ -47,10 +47,13 @@ mod tests {
             (0..10_000).map(|_| keys.next_key()).collect::<Vec<_>>()
         };
         let keys = first_keys(u64::MAX - 5);
-        assert!(keys.iter().all(|key| *key <= MASK));
+        assert!(keys.iter().all(|key| *key <= KEY_MASK));
         assert_eq!(keys.iter().collect::<HashSet<_>>().len(), keys.len());
         assert_eq!(keys, first_keys(u64::MAX - 5));
         // The published first output of SplitMix64 for seed 0, masked.
-        assert_eq!(KeySource::new(0).next_key(), 0xe220_a839_7b1d_cdaf & MASK);
+        assert_eq!(
+            KeySource::new(0).next_key(),
+            0xe220_a839_7b1d_cdaf & KEY_MASK
+        );
     }
 }

@@ -14,7 +14,8 @@ use crate::error::{Error, Result};
 use crate::schema::{CellSpec, Schema};
 use crate::shared_bytes::SharedBytes;
 
-/// Largest size in bytes of the open chunks of one batch if some columns are strings.
+/// If some columns are strings: maximum of the string bytes of all open chunks plus the other bytes of one
+/// chunk. So each chunk stays below the maximum chunk size, also if all strings are in one of them.
 pub(super) const MAX_BYTES_WITH_STRINGS: usize = if cfg!(test) {
     4 << 20
 } else {
@@ -24,34 +25,42 @@ pub(super) const MAX_BYTES_WITH_STRINGS: usize = if cfg!(test) {
 /// How the environments of a batch share chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Grouping {
+    /// Number of environments of the batch.
     pub(super) envs: usize,
     /// Number of neighbouring environments that share a chunk.
-    pub(super) group: usize,
+    pub(super) envs_per_group: usize,
     /// Capacity of a chunk, in steps.
-    pub(super) length: usize,
+    pub(super) capacity_steps: usize,
 }
 
 impl Grouping {
+    /// Number of groups, and so of chunks.
     pub(super) fn groups(&self) -> usize {
-        self.envs.div_ceil(self.group)
+        self.envs.div_ceil(self.envs_per_group)
     }
 
+    /// The environments of a group.
     fn members(&self, group: usize) -> std::ops::Range<usize> {
-        group * self.group..self.envs.min((group + 1) * self.group)
+        group * self.envs_per_group..self.envs.min((group + 1) * self.envs_per_group)
     }
 }
 
-/// The open chunks of all groups. Rows are ordered by environment: `member * length + step`.
+/// The open chunks of all groups. Rows are ordered by environment: `member * capacity_steps + step`,
+/// where `member` is the environment's index in its group.
 #[derive(Debug)]
 pub(super) struct OpenBatch {
     pub(super) grouping: Grouping,
+    /// First step of the chunks.
     pub(super) first: StepPosition,
+    /// Number of steps written so far.
     pub(super) steps: usize,
     schema: Arc<Schema>,
     builders: Vec<ChunkBuilder>,
+    /// Per group, the ids of the episodes of its steps.
     episodes: Vec<SmallVec<[u64; 1]>>,
     /// Per column, encoded cells step after step; sealing reorders them by environment.
     strings: Vec<Vec<Vec<u8>>>,
+    /// String bytes of the steps appended to these chunks.
     string_bytes: usize,
     /// String bytes of the steps copied from the previous chunks.
     overlap_bytes: usize,
@@ -64,7 +73,7 @@ impl OpenBatch {
         first: StepPosition,
     ) -> Result<Self> {
         let builder = |group| {
-            let rows = grouping.members(group).len() * grouping.length;
+            let rows = grouping.members(group).len() * grouping.capacity_steps;
             ChunkBuilder::new(Arc::clone(schema), rows)
         };
         Ok(Self {
@@ -84,39 +93,44 @@ impl OpenBatch {
         &self.schema
     }
 
+    /// True if the chunks have no room for another step, or more than `string_budget` bytes of strings.
     pub(super) fn is_full(&self, string_budget: usize) -> bool {
-        self.steps == self.grouping.length || self.string_bytes > string_budget
+        self.steps == self.grouping.capacity_steps || self.string_bytes > string_budget
     }
 
     /// Records that the following steps of the environment belong to this episode.
     pub(super) fn add_episode(&mut self, env: usize, episode: u64) {
-        self.episodes[env / self.grouping.group].push(episode);
+        self.episodes[env / self.grouping.envs_per_group].push(episode);
     }
 
     /// Adds one step of all environments. The caller has checked the columns against the schema.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if its strings do not fit; nothing is then added.
     pub(super) fn push(&mut self, columns: &[BatchColumn<'_>]) -> Result<()> {
-        let new: usize = columns.iter().map(BatchColumn::string_bytes).sum();
+        let added_string_bytes: usize = columns.iter().map(BatchColumn::string_bytes).sum();
         // Checked here so that sealing cannot exceed the maximum chunk size.
         let used = self.string_bytes + self.overlap_bytes + self.fixed_bytes();
-        if new > 0 && used + new > MAX_BYTES_WITH_STRINGS {
+        if added_string_bytes > 0 && used + added_string_bytes > MAX_BYTES_WITH_STRINGS {
             return Err(Error::InvalidArgument(format!(
-                "the step has {new} bytes of strings, which do not fit into the open chunks; these \
-                 have {used} of at most {MAX_BYTES_WITH_STRINGS} bytes; write fewer environments \
-                 or shorter strings per step"
+                "the step has {added_string_bytes} bytes of strings, which do not fit into the open \
+                 chunks: {used} of {MAX_BYTES_WITH_STRINGS} bytes are used or reserved; write fewer \
+                 environments or shorter strings per step"
             )));
         }
-        self.string_bytes += new;
-        let length = self.grouping.length;
+        self.string_bytes += added_string_bytes;
+        let capacity_steps = self.grouping.capacity_steps;
         for (column, data) in columns.iter().enumerate() {
             match data {
                 BatchColumn::Cells(bytes) => {
-                    let mut rest = *bytes;
+                    let mut remaining = *bytes;
                     for builder in &mut self.builders {
-                        let cell = self.schema.cells[column].bytes();
+                        let cell_bytes = self.schema.cells[column].bytes();
                         let target = builder.column_mut(column);
-                        let (group_cells, others) = rest.split_at(target.len() / length);
-                        scatter(target, group_cells, cell, length, self.steps);
-                        rest = others;
+                        let (group_cells, later_groups) =
+                            remaining.split_at(target.len() / capacity_steps);
+                        scatter(target, group_cells, cell_bytes, capacity_steps, self.steps);
+                        remaining = later_groups;
                     }
                 }
                 BatchColumn::Strings(cells) => self.strings[column].extend_from_slice(cells),
@@ -128,21 +142,21 @@ impl OpenBatch {
 
     /// Copies the last `steps` steps of `old`, which has the same schema and grouping.
     pub(super) fn copy_last_steps(&mut self, old: &Self, steps: usize) {
-        let from = old.steps - steps;
-        let (length, envs) = (self.grouping.length, self.grouping.envs);
+        let first_copied = old.steps - steps;
+        let (capacity_steps, envs) = (self.grouping.capacity_steps, self.grouping.envs);
         for (new, old) in self.builders.iter_mut().zip(&old.builders) {
             let rows = new.capacity();
             for column in 0..self.schema.cells.len() {
-                for row in (0..rows).step_by(length) {
+                for first_row in (0..rows).step_by(capacity_steps) {
                     for step in 0..steps {
-                        new.cell_mut(column, row + step)
-                            .copy_from_slice(old.cell(column, row + from + step));
+                        new.cell_mut(column, first_row + step)
+                            .copy_from_slice(old.cell(column, first_row + first_copied + step));
                     }
                 }
             }
         }
         for (new, old) in self.strings.iter_mut().zip(&old.strings) {
-            let copied = old.iter().skip(from * envs);
+            let copied = old.iter().skip(first_copied * envs);
             self.overlap_bytes += copied.clone().map(|cell| cell.len() + 4).sum::<usize>();
             new.extend(copied.cloned());
         }
@@ -156,11 +170,17 @@ impl OpenBatch {
 
     /// Returns an environment's cell of a fixed-size column, at a step counted from `first`.
     pub(super) fn cell(&self, column: usize, env: usize, step: usize) -> &[u8] {
-        let Grouping { group, length, .. } = self.grouping;
-        self.builders[env / group].cell(column, env % group * length + step)
+        let Grouping {
+            envs_per_group,
+            capacity_steps,
+            ..
+        } = self.grouping;
+        let row = env % envs_per_group * capacity_steps + step;
+        self.builders[env / envs_per_group].cell(column, row)
     }
 
-    /// Prepares all chunks for sealing. Rows are `member * steps + step` afterwards.
+    /// Encodes the columns of all chunks: the part of sealing that can fail. Rows are `member * steps + step`
+    /// afterwards.
     ///
     /// # Errors
     /// As [`ChunkBuilder::seal`]; the open chunks are then unchanged.
@@ -168,12 +188,12 @@ impl OpenBatch {
         let mut packed = Vec::with_capacity(self.builders.len());
         for group in 0..self.builders.len() {
             let outcome = self
-                .compact_rows(group)
+                .arrange_rows(group)
                 .and_then(|()| self.builders[group].pack(compressor));
             match outcome {
-                Ok(done) => packed.push(done),
+                Ok(columns) => packed.push(columns),
                 Err(error) => {
-                    (0..=group).for_each(|group| self.undo_compact_rows(group));
+                    (0..=group).for_each(|group| self.undo_arrange_rows(group));
                     return Err(error);
                 }
             }
@@ -202,15 +222,16 @@ impl OpenBatch {
         chunks.collect()
     }
 
-    /// Removes the unused rows between the environments of a group.
-    fn compact_rows(&mut self, group: usize) -> Result<()> {
+    /// Brings the cells of a group into their final order: removes the unused rows between its environments,
+    /// and adds the strings, environment after environment.
+    fn arrange_rows(&mut self, group: usize) -> Result<()> {
         let members = self.grouping.members(group);
         let rows = u32::try_from(members.len() * self.steps).unwrap_or(u32::MAX);
         let builder = &mut self.builders[group];
-        let length = self.grouping.length;
+        let capacity_steps = self.grouping.capacity_steps;
         for (column, cell) in self.schema.cells.iter().enumerate() {
             if cell.dtype != DType::String {
-                let (stride, used) = (cell.bytes() * length, cell.bytes() * self.steps);
+                let (stride, used) = (cell.bytes() * capacity_steps, cell.bytes() * self.steps);
                 compact(builder.column_mut(column), stride, used);
                 builder.set_rows(column, rows);
             }
@@ -227,39 +248,45 @@ impl OpenBatch {
         Ok(())
     }
 
-    fn undo_compact_rows(&mut self, group: usize) {
+    fn undo_arrange_rows(&mut self, group: usize) {
         let builder = &mut self.builders[group];
-        let length = self.grouping.length;
+        let capacity_steps = self.grouping.capacity_steps;
         for (column, cell) in self.schema.cells.iter().enumerate() {
             if cell.dtype == DType::String {
                 builder.clear_strings(column);
             } else {
-                let (stride, used) = (cell.bytes() * length, cell.bytes() * self.steps);
-                spread(builder.column_mut(column), stride, used);
+                let (stride, used) = (cell.bytes() * capacity_steps, cell.bytes() * self.steps);
+                expand(builder.column_mut(column), stride, used);
             }
         }
     }
 
     /// Upper bound of a chunk's bytes without its strings: cells, string offsets and padding.
     fn fixed_bytes(&self) -> usize {
-        let rows = self.grouping.length * self.grouping.group;
+        let rows = self.grouping.capacity_steps * self.grouping.envs_per_group;
         let column = |cell: &CellSpec| (cell.bytes().max(4) * (rows + 1)) + ALIGN;
         self.schema.cells.iter().map(column).sum()
     }
 }
 
-/// Splits `target` into one run of `length` cells per environment, and writes cell `n` of `cells`
-/// to position `step` of run `n`.
-fn scatter(target: &mut [u8], cells: SharedBytes<'_>, size: usize, length: usize, step: usize) {
+/// Splits `target` into one run of `capacity_steps` cells per environment, and writes cell `n` of `cells`
+/// to position `step` of run `n`. A cell has `size` bytes.
+fn scatter(
+    target: &mut [u8],
+    cells: SharedBytes<'_>,
+    size: usize,
+    capacity_steps: usize,
+    step: usize,
+) {
     match size {
         0 => {}
-        1 => scatter_sized::<1>(target, cells, length, step),
-        2 => scatter_sized::<2>(target, cells, length, step),
-        4 => scatter_sized::<4>(target, cells, length, step),
-        8 => scatter_sized::<8>(target, cells, length, step),
-        16 => scatter_sized::<16>(target, cells, length, step),
+        1 => scatter_sized::<1>(target, cells, capacity_steps, step),
+        2 => scatter_sized::<2>(target, cells, capacity_steps, step),
+        4 => scatter_sized::<4>(target, cells, capacity_steps, step),
+        8 => scatter_sized::<8>(target, cells, capacity_steps, step),
+        16 => scatter_sized::<16>(target, cells, capacity_steps, step),
         _ => {
-            let runs = target.chunks_exact_mut(size * length);
+            let runs = target.chunks_exact_mut(size * capacity_steps);
             for (run, cell) in runs.zip(cells.pieces(size)) {
                 cell.copy_to(&mut run[step * size..][..size]);
             }
@@ -271,11 +298,14 @@ fn scatter(target: &mut [u8], cells: SharedBytes<'_>, size: usize, length: usize
 fn scatter_sized<const N: usize>(
     target: &mut [u8],
     cells: SharedBytes<'_>,
-    length: usize,
+    capacity_steps: usize,
     step: usize,
 ) {
     let target_cells = target.as_chunks_mut::<N>().0[step..].iter_mut();
-    for (target_cell, cell) in target_cells.step_by(length).zip(cells.arrays::<N>()) {
+    for (target_cell, cell) in target_cells
+        .step_by(capacity_steps)
+        .zip(cells.arrays::<N>())
+    {
         *target_cell = cell;
     }
 }
@@ -291,8 +321,9 @@ fn compact(bytes: &mut [u8], stride: usize, used: usize) {
     }
 }
 
-/// Undoes [`compact`].
-fn spread(bytes: &mut [u8], stride: usize, used: usize) {
+/// Undoes [`compact`]: moves run `n` of `used` bytes to offset `n * stride`. The bytes between the runs are
+/// arbitrary.
+fn expand(bytes: &mut [u8], stride: usize, used: usize) {
     if used == stride {
         return;
     }
@@ -307,10 +338,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn scattered_cells_survive_compact_and_spread() {
+    fn scattered_cells_survive_compact_and_expand() {
         for size in [0, 1, 2, 3, 4, 8, 16, 24] {
-            let (envs, length) = (3, 4);
-            let mut target = vec![0; envs * length * size];
+            let (envs, capacity_steps) = (3, 4);
+            let mut target = vec![0; envs * capacity_steps * size];
             let mut expected = vec![Vec::new(); envs];
             for step in 0..3_u8 {
                 let cells: Vec<u8> = (0..3).flat_map(|env| vec![10 * env + step; size]).collect();
@@ -318,7 +349,7 @@ mod tests {
                     &mut target,
                     cells.as_slice().into(),
                     size,
-                    length,
+                    capacity_steps,
                     step.into(),
                 );
                 for (env, cell) in (0..envs).zip(cells.chunks(size.max(1))) {
@@ -326,11 +357,11 @@ mod tests {
                 }
             }
             let before = target.clone();
-            compact(&mut target, size * length, size * 3);
+            compact(&mut target, size * capacity_steps, size * 3);
             assert_eq!(target[..envs * 3 * size], expected.concat());
-            spread(&mut target, size * length, size * 3);
+            expand(&mut target, size * capacity_steps, size * 3);
             for env in 0..envs {
-                let cells = env * size * length..(env * length + 3) * size;
+                let cells = env * size * capacity_steps..(env * capacity_steps + 3) * size;
                 assert_eq!(target[cells.clone()], before[cells]);
             }
         }

@@ -36,7 +36,9 @@ pub(super) struct OpenChunk {
     pub(super) steps: u32,
     /// Number of leading steps that were copied from the previous chunk.
     pub(super) overlap: u32,
+    /// The rows of the complete steps.
     rows: RowMap,
+    /// Per column, the state of its cell in the open step.
     cell_states: SmallVec<[CellState; 8]>,
 }
 
@@ -57,6 +59,7 @@ impl OpenChunk {
         self.builder.schema()
     }
 
+    /// True if no value of a complete step is missing.
     pub(super) fn is_dense(&self) -> bool {
         self.rows.is_dense()
     }
@@ -78,13 +81,14 @@ impl OpenChunk {
             .any(|state| *state != CellState::Unset)
     }
 
-    /// Returns the memory of the open step's cell in a column of fixed-size cells.
+    /// Returns the memory of the open step's cell in a column of fixed-size cells, and marks it as written.
     pub(super) fn cell_mut(&mut self, column: usize) -> &mut [u8] {
         self.cell_states[column] = CellState::Written;
         let row = self.builder.rows(column) as usize;
         self.builder.cell_mut(column, row)
     }
 
+    /// Writes the open step's cell in a string column.
     pub(super) fn set_string(&mut self, column: usize, encoded: &[u8]) -> Result<()> {
         self.builder.stage_string(column, encoded)?;
         self.cell_states[column] = CellState::Written;
@@ -107,7 +111,7 @@ impl OpenChunk {
         self.builder.unstage_string(column);
     }
 
-    /// Ends a partial append: keeps the cells written, and leaves the step open.
+    /// Ends a partial append: the cells written stay set, and the step stays open.
     pub(super) fn finish_partial_append(&mut self) {
         for state in &mut self.cell_states {
             if *state == CellState::Written {
@@ -137,8 +141,8 @@ impl OpenChunk {
         self.steps += 1;
     }
 
-    /// Returns the row of `column` that has the chunk's `step`. Step number `self.steps` is the open
-    /// step.
+    /// Returns the row of `column` that has the chunk's `step`, if it has a value. Step number `self.steps`
+    /// is the open step.
     pub(super) fn row(&self, column: usize, step: u32) -> Option<u32> {
         if step < self.steps {
             self.rows.row(column, step)
@@ -184,6 +188,7 @@ impl OpenChunk {
         Ok(())
     }
 
+    /// Writes the open step's cell in a column of any type.
     fn write(&mut self, column: usize, cell: &[u8]) -> Result<()> {
         if self.schema().cells[column].dtype == DType::String {
             return self.set_string(column, cell);
@@ -192,7 +197,7 @@ impl OpenChunk {
         Ok(())
     }
 
-    /// Prepares the chunk for sealing. Items may refer to cells of the open step that earlier
+    /// Encodes the columns: the part of sealing that can fail. Items may refer to cells of the open step that earlier
     /// partial appends set, so those cells are included as extra rows that belong to none of the
     /// chunk's steps.
     ///

@@ -9,16 +9,16 @@ use crate::schema::Schema;
 /// Target size in bytes of a chunk if `chunk_length` is not set.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// Largest number of steps of a chunk if `chunk_length` is not set. Longer chunks are smaller and
-/// faster, but items are sent only once their chunk is full. (28-byte steps take 44 bytes and 110 ns
-/// each in chunks of 16, 35 and 97 in chunks of 32, 31 and 90 in chunks of 64.)
-const CHUNK_STEPS: usize = 16;
+/// Maximum number of steps of a chunk if `chunk_length` is not set. Longer chunks take less memory and time
+/// per step, but items are sent only once their chunk is full. (A 28-byte step takes 44 bytes and
+/// 110 ns in chunks of 16 steps, 35 bytes and 97 ns in chunks of 32, 31 bytes and 90 ns in chunks of 64.)
+const MAX_CHUNK_STEPS: usize = 16;
 
 /// Assumed bytes of a string cell when a chunk length is chosen. Chunks are sealed by actual size.
 const STRING_CELL_BYTES: usize = 256;
 
-/// Environments share chunks if their steps are smaller than this many bytes.
-const SHARED_STEP_BYTES: usize = 1 << 10;
+/// Environments share chunks if one step of an environment has fewer bytes than this.
+const MAX_SHARED_STEP_BYTES: usize = 1 << 10;
 
 /// Target size in bytes of a chunk that environments share.
 const SHARED_CHUNK_BYTES: usize = 128 << 10;
@@ -63,33 +63,35 @@ impl WriterOptions {
     /// Returns the number of steps of a chunk of this schema.
     pub(super) fn chunk_steps(&self, schema: &Schema) -> usize {
         self.chunk_length
-            .unwrap_or_else(|| (CHUNK_BYTES / step_bytes(schema).max(1)).clamp(1, CHUNK_STEPS))
+            .unwrap_or_else(|| (CHUNK_BYTES / step_bytes(schema).max(1)).clamp(1, MAX_CHUNK_STEPS))
     }
 
     /// Returns how `envs` environments share chunks of this schema.
     pub(super) fn grouping(&self, schema: &Schema, envs: usize) -> Grouping {
-        let (length, step) = (self.chunk_steps(schema), step_bytes(schema).max(1));
-        let group = if step < SHARED_STEP_BYTES {
-            (SHARED_CHUNK_BYTES / step / length).clamp(1, envs)
+        let capacity_steps = self.chunk_steps(schema);
+        let step_bytes = step_bytes(schema).max(1);
+        let envs_per_group = if step_bytes < MAX_SHARED_STEP_BYTES {
+            (SHARED_CHUNK_BYTES / step_bytes / capacity_steps).clamp(1, envs)
         } else {
             1
         };
         Grouping {
             envs,
-            group,
-            length,
+            envs_per_group,
+            capacity_steps,
         }
     }
 
     /// Returns how many steps to copy into the next chunk of `length` steps so that items of
-    /// `lookback` steps lie inside it. Each copied step prevents one item from lying in two chunks.
+    /// `lookback` steps lie inside it. Each copied step prevents one item from lying in two chunks. Returns 0 if
+    /// `chunk_length` is set, or if the copies would cost more than they save.
     pub(super) fn overlap_steps(&self, schema: &Schema, length: usize, lookback: u64) -> u32 {
-        let wanted = lookback.saturating_sub(1);
-        let cheaper = self.chunk_length.is_none()
+        let overlap = lookback.saturating_sub(1);
+        let worthwhile = self.chunk_length.is_none()
             && step_bytes(schema) <= SPLIT_ITEM_BYTES
-            && wanted <= length as u64 / 4;
-        if cheaper {
-            u32::try_from(wanted).unwrap_or(0)
+            && overlap <= length as u64 / 4;
+        if worthwhile {
+            u32::try_from(overlap).unwrap_or(0)
         } else {
             0
         }

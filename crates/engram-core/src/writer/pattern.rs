@@ -7,7 +7,7 @@ use super::priority_rule::PriorityRule;
 use super::selection::{CellPositions, ColumnSelection};
 use super::{ConditionInput, StepPosition};
 use crate::error::{Error, Result};
-use crate::schema::{FoundColumn, Layout, Schema};
+use crate::schema::{ActualColumn, Layout, Schema};
 use crate::trajectory::{Slice, SpanColumn, WindowShape};
 
 /// One column of a pattern's items: the steps `start..stop`, where -1 is the newest step.
@@ -28,6 +28,7 @@ pub struct PatternColumn {
 /// Describes which items to create, when, and for which table.
 #[derive(Clone, Debug)]
 pub struct Pattern {
+    /// The caller's number of the table.
     pub(super) table: u32,
     pub(super) priority: PriorityRule,
     pub(super) columns: Box<[PatternColumn]>,
@@ -39,7 +40,7 @@ pub struct Pattern {
     /// The item's slices if all steps lie in one chunk without missing values.
     pub(super) shape: Arc<WindowShape>,
     /// `Some(squeeze)` if every column `i` of the item is the same range of the writer's column `i`.
-    uniform: Option<bool>,
+    rows_squeeze: Option<bool>,
 }
 
 impl Pattern {
@@ -74,8 +75,8 @@ impl Pattern {
             priority,
             lookback: first.unsigned_abs(),
             end_offset: end_offset.unsigned_abs(),
-            shape: Arc::new(shape(layout, &columns, first)?),
-            uniform: uniform(&columns),
+            shape: Arc::new(build_shape(layout, &columns, first)?),
+            rows_squeeze: rows_squeeze(&columns),
             columns,
             conditions,
         })
@@ -98,12 +99,12 @@ impl Pattern {
     pub fn item_columns<'a>(
         &'a self,
         schema: &'a Schema,
-    ) -> impl Iterator<Item = FoundColumn<'a>> + Clone + 'a {
+    ) -> impl Iterator<Item = ActualColumn<'a>> + Clone + 'a {
         let names = &self.shape.layout.names;
         self.columns
             .iter()
             .zip(names)
-            .map(|(column, name)| FoundColumn {
+            .map(|(column, name)| ActualColumn {
                 name,
                 cell: &schema.cells[column.source],
                 len: (!column.squeeze)
@@ -125,7 +126,7 @@ impl Pattern {
 
     /// Returns `Some(squeeze)` if the items are consecutive rows of all columns of this schema.
     pub(super) fn as_rows(&self, schema: &Schema) -> Option<bool> {
-        self.uniform
+        self.rows_squeeze
             .filter(|_| Arc::ptr_eq(&self.shape.layout, &schema.layout))
     }
 
@@ -139,10 +140,10 @@ impl Pattern {
                 *column = map[*column];
             }
         }
-        self.uniform = uniform(&self.columns);
+        self.rows_squeeze = rows_squeeze(&self.columns);
         let first = self.columns.iter().map(|c| c.start).min().unwrap_or(-1);
         let layout = Arc::clone(&self.shape.layout);
-        self.shape = Arc::new(shape(layout, &self.columns, first)?);
+        self.shape = Arc::new(build_shape(layout, &self.columns, first)?);
         Ok(())
     }
 
@@ -161,6 +162,7 @@ impl Pattern {
 }
 
 impl PatternColumn {
+    /// Checks the range of steps. `name` is the item's column.
     fn check(&self, name: &str) -> Result<()> {
         let Self {
             start, stop, step, ..
@@ -203,7 +205,7 @@ impl PatternColumn {
             .div_ceil(self.step.unsigned_abs())
     }
 
-    /// Last selected step, as a negative index like `start`.
+    /// Last selected step, as a negative index as in `start`.
     fn last(&self) -> i64 {
         self.start + (self.stop - 1 - self.start) / self.step * self.step
     }
@@ -211,7 +213,7 @@ impl PatternColumn {
 
 /// Returns `Some(squeeze)` if every column `i` selects the same consecutive steps of the writer's
 /// column `i`.
-fn uniform(columns: &[PatternColumn]) -> Option<bool> {
+fn rows_squeeze(columns: &[PatternColumn]) -> Option<bool> {
     let first = columns.first()?;
     let same = columns.iter().enumerate().all(|(number, column)| {
         *column
@@ -223,8 +225,9 @@ fn uniform(columns: &[PatternColumn]) -> Option<bool> {
     (same && (first.step == 1 || first.squeeze)).then_some(first.squeeze)
 }
 
-/// Returns the slices relative to step `first`, for chunks in which row `i` is step `i`.
-fn shape(layout: Arc<Layout>, columns: &[PatternColumn], first: i64) -> Result<WindowShape> {
+/// Returns the shape of the items, with slices relative to step `first`, for chunks in which row `i` is
+/// step `i`.
+fn build_shape(layout: Arc<Layout>, columns: &[PatternColumn], first: i64) -> Result<WindowShape> {
     let to_u32 = |n: u64| {
         u32::try_from(n).map_err(|_| {
             Error::InvalidArgument(format!(

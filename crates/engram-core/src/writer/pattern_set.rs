@@ -1,7 +1,7 @@
 //! The patterns of one stream of steps, applied after every append.
 
 use super::StepPosition;
-use super::condition::{StepContext, number};
+use super::condition::{StepContext, read_integer};
 use super::pattern::Pattern;
 use super::recorder::Recorder;
 use crate::error::Result;
@@ -55,14 +55,14 @@ impl PatternSet {
     }
 
     /// Creates the items that are due, and returns their number. Call it after every append,
-    /// complete or partial, and with `end_of_episode` before [`Recorder::end_episode`]: then the
-    /// newest step is tried again, as the last of its episode. A pattern creates no item while steps
+    /// complete or partial. Call it again with `end_of_episode` before [`Recorder::end_episode`]: then
+    /// the newest step is tried as the last of its episode. A pattern creates no item while steps
     /// or values that it needs are missing. `check_priority` checks a computed priority for a table.
     ///
     /// # Errors
     /// [`crate::Error::Signature`] if cells of an item's column differ in shape,
     /// [`crate::Error::Priority`] for TD errors of an unsupported type, and any error of
-    /// `check_priority`. The items of the other patterns are created even so.
+    /// `check_priority`. The other patterns still create their items.
     pub fn apply(
         &mut self,
         recorder: &mut Recorder,
@@ -91,7 +91,7 @@ impl PatternSet {
             let is_due = pattern
                 .conditions
                 .iter()
-                .all(|c| c.is_met(context, |column| newest_number(recorder, column)));
+                .all(|c| c.is_met(context, |column| newest_integer(recorder, column)));
             if !is_due {
                 continue;
             }
@@ -109,7 +109,7 @@ impl PatternSet {
 }
 
 /// Returns the newest value of a column, if it is a single integer or bool.
-fn newest_number(recorder: &Recorder, column: usize) -> Option<i128> {
+fn newest_integer(recorder: &Recorder, column: usize) -> Option<i128> {
     let newest = recorder.available_steps().end.checked_sub(1)?;
     let spec = recorder.cell_spec(column, newest)?;
     if spec.elements() != 1 {
@@ -117,5 +117,5 @@ fn newest_number(recorder: &Recorder, column: usize) -> Option<i128> {
     }
     let mut cell = Vec::new();
     recorder.read_cell(column, newest, &mut cell).ok()?;
-    number(spec, &cell)
+    read_integer(spec, &cell)
 }

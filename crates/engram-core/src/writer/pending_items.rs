@@ -12,18 +12,20 @@ use crate::trajectory::{Slice, SpanColumn, Spans, Trajectory, WindowShape};
 pub(super) enum PendingTrajectory {
     /// Rows of all columns of the open chunk.
     Rows {
+        /// First row.
         offset: u32,
         len: u32,
         squeeze: bool,
     },
     /// Slices of the open chunk.
     Window {
+        /// Row that the offsets of the shape count from.
         offset: u32,
         shape: Arc<WindowShape>,
     },
     /// Slices of sealed chunks and of the open chunk.
     Spans(Box<OpenSpans>),
-    /// Sealed chunks only.
+    /// Slices of sealed chunks only.
     Sealed(Trajectory),
 }
 
@@ -32,8 +34,8 @@ pub(super) enum PendingTrajectory {
 pub(super) struct OpenSpans {
     pub(super) layout: Arc<Layout>,
     pub(super) sealed: Vec<Arc<Chunk>>,
-    /// True if slices refer to the open chunk. Its number is the one after the sealed chunks.
-    pub(super) open: bool,
+    /// True if slices refer to the open chunk. Its index follows those of the sealed chunks.
+    pub(super) uses_open_chunk: bool,
     pub(super) columns: Box<[SpanColumn]>,
     pub(super) slices: Box<[Slice]>,
 }
@@ -62,7 +64,9 @@ struct PendingItem {
 /// Queue of items. Items in `waiting` were created after those in `ready`.
 #[derive(Debug, Default)]
 pub(super) struct PendingItems {
+    /// Items that refer to the open chunk, or were created after one that does.
     waiting: Vec<PendingItem>,
+    /// Items whose chunks are all sealed, each with the caller's number of its table.
     ready: Vec<(u32, NewItem)>,
 }
 
@@ -82,6 +86,7 @@ impl PendingItems {
         self.ready.len()
     }
 
+    /// Adds an item, which is ready or waits for the open chunk.
     pub(super) fn push(
         &mut self,
         table: u32,
@@ -142,10 +147,10 @@ impl PendingItems {
                     }
                 }
                 PendingTrajectory::Spans(mut spans) => {
-                    let number = spans.sealed.len();
+                    let open_index = spans.sealed.len();
                     let mut open = None;
                     for slice in &mut spans.slices {
-                        if slice.chunk as usize == number {
+                        if slice.chunk as usize == open_index {
                             // An item belongs to one environment, so its slices of the open chunk
                             // end up in the same sealed chunk.
                             let (chunk, offset) = locate(slice.offset);

@@ -48,6 +48,7 @@ impl PriorityRule {
 pub(super) struct TdErrorStats {
     largest: f64,
     sum: f64,
+    /// Number of values.
     count: f64,
 }
 

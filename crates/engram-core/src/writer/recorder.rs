@@ -57,12 +57,15 @@ pub struct Recorder {
     history: History,
     open: Option<OpenChunk>,
     pending: PendingItems,
+    /// Window shapes of recent items.
     shapes: WindowShapeCache,
     /// Number of complete steps so far.
     complete_steps: StepPosition,
     /// True if the next step has cells set by partial appends.
     step_open: bool,
+    /// Id of the current episode.
     episode: u64,
+    /// First step of the current episode.
     episode_start: StepPosition,
     /// End of the steps that `end_episode(true)` cleared, exclusive.
     cleared: StepPosition,
@@ -194,7 +197,7 @@ impl Recorder {
         self.seal_open_chunk(Arc::new(Schema { layout, cells }), 0, |old| old)
     }
 
-    /// Returns the memory of a column's cell of the open step, to be filled by the caller.
+    /// Returns the memory of a column's cell of the open step, which the caller must fill.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the open step already has a value in this column, or if a chunk
@@ -221,8 +224,8 @@ impl Recorder {
         }
     }
 
-    /// Keeps the cells written so far and, unless `partial`, completes the step. A complete step has
-    /// no value in columns without a cell.
+    /// Ends an append: the cells written so far become part of the open step. Unless `partial`, completes
+    /// the step; columns without a cell then have no value in it.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a chunk would become too large.
@@ -272,7 +275,7 @@ impl Recorder {
                 schema: &schema,
                 len: (!squeeze).then_some(len as usize),
             }))?;
-            self.note_lookback(first);
+            self.record_lookback(first);
             let trajectory = PendingTrajectory::Rows {
                 offset,
                 len,
@@ -305,8 +308,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Ends the episode: completes the open step, and makes all items ready. With `clear`, later
-    /// items cannot refer to the steps so far.
+    /// Ends the episode: discards the cells written since the last `finish_step`, completes the open step, and
+    /// makes all items ready. With `clear`, later items cannot refer to the steps so far.
     ///
     /// # Errors
     /// As [`Self::flush`].

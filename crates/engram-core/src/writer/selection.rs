@@ -70,7 +70,7 @@ impl CellPositions<'_> {
     }
 }
 
-/// Placeholder for the number of the open chunk.
+/// Placeholder for the open chunk among the indices of the history's chunks.
 pub(super) const OPEN: u32 = u32::MAX;
 
 /// The available steps and the chunks that have them.
@@ -103,12 +103,13 @@ impl HistoryView<'_> {
         }
     }
 
+    /// Returns the dtype and shape of a located slice's cells.
     pub(super) fn cell(&self, slice: Slice) -> Option<&CellSpec> {
         let schema = self.schema(slice.chunk)?;
         schema.cells.get(slice.column as usize)
     }
 
-    /// Returns up to `max_len` contiguous cells, starting at step `at`.
+    /// Returns up to `max_len` contiguous cells of a column, starting at step `at`. Its `len` is at least 1.
     pub(super) fn locate_run(
         &self,
         column: usize,
@@ -122,13 +123,13 @@ impl HistoryView<'_> {
             return Err(SelectionError::Future { at });
         }
         let missing = SelectionError::Missing { column, at };
-        let slice = |chunk: usize, chunk_column: usize, offset, left: StepPosition| {
+        let slice = |chunk: usize, chunk_column: usize, offset, steps_left: StepPosition| {
             // Columns, rows and segments fit 32 bits, which was checked when they were created.
             Ok(Slice {
                 chunk: u32::try_from(chunk).unwrap_or(OPEN),
                 column: u32::try_from(chunk_column).unwrap_or(u32::MAX),
                 offset,
-                len: u32::try_from(left.min(max_len)).unwrap_or(u32::MAX),
+                len: u32::try_from(steps_left.min(max_len)).unwrap_or(u32::MAX),
             })
         };
         if let Some(open) = self.open.filter(|open| at >= open.first) {
@@ -136,8 +137,13 @@ impl HistoryView<'_> {
                 return Err(missing);
             };
             let end = open.first + StepPosition::from(open.steps);
-            let dense = open.is_dense() && at < end;
-            return slice(OPEN as usize, column, row, if dense { end - at } else { 1 });
+            let contiguous = open.is_dense() && at < end;
+            return slice(
+                OPEN as usize,
+                column,
+                row,
+                if contiguous { end - at } else { 1 },
+            );
         }
         let Some(index) = self.history.find(at) else {
             return Err(missing);
@@ -154,12 +160,12 @@ impl HistoryView<'_> {
         let Some((chunk_column, row)) = cell else {
             return Err(missing);
         };
-        let left = if segment.rows.is_dense() {
+        let steps_left = if segment.rows.is_dense() {
             segment.end() - at
         } else {
             1
         };
-        slice(index, chunk_column, row, left)
+        slice(index, chunk_column, row, steps_left)
     }
 
     /// Locates the cells of every column.
@@ -172,21 +178,23 @@ impl HistoryView<'_> {
             slices: SmallVec::new(),
             oldest: StepPosition::MAX,
         };
-        for (number, selection) in columns.enumerate() {
+        for (item_column, selection) in columns.enumerate() {
             let len = selection.cells.len();
             if len == 0 {
-                return Err(SelectionError::Empty { column: number });
+                return Err(SelectionError::Empty {
+                    column: item_column,
+                });
             }
             if selection.squeeze && len != 1 {
                 return Err(SelectionError::Squeeze {
-                    column: number,
+                    column: item_column,
                     len,
                 });
             }
             located.columns.push(SpanColumn {
                 first_slice: u32::try_from(located.slices.len()).unwrap_or(u32::MAX),
                 len: u32::try_from(len).map_err(|_| SelectionError::TooLong {
-                    column: number,
+                    column: item_column,
                     len,
                 })?,
                 squeeze: selection.squeeze,
@@ -199,7 +207,7 @@ impl HistoryView<'_> {
                 } => {
                     while len > 0 {
                         let added =
-                            self.add_run(&mut located, number, selection.source, first, len)?;
+                            self.add_run(&mut located, item_column, selection.source, first, len)?;
                         first += added;
                         len -= added;
                     }
@@ -207,12 +215,12 @@ impl HistoryView<'_> {
                 CellPositions::Range { first, stride, len } => {
                     for n in 0..len {
                         let at = first.saturating_add(n.saturating_mul(stride));
-                        self.add_run(&mut located, number, selection.source, at, 1)?;
+                        self.add_run(&mut located, item_column, selection.source, at, 1)?;
                     }
                 }
                 CellPositions::List(positions) => {
                     for at in positions {
-                        self.add_run(&mut located, number, selection.source, *at, 1)?;
+                        self.add_run(&mut located, item_column, selection.source, *at, 1)?;
                     }
                 }
             }
@@ -239,27 +247,28 @@ impl HistoryView<'_> {
         })
     }
 
-    /// Adds up to `max_len` contiguous cells to the item's last column, and returns their number.
+    /// Adds up to `max_len` contiguous cells of the writer's column `source`, from step `at` on, to the
+    /// item's last column, which is `item_column`. Returns their number.
     fn add_run(
         &self,
         located: &mut LocatedItem,
-        number: usize,
+        item_column: usize,
         source: usize,
         at: StepPosition,
         max_len: u64,
     ) -> Result<u64, SelectionError> {
         let run = self.locate_run(source, at, max_len)?;
         located.oldest = located.oldest.min(at);
-        let from = located.columns[number].first_slice as usize;
-        let Some(before) = located.slices[from..].last_mut() else {
+        let from = located.columns[item_column].first_slice as usize;
+        let Some(last) = located.slices[from..].last_mut() else {
             located.slices.push(run);
             return Ok(run.len.into());
         };
-        let contiguous = before.chunk == run.chunk
-            && before.column == run.column
-            && before.offset + before.len == run.offset;
+        let contiguous = last.chunk == run.chunk
+            && last.column == run.column
+            && last.offset + last.len == run.offset;
         if contiguous {
-            before.len += run.len;
+            last.len += run.len;
             return Ok(run.len.into());
         }
         let (first, other) = (self.cell(located.slices[from]), self.cell(run));
@@ -267,7 +276,7 @@ impl HistoryView<'_> {
             && first != other
         {
             return Err(SelectionError::Mixed {
-                column: number,
+                column: item_column,
                 at,
                 first: first.shape.clone(),
                 other: other.shape.clone(),
@@ -278,6 +287,7 @@ impl HistoryView<'_> {
     }
 }
 
+/// Number of steps from `first` to `at`.
 fn offset(at: StepPosition, first: StepPosition) -> Option<u32> {
     u32::try_from(at - first).ok()
 }

@@ -5,40 +5,34 @@ use crate::schema::{Layout, Shape};
 
 use super::StepPosition;
 
-/// Why a selection cannot become an item. A cheap value without text, because patterns fail to
-/// select at most steps of a column with missing values; [`Self::into_error`] adds the text.
+/// Why a selection cannot become an item. A cheap value without text, because for a column with missing
+/// values a pattern's selection fails at most steps; [`Self::into_error`] adds the text.
 ///
 /// `column` is a column of the item, except in [`Self::Missing`].
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum SelectionError {
+    /// The selection has no columns.
     NoColumns,
-    Empty {
-        column: usize,
-    },
-    Squeeze {
-        column: usize,
-        len: u64,
-    },
-    TooLong {
-        column: usize,
-        len: u64,
-    },
+    /// A column selects no steps.
+    Empty { column: usize },
+    /// A squeezed column does not select exactly one step.
+    Squeeze { column: usize, len: u64 },
+    /// A column selects more steps than 32 bits can count.
+    TooLong { column: usize, len: u64 },
+    /// The cells of a column differ in shape.
     Mixed {
         column: usize,
         at: StepPosition,
         first: Shape,
         other: Shape,
     },
-    Expired {
-        at: StepPosition,
-    },
-    Future {
-        at: StepPosition,
-    },
+    /// The step is no longer retained.
+    Expired { at: StepPosition },
+    /// The step was not appended yet.
+    Future { at: StepPosition },
     /// The `len` newest steps were selected, but the writer does not have that many.
-    TooFewSteps {
-        len: u64,
-    },
+    TooFewSteps { len: u64 },
+    /// The column has no value at this step.
     Missing {
         /// A column of the writer.
         column: usize,
@@ -49,18 +43,23 @@ pub(super) enum SelectionError {
 /// The state of the writer, as needed for error texts.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ErrorContext<'a> {
+    /// Layout of the item.
     pub(super) item: &'a Layout,
+    /// Layout of the writer's steps.
     pub(super) steps: &'a Layout,
     pub(super) first_available: StepPosition,
     /// End of the available steps, exclusive.
     pub(super) end: StepPosition,
     /// End of the steps of cleared episodes, exclusive.
     pub(super) cleared: StepPosition,
+    /// First step of the current episode.
     pub(super) episode_start: StepPosition,
+    /// The option `history`.
     pub(super) history: u64,
 }
 
 impl SelectionError {
+    /// Adds the text.
     pub(super) fn into_error(self, context: &ErrorContext<'_>) -> Error {
         let item = |column: usize| column_name(context.item, column);
         let history = context.history;
@@ -95,18 +94,18 @@ impl SelectionError {
             Self::Expired { at } if at < context.cleared => Error::ExpiredStep(format!(
                 "the trajectory refers to step {at}, which was cleared at the end of its episode; \
                  {}; create items before the episode ends, or end it without clearing the history",
-                available_steps(context)
+                describe_available_steps(context)
             )),
             Self::Expired { at } => Error::ExpiredStep(format!(
                 "the trajectory refers to step {at}, which has expired: the writer retains only \
                  the newest {history} steps (`history`); {}; create items earlier or raise \
                  `history`",
-                available_steps(context)
+                describe_available_steps(context)
             )),
             Self::Future { at } => Error::InvalidArgument(format!(
                 "the trajectory refers to step {at}, which was not appended yet; {}; append it \
                  first",
-                available_steps(context)
+                describe_available_steps(context)
             )),
             Self::TooFewSteps { len } => too_few_steps(len, context),
             Self::Missing { column, at } => Error::InvalidArgument(format!(
@@ -127,26 +126,26 @@ fn too_few_steps(len: u64, context: &ErrorContext<'_>) -> Error {
              (`history`); raise `history` to at least {len} or select fewer steps"
         ));
     }
-    let since = if context.cleared == context.episode_start {
+    let period = if context.cleared == context.episode_start {
         "in this episode"
     } else if context.cleared == 0 {
         "so far"
     } else {
         "since the history was last cleared"
     };
-    let verb = if appended == 1 {
+    let steps_were = if appended == 1 {
         "step was"
     } else {
         "steps were"
     };
-    let also = if len > history {
+    let and_raise = if len > history {
         format!(" and raise `history`, which is {history}, to at least {len}")
     } else {
         String::new()
     };
     Error::InvalidArgument(format!(
-        "`num_steps` is {len}, but only {appended} {verb} appended {since}; append more steps \
-         first{also}, or select fewer"
+        "`num_steps` is {len}, but only {appended} {steps_were} appended {period}; append more steps \
+         first{and_raise}, or select fewer"
     ))
 }
 
@@ -160,7 +159,7 @@ pub(super) fn check_priority(priority: f64) -> Result<()> {
     Ok(())
 }
 
-fn available_steps(context: &ErrorContext<'_>) -> String {
+fn describe_available_steps(context: &ErrorContext<'_>) -> String {
     let ErrorContext {
         first_available,
         end,

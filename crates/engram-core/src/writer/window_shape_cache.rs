@@ -7,8 +7,8 @@ use super::selection::{HistoryView, LocatedItem, OPEN};
 use crate::schema::Layout;
 use crate::trajectory::{Slice, SpanColumn, Trajectory, WindowShape};
 
-/// Number of window shapes that the cache stores.
-const CAPACITY: usize = 8;
+/// Maximum number of window shapes in the cache.
+const MAX_SHAPES: usize = 8;
 
 /// The window shapes of recent items, so that later items of the same shape can share one.
 #[derive(Debug, Default)]
@@ -26,13 +26,13 @@ impl WindowShapeCache {
         located: &LocatedItem,
         view: &HistoryView<'_>,
     ) -> PendingTrajectory {
-        let chunk_number = located.slices[0].chunk;
-        if (located.slices.iter()).any(|slice| slice.chunk != chunk_number) {
-            return PendingTrajectory::Spans(Box::new(spans(layout, located, view)))
+        let chunk_index = located.slices[0].chunk;
+        if (located.slices.iter()).any(|slice| slice.chunk != chunk_index) {
+            return PendingTrajectory::Spans(Box::new(build_spans(layout, located, view)))
                 .sealed_if_complete();
         }
         if let Some((offset, len, squeeze)) = as_rows(layout, located, view) {
-            return match sealed_chunk(view, chunk_number) {
+            return match sealed_chunk(view, chunk_index) {
                 None => PendingTrajectory::Rows {
                     offset,
                     len,
@@ -47,13 +47,13 @@ impl WindowShapeCache {
             };
         }
         let base = located.slices.iter().map(|s| s.offset).min().unwrap_or(0);
-        // The first item of a shape stores its own slices. So memory stays accounted for even if
-        // no two items have the same shape.
-        let Some(shape) = self.find(layout, located, base) else {
-            return PendingTrajectory::Spans(Box::new(spans(layout, located, view)))
+        // The first item of a shape stores its own slices, which tables count as its memory. So the memory
+        // is counted even if no two items have the same shape.
+        let Some(shape) = self.find_or_store(layout, located, base) else {
+            return PendingTrajectory::Spans(Box::new(build_spans(layout, located, view)))
                 .sealed_if_complete();
         };
-        match sealed_chunk(view, chunk_number) {
+        match sealed_chunk(view, chunk_index) {
             None => PendingTrajectory::Window {
                 offset: base,
                 shape,
@@ -66,8 +66,9 @@ impl WindowShapeCache {
         }
     }
 
-    /// Returns the shape if an earlier item had it. Otherwise stores it for later items.
-    fn find(
+    /// Returns the shape of the located cells if an earlier item had it. Otherwise stores it for later items
+    /// and returns `None`.
+    fn find_or_store(
         &mut self,
         layout: &Arc<Layout>,
         located: &LocatedItem,
@@ -96,28 +97,29 @@ impl WindowShapeCache {
             columns: located.columns.to_vec().into(),
             slices: located.slices.iter().map(relative).collect(),
         });
-        if self.shapes.len() < CAPACITY {
+        if self.shapes.len() < MAX_SHAPES {
             self.shapes.push(shape);
         } else {
             self.shapes[self.next] = shape;
-            self.next = (self.next + 1) % CAPACITY;
+            self.next = (self.next + 1) % MAX_SHAPES;
         }
         None
     }
 }
 
 impl PendingTrajectory {
+    /// Converts spans that do not refer to the open chunk.
     fn sealed_if_complete(self) -> Self {
         match self {
-            Self::Spans(spans) if !spans.open => Self::Sealed(spans.finish(None)),
+            Self::Spans(spans) if !spans.uses_open_chunk => Self::Sealed(spans.finish(None)),
             trajectory => trajectory,
         }
     }
 }
 
-/// Returns a sealed chunk, or `None` for the open chunk.
-fn sealed_chunk(view: &HistoryView<'_>, number: u32) -> Option<Arc<crate::Chunk>> {
-    (number != OPEN).then(|| Arc::clone(&view.history.get(number as usize).chunk))
+/// Returns a sealed chunk of the history, or `None` for the open chunk.
+fn sealed_chunk(view: &HistoryView<'_>, index: u32) -> Option<Arc<crate::Chunk>> {
+    (index != OPEN).then(|| Arc::clone(&view.history.get(index as usize).chunk))
 }
 
 /// Returns offset, length and squeeze if the cells are the same rows of all columns of one chunk.
@@ -140,36 +142,36 @@ fn as_rows(
 }
 
 /// Returns the cells as spans. Their chunks are numbered in order of use, the open chunk last.
-fn spans(layout: &Arc<Layout>, located: &LocatedItem, view: &HistoryView<'_>) -> OpenSpans {
-    let used = || {
+fn build_spans(layout: &Arc<Layout>, located: &LocatedItem, view: &HistoryView<'_>) -> OpenSpans {
+    let sealed_indices = || {
         located
             .slices
             .iter()
             .map(|s| s.chunk)
             .filter(|c| *c != OPEN)
     };
-    let (low, high) = (used().min(), used().max());
+    let (low, high) = (sealed_indices().min(), sealed_indices().max());
     let low = low.unwrap_or(0);
-    let mut numbers = vec![None; high.map_or(0, |high| (high - low + 1) as usize)];
+    let mut new_indices = vec![None; high.map_or(0, |high| (high - low + 1) as usize)];
     let mut sealed = Vec::new();
-    for index in used() {
-        let number = &mut numbers[(index - low) as usize];
-        if number.is_none() {
-            *number = u32::try_from(sealed.len()).ok();
+    for index in sealed_indices() {
+        let new_index = &mut new_indices[(index - low) as usize];
+        if new_index.is_none() {
+            *new_index = u32::try_from(sealed.len()).ok();
             sealed.push(Arc::clone(&view.history.get(index as usize).chunk));
         }
     }
-    let last = u32::try_from(sealed.len()).unwrap_or(OPEN);
+    let open_index = u32::try_from(sealed.len()).unwrap_or(OPEN);
     let slices = located.slices.iter().map(|slice| Slice {
         chunk: match slice.chunk {
-            OPEN => last,
-            index => numbers[(index - low) as usize].unwrap_or(last),
+            OPEN => open_index,
+            index => new_indices[(index - low) as usize].unwrap_or(open_index),
         },
         ..*slice
     });
     OpenSpans {
         layout: Arc::clone(layout),
-        open: located.slices.iter().any(|slice| slice.chunk == OPEN),
+        uses_open_chunk: located.slices.iter().any(|slice| slice.chunk == OPEN),
         columns: located
             .columns
             .iter()

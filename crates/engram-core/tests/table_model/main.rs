@@ -20,18 +20,20 @@ use engram_core::{
 use model::{Leased, Model};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
-use record::{Op, Recorder, chunks, trajectory};
+use record::{Op, RecordingSink, chunks, trajectory};
 use saved::Saved;
 
 #[derive(Clone, Copy, Debug)]
 enum Call {
+    /// An item with a new key, of cells of the chunks `first` and `second`.
     Insert {
         priority: u8,
         first: usize,
         second: usize,
     },
+    /// An item with the key of an existing item.
     InsertAgain {
-        which: usize,
+        index: usize,
     },
     /// An item with a session number: the next one, or up to two further or back. Its key is new or, if
     /// `again`, that of an existing item.
@@ -44,22 +46,27 @@ enum Call {
         n: usize,
         leased: bool,
     },
+    /// Ends up to `count` leases from lease `index` on.
     Acknowledge {
-        which: usize,
-        part: usize,
+        index: usize,
+        count: usize,
     },
+    /// Returns up to `count` leases from lease `index` on.
     ReturnLeases {
-        which: usize,
-        part: usize,
+        index: usize,
+        count: usize,
     },
+    /// Sets the priority of key `7 * index`, if it exists.
     Update {
-        which: usize,
+        index: usize,
         priority: u8,
     },
+    /// Deletes key `7 * index`, if it exists.
     Delete {
-        which: usize,
+        index: usize,
     },
     Reset,
+    /// Number of a choice of [`limits`].
     SetLimits(usize),
     AdvanceClock {
         time: u64,
@@ -67,19 +74,19 @@ enum Call {
 }
 
 fn call() -> impl Strategy<Value = Call> {
-    let which = 0..40_usize;
+    let index = 0..40_usize;
     prop_oneof![
         12 => (0..4_u8, 0..7_usize, 0..7_usize)
             .prop_map(|(priority, first, second)| Call::Insert { priority, first, second }),
-        1 => which.clone().prop_map(|which| Call::InsertAgain { which }),
+        1 => index.clone().prop_map(|index| Call::InsertAgain { index }),
         5 => (0..3_u64, 0..5_u64, prop::bool::weighted(0.2)).prop_map(|(session, number, again)| {
             Call::InsertNumbered { session, number, again }
         }),
         8 => (1..6_usize, any::<bool>()).prop_map(|(n, leased)| Call::Draw { n, leased }),
-        4 => (which.clone(), 1..6_usize).prop_map(|(which, part)| Call::Acknowledge { which, part }),
-        4 => (which.clone(), 1..6_usize).prop_map(|(which, part)| Call::ReturnLeases { which, part }),
-        3 => (which.clone(), 0..4_u8).prop_map(|(which, priority)| Call::Update { which, priority }),
-        2 => which.prop_map(|which| Call::Delete { which }),
+        4 => (index.clone(), 1..6_usize).prop_map(|(index, count)| Call::Acknowledge { index, count }),
+        4 => (index.clone(), 1..6_usize).prop_map(|(index, count)| Call::ReturnLeases { index, count }),
+        3 => (index.clone(), 0..4_u8).prop_map(|(index, priority)| Call::Update { index, priority }),
+        2 => index.prop_map(|index| Call::Delete { index }),
         1 => Just(Call::Reset),
         1 => (0..4_usize).prop_map(Call::SetLimits),
         2 => (0..30_u64).prop_map(|time| Call::AdvanceClock { time }),
@@ -87,7 +94,8 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-fn limits(which: usize) -> RateLimits {
+/// One of four rate limiters.
+fn limits(index: usize) -> RateLimits {
     let ratio = |samples_per_insert, min_size, min_diff, max_diff| RateLimits {
         kind: "SampleToInsertRatio".into(),
         samples_per_insert,
@@ -95,7 +103,7 @@ fn limits(which: usize) -> RateLimits {
         min_diff,
         max_diff,
     };
-    match which {
+    match index {
         0 => RateLimits::min_size(1),
         1 => RateLimits::min_size(3),
         2 => RateLimits::queue(6),
@@ -121,7 +129,7 @@ fn options(sampler: SelectorKind, remover: SelectorKind) -> impl Strategy<Value 
         any::<u64>(),
     )
         .prop_map(
-            move |(max_times_sampled, which, max_bytes, ttl, seed)| TableOptions {
+            move |(max_times_sampled, index, max_bytes, ttl, seed)| TableOptions {
                 name: "t".into(),
                 max_size: 6,
                 max_bytes,
@@ -129,7 +137,7 @@ fn options(sampler: SelectorKind, remover: SelectorKind) -> impl Strategy<Value 
                 ttl,
                 sampler,
                 remover,
-                limits: limits(which),
+                limits: limits(index),
                 signature: None,
                 seed,
                 note: None,
@@ -138,20 +146,20 @@ fn options(sampler: SelectorKind, remover: SelectorKind) -> impl Strategy<Value 
 }
 
 /// A table, its model and the open leases.
-struct Pair {
+struct TableAndModel {
     table: TableState,
     model: Model,
-    recorder: Arc<Recorder>,
+    recorder: Arc<RecordingSink>,
     chunks: Vec<Arc<Chunk>>,
     leases: Vec<(Handle, Leased)>,
     next_key: u64,
     now: u64,
 }
 
-impl Pair {
+impl TableAndModel {
     fn new(options: TableOptions) -> Self {
         let options = Arc::new(options);
-        let recorder = Arc::new(Recorder::default());
+        let recorder = Arc::new(RecordingSink::default());
         Self {
             table: TableState::new(Arc::clone(&options), recorder.clone()).unwrap(),
             model: Model::new(options),
@@ -173,9 +181,9 @@ impl Pair {
                 self.next_key += 7;
                 self.insert(self.next_key, priority, first, second);
             }
-            Call::InsertAgain { which } => {
+            Call::InsertAgain { index } => {
                 let entries = &self.model.entries;
-                if let Some(key) = entries.get(which % 6).map(|entry| entry.key) {
+                if let Some(key) = entries.get(index % 6).map(|entry| entry.key) {
                     self.insert(key, 1, 0, 0);
                 }
             }
@@ -199,8 +207,8 @@ impl Pair {
                 }
             }
             Call::Draw { n, leased } => self.draw(n, leased),
-            Call::Acknowledge { which, part } => {
-                let ended = self.end_leases(which, part);
+            Call::Acknowledge { index, count } => {
+                let ended = self.take_leases(index, count);
                 let handles: Vec<Handle> = ended.iter().map(|lease| lease.0).collect();
                 self.table
                     .acknowledge(handles.into_iter(), &mut DeferredDrops::default());
@@ -210,23 +218,23 @@ impl Pair {
                     }
                 }
             }
-            Call::ReturnLeases { which, part } => {
-                let ended = self.end_leases(which, part);
+            Call::ReturnLeases { index, count } => {
+                let ended = self.take_leases(index, count);
                 let handles: Vec<Handle> = ended.iter().map(|lease| lease.0).collect();
                 self.table.return_leases(handles.into_iter());
                 for (_, leased) in ended {
                     self.model.return_leases(leased);
                 }
             }
-            Call::Update { which, priority } => {
-                let key = which as u64 * 7;
+            Call::Update { index, priority } => {
+                let key = index as u64 * 7;
                 let priority = f64::from(priority);
                 let updates = [(key, priority), (u64::MAX >> 1, 1.0)];
                 let matched = self.table.update(updates.into_iter());
                 assert_eq!(matched, usize::from(self.model.set_priority(key, priority)));
             }
-            Call::Delete { which } => {
-                let key = which as u64 * 7;
+            Call::Delete { index } => {
+                let key = index as u64 * 7;
                 let matched = self
                     .table
                     .delete(&[key, key, 1], &mut DeferredDrops::default());
@@ -239,9 +247,9 @@ impl Pair {
                 self.table.reset(&mut DeferredDrops::default());
                 self.model.reset();
             }
-            Call::SetLimits(which) => {
-                self.table.set_limits(limits(which)).unwrap();
-                self.model.limits = limits(which);
+            Call::SetLimits(index) => {
+                self.table.set_limits(limits(index)).unwrap();
+                self.model.limits = limits(index);
             }
             Call::AdvanceClock { time } => self.advance_clock(time),
         }
@@ -279,10 +287,10 @@ impl Pair {
                 let trajectory = item.trajectory.clone();
                 let priority = item.priority;
                 let deferred = &mut DeferredDrops::default();
-                let found = self.table.insert_numbered(item, number, self.now, deferred);
-                assert_eq!(found, new);
+                let inserted = self.table.insert_numbered(item, number, self.now, deferred);
+                assert_eq!(inserted, new);
                 if let Some(number) = number {
-                    self.model.record_number(number, self.now);
+                    self.model.mark_applied(number, self.now);
                 }
                 if new {
                     self.model.insert(key, priority, trajectory, self.now);
@@ -339,18 +347,19 @@ impl Pair {
         };
         assert!((draw.probability - expected).abs() < 1e-12);
         let smallest = choices.values().copied().fold(f64::INFINITY, f64::min);
-        assert!((draw.odds.min_probability - smallest).abs() < 1e-12);
-        assert_eq!(draw.odds.candidates, choices.len() as u64);
+        assert!((draw.distribution.min_probability - smallest).abs() < 1e-12);
+        assert_eq!(draw.distribution.candidates, choices.len() as u64);
         let entry = &self.model.entries[self.model.find(draw.key).unwrap()];
         assert!(draw.priority.total_cmp(&entry.priority).is_eq());
         assert_eq!(draw.table_size, self.model.entries.len() as u64);
         assert_eq!(draw.times_sampled, entry.times_sampled + 1);
     }
 
-    fn end_leases(&mut self, which: usize, part: usize) -> Vec<(Handle, Leased)> {
-        let from = which.min(self.leases.len());
-        let to = (from + part).min(self.leases.len());
-        self.leases.drain(from..to).collect()
+    /// Removes these leases from the open ones.
+    fn take_leases(&mut self, index: usize, count: usize) -> Vec<(Handle, Leased)> {
+        let start = index.min(self.leases.len());
+        let end = (start + count).min(self.leases.len());
+        self.leases.drain(start..end).collect()
     }
 
     fn advance_clock(&mut self, time: u64) {
@@ -397,27 +406,27 @@ impl Pair {
 
     /// Checks that replaying the recorded changes gives an equal table, which makes the same next choices.
     fn check_replay(&mut self) {
-        let sink = Arc::new(Recorder::default());
+        let sink = Arc::new(RecordingSink::default());
         let copy = TableState::new(Arc::clone(self.table.options()), sink.clone()).unwrap();
         self.check_copy(copy, &sink, 0);
     }
 
     /// Checks the same for a table restored from a snapshot and the changes recorded since.
     fn check_restore(&mut self, (saved, since): (Saved, usize)) {
-        let sink = Arc::new(Recorder::default());
+        let sink = Arc::new(RecordingSink::default());
         let copy = saved.restore(Arc::clone(self.table.options()), sink.clone());
         self.check_copy(copy, &sink, since);
     }
 
-    fn check_copy(&mut self, mut copy: TableState, sink: &Recorder, since: usize) {
+    fn check_copy(&mut self, mut copy: TableState, sink: &RecordingSink, since: usize) {
         self.recorder
             .since(since)
             .iter()
             .for_each(|op| op.replay(&mut copy));
         assert_eq!(sink.len(), 0, "restoring and replaying record no changes");
         assert_eq!(items(&mut copy), items(&mut self.table));
-        let (found, expected) = (copy.stats(), self.table.stats());
-        assert_eq!(format!("{found:?}"), format!("{expected:?}"));
+        let (actual, expected) = (copy.stats(), self.table.stats());
+        assert_eq!(format!("{actual:?}"), format!("{expected:?}"));
         assert_eq!(copy.next_expiry(), self.table.next_expiry());
         assert_eq!(sessions(&copy, self.now), sessions(&self.table, self.now));
         for _ in 0..6 {
@@ -474,7 +483,7 @@ fn a_table_agrees_with_the_model() {
             let calls = prop::collection::vec(call(), 1..120);
             let input = (options(sampler, remover), calls, 0..120_usize);
             let outcome = runner.run(&input, |(options, calls, saved_at)| {
-                let mut pair = Pair::new(options);
+                let mut pair = TableAndModel::new(options);
                 let mut saved = None;
                 for (at, call) in calls.into_iter().enumerate() {
                     if at == saved_at {
@@ -499,7 +508,7 @@ fn a_table_agrees_with_the_model() {
 
 #[test]
 fn session_numbers_survive_deletes_and_resets() {
-    let mut pair = Pair::new(queue_options());
+    let mut pair = TableAndModel::new(queue_options());
     let next = |again| Call::InsertNumbered {
         session: 1,
         number: 2,
@@ -511,9 +520,9 @@ fn session_numbers_survive_deletes_and_resets() {
     assert!(
         matches!(pair.recorder.since(1)[..], [Op::SkipInsert(number, 0)] if number.number == 2)
     );
-    pair.apply(Call::Delete { which: 1 });
+    pair.apply(Call::Delete { index: 1 });
     pair.apply(Call::Reset);
-    let applied = |pair: &Pair, number| {
+    let applied = |pair: &TableAndModel, number| {
         let number = SessionNumber { session: 1, number };
         pair.table.is_applied(number, pair.now)
     };
@@ -528,14 +537,14 @@ fn session_numbers_survive_deletes_and_resets() {
 
 #[test]
 fn replay_returns_leases_of_removed_items() {
-    let mut pair = Pair::new(TableOptions {
+    let mut pair = TableAndModel::new(TableOptions {
         max_times_sampled: 1,
         ..queue_options()
     });
     pair.insert(7, 1, 0, 0);
     pair.draw(1, true);
-    pair.apply(Call::Delete { which: 1 });
-    pair.apply(Call::ReturnLeases { which: 0, part: 1 });
+    pair.apply(Call::Delete { index: 1 });
+    pair.apply(Call::ReturnLeases { index: 0, count: 1 });
     pair.check();
     assert!(
         matches!(pair.recorder.since(0).last(), Some(Op::ReturnLeases(keys, 1)) if keys.is_empty())
@@ -545,7 +554,7 @@ fn replay_returns_leases_of_removed_items() {
 
 #[test]
 fn chunks_that_outlive_a_table_lose_its_references() {
-    let mut pair = Pair::new(queue_options());
+    let mut pair = TableAndModel::new(queue_options());
     let unreferenced = format!("{:?}", pair.chunks[3].holders());
     pair.insert(7, 1, 3, 3);
     pair.apply(Call::Reset);
@@ -558,8 +567,8 @@ fn chunks_that_outlive_a_table_lose_its_references() {
 }
 
 #[test]
-fn a_full_queue_waits_for_leases_instead_of_evicting() {
-    let mut pair = Pair::new(queue_options());
+fn a_full_queue_blocks_inserts_instead_of_evicting_while_items_are_leased() {
+    let mut pair = TableAndModel::new(queue_options());
     for key in 1..=6 {
         pair.insert(key * 7, 1, 0, 0);
     }
@@ -567,7 +576,7 @@ fn a_full_queue_waits_for_leases_instead_of_evicting() {
     pair.insert(70, 1, 0, 0);
     assert_eq!(pair.model.entries.len(), 6);
     assert_eq!((pair.model.deletes, pair.model.hidden()), (0, 2));
-    pair.apply(Call::Acknowledge { which: 0, part: 1 });
+    pair.apply(Call::Acknowledge { index: 0, count: 1 });
     pair.insert(70, 1, 0, 0);
     pair.check();
     assert_eq!((pair.model.deletes, pair.model.entries.len()), (1, 6));

@@ -71,7 +71,7 @@ impl Model {
         used.map_or(0, |(last, _)| *last)
     }
 
-    pub(crate) fn record_number(&mut self, number: SessionNumber, now: u64) {
+    pub(crate) fn mark_applied(&mut self, number: SessionNumber, now: u64) {
         let SessionNumber { session, number } = number;
         self.sessions.insert(session, (number, now));
     }
@@ -111,14 +111,16 @@ impl Model {
         chunks as u64 + items.sum::<u64>()
     }
 
+    /// True if a table of this size is within its bounds.
     fn fits(&self, size: u64, bytes: u64) -> bool {
         size <= self.options.max_size && self.options.max_bytes.is_none_or(|max| bytes <= max)
     }
 
     /// True if the table must evict. With hidden items, the last visible one stays.
     pub(crate) fn must_evict(&self) -> bool {
-        let kept = u64::from(self.hidden() > 0);
-        !self.fits(self.entries.len() as u64, self.bytes()) && self.visible().count() as u64 > kept
+        let min_visible = u64::from(self.hidden() > 0);
+        !self.fits(self.entries.len() as u64, self.bytes())
+            && self.visible().count() as u64 > min_visible
     }
 
     fn diff(&self, inserts: u64, samples: u64) -> f64 {
@@ -130,6 +132,7 @@ impl Model {
             && self.diff(self.inserts, self.samples + 1) >= self.limits.min_diff
     }
 
+    /// True if the limiter would allow an insert after this many samples.
     fn can_insert(&self, samples: u64) -> bool {
         self.inserts + 1 - self.deletes <= self.limits.min_size
             || self.diff(self.inserts + 1, samples) <= self.limits.max_diff
@@ -141,11 +144,11 @@ impl Model {
             return Admission::Shrink;
         }
         let has_room = self.fits(size + 1, bytes + item_bytes);
-        // Leased samples may be undone: they do not allow an eviction.
-        let leased_samples = self.hidden() * u64::from(self.options.max_times_sampled);
+        // The samples of hidden items do not allow an eviction, because they may be undone.
+        let samples_of_hidden_items = self.hidden() * u64::from(self.options.max_times_sampled);
         let may_evict = self.fits(size, bytes)
             && self.visible().count() > 0
-            && self.can_insert(self.samples.saturating_sub(leased_samples));
+            && self.can_insert(self.samples.saturating_sub(samples_of_hidden_items));
         if self.can_insert(self.samples) && (has_room || may_evict) {
             Admission::Ready
         } else {
@@ -171,11 +174,11 @@ impl Model {
     }
 
     pub(crate) fn remove(&mut self, key: u64) {
-        let before = self.episodes();
+        let old_episodes = self.episodes();
         let at = self.find(key).unwrap();
         self.entries.remove(at);
         self.deletes += 1;
-        self.deleted_episodes += before.difference(&self.episodes()).count() as u64;
+        self.deleted_episodes += old_episodes.difference(&self.episodes()).count() as u64;
     }
 
     pub(crate) fn set_priority(&mut self, key: u64, priority: f64) -> bool {
@@ -200,9 +203,11 @@ impl Model {
         entry.hidden && entry.leases == 0
     }
 
+    /// The leased item, if it is still in the table.
     fn live(&mut self, leased: Leased) -> Option<&mut Entry> {
-        let found = |entry: &&mut Entry| entry.key == leased.key && entry.seq == leased.seq;
-        self.entries.iter_mut().find(found)
+        let is_leased_item =
+            |entry: &&mut Entry| entry.key == leased.key && entry.seq == leased.seq;
+        self.entries.iter_mut().find(is_leased_item)
     }
 
     /// Ends a lease; true if that removes the item.

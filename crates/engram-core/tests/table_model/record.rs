@@ -81,10 +81,11 @@ impl Op {
     }
 }
 
+/// A sink that stores all changes.
 #[derive(Debug, Default)]
-pub(crate) struct Recorder(Mutex<Vec<Op>>);
+pub(crate) struct RecordingSink(Mutex<Vec<Op>>);
 
-impl Recorder {
+impl RecordingSink {
     pub(crate) fn len(&self) -> usize {
         self.0.lock().unwrap().len()
     }
@@ -97,14 +98,14 @@ impl Recorder {
     pub(crate) fn removed(&self, start: usize, cause: Removal) -> Vec<u64> {
         let ops = self.since(start);
         let removed = ops.iter().filter_map(|op| match op {
-            Op::Remove(key, found) if *found == cause => Some(*key),
+            Op::Remove(key, op_cause) if *op_cause == cause => Some(*key),
             _ => None,
         });
         removed.collect()
     }
 }
 
-impl OpSink for Recorder {
+impl OpSink for RecordingSink {
     fn append(&self, _table: &str, op: &TableOp<'_>) -> Lsn {
         let mut ops = self.0.lock().unwrap();
         ops.push(Op::of(op));

@@ -1,11 +1,11 @@
-//! The content of a table that a checkpoint stores.
+//! Saves and restores the content of a table, like a checkpoint.
 
 use std::sync::Arc;
 
 use engram_core::table::{Counters, Restore, SavedItem};
 use engram_core::{NewItem, OpSink, SessionNumber, Snapshot, TableOptions, TableState};
 
-/// The content of a table that a checkpoint stores.
+/// The content of a table that a checkpoint would store.
 pub(crate) struct Saved {
     counters: Counters,
     items: Vec<SavedItem>,
@@ -41,15 +41,15 @@ impl Saved {
     pub(crate) fn restore(self, options: Arc<TableOptions>, sink: Arc<dyn OpSink>) -> TableState {
         let mut restore = Restore::new(options, sink, self.counters).unwrap();
         for item in self.items {
-            restore.item(item).unwrap();
+            restore.add_item(item).unwrap();
         }
         for (order, of_sampler) in self.orders.into_iter().zip([true, false]) {
             if let Some(order) = order {
-                restore.order(of_sampler, order);
+                restore.set_order(of_sampler, order);
             }
         }
         for (number, used) in self.sessions {
-            restore.session(number, used);
+            restore.add_session(number, used);
         }
         restore.finish().unwrap()
     }

@@ -5,11 +5,12 @@ use std::sync::Arc;
 use engram_core::{Chunk, Layout, Slice, SpanColumn, Spans, Trajectory, WindowShape};
 use proptest::prelude::*;
 
-use crate::parts::{low, number};
+use crate::parts::{low_32_bits, number};
 
 /// Parts of an item, valid or not.
 #[derive(Clone, Debug)]
 pub(crate) struct ItemSpec {
+    /// 0: rows, 1: window, 2: spans.
     kind: usize,
     offset: u32,
     len: u32,
@@ -20,21 +21,25 @@ pub(crate) struct ItemSpec {
 
 /// Mostly valid items with one or two slices per column.
 pub(crate) fn item() -> impl Strategy<Value = ItemSpec> {
-    let small = || prop_oneof![20 => 0..3_u64, 1 => number()].prop_map(low);
+    let small = || prop_oneof![20 => 0..3_u64, 1 => number()].prop_map(low_32_bits);
     let slice = (small(), 1..3_u32, small(), any::<u8>());
     let columns = prop::collection::vec((prop::collection::vec(slice, 1..3), small()), 0..4);
     let numbers = (0..3_usize, small(), small(), prop::bool::weighted(0.2));
     (numbers, columns).prop_map(|((kind, offset, len, squeeze), columns)| {
         let (mut spans, mut slices) = (Vec::new(), Vec::<Slice>::new());
-        for (at, (found, random)) in columns.iter().enumerate() {
+        for (at, (column_slices, random)) in columns.iter().enumerate() {
             let first_slice = slices.len();
             let at = u32::try_from(at).unwrap();
-            slices.extend(found.iter().map(|(offset, len, random, dice)| Slice {
-                chunk: if *dice < 20 { *random } else { 0 },
-                column: if *dice % 16 == 1 { *random } else { at },
-                offset: *offset,
-                len: *len,
-            }));
+            slices.extend(
+                column_slices
+                    .iter()
+                    .map(|(offset, len, random, choice)| Slice {
+                        chunk: if *choice < 20 { *random } else { 0 },
+                        column: if *choice % 16 == 1 { *random } else { at },
+                        offset: *offset,
+                        len: *len,
+                    }),
+            );
             let sum = slices[first_slice..].iter().map(|slice| slice.len).sum();
             let first_slice = u32::try_from(first_slice).unwrap();
             spans.push(SpanColumn {
@@ -59,6 +64,7 @@ pub(crate) fn item() -> impl Strategy<Value = ItemSpec> {
 }
 
 impl ItemSpec {
+    /// The item, of cells of `chunk`, and for spans also of `other`.
     pub(crate) fn build(&self, chunk: &Arc<Chunk>, other: &Arc<Chunk>) -> Trajectory {
         let names = (0..self.columns.len()).map(|at| format!("c{at}").into());
         let layout = Arc::new(Layout {

@@ -20,6 +20,7 @@ use parts::{ChunkParts, chunk, corruption};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
+/// Runs a property on this many random inputs.
 fn runner(cases: u32) -> TestRunner {
     TestRunner::new(Config {
         cases,
@@ -29,6 +30,7 @@ fn runner(cases: u32) -> TestRunner {
     })
 }
 
+/// An item of all rows of a chunk.
 fn all_rows(chunk: &Arc<Chunk>) -> Trajectory {
     Trajectory::Rows {
         chunk: Arc::clone(chunk),

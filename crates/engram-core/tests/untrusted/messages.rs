@@ -225,7 +225,8 @@ fn an_origin_that_contradicts_the_rows_is_rejected() {
 
 #[test]
 fn inconsistent_string_columns_are_rejected() {
-    let word = |at: usize, value: u32| {
+    // The error after word `at` of the string column is set to `value`.
+    let error_with_word = |at: usize, value: u32| {
         let error = error_after(|parts| {
             parts.payload[at * 4..][..4].copy_from_slice(&value.to_le_bytes());
         });
@@ -238,21 +239,22 @@ fn inconsistent_string_columns_are_rejected() {
              offsets must begin at 0, never decrease and end with the column"
         )
     };
-    assert_eq!(word(0, 5), offset(5, 0, 15));
-    assert_eq!(word(2, 4), offset(4, 5, 10));
-    assert_eq!(word(3, 16), offset(16, 10, 5));
+    assert_eq!(error_with_word(0, 5), offset(5, 0, 15));
+    assert_eq!(error_with_word(2, 4), offset(4, 5, 10));
+    assert_eq!(error_with_word(3, 16), offset(16, 10, 5));
     assert_eq!(
         error_after(|parts| parts.extents[0].stored += 1).to_string(),
         "string column `name` of 3 rows has 1 bytes after its last cell; it must end there"
     );
     assert_eq!(
-        word(4, 2),
+        error_with_word(4, 2),
         "string column `name` of 3 rows has 5 bytes in row 0 that are not 1 elements, each a length \
          and that many bytes"
     );
 }
 
-fn window(offset: u32, columns: &[SpanColumn], slices: &[Slice]) -> String {
+/// The error for a window of the chunk, or `good`.
+fn check_window(offset: u32, columns: &[SpanColumn], slices: &[Slice]) -> String {
     let chunk = Arc::new(chunk());
     let shape = WindowShape {
         layout: Arc::clone(&chunk.schema().layout),
@@ -283,7 +285,7 @@ fn every_slice_of_an_untrusted_window_is_checked() {
     };
     let columns = [column(0, 2), column(1, 2)];
     let name = slice(0, 0, 0, 2);
-    let with = |offset, slice| window(offset, &columns, &[name, slice]);
+    let with = |offset, slice| check_window(offset, &columns, &[name, slice]);
     assert_eq!(with(1, slice(0, 1, 0, 2)), "good");
     assert_eq!(
         with(2, slice(0, 1, 0, 2)),
@@ -311,16 +313,16 @@ fn every_slice_of_an_untrusted_window_is_checked() {
     );
     let slices = [name, slice(0, 1, 0, 2)];
     assert_eq!(
-        window(0, &[column(0, 2), column(7, 2)], &slices),
+        check_window(0, &[column(0, 2), column(7, 2)], &slices),
         "column `name` of the item is empty; each column needs at least one cell"
     );
     assert_eq!(
-        window(0, &[column(1, 2), column(1, 2)], &slices),
+        check_window(0, &[column(1, 2), column(1, 2)], &slices),
         "item has 2 columns, and the first begins at slice 1; it needs at least one column, \
          beginning at slice 0"
     );
     assert_eq!(
-        window(0, &columns[..1], &slices),
+        check_window(0, &columns[..1], &slices),
         "item has 1 columns and 2 names; each column needs one"
     );
 }

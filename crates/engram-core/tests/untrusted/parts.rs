@@ -48,7 +48,8 @@ impl ChunkParts {
     }
 }
 
-/// A column of a random chunk. All its cells are equal, and so compressible, if `flat`.
+/// A column of a random chunk. If `flat`, all its bytes are equal, and so compressible; in a column of strings,
+/// then only the lengths are equal.
 #[derive(Clone, Debug)]
 pub(crate) struct RandomColumn {
     cell: CellSpec,
@@ -64,13 +65,13 @@ fn column() -> impl Strategy<Value = RandomColumn> {
     ];
     let shape = prop_oneof![
         3 => Just(Shape::new()),
-        3 => (0..4_usize).prop_map(|axis| smallvec![axis]),
+        3 => (0..4_usize).prop_map(|size| smallvec![size]),
         1 => Just(smallvec![2, 3]),
         2 => Just(smallvec![2000]),
     ];
     (dtype, shape, any::<bool>()).prop_map(|(dtype, mut shape, flat)| {
         if dtype == DType::String {
-            shape.retain(|axis| *axis < 10);
+            shape.retain(|size| *size < 10);
         }
         RandomColumn {
             cell: CellSpec { dtype, shape },
@@ -100,7 +101,7 @@ fn build_chunk(columns: &[RandomColumn], steps: u32, envs: usize, seed: u8) -> C
     let rows = steps as usize * envs;
     let mut builder = ChunkBuilder::new(Arc::new(schema), rows).unwrap();
     let mut noise = seed;
-    let mut next = move |flat: bool| {
+    let mut next_byte = move |flat: bool| {
         noise = noise.wrapping_mul(77).wrapping_add(u8::from(!flat) * 31);
         if flat { seed } else { noise }
     };
@@ -109,14 +110,14 @@ fn build_chunk(columns: &[RandomColumn], steps: u32, envs: usize, seed: u8) -> C
             if column.cell.dtype == DType::String {
                 let mut encoded = Vec::new();
                 for _ in 0..column.cell.elements() {
-                    let len = next(column.flat) % 5;
+                    let len = next_byte(column.flat) % 5;
                     encoded.extend_from_slice(&u32::from(len).to_le_bytes());
-                    encoded.extend((0..len).map(|_| next(false)));
+                    encoded.extend((0..len).map(|_| next_byte(false)));
                 }
                 builder.push_string(at, &encoded).unwrap();
             } else {
                 let bytes = builder.cell_mut(at, row);
-                bytes.fill_with(|| next(column.flat));
+                bytes.fill_with(|| next_byte(column.flat));
                 builder.commit(at);
             }
         }
@@ -134,8 +135,11 @@ fn build_chunk(columns: &[RandomColumn], steps: u32, envs: usize, seed: u8) -> C
 /// A change of one part of a chunk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Corruption {
+    /// Number of the field to change; see [`Corruption::apply`].
     field: usize,
-    which: usize,
+    /// Selects the column, or the word of the payload.
+    index: usize,
+    /// The new value, or what it is derived from.
     value: u64,
 }
 
@@ -152,43 +156,46 @@ pub(crate) fn number() -> impl Strategy<Value = u64> {
 }
 
 pub(crate) fn corruption() -> impl Strategy<Value = Corruption> {
-    (0..13_usize, any::<usize>(), number()).prop_map(|(field, which, value)| Corruption {
+    (0..13_usize, any::<usize>(), number()).prop_map(|(field, index, value)| Corruption {
         field,
-        which,
+        index,
         value,
     })
 }
 
-/// The lower 32 bits of a number.
-pub(crate) fn low(value: u64) -> u32 {
+/// The low 32 bits of a number.
+pub(crate) fn low_32_bits(value: u64) -> u32 {
     u32::try_from(value & u64::from(u32::MAX)).unwrap()
 }
 
 impl Corruption {
+    /// Changes one field of the parts.
     pub(crate) fn apply(self, parts: &mut ChunkParts) {
         let Self {
             field,
-            which,
+            index,
             value,
         } = self;
-        let column = which % parts.cells.len().max(1);
+        let column = index % parts.cells.len().max(1);
         let size = usize::try_from(value).unwrap();
         match field {
+            // Offset, stored bytes, rows or codec of a column.
             0..=3 => {
                 let Some(extent) = parts.extents.get_mut(column) else {
                     return;
                 };
                 match field {
-                    0 => extent.offset = low(value),
-                    1 => extent.stored = low(value),
-                    2 => extent.rows = low(value),
+                    0 => extent.offset = low_32_bits(value),
+                    1 => extent.stored = low_32_bits(value),
+                    2 => extent.rows = low_32_bits(value),
                     _ if extent.codec == Codec::Raw => extent.codec = Codec::Lz4,
                     _ => extent.codec = Codec::Raw,
                 }
             }
-            4 => parts.origin.steps = low(value),
+            4 => parts.origin.steps = low_32_bits(value),
             5 => parts.origin.first_step = value,
             6 => parts.origin.episodes.truncate(size % 3),
+            // Dtype, number of axes, or first axis of a column.
             7 => parts.cells[column].dtype = DType::ALL[size % DType::ALL.len()],
             8 => parts.cells[column].shape.push(size),
             9 => {
@@ -199,12 +206,13 @@ impl Corruption {
             10 => {
                 // A word of the payload, which may be an offset or length of strings.
                 let words = parts.payload.len() / 4;
-                if let Some(at) = which.checked_rem(words) {
+                if let Some(at) = index.checked_rem(words) {
                     let word = &mut parts.payload[at * 4..][..4];
-                    word.copy_from_slice(&low(value).to_le_bytes());
+                    word.copy_from_slice(&low_32_bits(value).to_le_bytes());
                 }
             }
             11 => parts.payload.truncate(size),
+            // More or fewer extents or names than columns.
             _ => match size % 3 {
                 0 => parts.extents.truncate(column),
                 1 => parts.names.push("more".into()),

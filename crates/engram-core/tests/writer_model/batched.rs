@@ -12,9 +12,14 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Op {
-    Append { ends: u8 },
+    /// Bit `env % 8` of `ends`: the environment's episode ends with this step.
+    Append {
+        ends: u8,
+    },
     Flush,
-    Reshape { size: usize },
+    Reshape {
+        size: usize,
+    },
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -36,12 +41,15 @@ fn cell_specs(wide: bool) -> Vec<CellSpec> {
     ]
 }
 
+/// A recorder and a model stream per environment.
 struct Run {
     recorder: BatchedRecorder,
     specs: Vec<PatternSpec>,
     cells: Vec<CellSpec>,
     streams: Vec<Stream>,
+    /// Number of cells generated so far.
     counter: u64,
+    /// Table and content of the items that the models created.
     expected: Vec<(u32, CreatedItem)>,
 }
 

@@ -51,13 +51,17 @@ pub(crate) fn spec(dtype: DType, shape: &[usize]) -> CellSpec {
 pub(crate) fn cell_value(spec: &CellSpec, number: u64) -> Cell {
     if spec.dtype == DType::String {
         let text = format!("text {number}{}", "x".repeat(number as usize % 5));
-        let one = [&(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
-        return one.repeat(spec.elements());
+        let element = [&(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
+        return element.repeat(spec.elements());
     }
-    let mut mixed = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
-    mixed.reverse();
-    let small = spec.elements() == 1 && spec.dtype == DType::Int64;
-    let bytes = if small { number.to_le_bytes() } else { mixed };
+    let mut bytes_of_hash = number.wrapping_mul(0x9e37_79b9_7f4a_7c15).to_le_bytes();
+    bytes_of_hash.reverse();
+    let is_number = spec.elements() == 1 && spec.dtype == DType::Int64;
+    let bytes = if is_number {
+        number.to_le_bytes()
+    } else {
+        bytes_of_hash
+    };
     bytes.into_iter().cycle().take(spec.bytes()).collect()
 }
 
@@ -72,19 +76,19 @@ pub(crate) fn read(item: &NewItem) -> Item {
             let expected = trajectory.column(column);
             let mut cells = Vec::new();
             trajectory
-                .for_each_slice(column, |chunk, own, first, len| {
+                .for_each_slice(column, |chunk, chunk_column, first, len| {
                     used.insert(Arc::as_ptr(chunk));
-                    assert_eq!(chunk.schema().cells[own], *expected.cell);
-                    assert!(len > 0 && first + len <= chunk.extents()[own].rows as usize);
+                    assert_eq!(chunk.schema().cells[chunk_column], *expected.cell);
+                    assert!(len > 0 && first + len <= chunk.extents()[chunk_column].rows as usize);
                     let pinned = chunk.payload().pin()?;
                     let bytes = expected.cell.bytes();
                     for row in first..first + len {
                         cells.push(if expected.cell.dtype == DType::String {
-                            let raw = chunk.raw(&pinned, own).unwrap();
-                            let rows = chunk.extents()[own].rows as usize;
+                            let raw = chunk.raw(&pinned, chunk_column).unwrap();
+                            let rows = chunk.extents()[chunk_column].rows as usize;
                             string_cells(raw, rows, row, 1)?.to_vec()
                         } else {
-                            chunk.unpack(&pinned, own)?[row * bytes..][..bytes].to_vec()
+                            chunk.unpack(&pinned, chunk_column)?[row * bytes..][..bytes].to_vec()
                         });
                     }
                     Ok(())

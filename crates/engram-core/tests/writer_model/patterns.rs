@@ -10,12 +10,22 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Op {
+    /// Appends a step. Bit `i` of the mask: column `i` has a value.
     Append(u8),
+    /// Appends a part of a step; mask as in `Append`.
     Partial(u8),
     Flush,
-    End { clear: bool },
-    Grow { at: usize },
-    Reshape { size: usize },
+    EndEpisode {
+        clear: bool,
+    },
+    /// Inserts a column at this index.
+    AddColumn {
+        at: usize,
+    },
+    /// Changes the shape of the last initial column.
+    Reshape {
+        size: usize,
+    },
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
@@ -24,8 +34,8 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         4 => any::<u8>().prop_map(Op::Append),
         6 => any::<u8>().prop_map(Op::Partial),
         2 => Just(Op::Flush),
-        3 => any::<bool>().prop_map(|clear| Op::End { clear }),
-        1 => (0_usize..4).prop_map(|at| Op::Grow { at }),
+        3 => any::<bool>().prop_map(|clear| Op::EndEpisode { clear }),
+        1 => (0_usize..4).prop_map(|at| Op::AddColumn { at }),
         1 => (1_usize..3).prop_map(|size| Op::Reshape { size }),
     ];
     prop::collection::vec(op, 1..150)
@@ -38,16 +48,20 @@ const COLUMNS: [(DType, &[usize]); 3] = [
     (DType::Float32, &[2]),
 ];
 
+/// A recorder with patterns, and their model.
 struct Run {
     recorder: Recorder,
     set: PatternSet,
     specs: Vec<PatternSpec>,
     cells: Vec<CellSpec>,
     stream: Stream,
-    open: bool,
+    /// True after a partial append until the step is complete.
+    step_open: bool,
     /// Current number of each of the initial columns.
     current_columns: Vec<usize>,
+    /// Number of cells generated so far.
     counter: u64,
+    /// Table and content of the items that the model created.
     expected: Vec<(u32, CreatedItem)>,
 }
 
@@ -80,7 +94,7 @@ impl Run {
                 longest_lookback: history as usize,
                 ..Stream::default()
             },
-            open: false,
+            step_open: false,
             current_columns: vec![0, 1, 2],
             counter: 0,
             expected: Vec::new(),
@@ -88,9 +102,9 @@ impl Run {
     }
 
     fn append(&mut self, mask: u8, partial: bool) {
-        if !self.open {
+        if !self.step_open {
             self.stream.steps.push(vec![None; self.cells.len()]);
-            self.open = true;
+            self.step_open = true;
         }
         let step: &mut Step = self.stream.steps.last_mut().unwrap();
         for (column, spec) in self.cells.iter().enumerate() {
@@ -105,7 +119,7 @@ impl Run {
             }
         }
         self.recorder.finish_step(partial).unwrap();
-        self.open = partial;
+        self.step_open = partial;
         self.apply(false);
     }
 
@@ -139,21 +153,21 @@ impl Run {
         check_outcome(outcome, created, &errors);
     }
 
-    fn step(&mut self, op: &Op) {
+    fn run(&mut self, op: &Op) {
         match op {
             Op::Append(mask) => self.append(*mask, false),
             Op::Partial(mask) => self.append(*mask, true),
             Op::Flush => self.recorder.flush().unwrap(),
-            Op::End { clear } => {
+            Op::EndEpisode { clear } => {
                 self.apply(true);
                 self.recorder.end_episode(*clear).unwrap();
-                self.open = false;
+                self.step_open = false;
                 self.stream.episode_start = self.stream.steps.len();
                 if *clear {
                     self.stream.first_available = self.stream.steps.len();
                 }
             }
-            Op::Grow { at } if self.cells.len() < 6 => {
+            Op::AddColumn { at } if self.cells.len() < 6 => {
                 let count = self.cells.len();
                 let at = at % (count + 1);
                 let map: Vec<usize> = (0..count).map(|old| old + usize::from(old >= at)).collect();
@@ -171,10 +185,10 @@ impl Run {
                     .unwrap();
                 self.set.remap(&map).unwrap();
             }
-            Op::Grow { .. } => {}
+            Op::AddColumn { .. } => {}
             Op::Reshape { size } => {
                 let column = self.current_columns[2];
-                let set = self.open && self.stream.steps.last().unwrap()[column].is_some();
+                let set = self.step_open && self.stream.steps.last().unwrap()[column].is_some();
                 if !set {
                     let shape = Shape::from_slice(&[*size]);
                     self.recorder.reshape(column, shape.clone()).unwrap();
@@ -196,7 +210,7 @@ proptest! {
     ) {
         let mut run = Run::new(specs, chunk_length);
         for op in &ops {
-            run.step(op);
+            run.run(op);
         }
         run.recorder.flush().unwrap();
         let with_contents = |(table, item): (u32, engram_core::NewItem)| (table, (item.priority.to_bits(), read(&item)));

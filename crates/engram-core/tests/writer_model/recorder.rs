@@ -10,17 +10,37 @@ use proptest::prelude::*;
 
 #[derive(Clone, Debug)]
 enum Op {
+    /// Appends a step. Bit `i` of the mask: column `i` has a value.
     Append(u8),
+    /// Appends a part of a step; mask as in `Append`.
     Partial(u8),
+    /// Writes cells and aborts the append; mask as in `Append`.
     Abort(u8),
+    /// Creates an item of this many newest steps.
     Last(u64),
-    Steps { back: u64, len: u64, squeeze: bool },
+    /// Creates an item of `len` steps; `back` counts from the end to the first one.
+    Steps {
+        back: u64,
+        len: u64,
+        squeeze: bool,
+    },
+    /// Creates an item with a selection per column.
     Columns(Vec<SelectedColumn>),
-    Nan,
+    /// Tries to create an item of priority NaN.
+    NanPriority,
     Flush,
-    End { clear: bool },
-    Reshape { column: usize, size: usize },
-    Grow { at: usize },
+    EndEpisode {
+        clear: bool,
+    },
+    Reshape {
+        column: usize,
+        size: usize,
+    },
+    /// Inserts a column at this index.
+    AddColumn {
+        at: usize,
+    },
+    /// Reads all available cells.
     Read,
 }
 
@@ -67,11 +87,11 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         4 => (back, 0_u64..6, prop::bool::weighted(0.2))
             .prop_map(|(back, len, squeeze)| Op::Steps { back, len, squeeze }),
         8 => prop::collection::vec(selected_column, 0..4).prop_map(Op::Columns),
-        1 => Just(Op::Nan),
+        1 => Just(Op::NanPriority),
         2 => Just(Op::Flush),
-        2 => any::<bool>().prop_map(|clear| Op::End { clear }),
+        2 => any::<bool>().prop_map(|clear| Op::EndEpisode { clear }),
         1 => (0_usize..4, 0_usize..3).prop_map(|(column, size)| Op::Reshape { column, size }),
-        1 => (0_usize..4).prop_map(|at| Op::Grow { at }),
+        1 => (0_usize..4).prop_map(|at| Op::AddColumn { at }),
         2 => Just(Op::Read),
     ];
     prop::collection::vec(op, 1..120)
@@ -99,11 +119,14 @@ fn error_kind(error: &Error) -> ErrorKind {
     }
 }
 
+/// A plain list of steps.
 struct Model {
     history: u64,
     cells: Vec<CellSpec>,
     steps: Vec<Step>,
+    /// The step of partial appends, if it is not complete.
     open: Option<Step>,
+    /// End of the steps that were cleared, exclusive.
     cleared: u64,
     /// Episode of each step.
     episodes: Vec<u64>,
@@ -154,9 +177,11 @@ impl Model {
     }
 }
 
+/// A recorder and its model.
 struct Run {
     recorder: Recorder,
     model: Model,
+    /// Number of cells generated so far.
     counter: u64,
     /// Items created, in order, and the number of them that were taken.
     created: Vec<(u64, Item)>,
@@ -195,7 +220,7 @@ impl Run {
 
     /// Writes the cells of `mask`. Returns false if one of them was set before.
     fn write(&mut self, mask: u8, step: &mut Step) -> bool {
-        for (column, place) in step.iter_mut().enumerate() {
+        for (column, value) in step.iter_mut().enumerate() {
             if mask >> column & 1 == 0 {
                 continue;
             }
@@ -208,7 +233,7 @@ impl Run {
                 let target = self.recorder.cell_mut(column);
                 target.map(|target| target.copy_from_slice(&cell))
             };
-            assert_eq!(outcome.is_err(), place.is_some());
+            assert_eq!(outcome.is_err(), value.is_some());
             if let Err(error) = outcome {
                 assert_eq!(
                     error.to_string(),
@@ -219,14 +244,14 @@ impl Run {
                 );
                 return false;
             }
-            *place = Some((spec.shape.clone(), cell));
+            *value = Some((spec.shape.clone(), cell));
         }
         true
     }
 
     fn append(&mut self, mask: u8, partial: bool) {
-        let before = self.model.open.clone();
-        let mut step = before.unwrap_or_else(|| vec![None; self.model.cells.len()]);
+        let open = self.model.open.clone();
+        let mut step = open.unwrap_or_else(|| vec![None; self.model.cells.len()]);
         if !self.write(mask, &mut step) {
             self.recorder.abort_step();
             return;
@@ -275,7 +300,7 @@ impl Run {
         self.model.select(&selections.collect::<Vec<_>>())
     }
 
-    fn step(&mut self, op: &Op) {
+    fn run(&mut self, op: &Op) {
         let end = self.model.end();
         match op {
             Op::Append(mask) => self.append(*mask, false),
@@ -308,7 +333,7 @@ impl Run {
                 self.create(&selection, expected);
             }
             Op::Columns(selected) => self.columns(selected),
-            Op::Nan => {
+            Op::NanPriority => {
                 let selection = Selection::Last(1);
                 let key = self.recorder.next_key();
                 let outcome = self
@@ -320,7 +345,7 @@ impl Run {
                 self.recorder.flush().unwrap();
                 self.take(true);
             }
-            Op::End { clear } => {
+            Op::EndEpisode { clear } => {
                 self.recorder.end_episode(*clear).unwrap();
                 if let Some(step) = self.model.open.take() {
                     self.complete(step);
@@ -334,19 +359,19 @@ impl Run {
             Op::Reshape { column, size } => {
                 let column = column % self.model.cells.len();
                 let shape = Shape::from_slice(&[*size, 1]);
-                let set = self
+                let has_value = self
                     .model
                     .open
                     .as_ref()
                     .is_some_and(|s| s[column].is_some());
                 let outcome = self.recorder.reshape(column, shape.clone());
-                assert_eq!(outcome.is_err(), set);
-                if !set {
+                assert_eq!(outcome.is_err(), has_value);
+                if !has_value {
                     self.model.cells[column].shape = shape;
                 }
             }
-            Op::Grow { at } if self.model.cells.len() < 6 => self.grow(*at),
-            Op::Grow { .. } => {}
+            Op::AddColumn { at } if self.model.cells.len() < 6 => self.add_column(*at),
+            Op::AddColumn { .. } => {}
             Op::Read => self.read_back(),
         }
         self.take(false);
@@ -416,7 +441,7 @@ impl Run {
         self.create(&selection, expected);
     }
 
-    fn grow(&mut self, at: usize) {
+    fn add_column(&mut self, at: usize) {
         let count = self.model.cells.len();
         let at = at % (count + 1);
         let map: Vec<usize> = (0..count).map(|old| old + usize::from(old >= at)).collect();
@@ -454,6 +479,7 @@ impl Run {
         }
     }
 
+    /// Compares the ready items with the model's. If `all`, no item may be pending afterwards.
     fn take(&mut self, all: bool) {
         let ready: Vec<_> = self.recorder.take_ready().collect();
         for (table, item) in ready {
@@ -473,19 +499,19 @@ impl Run {
     /// Checks that all cells of a chunk belong to the same episode.
     fn check_episode(&self, chunk: &Arc<engram_core::Chunk>) {
         assert_eq!(chunk.origin().episodes.len(), 1);
-        let mut owners = HashMap::new();
+        let mut episode_of_cell = HashMap::new();
         for (step, episode) in self.model.steps.iter().zip(&self.model.episodes) {
             for (_, cell) in step.iter().flatten() {
-                owners.insert(cell.clone(), *episode);
+                episode_of_cell.insert(cell.clone(), *episode);
             }
         }
         let mut episodes = std::collections::HashSet::new();
         let pinned = chunk.payload().pin().unwrap();
-        for (own, cell) in chunk.schema().cells.iter().enumerate() {
+        for (column, cell) in chunk.schema().cells.iter().enumerate() {
             if cell.dtype == DType::Int64 && cell.elements() == 1 {
-                let bytes = chunk.raw(&pinned, own).unwrap();
+                let bytes = chunk.raw(&pinned, column).unwrap();
                 let cells = bytes.chunks_exact(8);
-                episodes.extend(cells.filter_map(|cell| owners.get(cell).copied()));
+                episodes.extend(cells.filter_map(|cell| episode_of_cell.get(cell).copied()));
             }
         }
         assert!(episodes.len() <= 1, "episodes {episodes:?} share a chunk");
@@ -507,8 +533,8 @@ proptest! {
     ) {
         let mut run = Run::new(history, chunk_length);
         for op in &ops {
-            run.step(op);
+            run.run(op);
         }
-        run.step(&Op::Flush);
+        run.run(&Op::Flush);
     }
 }

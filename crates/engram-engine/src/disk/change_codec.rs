@@ -11,16 +11,17 @@ use super::record_codec::{
     DictionaryWriter, ReadDictionary, put_limits, put_session, read_limits, read_session,
 };
 
+/// Codes of the kinds of changes.
 mod code {
     pub(super) const INSERT: u8 = 1;
-    pub(super) const PASS: u8 = 2;
+    pub(super) const SKIP_INSERT: u8 = 2;
     pub(super) const REMOVE: u8 = 3;
-    pub(super) const PRIORITY: u8 = 4;
+    pub(super) const SET_PRIORITY: u8 = 4;
     pub(super) const SAMPLE: u8 = 5;
     pub(super) const ACKNOWLEDGE: u8 = 6;
-    pub(super) const GIVE_BACK: u8 = 7;
+    pub(super) const RETURN_LEASES: u8 = 7;
     pub(super) const RESET: u8 = 8;
-    pub(super) const LIMITS: u8 = 9;
+    pub(super) const SET_LIMITS: u8 = 9;
     pub(super) const SET_RNG: u8 = 10;
 }
 
@@ -40,7 +41,7 @@ pub(crate) fn put_change(
             body.put_option(number, put_session);
         }
         TableOp::SkipInsert { number, now } => {
-            body.put_u8(code::PASS);
+            body.put_u8(code::SKIP_INSERT);
             put_session(body, number);
             body.put_u64(now);
         }
@@ -55,7 +56,7 @@ pub(crate) fn put_change(
             });
         }
         TableOp::SetPriority { key, priority } => {
-            body.put_u8(code::PRIORITY);
+            body.put_u8(code::SET_PRIORITY);
             body.put_u64(key);
             body.put_f64(priority);
         }
@@ -74,35 +75,36 @@ pub(crate) fn put_change(
             body.put_u64(samples);
         }
         TableOp::ReturnLeases { keys, samples } => {
-            body.put_u8(code::GIVE_BACK);
+            body.put_u8(code::RETURN_LEASES);
             body.put_u64s(keys);
             body.put_u64(samples);
         }
         TableOp::Reset => body.put_u8(code::RESET),
         TableOp::SetLimits { limits } => {
-            body.put_u8(code::LIMITS);
+            body.put_u8(code::SET_LIMITS);
             put_limits(body, limits);
         }
     }
 }
 
-/// A change that was read.
+/// A change that was read: an owned [`TableOp`], with the same fields (see [`Change::op`]).
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Insert(NewItem, u64, Option<SessionNumber>),
-    Pass(SessionNumber, u64),
+    SkipInsert(SessionNumber, u64),
     Remove(u64, Removal),
     SetPriority(u64, f64),
     SetRng(TableRng),
     Sample(Vec<u64>, bool),
     Acknowledge(Vec<u64>, u64),
-    GiveBack(Vec<u64>, u64),
+    ReturnLeases(Vec<u64>, u64),
     Reset,
     SetLimits(RateLimits),
 }
 
 impl Change {
-    /// Reads a change. If it `applies`, checks its trajectory against its chunks.
+    /// Reads a change. `applies` is true if the change will be applied to its table: then an inserted
+    /// item's trajectory is checked against its chunks.
     pub(crate) fn read(
         reader: &mut BodyReader<'_>,
         dictionary: &ReadDictionary,
@@ -117,7 +119,7 @@ impl Change {
                 }
                 Self::Insert(item, reader.u64()?, reader.option(read_session)?)
             }
-            code::PASS => Self::Pass(read_session(reader)?, reader.u64()?),
+            code::SKIP_INSERT => Self::SkipInsert(read_session(reader)?, reader.u64()?),
             code::REMOVE => {
                 let key = reader.u64()?;
                 let cause = match reader.u8()? {
@@ -133,16 +135,16 @@ impl Change {
                 };
                 Self::Remove(key, cause)
             }
-            code::PRIORITY => Self::SetPriority(reader.u64()?, reader.f64()?),
+            code::SET_PRIORITY => Self::SetPriority(reader.u64()?, reader.f64()?),
             code::SET_RNG => Self::SetRng(read_rng(reader)?),
             code::SAMPLE => {
                 let leased = reader.bool()?;
                 Self::Sample(reader.u64s()?, leased)
             }
             code::ACKNOWLEDGE => Self::Acknowledge(reader.u64s()?, reader.u64()?),
-            code::GIVE_BACK => Self::GiveBack(reader.u64s()?, reader.u64()?),
+            code::RETURN_LEASES => Self::ReturnLeases(reader.u64s()?, reader.u64()?),
             code::RESET => Self::Reset,
-            code::LIMITS => Self::SetLimits(read_limits(reader)?),
+            code::SET_LIMITS => Self::SetLimits(read_limits(reader)?),
             other => {
                 return CorruptRecord::err(format!(
                     "unknown change kind {other}, expected 1 to 10"
@@ -154,7 +156,7 @@ impl Change {
     /// The store's clock at the change, if the change contains it.
     pub(crate) fn clock(&self) -> Option<u64> {
         match self {
-            Self::Insert(_, now, _) | Self::Pass(_, now) => Some(*now),
+            Self::Insert(_, now, _) | Self::SkipInsert(_, now) => Some(*now),
             _ => None,
         }
     }
@@ -181,7 +183,7 @@ impl Change {
                 now: *now,
                 number: *number,
             },
-            Self::Pass(number, now) => TableOp::SkipInsert {
+            Self::SkipInsert(number, now) => TableOp::SkipInsert {
                 number: *number,
                 now: *now,
             },
@@ -202,7 +204,7 @@ impl Change {
                 keys,
                 samples: *samples,
             },
-            Self::GiveBack(keys, samples) => TableOp::ReturnLeases {
+            Self::ReturnLeases(keys, samples) => TableOp::ReturnLeases {
                 keys,
                 samples: *samples,
             },
@@ -214,11 +216,11 @@ impl Change {
 
 /// Appends a random generator's state, as serialized by its library.
 pub(crate) fn put_rng(body: &mut Vec<u8>, rng: &TableRng) {
-    // Four numbers of at most 10 bytes each.
-    let mut bytes = [0; 64];
-    let used = postcard::to_slice(rng, &mut bytes).map_or(0, |used| used.len());
-    body.put_u8(u8::try_from(used).unwrap_or_default());
-    body.put(&bytes[..used]);
+    // Enough: four numbers of at most 10 bytes each.
+    let mut buffer = [0; 64];
+    let len = postcard::to_slice(rng, &mut buffer).map_or(0, |bytes| bytes.len());
+    body.put_u8(u8::try_from(len).unwrap_or_default());
+    body.put(&buffer[..len]);
 }
 
 pub(crate) fn read_rng(reader: &mut BodyReader<'_>) -> Result<TableRng, CorruptRecord> {

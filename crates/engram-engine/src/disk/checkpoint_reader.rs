@@ -16,7 +16,7 @@ use super::recover::ClockReading;
 use super::replay::placeholder_chunk;
 use super::serial_ranges::SerialRanges;
 
-/// Reads only the first record: the header, without its serials.
+/// Reads only the first record: the checkpoint's header, without the serials.
 pub(super) fn read_first_record(
     mut file_reader: RecordReader,
 ) -> Result<CheckpointHeader, CorruptRecord> {
@@ -61,19 +61,19 @@ pub(super) fn verify(mut file_reader: RecordReader) -> Result<CheckpointHeader, 
     Ok(header)
 }
 
-/// Tables by number; and for tables that have lost items, their name and how many.
-type Tables = (BTreeMap<u64, TableState>, Vec<(String, usize)>);
+/// Tables by number; name and number of lost items of each table that has lost some.
+type TablesAndLosses = (BTreeMap<u64, TableState>, Vec<(String, usize)>);
 
 /// Reads the tables of a verified checkpoint. With `repair`, leaves out items whose chunks are
-/// missing.
+/// missing. `chunk` returns a chunk by its serial.
 pub(super) fn read_tables(
     mut file_reader: RecordReader,
     repair: bool,
     chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
-) -> Result<Tables, CorruptRecord> {
+) -> Result<TablesAndLosses, CorruptRecord> {
     let mut dictionary = ReadDictionary::default();
     let mut tables = BTreeMap::new();
-    let mut lost = Vec::new();
+    let mut lost_items = Vec::new();
     let mut table: Option<TableRestore> = None;
     while let Some((kind, body)) = next_record(&mut file_reader)? {
         if dictionary.add_record(kind, body)? {
@@ -86,12 +86,12 @@ pub(super) fn read_tables(
                 if let Some(table) = table.take() {
                     let (id, left_out, state) = table.finish()?;
                     if left_out > 0 {
-                        lost.push((state.options().name.clone(), left_out));
+                        lost_items.push((state.options().name.clone(), left_out));
                     }
                     tables.insert(id, state);
                 }
                 if kind == kind::END {
-                    return Ok((tables, lost));
+                    return Ok((tables, lost_items));
                 }
                 *table = Some(TableRestore::read(&mut reader)?);
             }
@@ -100,7 +100,7 @@ pub(super) fn read_tables(
                     reader.list(53, |reader| read_item(reader, &dictionary, repair, chunk))?;
                 for item in items {
                     match item {
-                        Some(item) => table.restore.item(item)?,
+                        Some(item) => table.restore.add_item(item)?,
                         None => table.left_out += 1,
                     }
                 }
@@ -116,14 +116,14 @@ pub(super) fn read_tables(
                 let sessions =
                     reader.list(24, |reader| Ok((read_session(reader)?, reader.u64()?)))?;
                 for (number, last_use) in sessions {
-                    table.restore.session(number, last_use);
+                    table.restore.add_session(number, last_use);
                 }
             }
             (other, _) => {
                 return CorruptRecord::err(format!("it has an unexpected record of kind {other}"));
             }
         }
-        reader.end()?;
+        reader.check_end()?;
     }
     CorruptRecord::err("it is incomplete")
 }
@@ -139,6 +139,7 @@ struct TableRestore {
 }
 
 impl TableRestore {
+    /// Reads a `table` record.
     fn read(reader: &mut BodyReader<'_>) -> Result<Self, CorruptRecord> {
         let (id, options, counters) = read_table_header(reader)?;
         Ok(Self {
@@ -149,18 +150,20 @@ impl TableRestore {
         })
     }
 
+    /// Returns the table's number, the number of items left out, and its state.
     fn finish(mut self) -> Result<(u64, usize, TableState), CorruptRecord> {
         for (order, of_sampler) in self.orders.into_iter().zip([true, false]) {
             // The positions in an order are only valid if no item was left out.
             if !order.is_empty() && self.left_out == 0 {
-                self.restore.order(of_sampler, order);
+                self.restore.set_order(of_sampler, order);
             }
         }
         Ok((self.id, self.left_out, self.restore.finish()?))
     }
 }
 
-/// Returns the next record; any invalid record is an error.
+/// Returns the next record's kind and body; `None` at the end of the file. An invalid record is an
+/// error.
 fn next_record(file_reader: &mut RecordReader) -> Result<Option<(u32, &[u8])>, CorruptRecord> {
     match file_reader.next() {
         Err(error) => CorruptRecord::err(format!("it cannot be read: {error}")),
@@ -172,9 +175,10 @@ fn next_record(file_reader: &mut RecordReader) -> Result<Option<(u32, &[u8])>, C
     }
 }
 
-/// Largest valid counter. No store reaches it; a larger number would overflow later.
+/// Maximum value of a counter in a header. No store reaches it; larger ones could overflow later.
 const MAX_COUNTER: u64 = 1 << 62;
 
+/// Reads and checks the body of a `logs` record.
 fn read_header(reader: &mut BodyReader<'_>) -> Result<CheckpointHeader, CorruptRecord> {
     let header = read_header_unchecked(reader)?;
     let numbers = [
@@ -246,7 +250,7 @@ fn read_item(
             is_missing = true;
             placeholder_chunk()
         }
-        found => found,
+        outcome => outcome,
     };
     let item = SavedItem {
         item: dictionary.read_item(reader, &mut chunk_or_placeholder)?,

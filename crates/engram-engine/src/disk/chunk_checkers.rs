@@ -1,5 +1,5 @@
-//! Threads that check the checksums of large chunks and copy them to memory of their own, while the
-//! calling thread finds the next ones.
+//! Threads that check the checksums of large chunks and copy the chunks out of the file blocks, while
+//! the calling thread finds the next ones.
 
 use std::collections::VecDeque;
 use std::io;
@@ -18,13 +18,13 @@ const BATCH_BYTES: usize = 1 << 20;
 
 /// Bytes of file blocks that the batch being collected may keep alive, unless it is a single chunk.
 /// Reading ahead stalls while too many blocks are in use (`read_ahead.rs`).
-const BATCH_MEMORY: usize = 3 << 20;
+const MAX_BATCH_MEMORY: usize = 3 << 20;
 
-/// Number of batches in flight per thread.
-const BATCHES_PER_THREAD: usize = 2;
+/// Maximum number of batches in flight per thread.
+const MAX_BATCHES_PER_THREAD: usize = 2;
 
 /// Bytes of file blocks that all batches in flight may keep alive, unless only one is in flight.
-const MAX_MEMORY: usize = 64 << 20;
+const MAX_IN_FLIGHT_MEMORY: usize = 64 << 20;
 
 const MAX_THREADS: usize = 8;
 
@@ -38,7 +38,7 @@ pub(super) struct UncheckedChunk {
     pub(super) payload_at: usize,
 }
 
-/// A chunk's serial, the size of its record, and the chunk.
+/// A chunk's serial, the size of its record in bytes, and the chunk.
 pub(super) type CheckedChunk = (u64, u64, Chunk);
 
 type Outcome = Result<Vec<CheckedChunk>, CorruptRecord>;
@@ -54,19 +54,21 @@ pub(super) struct ChunkCheckers {
     bytes: usize,
     /// Bytes of file blocks that `batch` keeps alive.
     memory: usize,
-    /// Number of batches sent to, and received from, the threads.
-    sent: usize,
-    received: usize,
-    /// Bytes of file blocks that each batch in flight keeps alive.
+    /// Number of batches sent to the threads.
+    sent_count: usize,
+    /// Number of batches received from the threads.
+    received_count: usize,
+    /// Bytes of file blocks that each batch in flight keeps alive, oldest batch first.
     in_flight: VecDeque<usize>,
 }
 
 impl ChunkCheckers {
+    /// Starts the threads.
     fn start(&mut self) -> io::Result<()> {
         let count = thread::available_parallelism().map_or(1, usize::from);
         let threads = (0..count.clamp(2, MAX_THREADS)).map(|_| {
-            let (submit, batches) = sync_channel::<Vec<UncheckedChunk>>(BATCHES_PER_THREAD);
-            let (reply, outcomes) = sync_channel(BATCHES_PER_THREAD + 1);
+            let (submit, batches) = sync_channel::<Vec<UncheckedChunk>>(MAX_BATCHES_PER_THREAD);
+            let (reply, outcomes) = sync_channel(MAX_BATCHES_PER_THREAD + 1);
             let thread = thread::Builder::new().name("engram-chunks".into());
             thread.spawn(move || {
                 let mut pages = LargePages::default();
@@ -83,22 +85,23 @@ impl ChunkCheckers {
         Ok(())
     }
 
-    /// Submits a chunk; returns chunks that were checked in the meantime.
+    /// Submits a chunk; waits if too many are in flight. Returns checked chunks, perhaps none.
     ///
     /// # Errors
     /// A checksum is wrong.
     pub(super) fn submit(&mut self, chunk: UncheckedChunk) -> Outcome {
         let last = self.batch.last().map(|last| &last.record);
-        self.memory += chunk.record.memory(last);
+        self.memory += chunk.record.block_memory(last);
         self.bytes += chunk.record.body().len();
         self.batch.push(chunk);
-        if self.bytes < BATCH_BYTES && self.memory < BATCH_MEMORY {
+        if self.bytes < BATCH_BYTES && self.memory < MAX_BATCH_MEMORY {
             return Ok(Vec::new());
         }
         self.send_batch()?;
         let mut checked = Vec::new();
-        while self.in_flight.len() > BATCHES_PER_THREAD * self.threads.len()
-            || (self.in_flight.len() > 1 && self.in_flight.iter().sum::<usize>() > MAX_MEMORY)
+        while self.in_flight.len() > MAX_BATCHES_PER_THREAD * self.threads.len()
+            || (self.in_flight.len() > 1
+                && self.in_flight.iter().sum::<usize>() > MAX_IN_FLIGHT_MEMORY)
         {
             checked.extend(self.receive_batch()?);
         }
@@ -118,6 +121,7 @@ impl ChunkCheckers {
         Ok(checked)
     }
 
+    /// Sends the collected batch, if it is not empty, to the next thread.
     fn send_batch(&mut self) -> Result<(), CorruptRecord> {
         let batch = std::mem::take(&mut self.batch);
         let memory = std::mem::take(&mut self.memory);
@@ -131,15 +135,20 @@ impl ChunkCheckers {
             })?;
         }
         // If the thread has ended, receiving its result fails.
-        let _ = self.threads[self.sent % self.threads.len()].0.send(batch);
-        self.sent += 1;
+        let _ = self.threads[self.sent_count % self.threads.len()]
+            .0
+            .send(batch);
+        self.sent_count += 1;
         self.in_flight.push_back(memory);
         Ok(())
     }
 
+    /// Waits for the oldest batch in flight.
     fn receive_batch(&mut self) -> Outcome {
-        let outcome = self.threads[self.received % self.threads.len()].1.recv();
-        self.received += 1;
+        let outcome = self.threads[self.received_count % self.threads.len()]
+            .1
+            .recv();
+        self.received_count += 1;
         self.in_flight.pop_front();
         outcome.map_err(|_| CorruptRecord("a thread that checks chunks panicked".into()))?
     }

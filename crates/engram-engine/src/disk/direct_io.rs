@@ -1,5 +1,5 @@
-//! Writing a large file with direct I/O: blocks are written in a thread while the next ones are
-//! filled, and the page cache keeps the pages of other files.
+//! Writing a large file with direct I/O: a thread writes full blocks while the caller fills the next
+//! ones, and the file does not displace other files from the page cache.
 
 use std::fs::{File, OpenOptions};
 use std::io;
@@ -11,7 +11,7 @@ use std::thread::{self, JoinHandle};
 
 use rustix::fs::OFlags;
 
-use super::file_system::WritableFile;
+use super::directory::WritableFile;
 
 /// Bytes per write.
 const BLOCK_BYTES: usize = 4 << 20;
@@ -19,33 +19,43 @@ const BLOCK_BYTES: usize = 4 << 20;
 /// Direct I/O requires file offsets, lengths and addresses that are multiples of this.
 const ALIGNMENT: usize = 4096;
 
-/// A file that is written sequentially, block by block, in a thread.
+/// Maximum number of blocks submitted and not yet written.
+const MAX_IN_FLIGHT: usize = 2;
+
+/// A file that is written sequentially with direct I/O. A thread writes its full blocks.
 #[derive(Debug)]
 pub(super) struct DirectFile {
     /// The file without direct I/O: for the last bytes, which do not fill a block.
     file: Arc<File>,
+    /// The same file, opened for direct I/O.
     direct: Arc<File>,
+    /// The block being filled.
     block: AlignedBlock,
     /// File offset of `block`.
     offset: u64,
+    /// Started with the first full block.
     writer: Option<BlockWriter>,
 }
 
+/// The thread that writes blocks.
 #[derive(Debug)]
 struct BlockWriter {
+    /// Blocks to write, with their file offsets.
     full: SyncSender<(AlignedBlock, u64)>,
     /// Written blocks, to be filled again, or the error.
-    done: Receiver<io::Result<AlignedBlock>>,
+    written: Receiver<io::Result<AlignedBlock>>,
     /// Number of blocks submitted and not received back.
     in_flight: usize,
     thread: JoinHandle<()>,
 }
 
-/// A block of bytes at an address that suits direct I/O.
+/// A buffer of `BLOCK_BYTES` bytes at an address that suits direct I/O.
 #[derive(Debug)]
 struct AlignedBlock {
     bytes: Vec<u8>,
+    /// Position of the first aligned byte in `bytes`.
     start: usize,
+    /// Number of filled bytes from `start` on.
     len: usize,
 }
 
@@ -93,7 +103,8 @@ impl DirectFile {
         }
     }
 
-    /// Submits the full block and continues with an empty one.
+    /// Submits the full block to the thread, starting it if necessary, and continues with an empty one.
+    /// Waits while two blocks are in flight.
     fn write_block(&mut self) -> io::Result<()> {
         if self.writer.is_none() {
             self.writer = Some(BlockWriter::new(&self.direct, &self.file)?);
@@ -101,7 +112,7 @@ impl DirectFile {
         let Some(writer) = &mut self.writer else {
             return Ok(());
         };
-        let next = if writer.in_flight < 2 {
+        let next = if writer.in_flight < MAX_IN_FLIGHT {
             AlignedBlock::new()
         } else {
             writer.wait()?
@@ -116,28 +127,28 @@ impl DirectFile {
 
 impl BlockWriter {
     fn new(direct: &Arc<File>, plain: &Arc<File>) -> io::Result<Self> {
-        let (full, blocks) = sync_channel::<(AlignedBlock, u64)>(2);
-        let (reply, done) = sync_channel(4);
+        let (full, blocks) = sync_channel::<(AlignedBlock, u64)>(MAX_IN_FLIGHT);
+        let (reply, written) = sync_channel(2 * MAX_IN_FLIGHT);
         let (direct, plain) = (Arc::clone(direct), Arc::clone(plain));
         let thread = thread::Builder::new().name("engram-blocks".into());
         let thread = thread.spawn(move || {
             for (mut block, offset) in blocks {
                 // Some file systems open files for direct I/O, but do not write them.
-                let written = match direct.write_all_at(block.filled(), offset) {
+                let outcome = match direct.write_all_at(block.filled(), offset) {
                     Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                         plain.write_all_at(block.filled(), offset)
                     }
-                    written => written,
+                    outcome => outcome,
                 };
                 block.len = 0;
-                if reply.send(written.map(|()| block)).is_err() {
+                if reply.send(outcome.map(|()| block)).is_err() {
                     return;
                 }
             }
         })?;
         Ok(Self {
             full,
-            done,
+            written,
             in_flight: 0,
             thread,
         })
@@ -149,12 +160,12 @@ impl BlockWriter {
         self.full.send((block, offset)).map_err(ended)
     }
 
-    /// Waits for a written block.
+    /// Waits until a block is written; returns it to be filled again.
     fn wait(&mut self) -> io::Result<AlignedBlock> {
         let ended = |_| io::Error::other("the thread that writes blocks ended");
-        let written = self.done.recv().map_err(ended)?;
+        let outcome = self.written.recv().map_err(ended)?;
         self.in_flight -= 1;
-        written
+        outcome
     }
 }
 
@@ -185,10 +196,13 @@ impl WritableFile for DirectFile {
 impl Drop for DirectFile {
     fn drop(&mut self) {
         if let Some(BlockWriter {
-            full, done, thread, ..
+            full,
+            written,
+            thread,
+            ..
         }) = self.writer.take()
         {
-            drop((full, done));
+            drop((full, written));
             let _ = thread.join();
         }
     }

@@ -16,19 +16,20 @@ use super::recover::ClockReading;
 /// ends with this process.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
-    /// Declared before the file, so that it is dropped first: once the file is closed, its
-    /// descriptor number may belong to another file.
+    /// Declared before the file, so that it is dropped first: after the file is closed, its
+    /// descriptor number may be reused for another file.
     _close_on_fork: CloseOnFork,
     file: File,
 }
 
 impl DirectoryLock {
     pub(super) fn release(self) {
-        // Unlock explicitly: children that were not forked by Python may share the open file.
+        // Closing the file is not enough: a child that was not forked by Python may share it.
         let _ = self.file.unlock();
     }
 }
 
+/// The error for a directory or `LOCK` file that cannot be used.
 pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
     Error::Storage(format!("{} cannot be used: {error}", path.display()))
 }
@@ -43,11 +44,11 @@ pub(super) fn lock_exclusive(path: &Path) -> Result<DirectoryLock> {
     let file = options
         .open(path.join(LOCK))
         .map_err(|error| unusable(path, &error))?;
-    check(path, &file, file.try_lock())?;
+    check_locked(path, &file, file.try_lock())?;
     let text = format!(
         "process {} since {}\n",
         std::process::id(),
-        utc_text(ClockReading::now(0).system)
+        format_utc(ClockReading::now(0).system)
     );
     let written = file
         .set_len(0)
@@ -68,7 +69,7 @@ pub(super) fn lock_exclusive(path: &Path) -> Result<DirectoryLock> {
 pub(super) fn lock_shared(path: &Path) -> Result<Option<File>> {
     match File::open(path.join(LOCK)) {
         Ok(file) => {
-            check(path, &file, file.try_lock_shared())?;
+            check_locked(path, &file, file.try_lock_shared())?;
             Ok(Some(file))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
@@ -76,7 +77,8 @@ pub(super) fn lock_shared(path: &Path) -> Result<Option<File>> {
     }
 }
 
-fn check(path: &Path, file: &File, locked: Result<(), TryLockError>) -> Result<()> {
+/// Converts the outcome of locking `LOCK`; if another process has the lock, the error names it.
+fn check_locked(path: &Path, file: &File, locked: Result<(), TryLockError>) -> Result<()> {
     match locked {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => Err(Error::Storage(format!(
@@ -99,7 +101,7 @@ pub(super) fn owner(mut lock: &File) -> String {
 }
 
 /// Formats a Unix time as date and time, for example `2026-11-22 19:14:35 UTC`.
-fn utc_text(unix_seconds: u64) -> String {
+fn format_utc(unix_seconds: u64) -> String {
     let (days, second) = (unix_seconds / 86_400, unix_seconds % 86_400);
     let (hour, minute) = (second / 3600, second / 60 % 60);
     // Days since 0000-03-01 in 400-year cycles: with years that begin in March, leap days come last.
@@ -135,7 +137,7 @@ mod tests {
             (4_107_542_399, "2100-02-28 23:59:59 UTC"),
             (4_107_542_400, "2100-03-01 00:00:00 UTC"),
         ] {
-            assert_eq!(utc_text(seconds), text);
+            assert_eq!(format_utc(seconds), text);
         }
     }
 }

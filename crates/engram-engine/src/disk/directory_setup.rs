@@ -4,12 +4,13 @@ use std::fs::{self, File};
 use std::io;
 use std::path::Path;
 
+use super::directory::Directory;
 use super::file_names::{FileName, LOST, log_name};
-use super::file_system::FileSystem;
 use super::recover::Recovered;
 
-/// Removes unfinished files, cuts off a torn tail, and syncs everything that was replayed.
-pub(super) fn finish_recovery(files: &dyn FileSystem, recovered: &Recovered) -> io::Result<()> {
+/// Removes unfinished files, truncates a torn log (first copying intact records after the tear to a
+/// `.lost` file) unless a repair sets it aside, and syncs all logs that were read.
+pub(super) fn finish_recovery(files: &dyn Directory, recovered: &Recovered) -> io::Result<()> {
     for name in files.list()? {
         if FileName::parse(&name) == Some(FileName::Unfinished) {
             files.remove(&name)?;
@@ -28,7 +29,7 @@ pub(super) fn finish_recovery(files: &dyn FileSystem, recovered: &Recovered) -> 
 }
 
 /// Copies a file's bytes from `from` on to a file with the suffix `.lost`.
-fn copy_tail(files: &dyn FileSystem, name: &str, from: u64) -> io::Result<()> {
+fn copy_tail(files: &dyn Directory, name: &str, from: u64) -> io::Result<()> {
     let file = files.open(name)?;
     let len = file.len()?;
     let mut out = files.create(&format!("{name}{LOST}"))?;
@@ -57,27 +58,30 @@ pub(super) fn create_directory(path: &Path) -> io::Result<()> {
 
 /// Files that a repair does not use, although they may contain acknowledged data.
 pub(super) fn unused_files(
-    files: &dyn FileSystem,
+    files: &dyn Directory,
     recovered: &Recovered,
 ) -> io::Result<Vec<String>> {
     let has_used_chunks = |log: u64| {
         let usages = recovered.logs.iter().map(|log| log.usage());
         usages
-            .filter(|usage| usage.used > 0)
+            .filter(|usage| usage.used_bytes > 0)
             .any(|usage| usage.log == log)
     };
-    let from = recovered
+    let checkpoint = recovered
         .checkpoint_headers
         .iter()
-        .find(|(number, _)| Some(*number) == recovered.from);
-    let is_required = |log: u64| {
-        from.is_some_and(|(_, header)| header.earlier_logs.iter().any(|(other, _)| *other == log))
+        .find(|(number, _)| Some(*number) == recovered.checkpoint_read);
+    let checkpoint_requires = |log: u64| {
+        checkpoint
+            .is_some_and(|(_, header)| header.earlier_logs.iter().any(|(other, _)| *other == log))
     };
     let mut names = files.list()?;
     names.retain(|name| match FileName::parse(name) {
-        Some(FileName::Checkpoint(number)) => Some(number) != recovered.from,
+        Some(FileName::Checkpoint(number)) => Some(number) != recovered.checkpoint_read,
         Some(FileName::Log(log)) => {
-            !(recovered.replayed.contains(&log) || has_used_chunks(log) || is_required(log))
+            !(recovered.replayed_logs.contains(&log)
+                || has_used_chunks(log)
+                || checkpoint_requires(log))
         }
         _ => false,
     });

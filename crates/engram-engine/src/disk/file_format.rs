@@ -24,8 +24,8 @@ pub(crate) enum HeaderError {
 }
 
 impl From<CorruptRecord> for HeaderError {
-    fn from(damage: CorruptRecord) -> Self {
-        Self::Corrupt(damage)
+    fn from(error: CorruptRecord) -> Self {
+        Self::Corrupt(error)
     }
 }
 
@@ -107,14 +107,14 @@ pub(crate) fn record_header(
     body: &[&[u8]],
 ) -> [u8; RECORD_HEADER_BYTES] {
     let len: usize = body.iter().map(|piece| piece.len()).sum();
-    let sum = checksum(body);
+    let body_sum = checksum(body);
     let mut header = [0; RECORD_HEADER_BYTES];
     header[4..8].copy_from_slice(&kind.to_le_bytes());
     header[8..16].copy_from_slice(&(len as u64).to_le_bytes());
     header[16..20].copy_from_slice(&low_half(file).to_le_bytes());
-    header[20..].copy_from_slice(&sum.to_le_bytes());
-    let own = header_checksum(&header, offset);
-    header[..4].copy_from_slice(&own.to_le_bytes());
+    header[20..].copy_from_slice(&body_sum.to_le_bytes());
+    let header_sum = header_checksum(&header, offset);
+    header[..4].copy_from_slice(&header_sum.to_le_bytes());
     header
 }
 
@@ -129,12 +129,12 @@ fn header_checksum(header: &[u8; RECORD_HEADER_BYTES], offset: u64) -> u32 {
     crc32c::crc32c_append(crc32c::crc32c(&offset.to_le_bytes()), &header[4..])
 }
 
-/// Number of zeros after a body of `len` bytes.
+/// Number of zero bytes after a body of `len` bytes.
 pub(crate) const fn padding(len: usize) -> usize {
     len.wrapping_neg() % 8
 }
 
-/// Size of a record with a body of `len` bytes.
+/// Size of a record with a body of `len` bytes: header, body and padding.
 pub(crate) const fn record_bytes(len: usize) -> usize {
     RECORD_HEADER_BYTES + len + padding(len)
 }
@@ -143,8 +143,10 @@ pub(crate) const fn record_bytes(len: usize) -> usize {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct RecordHeader {
     pub(crate) kind: u32,
+    /// Length of the body, without padding.
     pub(crate) len: usize,
-    sum: u32,
+    /// Checksum of the body.
+    body_sum: u32,
 }
 
 impl RecordHeader {
@@ -174,14 +176,14 @@ impl RecordHeader {
         Ok(Self {
             kind,
             len: usize::try_from(len).unwrap_or(usize::MAX),
-            sum: reader.u32()?,
+            body_sum: reader.u32()?,
         })
     }
 
     /// True if the body, given in pieces, has the length and checksum of this header.
     pub(crate) fn matches(&self, body: &[&[u8]]) -> bool {
         let len: usize = body.iter().map(|piece| piece.len()).sum();
-        len == self.len && checksum(body) == self.sum
+        len == self.len && checksum(body) == self.body_sum
     }
 }
 
@@ -193,7 +195,7 @@ fn low_half(number: u64) -> u32 {
 pub(crate) fn write_all(file: &mut impl Write, pieces: &[&[u8]]) -> io::Result<()> {
     let mut slices: Vec<IoSlice<'_>> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
     let mut slices = slices.as_mut_slice();
-    // Skips empty pieces at the front: a write of 0 bytes would look like a full disk.
+    // Skip empty pieces at the front: a write of 0 bytes would be reported as a full disk.
     IoSlice::advance_slices(&mut slices, 0);
     while !slices.is_empty() {
         match file.write_vectored(slices) {

@@ -1,16 +1,16 @@
-//! Fuzzing of recovery: no directory makes it panic or use too much memory, and no damaged bytes are
-//! taken for content that was not written.
+//! Fuzzing of recovery with damaged directories: it never panics or uses too much memory, and never
+//! restores data that was not written.
 //!
-//! `ENGRAM_FUZZ=1000000 cargo test -p engram-engine --lib fuzz` sets the number of directories;
+//! `ENGRAM_FUZZ=1000000 cargo test -p engram-engine --lib fuzz` tests this number of directories;
 //! `ENGRAM_FUZZ_SEED` sets the seed.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng;
 
+use super::directory::Directory;
 use super::file_format::{FILE_HEADER_BYTES, RECORD_HEADER_BYTES, padding, record_header};
-use super::file_system::FileSystem;
 use super::inspect::inspect_files;
-use super::power_loss::PowerLossFiles;
+use super::power_loss::PowerLossDirectory;
 use super::random_workload::{History, open_store};
 use super::recover::{Recovered, recover};
 
@@ -25,58 +25,73 @@ use mutate::{RandomSource, mutate, random_message};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Memory that reading a directory may use per byte of it. Tables have maps with a minimum size.
+/// Maximum memory, in bytes, that reading a directory uses per byte of its files. A table that takes
+/// few bytes in a file has maps of a minimum size in memory.
 const MEMORY_PER_BYTE: usize = 512;
 
-/// Memory that it may use in addition.
+/// Maximum memory, in bytes, that reading uses in addition, whatever the size of the files.
 const BASE_MEMORY: usize = 4 << 20;
 
-type Directory = Vec<(String, Vec<u8>)>;
+/// Names and contents of a directory's files.
+type Files = Vec<(String, Vec<u8>)>;
 
-fn bases() -> Vec<(Directory, u64, History)> {
-    let runs = (1..=20).map(|seed| {
-        let files = PowerLossFiles::from_files(&[]);
-        let mut history = History::default();
-        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
-        let mut opened = open_store(&files, seed << 8).unwrap();
-        history.run(&mut opened, &mut rng);
-        drop(opened);
-        (files.files(), seed << 8 | 1, history)
-    });
-    runs.collect()
+/// A store that was closed normally.
+struct UndamagedStore {
+    files: Files,
+    store_id: u64,
+    history: History,
 }
 
-/// Offset and body length of each record, as far as the lengths are plausible.
-fn records(file: &[u8]) -> Vec<(usize, usize)> {
-    let mut found = Vec::new();
+impl UndamagedStore {
+    /// Creates a store and makes random changes in it.
+    fn new(seed: u64) -> Self {
+        let directory = PowerLossDirectory::from_files(&[]);
+        let mut history = History::default();
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let entropy = seed << 8;
+        let mut opened = open_store(&directory, entropy).unwrap();
+        history.run(&mut opened, &mut rng);
+        drop(opened);
+        Self {
+            files: directory.files(),
+            // As in `Storage::start`.
+            store_id: entropy | 1,
+            history,
+        }
+    }
+}
+
+/// Returns offset and body length of each record, up to the first length that exceeds the file.
+fn find_records(file: &[u8]) -> Vec<(usize, usize)> {
+    let mut records = Vec::new();
     let mut at = FILE_HEADER_BYTES;
     while let Some(header) = file.get(at..at + RECORD_HEADER_BYTES) {
         let len = usize::from_le_bytes(header[8..16].try_into().unwrap());
         if len > file.len() - at - RECORD_HEADER_BYTES {
             break;
         }
-        found.push((at, len));
+        records.push((at, len));
         at += RECORD_HEADER_BYTES + len + padding(len);
     }
-    found
+    records
 }
 
-/// Changes the body or the kind of one record, and recomputes all checksums.
+/// Removes one record or changes its body or kind, and recomputes all checksums.
 fn forge(file: &mut Vec<u8>, other: &[u8], random: &mut RandomSource) {
-    let all = records(file);
+    let records = find_records(file);
     let Some(number) = file.get(24..32) else {
         return;
     };
     let number = u64::from_le_bytes(number.try_into().unwrap());
-    let target = random.below(all.len());
+    let target = random.below(records.len());
     let mut forged = file[..FILE_HEADER_BYTES].to_vec();
-    for (which, (at, len)) in all.into_iter().enumerate() {
+    for (index, (at, len)) in records.into_iter().enumerate() {
         let mut kind = u32::from_le_bytes(file[at + 4..at + 8].try_into().unwrap());
         let mut body = file[at + RECORD_HEADER_BYTES..at + RECORD_HEADER_BYTES + len].to_vec();
-        if which == target {
+        if index == target {
             match random.below(8) {
                 0 => kind = u32::try_from(random.below(24)).unwrap(),
-                1 | 2 => put_edge_number(&mut body, random),
+                1 | 2 => overwrite_with_edge_case(&mut body, random),
                 3 => continue,
                 _ => mutate(&mut body, other, random),
             }
@@ -89,8 +104,8 @@ fn forge(file: &mut Vec<u8>, other: &[u8], random: &mut RandomSource) {
     *file = forged;
 }
 
-/// Overwrites a number in the body with an edge case.
-fn put_edge_number(body: &mut [u8], random: &mut RandomSource) {
+/// Overwrites 4 or 8 bytes at a random position with an edge-case number.
+fn overwrite_with_edge_case(body: &mut [u8], random: &mut RandomSource) {
     let edges = [
         0,
         1,
@@ -107,93 +122,100 @@ fn put_edge_number(body: &mut [u8], random: &mut RandomSource) {
     body[at..at + width].copy_from_slice(&edge[..width]);
 }
 
-/// Damages a directory; true if the checksums were recomputed.
-fn damage(files: &mut Directory, other: &Directory, random: &mut RandomSource) -> bool {
-    let at = random.below(files.len());
-    let from = random.below(other.len());
+/// Damages a directory, possibly with parts of another one; returns true if checksums were
+/// recomputed.
+fn damage(files: &mut Files, other: &Files, random: &mut RandomSource) -> bool {
+    let target = random.below(files.len());
+    let source = random.below(other.len());
     match random.below(12) {
-        0..6 => mutate(&mut files[at].1, &other[from].1, random),
+        0..6 => mutate(&mut files[target].1, &other[source].1, random),
         6..10 => {
-            forge(&mut files[at].1, &other[from].1, random);
+            forge(&mut files[target].1, &other[source].1, random);
             return true;
         }
         10 => match random.below(4) {
-            0 => drop(files.remove(at)),
-            1 => files[at].1.clone_from(&other[from].1),
+            0 => drop(files.remove(target)),
+            1 => files[target].1.clone_from(&other[source].1),
             2 => {
-                let to = random.below(files.len());
-                let bytes = files[at].1.clone();
-                files[to].1 = bytes;
+                let copy = random.below(files.len());
+                let bytes = files[target].1.clone();
+                files[copy].1 = bytes;
             }
-            _ => files[at].1 = random_message(random),
+            _ => files[target].1 = random_message(random),
         },
         _ => {
             for _ in 0..=random.below(3) {
-                let at = random.below(files.len());
-                mutate(&mut files[at].1, &other[from].1, random);
+                let target = random.below(files.len());
+                mutate(&mut files[target].1, &other[source].1, random);
             }
         }
     }
     false
 }
 
-fn read(files: &PowerLossFiles, repair: bool) -> Option<Recovered> {
-    recover(files, repair, &mut |_, _| {}).ok()
+fn try_recover(directory: &PowerLossDirectory, repair: bool) -> Option<Recovered> {
+    recover(directory, repair, &mut |_, _| {}).ok()
+}
+
+/// Returns an environment variable as a number, or `default` if it is not set.
+fn env_number(name: &str, default: u64) -> u64 {
+    std::env::var(name).map_or(default, |text| text.parse().unwrap())
 }
 
 #[test]
-fn damaged_directories_are_handled() {
-    let setting = |name: &str, otherwise: u64| {
-        std::env::var(name).map_or(otherwise, |text| text.parse().unwrap())
-    };
-    let count = setting("ENGRAM_FUZZ", 10_000);
-    let seed = setting("ENGRAM_FUZZ_SEED", 1);
+fn damaged_directories_are_refused_or_opened_without_wrong_data() {
+    let count = env_number("ENGRAM_FUZZ", 10_000);
+    let seed = env_number("ENGRAM_FUZZ_SEED", 1);
     let mut random = RandomSource(Xoshiro256PlusPlus::seed_from_u64(seed));
-    let bases = bases();
-    let (mut opened_count, mut repaired, mut largest) = (0_u64, 0_u64, 0);
-    for at in 0..count {
-        let case = format!("{at} of seed {seed}");
-        let (files, store, history) = &bases[random.below(bases.len())];
-        let mut files = files.clone();
-        let is_forged = damage(&mut files, &bases[random.below(bases.len())].0, &mut random);
+    let stores: Vec<UndamagedStore> = (1..=20).map(UndamagedStore::new).collect();
+    let (mut opened_count, mut repaired_count, mut max_peak) = (0_u64, 0_u64, 0);
+    for index in 0..count {
+        let case = format!("directory {index} of seed {seed}");
+        let store = &stores[random.below(stores.len())];
+        let mut files = store.files.clone();
+        let other = &stores[random.below(stores.len())].files;
+        let is_forged = damage(&mut files, other, &mut random);
         let bytes: usize = files.iter().map(|(_, bytes)| bytes.len()).sum();
-        let files = PowerLossFiles::from_files(&files);
-        let (inspection, peak) = measure_peak(|| inspect_files(&files, &files.list().unwrap()));
+        let directory = PowerLossDirectory::from_files(&files);
+        let names = directory.list().unwrap();
+        let (inspection, peak) = measure_peak(|| inspect_files(&directory, &names));
         assert!(
             peak <= BASE_MEMORY + MEMORY_PER_BYTE * bytes,
             "{case}: {bytes} bytes took {peak} to inspect"
         );
         for repair in [false, true] {
-            let (found, peak) = measure_peak(|| read(&files, repair));
-            largest = largest.max(peak);
+            let (recovered, peak) = measure_peak(|| try_recover(&directory, repair));
+            max_peak = max_peak.max(peak);
             assert!(
                 peak <= BASE_MEMORY + MEMORY_PER_BYTE * bytes,
-                "{case}: {bytes} bytes took {peak}"
+                "{case}: {bytes} bytes took {peak} to recover"
             );
-            let opened = inspection
+            let predicted = inspection
                 .opening
                 .as_ref()
-                .filter(|opened| opened.repaired == repair);
-            assert_eq!(opened.is_some(), found.is_some(), "{case}: {inspection:?}");
-            let Some(mut found) = found else {
+                .is_some_and(|opening| opening.repaired == repair);
+            assert_eq!(predicted, recovered.is_some(), "{case}: {inspection:?}");
+            let Some(mut recovered) = recovered else {
                 continue;
             };
-            // The only file left may belong to another store.
-            if !is_forged && found.store == Some(*store) {
-                history.check_repaired(&mut found.tables, repair, &case);
+            // Files were mixed: those that were recovered may be the other store's.
+            if !is_forged && recovered.store == Some(store.store_id) {
+                let tables = &mut recovered.tables;
+                store.history.check_recovered(tables, repair, &case);
             }
             opened_count += u64::from(!repair);
-            repaired += u64::from(repair);
+            repaired_count += u64::from(repair);
             break;
         }
     }
-    let out = format!(
-        "{count} directories: {opened_count} opened_count, {repaired} repaired; at most {largest} bytes used\n"
+    let summary = format!(
+        "{count} directories: {opened_count} opened, {repaired_count} opened with a repair; \
+         at most {max_peak} bytes of memory used\n"
     );
-    std::io::Write::write_all(&mut std::io::stderr(), out.as_bytes()).unwrap();
+    std::io::Write::write_all(&mut std::io::stderr(), summary.as_bytes()).unwrap();
     // Both outcomes must be frequent enough to test all readers.
     assert!(
         opened_count > count / 10 && opened_count < count / 10 * 9,
-        "{opened_count}"
+        "{opened_count} of {count} opened without a repair"
     );
 }

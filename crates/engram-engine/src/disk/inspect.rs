@@ -16,10 +16,10 @@ use engram_core::{Error, Result};
 use crate::clock::FIRST_READING;
 
 use super::byte_codec::BodyReader;
+use super::directory::Directory;
 use super::directory_lock::owner;
 use super::file_format::{FileHeader, FileKind, record_bytes};
 use super::file_names::{FileName, LOCK, LOST, checkpoint_name};
-use super::file_system::FileSystem;
 use super::record_codec::kind;
 use super::record_reader::RecordReader;
 use super::recover::{NOT_USED, recover};
@@ -30,14 +30,14 @@ pub use report::{
     InvalidRecord,
 };
 
-/// Serial and record size of the chunks of each log, by the log's number; `None` for an unusable log.
-type Chunks = BTreeMap<u64, Option<Vec<(u64, u64)>>>;
+/// Serial and record size of each log's chunks, by the log's number; `None` for an unusable log.
+type ChunksByLog = BTreeMap<u64, Option<Vec<(u64, u64)>>>;
 
 /// Inspects a directory: its files, what is damaged, and what opening it would restore.
 ///
-/// Uses as much memory as opening the store. The store may be open in another process, which is not
-/// disturbed; the result describes one moment. Nothing is changed. A process that opens the
-/// directory at the moment in which its lock is checked may find it in use.
+/// Uses as much memory as opening the store. The store may be open in another process and continue to
+/// change; the result describes one moment. A process that opens the directory while this function
+/// checks the lock may fail because the directory seems to be in use.
 ///
 /// # Errors
 /// [`Error::Storage`] if the directory does not exist or cannot be listed.
@@ -55,19 +55,19 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
         })
     };
     let user = current_user(path);
-    let snapshot = DirectorySnapshot::of(path).map_err(failed)?;
+    let snapshot = DirectorySnapshot::open(path).map_err(failed)?;
     let names = snapshot.list().map_err(failed)?;
-    let mut found = inspect_files(&snapshot, &names);
+    let mut inspection = inspect_files(&snapshot, &names);
     match user {
-        Ok(user) => found.in_use = user,
-        Err(error) => found.notes.push(format!(
+        Ok(user) => inspection.in_use = user,
+        Err(error) => inspection.notes.push(format!(
             "{LOCK} cannot be read: {error}; it is unknown whether a process has the directory open"
         )),
     }
-    Ok(found)
+    Ok(inspection)
 }
 
-/// The process that has a directory open.
+/// Returns the process that has a directory open, as recorded in its `LOCK` file.
 fn current_user(path: &Path) -> io::Result<Option<String>> {
     let lock = match File::open(path.join(LOCK)) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -82,14 +82,14 @@ fn current_user(path: &Path) -> io::Result<Option<String>> {
 }
 
 /// Inspects the files with these names.
-pub(super) fn inspect_files(files: &dyn FileSystem, names: &[String]) -> Inspection {
+pub(super) fn inspect_files(files: &dyn Directory, names: &[String]) -> Inspection {
     let mut engram_files: Vec<(FileName, &str)> = Vec::new();
     let (mut set_aside, mut others) = (Vec::new(), Vec::new());
     for name in names {
-        let lost = name.strip_suffix(LOST).and_then(FileName::parse);
+        let name_before_repair = name.strip_suffix(LOST).and_then(FileName::parse);
         match FileName::parse(name) {
             Some(kind) => engram_files.push((kind, name)),
-            None if lost.is_some() => set_aside.push(name),
+            None if name_before_repair.is_some() => set_aside.push(name),
             None if name == LOCK => {}
             None => others.push(name.clone()),
         }
@@ -105,28 +105,29 @@ pub(super) fn inspect_files(files: &dyn FileSystem, names: &[String]) -> Inspect
         most_frequent(
             engram_files
                 .iter()
-                .filter_map(|(_, name)| store_of(files, name)),
+                .filter_map(|(_, name)| read_store_id(files, name)),
         )
     });
-    let header = |kind, number| FileHeader {
+    let expected_header = |kind, number| FileHeader {
         kind,
         store: store.unwrap_or_default(),
         number,
     };
-    let mut chunks = Chunks::new();
-    let mut tables = Vec::new();
+    let mut chunks_by_log = ChunksByLog::new();
+    let mut checkpoint_tables = Vec::new();
     let mut reports = Vec::new();
     for (kind, name) in engram_files {
         let report = match kind {
             FileName::Checkpoint(number) => {
-                let header = header(FileKind::Checkpoint, number);
-                let (report, found) = checkpoint_check::read_checkpoint(files, name, header);
-                tables.push((header, found));
+                let header = expected_header(FileKind::Checkpoint, number);
+                let (report, tables) = checkpoint_check::read_checkpoint(files, name, header);
+                checkpoint_tables.push((header, tables));
                 report
             }
             FileName::Log(number) => {
-                let (report, found) = read_log(files, name, header(FileKind::Log, number));
-                chunks.insert(number, found);
+                let (report, chunks) =
+                    read_log(files, name, expected_header(FileKind::Log, number));
+                chunks_by_log.insert(number, chunks);
                 report
             }
             FileName::Unfinished => file_check::report_unread(files, name, FileState::Unfinished),
@@ -137,11 +138,13 @@ pub(super) fn inspect_files(files: &dyn FileSystem, names: &[String]) -> Inspect
     reports
         .extend(set_aside.map(|name| file_check::report_unread(files, name, FileState::SetAside)));
     classify_tears(&mut reports);
-    let checkpoints = tables
+    let checkpoints = checkpoint_tables
         .into_iter()
-        .map(|(header, tables)| checkpoint_check::check_checkpoint(files, header, tables, &chunks))
+        .map(|(header, tables)| {
+            checkpoint_check::check_checkpoint(files, header, tables, &chunks_by_log)
+        })
         .collect();
-    let mut found = Inspection {
+    let mut inspection = Inspection {
         in_use: None,
         store,
         files: reports,
@@ -151,22 +154,23 @@ pub(super) fn inspect_files(files: &dyn FileSystem, names: &[String]) -> Inspect
         refusal,
         notes,
     };
-    add_checkpoint_problems(&mut found);
-    subtract_checkpoint_changes(&mut found);
-    found
+    add_checkpoint_problems(&mut inspection);
+    subtract_checkpoint_changes(&mut inspection);
+    inspection
 }
 
-/// What opening the directory would restore, and the store's id.
+/// Returns what opening the directory would restore, and the store's id; adds the notes of that
+/// recovery to `notes`.
 fn preview_opening(
-    files: &dyn FileSystem,
+    files: &dyn Directory,
     repair: bool,
     notes: &mut Vec<String>,
 ) -> Result<(InspectedOpening, Option<u64>), String> {
-    let found = recover(files, repair, &mut |_, _| {})
+    let recovered = recover(files, repair, &mut |_, _| {})
         .map_err(|error| error.into_error(files).to_string())?;
     // The first note of a repair is its reason, which is reported as `refusal`.
-    notes.extend_from_slice(&found.notes[usize::from(found.repaired)..]);
-    let tables = found.tables.values().map(|table| {
+    notes.extend_from_slice(&recovered.notes[usize::from(recovered.repaired)..]);
+    let tables = recovered.tables.values().map(|table| {
         let stats = table.stats();
         InspectedTable {
             name: table.options().name.clone(),
@@ -178,58 +182,65 @@ fn preview_opening(
     let mut tables: Vec<InspectedTable> = tables.collect();
     tables.sort_unstable_by(|one, other| one.name.cmp(&other.name));
     let opening = InspectedOpening {
-        repaired: found.repaired,
-        checkpoint: found.from,
-        changes: found.next_change.saturating_sub(1),
-        age: found.resumed().saturating_sub(FIRST_READING),
+        repaired: recovered.repaired,
+        checkpoint: recovered.checkpoint_read,
+        // Including those in the checkpoint: see `subtract_checkpoint_changes`.
+        changes: recovered.next_change.saturating_sub(1),
+        age: recovered.resumed_clock().saturating_sub(FIRST_READING),
         tables,
     };
-    Ok((opening, found.store))
+    Ok((opening, recovered.store))
 }
 
 /// For checkpoints that look intact although recovery uses an older one, adds the reason.
-fn add_checkpoint_problems(found: &mut Inspection) {
-    let Some(opening) = found.opening.as_ref().filter(|opening| !opening.repaired) else {
+fn add_checkpoint_problems(inspection: &mut Inspection) {
+    let Some(opening) = inspection
+        .opening
+        .as_ref()
+        .filter(|opening| !opening.repaired)
+    else {
         return;
     };
-    let used = opening.checkpoint.unwrap_or_default();
-    for checkpoint in &mut found.checkpoints {
-        if checkpoint.number > used && checkpoint.problem.is_none() {
+    let used_number = opening.checkpoint.unwrap_or_default();
+    for checkpoint in &mut inspection.checkpoints {
+        if checkpoint.number > used_number && checkpoint.problem.is_none() {
             let name = checkpoint_name(checkpoint.number);
-            let mut notes = found.notes.iter();
+            let mut notes = inspection.notes.iter();
             let reason = notes.find_map(|note| note.strip_prefix(&name)?.strip_prefix(NOT_USED));
             checkpoint.problem = Some(reason.unwrap_or("recovery uses an older one").into());
         }
     }
 }
 
-/// Subtracts the changes that are in the checkpoint from `changes`.
-fn subtract_checkpoint_changes(found: &mut Inspection) {
-    if let Some(opening) = &mut found.opening {
-        let mut checkpoints = found.checkpoints.iter();
-        let from = checkpoints.find(|checkpoint| Some(checkpoint.number) == opening.checkpoint);
-        let first = from.and_then(|from| from.first_change).unwrap_or(1);
-        opening.changes = opening.changes.saturating_sub(first.saturating_sub(1));
+/// Subtracts the changes before the checkpoint's replay from `InspectedOpening::changes`.
+fn subtract_checkpoint_changes(inspection: &mut Inspection) {
+    if let Some(opening) = &mut inspection.opening {
+        let mut checkpoints = inspection.checkpoints.iter();
+        let used = checkpoints.find(|checkpoint| Some(checkpoint.number) == opening.checkpoint);
+        let first_change = used.and_then(|used| used.first_change).unwrap_or(1);
+        opening.changes = opening
+            .changes
+            .saturating_sub(first_change.saturating_sub(1));
     }
 }
 
-/// The store's id in a file's header.
-fn store_of(files: &dyn FileSystem, name: &str) -> Option<u64> {
+/// Reads the store's id in a file's header.
+fn read_store_id(files: &dyn Directory, name: &str) -> Option<u64> {
     let file_reader = files.open(name).and_then(RecordReader::new).ok()?.ok()?;
     Some(file_reader.header.store)
 }
 
-/// The most frequent number.
+/// Returns the most frequent number; `None` if there are none.
 fn most_frequent(numbers: impl Iterator<Item = u64>) -> Option<u64> {
     let mut counts = BTreeMap::<u64, usize>::new();
     numbers.for_each(|number| *counts.entry(number).or_default() += 1);
-    let most = counts.into_iter().max_by_key(|(_, count)| *count);
-    most.map(|(number, _)| number)
+    let winner = counts.into_iter().max_by_key(|(_, count)| *count);
+    winner.map(|(number, _)| number)
 }
 
 /// Reads a log; returns its report, and its chunks if it can be used.
 fn read_log(
-    files: &dyn FileSystem,
+    files: &dyn Directory,
     name: &str,
     header: FileHeader,
 ) -> (InspectedFile, Option<Vec<(u64, u64)>>) {
@@ -249,20 +260,23 @@ fn read_log(
     (report, checked.is_usable.then_some(chunks))
 }
 
-/// Decides for each file with an invalid record whether it is torn or damaged. It is torn if it is a
-/// log, and the next log with changes continues with the next change.
+/// Changes the state of files from torn to damaged, except for logs that are the last one with changes
+/// or are followed by one that continues with the next change.
 fn classify_tears(reports: &mut [InspectedFile]) {
-    // First change of the next log that has changes.
-    let mut after = None;
+    // First change of the next log that has changes; logs are visited from the newest to the oldest.
+    let mut first_of_next_log = None;
     for report in reports.iter_mut().rev() {
         let is_log = matches!(FileName::parse(&report.name), Some(FileName::Log(_)));
         let first = report.first_change;
-        let next = first.map(|first| first.saturating_add(report.changes));
+        let next_change = first.map(|first| first.saturating_add(report.changes));
         if let FileState::Torn(invalid) = &report.state
-            && !(is_log && (after.is_none() || next.is_none() || next == after))
+            && !(is_log
+                && (first_of_next_log.is_none()
+                    || next_change.is_none()
+                    || next_change == first_of_next_log))
         {
             report.state = FileState::Damaged(invalid.clone());
         }
-        after = first.or(after);
+        first_of_next_log = first.or(first_of_next_log);
     }
 }

@@ -1,5 +1,5 @@
-//! A file system in memory that loses power: bytes that were not synced are lost, partly there, or
-//! garbage.
+//! A directory in memory whose machine loses power: bytes that were not synced are lost, kept in
+//! part, or changed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
 
-use super::file_system::{FileSystem, ReadableFile, WritableFile};
+use super::directory::{Directory, ReadableFile, WritableFile};
 
 /// A file's bytes. The first `synced` of them survive a power loss.
 #[derive(Clone, Debug, Default)]
@@ -19,18 +19,20 @@ struct Content {
     synced: usize,
 }
 
-type Names = BTreeMap<String, Arc<Mutex<Content>>>;
+type FilesByName = BTreeMap<String, Arc<Mutex<Content>>>;
 
 /// A directory whose machine loses power after a number of writes.
 #[derive(Clone, Debug, Default)]
-pub(super) struct PowerLossFiles {
-    names: Arc<Mutex<Names>>,
-    synced: Arc<Mutex<Names>>,
-    /// Writes before the power loss.
+pub(super) struct PowerLossDirectory {
+    /// The files that exist now.
+    current: Arc<Mutex<FilesByName>>,
+    /// The files as of the last sync of the directory.
+    synced: Arc<Mutex<FilesByName>>,
+    /// Number of writes left before the power loss.
     writes_left: Arc<Mutex<u64>>,
 }
 
-impl PowerLossFiles {
+impl PowerLossDirectory {
     /// Sets the number of writes before the power loss.
     pub(super) fn set_writes_left(&self, writes: u64) {
         *self.writes_left.lock() = writes;
@@ -51,15 +53,15 @@ impl PowerLossFiles {
             (name.clone(), Arc::new(Mutex::new(content)))
         });
         let files = Self::default();
-        *files.names.lock() = contents.collect();
+        *files.current.lock() = contents.collect();
         files.set_writes_left(u64::MAX);
         files
     }
 
     /// Name and content of each file.
     pub(super) fn files(&self) -> Vec<(String, Vec<u8>)> {
-        let names = self.names.lock();
-        let contents = names
+        let current = self.current.lock();
+        let contents = current
             .iter()
             .map(|(name, content)| (name.clone(), content.lock().bytes.clone()));
         contents.collect()
@@ -67,25 +69,26 @@ impl PowerLossFiles {
 
     /// The directory after the machine has restarted.
     pub(super) fn after_power_loss(&self, rng: &mut Xoshiro256PlusPlus) -> Self {
-        let (names, synced) = (self.names.lock(), self.synced.lock());
-        let mut left = Names::new();
-        for name in names.keys().chain(synced.keys()) {
-            let either = [names.get(name), synced.get(name)];
+        let (current, synced) = (self.current.lock(), self.synced.lock());
+        let mut left = FilesByName::new();
+        for name in current.keys().chain(synced.keys()) {
+            let either = [current.get(name), synced.get(name)];
             let Some(content) = either[usize::from(rng.next_u64().is_multiple_of(2))] else {
                 continue;
             };
             left.insert(
                 name.clone(),
-                Arc::new(Mutex::new(surviving(&content.lock(), rng))),
+                Arc::new(Mutex::new(survivors(&content.lock(), rng))),
             );
         }
         Self {
             synced: Arc::new(Mutex::new(left.clone())),
-            names: Arc::new(Mutex::new(left)),
+            current: Arc::new(Mutex::new(left)),
             writes_left: Arc::new(Mutex::new(u64::MAX)),
         }
     }
 
+    /// Fails after the power loss.
     fn count_write(&self) -> io::Result<()> {
         let mut writes_left = self.writes_left.lock();
         if *writes_left == 0 {
@@ -96,23 +99,25 @@ impl PowerLossFiles {
     }
 
     fn content(&self, name: &str) -> io::Result<Arc<Mutex<Content>>> {
-        let found = self.names.lock().get(name).cloned();
-        found.ok_or_else(|| io::ErrorKind::NotFound.into())
+        let content = self.current.lock().get(name).cloned();
+        content.ok_or_else(|| io::ErrorKind::NotFound.into())
     }
 }
 
-/// What a power loss leaves of a file: the synced bytes, and an arbitrary part of the others.
-fn surviving(content: &Content, rng: &mut Xoshiro256PlusPlus) -> Content {
+/// What a power loss leaves of a file: the synced bytes and a random number of the bytes after them,
+/// of which some may be wrong.
+fn survivors(content: &Content, rng: &mut Xoshiro256PlusPlus) -> Content {
     let unsynced = (content.bytes.len() - content.synced) as u64;
     let kept = usize::try_from(rng.next_u64() % (unsynced + 1)).unwrap();
     let mut bytes = content.bytes[..content.synced + kept].to_vec();
     match rng.next_u64() % 3 {
-        // A page in the middle that was not written.
+        // A page was not written.
         0 if kept > 0 => {
             let from = content.synced + usize::try_from(rng.next_u64() % kept as u64).unwrap();
             let to = (from + 4096).min(bytes.len());
             bytes[from..to].fill(0);
         }
+        // A bit is wrong.
         1 if kept > 0 => {
             let at = content.synced + usize::try_from(rng.next_u64() % kept as u64).unwrap();
             bytes[at] ^= 0x10;
@@ -125,20 +130,22 @@ fn surviving(content: &Content, rng: &mut Xoshiro256PlusPlus) -> Content {
     }
 }
 
-impl FileSystem for PowerLossFiles {
+impl Directory for PowerLossDirectory {
     fn path(&self) -> &Path {
-        Path::new("power")
+        Path::new("power-loss")
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
-        Ok(self.names.lock().keys().cloned().collect())
+        Ok(self.current.lock().keys().cloned().collect())
     }
 
     fn create(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
         self.count_write()?;
         let content = Arc::<Mutex<Content>>::default();
-        self.names.lock().insert(name.into(), Arc::clone(&content));
-        Ok(Box::new(PowerLossFile {
+        self.current
+            .lock()
+            .insert(name.into(), Arc::clone(&content));
+        Ok(Box::new(PowerLossWriter {
             files: self.clone(),
             content,
         }))
@@ -146,7 +153,7 @@ impl FileSystem for PowerLossFiles {
 
     fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>> {
         let bytes = self.content(name)?.lock().bytes.clone();
-        Ok(Box::new(PowerLossRead(bytes)))
+        Ok(Box::new(PowerLossReader(bytes)))
     }
 
     fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
@@ -169,32 +176,32 @@ impl FileSystem for PowerLossFiles {
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         self.count_write()?;
         let content = self.content(from)?;
-        let mut names = self.names.lock();
-        names.remove(from);
-        names.insert(to.into(), content);
+        let mut current = self.current.lock();
+        current.remove(from);
+        current.insert(to.into(), content);
         Ok(())
     }
 
     fn remove(&self, name: &str) -> io::Result<()> {
         self.count_write()?;
-        self.names.lock().remove(name);
+        self.current.lock().remove(name);
         Ok(())
     }
 
     fn sync_directory(&self) -> io::Result<()> {
         self.count_write()?;
-        *self.synced.lock() = self.names.lock().clone();
+        *self.synced.lock() = self.current.lock().clone();
         Ok(())
     }
 }
 
 #[derive(Debug)]
-struct PowerLossFile {
-    files: PowerLossFiles,
+struct PowerLossWriter {
+    files: PowerLossDirectory,
     content: Arc<Mutex<Content>>,
 }
 
-impl WritableFile for PowerLossFile {
+impl WritableFile for PowerLossWriter {
     fn append(&mut self, pieces: &[&[u8]]) -> io::Result<()> {
         let counted = self.files.count_write();
         let mut content = self.content.lock();
@@ -218,9 +225,9 @@ impl WritableFile for PowerLossFile {
 }
 
 #[derive(Debug)]
-struct PowerLossRead(Vec<u8>);
+struct PowerLossReader(Vec<u8>);
 
-impl ReadableFile for PowerLossRead {
+impl ReadableFile for PowerLossReader {
     fn len(&self) -> io::Result<u64> {
         Ok(self.0.len() as u64)
     }

@@ -4,24 +4,24 @@ use std::io;
 use std::sync::Arc;
 
 use super::byte_codec::CorruptRecord;
+use super::directory::ReadableFile;
 use super::file_format::{
     FILE_HEADER_BYTES, FileHeader, HeaderError, RECORD_HEADER_BYTES, RecordHeader, record_bytes,
 };
-use super::file_system::ReadableFile;
 use super::read_ahead::{BLOCK_BYTES, ReadAhead, ReadBlock};
 use super::record_codec::kind;
 
 /// Records begin at multiples of this.
 const ALIGNMENT: u64 = 8;
 
-/// Chunk records with bodies of at least this size can be checked in other threads.
-const LARGE_CHUNK: usize = 16 << 10;
+/// Chunk records with bodies of at least this size are checked in other threads.
+const LARGE_CHUNK_BYTES: usize = 16 << 10;
 
 /// Bytes of a file's first read: often only the first record is needed.
-const FIRST_READ: usize = 4 << 10;
+const FIRST_READ_BYTES: usize = 4 << 10;
 
 /// Maximum number of bytes searched for valid records after an invalid one.
-const SEARCH_LIMIT: u64 = 64 << 20;
+const MAX_SEARCHED_BYTES: u64 = 64 << 20;
 
 /// Reads a file's records in order, up to the first invalid one.
 #[derive(Debug)]
@@ -35,6 +35,7 @@ pub(crate) struct RecordReader {
     /// Bytes of the file from `block_offset` on.
     block: Arc<ReadBlock>,
     block_offset: u64,
+    /// The thread that reads ahead; `None` before it is needed.
     ahead: Option<ReadAhead>,
 }
 
@@ -44,23 +45,24 @@ pub(super) struct UncheckedRecord {
     header: RecordHeader,
     block: Arc<ReadBlock>,
     /// Position of the body in the block.
-    at: usize,
+    body_at: usize,
 }
 
 impl UncheckedRecord {
     pub(super) fn body(&self) -> &[u8] {
-        &self.block.content()[self.at..self.at + self.header.len]
+        &self.block.content()[self.body_at..self.body_at + self.header.len]
     }
 
-    /// Bytes of memory that this record keeps alive, unless `previous` keeps the same block alive.
-    pub(super) fn memory(&self, previous: Option<&Self>) -> usize {
+    /// Bytes of memory of the block that this record keeps alive; 0 if `previous` keeps the same block
+    /// alive.
+    pub(super) fn block_memory(&self, previous: Option<&Self>) -> usize {
         match previous {
             Some(previous) if Arc::ptr_eq(&self.block, &previous.block) => 0,
             _ => self.block.memory(),
         }
     }
 
-    /// Checks the body's checksum.
+    /// True if the body's checksum is right.
     pub(super) fn is_valid(&self) -> bool {
         self.header.matches(&[self.body()])
     }
@@ -114,34 +116,38 @@ impl RecordReader {
         }
     }
 
-    /// Returns the next record if it is that of a large chunk. Does not advance: see
-    /// [`RecordReader::skip`].
-    pub(super) fn large_chunk(&mut self) -> io::Result<Option<UncheckedRecord>> {
+    /// Returns the next record, without checking its body, if it is that of a large chunk. Does not
+    /// advance: see [`RecordReader::skip`].
+    pub(super) fn peek_large_chunk(&mut self) -> io::Result<Option<UncheckedRecord>> {
         if self.offset + RECORD_HEADER_BYTES as u64 > self.len {
             return Ok(None);
         }
         let Ok(header) = self.record_header()? else {
             return Ok(None);
         };
-        if header.kind != kind::CHUNK || header.len < self.large_chunk_bytes() {
+        if header.kind != kind::CHUNK || header.len < self.min_large_chunk_bytes() {
             return Ok(None);
         }
-        let at = self.load(record_bytes(header.len))? + RECORD_HEADER_BYTES;
+        let body_at = self.load(record_bytes(header.len))? + RECORD_HEADER_BYTES;
         let block = Arc::clone(&self.block);
-        Ok(Some(UncheckedRecord { header, block, at }))
+        Ok(Some(UncheckedRecord {
+            header,
+            block,
+            body_at,
+        }))
     }
 
-    /// Minimum body size of a large chunk. Tests have only small chunks; in some of their files, all
-    /// count as large.
-    fn large_chunk_bytes(&self) -> usize {
+    /// Minimum body size of a large chunk. Unit tests have only small chunks, so in every eighth file
+    /// all chunks count as large.
+    fn min_large_chunk_bytes(&self) -> usize {
         if cfg!(test) && self.header.number % 8 == 7 {
             0
         } else {
-            LARGE_CHUNK
+            LARGE_CHUNK_BYTES
         }
     }
 
-    /// Advances past a record that [`RecordReader::large_chunk`] returned.
+    /// Advances past a record that [`RecordReader::peek_large_chunk`] returned.
     pub(super) fn skip(&mut self, record: &UncheckedRecord) {
         self.offset += record.bytes();
     }
@@ -155,10 +161,10 @@ impl RecordReader {
         self.len
     }
 
-    /// Returns the next record, or why there is none.
+    /// Checks and returns the next record, or why there is none.
     pub(crate) fn next(&mut self) -> io::Result<Result<Record<'_>, EndOfRecords>> {
         let (kind, at, len) = match self.check_next()? {
-            Ok(found) => found,
+            Ok(record) => record,
             Err(end) => {
                 self.stop();
                 return Ok(Err(end));
@@ -169,7 +175,7 @@ impl RecordReader {
         Ok(Ok(Record { kind, body }))
     }
 
-    /// Kind of the next record, and position and length of its body in the block.
+    /// Checks the next record; returns its kind, and position and length of its body in the block.
     fn check_next(&mut self) -> io::Result<Result<(u32, usize, usize), EndOfRecords>> {
         let offset = self.offset;
         if offset >= self.len {
@@ -190,10 +196,10 @@ impl RecordReader {
         Ok(Ok((header.kind, at, header.len)))
     }
 
-    /// Reads the header of the next record.
+    /// Reads and checks the header of the next record.
     fn record_header(&mut self) -> io::Result<Result<RecordHeader, CorruptRecord>> {
         let left = self.len.saturating_sub(self.offset);
-        let Some(after) = left.checked_sub(RECORD_HEADER_BYTES as u64) else {
+        let Some(left_after_header) = left.checked_sub(RECORD_HEADER_BYTES as u64) else {
             let reason = format!(
                 "{left} bytes are left, fewer than a record header ({RECORD_HEADER_BYTES} bytes)"
             );
@@ -206,14 +212,14 @@ impl RecordReader {
             &header,
             self.header.number,
             self.offset,
-            after,
+            left_after_header,
         ))
     }
 
-    /// Advances from an invalid record to the next offset with a valid record header. Searches at
-    /// most `limit` bytes, and subtracts the searched ones from it. False if there is none.
+    /// Advances from an invalid record to the next offset with a valid record header. Searches up to
+    /// `limit` bytes and subtracts the searched ones from it. Returns false if there is no valid header.
     pub(crate) fn skip_to_valid(&mut self, limit: &mut u64) -> io::Result<bool> {
-        // If only the body is invalid, the header still contains the right length.
+        // If only the body is invalid, the header contains the right length.
         let header = self.record_header()?;
         self.offset += header.map_or(ALIGNMENT, |header| record_bytes(header.len) as u64);
         while self.offset < self.len && *limit >= ALIGNMENT {
@@ -226,9 +232,9 @@ impl RecordReader {
         Ok(false)
     }
 
-    /// Counts all valid records from here to the end, skipping invalid ones.
+    /// Counts the valid records from here on, skipping invalid ones; searches a bounded number of bytes.
     pub(crate) fn count_valid_after(&mut self) -> u64 {
-        let (mut count, mut limit) = (0, SEARCH_LIMIT);
+        let (mut count, mut limit) = (0, MAX_SEARCHED_BYTES);
         loop {
             while let Ok(Ok(_)) = self.next() {
                 count += 1;
@@ -239,8 +245,8 @@ impl RecordReader {
         }
     }
 
-    /// Reads the body of a record again, whose offset and size are known, and checks it again.
-    pub(crate) fn body_at(&self, offset: u64, bytes: usize) -> Result<Vec<u8>, CorruptRecord> {
+    /// Reads and checks the body of a record that was read before. `bytes` is the size of the record.
+    pub(crate) fn read_body_at(&self, offset: u64, bytes: usize) -> Result<Vec<u8>, CorruptRecord> {
         let mut record = vec![0; bytes];
         let read = self.file.read_at(&mut record, offset);
         read.map_err(|error| CorruptRecord(format!("it cannot be read: {error}")))?;
@@ -266,12 +272,12 @@ impl RecordReader {
         if at.saturating_add(bytes) <= self.block.content().len() {
             return Ok(at);
         }
-        let is_first = self.block_offset == 0;
+        let is_first_read = self.block_offset == 0;
         if at > self.block.content().len() {
             // The reader has skipped beyond the block.
             self.stop();
         }
-        let filled = self.fill(at, bytes, is_first);
+        let filled = self.fill(at, bytes, is_first_read);
         if filled.is_err() {
             // The next call reads the same bytes again.
             self.stop();
@@ -279,39 +285,39 @@ impl RecordReader {
         filled.map(|()| 0)
     }
 
-    /// Loads a block that begins at `offset` and has at least `bytes` bytes. The current block's
-    /// content from `at` on is the beginning of it.
-    fn fill(&mut self, at: usize, bytes: usize, is_first: bool) -> io::Result<()> {
-        let rest = match &self.ahead {
+    /// Replaces the block by one that begins at `offset` and has at least `bytes` bytes. It begins with
+    /// the current block's content from `at` on.
+    fn fill(&mut self, at: usize, bytes: usize, is_first_read: bool) -> io::Result<()> {
+        let unprocessed = match &self.ahead {
             Some(_) => self.block.content().get(at..).unwrap_or_default().to_vec(),
-            // The next read starts at `offset`.
+            // Without reading ahead, the next read starts at `offset`.
             None => Vec::new(),
         };
         self.block_offset = self.offset;
         self.block = Arc::default();
-        let block = if is_first && self.ahead.is_none() {
+        let block = if is_first_read && self.ahead.is_none() {
             let left = usize::try_from(self.len - self.offset).unwrap_or(usize::MAX);
             ReadBlock::read(
                 &*self.file,
                 self.offset,
-                bytes.max(FIRST_READ).min(left),
+                bytes.max(FIRST_READ_BYTES).min(left),
                 Vec::new(),
             )?
         } else {
-            self.next_block()?.with_prefix(&rest)
+            self.next_block()?.with_prefix(&unprocessed)
         };
         if block.content().len() >= bytes {
             self.block = block.into();
             return Ok(());
         }
         // The record spans several blocks.
-        let mut all = Vec::with_capacity(bytes + BLOCK_BYTES);
-        all.extend_from_slice(block.content());
+        let mut joined = Vec::with_capacity(bytes + BLOCK_BYTES);
+        joined.extend_from_slice(block.content());
         drop(block);
-        while all.len() < bytes {
-            all.extend_from_slice(self.next_block()?.content());
+        while joined.len() < bytes {
+            joined.extend_from_slice(self.next_block()?.content());
         }
-        self.block = ReadBlock::from_bytes(all).into();
+        self.block = ReadBlock::from_bytes(joined).into();
         Ok(())
     }
 
@@ -344,21 +350,23 @@ mod tests {
     use super::super::file_format::{FileKind, padding, record_header};
     use super::*;
 
-    /// A file in memory. Every `every`-th read fails.
+    /// A file in memory. One of every `failure_interval` reads fails.
     #[derive(Debug)]
-    struct Flaky {
+    struct FlakyFile {
         bytes: Vec<u8>,
         reads: AtomicU32,
-        every: u32,
+        failure_interval: u32,
     }
 
-    impl ReadableFile for Flaky {
+    impl ReadableFile for FlakyFile {
         fn len(&self) -> io::Result<u64> {
             Ok(self.bytes.len() as u64)
         }
 
         fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
-            if self.reads.fetch_add(1, Ordering::Relaxed) % self.every == self.every - 1 {
+            if self.reads.fetch_add(1, Ordering::Relaxed) % self.failure_interval
+                == self.failure_interval - 1
+            {
                 return Err(io::ErrorKind::OutOfMemory.into());
             }
             let offset = usize::try_from(offset).unwrap();
@@ -389,35 +397,37 @@ mod tests {
             bytes.extend(&body);
             bytes.resize(bytes.len() + padding(body.len()), 0);
         }
-        for every in [7, 10, 1_000] {
-            let file = Flaky {
+        for failure_interval in [7, 10, 1_000] {
+            let case = format!("one of {failure_interval} reads fails");
+            let file = FlakyFile {
                 bytes: bytes.clone(),
                 reads: AtomicU32::default(),
-                every,
+                failure_interval,
             };
             let mut file_reader = RecordReader::new(Box::new(file)).unwrap().unwrap();
-            let (mut found, mut failed) = (0, 0);
+            let (mut records_read, mut failures) = (0, 0);
             loop {
                 match file_reader.next() {
-                    Err(_) => failed += 1,
+                    Err(_) => failures += 1,
                     Ok(Ok(record)) => {
-                        assert!(record.body == body(found), "{found} of every {every}");
-                        found += 1;
+                        assert!(record.body == body(records_read), "{case}: {records_read}");
+                        records_read += 1;
                     }
                     Ok(Err(end)) => {
                         assert_eq!(end, EndOfRecords::EndOfFile);
                         break;
                     }
                 }
-                assert!(failed < 100, "{found} of every {every}");
-                let large = file_reader.large_chunk().ok().flatten();
+                assert!(failures < 100, "{case}: {records_read}");
+                let large = file_reader.peek_large_chunk().ok().flatten();
                 if let Some(record) = large {
-                    assert!(record.is_valid() && record.body() == body(found));
+                    assert!(record.is_valid() && record.body() == body(records_read));
                     file_reader.skip(&record);
-                    found += 1;
+                    records_read += 1;
                 }
             }
-            assert_eq!((found, failed > 0 || every > 100), (count, true));
+            assert_eq!(records_read, count, "{case}");
+            assert!(failures > 0 || failure_interval > 100, "{case}");
         }
     }
 }

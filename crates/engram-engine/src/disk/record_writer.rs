@@ -3,16 +3,16 @@
 use std::io;
 
 use super::byte_codec::BodyWriter;
+use super::directory::WritableFile;
 use super::file_format::{FILE_HEADER_BYTES, padding, record_bytes, record_header};
-use super::file_system::WritableFile;
 
 /// Size at which the buffer is written.
 pub(crate) const WRITE_BYTES: usize = 1 << 20;
 
 /// Bodies of at least this size are written without copying them to the buffer.
-const LARGE_BODY: usize = 32 << 10;
+const LARGE_BODY_BYTES: usize = 32 << 10;
 
-/// Writes records behind a file header. After an error, it writes nothing more.
+/// Writes records after a file header. After an error, it must not be used any more.
 #[derive(Debug)]
 pub(crate) struct RecordWriter {
     file: Box<dyn WritableFile>,
@@ -20,13 +20,15 @@ pub(crate) struct RecordWriter {
     buffer: Vec<u8>,
     /// Size of the file, including the buffer.
     bytes: u64,
+    /// Number of records.
     count: u64,
+    /// The first error since the last `check`.
     outcome: io::Result<()>,
 }
 
 impl RecordWriter {
-    /// Continues after the file header of [`FILE_HEADER_BYTES`] bytes; `buffer` contains the part of
-    /// it that is not written yet.
+    /// Starts after the file header of [`FILE_HEADER_BYTES`] bytes; `buffer` contains the part of the
+    /// header that is not written yet.
     pub(crate) fn new(file: Box<dyn WritableFile>, number: u64, buffer: Vec<u8>) -> Self {
         Self {
             file,
@@ -43,22 +45,23 @@ impl RecordWriter {
         self.count
     }
 
-    /// Adds a record whose body consists of two pieces; returns the record's size.
-    pub(crate) fn add(&mut self, kind: u32, first: &[u8], rest: &[u8]) -> u64 {
-        let body = [first, rest];
-        let len = first.len() + rest.len();
+    /// Adds a record whose body consists of two pieces; returns the record's size. An error is reported
+    /// by the next `check` or `finish`.
+    pub(crate) fn add(&mut self, kind: u32, head: &[u8], tail: &[u8]) -> u64 {
+        let body = [head, tail];
+        let len = head.len() + tail.len();
         let bytes = record_bytes(len) as u64;
         if self.outcome.is_err() {
             return bytes;
         }
         let header = record_header(self.number, self.bytes, kind, &body);
         let zeros = &[0; 8][..padding(len)];
-        if len >= LARGE_BODY {
-            let all = [&self.buffer[..], &header, first, rest, zeros];
-            self.outcome = self.file.append(&all);
+        if len >= LARGE_BODY_BYTES {
+            let pieces = [&self.buffer[..], &header, head, tail, zeros];
+            self.outcome = self.file.append(&pieces);
             self.buffer.clear();
         } else {
-            for piece in [&header[..], first, rest, zeros] {
+            for piece in [&header[..], head, tail, zeros] {
                 self.buffer.put(piece);
             }
             if self.buffer.len() >= WRITE_BYTES {
@@ -76,7 +79,7 @@ impl RecordWriter {
         Ok(())
     }
 
-    /// Returns the first error so far.
+    /// Returns the first error since the last call.
     pub(crate) fn check(&mut self) -> io::Result<()> {
         std::mem::replace(&mut self.outcome, Ok(()))
     }

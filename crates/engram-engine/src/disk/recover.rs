@@ -1,23 +1,23 @@
 //! Recovery: reading a directory back.
 //!
 //! ```text
-//! newest checkpoint ── verify: all records intact? ── all chunks it needs in the logs? ── read tables
-//!        │ no: note the reason, try the next older one; none left: DataLost
+//! newest checkpoint ── verify: all records intact? ── all its chunks in the logs? ── read tables
+//!        │ no: note the reason, try the next older one; if none is left: DataLost
 //!        ▼
 //! replay the logs from the checkpoint's first change on (without a checkpoint: from change 1)
 //!        │ up to the first invalid record; a later log must continue with the next change
 //!        ▼
-//! Recovered ── Storage::start: cut off the torn tail, sync the logs, begin a new log, end all leases
+//! Recovered ── Storage::start: truncate the torn log, sync the logs, create a new log, end all leases
 //! ```
 //!
 //! If acknowledged data is missing, recovery fails. With `repair`, it runs again and continues without
 //! the missing parts: items whose chunks are missing are left out, and the replay ends at the first
-//! change that cannot be made.
+//! change that cannot be applied.
 //!
 //! * `recover.rs`: choice of the checkpoint, the overall sequence, errors
 //! * `checkpoint_reader.rs`: verifies and reads one checkpoint
 //! * `chunk_loader.rs`: loads chunks from logs
-//! * `replay.rs`: makes the changes of logs again
+//! * `replay.rs`: applies the changes in logs
 
 use std::collections::{BTreeMap, HashMap};
 use std::fs;
@@ -38,10 +38,10 @@ use super::checkpoint_reader::{read_first_record, read_tables, verify};
 use super::checkpoint_writer::CheckpointHeader;
 use super::chunk_checkers::ChunkCheckers;
 use super::chunk_loader::{LoadedLog, UnloadedChunk};
+use super::directory::{Directory, OsDirectory};
 use super::directory_lock::{lock_shared, unusable};
-use super::file_format::{FileHeader, FileKind, HeaderError, VERSION};
+use super::file_format::{FileKind, HeaderError, VERSION};
 use super::file_names::{FileName, checkpoint_name, log_name};
-use super::file_system::{FileSystem, OsDirectory};
 use super::log::Log;
 use super::record_reader::RecordReader;
 use super::serial_ranges::SerialRanges;
@@ -62,17 +62,16 @@ pub(crate) struct ClockReading {
 }
 
 impl ClockReading {
-    /// The system's clock now, with this reading of the store's clock.
+    /// Reads the system's clock; the reading of the store's clock is given.
     pub(crate) fn now(store: u64) -> Self {
-        let since = SystemTime::now().duration_since(UNIX_EPOCH);
-        let system = since.map_or(0, |since| since.as_secs());
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
+        let system = since_epoch.map_or(0, |since_epoch| since_epoch.as_secs());
         Self { store, system }
     }
 
-    /// Reading at which the store's clock continues: the time that has passed since this reading by
-    /// the system's clock counts, unless the system's clock was set back. The default reading stands
-    /// for a new store.
-    fn resumed(self) -> u64 {
+    /// Reading at which the store's clock continues: this reading plus the time that has passed since
+    /// by the system's clock, or nothing if that was set back. The default reading means a new store.
+    fn resumed_clock(self) -> u64 {
         if self == Self::default() {
             return FIRST_READING;
         }
@@ -82,42 +81,43 @@ impl ClockReading {
     }
 }
 
-/// Separates a checkpoint's name from the reason in a note. An inspection searches for it.
+/// Separates the checkpoint's name from the reason in a note. An inspection searches for it.
 pub(super) const NOT_USED: &str = " is not used: ";
 
-/// Content of a directory.
+/// Content of a directory, as recovered.
 #[derive(Debug)]
 pub(crate) struct Recovered {
     /// Random id of the store; `None` if the directory is empty.
     pub(crate) store: Option<u64>,
-    /// Number of the checkpoint that was read.
-    pub(crate) from: Option<u64>,
+    /// Number of the checkpoint that was read; `None` if there is none.
+    pub(crate) checkpoint_read: Option<u64>,
     /// Header of every checkpoint whose first record can be read, without serials.
     pub(crate) checkpoint_headers: Vec<(u64, CheckpointHeader)>,
     /// Logs that were replayed.
-    pub(crate) replayed: Vec<u64>,
-    /// The log that ends with an invalid record, and the record's offset.
+    pub(crate) replayed_logs: Vec<u64>,
+    /// Number of the log that ends with an invalid record, and the record's offset.
     pub(crate) torn: Option<(u64, u64)>,
-    /// Number of intact records after that. If there are any, they are set aside.
+    /// Number of intact records after that. If there are any, the log's tail is copied to a `.lost` file.
     pub(crate) intact_after_tear: u64,
-    /// Acknowledged data is missing: files that were not used must be set aside.
+    /// True if acknowledged data is missing: files that were not used must be set aside.
     pub(crate) repaired: bool,
     /// Tables by number.
     pub(crate) tables: BTreeMap<u64, TableState>,
-    /// Random generators, by table, that have made choices for a change that is not in the log.
+    /// State of each table's random generator after choices at the end of the log, by table, if the
+    /// change that the choices were made for is missing.
     pub(crate) unfinished_choices: HashMap<u64, TableRng>,
     pub(crate) next_table: u64,
     pub(crate) next_change: u64,
     pub(crate) next_serial: u64,
     /// Largest number of any checkpoint file.
-    pub(crate) checkpoint: u64,
+    pub(crate) last_checkpoint: u64,
     /// Largest number of any log file.
-    pub(crate) log: u64,
-    /// Logs that contain chunks.
+    pub(crate) last_log: u64,
+    /// Logs whose chunks were loaded.
     pub(crate) logs: Vec<Arc<Log>>,
     /// The store's clock at the last change, in nanoseconds.
     pub(crate) clock: u64,
-    /// Last record of both clocks.
+    /// Last logged reading of both clocks.
     pub(crate) clock_reading: ClockReading,
     /// What was damaged or unfinished, and how it was handled.
     pub(crate) notes: Vec<String>,
@@ -125,32 +125,33 @@ pub(crate) struct Recovered {
 
 impl Recovered {
     /// Reading at which the store's clock continues.
-    pub(crate) fn resumed(&self) -> u64 {
-        self.clock.max(self.clock_reading.resumed())
+    pub(crate) fn resumed_clock(&self) -> u64 {
+        self.clock.max(self.clock_reading.resumed_clock())
     }
 }
 
-/// Reads a directory from one checkpoint on.
+/// Reads a checkpoint and the logs after it, or all logs of a directory without checkpoints.
 pub(super) struct DirectoryReader<'a> {
-    pub(super) files: &'a dyn FileSystem,
+    pub(super) files: &'a dyn Directory,
     /// The result so far.
     pub(super) out: Recovered,
-    /// Chunks that the checkpoint's items refer to.
+    /// Chunks that the checkpoint's items refer to, by serial.
     pub(super) chunks: HashMap<u64, Arc<Chunk>>,
-    /// All other chunks.
+    /// All other chunks, by serial.
     pub(super) unloaded_chunks: HashMap<u64, UnloadedChunk>,
+    /// Logs whose chunks were loaded, by number.
     pub(super) logs: BTreeMap<u64, LoadedLog>,
     /// The log from which a chunk was read last. Only one is kept open: there may be more logs than
     /// the process can have open files.
     pub(super) open_log: Option<(u64, RecordReader)>,
     pub(super) checkers: ChunkCheckers,
-    /// Why a log with a chunk that a change refers to cannot be opened.
+    /// Why a log with a chunk that a change refers to cannot be read now.
     pub(super) refused: Option<CorruptRecord>,
-    /// Go on without missing data.
+    /// Continue without missing data.
     pub(super) repair: bool,
     progress: ReadProgress<'a>,
     bytes_read: u64,
-    /// Value of `bytes_read` at the last call of `progress`.
+    /// Value of `bytes_read` when `progress` was last called.
     bytes_reported: u64,
     bytes_total: u64,
 }
@@ -186,47 +187,48 @@ pub(crate) fn read_directory(
 /// # Errors
 /// The directory cannot be read, or acknowledged data is missing.
 pub(crate) fn recover(
-    files: &dyn FileSystem,
+    files: &dyn Directory,
     repair: bool,
     progress: ReadProgress<'_>,
 ) -> Result<Recovered, RecoveryError> {
     let names = files.list().map_err(|error| {
         RecoveryError::Refused(CorruptRecord(format!("cannot be listed: {error}")))
     })?;
-    let mut known: Vec<FileName> = names
+    let mut engram_files: Vec<FileName> = names
         .iter()
         .filter_map(|name| FileName::parse(name))
         .collect();
-    known.sort_unstable();
-    let checkpoints = known.iter().filter_map(|name| match name {
+    engram_files.sort_unstable();
+    let checkpoints = engram_files.iter().filter_map(|name| match name {
         FileName::Checkpoint(number) => Some(*number),
         _ => None,
     });
     let checkpoints: Vec<u64> = checkpoints.collect();
-    let logs = known.iter().filter_map(|name| match name {
+    let logs = engram_files.iter().filter_map(|name| match name {
         FileName::Log(number) => Some(*number),
         _ => None,
     });
     let logs: Vec<u64> = logs.collect();
     let mut recovered = attempt_or_repair(files, (&checkpoints, &logs), repair, progress)?;
-    // No number is used again, not even that of an unfinished file or one that was set aside.
+    // No file number is reused, not even that of an unfinished file or one that was set aside.
     for name in names
         .iter()
         .filter_map(|name| FileName::without_suffix(name))
     {
         match name {
             FileName::Checkpoint(number) => {
-                recovered.checkpoint = recovered.checkpoint.max(number);
+                recovered.last_checkpoint = recovered.last_checkpoint.max(number);
             }
-            FileName::Log(number) => recovered.log = recovered.log.max(number),
+            FileName::Log(number) => recovered.last_log = recovered.last_log.max(number),
             FileName::Unfinished => {}
         }
     }
     Ok(recovered)
 }
 
+/// Recovers without a repair; if data is missing and `repair` is true, again with a repair.
 fn attempt_or_repair(
-    files: &dyn FileSystem,
+    files: &dyn Directory,
     numbers: (&[u64], &[u64]),
     repair: bool,
     progress: ReadProgress<'_>,
@@ -245,8 +247,9 @@ fn attempt_or_repair(
     }
 }
 
+/// Recovers from the newest usable checkpoint.
 fn attempt(
-    files: &dyn FileSystem,
+    files: &dyn Directory,
     (checkpoints, logs): (&[u64], &[u64]),
     repair: bool,
     progress: ReadProgress<'_>,
@@ -301,18 +304,19 @@ fn attempt(
 /// Why a directory cannot be read.
 #[derive(Debug)]
 pub(crate) enum RecoveryError {
-    /// A file is damaged. An older checkpoint may be usable.
+    /// A file is damaged or chunks are missing. An older checkpoint may be usable.
     Corrupt(CorruptRecord),
     /// Acknowledged data is missing, whatever the checkpoint.
     DataLost(CorruptRecord),
-    /// A file cannot be read now, which does not mean that it is damaged. Nothing may be changed.
+    /// A file cannot be read now, but may be intact: the directory must not be changed.
     Refused(CorruptRecord),
 }
 
-/// Classifies an error of reading a file: missing permission or too many open files is not damage.
+/// Classifies an error of reading a file: with errors such as a missing permission or too many open
+/// files, the file may be intact.
 pub(super) fn read_error(name: &str, error: &io::Error) -> RecoveryError {
     let reason = CorruptRecord(format!("{name} cannot be read: {error}"));
-    let temporary = [
+    let not_damage = [
         Errno::ACCESS,
         Errno::AGAIN,
         Errno::INTR,
@@ -322,19 +326,19 @@ pub(super) fn read_error(name: &str, error: &io::Error) -> RecoveryError {
         Errno::PERM,
     ];
     match Errno::from_io_error(error) {
-        Some(code) if temporary.contains(&code) => RecoveryError::Refused(reason),
+        Some(code) if not_damage.contains(&code) => RecoveryError::Refused(reason),
         _ => RecoveryError::Corrupt(reason),
     }
 }
 
 impl RecoveryError {
-    pub(super) fn into_error(self, files: &dyn FileSystem) -> Error {
+    pub(super) fn into_error(self, files: &dyn Directory) -> Error {
         let CorruptRecord(reason) = self.into();
         Error::Storage(format!("{}: {reason}", files.path().display()))
     }
 
     /// As `into_error`, with advice if a repair may help.
-    pub(super) fn with_advice(self, files: &dyn FileSystem) -> Error {
+    pub(super) fn with_advice(self, files: &dyn Directory) -> Error {
         let advice = match self {
             Self::Corrupt(_) | Self::DataLost(_) => "; `repair=True` opens what is left",
             Self::Refused(_) => "",
@@ -367,7 +371,7 @@ impl From<Error> for RecoveryError {
 
 impl<'a> DirectoryReader<'a> {
     fn new(
-        files: &'a dyn FileSystem,
+        files: &'a dyn Directory,
         checkpoints: &[u64],
         logs: &[u64],
         repair: bool,
@@ -375,9 +379,9 @@ impl<'a> DirectoryReader<'a> {
     ) -> Self {
         let out = Recovered {
             store: None,
-            from: None,
+            checkpoint_read: None,
             checkpoint_headers: Vec::new(),
-            replayed: Vec::new(),
+            replayed_logs: Vec::new(),
             torn: None,
             intact_after_tear: 0,
             repaired: false,
@@ -386,8 +390,8 @@ impl<'a> DirectoryReader<'a> {
             next_table: 1,
             next_change: 1,
             next_serial: 1,
-            checkpoint: checkpoints.last().copied().unwrap_or_default(),
-            log: logs.last().copied().unwrap_or_default(),
+            last_checkpoint: checkpoints.last().copied().unwrap_or_default(),
+            last_log: logs.last().copied().unwrap_or_default(),
             logs: Vec::new(),
             clock: 0,
             clock_reading: ClockReading::default(),
@@ -410,6 +414,7 @@ impl<'a> DirectoryReader<'a> {
         }
     }
 
+    /// Opens a file and checks its header. The first file determines the store's id.
     pub(super) fn open(
         &mut self,
         name: &str,
@@ -428,15 +433,15 @@ impl<'a> DirectoryReader<'a> {
                 )))
             }
         })?;
-        let FileHeader { kind: found, .. } = file_reader.header;
-        if found != kind || file_reader.header.number != number {
+        let header = file_reader.header;
+        if (header.kind, header.number) != (kind, number) {
             return Err(CorruptRecord(format!(
                 "{name} is another file, renamed or copied to this name"
             ))
             .into());
         }
-        let store = *self.out.store.get_or_insert(file_reader.header.store);
-        if file_reader.header.store != store {
+        let store = *self.out.store.get_or_insert(header.store);
+        if header.store != store {
             return Err(CorruptRecord(format!("{name} belongs to another store")).into());
         }
         Ok(file_reader)
@@ -445,14 +450,15 @@ impl<'a> DirectoryReader<'a> {
     /// Reads a checkpoint and replays the logs after it.
     fn read_from(mut self, number: u64, logs: &[u64]) -> Result<Recovered, RecoveryError> {
         let (file_reader, header) = self.verify(number)?;
-        let since: Vec<u64> = logs
+        let replayed_logs: Vec<u64> = logs
             .iter()
             .copied()
             .filter(|log| *log >= header.first_log)
             .collect();
-        let earlier: Vec<u64> = header.earlier_logs.iter().map(|(log, _)| *log).collect();
-        self.bytes_total = self.bytes(&earlier) + 2 * self.bytes(&since);
-        for log in earlier.iter().chain(&since) {
+        let earlier_logs: Vec<u64> = header.earlier_logs.iter().map(|(log, _)| *log).collect();
+        // Replayed logs are read twice: for their chunks and for their changes.
+        self.bytes_total = self.log_bytes(&earlier_logs) + 2 * self.log_bytes(&replayed_logs);
+        for log in earlier_logs.iter().chain(&replayed_logs) {
             match self.load_chunks(*log, &header.serials) {
                 // Missing chunks are reported below.
                 Err(RecoveryError::Corrupt(CorruptRecord(reason))) if self.repair => {
@@ -472,7 +478,7 @@ impl<'a> DirectoryReader<'a> {
             ))
             .into());
         }
-        self.out.from = Some(number);
+        self.out.checkpoint_read = Some(number);
         self.out.clock = header.clock.store;
         self.out.clock_reading = header.clock;
         self.out.next_serial = self.out.next_serial.max(header.next_serial);
@@ -482,19 +488,19 @@ impl<'a> DirectoryReader<'a> {
             let chunk = chunks.get(&serial).cloned();
             chunk.ok_or_else(|| CorruptRecord(format!("chunk {serial} is missing")))
         };
-        let (tables, lost) = read_tables(file_reader, self.repair, &mut chunk)?;
+        let (tables, lost_items) = read_tables(file_reader, self.repair, &mut chunk)?;
         self.out.tables = tables;
-        for (table, items) in lost {
+        for (table, items) in lost_items {
             let note = format!("table `{table}` has lost {items} items, whose chunks are missing");
             self.out.notes.push(note);
         }
-        self.replay(&since, header.first_log, header.first_change)?;
+        self.replay(&replayed_logs, header.first_log, header.first_change)?;
         Ok(self.finish())
     }
 
     /// Replays all logs of a directory without checkpoints.
     fn read_all_logs(mut self, logs: &[u64]) -> Result<Recovered, RecoveryError> {
-        self.bytes_total = 2 * self.bytes(logs);
+        self.bytes_total = 2 * self.log_bytes(logs);
         for log in logs {
             match self.load_chunks(*log, &SerialRanges::default()) {
                 // The replay ends at the damage.
@@ -507,15 +513,15 @@ impl<'a> DirectoryReader<'a> {
         Ok(self.finish())
     }
 
-    /// Total size of these logs.
-    fn bytes(&self, logs: &[u64]) -> u64 {
-        let lens = logs
+    /// Total size of these logs in bytes.
+    fn log_bytes(&self, logs: &[u64]) -> u64 {
+        let lengths = logs
             .iter()
             .map(|log| self.files.open(&log_name(*log))?.len());
-        lens.filter_map(io::Result::ok).sum()
+        lengths.filter_map(io::Result::ok).sum()
     }
 
-    /// Counts bytes that were read, and reports progress.
+    /// Adds bytes that were read, and reports progress every `PROGRESS_INTERVAL` bytes.
     pub(super) fn advance(&mut self, bytes: u64) {
         self.bytes_read += bytes;
         if self.bytes_read >= self.bytes_reported + PROGRESS_INTERVAL {
@@ -532,6 +538,7 @@ impl<'a> DirectoryReader<'a> {
         Ok((self.open(&name, FileKind::Checkpoint, number)?, header))
     }
 
+    /// Reports that everything was read; returns the result.
     fn finish(mut self) -> Recovered {
         (self.progress)(self.bytes_total, self.bytes_total);
         self.out.logs = self.logs.into_values().map(|loaded| loaded.log).collect();

@@ -1,4 +1,4 @@
-//! Replay: making the changes of logs again.
+//! Replay: applying the changes in logs to the tables of a checkpoint.
 
 use std::collections::btree_map::Entry;
 use std::sync::Arc;
@@ -17,15 +17,15 @@ use super::record_reader::EndOfRecords;
 use super::recover::{ClockReading, DirectoryReader, RecoveryError, read_error};
 
 impl DirectoryReader<'_> {
-    /// Replays logs: the first must be `first`, which must begin with change `first_change`.
+    /// Replays logs: the first must be `first_log`, which must begin with change `first_change`.
     pub(super) fn replay(
         &mut self,
         logs: &[u64],
-        first: u64,
+        first_log: u64,
         first_change: u64,
     ) -> Result<(), RecoveryError> {
-        if logs.first() != Some(&first) {
-            let reason = format!("{} is missing", log_name(first));
+        if logs.first() != Some(&first_log) {
+            let reason = format!("{} is missing", log_name(first_log));
             if !self.repair {
                 return Err(RecoveryError::DataLost(CorruptRecord(reason)));
             }
@@ -35,8 +35,8 @@ impl DirectoryReader<'_> {
             self.out.next_change = first_change;
             return Ok(());
         }
-        let mut next = first_change;
-        let mut replayed = Vec::new();
+        let mut next_change = first_change;
+        let mut replayed_logs = Vec::new();
         for number in logs {
             if let Some(loaded) = self
                 .logs
@@ -45,17 +45,17 @@ impl DirectoryReader<'_> {
             {
                 let bytes = loaded.log.usage().bytes;
                 self.advance(bytes);
-                replayed.push(*number);
+                replayed_logs.push(*number);
                 continue;
             }
             let note_count = self.out.notes.len();
-            match self.replay_log(*number, &mut next) {
-                Ok((has_changes, torn)) => {
-                    // A log of only chunks may follow the torn one.
-                    if has_changes || torn.is_some() {
-                        self.out.torn = torn.map(|offset| (*number, offset));
+            match self.replay_log(*number, &mut next_change) {
+                Ok((has_begin, torn_at)) => {
+                    // A log of only chunks, without a `begin` record, may follow the torn one.
+                    if has_begin || torn_at.is_some() {
+                        self.out.torn = torn_at.map(|offset| (*number, offset));
                     }
-                    replayed.push(*number);
+                    replayed_logs.push(*number);
                 }
                 Err(
                     RecoveryError::Corrupt(CorruptRecord(reason))
@@ -63,23 +63,24 @@ impl DirectoryReader<'_> {
                 ) if self.repair => {
                     self.out.notes.truncate(note_count);
                     self.out.notes.push(format!(
-                        "all changes from number {next} on are lost: {reason}"
+                        "all changes from number {next_change} on are lost: {reason}"
                     ));
                     break;
                 }
                 Err(error) => return Err(error),
             }
         }
-        self.out.replayed = replayed;
-        self.out.next_change = next;
+        self.out.replayed_logs = replayed_logs;
+        self.out.next_change = next_change;
         Ok(())
     }
 
-    /// Replays a log; returns whether it has a `begin` record, and the offset at which it is torn.
+    /// Replays a log and advances `next_change`; returns whether the log has a `begin` record, and the
+    /// offset at which it is torn.
     fn replay_log(
         &mut self,
         number: u64,
-        next: &mut u64,
+        next_change: &mut u64,
     ) -> Result<(bool, Option<u64>), RecoveryError> {
         let name = log_name(number);
         let mut file_reader = self.open(&name, FileKind::Log, number)?;
@@ -92,7 +93,7 @@ impl DirectoryReader<'_> {
                 Ok(Err(EndOfRecords::Invalid { offset, reason })) => {
                     let left = file_reader.len() - offset;
                     let intact = file_reader.count_valid_after();
-                    let rest = if intact == 0 {
+                    let status = if intact == 0 {
                         "and were never acknowledged".into()
                     } else {
                         self.out.intact_after_tear = intact;
@@ -102,7 +103,7 @@ impl DirectoryReader<'_> {
                         )
                     };
                     self.out.notes.push(format!(
-                        "{name} ends at byte {offset}: {reason}; {left} more bytes follow, {rest}"
+                        "{name} ends at byte {offset}: {reason}; {left} more bytes follow, {status}"
                     ));
                     return Ok((has_begin, Some(offset)));
                 }
@@ -116,10 +117,10 @@ impl DirectoryReader<'_> {
             let (kind, body) = (record.kind, record.body.to_vec());
             self.advance(bytes);
             if kind == kind::BEGIN {
-                self.check_begin(&name, &body, *next)?;
+                self.read_begin(&name, &body, *next_change)?;
                 has_begin = true;
             } else if has_begin {
-                if let Err(error) = self.replay_record(kind, &body, &dictionary, next) {
+                if let Err(error) = self.replay_record(kind, &body, &dictionary, next_change) {
                     let refused = self.refused.take();
                     return Err(
                         refused.map_or(RecoveryError::Corrupt(error), RecoveryError::Refused)
@@ -134,32 +135,40 @@ impl DirectoryReader<'_> {
     }
 
     /// Reads a log's `begin` record, and checks that the log continues with the next change.
-    fn check_begin(&mut self, name: &str, body: &[u8], next: u64) -> Result<(), RecoveryError> {
+    fn read_begin(
+        &mut self,
+        name: &str,
+        body: &[u8],
+        next_change: u64,
+    ) -> Result<(), RecoveryError> {
         let mut reader = BodyReader(body);
-        let found = reader.u64()?;
+        let first_change = reader.u64()?;
         let reading = ClockReading {
             store: reader.u64()?,
             system: reader.u64()?,
         };
-        reader.end()?;
-        if found != next {
-            return Err(self.gap(name, next, found));
+        reader.check_end()?;
+        if first_change != next_change {
+            return Err(self.gap_error(name, next_change, first_change));
         }
         self.out.clock = self.out.clock.max(reading.store);
         self.out.clock_reading = reading;
         Ok(())
     }
 
-    fn gap(&self, name: &str, next: u64, found: u64) -> RecoveryError {
-        let torn = self.out.notes.last();
-        let torn = torn.map_or_else(String::new, |torn| format!(" ({torn})"));
-        if found < next {
-            let reason = format!("{name} begins with change {found}, expected {next}{torn}");
+    /// Returns the error for a log that begins with `first_change` instead of `next_change`. The last
+    /// note, which may be about the torn log before it, is added.
+    fn gap_error(&self, name: &str, next_change: u64, first_change: u64) -> RecoveryError {
+        let note = self.out.notes.last();
+        let note = note.map_or_else(String::new, |note| format!(" ({note})"));
+        if first_change < next_change {
+            let reason =
+                format!("{name} begins with change {first_change}, expected {next_change}{note}");
             return RecoveryError::Corrupt(CorruptRecord(reason));
         }
-        let last = found.saturating_sub(1);
+        let last_missing = first_change.saturating_sub(1);
         RecoveryError::DataLost(CorruptRecord(format!(
-            "changes {next} to {last} are missing before {name}{torn}"
+            "changes {next_change} to {last_missing} are missing before {name}{note}"
         )))
     }
 
@@ -169,13 +178,13 @@ impl DirectoryReader<'_> {
         kind: u32,
         body: &[u8],
         dictionary: &ReadDictionary,
-        next: &mut u64,
+        next_change: &mut u64,
     ) -> Result<(), CorruptRecord> {
         let mut reader = BodyReader(body);
         match kind {
             kind::TABLE_CREATED => {
                 let (number, id) = (reader.u64()?, reader.u64()?);
-                expect_change(number, next, 1)?;
+                advance_change(number, next_change, 1)?;
                 let options = read_options(&mut reader)?;
                 self.out.next_table = self.out.next_table.max(id.saturating_add(1));
                 // Snapshots are taken after the log rotation: the checkpoint may contain the table.
@@ -187,16 +196,16 @@ impl DirectoryReader<'_> {
             }
             kind::TABLE_DROPPED => {
                 let (number, id) = (reader.u64()?, reader.u64()?);
-                expect_change(number, next, 1)?;
+                advance_change(number, next_change, 1)?;
                 self.out.tables.remove(&id);
             }
             kind::CHANGES => {
                 let (id, first, count) = (reader.u64()?, reader.u64()?, reader.u32()?);
-                expect_change(first, next, u64::from(count))?;
+                advance_change(first, next_change, u64::from(count))?;
                 for number in first..first.saturating_add(u64::from(count)) {
                     let last = self.out.tables.get(&id).map(|table| table.last_lsn().0);
                     let applies = last.is_some_and(|last| last < number);
-                    // A change that the checkpoint contains may refer to chunks that were removed.
+                    // A change that the checkpoint already contains may refer to removed chunks.
                     let mut chunk = |serial| {
                         if applies {
                             self.chunk(serial)
@@ -210,9 +219,9 @@ impl DirectoryReader<'_> {
                     }
                     if let Some(table) = self.out.tables.get_mut(&id).filter(|_| applies) {
                         change.check(table.options())?;
-                        let chosen = self.out.unfinished_choices.remove(&id);
-                        // The choices count only if the change that they belong to is in the log.
-                        // A record that does not change the generator counts as a change itself.
+                        let generator_after_choices = self.out.unfinished_choices.remove(&id);
+                        // Random choices are applied together with the next change, which they were
+                        // made for. A `SetRng` that does not change the generator is applied at once.
                         if let Change::SetRng(rng) = &change
                             && rng != table.generator()
                         {
@@ -220,7 +229,7 @@ impl DirectoryReader<'_> {
                             continue;
                         }
                         let deferred = &mut DeferredDrops::default();
-                        if let Some(rng) = &chosen {
+                        if let Some(rng) = &generator_after_choices {
                             table.replay(&TableOp::SetRng { rng }, deferred);
                         }
                         table.replay_at(&change.op(), Lsn(number), deferred);
@@ -233,22 +242,23 @@ impl DirectoryReader<'_> {
                 ));
             }
         }
-        reader.end()
+        reader.check_end()
     }
 }
 
-fn expect_change(number: u64, next: &mut u64, count: u64) -> Result<(), CorruptRecord> {
-    if number != *next {
+/// Checks that `count` changes from `number` on are the next ones; advances `next_change` past them.
+fn advance_change(number: u64, next_change: &mut u64, count: u64) -> Result<(), CorruptRecord> {
+    if number != *next_change {
         return CorruptRecord::err(format!(
             "change {number} follows change {}",
-            next.saturating_sub(1)
+            next_change.saturating_sub(1)
         ));
     }
-    *next = next.saturating_add(count);
+    *next_change = next_change.saturating_add(count);
     Ok(())
 }
 
-/// Returns an empty chunk, in place of one that will not be read.
+/// Returns an empty chunk, in place of one that is missing or not needed.
 pub(super) fn placeholder_chunk() -> Result<Arc<Chunk>, CorruptRecord> {
     let schema = Schema {
         layout: Arc::new(Layout {

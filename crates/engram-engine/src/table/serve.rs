@@ -1,12 +1,12 @@
 //! The data behind a table's lock: its state, the queues of waiting calls, and the order of service.
 //!
 //! An insert or sample that cannot complete at once waits in one of two queues, ordered by ticket
-//! id. A waiting call keeps its partial result: the items not inserted yet, or the items drawn so
-//! far, which stay leased so that they can be returned if the call ends early.
+//! id. Its queue entry has the items not inserted yet, or the items drawn so far, which stay leased so
+//! that they can be returned if the call ends early.
 //!
 //! ```text
-//! insert: queued ──► its items enter one by one ──► all are in: removed from the queue, thread woken
-//! sample: queued ──► draws are added ──► served, thread woken ──► its ticket's poll takes the draws
+//! insert: queued ──► items are inserted one by one ──► all inserted: removed from the queue, task woken
+//! sample: queued ──► draws are added ──► served, task woken ──► its ticket's poll takes the draws
 //!
 //! withdrawn, or ticket dropped: items not inserted yet are dropped; draws return to the table
 //! table closed or dropped:      the call ends with the reason
@@ -15,25 +15,28 @@
 //! Each lock holder serves the queues before it unlocks ([`LockedTable::serve`]): the first waiting
 //! insert and the first waiting sample, alternately, until neither can proceed or the work allowed
 //! per lock hold is done. If work is left, exactly one thread continues in further lock holds
-//! (`is_being_served`). After a few, it wakes the thread of the first waiting sample, which continues.
+//! (`is_being_served`). After a few of these, it wakes the task of the first waiting sample, which
+//! continues in its place.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::task::Waker;
 
-use engram_core::table::Admission;
+use engram_core::table::{Admission, MAX_REMOVALS_PER_CALL};
 use engram_core::{DeferredDrops, Draw, Error, NewItem, Result, SessionNumber, TableState};
 
 use crate::session::Session;
-use crate::table::FINISH_PER_LOCK;
+use crate::table::MAX_FINISHED_PER_LOCK;
 use crate::table_info::Meter;
 
+/// What a table's lock protects.
 #[derive(Debug)]
 pub(super) struct LockedTable {
     pub(super) state: TableState,
+    /// Waiting calls, by ticket id.
     pub(super) inserts: BTreeMap<u64, WaitingInsert>,
     pub(super) samples: BTreeMap<u64, WaitingSample>,
-    pub(super) next_ticket: u64,
-    /// True while a thread is responsible for serving the calls that are left.
+    pub(super) last_ticket_id: u64,
+    /// True while a thread is responsible for serving calls that could not be served in one lock hold.
     pub(super) is_being_served: bool,
     /// Why the table was closed.
     pub(super) closed: Option<Error>,
@@ -45,18 +48,18 @@ pub(super) struct WaitingInsert {
     /// Items that are not in the table yet.
     pub(super) items: VecDeque<NewItem>,
     pub(super) cursor: Option<SessionCursor>,
-    /// An item whose key exists updates that item's priority.
-    pub(super) updates: bool,
+    /// True if an item whose key exists only updates the existing item's priority.
+    pub(super) updates_existing: bool,
     pub(super) waker: Option<Waker>,
 }
 
-/// Sequence numbers of a waiting insert's items.
+/// Position of a waiting insert in its session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SessionCursor {
-    /// Sequence number of the first item that is not in the table yet.
+    /// Session number of the first item that is not in the table yet.
     next: SessionNumber,
-    /// True if the wait was reported to the table, so that the session does not become idle.
-    waits: bool,
+    /// True if the wait was reported to the table state, so that the session does not become idle.
+    wait_reported: bool,
 }
 
 impl From<Session> for SessionCursor {
@@ -65,7 +68,10 @@ impl From<Session> for SessionCursor {
             session: session.id,
             number: session.first,
         };
-        Self { next, waits: false }
+        Self {
+            next,
+            wait_reported: false,
+        }
     }
 }
 
@@ -73,10 +79,10 @@ impl From<Session> for SessionCursor {
 pub(super) struct WaitingSample {
     /// Maximum number of draws.
     pub(super) n: usize,
-    /// Minimum number of draws: the call does not wait for more than this.
+    /// Minimum number of draws: with these, the call can return.
     pub(super) at_least: usize,
     pub(super) draws: Vec<Draw>,
-    /// The call is complete, and takes no further draws.
+    /// True if the call is complete and receives no further draws.
     pub(super) served: bool,
     pub(super) waker: Option<Waker>,
 }
@@ -88,16 +94,19 @@ impl WaitingSample {
     }
 }
 
-/// Work to do after the lock is released: freeing memory and waking threads.
+/// What a lock hold leaves for after the unlock: memory to free, tasks to wake, and whether this
+/// thread must continue to serve waiting calls.
 #[derive(Default)]
 pub(super) struct AfterUnlock {
+    /// Memory to free: removed items, discarded draws, items that need not be inserted.
     pub(super) deferred: DeferredDrops,
     pub(super) draws: Vec<Vec<Draw>>,
     pub(super) items: Vec<NewItem>,
+    /// Tasks to wake.
     pub(super) wakers: Vec<Waker>,
-    /// Serving stopped because the lock hold became too long.
+    /// True if serving stopped because the lock hold became too long.
     pub(super) work_left: bool,
-    /// This thread must lock again and continue serving.
+    /// True if this thread must lock again and continue serving.
     pub(super) keeps_serving: bool,
 }
 
@@ -107,29 +116,29 @@ impl LockedTable {
     }
 
     pub(super) fn new_ticket_id(&mut self) -> u64 {
-        self.next_ticket += 1;
-        self.next_ticket
+        self.last_ticket_id += 1;
+        self.last_ticket_id
     }
 
-    /// Removes a sample from the queue and returns its draws. Unless it is leased, makes the first
-    /// `FINISH_PER_LOCK` draws final.
+    /// Removes a sample from the queue and returns its draws. Unless they are leased, makes the first
+    /// `MAX_FINISHED_PER_LOCK` draws final; the caller must do the same for the rest.
     pub(super) fn finish_sample(
         &mut self,
         id: u64,
         leased: bool,
         after: &mut AfterUnlock,
     ) -> Vec<Draw> {
-        let wait = self.samples.remove(&id);
-        let draws = wait.map(|wait| wait.draws).unwrap_or_default();
+        let sample = self.samples.remove(&id);
+        let draws = sample.map(|sample| sample.draws).unwrap_or_default();
         if !leased {
-            let first = draws.iter().take(FINISH_PER_LOCK);
+            let first = draws.iter().take(MAX_FINISHED_PER_LOCK);
             self.state
                 .acknowledge(first.map(|draw| draw.handle), &mut after.deferred);
         }
         draws
     }
 
-    /// Serves waiting calls. If this hold cannot serve all, decides whether this thread continues.
+    /// Serves waiting calls. If one lock hold is not enough, decides whether this thread continues.
     pub(super) fn serve(&mut self, after: &mut AfterUnlock, now: u64) {
         self.meter.tick(now);
         after.work_left = self.closed.is_none() && self.serve_some(after, now);
@@ -142,12 +151,12 @@ impl LockedTable {
         }
     }
 
-    /// Wakes the thread of the first waiting sample to continue serving; false if there is none.
-    /// Waiting inserts are not considered: their writers may not poll them for a long time.
+    /// Lets the task of the first waiting sample continue serving: it is woken after the unlock. False
+    /// if no sample waits. Inserts are not considered: their writers may not poll them for a long time.
     pub(super) fn hand_over(&mut self, after: &mut AfterUnlock) -> bool {
-        let waiting = self.first_unserved_sample();
-        let waiting = waiting.and_then(|id| self.samples.get_mut(&id)?.waker.take());
-        let Some(waker) = waiting else {
+        let sample = self.first_unserved_sample();
+        let waker = sample.and_then(|id| self.samples.get_mut(&id)?.waker.take());
+        let Some(waker) = waker else {
             return false;
         };
         after.wakers.push(waker);
@@ -159,40 +168,41 @@ impl LockedTable {
     /// Serves the first insert and the first sample alternately until neither can proceed. Returns
     /// true if it stopped earlier because the lock hold became too long.
     fn serve_some(&mut self, after: &mut AfterUnlock, now: u64) -> bool {
-        // Draws of waiting samples are always leased, so that they can be returned at a deadline.
-        let step = self.state.items_per_lock_hold();
+        let step = self.state.max_items_per_lock_hold();
         let mut budget = step;
-        let mut waiting = self.first_unserved_sample();
+        let mut next_sample = self.first_unserved_sample();
         while budget > 0 {
-            let mut moved = false;
+            let mut progressed = false;
             if self.state.must_shrink() {
                 self.state.shrink(&mut after.deferred);
-                budget = budget.saturating_sub(256);
-                moved = true;
+                budget = budget.saturating_sub(MAX_REMOVALS_PER_CALL);
+                progressed = true;
             } else if !self.inserts.is_empty() {
-                moved = self.serve_insert(after, now);
+                progressed = self.serve_insert(after, now);
             }
-            if let Some(id) = waiting
-                && let Some(wait) = self.samples.get_mut(&id)
+            if let Some(id) = next_sample
+                && let Some(sample) = self.samples.get_mut(&id)
             {
-                let missing = wait.n - wait.draws.len();
+                let missing = sample.n - sample.draws.len();
+                // Always leased, so that the draws can be returned at a deadline.
                 let drawn = self.state.draw(
                     missing.min(step),
                     true,
-                    &mut wait.draws,
+                    &mut sample.draws,
                     &mut after.deferred,
                 );
                 self.meter.samples += drawn as u64;
-                moved |= drawn > 0;
+                progressed |= drawn > 0;
                 budget = budget.saturating_sub(drawn);
                 // With fewer than `n` draws, a sample is complete only once nothing more can be drawn.
-                wait.served = wait.draws.len() == wait.n || (!moved && wait.can_return());
-                if wait.served {
-                    after.wakers.extend(wait.waker.take());
-                    waiting = self.first_unserved_sample();
+                sample.served =
+                    sample.draws.len() == sample.n || (!progressed && sample.can_return());
+                if sample.served {
+                    after.wakers.extend(sample.waker.take());
+                    next_sample = self.first_unserved_sample();
                 }
             }
-            if !moved {
+            if !progressed {
                 return false;
             }
             budget = budget.saturating_sub(1);
@@ -200,59 +210,61 @@ impl LockedTable {
         true
     }
 
-    /// Inserts the first waiting item if possible; true if the queue has changed.
+    /// Inserts the first waiting item if possible: or skips it if it was already applied, or updates the
+    /// existing item's priority. Returns true if the queue has changed.
     fn serve_insert(&mut self, after: &mut AfterUnlock, now: u64) -> bool {
         let Some(mut entry) = self.inserts.first_entry() else {
             return false;
         };
-        let wait = entry.get_mut();
-        let number = wait.cursor.map(|cursor| cursor.next);
+        let insert = entry.get_mut();
+        let number = insert.cursor.map(|cursor| cursor.next);
         let applied = number.is_some_and(|number| self.state.is_applied(number, now));
-        let front = wait.items.front().filter(|_| wait.updates);
-        let update = front.map(|item| (item.key, item.priority));
+        let item = insert.items.front().filter(|_| insert.updates_existing);
+        let update = item.map(|item| (item.key, item.priority));
         let updated = update.is_some() && self.state.update(update.into_iter()) > 0;
-        let passes = applied || updated;
-        let ready = |item| passes || self.state.admit(item) == Admission::Ready;
-        let mut moved = false;
-        if wait.items.front().is_some_and(ready)
-            && let Some(item) = wait.items.pop_front()
+        let needs_no_insert = applied || updated;
+        let ready = |item| needs_no_insert || self.state.admit(item) == Admission::Ready;
+        let mut progressed = false;
+        if insert.items.front().is_some_and(ready)
+            && let Some(item) = insert.items.pop_front()
         {
-            if let Some(cursor) = &mut wait.cursor {
+            if let Some(cursor) = &mut insert.cursor {
                 cursor.next.number += 1;
-                // A server reports progress to its client.
-                after.wakers.extend(wait.waker.take());
+                // Wakes the server's task, which reports each inserted item.
+                after.wakers.extend(insert.waker.take());
             }
-            if passes {
+            if needs_no_insert {
                 after.deferred.add(item);
             } else {
                 let deferred = &mut after.deferred;
-                let new = self.state.insert_numbered(item, number, now, deferred);
-                self.meter.inserts += u64::from(new);
+                let inserted = self.state.insert_numbered(item, number, now, deferred);
+                self.meter.inserts += u64::from(inserted);
             }
-            moved = true;
+            progressed = true;
         }
-        if wait.items.is_empty() {
-            let wait = entry.remove();
-            self.end_wait(wait.cursor, now);
-            after.wakers.extend(wait.waker);
+        if insert.items.is_empty() {
+            let insert = entry.remove();
+            self.end_wait(insert.cursor, now);
+            after.wakers.extend(insert.waker);
             // The next insert in the queue may proceed now.
-            moved = true;
+            progressed = true;
         }
-        moved
+        progressed
     }
 
-    /// Reports to the table that this insert waits, so that its session does not become idle.
+    /// Reports to the table state that this insert waits, so that its session does not become idle.
     pub(super) fn begin_wait(&mut self, id: u64, now: u64) {
-        let wait = self.inserts.get_mut(&id);
-        if let Some(cursor) = wait.and_then(|wait| wait.cursor.as_mut()) {
-            cursor.waits = true;
+        let insert = self.inserts.get_mut(&id);
+        if let Some(cursor) = insert.and_then(|insert| insert.cursor.as_mut()) {
+            cursor.wait_reported = true;
             self.state.begin_wait(cursor.next.session, now);
         }
     }
 
-    /// Reports to the table that an insert with this cursor no longer waits.
+    /// Reports to the table state that an insert with this cursor no longer waits, if its wait was
+    /// reported.
     pub(super) fn end_wait(&mut self, cursor: Option<SessionCursor>, now: u64) {
-        if let Some(cursor) = cursor.filter(|cursor| cursor.waits) {
+        if let Some(cursor) = cursor.filter(|cursor| cursor.wait_reported) {
             self.state.end_wait(cursor.next.session, now);
         }
     }
@@ -260,7 +272,7 @@ impl LockedTable {
     fn first_unserved_sample(&self) -> Option<u64> {
         self.samples
             .iter()
-            .find(|(_, wait)| !wait.served)
+            .find(|(_, sample)| !sample.served)
             .map(|(id, _)| *id)
     }
 }

@@ -5,16 +5,17 @@ use std::task::Waker;
 use engram_core::{Draw, Lsn, Result};
 
 use crate::table::serve::WaitingSample;
-use crate::table::{FINISH_PER_LOCK, RETURN_PER_LOCK, Table};
+use crate::table::{MAX_FINISHED_PER_LOCK, MAX_RETURNED_PER_LOCK, Table};
 
-/// State of a queued call.
+/// Whether a queued call is done.
 pub(crate) enum QueueState<T> {
     Waiting,
     Done(T),
 }
 
 impl Table {
-    /// Done once all items of an insert are in the table; otherwise stores the waker.
+    /// Returns `Done` once all items of an insert are in the table, with the table's last change;
+    /// otherwise stores the waker.
     pub(crate) fn poll_insert(&self, id: u64, waker: &Waker) -> Result<QueueState<Lsn>> {
         self.change(|locked, _, _| {
             let lsn = locked.state.last_lsn();
@@ -44,14 +45,14 @@ impl Table {
         wait.map_or(0, |wait| wait.items.len())
     }
 
-    /// Done once a sample is complete; otherwise stores the waker.
+    /// Returns `Done` with the draws once a sample is complete; otherwise stores the waker.
     pub(crate) fn poll_sample(
         &self,
         id: u64,
         leased: bool,
         waker: &Waker,
     ) -> Result<QueueState<Vec<Draw>>> {
-        let progress = self.change(|locked, after, _| {
+        let state = self.change(|locked, after, _| {
             let Some(wait) = locked.samples.get_mut(&id) else {
                 return Ok(QueueState::Done(Vec::new()));
             };
@@ -61,24 +62,24 @@ impl Table {
             }
             Ok(QueueState::Done(locked.finish_sample(id, leased, after)))
         })?;
-        if let QueueState::Done(draws) = &progress {
+        if let QueueState::Done(draws) = &state {
             self.finish_rest(draws, leased);
         }
-        Ok(progress)
+        Ok(state)
     }
 
-    /// Ends a sample early; returns the items drawn so far.
+    /// Ends a sample early; returns the items drawn so far. Unless they are leased, they are final.
     pub(crate) fn end_sample(&self, id: u64, leased: bool) -> Vec<Draw> {
         let draws = self.change(|locked, after, _| locked.finish_sample(id, leased, after));
         self.finish_rest(&draws, leased);
         draws
     }
 
-    /// Returns a sample that has enough items; withdraws any other, and the items drawn so far are
-    /// available again.
+    /// Ends a sample: returns its draws if they are enough, as [`Self::end_sample`]; otherwise returns
+    /// the items drawn so far to the table.
     ///
     /// # Errors
-    /// The number of items drawn so far.
+    /// The number of items drawn, if they are not enough.
     pub(crate) fn withdraw_sample(&self, id: u64, leased: bool) -> Result<Vec<Draw>, usize> {
         let complete = self.change(|locked, after, _| {
             let wait = locked.samples.get(&id);
@@ -92,24 +93,25 @@ impl Table {
         Err(self.drop_sample(id))
     }
 
-    /// Withdraws a sample and makes the items drawn so far available again; returns their number.
+    /// Removes a sample from the queue and returns the items drawn so far to the table; returns their
+    /// number.
     pub(crate) fn drop_sample(&self, id: u64) -> usize {
         let draws = self.change(|locked, _, _| {
             let wait = locked.samples.remove(&id);
             let draws = wait.map(|wait| wait.draws).unwrap_or_default();
-            let first = draws.iter().take(RETURN_PER_LOCK);
+            let first = draws.iter().take(MAX_RETURNED_PER_LOCK);
             locked.state.return_leases(first.map(|draw| draw.handle));
             draws
         });
-        let rest = draws.iter().skip(RETURN_PER_LOCK);
+        let rest = draws.iter().skip(MAX_RETURNED_PER_LOCK);
         self.return_leases(&rest.map(|draw| draw.handle).collect::<Vec<_>>());
         draws.len()
     }
 
-    /// Finishes what [`LockedTable::finish_sample`] leaves undone to keep each lock hold short.
+    /// Makes the draws final that [`LockedTable::finish_sample`] leaves out to keep its lock hold short.
     fn finish_rest(&self, draws: &[Draw], leased: bool) {
         if !leased {
-            let rest = draws.iter().skip(FINISH_PER_LOCK);
+            let rest = draws.iter().skip(MAX_FINISHED_PER_LOCK);
             self.acknowledge(&rest.map(|draw| draw.handle).collect::<Vec<_>>());
         }
     }

@@ -11,11 +11,14 @@ use crate::support::{
     queue, sample_keys, table, wait_ready,
 };
 
-const ID: u64 = 77;
+const SESSION_ID: u64 = 77;
 
-/// Sends items whose keys are their sequence numbers.
+/// Inserts `count` items whose keys are their session numbers, from `first` on.
 fn send(table: &Arc<Table>, first: u64, count: u64) -> InsertTicket {
-    let session = Session { id: ID, first };
+    let session = Session {
+        id: SESSION_ID,
+        first,
+    };
     let items = items(first..first + count);
     table.insert_numbered(items, Some(session)).unwrap()
 }
@@ -29,8 +32,7 @@ fn drain(table: &Arc<Table>, n: usize) -> Vec<u64> {
     (0..n).flat_map(|_| sample_keys(table, 1)).collect()
 }
 
-/// A table with a manual clock.
-fn timed(options: TableOptions) -> (Arc<Table>, Arc<ManualClock>) {
+fn table_with_manual_clock(options: TableOptions) -> (Arc<Table>, Arc<ManualClock>) {
     let clock = Arc::new(ManualClock::default());
     let name = options.name.clone();
     let log = Arc::new(engram_core::Volatile);
@@ -60,7 +62,7 @@ fn a_retry_applies_only_new_items() {
 }
 
 #[test]
-fn each_table_has_its_own_sequence() {
+fn a_session_numbers_the_items_of_each_table_separately() {
     let engine = engine(vec![fifo("a"), fifo("b")]);
     let (a, b) = (engine.table("a").unwrap(), engine.table("b").unwrap());
     send_and_wait(&a, 1, 3);
@@ -100,16 +102,16 @@ fn a_retry_is_acknowledged_once_the_first_try_is_durable() {
 }
 
 #[test]
-fn tickets_that_overlap_apply_each_number_once_and_in_order() {
+fn overlapping_tickets_apply_each_number_once_and_in_order() {
     let table = table(queue("t", 2));
     let wakes = Arc::<WakeCounter>::default();
-    let mut old = send(&table, 1, 6);
+    let mut first_try = send(&table, 1, 6);
     let mut retry = send(&table, 1, 8);
-    assert!(poll(&mut old, &wakes).is_pending());
+    assert!(poll(&mut first_try, &wakes).is_pending());
     assert!(poll(&mut retry, &wakes).is_pending());
-    assert_eq!((old.items_left(), retry.items_left()), (4, 8));
+    assert_eq!((first_try.items_left(), retry.items_left()), (4, 8));
     assert_eq!(drain(&table, 4), [1, 2, 3, 4]);
-    assert!(poll(&mut old, &wakes).is_ready());
+    assert!(poll(&mut first_try, &wakes).is_ready());
     assert_eq!(retry.items_left(), 2);
     assert_eq!(drain(&table, 4), [5, 6, 7, 8]);
     assert!(poll(&mut retry, &wakes).is_ready());
@@ -119,16 +121,16 @@ fn tickets_that_overlap_apply_each_number_once_and_in_order() {
 #[test]
 fn withdrawn_items_can_be_sent_again() {
     let table = table(queue("t", 2));
-    let old = send(&table, 1, 5);
-    assert_eq!(old.withdraw(), 3);
+    let first_try = send(&table, 1, 5);
+    assert_eq!(first_try.withdraw(), 3);
     let retry = send(&table, 1, 5);
     assert_eq!(drain(&table, 5), [1, 2, 3, 4, 5]);
     wait_ready(retry).unwrap();
 
     // The same with the retry already queued behind it.
-    let old = send(&table, 6, 5);
+    let first_try = send(&table, 6, 5);
     let retry = send(&table, 6, 5);
-    drop(old);
+    drop(first_try);
     assert_eq!(drain(&table, 5), [6, 7, 8, 9, 10]);
     wait_ready(retry).unwrap();
     assert_eq!(table.info().stats.limiter.inserts, 10);
@@ -146,7 +148,7 @@ fn an_item_whose_key_exists_counts_as_applied() {
 }
 
 #[test]
-fn a_reset_does_not_make_old_items_new() {
+fn items_applied_before_a_reset_are_not_applied_again() {
     let table = table(queue("t", 3));
     send_and_wait(&table, 1, 2);
     // One item is inserted, one waits; after the reset, the waiting one is inserted.
@@ -160,7 +162,7 @@ fn a_reset_does_not_make_old_items_new() {
 
 #[test]
 fn sessions_that_send_nothing_are_forgotten() {
-    let (table, clock) = timed(fifo("t"));
+    let (table, clock) = table_with_manual_clock(fifo("t"));
     send_and_wait(&table, 1, 2);
     clock.set(SESSION_IDLE - 1);
     table.delete(&[1, 2]).unwrap();
@@ -179,7 +181,7 @@ fn sessions_that_send_nothing_are_forgotten() {
 
 #[test]
 fn a_session_that_waits_is_not_idle() {
-    let (table, clock) = timed(queue("t", 2));
+    let (table, clock) = table_with_manual_clock(queue("t", 2));
     let waiting = send(&table, 1, 4);
     // No samples for a long time, and then the connection is lost.
     clock.set(6 * SESSION_IDLE);
@@ -199,14 +201,17 @@ fn a_session_that_waits_is_not_idle() {
 fn numbers_out_of_range_are_refused() {
     let table = table(fifo("t"));
     let refused = |first| {
-        let session = Session { id: ID, first };
+        let session = Session {
+            id: SESSION_ID,
+            first,
+        };
         error_text(table.insert_numbered(items(0..2), Some(session)))
     };
     assert_eq!(
         refused(0),
-        "2 items for table `t` have sequence numbers from 0 on; a session's sequence numbers must \
-         be at least 1 and below 2^64"
+        "2 items for table `t` have session numbers from 0 on; session numbers must be at least 1 \
+         and below 2^64"
     );
-    assert!(refused(u64::MAX - 1).contains("sequence numbers from 18446744073709551614 on"));
+    assert!(refused(u64::MAX - 1).contains("session numbers from 18446744073709551614 on"));
     assert_eq!(table.info().stats.size, 0);
 }

@@ -39,7 +39,7 @@ pub(crate) struct ChangeSender {
 pub(crate) struct ChangeCommand {
     request: pb::ChangeRequest,
     /// Number of keys of the whole call.
-    keys: usize,
+    total_keys: usize,
     response: oneshot::Sender<Result<u64>>,
 }
 
@@ -76,8 +76,8 @@ impl ChangeSender {
     ) -> PendingResponse<u64> {
         // If the lengths differ, the server returns an error.
         let longest = keys.len().max(priorities.len());
-        self.change(table, keys, longest, |from| {
-            let priorities = slice_for_request(priorities, from);
+        self.change(table, keys, longest, |first| {
+            let priorities = slice_for_request(priorities, first);
             Change::PrioritiesLe(encode_numbers(priorities.iter().copied()))
         })
     }
@@ -87,7 +87,8 @@ impl ChangeSender {
         self.change(table, keys, keys.len(), |_| Change::Delete(pb::Empty {}))
     }
 
-    /// Sends a change as one or more requests of at most [`MAX_KEYS_PER_REQUEST`] keys.
+    /// Sends a change as one or more requests of at most [`MAX_KEYS_PER_REQUEST`] keys. `change` receives the index of a
+    /// request's first key.
     fn change(
         &self,
         table: &str,
@@ -95,12 +96,12 @@ impl ChangeSender {
         len: usize,
         change: impl Fn(usize) -> Change,
     ) -> PendingResponse<u64> {
-        let responses = (0..len.max(1)).step_by(MAX_KEYS_PER_REQUEST).map(|from| {
+        let responses = (0..len.max(1)).step_by(MAX_KEYS_PER_REQUEST).map(|first| {
             let request = pb::ChangeRequest {
                 id: 0,
                 table: table.into(),
-                keys_le: encode_numbers(slice_for_request(keys, from).iter().copied()),
-                change: Some(change(from)),
+                keys_le: encode_numbers(slice_for_request(keys, first).iter().copied()),
+                change: Some(change(first)),
             };
             self.send(request, keys.len())
         });
@@ -126,11 +127,11 @@ impl ChangeSender {
 
     /// Sends one request, after earlier ones and after the server has handled all acknowledgements: the change must
     /// not find items that an acknowledged batch used up.
-    fn send(&self, request: pb::ChangeRequest, keys: usize) -> PendingResponse<u64> {
+    fn send(&self, request: pb::ChangeRequest, total_keys: usize) -> PendingResponse<u64> {
         let (response, receiver) = oneshot::channel();
         let command = ChangeCommand {
             request,
-            keys,
+            total_keys,
             response,
         };
         // If the receiver is closed, `response` is dropped and the caller gets an error.
@@ -160,22 +161,22 @@ impl ChangeSender {
     }
 }
 
-/// Returns the part of an array that belongs into the request whose first key is number `from`.
-fn slice_for_request<T>(all: &[T], from: usize) -> &[T] {
-    let rest = all.get(from..).unwrap_or_default();
-    &rest[..rest.len().min(MAX_KEYS_PER_REQUEST)]
+/// Returns the elements of `all` for one request: at most [`MAX_KEYS_PER_REQUEST`], from index `first` on.
+fn slice_for_request<T>(all: &[T], first: usize) -> &[T] {
+    let remaining = all.get(first..).unwrap_or_default();
+    &remaining[..remaining.len().min(MAX_KEYS_PER_REQUEST)]
 }
 
 impl ChangeCommand {
-    /// Returns the end of an error text: what an unreachable server may or may not have done.
-    fn unacknowledged(&self) -> String {
-        let what = match self.request.change {
+    /// Describes, at the end of an error text, the change that an unreachable server may or may not have made.
+    fn describe_unacknowledged(&self) -> String {
+        let operation = match self.request.change {
             Some(Change::PrioritiesLe(_)) => "an update of the priorities",
             _ => "a deletion",
         };
         format!(
-            "{what} of {} items of table `{}` is not acknowledged",
-            self.keys, self.request.table
+            "{operation} of {} items of table `{}` is not acknowledged",
+            self.total_keys, self.request.table
         )
     }
 }
@@ -244,7 +245,7 @@ impl ReconnectingStream for PendingChanges {
         for command in std::mem::take(&mut self.pending).into_values() {
             let error = match error {
                 Error::Unavailable(text) => {
-                    Error::Unavailable(format!("{text}; {}", command.unacknowledged()))
+                    Error::Unavailable(format!("{text}; {}", command.describe_unacknowledged()))
                 }
                 other => other.clone(),
             };

@@ -18,7 +18,8 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, Request, Status};
 
 use super::connect_errors::{
-    call_failure, causes, connect_failure, is_tls_failure, root_cause, tls_failure,
+    describe_call_failure, describe_connect_failure, describe_tls_failure, is_tls_failure,
+    join_causes, root_cause,
 };
 use crate::pb;
 use crate::pb::engram_client::EngramClient;
@@ -90,7 +91,7 @@ const MAX_RETRY_DELAY: Duration = Duration::from_millis(300);
 const MAX_RECONNECT_TIMEOUT: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// Extra time after `reconnect_timeout` for a response that is on its way.
-const REPLY_GRACE: Duration = Duration::from_millis(500);
+const RESPONSE_GRACE: Duration = Duration::from_millis(500);
 
 /// How long connecting to a server's local socket may take; after that, TCP is used.
 const LOCAL_SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
@@ -99,21 +100,22 @@ impl Connector {
     /// Checks the options, without connecting.
     pub(crate) fn new(mut options: ClientOptions) -> Result<Self> {
         options.reconnect_timeout = options.reconnect_timeout.min(MAX_RECONNECT_TIMEOUT);
-        let invalid = |what: String| Error::InvalidArgument(what);
+        let invalid = |text: String| Error::InvalidArgument(text);
         let address = &options.address;
-        let bad = |why: &str| invalid(format!("address is `{address}`: {why}; give `host:port`"));
+        let invalid_address =
+            |why: &str| invalid(format!("address is `{address}`: {why}; give `host:port`"));
         let uri = match address.strip_prefix("unix:") {
-            Some("") => return Err(bad("it has no path")),
+            Some("") => return Err(invalid_address("it has no path")),
             Some(path) => format!("unix:{path}"),
             None => {
                 let (host, port) = address
                     .rsplit_once(':')
-                    .ok_or_else(|| bad("it has no port"))?;
+                    .ok_or_else(|| invalid_address("it has no port"))?;
                 if host.is_empty() {
-                    return Err(bad("it has no host"));
+                    return Err(invalid_address("it has no host"));
                 }
                 if !port.parse::<u16>().is_ok_and(|port| port > 0) {
-                    return Err(bad("the port must be a number from 1 to 65535"));
+                    return Err(invalid_address("the port must be a number from 1 to 65535"));
                 }
                 let scheme = if options.tls.is_some() {
                     "https"
@@ -123,7 +125,8 @@ impl Connector {
                 format!("{scheme}://{address}")
             }
         };
-        let endpoint = Endpoint::from_shared(uri).map_err(|_| bad("the host name is invalid"))?;
+        let endpoint =
+            Endpoint::from_shared(uri).map_err(|_| invalid_address("the host name is invalid"))?;
         let mut endpoint = endpoint
             .tcp_nodelay(true)
             .initial_stream_window_size(CLIENT_WINDOW_BYTES)
@@ -133,8 +136,8 @@ impl Connector {
             .keep_alive_timeout(Duration::from_secs(3))
             .keep_alive_while_idle(true);
         if let Some(tls) = &options.tls {
-            let first = CertificateDer::pem_slice_iter(&tls.ca).next();
-            if !matches!(first, Some(Ok(_))) {
+            let first_certificate = CertificateDer::pem_slice_iter(&tls.ca).next();
+            if !matches!(first_certificate, Some(Ok(_))) {
                 let why = "`ca` holds no certificate; it must be a PEM file with the certificate of \
                            the authority that signed the server's";
                 return Err(invalid(why.into()));
@@ -198,18 +201,18 @@ impl Connector {
         self.options.reconnect_timeout
     }
 
-    /// Connects; tries again until `reconnect_timeout` after `since`.
-    pub(crate) async fn connect(&self, since: Instant) -> Result<GrpcClient> {
-        let until = since + self.options.reconnect_timeout;
+    /// Connects; tries again until `reconnect_timeout` after `started`.
+    pub(crate) async fn connect(&self, started: Instant) -> Result<GrpcClient> {
+        let deadline = started + self.options.reconnect_timeout;
         let mut delay = FIRST_RETRY_DELAY;
         loop {
-            let reason = match timeout_at(until + REPLY_GRACE, self.attempt()).await {
+            let reason = match timeout_at(deadline + RESPONSE_GRACE, self.try_connect()).await {
                 Ok(Ok(client)) => return Ok(client),
                 Ok(Err(AttemptError::Permanent(error))) => return Err(error),
                 Ok(Err(AttemptError::Retry(why))) => why,
                 Err(_) => "it does not reply".into(),
             };
-            if Instant::now() + delay > until {
+            if Instant::now() + delay > deadline {
                 return Err(self.unreachable(&reason));
             }
             sleep(delay).await;
@@ -226,19 +229,19 @@ impl Connector {
         ))
     }
 
-    async fn attempt(&self) -> Result<GrpcClient, AttemptError> {
+    async fn try_connect(&self) -> Result<GrpcClient, AttemptError> {
         let channel = self.endpoint.connect().await.map_err(|error| {
-            let retry = || AttemptError::Retry(connect_failure(&error));
-            self.tls_error(&causes(&error)).unwrap_or_else(retry)
+            let retry = || AttemptError::Retry(describe_connect_failure(&error));
+            self.tls_error(&join_causes(&error)).unwrap_or_else(retry)
         })?;
         let mut client = self.client(channel);
         match self.handshake(&mut client).await {
-            Ok(found) => Ok(self.connect_local(&found).await.unwrap_or(client)),
+            Ok(hello) => Ok(self.connect_local(&hello).await.unwrap_or(client)),
             Err(status) => Err(self.permanent_error(&status).map_or_else(
                 || {
-                    // A server that requires a client certificate reports its lack only now. A server with TLS closes
-                    // the connection of a client without.
-                    let causes = status.source().map_or_else(String::new, causes);
+                    // A server that requires a client certificate reports only now that there is none. A server with TLS
+                    // closes the connection of a client without TLS.
+                    let causes = status.source().map_or_else(String::new, join_causes);
                     let is_plain =
                         self.options.tls.is_none() && !self.options.address.starts_with("unix:");
                     let hint = if is_plain && !causes.is_empty() {
@@ -246,7 +249,8 @@ impl Connector {
                     } else {
                         ""
                     };
-                    let retry = || AttemptError::Retry(format!("{}{hint}", call_failure(&status)));
+                    let retry =
+                        || AttemptError::Retry(format!("{}{hint}", describe_call_failure(&status)));
                     self.tls_error(&causes).unwrap_or_else(retry)
                 },
                 AttemptError::Permanent,
@@ -277,7 +281,7 @@ impl Connector {
         is_tls_failure(causes).then(|| {
             AttemptError::Permanent(Error::Handshake(format!(
                 "the TLS handshake with the server at {address} failed: {}",
-                tls_failure(causes, name)
+                describe_tls_failure(causes, name)
             )))
         })
     }
@@ -288,15 +292,16 @@ impl Connector {
             .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
 
-    /// Connects to the local socket of a server on this machine, which is faster than TCP; not through a TCP proxy.
-    async fn connect_local(&self, found: &pb::HelloResponse) -> Option<GrpcClient> {
+    /// Connects to the local socket of a server on this machine, which is faster than TCP. Returns `None` if the server
+    /// is on another machine or behind a TCP proxy, or its socket does not respond.
+    async fn connect_local(&self, hello: &pb::HelloResponse) -> Option<GrpcClient> {
         let port = self.local_port?;
         // The peer chooses the name: it must not lead the client to sockets of other programs.
-        let is_expected = (found.local_socket).starts_with(&format!("engram-{port}-"));
-        if !is_expected || u32::from(port) != found.port {
+        let is_expected = (hello.local_socket).starts_with(&format!("engram-{port}-"));
+        if !is_expected || u32::from(port) != hello.port {
             return None;
         }
-        let name = format!("\0{}", found.local_socket);
+        let name = format!("\0{}", hello.local_socket);
         let connect = tower::service_fn(move |_| {
             let name = name.clone();
             async {
@@ -309,7 +314,7 @@ impl Connector {
             let channel = self.endpoint.connect_with_connector(connect).await.ok()?;
             let mut client = self.client(channel);
             let reply = self.handshake(&mut client).await.ok()?;
-            (reply.instance == found.instance).then_some(client)
+            (reply.instance == hello.instance).then_some(client)
         });
         opened.await.ok().flatten()
     }
@@ -349,7 +354,7 @@ fn local_port(address: &str) -> Option<u16> {
 enum AttemptError {
     /// Trying again would not help.
     Permanent(Error),
-    /// The reason, in words.
+    /// Trying again may help; the text describes the failure.
     Retry(String),
 }
 
@@ -380,14 +385,14 @@ mod tests {
             let address = SocketAddr::from_abstract_name(&name).unwrap();
             let silent = UnixListener::bind_addr(&address).unwrap();
             silent.set_nonblocking(true).unwrap();
-            let found = pb::HelloResponse {
+            let hello = pb::HelloResponse {
                 port: 7,
                 local_socket: name,
                 ..pb::HelloResponse::default()
             };
-            assert!(connector.connect_local(&found).await.is_none());
+            assert!(connector.connect_local(&hello).await.is_none());
             match silent.accept() {
-                Ok(_) => assert!(is_tried, "{}", found.local_socket),
+                Ok(_) => assert!(is_tried, "{}", hello.local_socket),
                 Err(error) => assert_eq!((error.kind(), is_tried), (ErrorKind::WouldBlock, false)),
             }
         }

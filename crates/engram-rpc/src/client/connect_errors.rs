@@ -6,8 +6,8 @@ use std::io;
 use tonic::Status;
 
 /// Describes why no connection could be opened.
-pub(super) fn connect_failure(error: &(dyn Error + 'static)) -> String {
-    if causes(error).contains("dns error") {
+pub(super) fn describe_connect_failure(error: &(dyn Error + 'static)) -> String {
+    if join_causes(error).contains("dns error") {
         return "the host name cannot be resolved".into();
     }
     let Some(kind) = io_error_kind(error) else {
@@ -22,25 +22,25 @@ pub(super) fn connect_failure(error: &(dyn Error + 'static)) -> String {
         | io::ErrorKind::BrokenPipe
         | io::ErrorKind::UnexpectedEof => "it closed the connection".into(),
         io::ErrorKind::Other => "the connection failed".into(),
-        // Plain words, such as "host unreachable".
+        // A plain text, for example "host unreachable".
         other => other.to_string(),
     }
 }
 
 /// Describes why a call failed on an open connection.
-pub(super) fn call_failure(status: &Status) -> String {
+pub(super) fn describe_call_failure(status: &Status) -> String {
     if status.message().contains("mapped from HTTP status code") {
         "it is not a gRPC server".into()
     } else if status.source().is_some() {
         "it closed the connection".into()
     } else {
-        // The server's own words.
+        // The server's text.
         status.message().into()
     }
 }
 
 /// Describes why a TLS handshake failed. `name` is the one that the server's certificate must have.
-pub(super) fn tls_failure(causes: &str, name: &str) -> String {
+pub(super) fn describe_tls_failure(causes: &str, name: &str) -> String {
     let causes = causes.to_lowercase();
     let contains = |words: &[&str]| words.iter().any(|word| causes.contains(word));
     if contains(&["certificaterequired", "certificate required"]) {
@@ -83,21 +83,21 @@ pub(super) fn is_tls_failure(causes: &str) -> bool {
     .any(|word| causes.contains(word))
 }
 
-/// The texts of an error and all its causes.
-pub(super) fn causes(error: &(dyn Error + 'static)) -> String {
+/// Returns the texts of an error and of all its causes, without repetitions.
+pub(super) fn join_causes(error: &(dyn Error + 'static)) -> String {
     let mut text = error.to_string();
     let mut cause = error.source();
     while let Some(error) = cause {
-        let next = error.to_string();
-        if !text.contains(&next) {
-            text = format!("{text}: {next}");
+        let cause_text = error.to_string();
+        if !text.contains(&cause_text) {
+            text = format!("{text}: {cause_text}");
         }
         cause = error.source();
     }
     text
 }
 
-/// The text of the innermost cause of an error.
+/// Returns the text of the innermost cause of an error.
 pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
     let mut root = error;
     while let Some(cause) = root.source() {

@@ -16,7 +16,7 @@ use super::reconnecting_stream::{closed_error, run};
 use crate::wire::check_sendable;
 
 /// How long [`RemoteOutbox::blocked_reason`] waits for the server.
-const EXPLAIN_TIMEOUT: Duration = Duration::from_millis(500);
+const BLOCKED_REASON_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long dropping waits for the items sent to reach the server.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
@@ -149,19 +149,20 @@ impl RemoteOutbox {
         Ok(())
     }
 
-    /// Returns why the first table with items in flight blocks, to be appended to the error of a wait.
+    /// Returns `; ` and why the first table with items in flight blocks, to be appended to the error of a wait; an empty
+    /// text if no table blocks.
     #[must_use]
     pub fn blocked_reason(&self) -> String {
-        let Some(table) = self.progress.waiting_table() else {
+        let Some(table) = self.progress.first_table_in_flight() else {
             return String::new();
         };
         let name = &self.tables[table as usize].name;
         let mut infos = self.client.infos();
         let mut options = WaitOptions {
-            deadline: Some(Instant::now() + EXPLAIN_TIMEOUT),
+            deadline: Some(Instant::now() + BLOCKED_REASON_TIMEOUT),
             interrupted: &mut || false,
         };
-        let why = match wait(&mut infos, &mut options) {
+        let reason = match wait(&mut infos, &mut options) {
             WaitOutcome::Ready(Ok(infos)) => infos
                 .into_iter()
                 .find(|info| info.options.name == *name)
@@ -169,10 +170,11 @@ impl RemoteOutbox {
             WaitOutcome::Ready(Err(error)) => Some(error.to_string()),
             _ => None,
         };
-        why.map_or_else(String::new, |why| format!("; {why}"))
+        reason.map_or_else(String::new, |reason| format!("; {reason}"))
     }
 
-    /// Makes the future wait until at most `max_in_flight` items are in flight.
+    /// Makes the future wait until at most `max_in_flight` items are in flight. Reconnects if the server could not be
+    /// reached before.
     pub fn until_at_most(&mut self, max_in_flight: usize) -> &mut Self {
         self.max_in_flight = max_in_flight;
         self.send_command(InsertCommand::Retry);
@@ -206,13 +208,13 @@ impl RemoteOutbox {
     /// Ends the stream; the server withdraws the items that are not in their tables. Returns true if
     /// [`RemoteOutbox::incomplete_items`] is final, false if the server did not confirm that in time: it may still
     /// insert items in flight.
-    pub fn finish(&mut self, within: Duration) -> bool {
+    pub fn finish(&mut self, timeout: Duration) -> bool {
         self.commands = None;
         let Some(mut task) = self.task.take() else {
             return false;
         };
         let mut options = WaitOptions {
-            deadline: Some(Instant::now() + within),
+            deadline: Some(Instant::now() + timeout),
             interrupted: &mut || false,
         };
         if let WaitOutcome::Ready(acknowledged) = wait(&mut task, &mut options) {

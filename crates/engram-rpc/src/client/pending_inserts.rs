@@ -65,8 +65,8 @@ impl InsertProgress {
         self.state.lock().counts[table as usize].sent += items;
     }
 
-    fn sum(&self, of: impl Fn(&TableCounts) -> u64) -> usize {
-        let items = self.state.lock().counts.iter().map(of).sum();
+    fn sum(&self, count: impl Fn(&TableCounts) -> u64) -> usize {
+        let items = self.state.lock().counts.iter().map(count).sum();
         u64::try_into(items).unwrap_or(usize::MAX)
     }
 
@@ -84,8 +84,8 @@ impl InsertProgress {
         self.state.lock().counts[table as usize].incomplete()
     }
 
-    /// Returns the first table that has items in flight.
-    pub(crate) fn waiting_table(&self) -> Option<u32> {
+    /// Returns the number of the first table that has items in flight.
+    pub(crate) fn first_table_in_flight(&self) -> Option<u32> {
         let state = self.state.lock();
         let first = (state.counts.iter()).position(|counts| counts.in_flight() > 0);
         first.and_then(|table| u32::try_from(table).ok())
@@ -97,6 +97,7 @@ impl InsertProgress {
         self.in_flight() + usize::try_from(refused).unwrap_or(usize::MAX)
     }
 
+    /// Removes the error of the oldest refused items.
     pub(crate) fn take_error(&self) -> Option<Error> {
         let mut state = self.state.lock();
         let error = state.errors.pop_front();
@@ -124,7 +125,7 @@ impl InsertProgress {
     }
 }
 
-/// What a [`super::RemoteOutbox`] asks its stream to do.
+/// A command of a [`super::RemoteOutbox`] for its stream.
 pub(crate) enum InsertCommand {
     /// Adds a table; tables are numbered from 0 in this order.
     AddTable(String),
@@ -178,8 +179,8 @@ impl TableQueue {
 pub(crate) struct PendingInserts {
     session: u64,
     session_sent: bool,
-    /// The server could not be reached; the next command connects again.
-    gave_up: bool,
+    /// The server could not be reached or rejected the stream; the next command connects again.
+    has_failed: bool,
     /// One per table: a table that blocks does not hold up the items of others.
     queues: Vec<TableQueue>,
     /// The queue whose items are first in the next message.
@@ -195,7 +196,7 @@ impl PendingInserts {
         Self {
             session,
             session_sent: false,
-            gave_up: false,
+            has_failed: false,
             queues: Vec::new(),
             first_queue: 0,
             dictionary: SentDictionary::default(),
@@ -205,11 +206,11 @@ impl PendingInserts {
         }
     }
 
-    /// Builds the next message from unsent items. The queues take turns at being first, so that a long queue does not
+    /// Builds the next messages from unsent items. The queues take turns at being first, so that a long queue does not
     /// hold up the others.
-    fn fill(&mut self) {
-        for step in 0..self.queues.len() {
-            let table = (self.first_queue + step) % self.queues.len();
+    fn build_requests(&mut self) {
+        for turn in 0..self.queues.len() {
+            let table = (self.first_queue + turn) % self.queues.len();
             let queue = &mut self.queues[table];
             while !self.builder.is_full()
                 && let Some((number, item)) = queue.next_unsent()
@@ -233,9 +234,10 @@ impl PendingInserts {
 }
 
 impl PendingInserts {
-    fn queue(&self, table: &str) -> Result<usize, Error> {
-        let known = (self.queues.iter()).position(|queue| queue.table == table);
-        known.ok_or_else(|| {
+    /// Returns the index of a table's queue.
+    fn queue_index(&self, table: &str) -> Result<usize, Error> {
+        let index = (self.queues.iter()).position(|queue| queue.table == table);
+        index.ok_or_else(|| {
             Error::Payload(format!(
                 "invalid response: it acknowledges items of table `{table}`, which this writer does not use"
             ))
@@ -256,7 +258,7 @@ impl ReconnectingStream for PendingInserts {
     }
 
     fn handle_command(&mut self, command: InsertCommand) {
-        self.gave_up = false;
+        self.has_failed = false;
         match command {
             InsertCommand::AddTable(name) => self.queues.push(TableQueue::new(name)),
             InsertCommand::Items(table, items) => {
@@ -285,7 +287,7 @@ impl ReconnectingStream for PendingInserts {
 
     fn next_request(&mut self) -> Option<pb::InsertRequest> {
         if self.requests.is_empty() {
-            self.fill();
+            self.build_requests();
         }
         let mut request = self.requests.pop_front().unwrap_or_default();
         if !self.session_sent {
@@ -305,7 +307,7 @@ impl ReconnectingStream for PendingInserts {
 
     fn handle_response(&mut self, message: pb::InsertResponse) -> Result<(), Error> {
         for inserted in message.inserted {
-            let table = self.queue(&inserted.table)?;
+            let table = self.queue_index(&inserted.table)?;
             let mut state = self.progress.state.lock();
             let counts = &mut state.counts[table];
             counts.inserted = counts.inserted.max(inserted.number.min(counts.sent));
@@ -314,7 +316,7 @@ impl ReconnectingStream for PendingInserts {
             }
         }
         for completed in message.completed {
-            let table = self.queue(&completed.table)?;
+            let table = self.queue_index(&completed.table)?;
             let count = self.queues[table].complete(completed.number);
             let mut state = self.progress.state.lock();
             state.counts[table].completed += count;
@@ -335,11 +337,11 @@ impl ReconnectingStream for PendingInserts {
     }
 
     fn is_idle(&self) -> bool {
-        self.gave_up || self.queues.iter().all(|queue| queue.incomplete.is_empty())
+        self.has_failed || self.queues.iter().all(|queue| queue.incomplete.is_empty())
     }
 
     fn fail_pending(&mut self, error: &Error) {
-        self.gave_up = true;
+        self.has_failed = true;
         let left = self.progress.incomplete();
         let error = match error {
             Error::Unavailable(text) => {

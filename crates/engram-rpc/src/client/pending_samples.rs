@@ -23,10 +23,11 @@ use crate::pb::sample_request::Request;
 use crate::pb::sample_response::Outcome;
 use crate::wire::{BatchAssembler, ReceivedBatch, decode_error};
 
-/// What a [`super::sample_requests::SampleRequests`] asks its stream to do; the numbers are ids of batches.
+/// A command of a [`super::sample_requests::SampleRequests`] for its stream. The first number is the id of a batch or
+/// barrier.
 pub(super) enum SampleCommand {
     Request(u64, PendingSample),
-    /// The whole batch was used, or only this many of its first items.
+    /// Acknowledges the whole batch, or only this many of its first items.
     Acknowledge(u64, Option<u32>),
     Cancel(u64),
     /// Replies once the server has handled all earlier requests, or the connection is lost.
@@ -40,7 +41,7 @@ pub(super) struct PendingSample {
     /// True if the request was sent on this connection.
     sent: bool,
     /// True if the request was sent on any connection.
-    sent_before: bool,
+    sent_ever: bool,
     result: oneshot::Sender<Result<ReceivedBatch>>,
     assembler: Option<BatchAssembler>,
 }
@@ -50,18 +51,18 @@ impl PendingSample {
         request: BatchRequest,
         result: oneshot::Sender<Result<ReceivedBatch>>,
     ) -> Self {
-        let end = |timeout: Duration| Instant::now().checked_add(timeout);
+        let deadline = |timeout: Duration| Instant::now().checked_add(timeout);
         Self {
-            deadline: request.timeout.and_then(end),
+            deadline: request.timeout.and_then(deadline),
             request,
             sent: false,
-            sent_before: false,
+            sent_ever: false,
             result,
             assembler: None,
         }
     }
 
-    fn request(&self, id: u64) -> pb::BatchRequest {
+    fn build_request(&self, id: u64) -> pb::BatchRequest {
         let BatchRequest {
             table,
             n,
@@ -72,9 +73,9 @@ impl PendingSample {
             ..
         } = self.request.clone();
         // First the timeout as given, because error texts repeat it; later what remains of it.
-        let left = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
-        let timeout = if self.sent_before {
-            self.deadline.map(left)
+        let remaining = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
+        let timeout = if self.sent_ever {
+            self.deadline.map(remaining)
         } else {
             self.request.timeout
         };
@@ -242,8 +243,8 @@ impl ReconnectingStream for PendingSamples {
             QueuedRequest::Other(request) => request,
             QueuedRequest::Sample(id) => match self.pending.get_mut(&id) {
                 Some(sample) => {
-                    let request = sample.request(id);
-                    (sample.sent, sample.sent_before) = (true, true);
+                    let request = sample.build_request(id);
+                    (sample.sent, sample.sent_ever) = (true, true);
                     Request::Batch(request).into()
                 }
                 // The server answered before the request: send an empty one, which it ignores.

@@ -27,11 +27,11 @@ const SEND_BUFFER: usize = 4;
 /// A connection that lasts this long counts as working, even if the server sent nothing.
 const STABLE_AFTER: Duration = Duration::from_secs(1);
 
-/// Pause before reconnecting if the last connection ended at once.
+/// Pause before reconnecting if the last connection ended before it counted as working.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
 /// How long connecting continues after the last command.
-const LAST_ATTEMPT: Duration = Duration::from_millis(250);
+const LAST_CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// How long the server may take to read the last requests.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
@@ -109,7 +109,7 @@ async fn run_until_done<T: ReconnectingStream>(
         let connected = tokio::select! {
             connected = connector.connect(since) => connected,
             // No caller is left to receive an error.
-            () = last_attempt(stream, &mut commands) => return false,
+            () = handle_last_commands(stream, &mut commands) => return false,
         };
         let client = match connected {
             Ok(client) => client,
@@ -118,12 +118,14 @@ async fn run_until_done<T: ReconnectingStream>(
                 continue;
             }
         };
-        let began = Instant::now();
-        let ended = exchange_messages(connector, stream, &mut commands, client).await;
+        let connected_at = Instant::now();
+        let end = exchange_messages(connector, stream, &mut commands, client).await;
         stream.on_disconnect();
-        match ended {
+        match end {
             StreamEnd::Closed { complete } => return complete,
-            StreamEnd::Disconnected { received } if received || began.elapsed() >= STABLE_AFTER => {
+            StreamEnd::Disconnected { received }
+                if received || connected_at.elapsed() >= STABLE_AFTER =>
+            {
                 unreachable_since = None;
             }
             StreamEnd::Disconnected { .. } if since.elapsed() > connector.reconnect_timeout() => {
@@ -135,15 +137,15 @@ async fn run_until_done<T: ReconnectingStream>(
     }
 }
 
-/// Handles commands while connecting. Once there are no more, ends after [`LAST_ATTEMPT`].
-async fn last_attempt<T: ReconnectingStream>(
+/// Handles commands while connecting. Once there are no more, ends after [`LAST_CONNECT_TIMEOUT`].
+async fn handle_last_commands<T: ReconnectingStream>(
     stream: &mut T,
     commands: &mut UnboundedReceiver<T::Command>,
 ) {
     while let Some(command) = commands.recv().await {
         stream.handle_command(command);
     }
-    sleep(LAST_ATTEMPT).await;
+    sleep(LAST_CONNECT_TIMEOUT).await;
 }
 
 /// How a stream on one connection ended.
@@ -162,6 +164,7 @@ enum StreamEnd {
     Rejected(Error),
 }
 
+/// Runs the stream on one connection until that ends.
 async fn exchange_messages<T: ReconnectingStream>(
     connector: &Connector,
     stream: &mut T,

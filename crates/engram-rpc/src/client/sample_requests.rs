@@ -32,16 +32,16 @@ pub(crate) struct SampleRequests {
 #[derive(Debug, Default)]
 struct AckCounts {
     sent: AtomicU64,
-    /// Those that the server has certainly handled.
+    /// Acknowledgements that the server has certainly handled.
     confirmed: AtomicU64,
 }
 
-/// What to sample.
+/// The options of one batch.
 #[derive(Clone, Debug)]
 pub struct BatchRequest {
     /// Name of the table.
     pub table: String,
-    /// Number of items.
+    /// Maximum number of items.
     pub n: u32,
     /// The server replies as soon as this many items are available.
     pub at_least: u32,
@@ -60,7 +60,7 @@ pub struct BatchRequest {
 pub struct LeasedBatch {
     /// The batch.
     pub batch: ReceivedBatch,
-    /// The lease; the caller acknowledges it once the batch was used.
+    /// The lease on its items, which the caller must acknowledge.
     pub lease: RemoteLease,
 }
 
@@ -74,17 +74,17 @@ pub struct RemoteLease {
 }
 
 impl RemoteLease {
-    /// Reports that the whole batch was used.
+    /// Acknowledges the whole batch.
     pub fn acknowledge(self) {
-        self.end(None);
+        self.send_acknowledgement(None);
     }
 
-    /// Reports that the first `items` items were used; the others are returned.
+    /// Acknowledges the first `items` items; the others are returned to their table.
     pub fn acknowledge_first(self, items: usize) {
-        self.end(u32::try_from(items).ok());
+        self.send_acknowledgement(u32::try_from(items).ok());
     }
 
-    fn end(mut self, items: Option<u32>) {
+    fn send_acknowledgement(mut self, items: Option<u32>) {
         if let Some(commands) = self.commands.take() {
             let _ = commands.send(SampleCommand::Acknowledge(self.id, items));
             self.acks.sent.fetch_add(1, Ordering::Release);
@@ -186,12 +186,8 @@ impl SampleRequests {
         }
         let sent = self.acks.sent.load(Ordering::Acquire);
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let (reply, receiver) = oneshot::channel();
-        if self
-            .commands
-            .send(SampleCommand::Barrier(id, reply))
-            .is_ok()
-        {
+        let (done, receiver) = oneshot::channel();
+        if self.commands.send(SampleCommand::Barrier(id, done)).is_ok() {
             // An error means that the stream has ended: acknowledgements that did not arrive are lost.
             let _ = receiver.await;
         }

@@ -20,7 +20,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// Maximum number of batches that are in flight or delivered and not acknowledged. A server allows 1,024 per stream.
 const MAX_IN_FLIGHT: usize = 1_000;
 
-/// Maximum number of delivered batches that are not acknowledged. With more, the oldest count as used.
+/// Maximum number of delivered batches that are not acknowledged. With more, the oldest are acknowledged.
 const MAX_UNACKNOWLEDGED: usize = 500;
 
 /// The result of [`RemoteStream::next`].
@@ -36,9 +36,9 @@ pub enum RemoteNextBatch {
 
 /// Batches of one table, prefetched over a stream of their own.
 ///
-/// A batch is requested, received, delivered to the reader and then acknowledged. [`RemoteStream::next`] and
-/// [`RemoteStream::close`] receive the number of items that the reader has used so far: batches within that number
-/// are acknowledged. On closing, unused items are returned to the server.
+/// A batch is requested, received, returned by [`RemoteStream::next`] and then acknowledged. [`RemoteStream::next`] and
+/// [`RemoteStream::close`] receive `delivered`, the number of items that the reader has passed on to its caller so far:
+/// batches within that number are acknowledged. On closing, the other items are returned to their table.
 #[derive(Debug)]
 pub struct RemoteStream {
     requests: Option<SampleRequests>,
@@ -115,7 +115,7 @@ impl RemoteStream {
         }
     }
 
-    /// Waits for the next batch. The reader has used the first `delivered` of all items returned so far.
+    /// Acknowledges batches within the first `delivered` items, and waits for the next batch.
     ///
     /// # Errors
     /// The reason why the request failed: for example, the table was dropped or the server cannot be reached.
@@ -124,7 +124,7 @@ impl RemoteStream {
         delivered: u64,
         options: &mut WaitOptions<'_>,
     ) -> Result<RemoteNextBatch> {
-        while let Some(lease) = self.deliveries.pop_used(delivered) {
+        while let Some(lease) = self.deliveries.pop_acknowledged(delivered) {
             lease.acknowledge();
         }
         while self.deliveries.len() >= MAX_UNACKNOWLEDGED
@@ -140,7 +140,7 @@ impl RemoteStream {
                 let n = *n;
                 self.in_flight.pop_front();
                 let LeasedBatch { batch, lease } = outcome?;
-                // Request the items that an incomplete batch lacks again.
+                // The items that an incomplete batch lacks are requested again.
                 self.items_requested -= n.saturating_sub(batch.infos.len()) as u64;
                 self.deliveries.push(batch.infos.len(), lease);
                 self.prefetch();
@@ -151,18 +151,19 @@ impl RemoteStream {
         }
     }
 
-    /// Returns the items of the last batch, which did not reach the reader.
+    /// Returns the items of the last batch to their table, because the batch did not reach the caller.
     pub fn return_last(&mut self) {
         drop(self.deliveries.pop_newest());
     }
 
-    /// Stops prefetching and returns all but the first `delivered` items. Waits until the server has handled that.
+    /// Stops prefetching, acknowledges the first `delivered` items and returns the others to their table. Waits up to two
+    /// seconds until the server has handled that.
     pub fn close(&mut self, delivered: u64) {
         for outcome in self.deliveries.finish(delivered) {
             match outcome {
-                LeaseOutcome::Used(lease) => lease.acknowledge(),
-                LeaseOutcome::PartlyUsed(items, lease) => lease.acknowledge_first(items),
-                LeaseOutcome::Unused(lease) => drop(lease),
+                LeaseOutcome::Acknowledged(lease) => lease.acknowledge(),
+                LeaseOutcome::PartlyAcknowledged(items, lease) => lease.acknowledge_first(items),
+                LeaseOutcome::Unacknowledged(lease) => drop(lease),
             }
         }
         self.in_flight.clear();

@@ -48,10 +48,10 @@ pub(super) fn serve(
                 Some(reply) = applied.next(), if !applied.is_empty() => Ok(reply),
                 request = requests.message(), if !input_ended && applied.len() < MAX_PENDING_REPLIES => match request {
                     Ok(Some(request)) => {
-                        let (id, outcome) = (request.id, perform(&state.engine, request));
+                        let (id, outcome) = (request.id, run_change(&state.engine, request));
                         let until_durable = state.engine.until_durable();
                         let mut reply = Box::pin(async move {
-                            reply(id, match until_durable.await {
+                            encode_reply(id, match until_durable.await {
                                 Ok(()) => outcome,
                                 Err(error) => outcome.and(Err(error)),
                             })
@@ -82,26 +82,27 @@ pub(super) fn serve(
     ReceiverStream::new(receiver)
 }
 
-fn perform(engine: &Engine, request: pb::ChangeRequest) -> Result<usize> {
+/// Applies a change; a large one outside of the runtime's shared threads.
+fn run_change(engine: &Engine, request: pb::ChangeRequest) -> Result<usize> {
     if request.keys_le.len() > LARGE_REQUEST_KEYS * size_of::<u64>() {
-        tokio::task::block_in_place(|| change(engine, request))
+        tokio::task::block_in_place(|| apply_change(engine, request))
     } else {
-        change(engine, request)
+        apply_change(engine, request)
     }
 }
 
-fn reply(id: u64, outcome: Result<usize>) -> pb::ChangeResponse {
-    let reply = match outcome {
+fn encode_reply(id: u64, outcome: Result<usize>) -> pb::ChangeResponse {
+    let outcome = match outcome {
         Ok(matched) => Outcome::Matched(matched as u64),
         Err(error) => Outcome::Error(encode_error(&error)),
     };
     pb::ChangeResponse {
         id,
-        outcome: Some(reply),
+        outcome: Some(outcome),
     }
 }
 
-fn change(engine: &Engine, request: pb::ChangeRequest) -> Result<usize> {
+fn apply_change(engine: &Engine, request: pb::ChangeRequest) -> Result<usize> {
     let keys = decode_u64s("keys_le", &request.keys_le)?;
     let table = table_names::find_table(engine, &request.table)?;
     match request.change {

@@ -14,7 +14,7 @@ use tonic::transport::server::Connected;
 
 use super::counters::{OpenCounter, OpenGuard};
 
-/// Pause after a connection could not be accepted, because too many files are open.
+/// Pause after a connection could not be accepted, for example because too many files are open.
 pub(super) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
 /// Wraps accepted connections. Each is closed unless a call arrives within `first_call_timeout`.
@@ -28,7 +28,7 @@ pub(super) fn accept_connections<IO>(
             io,
             first_call: FirstCallFlag::default(),
             first_call_timeout,
-            deadline: None,
+            first_call_timer: None,
             _open: counter.begin(),
         });
         async move {
@@ -41,7 +41,8 @@ pub(super) fn accept_connections<IO>(
     })
 }
 
-/// Set once a call has arrived on a connection; calls find it in their extensions.
+/// Set once a call has arrived on a connection. The transport puts it into the extensions of all requests of that
+/// connection; the router sets it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FirstCallFlag(Arc<AtomicBool>);
 
@@ -57,22 +58,22 @@ pub(super) struct Connection<IO> {
     io: IO,
     first_call: FirstCallFlag,
     first_call_timeout: Duration,
-    /// Runs from the first read until the first call.
-    deadline: Option<Pin<Box<Sleep>>>,
+    /// Started by the first read that has to wait; removed once a call has arrived.
+    first_call_timer: Option<Pin<Box<Sleep>>>,
     _open: OpenGuard,
 }
 
 impl<IO> Connection<IO> {
-    /// True if no call has arrived in time.
-    fn is_overdue(&mut self, context: &mut Context<'_>) -> bool {
+    /// Returns true if no call has arrived in time. The first poll starts the timer; each poll registers for its end.
+    fn poll_overdue(&mut self, context: &mut Context<'_>) -> bool {
         if self.first_call.0.load(Ordering::Relaxed) {
-            self.deadline = None;
+            self.first_call_timer = None;
             return false;
         }
-        let deadline = self
-            .deadline
+        let timer = self
+            .first_call_timer
             .get_or_insert_with(|| Box::pin(sleep(self.first_call_timeout)));
-        deadline.as_mut().poll(context).is_ready()
+        timer.as_mut().poll(context).is_ready()
     }
 }
 
@@ -91,7 +92,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Connection<IO> {
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let read = Pin::new(&mut self.io).poll_read(context, buffer);
-        if read.is_pending() && self.is_overdue(context) {
+        if read.is_pending() && self.poll_overdue(context) {
             return Poll::Ready(Err(ErrorKind::TimedOut.into()));
         }
         read

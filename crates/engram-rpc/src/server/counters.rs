@@ -10,7 +10,7 @@ pub(super) struct Counters {
     calls: [Arc<OpenCounter>; Call::ALL.len()],
 }
 
-/// Counts beginnings and ends.
+/// Counts how many connections or calls of one kind have begun and ended.
 #[derive(Debug, Default)]
 pub(super) struct OpenCounter {
     begun: AtomicU64,
@@ -25,7 +25,7 @@ pub(super) enum Call {
     Insert,
     Sample,
     Change,
-    /// This and the following are calls of dm-reverb's service.
+    // Calls of dm-reverb's service:
     InsertStream,
     SampleStream,
     MutatePriorities,
@@ -55,8 +55,8 @@ impl Call {
         Self::InitializeConnection,
     ];
 
-    /// Returns the call for a method name of dm-reverb's service.
-    pub(super) fn of_reverb(method: &str) -> Option<Self> {
+    /// Returns the call for a method name of dm-reverb's service, `None` if it has no method of this name.
+    pub(super) fn from_reverb_method(method: &str) -> Option<Self> {
         Some(match method {
             "InsertStream" => Self::InsertStream,
             "SampleStream" => Self::SampleStream,
@@ -70,7 +70,7 @@ impl Call {
     }
 
     /// The protocol and the name of the call, as metric labels.
-    pub(super) fn names(self) -> (&'static str, &'static str) {
+    pub(super) fn labels(self) -> (&'static str, &'static str) {
         match self {
             Self::Hello => ("engram", "hello"),
             Self::Manage => ("engram", "manage"),
@@ -89,12 +89,13 @@ impl Call {
 }
 
 impl Counters {
-    pub(super) fn of(&self, call: Call) -> &Arc<OpenCounter> {
+    pub(super) fn get(&self, call: Call) -> &Arc<OpenCounter> {
         &self.calls[call as usize]
     }
 }
 
 impl OpenCounter {
+    /// Counts one as begun, and as open until the guard is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> OpenGuard {
         self.begun.fetch_add(1, Ordering::Relaxed);
         OpenGuard(Arc::clone(self))

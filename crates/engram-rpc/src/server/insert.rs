@@ -1,6 +1,6 @@
 //! Insert streams: items are decoded, passed to their tables, and acknowledged in order.
 //!
-//! Each stream has one task. It reads on while items wait, so that a table that blocks does not hold up the others; it
+//! Each stream has one task. It continues to read while items wait, so that a table that blocks does not hold up the others; it
 //! stops reading while too many items wait.
 
 mod ack_queue;
@@ -22,23 +22,23 @@ use super::service::{Replies, ServiceState};
 use super::table_names::{self, truncate_text};
 use crate::pb;
 use crate::wire::{InsertStreamError, ReceivedDictionary};
-use ack_queue::{AckQueue, MAX_ERROR_TEXT, bounded_error};
+use ack_queue::{AckQueue, MAX_ERROR_BYTES, bounded_error};
 use insert_queues::{InsertBatch, InsertQueues};
 
 /// Replies buffered between a stream's task and the transport.
 const REPLY_BUFFER: usize = 16;
 
-/// Messages of at least this many bytes are handled outside of the runtime's shared threads, because they take long.
-const LARGE_MESSAGE: usize = 256 << 10;
+/// Messages of at least this size are handled outside of the runtime's shared threads, because they take long.
+const LARGE_MESSAGE_BYTES: usize = 256 << 10;
 
-/// Runs of refused items in one message that have a full error text each.
+/// Maximum number of runs of refused items in one message that have a full error text each.
 const MAX_DETAILED_REFUSALS: usize = 64;
 
-/// Maximum bytes of the error text of each later run.
-const SHORT_ERROR_TEXT: usize = 256;
+/// Maximum bytes of the error text of each run after those.
+const MAX_SHORT_ERROR_BYTES: usize = 256;
 
 /// Maximum bytes of a status's text, which is sent in headers.
-const MAX_STATUS_TEXT: usize = 2_000;
+const MAX_STATUS_BYTES: usize = 2_000;
 
 type Reply = Result<pb::InsertResponse, Status>;
 
@@ -65,6 +65,7 @@ pub(super) fn serve(
 struct InsertStream {
     _call: OpenGuard,
     state: Arc<ServiceState>,
+    /// Id of the writer's session, from the first message.
     session: Option<u64>,
     dictionary: ReceivedDictionary,
     queues: InsertQueues,
@@ -73,6 +74,7 @@ struct InsertStream {
 }
 
 impl InsertStream {
+    /// Serves the stream, then sends the remaining acknowledgements and the status that it ends with.
     async fn run(mut self, requests: Streaming<pb::InsertRequest>, replies: Sender<Reply>) {
         let mut end = self.serve_requests(requests, &replies).await;
         // Waiting items are withdrawn: the writer may send them again.
@@ -95,6 +97,8 @@ impl InsertStream {
         }
     }
 
+    /// Handles requests and sends acknowledgements until the writer ends the stream or disconnects.
+    ///
     /// # Errors
     /// The status that the stream ends with.
     async fn serve_requests(
@@ -116,7 +120,7 @@ impl InsertStream {
                     }
                 }
                 request = requests.message(), if self.queues.has_room() => match request? {
-                    Some(request) if request.encoded_len() >= LARGE_MESSAGE => {
+                    Some(request) if request.encoded_len() >= LARGE_MESSAGE_BYTES => {
                         tokio::task::block_in_place(|| self.handle_request(request))?;
                     }
                     Some(request) => self.handle_request(request)?,
@@ -144,7 +148,7 @@ impl InsertStream {
         }
         self.apply_request(request).map_err(|error| match error {
             InsertStreamError::Invalid(error) => {
-                Status::invalid_argument(truncate_text(error.to_string(), MAX_STATUS_TEXT))
+                Status::invalid_argument(truncate_text(error.to_string(), MAX_STATUS_BYTES))
             }
             InsertStreamError::LimitExceeded(text) => Status::resource_exhausted(text),
         })
@@ -229,7 +233,7 @@ impl InsertStream {
     /// Inserts the items that are valid, and refuses the others.
     fn insert_valid(
         &mut self,
-        name: &str,
+        table_name: &str,
         table: &Arc<Table>,
         session: Session,
         items: Vec<NewItem>,
@@ -238,23 +242,23 @@ impl InsertStream {
         let mut run = Session { ..session };
         let mut valid: Vec<NewItem> = Vec::new();
         let mut refused: Option<Error> = None;
-        let before = self.refusals;
+        let refusals_before = self.refusals;
         for (number, item) in (session.first..end).zip(items) {
-            let invalid = check(table, &item).err();
+            let invalid = check_item(table, &item).err();
             if let Some(error) = refused.take_if(|error| invalid.as_ref() != Some(error)) {
-                self.refuse(name, number - 1, &error);
+                self.refuse(table_name, number - 1, &error);
                 run.first = number;
             }
             match invalid {
                 // Every run costs memory: after too many, the remaining items are refused as a whole.
-                Some(error) if self.refusals - before >= MAX_DETAILED_REFUSALS => {
-                    self.insert_run(name, table, run, std::mem::take(&mut valid));
-                    self.refuse(name, end - 1, &error);
+                Some(error) if self.refusals - refusals_before >= MAX_DETAILED_REFUSALS => {
+                    self.insert_run(table_name, table, run, std::mem::take(&mut valid));
+                    self.refuse(table_name, end - 1, &error);
                     return;
                 }
                 Some(error) => {
                     if refused.is_none() {
-                        self.insert_run(name, table, run, std::mem::take(&mut valid));
+                        self.insert_run(table_name, table, run, std::mem::take(&mut valid));
                     }
                     refused = Some(error);
                 }
@@ -262,36 +266,44 @@ impl InsertStream {
             }
         }
         match refused {
-            Some(error) => self.refuse(name, end - 1, &error),
-            None => self.insert_run(name, table, run, valid),
+            Some(error) => self.refuse(table_name, end - 1, &error),
+            None => self.insert_run(table_name, table, run, valid),
         }
     }
 
-    fn insert_run(&mut self, name: &str, table: &Arc<Table>, run: Session, items: Vec<NewItem>) {
+    /// Inserts a run of valid items.
+    fn insert_run(
+        &mut self,
+        table_name: &str,
+        table: &Arc<Table>,
+        run: Session,
+        items: Vec<NewItem>,
+    ) {
         if items.is_empty() {
             return;
         }
         let last = run.first.saturating_add(items.len() as u64 - 1);
         let batch = InsertBatch::new(last, &items);
         match table.insert_numbered(items, Some(run)) {
-            Ok(ticket) => self.queues.add(name, batch, ticket),
-            Err(error) => self.refuse(name, last, &error),
+            Ok(ticket) => self.queues.add(table_name, batch, ticket),
+            Err(error) => self.refuse(table_name, last, &error),
         }
     }
 
-    /// Acknowledges items up to a number with an error.
-    fn refuse(&mut self, name: &str, number: u64, error: &Error) {
-        let text = if self.refusals < MAX_DETAILED_REFUSALS {
-            MAX_ERROR_TEXT
+    /// Acknowledges the items up to number `last` with an error.
+    fn refuse(&mut self, table_name: &str, last: u64, error: &Error) {
+        let max_bytes = if self.refusals < MAX_DETAILED_REFUSALS {
+            MAX_ERROR_BYTES
         } else {
-            SHORT_ERROR_TEXT
+            MAX_SHORT_ERROR_BYTES
         };
         self.refusals += 1;
-        self.queues.refuse(name, number, bounded_error(error, text));
+        self.queues
+            .refuse(table_name, last, bounded_error(error, max_bytes));
     }
 }
 
-fn check(table: &Table, item: &NewItem) -> Outcome<()> {
+fn check_item(table: &Table, item: &NewItem) -> Outcome<()> {
     item.trajectory.check_parts()?;
     table.options().check_item(item)
 }

@@ -42,7 +42,7 @@ pub(super) struct Listeners {
 }
 
 impl Listeners {
-    /// Opens the sockets that the options ask for.
+    /// Opens the sockets that the options request.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] with the address or path that is not available, and why.
@@ -61,7 +61,7 @@ impl Listeners {
             open_tcp(address, "serve metrics")
         });
         let (unix, metrics) = (unix.transpose()?, metrics.transpose()?);
-        // None with TLS, because it is not encrypted. Where it cannot be opened, clients stay on TCP.
+        // No local socket with TLS, because it would not be encrypted. If it cannot be opened, clients use TCP only.
         let local = (options.tls.is_none())
             .then(|| open_local(address.port()).ok())
             .flatten();
@@ -82,13 +82,15 @@ impl Listeners {
     }
 }
 
-fn open_tcp(requested: SocketAddr, what: &str) -> Result<(SocketAddr, TcpListener)> {
+fn open_tcp(requested: SocketAddr, purpose: &str) -> Result<(SocketAddr, TcpListener)> {
     let open = || -> io::Result<_> {
         let listener = TcpListener::bind(requested)?;
         listener.set_nonblocking(true)?;
         Ok((listener.local_addr()?, listener))
     };
-    open().map_err(|error| Error::InvalidArgument(format!("cannot {what} at {requested}: {error}")))
+    open().map_err(|error| {
+        Error::InvalidArgument(format!("cannot {purpose} at {requested}: {error}"))
+    })
 }
 
 /// Opens an abstract socket (no file) with an unused name.
@@ -113,13 +115,14 @@ fn open_local(_port: u16) -> io::Result<(UnixListener, String)> {
 #[derive(Debug)]
 pub(super) struct SocketFile {
     path: PathBuf,
+    /// Identifies the file that this process created.
     inode: u64,
 }
 
 impl Drop for SocketFile {
     fn drop(&mut self) {
-        let found = fs::symlink_metadata(&self.path);
-        if found.is_ok_and(|found| found.ino() == self.inode) {
+        let metadata = fs::symlink_metadata(&self.path);
+        if metadata.is_ok_and(|metadata| metadata.ino() == self.inode) {
             // There is no caller to report an error to.
             let _ = fs::remove_file(&self.path);
         }
@@ -127,7 +130,7 @@ impl Drop for SocketFile {
 }
 
 fn open_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
-    check_free(path)?;
+    check_path_is_free(path)?;
     // Bound under a temporary name first, so that the final name never has wider permissions than 0o600.
     let temporary = path.with_file_name(format!(".{}.new", std::process::id()));
     let _ = fs::remove_file(&temporary);
@@ -155,11 +158,11 @@ fn open_unix(path: &Path) -> io::Result<(UnixListener, SocketFile)> {
 }
 
 /// Accepts a path without a file, or with a socket that no server listens at any more.
-fn check_free(path: &Path) -> io::Result<()> {
+fn check_path_is_free(path: &Path) -> io::Result<()> {
     match fs::symlink_metadata(path) {
         Err(error) if error.kind() == ErrorKind::NotFound => Ok(()),
         Err(error) => Err(error),
-        Ok(found) if !found.file_type().is_socket() => Err(io::Error::new(
+        Ok(metadata) if !metadata.file_type().is_socket() => Err(io::Error::new(
             ErrorKind::AlreadyExists,
             "the path is a file, not a socket",
         )),

@@ -14,13 +14,13 @@ use crate::wire::{decode_limits, decode_options, encode_error, encode_info, enco
 
 /// Handles one request; an error is a reply too.
 pub(super) async fn manage(state: &ServiceState, request: pb::ManageRequest) -> pb::ManageResponse {
-    let reply = perform(state, request).await;
+    let reply = execute(state, request).await;
     pb::ManageResponse {
         outcome: Some(reply.unwrap_or_else(|error| Outcome::Error(encode_error(&error)))),
     }
 }
 
-async fn perform(state: &ServiceState, request: pb::ManageRequest) -> Result<Outcome> {
+async fn execute(state: &ServiceState, request: pb::ManageRequest) -> Result<Outcome> {
     let engine = &state.engine;
     let call = request.call.ok_or_else(|| {
         Error::InvalidArgument(
@@ -66,7 +66,7 @@ async fn perform(state: &ServiceState, request: pb::ManageRequest) -> Result<Out
             engine.until_durable().await?;
             done()
         }
-        Call::Info(pb::Empty {}) => Outcome::Info(infos(engine)?),
+        Call::Info(pb::Empty {}) => Outcome::Info(table_infos(engine)?),
         Call::CanSample(pb::LimiterQuery { table, n }) => {
             Outcome::CanProceed(table_names::find_table(engine, &table)?.can_sample(n))
         }
@@ -101,13 +101,13 @@ async fn run_blocking<T: Send + 'static>(
     }
 }
 
-fn infos(engine: &Engine) -> Result<pb::TableInfos> {
+fn table_infos(engine: &Engine) -> Result<pb::TableInfos> {
     let tables = engine.tables()?;
     let unsent = engine.unsent_note();
     let tables = tables.iter().map(|table| {
         let mut info = table.info();
-        if let (Some(why), Some(unsent)) = (&mut info.sampling_blocked, &unsent) {
-            *why = format!("{why}; {unsent}");
+        if let (Some(reason), Some(unsent)) = (&mut info.sampling_blocked, &unsent) {
+            *reason = format!("{reason}; {unsent}");
         }
         encode_info(&info)
     });

@@ -20,7 +20,7 @@ use prometheus_client::registry::Registry;
 use super::counters::Call;
 use super::service::ServiceState;
 pub(super) use http::MetricsEndpoint;
-pub(super) use tls::acceptor;
+pub(super) use tls::build_acceptor;
 
 /// The content type of the text.
 const CONTENT_TYPE: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
@@ -36,7 +36,9 @@ struct TableMetric {
 enum Value {
     /// A counter: grows until the table is reset.
     Total(u64),
+    /// A whole number that can also decrease.
     Count(u64),
+    /// A real number that can also decrease.
     Real(f64),
     /// A bound; left out for tables without one.
     Bound(Option<u64>),
@@ -215,12 +217,12 @@ impl MetricsCollector {
                 Value::Count(call.open())
             }),
         ] {
-            let kind = read(counters.of(Call::Hello)).kind();
+            let kind = read(counters.get(Call::Hello)).kind();
             let mut family = encoder.encode_descriptor(name, help, None, kind)?;
             for call in Call::ALL {
-                let (protocol, name) = call.names();
+                let (protocol, name) = call.labels();
                 let labels = [("protocol", protocol), ("call", name)];
-                read(counters.of(call)).encode(family.encode_family(&labels)?)?;
+                read(counters.get(call)).encode(family.encode_family(&labels)?)?;
             }
         }
         Ok(())
@@ -251,12 +253,12 @@ struct EscapedLabel<'a>(&'a str);
 
 impl EncodeLabelValue for EscapedLabel<'_> {
     fn encode(&self, encoder: &mut LabelValueEncoder<'_>) -> fmt::Result {
-        for letter in self.0.chars() {
-            match letter {
+        for character in self.0.chars() {
+            match character {
                 '\\' => encoder.write_str("\\\\")?,
                 '"' => encoder.write_str("\\\"")?,
                 '\n' => encoder.write_str("\\n")?,
-                letter => encoder.write_char(letter)?,
+                other => encoder.write_char(other)?,
             }
         }
         Ok(())

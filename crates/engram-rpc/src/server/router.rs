@@ -57,8 +57,8 @@ impl<H: Health> Tower<Request<Body>> for Router<H> {
         if path.starts_with(HEALTH_PATH) {
             self.health.call(request)
         } else if let Some(method) = path.strip_prefix(engram_reverb::PATH) {
-            let call = Call::of_reverb(method);
-            let call = call.map(|call| self.state.counters.of(call).begin());
+            let call = Call::from_reverb_method(method);
+            let call = call.map(|call| self.state.counters.get(call).begin());
             let response = self.reverb.call(request);
             match call {
                 Some(call) => Box::pin(count_until_sent(response, call)),

@@ -69,12 +69,15 @@ struct SampleStream {
     state: Arc<ServiceState>,
     requests: RequestQueue,
     leases: Leases,
+    /// The batch that is being sent.
     outgoing: Option<OutgoingReply>,
     /// Ids of barriers to be answered: all requests before them are handled.
     barriers: VecDeque<u64>,
 }
 
 impl SampleStream {
+    /// Serves the stream until it ends.
+    ///
     /// # Errors
     /// The status that the stream ends with.
     async fn run(
@@ -115,13 +118,13 @@ impl SampleStream {
     }
 
     fn handle_request(&mut self, request: pb::SampleRequest) -> Result<(), Status> {
-        let items = request
+        let acknowledged_items = request
             .used_items
             .map_or(usize::MAX, |items| items as usize);
         match request.request {
             Some(Request::Batch(batch)) => {
-                let sending = usize::from(self.outgoing.is_some());
-                if self.requests.len() + self.leases.len() + sending >= MAX_OUTSTANDING {
+                let num_outgoing = usize::from(self.outgoing.is_some());
+                if self.requests.len() + self.leases.len() + num_outgoing >= MAX_OUTSTANDING {
                     return Err(Status::resource_exhausted(format!(
                         "too many batches: this stream has requested and not acknowledged \
                          {MAX_OUTSTANDING} before batch {}, which is the maximum",
@@ -129,8 +132,8 @@ impl SampleStream {
                     )));
                 }
                 let id = batch.id;
-                let sent = self.outgoing.as_ref().is_some_and(|out| out.id == id);
-                if sent
+                let is_outgoing = self.outgoing.as_ref().is_some_and(|out| out.id == id);
+                if is_outgoing
                     || self.leases.contains(id)
                     || !self.requests.add(&self.state.engine, &batch)
                 {
@@ -141,8 +144,10 @@ impl SampleStream {
             }
             Some(Request::Acknowledge(id)) => match &mut self.outgoing {
                 // Acknowledged before its last part: allowed, but useless.
-                Some(outgoing) if outgoing.id == id => outgoing.acknowledged = Some(items),
-                _ => self.leases.acknowledge(id, items),
+                Some(outgoing) if outgoing.id == id => {
+                    outgoing.acknowledged = Some(acknowledged_items)
+                }
+                _ => self.leases.acknowledge(id, acknowledged_items),
             },
             Some(Request::Cancel(id)) => {
                 self.requests.cancel(id);
@@ -167,17 +172,18 @@ impl SampleStream {
         Ok(())
     }
 
-    /// Sends the next message: replies to barriers first, then the outgoing batch.
+    /// Sends the next message: replies to barriers first, then the outgoing batch. Adds the lease of a batch that was
+    /// sent completely.
     fn send(&mut self, permit: Permit<'_, Message>) {
         if let Some(id) = self.barriers.pop_front() {
-            permit.send(Ok(message(id, Outcome::BarrierDone(pb::Empty {}))));
+            permit.send(Ok(encode_response(id, Outcome::BarrierDone(pb::Empty {}))));
             return;
         }
         let Some(outgoing) = &mut self.outgoing else {
             return;
         };
-        if let Some(reply) = outgoing.next() {
-            permit.send(Ok(message(outgoing.id, reply)));
+        if let Some(reply) = outgoing.next_message() {
+            permit.send(Ok(encode_response(outgoing.id, reply)));
         }
         if outgoing.is_complete()
             && let Some(OutgoingReply {
@@ -195,7 +201,7 @@ impl SampleStream {
         }
     }
 
-    /// At shutdown: sends the rest of the outgoing batch, and an error for each waiting request.
+    /// Sends the remaining messages of the outgoing batch at shutdown, and an error for each waiting request.
     async fn stop(
         self,
         replies: &Sender<Message>,
@@ -211,8 +217,12 @@ impl SampleStream {
         // Withdrawn first, so that none is served any more.
         drop(requests);
         if let Some(mut outgoing) = outgoing {
-            while let Some(reply) = outgoing.next() {
-                if replies.send(Ok(message(outgoing.id, reply))).await.is_err() {
+            while let Some(reply) = outgoing.next_message() {
+                if replies
+                    .send(Ok(encode_response(outgoing.id, reply)))
+                    .await
+                    .is_err()
+                {
                     return Ok(());
                 }
             }
@@ -223,8 +233,8 @@ impl SampleStream {
             }
         }
         for id in waiting {
-            let reply = error(&shutdown.error());
-            if replies.send(Ok(message(id, reply))).await.is_err() {
+            let reply = error_outcome(&shutdown.error());
+            if replies.send(Ok(encode_response(id, reply))).await.is_err() {
                 return Ok(());
             }
         }
@@ -232,13 +242,13 @@ impl SampleStream {
     }
 }
 
-fn message(id: u64, reply: Outcome) -> pb::SampleResponse {
+fn encode_response(id: u64, reply: Outcome) -> pb::SampleResponse {
     pb::SampleResponse {
         id,
         outcome: Some(reply),
     }
 }
 
-fn error(error: &Error) -> Outcome {
+fn error_outcome(error: &Error) -> Outcome {
     Outcome::Error(encode_error(error))
 }

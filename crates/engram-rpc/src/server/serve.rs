@@ -33,15 +33,15 @@ use crate::{MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, enlarge_send_buffer};
 /// How long connections may take to close at shutdown.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long the remaining tasks may take to end after that.
+/// How long the remaining tasks may take to end after [`DRAIN_TIMEOUT`].
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(200);
 
 /// HTTP/2 window of a stream: how far a writer can send ahead while the server does not read.
-const STREAM_WINDOW: u32 = 8 << 20;
+const STREAM_WINDOW_BYTES: u32 = 8 << 20;
 
 /// HTTP/2 window of a connection, for 128 blocked streams: the stream that would unblock them may use the same
 /// connection, because gRPC's C++ library shares one connection among all channels of a process.
-const CONNECTION_WINDOW: u32 = 1 << 30;
+const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
 
 /// Maximum number of open calls per connection.
 const MAX_CALLS_PER_CONNECTION: u32 = 1024;
@@ -71,21 +71,21 @@ impl ServerRuntime {
         let tls = options.tls.as_ref();
         let first_call_timeout = options.first_call_timeout;
         let tcp = match tls {
-            Some(tls) => transport()
-                .tls_config(tls_config(tls).timeout(first_call_timeout))
-                .map_err(|error| bad_tls(&error))?,
-            None => transport(),
+            Some(tls) => build_transport()
+                .tls_config(build_tls_config(tls).timeout(first_call_timeout))
+                .map_err(|error| tls_error(&error))?,
+            None => build_transport(),
         };
         let engine = Arc::clone(&service.state().engine);
-        let reverb = Reverb::new(engine, shutdown.signal())?;
+        let reverb = Reverb::new(engine, shutdown.receiver())?;
         let metrics_endpoint = MetricsEndpoint {
             state: Arc::clone(service.state()),
             token_check: token_check.clone(),
-            tls: tls.map(metrics::acceptor).transpose()?,
+            tls: tls.map(metrics::build_acceptor).transpose()?,
         };
         Ok(Self {
             tcp,
-            unix: transport(),
+            unix: build_transport(),
             reverb,
             service,
             token_check,
@@ -112,7 +112,7 @@ impl ServerRuntime {
 
     async fn serve(mut self, listeners: Listeners, started: &Sender<io::Result<()>>) {
         let _close_on_fork = listeners.close_on_fork;
-        let listeners = || {
+        let register_listeners = || {
             let (unix, file) = listeners.unix.unzip();
             let unix = unix
                 .into_iter()
@@ -127,7 +127,7 @@ impl ServerRuntime {
                 metrics.transpose()?,
             ))
         };
-        let (tcp, unix, file, metrics) = match listeners() {
+        let (tcp, unix, file, metrics) = match register_listeners() {
             Ok(listeners) => listeners,
             Err(error) => return started.send(Err(error)).unwrap_or_default(),
         };
@@ -137,7 +137,7 @@ impl ServerRuntime {
             .set_service_status(SERVICE_NAME, ServingStatus::Serving)
             .await;
         let state = Arc::clone(self.service.state());
-        let count = Arc::clone(&state.counters.connections);
+        let open_connections = Arc::clone(&state.counters.connections);
         let first_call_timeout = self.first_call_timeout;
         let engram = EngramServer::new(self.service)
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
@@ -153,7 +153,7 @@ impl ServerRuntime {
         let mut stopped = self.shutdown.clone();
         let tcp = (self.tcp.layer(layer.clone())).serve_with_incoming_shutdown(
             calls.clone(),
-            accept_connections(incoming, Arc::clone(&count), first_call_timeout),
+            accept_connections(incoming, Arc::clone(&open_connections), first_call_timeout),
             async move { stopped.wait().await },
         );
         let tcp = tokio::spawn(tcp);
@@ -164,7 +164,7 @@ impl ServerRuntime {
             .chain(stream::pending());
         let unix = (self.unix.layer(layer)).serve_with_incoming_shutdown(
             calls,
-            accept_connections(incoming, count, first_call_timeout),
+            accept_connections(incoming, open_connections, first_call_timeout),
             async move { stopped.wait().await },
         );
         let unix = tokio::spawn(unix);
@@ -194,17 +194,17 @@ async fn clear_health(health: &HealthReporter) {
     }
 }
 
-fn transport() -> Transport {
+fn build_transport() -> Transport {
     Transport::builder()
         .max_frame_size(MAX_FRAME_BYTES)
-        .initial_stream_window_size(STREAM_WINDOW)
-        .initial_connection_window_size(CONNECTION_WINDOW)
+        .initial_stream_window_size(STREAM_WINDOW_BYTES)
+        .initial_connection_window_size(CONNECTION_WINDOW_BYTES)
         .max_concurrent_streams(MAX_CALLS_PER_CONNECTION)
         .http2_keepalive_interval(Some(Duration::from_secs(10)))
         .http2_keepalive_timeout(Some(Duration::from_secs(5)))
 }
 
-fn tls_config(tls: &ServerTls) -> ServerTlsConfig {
+fn build_tls_config(tls: &ServerTls) -> ServerTlsConfig {
     let identity = Identity::from_pem(&tls.certificate_pem, &tls.key_pem);
     let config = ServerTlsConfig::new().identity(identity);
     match &tls.client_ca_pem {
@@ -213,7 +213,7 @@ fn tls_config(tls: &ServerTls) -> ServerTlsConfig {
     }
 }
 
-fn bad_tls(error: &tonic::transport::Error) -> Error {
+fn tls_error(error: &tonic::transport::Error) -> Error {
     let cause = error
         .source()
         .map_or_else(String::new, |cause| format!(": {cause}"));

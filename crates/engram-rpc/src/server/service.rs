@@ -26,6 +26,7 @@ pub(super) struct Service {
     state: Arc<ServiceState>,
 }
 
+/// What all calls of one server share.
 #[derive(Debug)]
 pub(super) struct ServiceState {
     pub(super) engine: Arc<Engine>,
@@ -34,16 +35,19 @@ pub(super) struct ServiceState {
     /// Buffers for batches.
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Counters,
+    /// Seed of tables that clients create without one.
     seed: u64,
     /// Number of tables that clients have created.
     tables_created: AtomicU64,
+    /// Random number that identifies this server.
     instance: u64,
     port: u16,
+    /// Name of the abstract Unix socket; empty if there is none.
     local_socket: String,
 }
 
 impl ServiceState {
-    /// Returns a seed for the next table; each gets another one.
+    /// Returns a seed for the next table, different from those of the tables before it.
     pub(super) fn next_seed(&self) -> u64 {
         let number = self.tables_created.fetch_add(1, Ordering::Relaxed) + 1;
         self.seed
@@ -80,7 +84,7 @@ impl Service {
     }
 
     fn begin(&self, call: Call) -> OpenGuard {
-        self.state.counters.of(call).begin()
+        self.state.counters.get(call).begin()
     }
 }
 

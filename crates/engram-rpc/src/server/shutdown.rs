@@ -1,4 +1,4 @@
-//! The signal that ends a server's streams, and the errors that their callers get.
+//! The signal that ends a server's streams, and the errors that it causes.
 
 use std::net::SocketAddr;
 
@@ -18,8 +18,8 @@ impl ShutdownSignal {
         Self { stopped, address }
     }
 
-    /// A channel that becomes true when the server shuts down.
-    pub(super) fn signal(&self) -> watch::Receiver<bool> {
+    /// Returns a channel whose value becomes true when the server shuts down.
+    pub(super) fn receiver(&self) -> watch::Receiver<bool> {
         self.stopped.clone()
     }
 
@@ -31,15 +31,15 @@ impl ShutdownSignal {
 
     /// The error of waiting calls.
     pub(super) fn error(&self) -> Error {
-        Error::Closed(self.text())
+        Error::Closed(self.error_text())
     }
 
     /// The status that streams end with.
     pub(super) fn status(&self) -> Status {
-        Status::unavailable(self.text())
+        Status::unavailable(self.error_text())
     }
 
-    fn text(&self) -> String {
+    fn error_text(&self) -> String {
         format!("the server at {} is stopping", self.address)
     }
 }

@@ -8,8 +8,8 @@ use engram_engine::{Engine, Table};
 /// Maximum bytes of a table's name in a request; errors and replies repeat it.
 const MAX_NAME_BYTES: usize = 1024;
 
-/// Bytes of a too long name that its error shows.
-const SHOWN_BYTES: usize = 32;
+/// Maximum bytes that an error text shows of a name that is too long.
+const MAX_SHOWN_BYTES: usize = 32;
 
 /// Maximum bytes of the names that the error for an unknown table lists.
 const MAX_LISTED_BYTES: usize = 8 << 10;
@@ -24,7 +24,7 @@ pub(super) fn check_length(name: &str) -> Result<()> {
     }
     Err(Error::InvalidArgument(format!(
         "the table name `{}` has {} bytes; over the network, at most {MAX_NAME_BYTES} are allowed",
-        truncate_text(name.into(), SHOWN_BYTES),
+        truncate_text(name.into(), MAX_SHOWN_BYTES),
         name.len()
     )))
 }
@@ -45,12 +45,12 @@ pub(super) fn find_table(engine: &Engine, name: &str) -> Result<Arc<Table>> {
 }
 
 /// Keeps the first names that fit into this many bytes of memory; `...` replaces the others.
-pub(super) fn truncate_names(names: &mut Vec<String>, bytes: usize) {
-    let mut room = bytes;
+pub(super) fn truncate_names(names: &mut Vec<String>, max_bytes: usize) {
+    let mut free_bytes = max_bytes;
     let mut fits = |name: &String| {
-        let left = room.checked_sub(size_of::<String>() + name.len());
-        room = left.unwrap_or(0);
-        left.is_some()
+        let remaining = free_bytes.checked_sub(size_of::<String>() + name.len());
+        free_bytes = remaining.unwrap_or(0);
+        remaining.is_some()
     };
     let kept = names.iter().take_while(|name| fits(name)).count();
     if kept < names.len() {
@@ -61,9 +61,9 @@ pub(super) fn truncate_names(names: &mut Vec<String>, bytes: usize) {
 }
 
 /// Truncates a text to this many bytes and appends `...`: error texts repeat what a client has sent.
-pub(super) fn truncate_text(mut text: String, most: usize) -> String {
-    if text.len() > most {
-        let end = (0..=most).rev().find(|at| text.is_char_boundary(*at));
+pub(super) fn truncate_text(mut text: String, max_bytes: usize) -> String {
+    if text.len() > max_bytes {
+        let end = (0..=max_bytes).rev().find(|at| text.is_char_boundary(*at));
         text.truncate(end.unwrap_or(0));
         text += "...";
         text.shrink_to_fit();

@@ -4,9 +4,9 @@ use std::sync::Arc;
 
 use engram_core::gather::{Column, ColumnData, Columns, TimeAxis};
 use engram_core::pool::{Pool, PooledBytes};
-use engram_core::{CellSpec, DType, Error, Odds, Result, SampledItemInfo};
+use engram_core::{CellSpec, DType, DrawDistribution, Error, Result, SampledItemInfo};
 
-use super::{decode_cell, decode_f64s, decode_i64s, decode_layout, decode_u32s, decode_u64s};
+use super::{decode_cell_spec, decode_f64s, decode_i64s, decode_layout, decode_u32s, decode_u64s};
 use crate::pb;
 use crate::pb::column::TimeAxis as PbTimeAxis;
 
@@ -36,11 +36,14 @@ pub struct BatchAssembler {
 
 #[derive(Debug)]
 enum Buffer {
+    /// Cells of fixed size.
     Fixed(PooledBytes),
+    /// The encoded strings received so far, and the announced number of bytes.
     Strings { bytes: Vec<u8>, len: usize },
 }
 
 impl Buffer {
+    /// Announced number of bytes.
     fn len(&self) -> usize {
         match self {
             Self::Fixed(bytes) => bytes.len(),
@@ -59,7 +62,7 @@ impl BatchAssembler {
         let total_bytes = (batch.columns.iter()).try_fold(0_usize, |all, column| {
             all.checked_add(usize::try_from(column.bytes).ok()?)
         });
-        pool.check(infos.len(), total_bytes)?;
+        pool.check_batch_size(infos.len(), total_bytes)?;
         let columns = batch
             .columns
             .into_iter()
@@ -104,6 +107,7 @@ impl BatchAssembler {
         Ok(())
     }
 
+    /// Moves on to the first column that lacks bytes.
     fn skip_full_columns(&mut self) {
         while let Some((_, _, buffer)) = self.columns.get(self.current_column)
             && self.filled == buffer.len()
@@ -141,12 +145,13 @@ impl BatchAssembler {
     }
 }
 
+/// Checks a column's header and allocates its memory.
 fn prepare_column(
     column: pb::Column,
     items: usize,
     pool: &Arc<Pool>,
 ) -> Result<(CellSpec, TimeAxis, Buffer)> {
-    let cell = column.cell.as_ref().map(decode_cell);
+    let cell = column.cell.as_ref().map(decode_cell_spec);
     let cell = cell.unwrap_or_else(|| Err(inconsistent("a column has no cell type")))?;
     let to_lengths = |numbers: Vec<i64>| {
         let lengths = numbers.into_iter().map(|len| usize::try_from(len).ok());
@@ -194,6 +199,7 @@ fn prepare_column(
     Ok((cell, time, Buffer::Fixed(buffer)))
 }
 
+/// Decodes the keys, priorities and sampling information of the items.
 fn decode_infos(batch: &pb::Batch) -> Result<Vec<SampledItemInfo>> {
     let keys = decode_u64s("keys_le", &batch.keys_le)?;
     let probabilities = decode_f64s("probabilities_le", &batch.probabilities_le)?;
@@ -204,25 +210,25 @@ fn decode_infos(batch: &pb::Batch) -> Result<Vec<SampledItemInfo>> {
     if numbers.iter().any(|len| *len != keys.len()) || total != keys.len() as u64 {
         return Err(inconsistent("its arrays have different numbers of items"));
     }
-    let odds = batch.draw_runs.iter().flat_map(|run| {
-        let odds = Odds {
+    let distribution = batch.draw_runs.iter().flat_map(|run| {
+        let distribution = DrawDistribution {
             candidates: run.candidates,
             min_probability: run.min_probability,
         };
-        std::iter::repeat_n((run.table_size, odds), run.items as usize)
+        std::iter::repeat_n((run.table_size, distribution), run.items as usize)
     });
     let infos = (keys.into_iter().zip(probabilities)).zip(priorities.into_iter().zip(times));
     Ok(infos
-        .zip(odds)
+        .zip(distribution)
         .map(
-            |(((key, probability), (priority, times_sampled)), (table_size, odds))| {
+            |(((key, probability), (priority, times_sampled)), (table_size, distribution))| {
                 SampledItemInfo {
                     key,
                     probability,
                     priority,
                     times_sampled,
                     table_size,
-                    odds,
+                    distribution,
                 }
             },
         )

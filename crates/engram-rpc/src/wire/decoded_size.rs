@@ -125,7 +125,7 @@ mod tests {
 
     #[test]
     fn a_message_with_too_many_items_is_rejected() {
-        let most = MAX_DECODED_BYTES / size_of::<pb::Items>();
+        let max_items = MAX_DECODED_BYTES / size_of::<pb::Items>();
         let request = |items: usize| {
             let request = pb::InsertRequest {
                 items: vec![pb::Items::default(); items],
@@ -134,16 +134,16 @@ mod tests {
             request.encode_to_vec()
         };
         assert_eq!(
-            check_decoded_size::<pb::InsertRequest>(&request(most)),
+            check_decoded_size::<pb::InsertRequest>(&request(max_items)),
             Ok(())
         );
-        let one_more = request(most + 1);
+        let one_more = request(max_items + 1);
         assert_eq!(
             check_decoded_size::<pb::InsertRequest>(&one_more),
             Err(format!(
                 "message of {} bytes takes more than 33554432 bytes of memory once decoded, the most \
                  allowed; send its content in several messages",
-                2 * (most + 1)
+                2 * (max_items + 1)
             ))
         );
     }

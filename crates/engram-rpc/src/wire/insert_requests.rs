@@ -11,35 +11,35 @@ use engram_core::{
 use prost::Message as _;
 
 use super::received_dictionary::MAX_SLICES;
-use super::{encode_cell, encode_layout, encode_numbers};
+use super::{encode_cell_spec, encode_layout, encode_numbers};
 use crate::pb::{self, items::Trajectories};
 use crate::{PART_BYTES, wire};
 
-/// Number of schemas, and of window shapes, that a [`SentDictionary`] stores. It is cleared when it
-/// is full, and definitions are then sent again.
+/// Maximum number of schemas, and of window shapes, in a [`SentDictionary`]. When it is reached, all of them
+/// are removed, and sent again when needed.
 const MAX_DEFINITIONS: usize = 4096;
 
 /// Bytes of newly sent chunks after which unused chunks are released.
-const SWEEP_BYTES: usize = 128 << 20;
+const RELEASE_INTERVAL_BYTES: usize = 128 << 20;
 
-/// Largest number of chunks in use that stay in the dictionary; if there are more, all are released.
+/// Maximum number of chunks in use that stay in the dictionary; if there are more, all are released.
 /// Up to as many unused ones may not be released yet. A server accepts 65,536 chunks.
 const MAX_CHUNKS_IN_USE: usize = 16_384;
 
-/// Largest total size of chunks in use that stay in the dictionary; if they have more, all are
+/// Maximum total size of chunks in use that stay in the dictionary; if they have more, all are
 /// released. A server accepts 1 GiB of chunks that no table refers to.
 const MAX_CHUNK_BYTES_IN_USE: usize = 256 << 20;
 
 /// Number of slices after which a request is full. It stays below [`MAX_SLICES`] with one more item.
 const FULL_REQUEST_SLICES: usize = MAX_SLICES / 2;
 
-/// Largest total size of one item's chunks. With the chunks already sent it is below a server's limit.
+/// Maximum total size of one item's chunks. With the chunks already sent it is below a server's limit.
 const MAX_ITEM_BYTES: usize = 640 << 20;
 
-/// Largest number of one item's chunks. With the chunks already sent it is below a server's limit.
+/// Maximum number of one item's chunks. With the chunks already sent it is below a server's limit.
 const MAX_ITEM_CHUNKS: usize = 16_384;
 
-/// Largest number of one item's slices, which must fit one message.
+/// Maximum number of one item's slices, which must fit one message.
 const MAX_ITEM_SLICES: usize = 120_000;
 
 /// Checks that an item is small enough to be sent to a server.
@@ -69,30 +69,35 @@ pub fn check_sendable(item: &NewItem) -> Result<()> {
 /// numbers that requests use for them.
 #[derive(Debug, Default)]
 pub struct SentDictionary {
+    /// By address: number and chunk.
     chunks: HashMap<usize, (u32, Weak<Chunk>)>,
     /// Number of chunks at which unused ones are released next.
-    sweep_at: usize,
-    /// Bytes of the chunks added since unused ones were released.
-    unswept_bytes: usize,
+    release_at: usize,
+    /// Bytes of the chunks added since unused ones were last released.
+    bytes_since_release: usize,
     schemas: HashMap<usize, (u32, Arc<Schema>)>,
     shapes: HashMap<usize, (u32, Arc<WindowShape>)>,
+    /// Last number given to a schema, window shape or chunk.
     last_number: u32,
 }
 
 /// Builds insert requests from items.
 #[derive(Debug, Default)]
 pub struct InsertRequestBuilder {
+    /// Finished requests.
     ready: VecDeque<pb::InsertRequest>,
+    /// The request that items are added to.
     open: pb::InsertRequest,
     /// Approximate size of the open request.
     bytes: usize,
     /// Slices of the open request's items that have a window shape, counted for each item.
     slices: usize,
+    /// Encoded arrays of the current run of items: consecutive items that share a message.
     priorities: BytesMut,
     keys: BytesMut,
     chunks: BytesMut,
     offsets: BytesMut,
-    /// Item number that would continue the last run of items.
+    /// Item number that would continue the current run of items; `None` if there is no run.
     next_in_run: Option<u64>,
 }
 
@@ -172,10 +177,12 @@ impl InsertRequestBuilder {
 
     /// Releases chunks that no item of this process refers to, if there may be many of them.
     pub fn release_unused_chunks(&mut self, sent: &mut SentDictionary) {
-        if sent.chunks.len() < sent.sweep_at.max(64) && sent.unswept_bytes < SWEEP_BYTES {
+        if sent.chunks.len() < sent.release_at.max(64)
+            && sent.bytes_since_release < RELEASE_INTERVAL_BYTES
+        {
             return;
         }
-        sent.unswept_bytes = 0;
+        sent.bytes_since_release = 0;
         let released = &mut self.open.released_chunks;
         let chunks = sent.chunks.values();
         let alive = chunks.filter_map(|(_, chunk)| chunk.upgrade());
@@ -193,9 +200,10 @@ impl InsertRequestBuilder {
             keep
         });
         self.bytes += released.len() * 5;
-        sent.sweep_at = sent.chunks.len() + sent.chunks.len().min(MAX_CHUNKS_IN_USE);
+        sent.release_at = sent.chunks.len() + sent.chunks.len().min(MAX_CHUNKS_IN_USE);
     }
 
+    /// Adds a chunk unless it was sent before.
     fn add_chunk(&mut self, sent: &mut SentDictionary, chunk: &Arc<Chunk>) -> Result<()> {
         if sent.contains(chunk) {
             return Ok(());
@@ -206,13 +214,13 @@ impl InsertRequestBuilder {
             self.end_request();
         }
         let schema = self.add_schema(sent, chunk.schema());
-        let mut payload = payload_of(chunk)?;
+        let mut payload = payload_bytes(chunk)?;
         let id = sent.next_number();
         sent.chunks
             .insert(address(chunk), (id, Arc::downgrade(chunk)));
         let origin = chunk.origin();
-        sent.unswept_bytes += payload.len();
-        let rest = payload.split_off(payload.len().min(PART_BYTES));
+        sent.bytes_since_release += payload.len();
+        let remaining = payload.split_off(payload.len().min(PART_BYTES));
         self.bytes += payload.len() + 64 + 16 * chunk.extents().len() + 8 * origin.episodes.len();
         self.open.chunks.push(pb::Chunk {
             id,
@@ -222,18 +230,18 @@ impl InsertRequestBuilder {
             first_step: origin.first_step,
             steps: origin.steps,
             extents: chunk.extents().iter().map(encode_extent).collect(),
-            payload_bytes: (payload.len() + rest.len()) as u64,
+            payload_bytes: (payload.len() + remaining.len()) as u64,
             payload,
         });
-        self.add_parts(rest);
+        self.add_parts(remaining);
         Ok(())
     }
 
-    /// Adds the rest of the last chunk in separate requests.
-    fn add_parts(&mut self, mut rest: Bytes) {
-        while !rest.is_empty() {
+    /// Adds the remaining bytes of the last chunk in separate requests.
+    fn add_parts(&mut self, mut remaining: Bytes) {
+        while !remaining.is_empty() {
             self.end_request();
-            self.open.chunk_part = rest.split_to(rest.len().min(PART_BYTES));
+            self.open.chunk_part = remaining.split_to(remaining.len().min(PART_BYTES));
             self.bytes = self.open.chunk_part.len();
         }
         if self.bytes >= PART_BYTES {
@@ -241,6 +249,7 @@ impl InsertRequestBuilder {
         }
     }
 
+    /// Adds a schema unless it was sent before; returns its number.
     fn add_schema(&mut self, sent: &mut SentDictionary, schema: &Arc<Schema>) -> u32 {
         if let Some((id, _)) = sent.schemas.get(&address(schema)) {
             return *id;
@@ -254,13 +263,14 @@ impl InsertRequestBuilder {
         let schema = pb::Schema {
             id,
             layout: Some(encode_layout(&schema.layout)),
-            cells: schema.cells.iter().map(encode_cell).collect(),
+            cells: schema.cells.iter().map(encode_cell_spec).collect(),
         };
         self.bytes += schema.encoded_len();
         self.open.schemas.push(schema);
         id
     }
 
+    /// Adds a window shape unless it was sent before; returns its number.
     fn add_window_shape(&mut self, sent: &mut SentDictionary, shape: &Arc<WindowShape>) -> u32 {
         if let Some((id, _)) = sent.shapes.get(&address(shape)) {
             return *id;
@@ -293,6 +303,7 @@ impl InsertRequestBuilder {
         }
     }
 
+    /// Moves the open request to the finished ones, unless it is empty.
     fn end_request(&mut self) {
         self.end_run();
         (self.bytes, self.slices) = (0, 0);
@@ -314,6 +325,7 @@ impl SentDictionary {
         self.chunks.contains_key(&address(chunk))
     }
 
+    /// Number of a chunk that was added; 0 otherwise.
     fn id_of(&self, chunk: &Arc<Chunk>) -> u32 {
         self.chunks.get(&address(chunk)).map_or(0, |(id, _)| *id)
     }
@@ -328,9 +340,9 @@ fn encode_extent(extent: &engram_core::chunk::Extent) -> pb::Extent {
         stored_bytes: extent.stored,
         rows: extent.rows,
         codec: match extent.codec {
-            Codec::Raw => wire::RAW,
-            Codec::Lz4 => wire::LZ4,
-            Codec::Delta => wire::DELTA,
+            Codec::Raw => wire::CODEC_RAW,
+            Codec::Lz4 => wire::CODEC_LZ4,
+            Codec::Delta => wire::CODEC_DELTA,
         },
     }
 }
@@ -362,7 +374,7 @@ fn encode_columns(columns: &[SpanColumn], slices: usize) -> Vec<pb::SpanColumn> 
 }
 
 /// Returns a chunk's bytes. Copies them only if they are not in memory.
-fn payload_of(chunk: &Arc<Chunk>) -> Result<Bytes> {
+fn payload_bytes(chunk: &Arc<Chunk>) -> Result<Bytes> {
     struct ChunkBytes(Arc<Chunk>);
     impl AsRef<[u8]> for ChunkBytes {
         fn as_ref(&self) -> &[u8] {

@@ -7,7 +7,7 @@ use engram_core::{Error, Result};
 pub trait Number: Copy {
     /// Size in bytes.
     const SIZE: usize;
-    /// Appends the number.
+    /// Appends the number to `out`, little-endian.
     fn put(self, out: &mut BytesMut);
 }
 
@@ -25,8 +25,8 @@ macro_rules! number {
         /// # Errors
         /// [`Error::InvalidArgument`] if the length is not a multiple of the number's size.
         pub fn $name(field: &str, bytes: &[u8]) -> Result<Vec<$type>> {
-            let (numbers, rest) = bytes.as_chunks::<{ size_of::<$type>() }>();
-            if rest.is_empty() {
+            let (numbers, remainder) = bytes.as_chunks::<{ size_of::<$type>() }>();
+            if remainder.is_empty() {
                 return Ok(numbers.iter().map(|bytes| <$type>::from_le_bytes(*bytes)).collect());
             }
             Err(Error::InvalidArgument(format!(
@@ -40,7 +40,7 @@ macro_rules! number {
 
 number!(u64, put_u64_le, decode_u64s; u32, put_u32_le, decode_u32s; i64, put_i64_le, decode_i64s; f64, put_f64_le, decode_f64s);
 
-/// Encodes numbers end to end.
+/// Encodes numbers end to end, little-endian.
 pub fn encode_numbers<N: Number>(numbers: impl ExactSizeIterator<Item = N>) -> Bytes {
     let mut out = BytesMut::with_capacity(numbers.len() * N::SIZE);
     numbers.for_each(|number| number.put(&mut out));

@@ -1,4 +1,4 @@
-//! Converts errors, layouts, table options and table statistics to and from messages.
+//! Converts errors, layouts, cell types, table options and table infos to and from messages.
 
 use std::sync::Arc;
 
@@ -47,7 +47,8 @@ pub fn encode_error(error: &Error) -> pb::Error {
     }
 }
 
-/// Decodes an error.
+/// Decodes an error. A code that this version does not know becomes [`Error::Payload`]: the message cannot be
+/// decoded further.
 #[must_use]
 pub fn decode_error(error: pb::Error) -> Error {
     let code = error.code();
@@ -90,29 +91,29 @@ pub fn encode_layout(layout: &Layout) -> pb::Layout {
 /// [`Error::InvalidArgument`] if the layout is missing or has too many names.
 pub fn decode_layout(layout: Option<pb::Layout>) -> Result<Layout> {
     let layout = layout.ok_or_else(|| missing("layout"))?;
-    check_columns("a layout", layout.names.len())?;
+    check_column_count("a layout", layout.names.len())?;
     Ok(Layout {
         names: layout.names.into_iter().map(Into::into).collect(),
         structure: layout.structure.into(),
     })
 }
 
-/// Checks a number of columns. `what` names their owner in the error text.
+/// Checks a number of columns. `owner` names what has them in the error text.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`].
-pub(crate) fn check_columns(what: &str, columns: usize) -> Result<()> {
+/// [`Error::InvalidArgument`] if it is above [`MAX_COLUMNS`].
+pub(crate) fn check_column_count(owner: &str, columns: usize) -> Result<()> {
     if columns <= MAX_COLUMNS {
         return Ok(());
     }
     Err(Error::InvalidArgument(format!(
-        "{what} has {columns} columns; a server accepts at most {MAX_COLUMNS}"
+        "{owner} has {columns} columns; a server accepts at most {MAX_COLUMNS}"
     )))
 }
 
 /// Encodes a cell type.
 #[must_use]
-pub fn encode_cell(cell: &CellSpec) -> pb::Cell {
+pub fn encode_cell_spec(cell: &CellSpec) -> pb::Cell {
     pb::Cell {
         dtype: cell.dtype.name().into(),
         shape: cell.shape.iter().map(|size| *size as u64).collect(),
@@ -123,7 +124,7 @@ pub fn encode_cell(cell: &CellSpec) -> pb::Cell {
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for an unknown dtype or a shape that is too large.
-pub fn decode_cell(cell: &pb::Cell) -> Result<CellSpec> {
+pub fn decode_cell_spec(cell: &pb::Cell) -> Result<CellSpec> {
     let dtype = decode_dtype(&cell.dtype)?;
     let too_large = || {
         Error::InvalidArgument(format!(
@@ -200,7 +201,7 @@ fn decode_selector(selector: Option<pb::Selector>) -> Result<SelectorKind> {
     let selector = selector.ok_or_else(|| missing("selector"))?;
     let kind = Kind::try_from(selector.kind).map_err(|_| {
         Error::InvalidArgument(format!(
-            "unknown selector kind {}; known are 0 to 5",
+            "unknown selector kind {}; expected 0 to 5",
             selector.kind
         ))
     })?;
@@ -234,12 +235,18 @@ pub fn encode_options(options: &TableOptions) -> pb::TableOptions {
     }
 }
 
+/// Size of an axis in `pb::ColumnSpec::shape` that may have any size.
+const ANY_SIZE: i64 = -1;
+
 fn encode_signature(signature: &Signature) -> pb::Signature {
     let columns = signature.columns.iter().map(|column| pb::ColumnSpec {
         name: column.name.to_string(),
         dtype: column.dtype.name().into(),
         shape: (column.shape.iter())
-            .map(|size| size.and_then(|size| i64::try_from(size).ok()).unwrap_or(-1))
+            .map(|size| {
+                size.and_then(|size| i64::try_from(size).ok())
+                    .unwrap_or(ANY_SIZE)
+            })
             .collect(),
     });
     pb::Signature {
@@ -270,7 +277,7 @@ pub fn decode_options(options: pb::TableOptions, seed: u64) -> Result<TableOptio
 }
 
 fn decode_signature(signature: pb::Signature) -> Result<Signature> {
-    check_columns("a signature", signature.columns.len())?;
+    check_column_count("a signature", signature.columns.len())?;
     let columns = signature.columns.into_iter().map(|column| {
         if column.shape.len() > MAX_AXES {
             return Err(Error::InvalidArgument(format!(
@@ -283,6 +290,7 @@ fn decode_signature(signature: pb::Signature) -> Result<Signature> {
             dtype: decode_dtype(&column.dtype)?,
             name: column.name.into(),
             shape: (column.shape.iter())
+                // Negative sizes mean that any size is allowed.
                 .map(|size| usize::try_from(*size).ok())
                 .collect(),
         })
@@ -293,10 +301,11 @@ fn decode_signature(signature: pb::Signature) -> Result<Signature> {
     })
 }
 
-/// Encodes a table's statistics.
+/// Encodes a table's info.
 #[must_use]
 pub fn encode_info(info: &TableInfo) -> pb::TableInfo {
     let stats = &info.stats;
+    // `info.options` has the limits at the table's creation; the message has the current ones.
     let options = TableOptions {
         limits: stats.limiter.limits.clone(),
         ..(*info.options).clone()
@@ -321,7 +330,7 @@ pub fn encode_info(info: &TableInfo) -> pb::TableInfo {
     }
 }
 
-/// Decodes a table's statistics.
+/// Decodes a table's info.
 ///
 /// # Errors
 /// As [`decode_options`].

@@ -8,12 +8,12 @@ use engram_core::pool::PooledBytes;
 use engram_core::{Draw, Error, Result};
 use prost::Message;
 
-use super::{encode_cell, encode_layout, encode_numbers};
+use super::{encode_cell_spec, encode_layout, encode_numbers};
 use crate::PART_BYTES;
 use crate::pb;
 use crate::pb::sample_response::Outcome;
 
-/// Largest encoded size of a batch's first message without its payload, so that the message stays
+/// Maximum encoded size of a batch's first message without its payload, so that the message stays
 /// below 4 MiB.
 const MAX_HEADER_BYTES: usize = (3 << 20) - 1024;
 
@@ -41,7 +41,7 @@ impl OutgoingBatch {
             probabilities_le: encode_numbers(draws.iter().map(|draw| draw.probability)),
             priorities_le: encode_numbers(draws.iter().map(|draw| draw.priority)),
             times_sampled_le: encode_numbers(draws.iter().map(|draw| draw.times_sampled)),
-            draw_runs: draw_runs(draws),
+            draw_runs: group_draws(draws),
             payload: Bytes::new(),
             leased,
         };
@@ -59,7 +59,7 @@ impl OutgoingBatch {
         })
     }
 
-    /// True if all messages were returned.
+    /// True if the iterator has returned all messages.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.header.is_none() && self.columns.is_empty()
@@ -71,10 +71,10 @@ impl Iterator for OutgoingBatch {
 
     fn next(&mut self) -> Option<Outcome> {
         if let Some(header) = self.header.take() {
-            let payload = next_part(&mut self.columns);
+            let payload = take_part(&mut self.columns);
             return Some(Outcome::Batch(pb::Batch { payload, ..header }));
         }
-        (!self.columns.is_empty()).then(|| Outcome::BatchPart(next_part(&mut self.columns)))
+        (!self.columns.is_empty()).then(|| Outcome::BatchPart(take_part(&mut self.columns)))
     }
 }
 
@@ -87,6 +87,7 @@ impl AsRef<[u8]> for ColumnBytes {
     }
 }
 
+/// Encodes a column's header, and appends its bytes to `columns`.
 fn encode_column(column: Column, columns: &mut VecDeque<Bytes>) -> pb::Column {
     use pb::column::TimeAxis as PbTimeAxis;
 
@@ -95,7 +96,7 @@ fn encode_column(column: Column, columns: &mut VecDeque<Bytes>) -> pb::Column {
         ColumnData::Strings(encoded) => Bytes::from(encoded),
     };
     let message = pb::Column {
-        cell: Some(encode_cell(&column.cell)),
+        cell: Some(encode_cell_spec(&column.cell)),
         time_axis: Some(match column.time {
             TimeAxis::Squeezed => PbTimeAxis::Squeezed(pb::Empty {}),
             TimeAxis::Even(len) => PbTimeAxis::EqualLength(len as u64),
@@ -116,9 +117,9 @@ fn encode_column(column: Column, columns: &mut VecDeque<Bytes>) -> pb::Column {
 }
 
 /// Removes and returns the bytes of the next message. Copies them only if they span several columns.
-fn next_part(columns: &mut VecDeque<Bytes>) -> Bytes {
-    let left: usize = columns.iter().map(Bytes::len).sum();
-    let size = left.min(PART_BYTES);
+fn take_part(columns: &mut VecDeque<Bytes>) -> Bytes {
+    let total: usize = columns.iter().map(Bytes::len).sum();
+    let size = total.min(PART_BYTES);
     let mut out = BytesMut::new();
     while out.len() < size {
         let Some(front) = columns.front_mut() else {
@@ -138,20 +139,21 @@ fn next_part(columns: &mut VecDeque<Bytes>) -> Bytes {
     out.freeze()
 }
 
-/// Groups consecutive draws that saw the same state of the table.
-fn draw_runs(draws: &[Draw]) -> Vec<pb::DrawRun> {
+/// Groups consecutive draws that were made in the same state of the table.
+fn group_draws(draws: &[Draw]) -> Vec<pb::DrawRun> {
     let same = |one: &Draw, next: &Draw| {
         one.table_size == next.table_size
-            && one.odds.candidates == next.odds.candidates
-            && one.odds.min_probability.to_bits() == next.odds.min_probability.to_bits()
+            && one.distribution.candidates == next.distribution.candidates
+            && one.distribution.min_probability.to_bits()
+                == next.distribution.min_probability.to_bits()
     };
     draws
         .chunk_by(same)
         .map(|run| pb::DrawRun {
             items: u32::try_from(run.len()).unwrap_or(u32::MAX),
             table_size: run[0].table_size,
-            candidates: run[0].odds.candidates,
-            min_probability: run[0].odds.min_probability,
+            candidates: run[0].distribution.candidates,
+            min_probability: run[0].distribution.min_probability,
         })
         .collect()
 }
@@ -201,9 +203,9 @@ mod tests {
         let column = Bytes::from(vec![1; 3 * PART_BYTES]);
         let address = column.as_ptr();
         let mut columns = VecDeque::from([column]);
-        next_part(&mut columns);
+        take_part(&mut columns);
         assert_eq!(
-            next_part(&mut columns).as_ptr(),
+            take_part(&mut columns).as_ptr(),
             address.wrapping_add(PART_BYTES)
         );
     }

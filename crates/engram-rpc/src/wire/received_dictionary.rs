@@ -10,22 +10,22 @@ use std::sync::Arc;
 use engram_core::{Chunk, Error, Schema, WindowShape};
 use prost::Message;
 
-use super::options::check_columns;
-use super::{decode_cell, decode_layout};
+use super::options::check_column_count;
+use super::{decode_cell_spec, decode_layout};
 use crate::pb;
 use chunk_assembler::ChunkAssembler;
 pub(super) use items::MAX_SLICES;
 
-/// Largest number of chunks that a stream may have.
+/// Maximum number of chunks that a stream may have.
 const MAX_CHUNKS: usize = 65_536;
 
-/// Largest total size of a stream's chunks that no table refers to, without the newest chunk.
+/// Maximum total size of a stream's chunks that no table refers to, without the newest chunk.
 const MAX_UNREFERENCED_BYTES: u64 = 1 << 30;
 
-/// Number of schemas that are stored per stream, and of window shapes. Older ones are dropped.
+/// Maximum number of schemas of a stream, and of window shapes. Older ones are dropped.
 const MAX_DEFINITIONS: usize = 65_536;
 
-/// Largest total encoded size of the stored schemas, and of the stored window shapes.
+/// Maximum total encoded size of the stored schemas, and of the stored window shapes.
 const MAX_DEFINITION_BYTES: usize = 64 << 20;
 
 /// Why a stream must be closed.
@@ -49,7 +49,7 @@ pub struct ReceivedDictionary {
     schemas: Definitions<Schema>,
     window_shapes: Definitions<WindowShape>,
     chunks: HashMap<u32, Arc<Chunk>>,
-    /// Upper bound of the bytes of the chunks that no table refers to.
+    /// Upper bound of the bytes of the chunks that no table refers to; exact only when a check computes it.
     unreferenced_bytes: u64,
     /// The chunk of which not all bytes have been received.
     incomplete_chunk: Option<ChunkAssembler>,
@@ -62,8 +62,8 @@ impl ReceivedDictionary {
     /// [`InsertStreamError`].
     pub fn add_schema(&mut self, schema: pb::Schema) -> Result<(), InsertStreamError> {
         let (id, bytes) = (schema.id, schema.encoded_len());
-        check_columns("a schema", schema.cells.len())?;
-        let cells = schema.cells.iter().map(decode_cell);
+        check_column_count("a schema", schema.cells.len())?;
+        let cells = schema.cells.iter().map(decode_cell_spec);
         let cells = cells.collect::<Result<_, _>>()?;
         let layout = Arc::new(decode_layout(schema.layout)?);
         self.schemas.insert(id, bytes, Schema { layout, cells });
@@ -76,7 +76,7 @@ impl ReceivedDictionary {
     /// [`InsertStreamError`].
     pub fn add_window_shape(&mut self, shape: pb::WindowShape) -> Result<(), InsertStreamError> {
         let (id, bytes) = (shape.id, shape.encoded_len());
-        let (columns, slices) = items::columns(&shape.columns, &shape.slices)?;
+        let (columns, slices) = items::decode_columns(&shape.columns, &shape.slices)?;
         let layout = Arc::new(decode_layout(shape.layout)?);
         let shape = WindowShape {
             layout,
@@ -87,8 +87,8 @@ impl ReceivedDictionary {
         Ok(())
     }
 
-    /// Stores a chunk, or begins to assemble it if parts are still to come. Drops an earlier
-    /// incomplete chunk.
+    /// Stores a chunk, or begins to assemble it if more parts will follow. Drops an earlier incomplete
+    /// chunk.
     ///
     /// # Errors
     /// [`InsertStreamError`].
@@ -113,6 +113,7 @@ impl ReceivedDictionary {
         self.store_if_complete()
     }
 
+    /// Stores the incomplete chunk if all of its bytes have been received.
     fn store_if_complete(&mut self) -> Result<(), InsertStreamError> {
         let complete = self.incomplete_chunk.take_if(|chunk| chunk.is_complete());
         let Some(complete) = complete else {
@@ -125,7 +126,8 @@ impl ReceivedDictionary {
         self.check_limits(id)
     }
 
-    fn check_limits(&mut self, newest: u32) -> Result<(), InsertStreamError> {
+    /// Checks the number of chunks, and the bytes of chunks that no table refers to except the newest.
+    fn check_limits(&mut self, newest_id: u32) -> Result<(), InsertStreamError> {
         if self.chunks.len() > MAX_CHUNKS {
             return Err(InsertStreamError::LimitExceeded(format!(
                 "the stream has {} chunks; at most {MAX_CHUNKS} are allowed; release chunks that no \
@@ -137,7 +139,7 @@ impl ReceivedDictionary {
             return Ok(());
         }
         let sizes = (self.chunks.iter())
-            .filter(|(id, chunk)| **id != newest && !chunk.holders().any())
+            .filter(|(id, chunk)| **id != newest_id && !chunk.holders().any())
             .map(|(_, chunk)| chunk.payload().len() as u64);
         self.unreferenced_bytes = sizes.sum();
         if self.unreferenced_bytes <= MAX_UNREFERENCED_BYTES {
@@ -167,7 +169,9 @@ struct Definitions<T> {
     by_id: HashMap<u32, Definition<T>>,
     /// The sender's numbers, oldest definition first.
     order: BTreeMap<u64, u32>,
+    /// Encoded size of all definitions.
     bytes: usize,
+    /// Number of definitions ever added.
     added: u64,
 }
 
@@ -192,6 +196,7 @@ impl<T> Default for Definitions<T> {
 }
 
 impl<T> Definitions<T> {
+    /// Stores a definition, replacing one of the same number; drops the oldest ones beyond the limits.
     fn insert(&mut self, id: u32, bytes: usize, value: T) {
         self.remove(id);
         let sequence = self.added;

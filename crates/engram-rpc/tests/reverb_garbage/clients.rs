@@ -26,13 +26,13 @@ use crate::corpus::item;
 use crate::garbage_calls::{GarbageCall, METHODS};
 
 /// Upper bound of the duration of any call.
-const TIMEOUT: Duration = Duration::from_secs(20);
+const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Number of bytes after which a response is cancelled, because a request may ask for endless samples.
 const MAX_RESPONSE_BYTES: usize = 100_000;
 
 /// How a call ended.
-pub(crate) enum CallEnd {
+pub(crate) enum CallOutcome {
     /// The server sent this gRPC status.
     Status(usize),
     /// The client cancelled it.
@@ -42,7 +42,7 @@ pub(crate) enum CallEnd {
 /// A connection to the server.
 pub(crate) struct Connection(Channel);
 
-fn status(headers: &HeaderMap) -> Option<usize> {
+fn parse_status(headers: &HeaderMap) -> Option<usize> {
     let number = headers.get("grpc-status")?.to_str().ok()?.parse().ok()?;
     (number <= 16).then_some(number)
 }
@@ -53,8 +53,8 @@ impl Connection {
         Self(endpoint.connect().await.unwrap())
     }
 
-    /// Makes a call and waits for its end. Cancels calls that are not complete.
-    pub(crate) async fn call(&self, call: &GarbageCall) -> Result<CallEnd, String> {
+    /// Makes a call and returns how it ended. A call whose body is incomplete is cancelled after 2 ms.
+    pub(crate) async fn call(&self, call: &GarbageCall) -> Result<CallOutcome, String> {
         let frame = Frame::data(Bytes::copy_from_slice(&call.body));
         let frames = stream::iter([Ok::<_, Status>(frame)]);
         let (_cancel, cancelled) = oneshot::channel::<()>();
@@ -62,11 +62,11 @@ impl Connection {
             Body::new(StreamBody::new(frames))
         } else {
             // The body ends with an error when this function returns and drops `_cancel`.
-            let rest = async move {
+            let cancelled_body = async move {
                 let _ = cancelled.await;
                 Err(Status::cancelled("cancelled by the test"))
             };
-            Body::new(StreamBody::new(frames.chain(stream::once(rest))))
+            Body::new(StreamBody::new(frames.chain(stream::once(cancelled_body))))
         };
         let path = format!("{}{}", engram_reverb::PATH, METHODS[call.method]);
         let request = Request::post(path)
@@ -74,15 +74,15 @@ impl Connection {
             .header("te", "trailers");
         let response = self.read_response(request.body(body).unwrap());
         if call.is_complete {
-            let end = timeout(TIMEOUT, response).await;
-            return end.map_err(|_| "the call did not end".to_owned())?;
+            let outcome = timeout(CALL_TIMEOUT, response).await;
+            return outcome.map_err(|_| "the call did not end".to_owned())?;
         }
-        // The server may wait for more of the body, so the call is cancelled if it does not end.
-        let end = timeout(Duration::from_millis(2), response).await;
-        end.unwrap_or(Ok(CallEnd::Cancelled))
+        // The server may wait for more of the body.
+        let outcome = timeout(Duration::from_millis(2), response).await;
+        outcome.unwrap_or(Ok(CallOutcome::Cancelled))
     }
 
-    async fn read_response(&self, request: Request<Body>) -> Result<CallEnd, String> {
+    async fn read_response(&self, request: Request<Body>) -> Result<CallOutcome, String> {
         let mut channel = self.0.clone();
         let channel = channel
             .ready()
@@ -93,8 +93,8 @@ impl Connection {
         if head.status != 200 {
             return Err(format!("{head:?}"));
         }
-        if let Some(status) = status(&head.headers) {
-            return Ok(CallEnd::Status(status));
+        if let Some(status) = parse_status(&head.headers) {
+            return Ok(CallOutcome::Status(status));
         }
         let mut bytes = 0;
         while let Some(frame) = body.frame().await {
@@ -103,12 +103,12 @@ impl Connection {
                 Ok(data) => bytes += data.len(),
                 Err(frame) => {
                     let trailers = frame.into_trailers().unwrap_or_default();
-                    let status = status(&trailers).ok_or("the trailers have no status")?;
-                    return Ok(CallEnd::Status(status));
+                    let status = parse_status(&trailers).ok_or("the trailers have no status")?;
+                    return Ok(CallOutcome::Status(status));
                 }
             }
             if bytes > MAX_RESPONSE_BYTES {
-                return Ok(CallEnd::Cancelled);
+                return Ok(CallOutcome::Cancelled);
             }
         }
         Err("the response has no status".into())
@@ -118,26 +118,26 @@ impl Connection {
 /// A client that makes valid calls and keeps an insert stream and a sample stream open.
 pub(crate) struct WellBehavedClient {
     table: String,
-    items: Sender<pb::InsertStreamRequest>,
-    keys: Streaming<pb::InsertStreamResponse>,
-    requests: Sender<pb::SampleStreamRequest>,
-    samples: Streaming<pb::SampleStreamResponse>,
+    insert_requests: Sender<pb::InsertStreamRequest>,
+    insert_responses: Streaming<pb::InsertStreamResponse>,
+    sample_requests: Sender<pb::SampleStreamRequest>,
+    sample_responses: Streaming<pb::SampleStreamResponse>,
     next_key: u64,
 }
 
 impl WellBehavedClient {
     pub(crate) async fn new(connection: &Connection, table: &str) -> Self {
         let mut client = ReverbServiceClient::new(connection.0.clone());
-        let (items, receiver) = mpsc::channel(1);
-        let keys = client.insert_stream(ReceiverStream::new(receiver)).await;
-        let (requests, receiver) = mpsc::channel(1);
-        let samples = client.sample_stream(ReceiverStream::new(receiver)).await;
+        let (insert_requests, receiver) = mpsc::channel(1);
+        let insert_responses = client.insert_stream(ReceiverStream::new(receiver)).await;
+        let (sample_requests, receiver) = mpsc::channel(1);
+        let sample_responses = client.sample_stream(ReceiverStream::new(receiver)).await;
         Self {
             table: table.into(),
-            items,
-            keys: keys.unwrap().into_inner(),
-            requests,
-            samples: samples.unwrap().into_inner(),
+            insert_requests,
+            insert_responses: insert_responses.unwrap().into_inner(),
+            sample_requests,
+            sample_responses: sample_responses.unwrap().into_inner(),
             next_key: 1,
         }
     }
@@ -164,19 +164,19 @@ impl WellBehavedClient {
             items: vec![item],
             keep_chunk_keys: vec![],
         };
-        self.items.send(request).await.unwrap();
-        let keys = timeout(TIMEOUT, self.keys.message()).await;
-        assert_eq!(keys.unwrap().unwrap().unwrap().keys, [key]);
+        self.insert_requests.send(request).await.unwrap();
+        let response = timeout(CALL_TIMEOUT, self.insert_responses.message()).await;
+        assert_eq!(response.unwrap().unwrap().unwrap().keys, [key]);
         let request = pb::SampleStreamRequest {
             table: self.table.clone(),
             num_samples: 1,
             rate_limiter_timeout: None,
         };
-        self.requests.send(request).await.unwrap();
-        let sample = timeout(TIMEOUT, self.samples.message()).await;
-        let sample = sample.unwrap().unwrap().unwrap();
-        let [entry] = &*sample.entries else {
-            panic!("{sample:?}");
+        self.sample_requests.send(request).await.unwrap();
+        let response = timeout(CALL_TIMEOUT, self.sample_responses.message()).await;
+        let response = response.unwrap().unwrap().unwrap();
+        let [entry] = &*response.entries else {
+            panic!("{response:?}");
         };
         let tensor = &entry.data[0].data.as_ref().unwrap().tensors[0];
         let mut value = [0; 8];
@@ -198,13 +198,13 @@ pub(crate) fn scrape(address: SocketAddr) -> String {
     text
 }
 
-/// Waits until `done` returns true. Panics after 20 seconds.
-pub(crate) async fn wait_for(what: &str, mut done: impl FnMut() -> bool) {
+/// Waits until `done` returns true. Panics with `condition` after 20 seconds.
+pub(crate) async fn wait_until(condition: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..2_000 {
         if done() {
             return;
         }
         sleep(Duration::from_millis(10)).await;
     }
-    panic!("waited 20 s for {what}");
+    panic!("waited 20 s for {condition}");
 }

@@ -25,7 +25,7 @@ use engram_rpc::{Server, ServerOptions};
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::SeedableRng as _;
 
-use clients::{CallEnd, Connection, WellBehavedClient, wait_for};
+use clients::{CallOutcome, Connection, WellBehavedClient, wait_until};
 use garbage_calls::{METHODS, ValidMessages};
 use mutate::RandomSource;
 
@@ -94,8 +94,8 @@ async fn make_calls(
     for at in 0..calls {
         let call = messages.garbage_call(&mut random);
         match connection.call(&call).await {
-            Ok(CallEnd::Status(status)) => counts.statuses[call.method][status] += 1,
-            Ok(CallEnd::Cancelled) => counts.cancelled += 1,
+            Ok(CallOutcome::Status(status)) => counts.statuses[call.method][status] += 1,
+            Ok(CallOutcome::Cancelled) => counts.cancelled += 1,
             Err(error) => panic!("task {task}, seed {seed}, call {at}: {error}: {call:?}"),
         }
         // Sampling from an empty table could wait without limit.
@@ -163,7 +163,7 @@ async fn an_invalid_call_affects_no_other_call() {
     }
     let grown = peak_memory() - before;
     assert!(grown < MAX_ADDED_BYTES, "{grown} bytes");
-    wait_for("all calls to end", || open_calls(&server) == 0).await;
+    wait_until("all calls to end", || open_calls(&server) == 0).await;
     assert_eq!(PANICS.load(Ordering::SeqCst), 0);
     // Each implemented method had both successful and failed calls.
     for (method, statuses) in METHODS.iter().zip(&counts.statuses) {

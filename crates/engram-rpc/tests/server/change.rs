@@ -7,7 +7,7 @@ use engram_rpc::pb::change_response::Outcome;
 use engram_rpc::pb::error::Code;
 use engram_rpc::wire::encode_numbers;
 
-use crate::support::{SOON, changes, connect, engine, fill, options, start};
+use crate::support::{STEP_TIMEOUT, connect, engine, fill, open_change_stream, options, start};
 
 fn update(id: u64, keys: &[u64], priorities: &[f64]) -> pb::ChangeRequest {
     let priorities = encode_numbers(priorities.iter().copied());
@@ -32,7 +32,7 @@ async fn changes_are_made_in_order_and_counted() {
     let server = start(&engine);
     let mut client = connect(&server).await;
     fill(&engine.table("t").unwrap(), 0, 3_000, 1);
-    let mut stream = changes(&mut client).await;
+    let mut stream = open_change_stream(&mut client).await;
     // An update finds what earlier deletions have left, however many requests are in flight.
     for id in 0..1_500 {
         stream
@@ -47,7 +47,7 @@ async fn changes_are_made_in_order_and_counted() {
         assert_eq!(reply.outcome, Some(Outcome::Matched(matched)), "of {id}");
     }
     drop(stream.requests);
-    let end = stream.replies.message().await.unwrap();
+    let end = stream.responses.message().await.unwrap();
     assert!(end.is_none());
     assert_eq!(engine.table("t").unwrap().info().stats.size, 1_500);
 }
@@ -60,7 +60,7 @@ async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_in_fli
         address: server.address().to_string(),
         token: None,
         tls: None,
-        reconnect_timeout: SOON,
+        reconnect_timeout: STEP_TIMEOUT,
     };
     let client = Client::new(options).unwrap();
     fill(&engine.table("t").unwrap(), 0, 10_001, 1);
@@ -92,7 +92,7 @@ async fn an_invalid_change_is_answered_in_order() {
     let server = start(&engine);
     let mut client = connect(&server).await;
     fill(&engine.table("t").unwrap(), 0, 10, 1);
-    let mut stream = changes(&mut client).await;
+    let mut stream = open_change_stream(&mut client).await;
     let unknown = pb::ChangeRequest {
         table: "u".into(),
         ..delete(1, &[1])
@@ -136,7 +136,7 @@ async fn unread_replies_stop_the_reading_of_requests() {
     let mut client = connect(&server).await;
     let table = engine.table("t").unwrap();
     fill(&table, 0, 400_000, 1);
-    let mut stream = changes(&mut client).await;
+    let mut stream = open_change_stream(&mut client).await;
     let requests = stream.requests.clone();
     let talking = tokio::spawn(async move {
         for id in 0..200_000 {

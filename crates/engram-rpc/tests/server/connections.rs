@@ -13,7 +13,7 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::Endpoint;
 use tonic::{Code, Request, Status};
 
-use crate::support::{SOON, connect, engine, options, start};
+use crate::support::{STEP_TIMEOUT, connect, engine, options, start};
 
 fn hello(protocol: u32) -> pb::HelloRequest {
     pb::HelloRequest {
@@ -107,11 +107,11 @@ fn clients_use_the_local_socket_unless_there_is_a_proxy() {
             address: format!("localhost:{port}"),
             token: None,
             tls: None,
-            reconnect_timeout: SOON,
+            reconnect_timeout: STEP_TIMEOUT,
         };
         let client = Client::new(options).unwrap();
         let options = &mut WaitOptions {
-            deadline: Some(Instant::now() + SOON),
+            deadline: Some(Instant::now() + STEP_TIMEOUT),
             interrupted: &mut || false,
         };
         let tables = wait(&mut client.tables(), options);

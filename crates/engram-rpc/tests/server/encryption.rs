@@ -13,8 +13,8 @@ use tokio_rustls::rustls::pki_types::{CertificateDer, ServerName};
 use tokio_rustls::rustls::{ClientConfig, RootCertStore};
 use tonic::transport::{Certificate, ClientTlsConfig, Endpoint, Identity};
 
-use crate::idle_connections::FIRST_CALL;
-use crate::support::{SOON, engine};
+use crate::idle_connections::FIRST_CALL_TIMEOUT;
+use crate::support::{STEP_TIMEOUT, engine};
 
 const AUTHORITY: &str = include_str!("certificates/authority.pem");
 const SERVER: [&str; 2] = [
@@ -85,7 +85,7 @@ async fn clients_need_a_certificate_if_the_server_requires_one() {
 #[tokio::test(flavor = "multi_thread")]
 async fn a_tls_connection_without_calls_is_closed() {
     let options = ServerOptions {
-        first_call_timeout: FIRST_CALL,
+        first_call_timeout: FIRST_CALL_TIMEOUT,
         ..ServerOptions::default()
     };
     let server = start_with(None, options);
@@ -101,10 +101,10 @@ async fn a_tls_connection_without_calls_is_closed() {
     let mut silent = connector.connect(name, tcp).await.unwrap();
     let mut unencrypted = TcpStream::connect(server.address()).await.unwrap();
     // The connection must end, no matter how.
-    let _ = timeout(SOON, silent.read_to_end(&mut Vec::new()))
+    let _ = timeout(STEP_TIMEOUT, silent.read_to_end(&mut Vec::new()))
         .await
         .unwrap();
-    let _ = timeout(SOON, unencrypted.read_to_end(&mut Vec::new()))
+    let _ = timeout(STEP_TIMEOUT, unencrypted.read_to_end(&mut Vec::new()))
         .await
         .unwrap();
 }

@@ -1,7 +1,7 @@
 //! A writer that half-closes its stream gets acknowledgements for all inserted items.
 
-use crate::insert::{first_message, items_message, rows, values};
-use crate::support::{connect, engine, inserts, one_item_queue, start, wait_until};
+use crate::insert::{first_message, items_message, rows, sample_values};
+use crate::support::{connect, engine, one_item_queue, open_insert_stream, start, wait_until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn items_inserted_at_the_last_moment_are_acknowledged() {
@@ -11,7 +11,7 @@ async fn items_inserted_at_the_last_moment_are_acknowledged() {
     let full = engine.table("full").unwrap();
     let mut inserted_late = 0;
     for session in 0..300 {
-        let mut stream = inserts(&mut client).await;
+        let mut stream = open_insert_stream(&mut client).await;
         stream.send(first_message(session)).await;
         stream.send(items_message([rows("full", 1, 3, 1)])).await;
         stream.wait_completed("full", 1).await;
@@ -19,9 +19,9 @@ async fn items_inserted_at_the_last_moment_are_acknowledged() {
         // The end of the stream and a sample that makes room for an item, at nearly the same time.
         stream.requests = tokio::sync::mpsc::channel(1).0;
         let table = std::sync::Arc::clone(&full);
-        let sampling = tokio::task::spawn_blocking(move || values(&table, 1));
+        let sampling = tokio::task::spawn_blocking(move || sample_values(&table, 1));
         let mut received = 1;
-        while let Some(news) = stream.end().await.unwrap() {
+        while let Some(news) = stream.next_response().await.unwrap() {
             received = news.completed.last().unwrap().number;
         }
         assert_eq!(sampling.await.unwrap(), [100]);
@@ -29,7 +29,7 @@ async fn items_inserted_at_the_last_moment_are_acknowledged() {
         assert_eq!(received, 1 + size, "in round {session}");
         inserted_late += size;
         if size > 0 {
-            values(&full, 1);
+            sample_values(&full, 1);
         }
     }
     assert!(inserted_late > 0, "no item was inserted during the race");

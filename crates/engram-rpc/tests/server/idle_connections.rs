@@ -9,13 +9,13 @@ use std::time::Duration;
 use engram_rpc::{Server, ServerOptions};
 
 use crate::sample::batch_request;
-use crate::support::{SOON, connect, engine, fill, options, samples};
+use crate::support::{STEP_TIMEOUT, connect, engine, fill, open_sample_stream, options};
 
 /// The first bytes of an HTTP/2 client: the preface and empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
 /// Longer than a call takes.
-pub(crate) const FIRST_CALL: Duration = Duration::from_secs(2);
+pub(crate) const FIRST_CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Reads until the peer closes the connection.
 fn ends(peer: &mut impl Read) {
@@ -37,12 +37,12 @@ async fn connections_without_calls_are_closed() {
     let engine = engine(vec![options("t")]);
     let options = ServerOptions {
         unix_socket: Some(path.clone()),
-        first_call_timeout: FIRST_CALL,
+        first_call_timeout: FIRST_CALL_TIMEOUT,
         ..ServerOptions::default()
     };
     let server = Server::start(Arc::clone(&engine), options).unwrap();
     let mut client = connect(&server).await;
-    let mut stream = samples(&mut client).await;
+    let mut stream = open_sample_stream(&mut client).await;
     stream.request_batch(batch_request(1, 1)).await;
 
     let address = server.address();
@@ -54,16 +54,16 @@ async fn connections_without_calls_are_closed() {
         });
         let mut local = UnixStream::connect(path).unwrap();
         for peer in &mut peers {
-            peer.set_read_timeout(Some(SOON)).unwrap();
+            peer.set_read_timeout(Some(STEP_TIMEOUT)).unwrap();
             ends(peer);
         }
-        local.set_read_timeout(Some(SOON)).unwrap();
+        local.set_read_timeout(Some(STEP_TIMEOUT)).unwrap();
         ends(&mut local);
     });
     silent.await.unwrap();
     // By now, connections with calls would be closed too, if they were not exempt.
     fill(&engine.table("t").unwrap(), 0, 1, 1);
-    assert_eq!(stream.batch().await.0, 1);
+    assert_eq!(stream.receive_batch().await.0, 1);
     drop(server);
     std::fs::remove_dir_all(folder).unwrap();
 }

@@ -12,7 +12,7 @@ use engram_rpc::pb::items::Trajectories;
 use engram_rpc::wire::encode_numbers;
 
 use crate::support::{
-    TestStream, connect, engine, fill, inserts, options, queue, start, wait_until,
+    TestStream, connect, engine, fill, open_insert_stream, options, queue, start, wait_until,
 };
 
 pub(crate) type Inserts = TestStream<pb::InsertRequest, pb::InsertResponse>;
@@ -117,7 +117,7 @@ impl Inserts {
 }
 
 /// Samples `n` items of a table; returns their values.
-pub(crate) fn values(table: &Arc<Table>, n: usize) -> Vec<u32> {
+pub(crate) fn sample_values(table: &Arc<Table>, n: usize) -> Vec<u32> {
     let mut ticket = table.sample(n, false).unwrap();
     let mut options = WaitOptions {
         deadline: None,
@@ -154,7 +154,7 @@ fn blocking(name: &str, n: u32) -> TableOptions {
 async fn items_of_every_form_are_inserted() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
-    let mut stream = inserts(&mut connect(&server).await).await;
+    let mut stream = open_insert_stream(&mut connect(&server).await).await;
     let column = pb::SpanColumn {
         slice_count: 1,
         squeeze: false,
@@ -198,16 +198,16 @@ async fn items_of_every_form_are_inserted() {
     stream.send(request).await;
     assert_eq!(stream.wait_completed("t", 5).await, []);
     let table = engine.table("t").unwrap();
-    assert_eq!(values(&table, 2), [100, 101]);
-    assert_eq!(values(&table, 2), [101, 102, 108, 109]);
-    assert_eq!(values(&table, 1), [201, 202, 101, 102]);
+    assert_eq!(sample_values(&table, 2), [100, 101]);
+    assert_eq!(sample_values(&table, 2), [101, 102, 108, 109]);
+    assert_eq!(sample_values(&table, 1), [201, 202, 101, 102]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_chunk_can_be_sent_in_parts() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
-    let mut stream = inserts(&mut connect(&server).await).await;
+    let mut stream = open_insert_stream(&mut connect(&server).await).await;
     let mut whole = chunk(7, 3, 1 << 20, 1);
     let payload = std::mem::take(&mut whole.payload);
     whole.payload = payload.slice(..1_000_001);
@@ -231,7 +231,7 @@ async fn a_chunk_can_be_sent_in_parts() {
     }
     stream.send(items_message([rows("t", 1, 3, 7)])).await;
     assert_eq!(stream.wait_completed("t", 3).await, []);
-    let found = values(&engine.table("t").unwrap(), 3);
+    let found = sample_values(&engine.table("t").unwrap(), 3);
     let expected = (1..4_u32).flat_map(|row| vec![row; 1 << 20]);
     assert!(found.into_iter().eq(expected));
 }
@@ -241,14 +241,14 @@ async fn items_sent_again_are_not_inserted_twice() {
     let engine = engine(vec![queue("t"), queue("u")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let mut stream = inserts(&mut client).await;
+    let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(9)).await;
     stream.send(items_message([rows("t", 1, 6, 1)])).await;
     stream.wait_completed("t", 6).await;
     // Nor are items that were sampled out of the table since.
-    assert_eq!(values(&engine.table("t").unwrap(), 2), [100, 101]);
+    assert_eq!(sample_values(&engine.table("t").unwrap(), 2), [100, 101]);
     drop(stream);
-    let mut stream = inserts(&mut client).await;
+    let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(9)).await;
     stream.send(items_message([rows("t", 1, 8, 1)])).await;
     stream.wait_completed("t", 8).await;
@@ -257,7 +257,7 @@ async fn items_sent_again_are_not_inserted_twice() {
     stream.send(items_message([rows("u", 1, 3, 1)])).await;
     stream.wait_completed("u", 3).await;
     // Another session has its own numbers.
-    let mut stream = inserts(&mut client).await;
+    let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(10)).await;
     let mut again = rows("t", 1, 2, 1);
     again.keys_le = encode_numbers([50_u64, 51].into_iter());
@@ -270,7 +270,7 @@ async fn items_sent_again_are_not_inserted_twice() {
 async fn a_table_that_blocks_does_not_hold_up_the_others() {
     let engine = engine(vec![blocking("full", 2), queue("t")]);
     let server = start(&engine);
-    let mut stream = inserts(&mut connect(&server).await).await;
+    let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
     stream
         .send(items_message([
@@ -287,7 +287,7 @@ async fn a_table_that_blocks_does_not_hold_up_the_others() {
     }
     let full = engine.table("full").unwrap();
     assert_eq!(full.info().waiting_inserts, 1);
-    assert_eq!(values(&full, 4), [100, 101, 100, 101]);
+    assert_eq!(sample_values(&full, 4), [100, 101, 100, 101]);
     stream.wait_completed("full", 6).await;
 }
 
@@ -296,7 +296,7 @@ async fn waiting_items_are_withdrawn_when_their_stream_ends() {
     let engine = engine(vec![blocking("full", 2)]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let mut stream = inserts(&mut client).await;
+    let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(1)).await;
     stream
         .send(items_message([
@@ -310,23 +310,23 @@ async fn waiting_items_are_withdrawn_when_their_stream_ends() {
     drop(stream);
     wait_until("nothing waits", || full.info().waiting_inserts == 0).await;
     // After a half-close, inserted items are acknowledged and the others are withdrawn.
-    let mut stream = inserts(&mut client).await;
+    let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(1)).await;
     stream.send(items_message([rows("full", 3, 2, 1)])).await;
     wait_until("items wait again", || full.info().waiting_inserts == 1).await;
-    assert_eq!(values(&full, 1), [100]);
+    assert_eq!(sample_values(&full, 1), [100]);
     stream.wait_completed("full", 3).await;
     stream.requests = tokio::sync::mpsc::channel(1).0;
-    assert!(stream.end().await.unwrap().is_none());
+    assert!(stream.next_response().await.unwrap().is_none());
     assert_eq!(full.info().waiting_inserts, 0);
-    assert_eq!(values(&full, 2), [101, 100]);
+    assert_eq!(sample_values(&full, 2), [101, 100]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn refused_items_are_acknowledged_with_the_tables_error() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
-    let mut stream = inserts(&mut connect(&server).await).await;
+    let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
     let mut mixed = rows("t", 1, 8, 1);
     mixed.priorities_le =
@@ -357,7 +357,7 @@ async fn refused_items_are_acknowledged_with_the_tables_error() {
 async fn dropping_a_table_completes_its_waiting_items() {
     let engine = engine(vec![blocking("full", 1)]);
     let server = start(&engine);
-    let mut stream = inserts(&mut connect(&server).await).await;
+    let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
     stream
         .send(items_message([
@@ -392,7 +392,7 @@ impl Inserts {
 async fn closing_the_server_leaves_waiting_items_to_be_sent_again() {
     let engine = engine(vec![blocking("full", 2)]);
     let server = start(&engine);
-    let mut stream = inserts(&mut connect(&server).await).await;
+    let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
     stream
         .send(items_message([
@@ -410,17 +410,17 @@ async fn closing_the_server_leaves_waiting_items_to_be_sent_again() {
         .unwrap();
     assert!(began.elapsed() < Duration::from_secs(1));
     // An acknowledgement would mean that they are refused: the writer would not send them again.
-    let end = stream.end().await.unwrap_err();
+    let end = stream.next_response().await.unwrap_err();
     assert_eq!(
         (end.code(), end.message()),
         (tonic::Code::Unavailable, &*text)
     );
     assert_eq!(full.info().waiting_inserts, 0);
     let server = start(&engine);
-    let mut stream = inserts(&mut connect(&server).await).await;
+    let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
     stream.send(items_message([rows("full", 1, 6, 1)])).await;
-    assert_eq!(values(&full, 6), [100, 101, 102, 103, 104, 105]);
+    assert_eq!(sample_values(&full, 6), [100, 101, 102, 103, 104, 105]);
     stream.wait_completed("full", 6).await;
     fill(&full, 0, 1, 1);
     assert_eq!(size(&engine, "full"), 1);

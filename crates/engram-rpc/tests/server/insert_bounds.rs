@@ -9,18 +9,19 @@ use tonic::Code;
 
 use crate::insert::{Inserts, chunk, first_message, items_message, layout, rows, schema};
 use crate::support::{
-    Client, connect, engine, inserts, one_item_queue, queue, samples, start, wait_until,
+    Client, connect, engine, one_item_queue, open_insert_stream, open_sample_stream, queue, start,
+    wait_until,
 };
 
 /// Returns the status that a stream ends with after these messages.
 async fn end(client: &mut Client, requests: Vec<pb::InsertRequest>) -> (Code, String) {
-    let mut stream: Inserts = inserts(client).await;
+    let mut stream: Inserts = open_insert_stream(client).await;
     for request in requests {
         // The server may end the stream before it has read everything.
         let _ = stream.requests.send(request).await;
     }
     loop {
-        match stream.end().await {
+        match stream.next_response().await {
             Ok(Some(_)) => {}
             Ok(None) => panic!("the stream ended without an error"),
             Err(status) => return (status.code(), status.message().into()),
@@ -151,7 +152,7 @@ async fn invalid_messages_end_the_stream() {
                 }],
                 ..chunk(2, 10, 1, 0)
             })),
-            "chunk 2 has a column with unknown codec 3; known are 0 to 2",
+            "chunk 2 has a column with unknown codec 3; expected 0 to 2",
         ),
         (
             one_more(chunks(chunk(2, 10, 2, 0))),
@@ -209,7 +210,7 @@ async fn numbers_of_columns_and_names_are_bounded() {
 async fn an_incomplete_chunk_is_dropped_when_another_begins() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
-    let mut stream = inserts(&mut connect(&server).await).await;
+    let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
     // Its size is given as 4 GB, but the bytes are never sent: no memory is reserved for them.
     let huge = pb::Chunk {
@@ -294,7 +295,7 @@ async fn reading_stops_while_too_many_bytes_wait() {
     let engine = engine(vec![one_item_queue("full")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let mut stream = inserts(&mut client).await;
+    let mut stream = open_insert_stream(&mut client).await;
     // Chunks of 4 MB in four parts, released at once: only waiting items refer to them.
     let mut whole = chunk(1, 1, 1 << 20, 1);
     let payload = std::mem::take(&mut whole.payload);
@@ -333,10 +334,10 @@ async fn reading_stops_while_too_many_bytes_wait() {
     // 64 MiB, and the item that exceeded the bound.
     assert_eq!(waiting(), 16, "items of 4 MiB");
     // Other streams of the connection still work: they let the items in.
-    let mut reader = samples(&mut client).await;
+    let mut reader = open_sample_stream(&mut client).await;
     for id in 0..100 {
         reader.request_batch(batch_request(id, "full")).await;
-        let (_, batch) = reader.batch().await;
+        let (_, batch) = reader.receive_batch().await;
         assert_eq!(batch.payload[..8], [1, 0, 0, 0, 1, 0, 0, 0]);
     }
     assert_eq!(stream.wait_completed("full", 100).await, []);

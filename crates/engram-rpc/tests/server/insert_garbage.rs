@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use tokio::runtime::Runtime;
 
 use crate::insert::{first_message, items_message, rows};
-use crate::support::{connect, engine, inserts, options, start};
+use crate::support::{connect, engine, open_insert_stream, options, start};
 
 /// Numbers that are mostly valid, sometimes a limit, rarely arbitrary.
 fn number() -> impl Strategy<Value = u32> {
@@ -257,12 +257,12 @@ async fn survives(session: u64, requests: Vec<pb::InsertRequest>) {
     let engine = engine(vec![options("t")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let mut stream = inserts(&mut client).await;
+    let mut stream = open_insert_stream(&mut client).await;
     for request in requests {
         let _ = stream.requests.send(request).await;
     }
     stream.requests = tokio::sync::mpsc::channel(1).0;
-    while let Ok(Some(_)) = stream.end().await {}
+    while let Ok(Some(_)) = stream.next_response().await {}
     let table = engine.table("t").unwrap();
     let before = table.info().stats.size;
     for length_policy in [LengthPolicy::Pad, LengthPolicy::Ragged] {
@@ -277,7 +277,7 @@ async fn survives(session: u64, requests: Vec<pb::InsertRequest>) {
             let _ = gather(&[item], length_policy, &Arc::default());
         }
     }
-    let mut stream = inserts(&mut client).await;
+    let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(session.wrapping_add(1))).await;
     let mut good = rows("t", 1, 10, 1);
     good.keys_le = encode_numbers((1_000..1_010_u64).collect::<Vec<_>>().into_iter());

@@ -7,7 +7,7 @@ use engram_rpc::pb::manage_request::Call;
 use engram_rpc::pb::manage_response::Outcome;
 use engram_rpc::wire::{decode_info, decode_options, encode_limits, encode_options};
 
-use crate::support::{Client, connect, engine, error_of, fill, options, start};
+use crate::support::{Client, connect, engine, expect_error, fill, options, start};
 
 async fn send(client: &mut Client, call: Call) -> pb::ManageResponse {
     let request = pb::ManageRequest { call: Some(call) };
@@ -42,7 +42,7 @@ async fn tables_are_created_and_dropped() {
     let create = Call::Create(encode_options(&wanted));
     assert_eq!(reply(&mut client, create.clone()).await, DONE);
     assert_eq!(
-        error_of(send(&mut client, create).await).text,
+        expect_error(send(&mut client, create).await).text,
         "table `a` already exists; choose another name, or drop that table first"
     );
     let tables = reply(&mut client, Call::Tables(NOTHING)).await;
@@ -146,7 +146,7 @@ async fn errors_name_what_does_not_exist() {
         Call::CanSample(may.clone()),
         Call::CanInsert(may),
     ] {
-        let error = error_of(send(&mut client, call).await);
+        let error = expect_error(send(&mut client, call).await);
         assert_eq!(error.text, "no table `c`; known tables: `a`, `b`");
         assert_eq!(error.code(), Code::UnknownTable);
         assert_eq!(
@@ -155,12 +155,12 @@ async fn errors_name_what_does_not_exist() {
         );
     }
     let empty = pb::ManageRequest { call: None };
-    let error = error_of(client.manage(empty).await.unwrap().into_inner());
+    let error = expect_error(client.manage(empty).await.unwrap().into_inner());
     assert_eq!(
         error.text,
         "empty request, or a call that this server does not know; `call` must be set"
     );
-    let error = error_of(send(&mut client, Call::Create(pb::TableOptions::default())).await);
+    let error = expect_error(send(&mut client, Call::Create(pb::TableOptions::default())).await);
     assert_eq!(error.text, "the required field `selector` is missing");
     let column = |axes| pb::ColumnSpec {
         name: "x".into(),
@@ -184,7 +184,7 @@ async fn errors_name_what_does_not_exist() {
             }),
             ..encode_options(&options("signed"))
         };
-        let error = error_of(send(&mut client, Call::Create(signed)).await);
+        let error = expect_error(send(&mut client, Call::Create(signed)).await);
         assert_eq!(error.text, text);
     }
 }
@@ -195,7 +195,7 @@ async fn calls_of_a_closed_store_fail() {
     let server = start(&engine);
     let mut client = connect(&server).await;
     engine.close().unwrap();
-    let error = error_of(send(&mut client, Call::Tables(NOTHING)).await);
+    let error = expect_error(send(&mut client, Call::Tables(NOTHING)).await);
     assert_eq!(error.text, "the store is closed");
     assert_eq!(error.code(), Code::Closed);
 }

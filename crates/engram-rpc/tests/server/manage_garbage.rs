@@ -12,7 +12,7 @@ use tokio::runtime::Runtime;
 
 use crate::insert::{first_message, items_message, rows};
 use crate::sample::batch_request;
-use crate::support::{Client, connect, engine, inserts, samples, start};
+use crate::support::{Client, connect, engine, open_insert_stream, open_sample_stream, start};
 
 fn count() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 0..6_u64, 1 => Just(u64::MAX), 1 => Just(u64::from(u32::MAX)), 1 => any::<u64>()]
@@ -118,10 +118,10 @@ proptest! {
             let made = call(&mut client, Call::Create(options)).await;
             let set = pb::SetLimits { table: "t".into(), limits: Some(changed) };
             if made == Outcome::Done(pb::Empty {}) {
-                let writer = inserts(&mut client).await;
+                let writer = open_insert_stream(&mut client).await;
                 writer.send(first_message(1)).await;
                 writer.send(items_message([rows("t", 1, 10, 1)])).await;
-                let mut reader = samples(&mut client).await;
+                let mut reader = open_sample_stream(&mut client).await;
                 let now = |id, n| pb::BatchRequest { timeout_s: Some(0.01), allow_partial: true, ..batch_request(id, n) };
                 reader.request_batch(now(1, 3)).await;
                 reader.receive().await;

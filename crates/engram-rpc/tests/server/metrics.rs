@@ -9,7 +9,7 @@ use engram_core::{Error, TableOptions};
 use engram_engine::Engine;
 use engram_rpc::{Server, ServerOptions};
 
-use crate::support::{SOON, engine, fill, options, start};
+use crate::support::{STEP_TIMEOUT, engine, fill, options, start};
 
 pub(crate) fn serve(engine: &Arc<Engine>) -> (Server, SocketAddr) {
     let options = ServerOptions {
@@ -23,7 +23,7 @@ pub(crate) fn serve(engine: &Arc<Engine>) -> (Server, SocketAddr) {
 
 fn connect(address: SocketAddr) -> TcpStream {
     let stream = TcpStream::connect(address).unwrap();
-    stream.set_read_timeout(Some(SOON)).unwrap();
+    stream.set_read_timeout(Some(STEP_TIMEOUT)).unwrap();
     stream
 }
 

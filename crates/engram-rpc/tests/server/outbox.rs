@@ -10,14 +10,14 @@ use engram_rpc::Server;
 use engram_rpc::client::{Client, ClientOptions, RemoteOutbox};
 use tokio::time::timeout;
 
-use crate::support::{SOON, chunk, engine, items, options, start, wait_until};
+use crate::support::{STEP_TIMEOUT, chunk, engine, items, options, start, wait_until};
 
 fn outbox(server: &Server) -> RemoteOutbox {
     let options = ClientOptions {
         address: server.address().to_string(),
         token: None,
         tls: None,
-        reconnect_timeout: SOON,
+        reconnect_timeout: STEP_TIMEOUT,
     };
     Arc::new(Client::new(options).unwrap()).outbox()
 }
@@ -25,7 +25,7 @@ fn outbox(server: &Server) -> RemoteOutbox {
 async fn send(outbox: &mut RemoteOutbox, table: u32, items: Vec<NewItem>, may_wait: usize) {
     let items = items.into_iter().map(|item| (table, item));
     outbox.send(items).unwrap();
-    let sent = timeout(SOON, outbox.until_at_most(may_wait)).await;
+    let sent = timeout(STEP_TIMEOUT, outbox.until_at_most(may_wait)).await;
     sent.unwrap().unwrap();
 }
 

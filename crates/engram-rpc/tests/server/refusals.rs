@@ -10,10 +10,10 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::insert::{Inserts, first_message, items_message, rows, values};
+use crate::insert::{Inserts, first_message, items_message, rows, sample_values};
 use crate::support::{
-    changes, connect, engine, error_of, inserts, one_item_queue, options, queue, samples, start,
-    wait_until,
+    connect, engine, expect_error, one_item_queue, open_change_stream, open_insert_stream,
+    open_sample_stream, options, queue, start, wait_until,
 };
 
 /// A server that reads nothing for this long has stopped reading.
@@ -44,11 +44,14 @@ async fn reading_stops_while_too_many_refusals_are_pending() {
     let engine = engine(vec![one_item_queue("full")]);
     let server = start(&engine);
     // The client buffers nothing: requests are read, or in the transport's window.
-    let (requests, outbound) = mpsc::channel(1);
+    let (requests, receiver) = mpsc::channel(1);
     let mut client = connect(&server).await;
-    let outbound = ReceiverStream::new(outbound);
-    let replies = client.insert(outbound).await.unwrap().into_inner();
-    let mut stream = Inserts { requests, replies };
+    let receiver = ReceiverStream::new(receiver);
+    let responses = client.insert(receiver).await.unwrap().into_inner();
+    let mut stream = Inserts {
+        requests,
+        responses,
+    };
     stream.send(first_message(1)).await;
     stream.send(items_message([rows("full", 1, 2, 1)])).await;
     stream.wait_completed("full", 1).await;
@@ -65,7 +68,7 @@ async fn reading_stops_while_too_many_refusals_are_pending() {
         // 64 MiB at about 600 bytes each, and 16 MiB at 50.
         assert!(message < 1_000, "the server never stops reading");
     }
-    assert_eq!(values(&full, 1), [100]);
+    assert_eq!(sample_values(&full, 1), [100]);
     let reply = stream.receive().await;
     let numbers: Vec<u64> = reply.completed.iter().map(|ack| ack.number).collect();
     assert!(numbers.len() > 100, "{numbers:?}");
@@ -80,7 +83,7 @@ async fn long_error_texts_per_message_are_bounded() {
     let known = (0..100).map(|number| options(&format!("{number:0>100}")));
     let engine = engine(known.collect());
     let server = start(&engine);
-    let mut stream = inserts(&mut connect(&server).await).await;
+    let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
     let names: Vec<String> = (0..3_000)
         .map(|number| format!("unknown {number}"))
@@ -122,20 +125,20 @@ async fn the_name_of_a_table_is_bounded() {
     let server = start(&engine);
     let mut client = connect(&server).await;
 
-    let mut stream = inserts(&mut client).await;
+    let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(1)).await;
     stream.send(items_message([rows(&longest, 1, 1, 1)])).await;
     assert_eq!(stream.wait_completed(&longest, 1).await, []);
     stream
         .send(items_message([rows(&long_name(), 1, 1, 1)]))
         .await;
-    let end = stream.end().await.unwrap_err();
+    let end = stream.next_response().await.unwrap_err();
     assert_eq!(
         (end.code(), end.message()),
         (tonic::Code::InvalidArgument, &*too_long())
     );
 
-    let mut stream = samples(&mut client).await;
+    let mut stream = open_sample_stream(&mut client).await;
     let request = pb::BatchRequest {
         table: long_name(),
         ..crate::sample::batch_request(1, 1)
@@ -149,7 +152,7 @@ async fn the_name_of_a_table_is_bounded() {
         (Code::InvalidArgument, too_long())
     );
 
-    let mut stream = changes(&mut client).await;
+    let mut stream = open_change_stream(&mut client).await;
     let change = pb::ChangeRequest {
         table: long_name(),
         ..pb::ChangeRequest::default()
@@ -183,7 +186,7 @@ async fn the_name_of_a_table_is_bounded() {
         pb::manage_request::Call::CanInsert(may()),
     ] {
         let request = pb::ManageRequest { call: Some(call) };
-        let error = error_of(client.manage(request).await.unwrap().into_inner());
+        let error = expect_error(client.manage(request).await.unwrap().into_inner());
         assert_eq!(
             (error.code(), error.text),
             (Code::InvalidArgument, too_long())

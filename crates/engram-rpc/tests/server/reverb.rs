@@ -26,23 +26,23 @@ pub(crate) async fn connect(server: &Server) -> Client {
 }
 
 /// Both ends of a stream.
-pub(crate) struct TestStream<T, U> {
+pub(crate) struct ReverbStream<T, U> {
     pub(crate) requests: Option<mpsc::Sender<T>>,
-    pub(crate) replies: Streaming<U>,
+    pub(crate) responses: Streaming<U>,
 }
 
-impl<T, U> TestStream<T, U> {
+impl<T, U> ReverbStream<T, U> {
     pub(crate) async fn send(&self, request: T) {
         self.requests.as_ref().unwrap().send(request).await.unwrap();
     }
 
     pub(crate) async fn receive(&mut self) -> U {
-        self.replies.message().await.unwrap().unwrap()
+        self.responses.message().await.unwrap().unwrap()
     }
 
-    pub(crate) async fn end(&mut self) -> Status {
+    pub(crate) async fn end_status(&mut self) -> Status {
         loop {
-            match self.replies.message().await {
+            match self.responses.message().await {
                 Ok(Some(_)) => {}
                 Ok(None) => return Status::ok(""),
                 Err(status) => return status,
@@ -51,25 +51,25 @@ impl<T, U> TestStream<T, U> {
     }
 }
 
-pub(crate) async fn inserts(
+pub(crate) async fn open_insert_stream(
     client: &mut Client,
-) -> TestStream<pb::InsertStreamRequest, pb::InsertStreamResponse> {
+) -> ReverbStream<pb::InsertStreamRequest, pb::InsertStreamResponse> {
     let (requests, receiver) = mpsc::channel(8);
-    let replies = client.insert_stream(ReceiverStream::new(receiver)).await;
-    TestStream {
+    let responses = client.insert_stream(ReceiverStream::new(receiver)).await;
+    ReverbStream {
         requests: Some(requests),
-        replies: replies.unwrap().into_inner(),
+        responses: responses.unwrap().into_inner(),
     }
 }
 
-pub(crate) async fn samples(
+pub(crate) async fn open_sample_stream(
     client: &mut Client,
-) -> TestStream<pb::SampleStreamRequest, pb::SampleStreamResponse> {
+) -> ReverbStream<pb::SampleStreamRequest, pb::SampleStreamResponse> {
     let (requests, receiver) = mpsc::channel(8);
-    let replies = client.sample_stream(ReceiverStream::new(receiver)).await;
-    TestStream {
+    let responses = client.sample_stream(ReceiverStream::new(receiver)).await;
+    ReverbStream {
         requests: Some(requests),
-        replies: replies.unwrap().into_inner(),
+        responses: responses.unwrap().into_inner(),
     }
 }
 
@@ -174,7 +174,7 @@ async fn items_are_confirmed_once_and_sampled_without_unused_rows() {
     let engine = engine(vec![queue("queue")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let mut writer = inserts(&mut client).await;
+    let mut writer = open_insert_stream(&mut client).await;
     // The highest bit of a key is dropped, except in its confirmation.
     let high = 1 << 63 | 5;
     let items = vec![item(high, "queue", 9, 2, 3), item(6, "queue", 9, 0, 1)];
@@ -187,7 +187,7 @@ async fn items_are_confirmed_once_and_sampled_without_unused_rows() {
         keys.extend(writer.receive().await.keys);
     }
     assert_eq!(keys, [high, 6]);
-    let mut reader = samples(&mut client).await;
+    let mut reader = open_sample_stream(&mut client).await;
     reader.send(sample_request("queue", 2, 0)).await;
     let entries = reader.receive().await.entries;
     assert_eq!(
@@ -201,9 +201,9 @@ async fn items_are_confirmed_once_and_sampled_without_unused_rows() {
     });
     assert_eq!(facts.collect::<Vec<_>>(), [(5, 1, 2), (6, 1, 1)]);
     reader.requests = None;
-    assert_eq!(reader.end().await.code(), Code::Ok);
+    assert_eq!(reader.end_status().await.code(), Code::Ok);
     writer.requests = None;
-    assert_eq!(writer.end().await.code(), Code::Ok);
+    assert_eq!(writer.end_status().await.code(), Code::Ok);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -215,7 +215,7 @@ async fn inserting_an_existing_key_updates_its_priority() {
     let engine = engine(vec![heap]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let mut writer = inserts(&mut client).await;
+    let mut writer = open_insert_stream(&mut client).await;
     let mut again = item(1, "heap", 9, 5, 1);
     again.priority = 7.0;
     let items = vec![item(1, "heap", 9, 0, 1), item(2, "heap", 9, 1, 1), again];
@@ -230,7 +230,7 @@ async fn inserting_an_existing_key_updates_its_priority() {
     assert_eq!(keys, [1, 1, 2]);
     let info = table(&engine, "heap").info();
     assert_eq!((info.stats.size, info.stats.limiter.inserts), (2, 2));
-    let mut reader = samples(&mut client).await;
+    let mut reader = open_sample_stream(&mut client).await;
     reader.send(sample_request("heap", 1, 0)).await;
     let entry = &reader.receive().await.entries[0];
     // Its data is unchanged.
@@ -249,7 +249,7 @@ async fn the_rate_limiter_bounds_a_writer() {
     let server = start(&engine);
     let small = table(&engine, "small");
     let mut client = connect(&server).await;
-    let mut writer = inserts(&mut client).await;
+    let mut writer = open_insert_stream(&mut client).await;
     for key in 0..6 {
         let (chunk, item) = (chunk(key, 0, 1), item(key, "small", key, 0, 1));
         writer.send(request(vec![chunk], vec![item], &[])).await;
@@ -261,13 +261,13 @@ async fn the_rate_limiter_bounds_a_writer() {
     assert_eq!(small.info().waiting_inserts, 2);
     // Waiting items are inserted although their writer is gone; unread items are lost.
     drop(writer);
-    let mut reader = samples(&mut client).await;
+    let mut reader = open_sample_stream(&mut client).await;
     for _ in 0..3 {
         reader.send(sample_request("small", 1, 10_000)).await;
         reader.receive().await;
     }
     reader.send(sample_request("small", 1, 100)).await;
-    let end = reader.end().await;
+    let end = reader.end_status().await;
     assert_eq!(end.code(), Code::DeadlineExceeded);
     assert_eq!(
         end.message(),
@@ -325,11 +325,11 @@ async fn invalid_requests_end_the_stream() {
             "column `0`",
         ),
     ] {
-        let mut writer = inserts(&mut client).await;
+        let mut writer = open_insert_stream(&mut client).await;
         for request in requests {
             writer.send(request).await;
         }
-        let end = writer.end().await;
+        let end = writer.end_status().await;
         assert_eq!(end.code(), code, "{end}");
         assert!(end.message().contains(text), "{end}");
     }
@@ -347,9 +347,9 @@ async fn invalid_requests_end_the_stream() {
             "Priority table other was not found",
         ),
     ] {
-        let mut reader = samples(&mut client).await;
+        let mut reader = open_sample_stream(&mut client).await;
         reader.send(request).await;
-        let end = reader.end().await;
+        let end = reader.end_status().await;
         assert_eq!((end.code(), end.message()), (code, text));
     }
 }
@@ -359,14 +359,14 @@ async fn large_samples_are_sent_in_separate_messages() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await.max_decoding_message_size(64 << 20);
-    let mut writer = inserts(&mut client).await;
+    let mut writer = open_insert_stream(&mut client).await;
     let rows = 1 << 18;
     let item = item(1, "table", 9, 0, rows);
     writer
         .send(request(vec![chunk(9, 0, rows)], vec![item], &[]))
         .await;
     assert_eq!(writer.receive().await.keys, [1]);
-    let mut reader = samples(&mut client).await;
+    let mut reader = open_sample_stream(&mut client).await;
     reader.send(sample_request("table", 10, 0)).await;
     let mut sizes = Vec::new();
     while sizes.iter().sum::<usize>() < 10 {
@@ -381,11 +381,11 @@ async fn waiting_streams_end_when_the_server_closes() {
     let engine = engine(vec![one_item_queue("full")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let mut reader = samples(&mut client).await;
+    let mut reader = open_sample_stream(&mut client).await;
     reader.send(sample_request("full", 1, 0)).await;
     let full = table(&engine, "full");
     wait_until("it waits", || full.info().waiting_samples == 1).await;
-    let end = tokio::spawn(async move { reader.end().await });
+    let end = tokio::spawn(async move { reader.end_status().await });
     tokio::task::spawn_blocking(move || server.close())
         .await
         .unwrap();
@@ -452,7 +452,7 @@ async fn changes_are_atomic() {
     let engine = engine(vec![weighted]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let writer = inserts(&mut client).await;
+    let writer = open_insert_stream(&mut client).await;
     let items = vec![item(1, "weighted", 9, 0, 1), item(2, "weighted", 9, 1, 1)];
     writer.send(request(vec![chunk(9, 0, 2)], items, &[])).await;
     let weighted = table(&engine, "weighted");

@@ -14,8 +14,8 @@ use smallvec::smallvec;
 use tonic::transport::Endpoint;
 
 use crate::reverb::{
-    Client, TestStream, chunk, connect, inserts, item, request, sample_request, samples, size,
-    table,
+    Client, ReverbStream, chunk, connect, item, open_insert_stream, open_sample_stream, request,
+    sample_request, size, table,
 };
 use crate::support::{engine, one_item_queue, options, start, wait_until};
 
@@ -50,11 +50,11 @@ async fn stable(mut number: impl FnMut() -> u64) -> u64 {
     }
 }
 
-type Inserts = TestStream<pb::InsertStreamRequest, pb::InsertStreamResponse>;
+type Inserts = ReverbStream<pb::InsertStreamRequest, pb::InsertStreamResponse>;
 
 /// A stream of 40 items of 16 MiB each, all of the same chunk, in a message each.
 async fn heavy(client: &mut Client, stream: u64) -> Inserts {
-    let writer = inserts(client).await;
+    let writer = open_insert_stream(client).await;
     writer
         .send(request(vec![noise(1, 16 << 20)], vec![], &[]))
         .await;
@@ -109,7 +109,7 @@ async fn waiting_items_are_bounded_over_all_tables() {
     let tables: Vec<Arc<Table>> = names.iter().map(|name| table(&engine, name)).collect();
     let all = || tables.iter().map(|table| waiting(table)).sum::<u64>();
     let mut client = connect(&server).await;
-    let writer = inserts(&mut client).await;
+    let writer = open_insert_stream(&mut client).await;
     writer
         .send(request(vec![chunk(9, 0, 1)], vec![], &[]))
         .await;
@@ -136,7 +136,7 @@ async fn a_writer_that_does_not_read_confirmations_is_not_read() {
     // Confirmations in this buffer count as read.
     let endpoint = endpoint.initial_stream_window_size(65_535);
     let mut client = Client::new(endpoint.connect().await.unwrap());
-    let mut writer = inserts(&mut client).await;
+    let mut writer = open_insert_stream(&mut client).await;
     writer
         .send(request(vec![chunk(9, 0, 1)], vec![], &[]))
         .await;
@@ -162,7 +162,7 @@ async fn a_writer_that_does_not_read_confirmations_is_not_read() {
         }
     }
     drop(sender.await.unwrap());
-    assert_eq!(writer.end().await.code(), tonic::Code::Ok);
+    assert_eq!(writer.end_status().await.code(), tonic::Code::Ok);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -170,7 +170,7 @@ async fn no_items_are_drawn_for_a_closed_reader() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await.max_decoding_message_size(64 << 20);
-    let mut writer = inserts(&mut client).await;
+    let mut writer = open_insert_stream(&mut client).await;
     let item = item(1, "table", 9, 0, 1);
     let message = request(vec![noise(9, 4096)], vec![item], &[]);
     writer.send(message).await;
@@ -179,7 +179,7 @@ async fn no_items_are_drawn_for_a_closed_reader() {
     let drawn = || table.info().stats.limiter.samples;
     let readers = 8;
     for _ in 0..readers {
-        let mut reader = samples(&mut client).await;
+        let mut reader = open_sample_stream(&mut client).await;
         reader.send(sample_request("table", i64::MAX, 0)).await;
         for _ in 0..5 {
             reader.receive().await;

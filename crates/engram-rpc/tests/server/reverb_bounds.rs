@@ -13,7 +13,8 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
 use crate::reverb::{
-    chunk, connect, inserts, item, request, sample_request, samples, size, table, values,
+    chunk, connect, item, open_insert_stream, open_sample_stream, request, sample_request, size,
+    table, values,
 };
 use crate::support::{engine, one_item_queue, options, queue, start, wait_until};
 
@@ -29,7 +30,7 @@ async fn delivered_samples_of_a_batch_are_not_returned() {
     let engine = engine(vec![queue("queue")]);
     let server = start(&engine);
     let mut client = connect(&server).await.max_decoding_message_size(64 << 20);
-    let writer = inserts(&mut client).await;
+    let writer = open_insert_stream(&mut client).await;
     let (rows, count) = (1 << 18, 60);
     for key in 0..count {
         let (chunk, item) = (chunk(1, 0, rows), item(key, "queue", 1, 0, rows));
@@ -38,7 +39,7 @@ async fn delivered_samples_of_a_batch_are_not_returned() {
     }
     let queue = table(&engine, "queue");
     wait_until("all are inserted", || size(&queue) == count).await;
-    let mut reader = samples(&mut client).await;
+    let mut reader = open_sample_stream(&mut client).await;
     reader.send(sample_request("queue", 60, 0)).await;
     let mut seen = keys(&reader.receive().await);
     seen.extend(keys(&reader.receive().await));
@@ -52,7 +53,7 @@ async fn delivered_samples_of_a_batch_are_not_returned() {
     // Samples passed to the transport are used up, whether they were read or not.
     assert!(size(&queue) > count / 2, "{}", size(&queue));
     let left = size(&queue);
-    let mut other = samples(&mut client).await;
+    let mut other = open_sample_stream(&mut client).await;
     other.send(sample_request("queue", 1, 0)).await;
     assert_eq!(keys(&other.receive().await), [count - left]);
 }
@@ -91,17 +92,17 @@ async fn samples_before_an_invalid_one_are_sent() {
     let engine = engine(vec![queue("queue")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let mut writer = inserts(&mut client).await;
+    let mut writer = open_insert_stream(&mut client).await;
     let items = (0..3).map(|key| item(key, "queue", 9, 0, 1));
     let message = request(vec![chunk(9, 0, 1)], items.collect(), &[]);
     writer.send(message).await;
     let queue = table(&engine, "queue");
     wait_until("three are inserted", || size(&queue) == 3).await;
     queue.insert(vec![foreign(3)]).unwrap().await.unwrap();
-    let mut reader = samples(&mut client).await;
+    let mut reader = open_sample_stream(&mut client).await;
     reader.send(sample_request("queue", 4, 0)).await;
     assert_eq!(keys(&reader.receive().await), [0, 1, 2]);
-    assert_eq!(reader.end().await.code(), Code::InvalidArgument);
+    assert_eq!(reader.end_status().await.code(), Code::InvalidArgument);
     wait_until("the other is returned", || queue.info().stats.hidden == 0).await;
     assert_eq!(size(&queue), 1);
     writer.requests = None;
@@ -116,7 +117,7 @@ async fn a_table_that_blocks_does_not_hold_up_another() {
     let engine = engine(vec![one_item_queue("full"), small]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let mut writer = inserts(&mut client).await;
+    let mut writer = open_insert_stream(&mut client).await;
     for key in 1..=20 {
         let items = [
             item(key, "full", key, 0, 1),
@@ -144,7 +145,7 @@ async fn waiting_items_are_inserted_when_others_expire() {
     let engine = engine(vec![fleeting]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let mut writer = inserts(&mut client).await;
+    let mut writer = open_insert_stream(&mut client).await;
     let items = (0..5).map(|key| item(key, "fleeting", 9, 0, 1));
     writer
         .send(request(vec![chunk(9, 0, 1)], items.collect(), &[]))
@@ -166,7 +167,7 @@ async fn a_waiting_key_gets_its_new_priority() {
     let engine = engine(vec![heap]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let mut writer = inserts(&mut client).await;
+    let mut writer = open_insert_stream(&mut client).await;
     let mut again = item(2, "heap", 9, 2, 1);
     again.priority = 7.0;
     let items = vec![item(1, "heap", 9, 0, 1), item(2, "heap", 9, 1, 1), again];
@@ -175,7 +176,7 @@ async fn a_waiting_key_gets_its_new_priority() {
         .await;
     let heap = table(&engine, "heap");
     wait_until("both wait", || heap.info().waiting_inserts == 2).await;
-    let mut reader = samples(&mut client).await;
+    let mut reader = open_sample_stream(&mut client).await;
     for _ in 0..2 {
         reader.send(sample_request("heap", 1, 10_000)).await;
         reader.receive().await;

@@ -7,15 +7,18 @@ use engram_reverb::pb::flat_trajectory::{ChunkSlice, Column};
 use smallvec::smallvec;
 use tonic::Code;
 
-use crate::reverb::{chunk, connect, inserts, item, request, sample_request, samples, size, table};
-use crate::support::{SOON, engine, one_item_queue, options, start, wait_until};
+use crate::reverb::{
+    chunk, connect, item, open_insert_stream, open_sample_stream, request, sample_request, size,
+    table,
+};
+use crate::support::{STEP_TIMEOUT, engine, one_item_queue, options, start, wait_until};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_items_are_not_confirmed_when_the_server_closes() {
     let engine = engine(vec![one_item_queue("full")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let mut writer = inserts(&mut client).await;
+    let mut writer = open_insert_stream(&mut client).await;
     let items = (0..3).map(|key| item(key, "full", 9, 0, 1)).collect();
     writer
         .send(request(vec![chunk(9, 0, 1)], items, &[9]))
@@ -24,7 +27,7 @@ async fn waiting_items_are_not_confirmed_when_the_server_closes() {
     let full = table(&engine, "full");
     wait_until("two wait", || full.info().waiting_inserts == 2).await;
     let stopped = tokio::task::spawn_blocking(move || server.close());
-    let end = writer.replies.message().await;
+    let end = writer.responses.message().await;
     assert_eq!(end.unwrap_err().code(), Code::Unavailable);
     stopped.await.unwrap();
     wait_until("they are withdrawn", || full.info().waiting_inserts == 0).await;
@@ -36,7 +39,7 @@ async fn samples_of_a_table_that_keeps_items_stay_counted() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await.max_decoding_message_size(64 << 20);
-    let mut writer = inserts(&mut client).await;
+    let mut writer = open_insert_stream(&mut client).await;
     let rows = 1 << 18;
     let items = vec![item(1, "table", 1, 0, rows)];
     writer
@@ -44,12 +47,12 @@ async fn samples_of_a_table_that_keeps_items_stay_counted() {
         .await;
     assert_eq!(writer.receive().await.keys, [1]);
     let table = table(&engine, "table");
-    let mut reader = samples(&mut client).await;
+    let mut reader = open_sample_stream(&mut client).await;
     reader.send(sample_request("table", 60, 0)).await;
     assert_eq!(reader.receive().await.entries.len(), 2);
     drop(reader);
     // Another reader is served after it; by then, samples would have been returned.
-    let mut other = samples(&mut client).await;
+    let mut other = open_sample_stream(&mut client).await;
     other.send(sample_request("table", 1, 0)).await;
     let entries = other.receive().await.entries;
     let item = entries[0].info.as_ref().unwrap().item.as_ref().unwrap();
@@ -62,11 +65,11 @@ async fn a_sample_has_no_insertion_time() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let mut writer = inserts(&mut client).await;
+    let mut writer = open_insert_stream(&mut client).await;
     let items = vec![item(1, "table", 1, 0, 1)];
     writer.send(request(vec![chunk(1, 0, 1)], items, &[])).await;
     assert_eq!(writer.receive().await.keys, [1]);
-    let mut reader = samples(&mut client).await;
+    let mut reader = open_sample_stream(&mut client).await;
     reader.send(sample_request("table", 1, 0)).await;
     let entries = reader.receive().await.entries;
     let item = entries[0].info.as_ref().unwrap().item.as_ref().unwrap();
@@ -130,11 +133,11 @@ async fn unreadable_slices_are_refused() {
             "the compressed bytes of a tensor are corrupt",
         ),
     ] {
-        let mut writer = inserts(&mut client).await;
+        let mut writer = open_insert_stream(&mut client).await;
         writer
             .send(request(chunks, vec![sliced(5, slices)], &[]))
             .await;
-        let end = writer.end().await;
+        let end = writer.end_status().await;
         assert_eq!(end.code(), Code::InvalidArgument, "{end}");
         assert!(end.message().contains(text), "{end}");
     }
@@ -150,7 +153,7 @@ async fn a_new_priority_does_not_wait_for_the_limiter() {
     let engine = engine(vec![heap]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let mut writer = inserts(&mut client).await;
+    let mut writer = open_insert_stream(&mut client).await;
     let message = request(vec![chunk(9, 0, 1)], vec![item(1, "heap", 9, 0, 1)], &[9]);
     writer.send(message).await;
     assert_eq!(writer.receive().await.keys, [1]);
@@ -158,9 +161,9 @@ async fn a_new_priority_does_not_wait_for_the_limiter() {
     let mut again = item(1, "heap", 9, 0, 1);
     again.priority = 7.0;
     writer.send(request(vec![], vec![again], &[9])).await;
-    let confirmed = tokio::time::timeout(SOON, writer.receive()).await;
+    let confirmed = tokio::time::timeout(STEP_TIMEOUT, writer.receive()).await;
     assert_eq!(confirmed.unwrap().keys, [1]);
-    let mut reader = samples(&mut client).await;
+    let mut reader = open_sample_stream(&mut client).await;
     reader.send(sample_request("heap", 1, 0)).await;
     let entries = reader.receive().await.entries;
     let item = entries[0].info.as_ref().unwrap().item.as_ref().unwrap();
@@ -182,11 +185,11 @@ async fn messages_are_bounded() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let mut writer = inserts(&mut client).await;
+    let mut writer = open_insert_stream(&mut client).await;
     let mut large = chunk(1, 0, 1);
     large.data.as_mut().unwrap().tensors[0].tensor_content = vec![0; 256 << 20].into();
     writer.send(request(vec![large], vec![], &[])).await;
-    let end = writer.end().await;
+    let end = writer.end_status().await;
     assert_eq!(end.code(), Code::OutOfRange, "{end}");
     assert!(
         end.message().contains("the limit is: 268435456 bytes"),

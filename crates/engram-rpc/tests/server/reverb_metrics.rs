@@ -6,7 +6,9 @@ use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
 use crate::metrics::{get, serve};
-use crate::reverb::{Client, chunk, inserts, item, request, sample_request, samples};
+use crate::reverb::{
+    Client, chunk, item, open_insert_stream, open_sample_stream, request, sample_request,
+};
 use crate::support::{engine, one_item_queue, options, wait_until};
 
 const CALLS: [&str; 7] = [
@@ -51,7 +53,7 @@ async fn calls_and_streams_are_counted_while_they_are_open() {
 
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", server.address()));
     let mut client = Client::new(endpoint.unwrap().connect().await.unwrap());
-    let mut writer = inserts(&mut client).await;
+    let mut writer = open_insert_stream(&mut client).await;
     let items = (1..=2).map(|key| item(key, "one_item_queue", 9, 0, 1));
     let items = items.chain([item(3, "table", 9, 0, 1)]).collect();
     writer
@@ -61,7 +63,7 @@ async fn calls_and_streams_are_counted_while_they_are_open() {
     while keys.len() < 2 {
         keys.extend(writer.receive().await.keys);
     }
-    let mut reader = samples(&mut client).await;
+    let mut reader = open_sample_stream(&mut client).await;
     reader.send(sample_request("table", 5, 0)).await;
     assert_eq!(reader.receive().await.entries.len(), 5);
     client.server_info(pb::ServerInfoRequest {}).await.unwrap();
@@ -100,7 +102,7 @@ async fn calls_and_streams_are_counted_while_they_are_open() {
 
     // One stream ends normally; the clients of two others are gone.
     writer.requests = None;
-    assert_eq!(writer.end().await.code(), Code::Ok);
+    assert_eq!(writer.end_status().await.code(), Code::Ok);
     drop(reader);
     drop((questions, answers));
     wait_until("all are closed", || {

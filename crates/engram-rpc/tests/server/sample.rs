@@ -13,7 +13,7 @@ use engram_rpc::wire::{decode_f64s, decode_u32s, decode_u64s, encode_numbers};
 use engram_rpc::{Server, ServerOptions};
 
 use crate::support::{
-    TestStream, connect, engine, fill, items, options, queue, samples, start, wait_until,
+    TestStream, connect, engine, fill, items, open_sample_stream, options, queue, start, wait_until,
 };
 
 pub(crate) type Samples = TestStream<pb::SampleRequest, pb::SampleResponse>;
@@ -30,10 +30,10 @@ pub(crate) fn batch_request(id: u64, n: u32) -> pb::BatchRequest {
 
 impl Samples {
     pub(crate) async fn request_batch(&self, request: pb::BatchRequest) {
-        self.request(Request::Batch(request)).await;
+        self.send_request(Request::Batch(request)).await;
     }
 
-    pub(crate) async fn request(&self, request: Request) {
+    pub(crate) async fn send_request(&self, request: Request) {
         self.send(pb::SampleRequest {
             request: Some(request),
             ..pb::SampleRequest::default()
@@ -42,7 +42,7 @@ impl Samples {
     }
 
     /// Receives the next batch with all its parts.
-    pub(crate) async fn batch(&mut self) -> (u64, pb::Batch) {
+    pub(crate) async fn receive_batch(&mut self) -> (u64, pb::Batch) {
         let reply = self.receive().await;
         let Some(Outcome::Batch(mut batch)) = reply.outcome else {
             panic!("{:?} instead of a batch", reply.outcome);
@@ -64,14 +64,14 @@ impl Samples {
     }
 
     /// Receives the next batch and acknowledges it.
-    pub(crate) async fn acknowledged_batch(&mut self) -> (u64, pb::Batch) {
-        let (id, batch) = self.batch().await;
+    pub(crate) async fn receive_and_acknowledge(&mut self) -> (u64, pb::Batch) {
+        let (id, batch) = self.receive_batch().await;
         assert!(batch.leased, "nothing to acknowledge");
-        self.request(Request::Acknowledge(id)).await;
+        self.send_request(Request::Acknowledge(id)).await;
         (id, batch)
     }
 
-    pub(crate) async fn error(&mut self) -> (u64, pb::Error) {
+    pub(crate) async fn receive_error(&mut self) -> (u64, pb::Error) {
         let reply = self.receive().await;
         match reply.outcome {
             Some(Outcome::Error(error)) => (reply.id, error),
@@ -93,9 +93,9 @@ async fn a_batch_has_data_and_item_infos() {
     let engine = engine(vec![options("t")]);
     let server = start(&engine);
     fill(&engine.table("t").unwrap(), 5, 10, 3);
-    let mut stream = samples(&mut connect(&server).await).await;
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
     stream.request_batch(batch_request(1, 4)).await;
-    let (id, batch) = stream.batch().await;
+    let (id, batch) = stream.receive_batch().await;
     // FIFO: the same item until it is removed.
     assert_eq!((id, keys(&batch)), (1, vec![5; 4]));
     assert_eq!(decode_u32s("payload", &batch.payload).unwrap(), [5; 12]);
@@ -130,11 +130,11 @@ async fn a_large_batch_is_sent_in_parts() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     fill(&engine.table("t").unwrap(), 0, 40, 70_000);
-    let mut stream = samples(&mut connect(&server).await).await;
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
     stream.request_batch(batch_request(1, 20)).await;
     stream.request_batch(batch_request(2, 20)).await;
     for (id, first) in [(1, 0), (2, 20)] {
-        let (found, batch) = stream.acknowledged_batch().await;
+        let (found, batch) = stream.receive_and_acknowledge().await;
         assert_eq!(found, id);
         let cells = decode_u32s("payload", &batch.payload).unwrap();
         let wanted = (first..first + 20).flat_map(|item| vec![item; 70_000]);
@@ -158,9 +158,9 @@ async fn items_of_different_lengths_are_ragged_or_padded() {
         }
     }
     table.insert(items).unwrap().await.unwrap();
-    let mut stream = samples(&mut connect(&server).await).await;
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
     stream.request_batch(batch_request(1, 3)).await;
-    let (_, batch) = stream.batch().await;
+    let (_, batch) = stream.receive_batch().await;
     let splits = encode_numbers([0_i64, 1, 3, 6].into_iter());
     assert_eq!(
         batch.columns[0].time_axis,
@@ -174,7 +174,7 @@ async fn items_of_different_lengths_are_ragged_or_padded() {
             ..batch_request(2, 2)
         })
         .await;
-    let (_, batch) = stream.batch().await;
+    let (_, batch) = stream.receive_batch().await;
     let lengths = encode_numbers([1_i64, 2].into_iter());
     assert_eq!(
         batch.columns[0].time_axis,
@@ -182,7 +182,7 @@ async fn items_of_different_lengths_are_ragged_or_padded() {
     );
     assert_eq!(decode_u32s("", &batch.payload).unwrap(), [3, 0, 4, 5]);
     stream.request_batch(batch_request(3, 1)).await;
-    let (_, batch) = stream.batch().await;
+    let (_, batch) = stream.receive_batch().await;
     assert_eq!(batch.columns[0].time_axis, Some(TimeAxis::EqualLength(1)));
 }
 
@@ -190,7 +190,7 @@ async fn items_of_different_lengths_are_ragged_or_padded() {
 async fn requests_are_served_in_order_with_two_writers() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
-    let mut stream = samples(&mut connect(&server).await).await;
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
     // Ids need not be ascending.
     for id in (0..1_000).rev() {
         stream.request_batch(batch_request(id, 3)).await;
@@ -206,7 +206,7 @@ async fn requests_are_served_in_order_with_two_writers() {
     });
     let mut seen = Vec::new();
     for id in (0..1_000).rev() {
-        let (found, batch) = stream.acknowledged_batch().await;
+        let (found, batch) = stream.receive_and_acknowledge().await;
         assert_eq!(found, id);
         seen.extend(keys(&batch));
     }
@@ -223,13 +223,13 @@ async fn a_deadline_error_reports_the_progress_and_returns_items() {
     let server = start(&engine);
     let table = engine.table("t").unwrap();
     fill(&table, 0, 3, 1);
-    let mut stream = samples(&mut connect(&server).await).await;
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
     let late = pb::BatchRequest {
         timeout_s: Some(0.1),
         ..batch_request(1, 5)
     };
     stream.request_batch(late.clone()).await;
-    let (id, error) = stream.error().await;
+    let (id, error) = stream.receive_error().await;
     assert_eq!((id, error.code()), (1, Code::DeadlineExceeded));
     let text = "table `t` yielded 3 of 5 samples within 0.1 s; `t`: ";
     assert!(error.text.starts_with(text), "{}", error.text);
@@ -240,13 +240,13 @@ async fn a_deadline_error_reports_the_progress_and_returns_items() {
         ..late
     };
     stream.request_batch(some.clone()).await;
-    let (_, batch) = stream.acknowledged_batch().await;
+    let (_, batch) = stream.receive_and_acknowledge().await;
     assert_eq!(keys(&batch), [0, 1, 2]);
     wait_until("they are used", || table.info().stats.size == 0).await;
     stream
         .request_batch(pb::BatchRequest { id: 3, ..some })
         .await;
-    let (_, error) = stream.error().await;
+    let (_, error) = stream.receive_error().await;
     let text = "table `t` yielded 0 of 5 samples within 0.1 s; `t`: ";
     assert!(error.text.starts_with(text), "{}", error.text);
 }
@@ -255,23 +255,23 @@ async fn a_deadline_error_reports_the_progress_and_returns_items() {
 async fn a_deadline_ends_a_request_behind_one_without_a_deadline() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
-    let mut stream = samples(&mut connect(&server).await).await;
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
     stream.request_batch(batch_request(1, 5)).await;
     let late = pb::BatchRequest {
         timeout_s: Some(0.1),
         ..batch_request(2, 1)
     };
     stream.request_batch(late).await;
-    assert_eq!(stream.error().await.0, 2);
+    assert_eq!(stream.receive_error().await.0, 2);
     fill(&engine.table("t").unwrap(), 0, 5, 1);
-    assert_eq!(stream.batch().await.0, 1);
+    assert_eq!(stream.receive_batch().await.0, 1);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn invalid_requests_are_answered_in_order() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
-    let mut stream = samples(&mut connect(&server).await).await;
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
     let unknown = pb::BatchRequest {
         table: "u".into(),
         ..batch_request(1, 1)
@@ -295,7 +295,7 @@ async fn invalid_requests_are_answered_in_order() {
         "`n` is 65537 for table `t`; a server returns at most 65536 items per batch",
     ];
     for (id, text) in (1..).zip(texts) {
-        let (found, error) = stream.error().await;
+        let (found, error) = stream.receive_error().await;
         assert_eq!((found, &*error.text), (id, text));
     }
 }
@@ -306,12 +306,12 @@ async fn a_cancelled_request_unblocks_the_next() {
     let server = start(&engine);
     let table = engine.table("t").unwrap();
     fill(&table, 0, 2, 1);
-    let mut stream = samples(&mut connect(&server).await).await;
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
     stream.request_batch(batch_request(1, 3)).await;
     stream.request_batch(batch_request(2, 2)).await;
     wait_until("two requests wait", || table.info().waiting_samples == 2).await;
-    stream.request(Request::Cancel(1)).await;
-    let (id, batch) = stream.batch().await;
+    stream.send_request(Request::Cancel(1)).await;
+    let (id, batch) = stream.receive_batch().await;
     assert_eq!((id, keys(&batch)), (2, vec![0, 1]));
 }
 
@@ -321,7 +321,7 @@ async fn leases_are_acknowledged_or_returned() {
     let server = start(&engine);
     let table = engine.table("t").unwrap();
     fill(&table, 0, 8, 1);
-    let mut stream = samples(&mut connect(&server).await).await;
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
     for id in 1..=4 {
         let leased = true;
         stream
@@ -330,20 +330,20 @@ async fn leases_are_acknowledged_or_returned() {
                 ..batch_request(id, 2)
             })
             .await;
-        stream.batch().await;
+        stream.receive_batch().await;
     }
     assert_eq!(hidden(&table), 8);
-    stream.request(Request::Acknowledge(2)).await;
+    stream.send_request(Request::Acknowledge(2)).await;
     wait_until("one batch is used", || table.info().stats.size == 6).await;
-    stream.request(Request::Cancel(3)).await;
+    stream.send_request(Request::Cancel(3)).await;
     wait_until("one batch is returned", || hidden(&table) == 4).await;
     // Unknown ids and ended leases are ignored.
     for id in [2, 3, 99] {
-        stream.request(Request::Acknowledge(id)).await;
-        stream.request(Request::Cancel(id)).await;
+        stream.send_request(Request::Acknowledge(id)).await;
+        stream.send_request(Request::Cancel(id)).await;
     }
     stream.request_batch(batch_request(5, 1)).await;
-    assert_eq!(keys(&stream.acknowledged_batch().await.1), [4]);
+    assert_eq!(keys(&stream.receive_and_acknowledge().await.1), [4]);
     wait_until("it is used", || table.info().stats.size == 5).await;
     drop(stream);
     wait_until("the rest is returned", || hidden(&table) == 0).await;
@@ -356,7 +356,7 @@ async fn unused_items_of_a_batch_are_returned() {
     let server = start(&engine);
     let table = engine.table("t").unwrap();
     fill(&table, 0, 8, 1);
-    let mut stream = samples(&mut connect(&server).await).await;
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
     for (id, items, left) in [
         (1, Some(2), 6),
         (2, Some(0), 6),
@@ -367,7 +367,7 @@ async fn unused_items_of_a_batch_are_returned() {
         stream
             .request_batch(batch_request(id, 4.min(u32::try_from(table_has).unwrap())))
             .await;
-        let first = *keys(&stream.batch().await.1).first().unwrap();
+        let first = *keys(&stream.receive_batch().await.1).first().unwrap();
         assert_eq!(first, 8 - table_has, "the order has changed");
         let request = pb::SampleRequest {
             request: Some(Request::Acknowledge(id)),
@@ -389,15 +389,15 @@ async fn batches_of_a_queue_are_always_leased() {
     let table = engine.table("t").unwrap();
     fill(&table, 0, 4, 1);
     let mut client = connect(&server).await;
-    let mut stream = samples(&mut client).await;
+    let mut stream = open_sample_stream(&mut client).await;
     for id in 1..=2 {
         stream.request_batch(batch_request(id, 1)).await;
-        let (_, batch) = stream.batch().await;
+        let (_, batch) = stream.receive_batch().await;
         assert!(batch.leased);
     }
-    stream.request(Request::Acknowledge(1)).await;
+    stream.send_request(Request::Acknowledge(1)).await;
     // Once this is answered, all earlier requests are handled.
-    stream.request(Request::Barrier(9)).await;
+    stream.send_request(Request::Barrier(9)).await;
     let settled = stream.receive().await;
     let expected = (9, Some(Outcome::BarrierDone(pb::Empty {})));
     assert_eq!((settled.id, settled.outcome), expected);
@@ -405,9 +405,9 @@ async fn batches_of_a_queue_are_always_leased() {
     // The connection is lost: items that were not acknowledged are sampled first again.
     drop((stream, client));
     wait_until("the second is returned", || hidden(&table) == 0).await;
-    let mut stream = samples(&mut connect(&server).await).await;
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
     stream.request_batch(batch_request(1, 3)).await;
-    assert_eq!(keys(&stream.batch().await.1), [1, 2, 3]);
+    assert_eq!(keys(&stream.receive_batch().await.1), [1, 2, 3]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -420,7 +420,7 @@ async fn an_expired_lease_is_returned() {
     let server = Server::start(engine.clone(), options).unwrap();
     let table = engine.table("t").unwrap();
     fill(&table, 0, 2, 1);
-    let mut stream = samples(&mut connect(&server).await).await;
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
     let leased = true;
     stream
         .request_batch(pb::BatchRequest {
@@ -429,13 +429,13 @@ async fn an_expired_lease_is_returned() {
         })
         .await;
     let began = Instant::now();
-    stream.batch().await;
+    stream.receive_batch().await;
     assert_eq!(hidden(&table), 2);
     wait_until("the batch is returned", || hidden(&table) == 0).await;
     assert!(began.elapsed() > Duration::from_millis(150));
-    stream.request(Request::Acknowledge(1)).await;
+    stream.send_request(Request::Acknowledge(1)).await;
     stream.request_batch(batch_request(2, 2)).await;
-    assert_eq!(keys(&stream.batch().await.1), [0, 1]);
+    assert_eq!(keys(&stream.receive_batch().await.1), [0, 1]);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -443,14 +443,14 @@ async fn requests_are_served_after_a_half_close() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let table = engine.table("t").unwrap();
-    let mut stream = samples(&mut connect(&server).await).await;
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
     stream.request_batch(batch_request(1, 1)).await;
     let (mute, _) = tokio::sync::mpsc::channel(1);
     stream.requests = mute;
     wait_until("the request waits", || table.info().waiting_samples == 1).await;
     fill(&table, 0, 1, 1);
-    assert_eq!(stream.batch().await.0, 1);
-    assert!(stream.end().await.unwrap().is_none());
+    assert_eq!(stream.receive_batch().await.0, 1);
+    assert!(stream.next_response().await.unwrap().is_none());
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -459,7 +459,7 @@ async fn closing_the_server_ends_waiting_requests() {
     let server = start(&engine);
     let table = engine.table("t").unwrap();
     fill(&table, 0, 2, 1);
-    let mut stream = samples(&mut connect(&server).await).await;
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
     let leased = true;
     stream
         .request_batch(pb::BatchRequest {
@@ -467,7 +467,7 @@ async fn closing_the_server_ends_waiting_requests() {
             ..batch_request(1, 2)
         })
         .await;
-    stream.batch().await;
+    stream.receive_batch().await;
     for id in 2..5 {
         stream.request_batch(batch_request(id, 1)).await;
     }
@@ -476,11 +476,11 @@ async fn closing_the_server_ends_waiting_requests() {
     let began = Instant::now();
     let stop = tokio::task::spawn_blocking(move || server.close());
     for id in 2..5 {
-        let (found, error) = stream.error().await;
+        let (found, error) = stream.receive_error().await;
         assert_eq!((found, &error.text), (id, &text));
         assert_eq!(error.code(), Code::Closed);
     }
-    let end = stream.end().await.unwrap_err();
+    let end = stream.next_response().await.unwrap_err();
     assert_eq!(
         (end.code(), end.message()),
         (tonic::Code::Unavailable, &*text)

@@ -7,7 +7,9 @@ use engram_rpc::{Server, ServerOptions, pb};
 use tonic::Code;
 
 use crate::sample::batch_request;
-use crate::support::{connect, engine, fill, items, options, queue, samples, start, wait_until};
+use crate::support::{
+    connect, engine, fill, items, open_sample_stream, options, queue, start, wait_until,
+};
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_slow_reader_stops_the_gathering_of_batches() {
@@ -15,7 +17,7 @@ async fn a_slow_reader_stops_the_gathering_of_batches() {
     let engine = engine(vec![options("t")]);
     let server = start(&engine);
     let table = engine.table("t").unwrap();
-    let mut stream = samples(&mut connect(&server).await).await;
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
     // Batches of one item of 1 MiB; only its draw refers to it until it is gathered.
     let mut chunks = Vec::new();
     for id in 0..BATCHES {
@@ -36,7 +38,7 @@ async fn a_slow_reader_stops_the_gathering_of_batches() {
     // The client's windows are small; then there are four buffered messages and the current batch.
     assert!((1..20).contains(&before), "{before} batches");
     for id in 0..BATCHES {
-        assert_eq!(stream.batch().await.0, u64::from(id));
+        assert_eq!(stream.receive_batch().await.0, u64::from(id));
     }
     wait_until("all are gathered", || gathered() == chunks.len()).await;
 }
@@ -47,13 +49,13 @@ async fn too_many_requests_end_the_stream() {
     let server = start(&engine);
     let table = engine.table("t").unwrap();
     let mut client = connect(&server).await;
-    let mut stream = samples(&mut client).await;
+    let mut stream = open_sample_stream(&mut client).await;
     for id in 0..1_024 {
         stream.request_batch(batch_request(id, 1)).await;
     }
     wait_until("all wait", || table.info().waiting_samples == 1_024).await;
     stream.request_batch(batch_request(1_024, 1)).await;
-    let status = stream.end().await.unwrap_err();
+    let status = stream.next_response().await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert_eq!(
         status.message(),
@@ -63,7 +65,7 @@ async fn too_many_requests_end_the_stream() {
     wait_until("none waits", || table.info().waiting_samples == 0).await;
     // Leased batches count too.
     fill(&table, 0, 1_024, 1);
-    let mut stream = samples(&mut client).await;
+    let mut stream = open_sample_stream(&mut client).await;
     let leased = true;
     for id in 0..1_024 {
         stream
@@ -72,10 +74,10 @@ async fn too_many_requests_end_the_stream() {
                 ..batch_request(id, 1)
             })
             .await;
-        stream.batch().await;
+        stream.receive_batch().await;
     }
     stream.request_batch(batch_request(1_024, 1)).await;
-    let status = stream.end().await.unwrap_err();
+    let status = stream.next_response().await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
     wait_until("all are returned", || table.info().stats.hidden == 0).await;
 }
@@ -85,12 +87,12 @@ async fn a_duplicate_id_ends_the_stream() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let mut stream = samples(&mut client).await;
+    let mut stream = open_sample_stream(&mut client).await;
     // An empty request is ignored.
     stream.send(pb::SampleRequest::default()).await;
     stream.request_batch(batch_request(7, 1)).await;
     stream.request_batch(batch_request(7, 1)).await;
-    let status = stream.end().await.unwrap_err();
+    let status = stream.next_response().await.unwrap_err();
     assert_eq!(status.code(), Code::InvalidArgument);
     assert_eq!(
         status.message(),
@@ -104,7 +106,7 @@ async fn a_reader_that_does_not_read_delays_closing_only_briefly() {
     let server = start(&engine);
     let table = engine.table("t").unwrap();
     fill(&table, 0, 8, 1 << 20);
-    let stream = samples(&mut connect(&server).await).await;
+    let stream = open_sample_stream(&mut connect(&server).await).await;
     let leased = true;
     stream
         .request_batch(pb::BatchRequest {

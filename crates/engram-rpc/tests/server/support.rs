@@ -20,7 +20,7 @@ use tonic::transport::{Channel, Endpoint};
 pub(crate) type Client = EngramClient<Channel>;
 
 /// Longer than any step of a test takes.
-pub(crate) const SOON: Duration = Duration::from_secs(20);
+pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
 pub(crate) fn options(name: &str) -> TableOptions {
     TableOptions {
@@ -137,21 +137,21 @@ pub(crate) fn fill(table: &Arc<Table>, first: u32, n: u32, width: usize) {
     };
 }
 
-/// Waits until `done`, and panics with `what` if that takes too long.
-pub(crate) async fn wait_until(what: &str, mut done: impl FnMut() -> bool) {
+/// Waits until `done`, and panics with `condition` if that takes too long.
+pub(crate) async fn wait_until(condition: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..2_000 {
         if done() {
             return;
         }
         tokio::time::sleep(Duration::from_millis(10)).await;
     }
-    panic!("not within 20 s: {what}");
+    panic!("not within 20 s: {condition}");
 }
 
 /// The client's ends of a stream.
 pub(crate) struct TestStream<Q, R> {
     pub(crate) requests: mpsc::Sender<Q>,
-    pub(crate) replies: Streaming<R>,
+    pub(crate) responses: Streaming<R>,
 }
 
 impl<Q, R> TestStream<Q, R> {
@@ -162,48 +162,57 @@ impl<Q, R> TestStream<Q, R> {
         );
     }
 
-    /// Receives the next reply within [`SOON`].
+    /// Receives the next reply within [`STEP_TIMEOUT`].
     pub(crate) async fn receive(&mut self) -> R {
-        self.end().await.unwrap().unwrap()
+        self.next_response().await.unwrap().unwrap()
     }
 
     /// Receives the next reply, `None` at the end, or the status that the stream ends with.
-    pub(crate) async fn end(&mut self) -> Result<Option<R>, tonic::Status> {
-        let next = tokio::time::timeout(SOON, self.replies.message());
-        next.await.unwrap()
+    pub(crate) async fn next_response(&mut self) -> Result<Option<R>, tonic::Status> {
+        let response = tokio::time::timeout(STEP_TIMEOUT, self.responses.message());
+        response.await.unwrap()
     }
 }
 
-fn outbound<Q>() -> (mpsc::Sender<Q>, ReceiverStream<Q>) {
-    let (requests, outbound) = mpsc::channel(4096);
-    (requests, ReceiverStream::new(outbound))
+fn request_channel<Q>() -> (mpsc::Sender<Q>, ReceiverStream<Q>) {
+    let (requests, receiver) = mpsc::channel(4096);
+    (requests, ReceiverStream::new(receiver))
 }
 
-pub(crate) async fn changes(
+pub(crate) async fn open_change_stream(
     client: &mut Client,
 ) -> TestStream<pb::ChangeRequest, pb::ChangeResponse> {
-    let (requests, outbound) = outbound();
-    let replies = client.change(outbound).await.unwrap().into_inner();
-    TestStream { requests, replies }
+    let (requests, receiver) = request_channel();
+    let responses = client.change(receiver).await.unwrap().into_inner();
+    TestStream {
+        requests,
+        responses,
+    }
 }
 
-pub(crate) async fn samples(
+pub(crate) async fn open_sample_stream(
     client: &mut Client,
 ) -> TestStream<pb::SampleRequest, pb::SampleResponse> {
-    let (requests, outbound) = outbound();
-    let replies = client.sample(outbound).await.unwrap().into_inner();
-    TestStream { requests, replies }
+    let (requests, receiver) = request_channel();
+    let responses = client.sample(receiver).await.unwrap().into_inner();
+    TestStream {
+        requests,
+        responses,
+    }
 }
 
-pub(crate) async fn inserts(
+pub(crate) async fn open_insert_stream(
     client: &mut Client,
 ) -> TestStream<pb::InsertRequest, pb::InsertResponse> {
-    let (requests, outbound) = outbound();
-    let replies = client.insert(outbound).await.unwrap().into_inner();
-    TestStream { requests, replies }
+    let (requests, receiver) = request_channel();
+    let responses = client.insert(receiver).await.unwrap().into_inner();
+    TestStream {
+        requests,
+        responses,
+    }
 }
 
-pub(crate) fn error_of(reply: pb::ManageResponse) -> pb::Error {
+pub(crate) fn expect_error(reply: pb::ManageResponse) -> pb::Error {
     match reply.outcome {
         Some(pb::manage_response::Outcome::Error(error)) => error,
         other => panic!("{other:?} is not an error"),

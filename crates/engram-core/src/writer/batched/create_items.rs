@@ -1,9 +1,9 @@
-//! Creates the items that patterns describe from a batch's newest step.
+//! Creates the items of patterns at the newest step of all environments.
 
 use std::sync::Arc;
 
 use super::super::StepPosition;
-use super::super::condition::{Condition, ConditionInput, StepContext, number};
+use super::super::condition::{Condition, ConditionInput, StepContext, read_integer};
 use super::super::open_batch::OpenBatch;
 use super::super::pattern::Pattern;
 use super::super::pending_items::PendingTrajectory;
@@ -108,7 +108,7 @@ struct OpenWindow<'a> {
     /// `Some(squeeze)` if the items are rows of all columns.
     as_rows: Option<bool>,
     /// Capacity of an open chunk, in steps.
-    length: usize,
+    capacity_steps: usize,
     /// First step of the window, counted from the first step of the open chunks.
     step: StepPosition,
 }
@@ -118,7 +118,7 @@ impl<'a> OpenWindow<'a> {
         Self {
             pattern,
             as_rows: pattern.as_rows(schema),
-            length: open.grouping.length,
+            capacity_steps: open.grouping.capacity_steps,
             step: first.saturating_sub(open.first),
         }
     }
@@ -126,7 +126,7 @@ impl<'a> OpenWindow<'a> {
     /// Returns the trajectory of one environment's item.
     fn trajectory(&self, env: usize) -> PendingTrajectory {
         // `begin_chunks` checked that the rows of all environments fit 32 bits.
-        let row = (env * self.length) as StepPosition + self.step;
+        let row = (env * self.capacity_steps) as StepPosition + self.step;
         let offset = u32::try_from(row).unwrap_or(u32::MAX);
         match self.as_rows {
             Some(squeeze) => PendingTrajectory::Rows {
@@ -143,6 +143,7 @@ impl<'a> OpenWindow<'a> {
     }
 }
 
+/// True if an environment's newest step meets all conditions.
 fn all_met(
     conditions: &[Condition],
     context: StepContext,
@@ -150,6 +151,6 @@ fn all_met(
     schema: &Schema,
     env: usize,
 ) -> bool {
-    let value = |column: usize| number(&schema.cells[column], open.newest(column, env));
+    let value = |column: usize| read_integer(&schema.cells[column], open.newest(column, env));
     conditions.iter().all(|c| c.is_met(context, value))
 }

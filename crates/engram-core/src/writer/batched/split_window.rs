@@ -23,7 +23,7 @@ pub(super) struct SplitWindow<'a> {
     slices: SmallVec<[Slice; 8]>,
     columns: Box<[SpanColumn]>,
     /// Capacity of the open chunks in steps, if the window extends into them.
-    open: Option<usize>,
+    open_capacity_steps: Option<usize>,
 }
 
 /// The range of steps around a located step: a sealed segment, or the open chunks.
@@ -52,7 +52,7 @@ impl<'a> SplitWindow<'a> {
             segments: SmallVec::new(),
             slices: SmallVec::new(),
             columns: Box::default(),
-            open: None,
+            open_capacity_steps: None,
         };
         let mut columns = Vec::with_capacity(pattern.columns.len());
         for (number, shaped) in pattern.shape.columns.iter().enumerate() {
@@ -81,7 +81,7 @@ impl<'a> SplitWindow<'a> {
                 }
             }
         }
-        // The open chunk's number is known only now: it follows all sealed chunks.
+        // The open chunk's index is known only now: it follows all sealed chunks.
         let last = to_u32(window.segments.len() as u64);
         for slice in window.slices.iter_mut().filter(|s| s.chunk == OPEN) {
             slice.chunk = last;
@@ -90,6 +90,7 @@ impl<'a> SplitWindow<'a> {
         Ok(Some(window))
     }
 
+    /// Adds the steps `at..end` of a column, which lie in one chunk.
     fn push(
         &mut self,
         location: StepLocation<'a>,
@@ -100,13 +101,13 @@ impl<'a> SplitWindow<'a> {
     ) {
         let chunk = match location.segment {
             None => {
-                self.open = Some(open.grouping.length);
+                self.open_capacity_steps = Some(open.grouping.capacity_steps);
                 OPEN
             }
             Some(segment) => {
                 let same = |other: &&BatchSegment| other.first == segment.first;
-                let known = self.segments.iter().position(same);
-                to_u32(known.unwrap_or_else(|| {
+                let existing = self.segments.iter().position(same);
+                to_u32(existing.unwrap_or_else(|| {
                     self.segments.push(segment);
                     self.segments.len() - 1
                 }) as u64)
@@ -122,8 +123,9 @@ impl<'a> SplitWindow<'a> {
 
     /// Returns the trajectory of one environment's item.
     pub(super) fn trajectory(&self, env: usize) -> PendingTrajectory {
-        let chunk = |segment: &&BatchSegment| Arc::clone(&segment.chunks[env / segment.group]);
-        if let ([segment], None) = (&self.segments[..], self.open) {
+        let chunk =
+            |segment: &&BatchSegment| Arc::clone(&segment.chunks[env / segment.envs_per_group]);
+        if let ([segment], None) = (&self.segments[..], self.open_capacity_steps) {
             let first = self.slices.iter().map(|s| s.offset).min().unwrap_or(0);
             return PendingTrajectory::Sealed(Trajectory::Window {
                 chunk: chunk(segment),
@@ -132,9 +134,12 @@ impl<'a> SplitWindow<'a> {
             });
         }
         let slices = self.slices.iter().map(|slice| {
-            let row = match (self.segments.get(slice.chunk as usize), self.open) {
+            let row = match (
+                self.segments.get(slice.chunk as usize),
+                self.open_capacity_steps,
+            ) {
                 (Some(segment), _) => segment.row(env),
-                (None, length) => to_u32((env * length.unwrap_or(0)) as u64),
+                (None, capacity_steps) => to_u32((env * capacity_steps.unwrap_or(0)) as u64),
             };
             Slice {
                 offset: slice.offset + row,
@@ -144,11 +149,11 @@ impl<'a> SplitWindow<'a> {
         let spans = OpenSpans {
             layout: Arc::clone(&self.pattern.shape.layout),
             sealed: self.segments.iter().map(chunk).collect(),
-            open: self.open.is_some(),
+            uses_open_chunk: self.open_capacity_steps.is_some(),
             columns: self.columns.clone(),
             slices: slices.collect(),
         };
-        if spans.open {
+        if spans.uses_open_chunk {
             PendingTrajectory::Spans(Box::new(spans))
         } else {
             PendingTrajectory::Sealed(spans.finish(None))
@@ -156,13 +161,13 @@ impl<'a> SplitWindow<'a> {
     }
 }
 
-/// Placeholder for the number of the open chunk.
+/// Placeholder for the open chunk's index among the item's chunks.
 const OPEN: u32 = u32::MAX;
 
 impl BatchSegment {
     /// Returns the first row of an environment in its group's chunk.
     pub(super) fn row(&self, env: usize) -> u32 {
-        to_u32((env % self.group * self.steps) as u64)
+        to_u32((env % self.envs_per_group * self.steps) as u64)
     }
 }
 

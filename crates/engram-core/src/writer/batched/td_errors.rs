@@ -35,7 +35,7 @@ pub(super) fn td_error_stats(
             let step = to_usize(at - location.first);
             let len = to_usize(until - at);
             if let Some(segment) = location.segment {
-                let chunk = &segment.chunks[env / segment.group];
+                let chunk = &segment.chunks[env / segment.envs_per_group];
                 let row = segment.row(env) as usize + step;
                 stats.add_rows(name, chunk, source, row, len)?;
             } else {

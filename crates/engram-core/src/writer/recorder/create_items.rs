@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::schema::Layout;
 
 impl Recorder {
+    /// The available steps.
     pub(super) fn view(&self) -> HistoryView<'_> {
         let steps = self.available_steps();
         HistoryView {
@@ -46,6 +47,7 @@ impl Recorder {
         matches.then(|| u32::try_from(first - open.first).ok())?
     }
 
+    /// Locates the cells of all columns of an item.
     pub(super) fn locate<'s>(
         &self,
         layout: &Layout,
@@ -79,7 +81,7 @@ impl Recorder {
             view,
         }))?;
         let trajectory = self.shapes.trajectory(layout, located, &view);
-        self.note_lookback(located.oldest);
+        self.record_lookback(located.oldest);
         self.pending.push(table, key, priority, trajectory);
         Ok(())
     }
@@ -113,7 +115,7 @@ impl Recorder {
             };
             let priority = self.priority(pattern, check_priority)?;
             let key = self.keys.next_key();
-            self.note_lookback(first);
+            self.record_lookback(first);
             self.pending.push(pattern.table, key, priority, trajectory);
             return Ok(true);
         }
@@ -155,8 +157,8 @@ impl Recorder {
         Ok(priority)
     }
 
-    /// Records how far an item reaches back, which determines the overlap of the next chunk.
-    pub(super) fn note_lookback(&mut self, oldest: StepPosition) {
+    /// Records how many steps an item reaches back, which determines how many steps the next chunk repeats.
+    pub(super) fn record_lookback(&mut self, oldest: StepPosition) {
         self.lookback = self.lookback.max(self.available_steps().end - oldest);
     }
 

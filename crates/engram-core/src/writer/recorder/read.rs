@@ -37,24 +37,24 @@ impl Recorder {
             .view()
             .locate_run(column, at, 1)
             .map_err(|error| self.selection_error(error, &self.schema.layout))?;
-        let (own_column, row) = (slice.column as usize, slice.offset as usize);
+        let (chunk_column, row) = (slice.column as usize, slice.offset as usize);
         if slice.chunk == OPEN {
             if let Some(open) = &self.open {
-                out.extend_from_slice(open.cell(own_column, slice.offset));
+                out.extend_from_slice(open.cell(chunk_column, slice.offset));
             }
         } else {
             let chunk = &self.history.get(slice.chunk as usize).chunk;
             let pinned = chunk.payload().pin()?;
-            let cell = &chunk.schema().cells[own_column];
+            let cell = &chunk.schema().cells[chunk_column];
             let from = row * cell.bytes();
-            match chunk.raw(&pinned, own_column) {
+            match chunk.raw(&pinned, chunk_column) {
                 Some(raw) if cell.dtype == DType::String => {
-                    let rows = chunk.extents()[own_column].rows as usize;
+                    let rows = chunk.extents()[chunk_column].rows as usize;
                     out.extend_from_slice(string_cells(raw, rows, row, 1)?);
                 }
                 Some(raw) => out.extend_from_slice(&raw[from..from + cell.bytes()]),
                 None => {
-                    let raw = chunk.unpack(&pinned, own_column)?;
+                    let raw = chunk.unpack(&pinned, chunk_column)?;
                     out.extend_from_slice(&raw[from..from + cell.bytes()]);
                 }
             }
@@ -69,16 +69,16 @@ impl Recorder {
         name: &str,
         stats: &mut TdErrorStats,
     ) -> Result<()> {
-        let own_column = slice.column as usize;
+        let chunk_column = slice.column as usize;
         if slice.chunk != OPEN {
             let chunk = &self.history.get(slice.chunk as usize).chunk;
             let (first, len) = (slice.offset as usize, slice.len as usize);
-            return stats.add_rows(name, chunk, own_column, first, len);
+            return stats.add_rows(name, chunk, chunk_column, first, len);
         }
-        let spec = &self.schema.cells[own_column];
+        let spec = &self.schema.cells[chunk_column];
         for row in slice.offset..slice.offset + slice.len {
             if let Some(open) = &self.open {
-                stats.add(name, spec, open.cell(own_column, row))?;
+                stats.add(name, spec, open.cell(chunk_column, row))?;
             }
         }
         Ok(())

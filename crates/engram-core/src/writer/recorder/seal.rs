@@ -23,6 +23,7 @@ impl Recorder {
         Ok(open)
     }
 
+    /// Seals the open chunk and begins the next one.
     fn begin_chunk(&mut self) -> Result<()> {
         let schema = Arc::clone(&self.schema);
         let length = self.options.chunk_steps(&schema);
@@ -71,6 +72,7 @@ impl Recorder {
         Ok(())
     }
 
+    /// Seals a packed chunk: makes the items ready and adds the chunk to the history.
     fn push_sealed(&mut self, open: OpenChunk, packed: PackedColumns) {
         let (first, steps) = (open.first, open.steps);
         let origin = Origin {
@@ -86,6 +88,7 @@ impl Recorder {
         self.history.expire(self.available_steps().start);
     }
 
+    /// Rejects a column that already has a value in the open step.
     pub(super) fn check_unset(&self, column: usize) -> Result<()> {
         match &self.open {
             Some(open) if open.cell_state(column) == CellState::Set => {

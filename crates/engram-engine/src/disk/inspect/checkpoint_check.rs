@@ -3,18 +3,18 @@
 use crate::disk::byte_codec::{BodyReader, CorruptRecord};
 use crate::disk::checkpoint_reader::{read_first_record, read_table_header, verify};
 use crate::disk::checkpoint_writer::CheckpointHeader;
+use crate::disk::directory::Directory;
 use crate::disk::file_format::FileHeader;
 use crate::disk::file_names::{checkpoint_name, log_name};
-use crate::disk::file_system::FileSystem;
 use crate::disk::record_codec::kind;
 
-use super::Chunks;
+use super::ChunksByLog;
 use super::file_check;
 use super::report::{FileState, InspectedCheckpoint, InspectedFile, InspectedTable, InvalidRecord};
 
 /// Reads a checkpoint's file; returns its report and its tables.
 pub(super) fn read_checkpoint(
-    files: &dyn FileSystem,
+    files: &dyn Directory,
     name: &str,
     header: FileHeader,
 ) -> (InspectedFile, Vec<InspectedTable>) {
@@ -22,7 +22,7 @@ pub(super) fn read_checkpoint(
     let checked = file_check::check_file(files, name, header, |kind, body| {
         let mut reader = BodyReader(body);
         match (kind, tables.last_mut()) {
-            (kind::TABLE, _) => tables.extend(table(&mut reader)),
+            (kind::TABLE, _) => tables.extend(parse_table(&mut reader)),
             (kind::ITEMS, Some(table)) => table.items += reader.u32().map_or(0, u64::from),
             _ => {}
         }
@@ -31,7 +31,8 @@ pub(super) fn read_checkpoint(
     (checked.report, tables)
 }
 
-fn table(reader: &mut BodyReader<'_>) -> Option<InspectedTable> {
+/// Parses a `table` record; the items follow in records of their own.
+fn parse_table(reader: &mut BodyReader<'_>) -> Option<InspectedTable> {
     let (_, options, counters) = read_table_header(reader).ok()?;
     Some(InspectedTable {
         name: options.name,
@@ -43,16 +44,16 @@ fn table(reader: &mut BodyReader<'_>) -> Option<InspectedTable> {
 
 /// Checks that a checkpoint is complete, and that the logs contain all of its chunks.
 pub(super) fn check_checkpoint(
-    files: &dyn FileSystem,
-    header: FileHeader,
+    files: &dyn Directory,
+    file_header: FileHeader,
     tables: Vec<InspectedTable>,
-    logs: &Chunks,
+    chunks: &ChunksByLog,
 ) -> InspectedCheckpoint {
-    let name = checkpoint_name(header.number);
-    let open = || file_check::open(files, &name, header).map_err(reason);
-    let mut found = InspectedCheckpoint {
-        number: header.number,
-        made: None,
+    let name = checkpoint_name(file_header.number);
+    let open = || file_check::open(files, &name, file_header).map_err(opening_error);
+    let mut report = InspectedCheckpoint {
+        number: file_header.number,
+        created_at: None,
         first_change: None,
         tables,
         chunks: 0,
@@ -62,48 +63,50 @@ pub(super) fn check_checkpoint(
     };
     let header = match open().and_then(verify) {
         Ok(header) => {
-            count_chunks(&mut found, &header, logs);
+            check_chunks(&mut report, &header, chunks);
             Ok(header)
         }
         Err(CorruptRecord(reason)) => {
-            found.problem = Some(reason);
+            report.problem = Some(reason);
             open().and_then(read_first_record)
         }
     };
     if let Ok(header) = header {
-        found.made = Some(header.clock.system);
-        found.first_change = Some(header.first_change);
+        report.created_at = Some(header.clock.system);
+        report.first_change = Some(header.first_change);
     }
-    found
+    report
 }
 
 /// The reason why a file cannot be opened.
-fn reason(state: FileState) -> CorruptRecord {
+fn opening_error(state: FileState) -> CorruptRecord {
     CorruptRecord(match state {
         FileState::Unusable(reason) | FileState::Damaged(InvalidRecord { reason, .. }) => reason,
-        _ => "it cannot be used".into(),
+        // `file_check::open` fails with no other state.
+        _ => "it cannot be opened".into(),
     })
 }
 
-fn count_chunks(found: &mut InspectedCheckpoint, header: &CheckpointHeader, logs: &Chunks) {
-    let before = header
-        .earlier_logs
-        .iter()
-        .map(|(log, _)| *log)
-        .chain([header.first_log]);
-    let since = logs.range(header.first_log..).map(|(log, _)| *log);
-    let mut needed: Vec<u64> = before.chain(since).collect();
-    needed.sort_unstable();
-    needed.dedup();
-    let mut chunks = Vec::new();
+/// Counts the checkpoint's chunks; reports the logs and chunks that are missing or unusable as its
+/// problem.
+fn check_chunks(report: &mut InspectedCheckpoint, header: &CheckpointHeader, chunks: &ChunksByLog) {
+    let logs_before_replay = header.earlier_logs.iter().map(|(log, _)| *log);
+    let replayed_logs = chunks.range(header.first_log..).map(|(log, _)| *log);
+    let mut required_logs: Vec<u64> = logs_before_replay
+        .chain([header.first_log])
+        .chain(replayed_logs)
+        .collect();
+    required_logs.sort_unstable();
+    required_logs.dedup();
+    let mut existing = Vec::new();
     let mut problems = Vec::new();
-    for log in needed {
-        let problem = match logs.get(&log) {
-            Some(Some(held)) => {
-                chunks.extend(
-                    held.iter()
-                        .filter(|(serial, _)| header.serials.contains(*serial)),
-                );
+    for log in required_logs {
+        let problem = match chunks.get(&log) {
+            Some(Some(chunks)) => {
+                let required = chunks
+                    .iter()
+                    .filter(|(serial, _)| header.serials.contains(*serial));
+                existing.extend(required);
                 continue;
             }
             Some(None) => "cannot be used",
@@ -111,18 +114,19 @@ fn count_chunks(found: &mut InspectedCheckpoint, header: &CheckpointHeader, logs
         };
         problems.push(format!("it needs {}, which {problem}", log_name(log)));
     }
-    // A chunk that was moved can be in two logs.
-    chunks.sort_unstable();
-    chunks.dedup_by_key(|(serial, _)| *serial);
-    let all = header.serials.len();
-    let missing = all.saturating_sub(chunks.len() as u64);
+    // A checkpoint copies the chunks in use of a sparse log to a new log. Until the sparse log is
+    // removed, both logs contain these chunks.
+    existing.sort_unstable();
+    existing.dedup_by_key(|(serial, _)| *serial);
+    let count = header.serials.len();
+    let missing = count.saturating_sub(existing.len() as u64);
     if missing > 0 {
         problems.push(format!(
-            "{missing} of {all} chunks that its items refer to are missing"
+            "{missing} of {count} chunks that its items refer to are missing"
         ));
     }
-    found.chunks = all;
-    found.chunk_bytes = chunks.iter().map(|(_, bytes)| bytes).sum();
-    found.missing_chunks = missing;
-    found.problem = (!problems.is_empty()).then(|| problems.join("; "));
+    report.chunks = count;
+    report.chunk_bytes = existing.iter().map(|(_, bytes)| bytes).sum();
+    report.missing_chunks = missing;
+    report.problem = (!problems.is_empty()).then(|| problems.join("; "));
 }

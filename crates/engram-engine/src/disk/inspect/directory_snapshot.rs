@@ -6,10 +6,10 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use crate::disk::directory::{Directory, ReadableFile, WritableFile};
 use crate::disk::file_names::FileName;
-use crate::disk::file_system::{FileSystem, ReadableFile, WritableFile};
 
-/// How often a directory is listed again because its files have changed meanwhile.
+/// Maximum number of times that a directory's files are opened because they change meanwhile.
 const MAX_ATTEMPTS: usize = 10;
 
 /// Open files of a directory. Removed files remain readable; growing files keep their size. Nothing
@@ -17,11 +17,13 @@ const MAX_ATTEMPTS: usize = 10;
 #[derive(Debug)]
 pub(super) struct DirectorySnapshot {
     path: PathBuf,
-    /// Sorted; bytes that are not UTF-8 are replaced.
+    /// Names of all files, sorted; bytes that are not UTF-8 are replaced.
     names: Vec<String>,
+    /// Engram files that could be opened.
     files: BTreeMap<String, SnapshotFile>,
 }
 
+/// An open file, and its size when it was opened.
 #[derive(Clone, Debug)]
 struct SnapshotFile {
     file: Arc<File>,
@@ -29,21 +31,22 @@ struct SnapshotFile {
 }
 
 impl DirectorySnapshot {
-    pub(super) fn of(path: &Path) -> io::Result<Self> {
-        let mut names = list(path)?;
+    /// Opens a directory's files. If they change meanwhile, opens them again, so that files that were
+    /// created or removed together are seen together.
+    pub(super) fn open(path: &Path) -> io::Result<Self> {
+        let mut names = list_names(path)?;
         for _ in 1..MAX_ATTEMPTS {
-            let snapshot = Self::with(path, names);
-            // Files that were created or removed together must be seen together.
-            names = list(path)?;
+            let snapshot = Self::open_files(path, names);
+            names = list_names(path)?;
             if names == snapshot.names {
                 return Ok(snapshot);
             }
         }
-        Ok(Self::with(path, names))
+        Ok(Self::open_files(path, names))
     }
 
-    /// Opens all Engram files that can be opened.
-    fn with(path: &Path, names: Vec<String>) -> Self {
+    /// Opens the Engram files among `names`, except for those that cannot be opened.
+    fn open_files(path: &Path, names: Vec<String>) -> Self {
         let engram_files = names.iter().filter(|name| FileName::parse(name).is_some());
         let opened = engram_files.filter_map(|name| {
             let file = File::open(path.join(name)).ok()?;
@@ -59,8 +62,8 @@ impl DirectorySnapshot {
     }
 }
 
-/// All names in a directory, in order.
-fn list(path: &Path) -> io::Result<Vec<String>> {
+/// Returns all names in a directory, sorted.
+fn list_names(path: &Path) -> io::Result<Vec<String>> {
     let name = |entry: io::Result<fs::DirEntry>| -> io::Result<String> {
         Ok(entry?.file_name().to_string_lossy().into_owned())
     };
@@ -69,7 +72,7 @@ fn list(path: &Path) -> io::Result<Vec<String>> {
     Ok(names)
 }
 
-impl FileSystem for DirectorySnapshot {
+impl Directory for DirectorySnapshot {
     fn path(&self) -> &Path {
         &self.path
     }
@@ -81,7 +84,7 @@ impl FileSystem for DirectorySnapshot {
     fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>> {
         match self.files.get(name) {
             Some(file) => Ok(Box::new(file.clone())),
-            // Fails with the reason why it was not opened.
+            // This fails again, with the reason why the file could not be opened.
             None => Ok(Box::new(File::open(self.path.join(name))?)),
         }
     }

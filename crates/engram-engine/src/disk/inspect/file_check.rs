@@ -1,26 +1,29 @@
 //! Checks the records of one file, and counts the valid ones after the first invalid one.
 
 use crate::disk::byte_codec::{BodyReader, CorruptRecord};
+use crate::disk::directory::Directory;
 use crate::disk::file_format::{FILE_HEADER_BYTES, FileHeader, HeaderError, VERSION};
-use crate::disk::file_system::FileSystem;
 use crate::disk::record_codec::kind;
 use crate::disk::record_reader::{EndOfRecords, RecordReader};
 
 use super::report::{FileState, InspectedFile, InvalidRecord};
 
 /// Maximum number of bytes searched for valid records after an invalid one.
-const SEARCH_LIMIT: u64 = 256 << 20;
+const MAX_SEARCHED_BYTES: u64 = 256 << 20;
 
 /// A file that was checked.
 pub(super) struct CheckedFile {
     pub(super) report: InspectedFile,
-    /// The header is valid: a store reads the file up to the first invalid record.
+    /// True if the header is valid: recovery reads such a file up to the first invalid record.
     pub(super) is_usable: bool,
 }
 
 /// Opens a file that should have this header.
+///
+/// # Errors
+/// `Unusable`, or `Damaged` if the file header is damaged.
 pub(super) fn open(
-    files: &dyn FileSystem,
+    files: &dyn Directory,
     name: &str,
     header: FileHeader,
 ) -> Result<RecordReader, FileState> {
@@ -49,10 +52,10 @@ pub(super) fn open(
     Ok(file_reader)
 }
 
-/// Reads a file that should have this header; calls `on_record` with each record up to the first
+/// Checks all records of a file that should have this header; calls `on_record` with each record up to the first
 /// invalid one.
 pub(super) fn check_file(
-    files: &dyn FileSystem,
+    files: &dyn Directory,
     name: &str,
     header: FileHeader,
     mut on_record: impl FnMut(u32, &[u8]),
@@ -111,8 +114,8 @@ pub(super) fn check_file(
     }
 }
 
-/// Report for a file whose records are not read.
-pub(super) fn report_unread(files: &dyn FileSystem, name: &str, state: FileState) -> InspectedFile {
+/// Returns a report for a file whose records are not read.
+pub(super) fn report_unread(files: &dyn Directory, name: &str, state: FileState) -> InspectedFile {
     let bytes = files.open(name).and_then(|file| file.len());
     InspectedFile {
         name: name.into(),
@@ -124,9 +127,9 @@ pub(super) fn report_unread(files: &dyn FileSystem, name: &str, state: FileState
     }
 }
 
-/// Counts all valid records from here to the end, and their changes, skipping invalid ones.
+/// Adds all valid records from here to the end, and their changes, to the counts in `invalid`.
 fn count_valid_after(file_reader: &mut RecordReader, invalid: &mut InvalidRecord) {
-    let mut limit = SEARCH_LIMIT;
+    let mut limit = MAX_SEARCHED_BYTES;
     loop {
         while let Ok(Ok(record)) = file_reader.next() {
             invalid.records_after += 1;
@@ -138,11 +141,11 @@ fn count_valid_after(file_reader: &mut RecordReader, invalid: &mut InvalidRecord
     }
 }
 
-/// Changes of a record.
+/// Returns the number of changes in a record.
 fn count_changes(kind: u32, body: &[u8]) -> u64 {
     match kind {
         kind::CHANGES => {
-            // The table and the number of the first change.
+            // Skip the table and the number of the first change.
             let mut reader = BodyReader(body);
             let count = reader.bytes(16).and_then(|_| reader.u32());
             count.map_or(0, u64::from)

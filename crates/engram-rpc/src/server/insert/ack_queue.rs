@@ -1,4 +1,4 @@
-//! Acknowledgements of one stream that were not sent yet: up to which number each table has its items.
+//! Acknowledgements of one stream that were not sent yet. Each covers a table's items up to a number.
 
 use std::collections::VecDeque;
 
@@ -9,11 +9,11 @@ use crate::pb;
 use crate::server::table_names::{truncate_names, truncate_text};
 use crate::wire::encode_error;
 
-/// Bytes of acknowledgements in one message, about.
+/// Approximate maximum size of the acknowledgements in one message, in bytes.
 const MAX_REPLY_BYTES: usize = 1 << 20;
 
 /// Maximum bytes of one error's text.
-pub(super) const MAX_ERROR_TEXT: usize = 64 << 10;
+pub(super) const MAX_ERROR_BYTES: usize = 64 << 10;
 
 /// Number of last entries that are searched for one of the same table, to update it instead of adding another.
 const MERGE_WINDOW: usize = 16;
@@ -21,12 +21,14 @@ const MERGE_WINDOW: usize = 16;
 /// Acknowledgements, oldest first.
 #[derive(Debug, Default)]
 pub(super) struct AckQueue {
+    /// In order: an error belongs to the items since the previous entry of its table.
     completed: VecDeque<pb::Completed>,
     /// One per table.
     inserted: Vec<pb::Inserted>,
 }
 
 impl AckQueue {
+    /// Number of entries.
     pub(super) fn len(&self) -> usize {
         self.completed.len() + self.inserted.len()
     }
@@ -54,7 +56,7 @@ impl AckQueue {
     pub(super) fn push_completed(&mut self, table: &str, number: u64, error: Option<pb::Error>) {
         let mut latest = self.completed.iter_mut().rev().take(MERGE_WINDOW);
         match latest.find(|ack| ack.table == table) {
-            Some(last) if last.error.is_none() && error.is_none() => last.number = number,
+            Some(ack) if ack.error.is_none() && error.is_none() => ack.number = number,
             _ => self.completed.push_back(pb::Completed {
                 table: table.into(),
                 number,
@@ -63,7 +65,7 @@ impl AckQueue {
         }
     }
 
-    /// Returns the next message.
+    /// Removes acknowledgements for the next message; `None` if there are none.
     pub(super) fn next_reply(&mut self) -> Option<pb::InsertResponse> {
         let mut bytes = 0;
         let mut completed = Vec::new();
@@ -82,7 +84,7 @@ impl AckQueue {
     }
 }
 
-/// Encodes an error with at most this many bytes of text, and as many bytes of known table names.
+/// Encodes an error with at most `max_bytes` of text and at most `max_bytes` of known table names.
 pub(super) fn bounded_error(error: &Error, max_bytes: usize) -> pb::Error {
     let mut error = encode_error(error);
     error.text = truncate_text(error.text, max_bytes);
@@ -90,7 +92,7 @@ pub(super) fn bounded_error(error: &Error, max_bytes: usize) -> pb::Error {
     error
 }
 
-/// Bytes that an error occupies.
+/// Returns the size of an error's texts in memory, in bytes.
 pub(super) fn error_bytes(error: &pb::Error) -> usize {
     let names = error.known_tables.iter();
     let names: usize = names.map(|name| size_of::<String>() + name.len()).sum();
@@ -129,7 +131,7 @@ mod tests {
         assert!(
             received
                 .into_iter()
-                .eq(expected.map(|(table, number, bad)| (table.into(), number, bad)))
+                .eq(expected.map(|(table, number, refused)| (table.into(), number, refused)))
         );
         assert_eq!(acks.next_reply(), None);
     }
@@ -137,14 +139,14 @@ mod tests {
     #[test]
     fn inserted_items_are_reported_once_per_table() {
         let mut acks = AckQueue::default();
-        let problem = || Some(bounded_error(&Error::Storage("full".into()), 100));
-        for (table, number, problem) in [
+        let storage_error = || Some(bounded_error(&Error::Storage("full".into()), 100));
+        for (table, number, error) in [
             ("a", 3, None),
             ("b", 1, None),
-            ("a", 0, problem()),
+            ("a", 0, storage_error()),
             ("a", 5, None),
         ] {
-            acks.push_inserted(table, number, problem);
+            acks.push_inserted(table, number, error);
         }
         assert_eq!(acks.len(), 2);
         let received = acks.next_reply().unwrap().inserted.into_iter();

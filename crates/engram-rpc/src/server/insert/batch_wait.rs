@@ -26,7 +26,7 @@ use tokio::time::{Instant, Interval, MissedTickBehavior, Sleep, interval_at, sle
 /// How often a waiting batch checks for expired items, in tables whose items expire.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Pause before items that could not be made durable are tried again.
+/// Pause before trying again to make items durable, after a storage error.
 pub(super) const DURABILITY_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// A table, the id of one of its batches, and the batch's status.
@@ -56,11 +56,11 @@ pub(super) struct BatchWait {
     not_inserted: usize,
     /// Items that were not inserted and durable at the last report of durable items.
     not_durable: usize,
-    /// While inserted items are made durable: the number of items to report as left then.
+    /// While inserted items are made durable: the number of items that are left once they are.
     flushing: Option<(usize, UntilDurable)>,
     /// If items expire: when to poll the table again. Polling removes expired items, which may make space.
     expiry_polls: Option<Interval>,
-    /// Runs after a storage error.
+    /// Pause after a storage error.
     retry_delay: Option<Pin<Box<Sleep>>>,
 }
 

@@ -1,4 +1,4 @@
-//! The items of one stream that wait for their tables, and what the writer must be informed of.
+//! The items of one stream that wait for their tables, and the acknowledgements for the writer.
 //!
 //! Each table has a queue of batches, in the order of their item numbers. The writer receives two numbers per table:
 //! all items up to the first are *completed* (durable or refused), all items up to the second are *inserted*. So a batch
@@ -13,7 +13,7 @@ use futures_util::stream::SelectAll;
 use futures_util::{FutureExt as _, StreamExt as _};
 use tokio::time::sleep;
 
-use super::ack_queue::{AckQueue, MAX_ERROR_TEXT, bounded_error, error_bytes};
+use super::ack_queue::{AckQueue, MAX_ERROR_BYTES, bounded_error, error_bytes};
 use super::batch_wait::{BatchProgress, BatchStatus, BatchWait, DURABILITY_RETRY_DELAY};
 use super::pending_memory::{BatchMemory, PendingMemory};
 use crate::pb;
@@ -30,12 +30,13 @@ pub(super) struct InsertBatch {
     /// Number of the last item.
     number: u64,
     memory: BatchMemory,
-    /// Items that were not reported as completed.
+    /// Number of items that were not reported as completed.
     unacknowledged: usize,
-    /// Items that are not inserted and durable, as of the last status.
+    /// Number of items that are not inserted and durable, as of the last status.
     not_durable: usize,
-    /// Items that are not inserted, as of the last status.
+    /// Number of items that are not inserted, as of the last status.
     not_inserted: usize,
+    /// `None` until the batch is done.
     outcome: Option<Outcome>,
     /// Ascending within a stream.
     id: u64,
@@ -67,11 +68,12 @@ impl InsertBatch {
         }
     }
 
-    /// Returns the number up to which items are completed, if some are that were not reported. The whole batch is reported when it is done.
+    /// Returns the number up to which items are completed and counts them as reported; `None` if all of them were
+    /// reported before. The whole batch is reported when it is done.
     fn next_completed(&mut self) -> Option<u64> {
-        let is_new = (1..self.unacknowledged).contains(&self.not_durable);
+        let has_new = (1..self.unacknowledged).contains(&self.not_durable);
         self.unacknowledged = self.unacknowledged.min(self.not_durable);
-        is_new.then(|| self.number - self.not_durable as u64)
+        has_new.then(|| self.number - self.not_durable as u64)
     }
 }
 
@@ -91,7 +93,8 @@ impl Queue {
         self.batches.get_mut(at.ok()?)
     }
 
-    /// Returns the number up to which items are inserted, if that was not reported.
+    /// Returns the number up to which items are inserted and counts them as reported; `None` if they were reported
+    /// before.
     fn next_inserted(&mut self) -> Option<u64> {
         let is_inserted = |batch: &InsertBatch| batch.not_inserted == 0 || batch.outcome.is_some();
         while self
@@ -118,7 +121,7 @@ impl Queue {
         Some(last)
     }
 
-    /// As [`Self::next_inserted`], if items up to `completed` are reported as completed anyway.
+    /// As [`Self::next_inserted`], but does not repeat items up to `completed`, which are reported as completed.
     fn next_inserted_beyond(&mut self, completed: Option<u64>) -> Option<u64> {
         self.last_inserted = self.last_inserted.max(completed.unwrap_or_default());
         self.next_inserted()
@@ -161,8 +164,8 @@ impl InsertQueues {
         batch.outcome = outcome.map(encode_outcome).filter(is_final);
         self.journal_full = ticket.table().journal_space();
         let (id, left) = (self.next_id, batch.not_durable);
-        if let Some(table) = self.push(table, batch) {
-            let mut wait = BatchWait::new(table, id, ticket, left);
+        if let Some(table_name) = self.push(table, batch) {
+            let mut wait = BatchWait::new(table_name, id, ticket, left);
             // Some of the items may be inserted.
             let status = wait.next().now_or_never().flatten();
             self.waits.push(wait);
@@ -180,7 +183,7 @@ impl InsertQueues {
         self.push(table, batch);
     }
 
-    /// Appends a batch to the queue of its table; returns the table if the batch must be waited for.
+    /// Appends a batch to the queue of its table; returns the table's name if the batch is not done.
     fn push(&mut self, table: &str, mut batch: InsertBatch) -> Option<Arc<str>> {
         batch.id = self.next_id;
         self.next_id += 1;
@@ -192,14 +195,14 @@ impl InsertQueues {
             }
             None => Arc::from(table),
         };
-        let waits = batch.outcome.is_none();
+        let is_pending = batch.outcome.is_none();
         self.pending_memory.add(&batch.memory);
         self.queues
             .entry(Arc::clone(&name))
             .or_default()
             .batches
             .push_back(batch);
-        waits.then_some(name)
+        is_pending.then_some(name)
     }
 
     /// Waits until the status of a batch changes or the journal has space again. Waits forever if nothing is pending.
@@ -218,6 +221,7 @@ impl InsertQueues {
         }
     }
 
+    /// Records the new status of a batch, and queues the acknowledgements that follow from it.
     fn record(&mut self, (table, id, status): BatchProgress) {
         match status {
             BatchStatus::Done(outcome) => self.record_done(&table, id, encode_outcome(outcome)),
@@ -246,7 +250,7 @@ impl InsertQueues {
         let first = queue.and_then(|queue| queue.batches.front());
         if first.is_some_and(|batch| batch.id == id) {
             self.acks
-                .push_inserted(table, 0, Some(bounded_error(error, MAX_ERROR_TEXT)));
+                .push_inserted(table, 0, Some(bounded_error(error, MAX_ERROR_BYTES)));
         }
     }
 
@@ -267,6 +271,7 @@ impl InsertQueues {
         self.push_acks(table, completed, inserted);
     }
 
+    /// Records the outcome of a batch, and reports all batches at the front of the queue that are done.
     fn record_done(&mut self, table: &Arc<str>, id: u64, outcome: Outcome) {
         let Some(mut queue) = self.queues.remove(table) else {
             return;
@@ -338,7 +343,7 @@ async fn wait_for_space(space: &mut Option<JournalSpace>) {
 }
 
 fn encode_outcome(outcome: Result<(), Error>) -> Outcome {
-    outcome.map_err(|error| bounded_error(&error, MAX_ERROR_TEXT))
+    outcome.map_err(|error| bounded_error(&error, MAX_ERROR_BYTES))
 }
 
 #[cfg(test)]

@@ -6,10 +6,10 @@ use std::sync::Arc;
 use engram_core::Chunk;
 
 /// The server reads no further items while more than this many wait.
-const MAX_ITEMS: usize = 1 << 20;
+const MAX_PENDING_ITEMS: usize = 1 << 20;
 
-/// Or while waiting items, and the chunks they refer to, occupy more than this.
-const MAX_BYTES: usize = 64 << 20;
+/// The server reads no further items while waiting items and their chunks occupy more bytes than this.
+const MAX_PENDING_BYTES: usize = 64 << 20;
 
 /// Bytes counted for a waiting item, without chunks and slices.
 const ITEM_BYTES: usize = 64;
@@ -43,8 +43,9 @@ impl BatchMemory {
 }
 
 impl PendingMemory {
+    /// True if the server may read more items.
     pub(super) fn has_room(&self) -> bool {
-        self.items <= MAX_ITEMS && self.bytes <= MAX_BYTES
+        self.items <= MAX_PENDING_ITEMS && self.bytes <= MAX_PENDING_BYTES
     }
 
     pub(super) fn add(&mut self, memory: &BatchMemory) {

@@ -55,7 +55,7 @@ impl MetricsEndpoint {
         listener: TcpListener,
         mut shutdown: ShutdownSignal,
     ) {
-        // Dropping it closes the remaining connections.
+        // Dropping the set closes the remaining connections.
         let mut connections = JoinSet::new();
         loop {
             tokio::select! {
@@ -63,7 +63,7 @@ impl MetricsEndpoint {
                 Some(_) = connections.join_next() => {}
                 accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
                     Ok((tcp, _)) => {
-                        connections.spawn(timeout(CONNECTION_TIMEOUT, self.clone().connection(tcp)));
+                        connections.spawn(timeout(CONNECTION_TIMEOUT, self.clone().serve_connection(tcp)));
                     }
                     Err(_) => sleep(ACCEPT_RETRY_DELAY).await,
                 },
@@ -71,18 +71,18 @@ impl MetricsEndpoint {
         }
     }
 
-    /// Serves one connection; an error ends it.
-    async fn connection(self, tcp: TcpStream) {
+    /// Serves one connection, with TLS if configured; an error ends it.
+    async fn serve_connection(self, tcp: TcpStream) {
         let _ = match self.tls.clone() {
-            None => self.serve_one(tcp).await,
+            None => self.serve_request(tcp).await,
             Some(tls) => match timeout(REQUEST_TIMEOUT, tls.accept(tcp)).await {
-                Ok(Ok(io)) => self.serve_one(io).await,
+                Ok(Ok(io)) => self.serve_request(io).await,
                 Ok(Err(_)) | Err(_) => return,
             },
         };
     }
 
-    async fn serve_one<IO>(self, io: IO) -> hyper::Result<()>
+    async fn serve_request<IO>(self, io: IO) -> hyper::Result<()>
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
@@ -101,20 +101,20 @@ impl MetricsEndpoint {
 
     fn respond(&self, request: &Request<Incoming>) -> HttpResponse {
         let token = request.headers().get(AUTHORIZATION);
-        if let Err(why) = self.token_check.check(token.map(HeaderValue::as_bytes)) {
-            let mut response = error_response(StatusCode::UNAUTHORIZED, &why);
+        if let Err(reason) = self.token_check.check(token.map(HeaderValue::as_bytes)) {
+            let mut response = error_response(StatusCode::UNAUTHORIZED, &reason);
             let scheme = HeaderValue::from_static("Bearer");
             response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
             return response;
         }
         let (method, path) = (request.method(), request.uri().path());
         if path != "/metrics" {
-            let why = format!("not found: `{path}`; the metrics are at `/metrics`");
-            return error_response(StatusCode::NOT_FOUND, &why);
+            let reason = format!("not found: `{path}`; the metrics are at `/metrics`");
+            return error_response(StatusCode::NOT_FOUND, &reason);
         }
         if !matches!(*method, Method::GET | Method::HEAD) {
-            let why = format!("the method {method} is not allowed; use GET");
-            let mut response = error_response(StatusCode::METHOD_NOT_ALLOWED, &why);
+            let reason = format!("the method {method} is not allowed; use GET");
+            let mut response = error_response(StatusCode::METHOD_NOT_ALLOWED, &reason);
             let allowed = HeaderValue::from_static("GET, HEAD");
             response.headers_mut().insert(ALLOW, allowed);
             return response;
@@ -126,8 +126,8 @@ impl MetricsEndpoint {
     }
 }
 
-fn error_response(status: StatusCode, why: &str) -> HttpResponse {
-    response(status, "text/plain; charset=utf-8", format!("{why}\n"))
+fn error_response(status: StatusCode, reason: &str) -> HttpResponse {
+    response(status, "text/plain; charset=utf-8", format!("{reason}\n"))
 }
 
 fn response(status: StatusCode, content_type: &'static str, text: String) -> HttpResponse {

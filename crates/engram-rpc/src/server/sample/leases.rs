@@ -9,8 +9,9 @@ use tokio::time::Instant;
 /// The leases of one stream. Dropping them returns their items.
 #[derive(Debug, Default)]
 pub(super) struct Leases {
+    /// Expiry (`None`: never) and lease, by id of the batch.
     leases: HashMap<u64, (Option<Instant>, Lease)>,
-    /// Expiry times, earliest first.
+    /// Expiry times and ids, earliest first.
     expiries: BTreeSet<(Instant, u64)>,
 }
 

@@ -4,21 +4,21 @@ use engram_core::gather::{LengthPolicy, gather};
 use engram_core::{Draw, Error, Result};
 use engram_engine::{Lease, Sample};
 
-use super::error;
+use super::error_outcome;
 use super::request_queue::ServedRequest;
 use crate::pb::sample_response::Outcome;
 use crate::server::service::ServiceState;
 use crate::wire::OutgoingBatch;
 
-/// Batches of at least this many bytes are gathered outside of the runtime's shared threads, because that takes long.
-const LARGE_BATCH: usize = 1 << 20;
+/// Batches of at least this size are gathered outside of the runtime's shared threads, because that takes long.
+const LARGE_BATCH_BYTES: usize = 1 << 20;
 
 /// A batch, or the error that replaces it, while it is being sent.
 #[derive(Debug)]
 pub(super) struct OutgoingReply {
     pub(super) id: u64,
     messages: Messages,
-    /// The lease that the reader will acknowledge. `None`: the batch counts as used already.
+    /// The lease that the reader must acknowledge; `None` if no acknowledgement is expected.
     pub(super) lease: Option<Lease>,
     /// The number of items that the reader acknowledged before the last message was sent.
     pub(super) acknowledged: Option<usize>,
@@ -40,12 +40,12 @@ impl OutgoingReply {
             ..
         } = served;
         let batch = outcome.and_then(|sample| {
-            let columns = if is_large(&sample.draws) {
-                tokio::task::block_in_place(|| gather_out(&sample, length_policy, state))
+            let gathered = if is_large(&sample.draws) {
+                tokio::task::block_in_place(|| gather_batch(&sample, length_policy, state))
             } else {
-                gather_out(&sample, length_policy, state)
+                gather_batch(&sample, length_policy, state)
             };
-            Ok((columns?, sample.lease))
+            Ok((gathered?, sample.lease))
         });
         let (messages, lease) = match batch {
             Ok((batch, lease)) => (Messages::Batch(Box::new(batch)), lease),
@@ -59,11 +59,11 @@ impl OutgoingReply {
         }
     }
 
-    /// Returns the next message.
-    pub(super) fn next(&mut self) -> Option<Outcome> {
+    /// Removes the next message; `None` if all were returned.
+    pub(super) fn next_message(&mut self) -> Option<Outcome> {
         match &mut self.messages {
             Messages::Batch(batch) => batch.next(),
-            Messages::Error(found) => found.take().map(|found| error(&found)),
+            Messages::Error(error) => error.take().map(|error| error_outcome(&error)),
         }
     }
 
@@ -76,7 +76,7 @@ impl OutgoingReply {
     }
 }
 
-fn gather_out(
+fn gather_batch(
     sample: &Sample,
     length_policy: LengthPolicy,
     state: &ServiceState,
@@ -85,13 +85,13 @@ fn gather_out(
     OutgoingBatch::new(columns, &sample.draws, sample.lease.is_some())
 }
 
-/// Estimates from the first item whether a batch is large.
+/// Returns true if a batch is large, estimated from its first item.
 fn is_large(draws: &[Draw]) -> bool {
     let Some(first) = draws.first().map(|draw| &draw.trajectory) else {
         return false;
     };
     let columns = (0..first.columns()).map(|at| first.column(at));
-    let item: usize = columns.map(|column| column.len * column.cell.bytes()).sum();
+    let item_bytes: usize = columns.map(|column| column.len * column.cell.bytes()).sum();
     // The sizes of strings are not known: many of them count as large.
-    draws.len() * item.max(64) >= LARGE_BATCH
+    draws.len() * item_bytes.max(64) >= LARGE_BATCH_BYTES
 }

@@ -73,7 +73,7 @@ impl RequestQueue {
         positions.into_values()
     }
 
-    /// Adds a request and passes it to its table. Returns false if there is one with the same id.
+    /// Adds a request and passes it to its table. Returns false, and adds nothing, if there is one with the same id.
     pub(super) fn add(&mut self, engine: &Arc<Engine>, request: &pb::BatchRequest) -> bool {
         let (id, position) = (request.id, self.next_position);
         match self.positions.entry(id) {
@@ -81,18 +81,19 @@ impl RequestQueue {
             Entry::Vacant(entry) => entry.insert(position),
         };
         self.next_position += 1;
-        match start(engine, request) {
+        match start_sampling(engine, request) {
             Ok(ticket) => {
                 let (abort, registration) = AbortHandle::new_pair();
                 let table = Arc::clone(ticket.table());
                 self.waiting
                     .insert(position, WaitingRequest { id, table, abort });
-                let wait: WaitFuture = Box::pin(wait(Arc::clone(engine), ticket, request.clone()));
+                let wait: WaitFuture =
+                    Box::pin(wait_for_batch(Arc::clone(engine), ticket, request.clone()));
                 self.waits.push(Abortable::new(wait, registration));
             }
             Err(error) => {
                 self.served
-                    .insert(position, served(request, Err(error), None));
+                    .insert(position, served_request(request, Err(error), None));
             }
         }
         true
@@ -125,16 +126,16 @@ impl RequestQueue {
         }
     }
 
-    /// Removes the next request to answer. Requests of one table are served in order of arrival, but their futures may
+    /// Removes the next request to answer; `None` if there is none yet. Requests of one table are served in order of arrival, but their futures may
     /// finish in another order: a request is held up while an earlier one of the same table waits.
     pub(super) fn next_served(&mut self) -> Option<ServedRequest> {
         let position = self.served.iter().find_map(|(position, served)| {
-            let held_up = served.outcome.is_ok()
+            let is_held_up = served.outcome.is_ok()
                 && (self.waiting.range(..position)).any(|(_, earlier)| {
                     let table = served.table.as_ref();
                     table.is_some_and(|table| Arc::ptr_eq(table, &earlier.table))
                 });
-            (!held_up).then_some(*position)
+            (!is_held_up).then_some(*position)
         });
         let served = self.served.remove(&position?)?;
         self.positions.remove(&served.id);
@@ -142,7 +143,7 @@ impl RequestQueue {
     }
 }
 
-fn served(
+fn served_request(
     request: &pb::BatchRequest,
     outcome: Result<Sample>,
     table: Option<Arc<Table>>,
@@ -159,13 +160,13 @@ fn served(
     }
 }
 
-fn start(engine: &Engine, request: &pb::BatchRequest) -> Result<SampleTicket> {
-    if let Some(bad) = request
+fn start_sampling(engine: &Engine, request: &pb::BatchRequest) -> Result<SampleTicket> {
+    if let Some(timeout) = request
         .timeout_s
-        .filter(|time| time.is_nan() || *time < 0.0)
+        .filter(|timeout| timeout.is_nan() || *timeout < 0.0)
     {
         return Err(Error::InvalidArgument(format!(
-            "`timeout` must be at least 0, or None to wait without limit; got {bad} s"
+            "`timeout` must be at least 0, or None to wait without limit; got {timeout} s"
         )));
     }
     let table = table_names::find_table(engine, &request.table)?;
@@ -175,7 +176,7 @@ fn start(engine: &Engine, request: &pb::BatchRequest) -> Result<SampleTicket> {
             request.n, request.table
         )));
     }
-    // If sampling uses items up, they must be returned if the batch does not reach the reader.
+    // If sampling removes items, they must be returned if the batch does not reach the reader.
     let leased = request.lease || table.options().max_times_sampled > 0;
     let n = request.n as usize;
     let at_least = match request.at_least {
@@ -185,13 +186,13 @@ fn start(engine: &Engine, request: &pb::BatchRequest) -> Result<SampleTicket> {
     table.sample_some(n, at_least, leased)
 }
 
-async fn wait(
+async fn wait_for_batch(
     engine: Arc<Engine>,
     mut ticket: SampleTicket,
     request: pb::BatchRequest,
 ) -> ServedRequest {
     let table = Arc::clone(ticket.table());
-    let deadline = deadline(request.timeout_s);
+    let deadline = deadline_after(request.timeout_s);
     let expires = table.options().ttl.is_some();
     let outcome = loop {
         tokio::select! {
@@ -205,11 +206,11 @@ async fn wait(
             () = sleep(POLL_INTERVAL), if expires => {}
         }
     };
-    served(&request, outcome, Some(table))
+    served_request(&request, outcome, Some(table))
 }
 
-/// Returns the end of a timeout that begins now; `None` if it is beyond the range of clocks.
-fn deadline(timeout: Option<f64>) -> Option<Instant> {
+/// Returns the end of a timeout that starts now; `None` if it is beyond the range of clocks.
+fn deadline_after(timeout: Option<f64>) -> Option<Instant> {
     let timeout = Duration::try_from_secs_f64(timeout?).ok()?;
     Instant::now().checked_add(timeout)
 }
@@ -230,7 +231,7 @@ mod tests {
             sampler: SelectorKind::Fifo,
             remover: SelectorKind::Fifo,
             limits: RateLimits {
-                kind: "MinSize(1)".into(),
+                kind: "MinSize".into(),
                 samples_per_insert: 1.0,
                 min_size: 1,
                 min_diff: f64::MIN,
@@ -267,21 +268,21 @@ mod tests {
             };
             queue
                 .served
-                .insert(position, served(&request, outcome, Some(table)));
+                .insert(position, served_request(&request, outcome, Some(table)));
         };
-        let draws = || {
+        let served_sample = || {
             Ok(Sample {
                 draws: vec![],
                 lease: None,
             })
         };
         let next = |queue: &mut RequestQueue| queue.next_served().map(|served| served.id);
-        finish(&mut queue, 1, draws());
+        finish(&mut queue, 1, served_sample());
         assert_eq!(next(&mut queue), None);
-        finish(&mut queue, 2, draws());
+        finish(&mut queue, 2, served_sample());
         finish(&mut queue, 3, Err(Error::DeadlineExceeded("late".into())));
         assert_eq!((next(&mut queue), next(&mut queue)), (Some(7), Some(6)));
-        finish(&mut queue, 0, draws());
+        finish(&mut queue, 0, served_sample());
         assert_eq!((next(&mut queue), next(&mut queue)), (Some(9), Some(8)));
         assert_eq!((next(&mut queue), queue.len()), (None, 0));
     }

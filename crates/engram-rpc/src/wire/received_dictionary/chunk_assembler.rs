@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engram_core::aligned::{AlignedBytesBuilder, aligned};
+use engram_core::aligned::{AlignedBytesBuilder, align_up};
 use engram_core::chunk::MAX_CHUNK_BYTES;
 use engram_core::codec::Codec;
 use engram_core::{Chunk, Error, Extent, Origin, Payload, Result, Schema};
@@ -10,7 +10,7 @@ use smallvec::SmallVec;
 
 use super::{InsertStreamError, invalid};
 use crate::pb;
-use crate::wire::decode_u64s;
+use crate::wire::{self, decode_u64s};
 
 /// Chunks up to this size get memory for all of their bytes at once.
 const SMALL_CHUNK_BYTES: usize = 1 << 20;
@@ -26,13 +26,14 @@ pub(super) struct ChunkAssembler {
     /// `None` until the first bytes are received.
     bytes: Option<AlignedBytesBuilder>,
     /// Announced size of the payload.
-    total: usize,
+    payload_bytes: usize,
 }
 
 impl ChunkAssembler {
+    /// Starts with the first bytes, which are in the same message as the header.
     pub(super) fn new(chunk: &pb::Chunk, schema: Arc<Schema>) -> Result<Self, InsertStreamError> {
-        let total = usize::try_from(chunk.payload_bytes).unwrap_or(usize::MAX);
-        if total > MAX_CHUNK_BYTES {
+        let payload_bytes = usize::try_from(chunk.payload_bytes).unwrap_or(usize::MAX);
+        if payload_bytes > MAX_CHUNK_BYTES {
             return Err(invalid(format!(
                 "chunk {} has {} bytes; at most {MAX_CHUNK_BYTES} are allowed",
                 chunk.id, chunk.payload_bytes
@@ -48,9 +49,9 @@ impl ChunkAssembler {
             id: chunk.id,
             schema,
             origin,
-            extents: extents(chunk)?,
+            extents: compute_extents(chunk)?,
             bytes: None,
-            total,
+            payload_bytes,
         };
         assembler.push(&chunk.payload)?;
         Ok(assembler)
@@ -60,39 +61,41 @@ impl ChunkAssembler {
         self.id
     }
 
+    /// Adds bytes.
     pub(super) fn push(&mut self, part: &[u8]) -> Result<(), InsertStreamError> {
         let end = self.filled() + part.len();
-        if end > self.total {
+        if end > self.payload_bytes {
             return Err(invalid(format!(
                 "received {end} bytes for chunk {}, which has {}",
-                self.id, self.total
+                self.id, self.payload_bytes
             )));
         }
         let bytes = match &mut self.bytes {
             Some(bytes) if bytes.capacity() >= end => bytes,
-            smaller => {
+            too_small => {
                 // At most twice the bytes received so far, except for small chunks.
-                let room = self.total.min(SMALL_CHUNK_BYTES.max(2 * end));
-                let mut bytes = AlignedBytesBuilder::with_capacity(room).ok_or_else(|| {
-                    let error = Error::out_of_memory(format!("chunk {}", self.id), Some(room));
+                let capacity = self.payload_bytes.min(SMALL_CHUNK_BYTES.max(2 * end));
+                let mut bytes = AlignedBytesBuilder::with_capacity(capacity).ok_or_else(|| {
+                    let error = Error::out_of_memory(format!("chunk {}", self.id), Some(capacity));
                     InsertStreamError::LimitExceeded(error.to_string())
                 })?;
-                if let Some(smaller) = smaller {
-                    bytes.push(smaller.filled());
+                if let Some(too_small) = too_small {
+                    bytes.push(too_small.filled());
                 }
-                smaller.insert(bytes)
+                too_small.insert(bytes)
             }
         };
         bytes.push(part);
         Ok(())
     }
 
+    /// Number of bytes received.
     fn filled(&self) -> usize {
         self.bytes.as_ref().map_or(0, |bytes| bytes.filled().len())
     }
 
     pub(super) fn is_complete(&self) -> bool {
-        self.filled() == self.total
+        self.filled() == self.payload_bytes
     }
 
     /// Returns the complete chunk.
@@ -107,29 +110,30 @@ impl ChunkAssembler {
     }
 }
 
-/// Computes the columns' offsets: each column starts at the next multiple of 64 bytes.
-fn extents(chunk: &pb::Chunk) -> Result<SmallVec<[Extent; 4]>, InsertStreamError> {
+/// Computes the columns' positions: each column starts at the next multiple of 64 bytes. Checks only that the
+/// offsets fit 32 bits; [`Chunk::from_parts`] checks the rest.
+fn compute_extents(chunk: &pb::Chunk) -> Result<SmallVec<[Extent; 4]>, InsertStreamError> {
     let mut offset = 0_usize;
     let extents = chunk.extents.iter().map(|extent| {
-        let first = u32::try_from(offset).map_err(|_| {
+        let offset_u32 = u32::try_from(offset).map_err(|_| {
             invalid(format!(
-                "the columns of chunk {} have more than {MAX_CHUNK_BYTES} bytes, the most allowed",
+                "a column of chunk {} starts at byte {offset}; at most {MAX_CHUNK_BYTES} is allowed",
                 chunk.id
             ))
         })?;
         // Sizes have 32 bits, so the sum over the extents of one message cannot overflow 64 bits.
-        offset += aligned(extent.stored_bytes as usize);
+        offset += align_up(extent.stored_bytes as usize);
         Ok(Extent {
-            offset: first,
+            offset: offset_u32,
             stored: extent.stored_bytes,
             rows: extent.rows,
             codec: match extent.codec {
-                0 => Codec::Raw,
-                1 => Codec::Lz4,
-                2 => Codec::Delta,
+                wire::CODEC_RAW => Codec::Raw,
+                wire::CODEC_LZ4 => Codec::Lz4,
+                wire::CODEC_DELTA => Codec::Delta,
                 other => {
                     return Err(invalid(format!(
-                        "chunk {} has a column with unknown codec {other}; known are 0 to 2",
+                        "chunk {} has a column with unknown codec {other}; expected 0 to 2",
                         chunk.id
                     )));
                 }

@@ -8,10 +8,10 @@ use engram_core::{Chunk, NewItem, Slice, SpanColumn, Spans, Trajectory};
 use super::{InsertStreamError, ReceivedDictionary, invalid};
 use crate::pb;
 use crate::pb::items::Trajectories;
-use crate::wire::options::check_columns;
+use crate::wire::options::check_column_count;
 use crate::wire::{decode_f64s, decode_layout, decode_u32s, decode_u64s};
 
-/// Largest number of slices of all items of one message, where each item counts all slices of its
+/// Maximum number of slices of all items of one message, where each item counts all slices of its
 /// window shape. Otherwise a short message could take very long to check.
 pub(in crate::wire) const MAX_SLICES: usize = 1 << 26;
 
@@ -35,7 +35,7 @@ impl ReceivedDictionary {
                 keys.len()
             )));
         }
-        let trajectories = self.trajectories(message, keys.len())?;
+        let trajectories = self.decode_trajectories(message, keys.len())?;
         let priorities = priorities.iter().copied().cycle();
         let items = keys.into_iter().zip(trajectories).zip(priorities);
         let items = items.map(|((key, trajectory), priority)| NewItem {
@@ -46,7 +46,8 @@ impl ReceivedDictionary {
         Ok(items.collect())
     }
 
-    fn trajectories(
+    /// Decodes the trajectories of the `n` items of a message.
+    fn decode_trajectories(
         &self,
         message: &pb::Items,
         n: usize,
@@ -84,7 +85,7 @@ impl ReceivedDictionary {
                     })
                     .collect::<Result<_, _>>()?
             }
-            Some(Trajectories::Spans(spans)) if n == 1 => vec![self.spans(spans)?],
+            Some(Trajectories::Spans(spans)) if n == 1 => vec![self.decode_spans(spans)?],
             Some(Trajectories::Spans(_)) => {
                 return Err(invalid(format!(
                     "`spans` must describe exactly 1 item; got {n} keys"
@@ -130,10 +131,11 @@ impl ReceivedDictionary {
         }))
     }
 
-    fn spans(&self, spans: &pb::Spans) -> Result<Trajectory, InsertStreamError> {
-        let mut seen = HashSet::new();
+    /// Decodes the trajectory of an item of any slices.
+    fn decode_spans(&self, spans: &pb::Spans) -> Result<Trajectory, InsertStreamError> {
+        let mut listed = HashSet::new();
         let chunks = spans.chunks.iter().map(|id| {
-            if seen.insert(*id) {
+            if listed.insert(*id) {
                 return self.find_chunk(*id).cloned();
             }
             Err(invalid(format!(
@@ -141,7 +143,7 @@ impl ReceivedDictionary {
             )))
         });
         let chunks = chunks.collect::<Result<_, _>>()?;
-        let (columns, slices) = columns(&spans.columns, &spans.slices)?;
+        let (columns, slices) = decode_columns(&spans.columns, &spans.slices)?;
         Ok(Trajectory::Spans(Arc::new(Spans {
             layout: Arc::new(decode_layout(spans.layout.clone())?),
             chunks,
@@ -152,16 +154,16 @@ impl ReceivedDictionary {
 }
 
 /// Decodes columns and slices, and checks the slice counts.
-pub(super) fn columns(
+pub(super) fn decode_columns(
     columns: &[pb::SpanColumn],
     slices: &[pb::Slice],
 ) -> Result<Columns, InsertStreamError> {
-    check_columns("an item or a window shape", columns.len())?;
-    let mut next = 0_usize;
+    check_column_count("an item or a window shape", columns.len())?;
+    let mut end = 0_usize;
     let columns = columns.iter().map(|column| {
-        let first = next;
-        next += column.slice_count as usize;
-        let Some(column_slices) = slices.get(first..next) else {
+        let start = end;
+        end += column.slice_count as usize;
+        let Some(column_slices) = slices.get(start..end) else {
             return Err(wrong_slice_count(slices.len()));
         };
         let len = column_slices
@@ -177,13 +179,13 @@ pub(super) fn columns(
             })
         };
         Ok(SpanColumn {
-            first_slice: to_u32(first as u64)?,
+            first_slice: to_u32(start as u64)?,
             len: to_u32(len)?,
             squeeze: column.squeeze,
         })
     });
     let columns = columns.collect::<Result<_, _>>()?;
-    if next != slices.len() {
+    if end != slices.len() {
         return Err(wrong_slice_count(slices.len()));
     }
     let slices = slices.iter().map(|slice| Slice {

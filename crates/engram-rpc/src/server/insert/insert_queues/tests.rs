@@ -135,7 +135,7 @@ fn refusals_behind_a_waiting_batch_count_as_memory() {
     let mut queues = InsertQueues::default();
     send(&mut queues, &table, 1, 3);
     assert_eq!(acknowledged(queues.next_reply()), [(2, false)]);
-    let error = bounded_error(&Error::Priority("too low".into()), MAX_ERROR_TEXT);
+    let error = bounded_error(&Error::Priority("too low".into()), MAX_ERROR_BYTES);
     let mut number = 3;
     while queues.has_room() {
         number += 1;

@@ -1,5 +1,5 @@
-//! The file operations that a durable store needs, as a trait: tests replace the file system by one
-//! that loses power.
+//! The file operations that a durable store needs, as a trait. Tests use an implementation that
+//! simulates power loss.
 
 use std::fmt;
 use std::fs::{self, File, OpenOptions};
@@ -10,8 +10,8 @@ use std::path::{Path, PathBuf};
 use super::direct_io::DirectFile;
 use super::file_format::write_all;
 
-/// The files of one directory, by name.
-pub(crate) trait FileSystem: fmt::Debug + Send + Sync {
+/// One directory: operations on its files, by name.
+pub(crate) trait Directory: fmt::Debug + Send + Sync {
     /// Path of the directory, for messages.
     fn path(&self) -> &Path;
 
@@ -21,15 +21,15 @@ pub(crate) trait FileSystem: fmt::Debug + Send + Sync {
     /// Creates an empty file; truncates an existing one.
     fn create(&self, name: &str) -> io::Result<Box<dyn WritableFile>>;
 
-    /// As `create`, for a file that may be large and is written and synced once. After an error the
-    /// file must not be used.
+    /// Creates or truncates a file that may be large, is written sequentially and synced once, at the
+    /// end. Unlike a file of `create`, it must not be used after an error.
     fn create_large(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
         self.create(name)
     }
 
     fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>>;
 
-    /// Truncates a file to `len` bytes.
+    /// Truncates a file to `len` bytes and makes this durable.
     fn truncate(&self, name: &str, len: u64) -> io::Result<()>;
 
     /// Makes a file's bytes durable.
@@ -40,7 +40,7 @@ pub(crate) trait FileSystem: fmt::Debug + Send + Sync {
 
     fn remove(&self, name: &str) -> io::Result<()>;
 
-    /// Makes the names of the files durable.
+    /// Makes all earlier creations, renames and removals of files durable.
     fn sync_directory(&self) -> io::Result<()>;
 }
 
@@ -75,7 +75,7 @@ impl OsDirectory {
     }
 }
 
-impl FileSystem for OsDirectory {
+impl Directory for OsDirectory {
     fn path(&self) -> &Path {
         &self.0
     }
@@ -128,9 +128,11 @@ impl FileSystem for OsDirectory {
     }
 }
 
+/// A file that is being written with ordinary writes.
 #[derive(Debug)]
 struct OsFile {
     file: File,
+    /// Bytes written by successful appends.
     len: u64,
 }
 
