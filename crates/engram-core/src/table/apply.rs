@@ -100,7 +100,7 @@ impl TableState {
         self.sink = sink;
     }
 
-    /// Removes an item and records the removal. The removal comes first for speed: recording takes
+    /// Removes an item and records the removal. For speed, the removal is done first: recording takes
     /// the sink's lock, which waits for pending memory accesses, so removing the item afterwards
     /// would not overlap its cache misses with them.
     pub(super) fn remove(&mut self, slot: Slot, cause: Removal, deferred: &mut DeferredDrops) {
