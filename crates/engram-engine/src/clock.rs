@@ -3,8 +3,8 @@
 use std::fmt::Debug;
 use std::time::Instant;
 
-/// First reading of a new store's clock, in nanoseconds: ten years, so that a new store can hold
-/// items up to ten years old.
+/// First reading of a new store's clock, in nanoseconds: ten years, so that items up to ten years old
+/// can be restored into a new store.
 pub(crate) const FIRST_READING: u64 = 315_360_000_000_000_000;
 
 /// A monotonic time source.
@@ -18,29 +18,29 @@ pub trait Clock: Debug + Send + Sync {
 pub struct SystemClock {
     start: Instant,
     /// Reading at `start`, in nanoseconds.
-    first: u64,
+    first_reading: u64,
 }
 
 impl SystemClock {
-    /// A clock whose first reading is `first`, in nanoseconds.
+    /// A clock whose first reading is `first_reading`, in nanoseconds.
     #[must_use]
-    pub fn from(first: u64) -> Self {
+    pub fn starting_at(first_reading: u64) -> Self {
         Self {
             start: Instant::now(),
-            first,
+            first_reading,
         }
     }
 }
 
 impl Default for SystemClock {
     fn default() -> Self {
-        Self::from(FIRST_READING)
+        Self::starting_at(FIRST_READING)
     }
 }
 
 impl Clock for SystemClock {
     fn now(&self) -> u64 {
-        let passed = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        self.first.saturating_add(passed)
+        let elapsed = u64::try_from(self.start.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.first_reading.saturating_add(elapsed)
     }
 }

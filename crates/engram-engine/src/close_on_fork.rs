@@ -1,5 +1,5 @@
-//! File descriptors that forked children close. Otherwise a child keeps its parent's listening
-//! ports and directory locks occupied after the parent has closed them.
+//! File descriptors that forked children close. Otherwise, the parent's listening ports and directory
+//! locks would stay in use by a child after the parent has closed them.
 
 #![expect(
     unsafe_code,
@@ -74,7 +74,7 @@ impl Drop for CloseOnFork {
 /// Closes the files that the parent's servers and stores have open. Call it in a forked child, in
 /// which no server or store runs.
 pub fn close_after_fork() {
-    // A thread that exists only in the parent may hold the lock: then the files stay open.
+    // A thread that exists only in the parent may have locked the registry: then the files stay open.
     let Ok(mut files) = registry().try_lock() else {
         let replacement = Box::leak(Box::default());
         return REPLACEMENT.store(replacement, Ordering::Release);
@@ -92,7 +92,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_locked_registry_is_replaced() {
+    fn a_registry_that_was_locked_at_the_fork_is_replaced() {
         let guard = lock_registry();
         close_after_fork();
         drop(CloseOnFork::new([0]));

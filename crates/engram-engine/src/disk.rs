@@ -1,6 +1,6 @@
 //! Durable stores. `docs/format.md` specifies their files.
 //!
-//! [`Storage`](storage) has the life of an open directory; [`recover`] reads a directory back.
+//! [`storage`] runs an open store's directory; [`recover`] reads a directory when a store is opened.
 
 mod byte_codec;
 mod change_codec;

@@ -23,30 +23,34 @@ pub use durable::OpenOptions;
 #[derive(Debug)]
 pub struct Engine {
     tables: RwLock<BTreeMap<String, Arc<Table>>>,
-    closed: RwLock<bool>,
+    is_closed: RwLock<bool>,
     clock: Arc<dyn Clock>,
     backend: Backend,
-    /// Held while a checkpoint is written: one at a time.
-    checkpoints: Mutex<()>,
+    /// Locked while a checkpoint is written: one at a time.
+    checkpoint_lock: Mutex<()>,
     pool: Arc<Pool>,
-    next_number: AtomicU64,
+    /// How many unique numbers were returned.
+    number_count: AtomicU64,
+    /// Seed of the unique numbers.
     entropy: u64,
-    /// Number of items that in-process writers hold back until their chunks are full.
-    unsent: AtomicU64,
+    /// Number of items in unfinished chunks of in-process writers.
+    unsent_items: AtomicU64,
 }
 
 /// Where changes of the tables are recorded.
 #[derive(Debug)]
 enum Backend {
+    /// The sink of all tables.
     Memory(Arc<dyn OpSink>),
     Disk {
         storage: Box<Storage>,
+        /// Number of the next table.
         next_table: AtomicU64,
     },
 }
 
 impl Engine {
-    /// An engine in memory with these tables. Keys are derived from `entropy`.
+    /// Creates an engine in memory with these tables. Unique numbers are derived from `entropy`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for invalid options or two tables of the same name.
@@ -59,7 +63,7 @@ impl Engine {
         )
     }
 
-    /// As [`Engine::new`], with this clock, and recording changes in this log.
+    /// As [`Engine::new`], with this clock, and recording changes in `sink`.
     ///
     /// # Errors
     /// As [`Engine::new`].
@@ -79,17 +83,18 @@ impl Engine {
     fn without_tables(backend: Backend, clock: Arc<dyn Clock>, entropy: u64) -> Self {
         Self {
             tables: RwLock::default(),
-            closed: RwLock::new(false),
+            is_closed: RwLock::new(false),
             clock,
             backend,
-            checkpoints: Mutex::default(),
+            checkpoint_lock: Mutex::default(),
             pool: Arc::default(),
-            next_number: AtomicU64::new(0),
-            unsent: AtomicU64::new(0),
+            number_count: AtomicU64::new(0),
+            unsent_items: AtomicU64::new(0),
             entropy,
         }
     }
 
+    /// The sink for the changes of the table with this number.
     fn sink(&self, number: u64) -> Arc<dyn OpSink> {
         match &self.backend {
             Backend::Memory(sink) => Arc::clone(sink),
@@ -109,37 +114,37 @@ impl Engine {
         JournalSpace::new(&self.sink(0))
     }
 
-    /// The buffers that batches are gathered into.
+    /// The pool of buffers that batches are gathered into.
     #[must_use]
     pub fn pool(&self) -> &Arc<Pool> {
         &self.pool
     }
 
-    /// Returns a number that this engine returns only once, to derive keys from. These numbers are
-    /// spread over the whole range.
+    /// Returns a number that this engine returns only once, to derive keys from. These numbers look
+    /// random.
     #[must_use]
     pub fn unique_number(&self) -> u64 {
         derive_number(
             self.entropy,
-            self.next_number.fetch_add(1, Ordering::Relaxed),
+            self.number_count.fetch_add(1, Ordering::Relaxed),
         )
     }
 
-    /// Reports that a writer holds `now` items in unfinished chunks, after it last reported `before`.
-    pub fn update_unsent(&self, before: u64, now: u64) {
-        self.unsent
-            .fetch_add(now.wrapping_sub(before), Ordering::Relaxed);
+    /// Records that a writer now has `current` items in unfinished chunks; it last reported `previous`.
+    pub fn update_unsent(&self, previous: u64, current: u64) {
+        self.unsent_items
+            .fetch_add(current.wrapping_sub(previous), Ordering::Relaxed);
     }
 
-    /// A note about items that writers hold in unfinished chunks: why a table may have fewer items
-    /// than were appended. `None` if there are none.
+    /// Returns a note about items in unfinished chunks of writers, because of which a table may have
+    /// fewer items than were appended. `None` if there are none.
     #[must_use]
     pub fn unsent_note(&self) -> Option<String> {
-        unsent_items_note(self.unsent.load(Ordering::Relaxed))
+        unsent_items_note(self.unsent_items.load(Ordering::Relaxed))
     }
 
-    /// Ends a sample at its deadline, `seconds` after it began. Returns a sample that was completed
-    /// in the meantime, or, if `partial`, the items drawn so far. Otherwise these return to the table.
+    /// Ends a sample at its deadline, `seconds` after it began. Returns the sample if it was completed in
+    /// the meantime, or, if `partial`, the items drawn so far. Otherwise returns these items to the table.
     ///
     /// # Errors
     /// [`Error::DeadlineExceeded`] with the number of items drawn and why no more were.
@@ -155,20 +160,20 @@ impl Engine {
             ticket.cancel(seconds)
         };
         outcome.map_err(|error| match (error, self.unsent_note()) {
-            (Error::DeadlineExceeded(text), Some(unsent)) => {
-                Error::DeadlineExceeded(format!("{text}; {unsent}"))
+            (Error::DeadlineExceeded(text), Some(note)) => {
+                Error::DeadlineExceeded(format!("{text}; {note}"))
             }
             (error, _) => error,
         })
     }
 
-    /// Adds a table.
+    /// Creates an empty table.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for invalid options or a name that exists; [`Error::Closed`].
     pub fn create_table(&self, options: TableOptions) -> Result<Arc<Table>> {
         // Locked until the table is added, so that `close` does not miss it.
-        let is_closed = self.closed.read();
+        let is_closed = self.is_closed.read();
         if *is_closed {
             return Err(closed_error());
         }
@@ -210,25 +215,25 @@ impl Engine {
             }
             table
         };
-        let table = table.ok_or_else(|| self.unknown(name))?;
+        let table = table.ok_or_else(|| self.unknown_table(name))?;
         table.close(Error::Closed(format!("table `{name}` was dropped")));
         Ok(())
     }
 
-    /// The table of this name.
+    /// Returns the table of this name.
     ///
     /// # Errors
     /// [`Error::UnknownTable`]; [`Error::Closed`].
     pub fn table(&self, name: &str) -> Result<Arc<Table>> {
-        let found = self.tables.read().get(name).cloned();
-        if let Some(table) = found {
+        let table = self.tables.read().get(name).cloned();
+        if let Some(table) = table {
             return Ok(table);
         }
         self.check_open()?;
-        Err(self.unknown(name))
+        Err(self.unknown_table(name))
     }
 
-    /// All tables, in order of their names.
+    /// Returns all tables, sorted by name.
     ///
     /// # Errors
     /// [`Error::Closed`].
@@ -237,12 +242,13 @@ impl Engine {
         Ok(self.tables.read().values().cloned().collect())
     }
 
-    /// Ends every waiting call; later calls fail with [`Error::Closed`]. Calling it again does nothing.
+    /// Ends every waiting call, closes the storage and removes all tables; later calls fail with
+    /// [`Error::Closed`]. Calling it again does nothing.
     ///
     /// # Errors
     /// [`Error::Storage`] if changes could not be written.
     pub fn close(&self) -> Result<()> {
-        *self.closed.write() = true;
+        *self.is_closed.write() = true;
         let tables = std::mem::take(&mut *self.tables.write());
         for table in tables.values() {
             table.close(closed_error());
@@ -254,14 +260,14 @@ impl Engine {
     }
 
     fn check_open(&self) -> Result<()> {
-        if *self.closed.read() {
+        if *self.is_closed.read() {
             Err(closed_error())
         } else {
             Ok(())
         }
     }
 
-    fn unknown(&self, name: &str) -> Error {
+    fn unknown_table(&self, name: &str) -> Error {
         let known = self.tables.read().keys().cloned().collect();
         Error::UnknownTable {
             name: name.into(),
@@ -270,13 +276,13 @@ impl Engine {
     }
 }
 
-/// The `number`-th of the numbers derived from `entropy`.
+/// Returns the `number`-th of the numbers derived from `entropy`. They look random.
 #[must_use]
 pub fn derive_number(entropy: u64, number: u64) -> u64 {
     SplitMix64::seed_from_u64(entropy.wrapping_add(number)).next_u64()
 }
 
-/// A note about items in unfinished chunks; `None` if there are none.
+/// Returns a note about this many items in unfinished chunks; `None` if there are none.
 #[must_use]
 pub fn unsent_items_note(items: u64) -> Option<String> {
     let noun = if items == 1 { "item" } else { "items" };

@@ -2,12 +2,13 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A mutex that a releasing thread cannot take again ahead of a thread already waiting for it.
+/// A mutex that a thread which has just released it cannot lock again before a thread that is already
+/// waiting.
 ///
 /// It never spins or yields for long: on a busy machine, a yield costs a whole time slice.
 #[derive(Debug)]
 pub(crate) struct FairMutex<T> {
-    /// Held by the next owner while it waits for `value`.
+    /// Locked by the next owner while it waits for `value`.
     next: Mutex<()>,
     value: Mutex<T>,
 }
@@ -20,7 +21,7 @@ impl<T> FairMutex<T> {
         }
     }
 
-    /// Waits for the lock. Ignores poisoning: a panic of an earlier owner does not block later ones.
+    /// Waits for the lock. Ignores poisoning: the mutex can be locked after a panic of an earlier owner.
     pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
         let _next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         self.value.lock().unwrap_or_else(PoisonError::into_inner)
@@ -59,6 +60,9 @@ mod tests {
         });
         // The median, because the machine may pause this thread between the two reads of `rounds`.
         waits.sort_unstable();
-        assert!(waits[10] == 0, "rounds while this thread waited: {waits:?}");
+        assert!(
+            waits[10] == 0,
+            "the other thread locked it this often during each wait: {waits:?}"
+        );
     }
 }

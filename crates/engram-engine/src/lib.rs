@@ -1,4 +1,4 @@
-//! Named tables that callers can wait on: the one API behind in-process stores and servers.
+//! Named tables whose calls can wait. In-process stores and servers both use this crate.
 //!
 //! Calls that may have to wait return tickets (futures). In process, a thread parks until its
 //! ticket is ready; a server awaits the same tickets.

@@ -11,33 +11,37 @@ use crate::engine::Engine;
 use crate::table::Table;
 use crate::ticket::{InsertTicket, JournalSpace, UntilDurable};
 
-/// A writer's items that their tables do not have yet, oldest first.
+/// A writer's items that are not in their tables yet, oldest first.
 ///
 /// As a future, it is ready when at most [`Outbox::until_at_most`] items are in flight. For a limit
 /// of 0, it also waits until the inserts are as durable as the store promises.
 #[derive(Debug, Default)]
 pub struct Outbox {
+    /// Tables by the number that `table_number` returned.
     tables: Vec<Arc<Table>>,
-    /// Number of items and ticket of each pending insert.
+    /// Number of items and ticket of each pending insert, oldest first.
     tickets: VecDeque<(usize, InsertTicket)>,
+    /// Number of items of pending inserts.
     in_flight: usize,
-    allowed: usize,
-    /// Durability of the last applied insert. All tables belong to one store, so one is enough.
-    applied: Option<UntilDurable>,
+    /// Maximum number of items in flight with which the future is ready.
+    max_in_flight: usize,
+    /// Ready when the last applied insert is durable; `None` if all applied inserts are. All tables
+    /// belong to one store, so one future is enough.
+    durable: Option<UntilDurable>,
 }
 
 impl Outbox {
-    /// Returns the number by which items of [`Outbox::send`] name a table.
+    /// Returns the number by which items passed to [`Outbox::send`] refer to a table.
     ///
     /// # Errors
     /// [`engram_core::Error::UnknownTable`], [`engram_core::Error::Closed`].
     pub fn table_number(&mut self, engine: &Engine, name: &str) -> Result<u32> {
         // A dropped table may have been replaced by another one of the same name.
-        let known = self
+        let existing = self
             .tables
             .iter()
             .position(|table| table.options().name == name && !table.is_closed());
-        let number = if let Some(number) = known {
+        let number = if let Some(number) = existing {
             number
         } else {
             self.tables.push(engine.table(name)?);
@@ -52,20 +56,21 @@ impl Outbox {
         &self.tables[number as usize]
     }
 
-    /// Number of items that their tables did not have at the last poll.
+    /// Number of items that were not in their tables at the last poll. An insert counts with all its
+    /// items.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight
     }
 
-    /// Number of items that their tables do not have now.
+    /// Number of items that are not in their tables now.
     #[must_use]
     pub fn items_left(&self) -> usize {
         let tickets = self.tickets.iter();
         tickets.map(|(_, ticket)| ticket.items_left()).sum()
     }
 
-    /// Inserts items into their tables, in order. Each item has its table's number.
+    /// Starts to insert items into their tables, in order. Each item is given with its table's number.
     ///
     /// # Errors
     /// The first error of a table; items for other tables are inserted anyway.
@@ -81,7 +86,7 @@ impl Outbox {
             let table = &self.tables[number as usize];
             match table.insert(batch) {
                 Ok(mut ticket) => match ticket.poll_applied(Waker::noop()) {
-                    Poll::Ready(Ok(lsn)) => advance_applied(&mut self.applied, &ticket, lsn),
+                    Poll::Ready(Ok(lsn)) => record_applied(&mut self.durable, &ticket, lsn),
                     Poll::Ready(Err(error)) => outcome = outcome.and(Err(error)),
                     Poll::Pending => {
                         self.in_flight += count;
@@ -99,7 +104,7 @@ impl Outbox {
     /// # Errors
     /// The error of a failed insert: its table was dropped or closed, and its items are lost.
     pub fn collect_finished(&mut self) -> Result<()> {
-        self.allowed = 0;
+        self.max_in_flight = 0;
         match self.poll_tables(&mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => Ok(()),
@@ -112,29 +117,30 @@ impl Outbox {
         self.tables.first()?.journal_space()
     }
 
-    /// Why the oldest item waits, as a suffix for a timeout's error text.
+    /// Why the oldest pending insert is blocked, as a suffix for a timeout's error text; empty if there is
+    /// no reason.
     #[must_use]
     pub fn blocked_reason(&self) -> String {
-        let why = self
+        let reason = self
             .tickets
             .front()
             .and_then(|(_, ticket)| ticket.table().info().inserting_blocked);
-        why.map_or_else(String::new, |why| format!("; {why}"))
+        reason.map_or_else(String::new, |reason| format!("; {reason}"))
     }
 
-    /// Removes finished inserts anywhere in the queue: a blocked table at the front must not delay
+    /// Removes finished inserts anywhere in the queue, because a blocked table at the front must not delay
     /// inserts into other tables.
-    fn collect_any(&mut self, context: &mut Context<'_>) -> Result<()> {
+    fn remove_finished(&mut self, context: &mut Context<'_>) -> Result<()> {
         let mut outcome = Ok(());
-        let (in_flight, applied) = (&mut self.in_flight, &mut self.applied);
+        let (in_flight, durable) = (&mut self.in_flight, &mut self.durable);
         self.tickets.retain_mut(
             |(count, ticket)| match ticket.poll_applied(context.waker()) {
                 Poll::Pending => true,
-                Poll::Ready(ended) => {
+                Poll::Ready(applied) => {
                     *in_flight -= *count;
-                    let ended = ended.map(|lsn| advance_applied(applied, ticket, lsn));
+                    let applied = applied.map(|lsn| record_applied(durable, ticket, lsn));
                     if outcome.is_ok() {
-                        outcome = ended;
+                        outcome = applied;
                     }
                     false
                 }
@@ -143,27 +149,27 @@ impl Outbox {
         outcome
     }
 
-    /// Sets how many items may be in flight when the future is ready.
-    pub fn until_at_most(&mut self, allowed: usize) -> &mut Self {
-        self.allowed = allowed;
+    /// Sets the maximum number of items in flight with which the future is ready.
+    pub fn until_at_most(&mut self, max_in_flight: usize) -> &mut Self {
+        self.max_in_flight = max_in_flight;
         self
     }
 
+    /// Ready when at most `max_in_flight` items are in flight.
     fn poll_tables(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
-        while self.in_flight > self.allowed {
+        while self.in_flight > self.max_in_flight {
             let Some((count, ticket)) = self.tickets.front_mut() else {
                 break;
             };
             match ticket.poll_applied(context.waker()) {
                 Poll::Pending => {
-                    self.collect_any(context)?;
-                    if self.in_flight > self.allowed {
+                    self.remove_finished(context)?;
+                    if self.in_flight > self.max_in_flight {
                         return Poll::Pending;
                     }
                 }
                 Poll::Ready(outcome) => {
-                    let outcome =
-                        outcome.map(|lsn| advance_applied(&mut self.applied, ticket, lsn));
+                    let outcome = outcome.map(|lsn| record_applied(&mut self.durable, ticket, lsn));
                     self.in_flight -= *count;
                     self.tickets.pop_front();
                     outcome?;
@@ -174,10 +180,10 @@ impl Outbox {
     }
 }
 
-/// Sets `applied` to the later of itself and this change.
-fn advance_applied(applied: &mut Option<UntilDurable>, ticket: &InsertTicket, lsn: Lsn) {
-    if applied.as_ref().is_none_or(|applied| applied.lsn() < lsn) {
-        *applied = Some(UntilDurable::up_to(&ticket.table().sink, lsn));
+/// Makes `durable` wait for change `lsn` too, at which the ticket's insert was applied.
+fn record_applied(durable: &mut Option<UntilDurable>, ticket: &InsertTicket, lsn: Lsn) {
+    if durable.as_ref().is_none_or(|durable| durable.lsn() < lsn) {
+        *durable = Some(UntilDurable::up_to(&ticket.table().sink, lsn));
     }
 }
 
@@ -187,12 +193,12 @@ impl Future for Outbox {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let this = self.get_mut();
         ready!(this.poll_tables(context))?;
-        if this.allowed == 0
-            && let Some(applied) = &mut this.applied
+        if this.max_in_flight == 0
+            && let Some(durable) = &mut this.durable
         {
-            // On an error, `applied` stays, so that the next poll retries.
-            ready!(Pin::new(applied).poll(context))?;
-            this.applied = None;
+            // After an error, `durable` stays, so that the next poll retries.
+            ready!(Pin::new(durable).poll(context))?;
+            this.durable = None;
         }
         Poll::Ready(Ok(()))
     }

@@ -8,7 +8,7 @@ use engram_core::{TableOptions, TableStats};
 /// A table's options, counters and rates at one moment.
 #[derive(Clone, Debug)]
 pub struct TableInfo {
-    /// Options it was created with. The limits may have changed since: see `stats`.
+    /// Options that the table was created with. Its limits may have changed since: see `stats`.
     pub options: Arc<TableOptions>,
     /// Sizes and counters.
     pub stats: TableStats,
@@ -20,9 +20,9 @@ pub struct TableInfo {
     pub waiting_inserts: usize,
     /// Number of waiting sample calls.
     pub waiting_samples: usize,
-    /// Why an insert would wait now; `None` if it would not.
+    /// Why inserts are blocked now; `None` if they are not.
     pub inserting_blocked: Option<String>,
-    /// Why a sample would wait now; `None` if it would not.
+    /// Why samples are blocked now; `None` if they are not.
     pub sampling_blocked: Option<String>,
 }
 
@@ -32,17 +32,18 @@ const READING_INTERVAL: u64 = 250_000_000;
 /// Time over which rates are averaged, in nanoseconds.
 const WINDOW: u64 = 5_000_000_000;
 
-/// Total inserts and samples, which a reset does not clear, and their recent history.
+/// Counts inserts and samples, to compute rates. A table's reset does not reset these counts.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     pub(crate) inserts: u64,
     pub(crate) samples: u64,
-    /// Time in nanoseconds, inserts, samples; oldest first.
+    /// Earlier values of the counts as (time in nanoseconds, inserts, samples), oldest first.
     readings: VecDeque<(u64, u64, u64)>,
 }
 
 impl Meter {
-    /// Records a reading if the last one is older than `READING_INTERVAL`.
+    /// Records a reading if the last one is at least `READING_INTERVAL` old; drops readings that are
+    /// older than `WINDOW`, except for the newest of them.
     pub(crate) fn tick(&mut self, now: u64) {
         if self
             .readings
@@ -59,12 +60,12 @@ impl Meter {
     /// Returns inserts and samples per second over the last `WINDOW`.
     pub(crate) fn rates(&mut self, now: u64) -> (f64, f64) {
         self.tick(now);
-        let Some(&(then, inserts, samples)) = self.readings.front() else {
+        let Some(&(first_time, inserts, samples)) = self.readings.front() else {
             return (0.0, 0.0);
         };
         #[expect(clippy::cast_precision_loss, reason = "53 bits are enough for a rate")]
         let per_second =
-            |count: u64| count as f64 * 1e9 / (now - then).max(READING_INTERVAL) as f64;
+            |count: u64| count as f64 * 1e9 / (now - first_time).max(READING_INTERVAL) as f64;
         (
             per_second(self.inserts - inserts),
             per_second(self.samples - samples),

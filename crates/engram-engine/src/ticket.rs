@@ -21,8 +21,9 @@ pub struct InsertTicket {
 enum InsertState {
     /// Some items are not in the table yet.
     Queued,
-    /// All items are in the table; the log may not be written up to this change yet.
+    /// All items are in the table. The last change made for them may not be durable yet.
     Applied(Lsn),
+    /// The changes are durable, or the items were withdrawn.
     Done,
 }
 
@@ -51,8 +52,8 @@ impl InsertTicket {
         }
     }
 
-    /// True if the table has all items, as of the last poll. An error that the ticket returns after
-    /// that is about durability, and the ticket can be polled again.
+    /// True if all items were in the table at the last poll, and are not known to be durable. If the
+    /// ticket then returns an error, the log could not be written; the ticket can be polled again.
     #[must_use]
     pub fn is_applied(&self) -> bool {
         matches!(self.state, InsertState::Applied(_))
@@ -72,7 +73,7 @@ impl InsertTicket {
         self.table.withdraw_insert(self.id)
     }
 
-    /// Ready once the table has all items: with the number of the last change made for them.
+    /// Ready once all items are in the table, with the number of the last change made for them.
     pub(crate) fn poll_applied(&mut self, waker: &Waker) -> Poll<Result<Lsn>> {
         if self.state == InsertState::Queued {
             match self.table.poll_insert(self.id, waker)? {
@@ -107,15 +108,17 @@ impl Drop for InsertTicket {
     }
 }
 
-/// A pending sample. Dropping it returns the items drawn so far to the table. Exception: an unleased
-/// sample that was complete when the ticket was created is final.
+/// A pending sample. Dropping it returns the items drawn so far to the table, except for an unleased
+/// sample that was complete when the ticket was created, which is final.
 #[derive(Debug)]
 pub struct SampleTicket {
     table: Arc<Table>,
+    /// Maximum number of draws.
     n: usize,
+    /// Minimum number of draws.
     at_least: usize,
     leased: bool,
-    /// Id in the table's queue; `None` once the draws are in `draws` or were handed out.
+    /// Id in the table's queue; `None` once the draws are in `draws` or were returned to the caller.
     id: Option<u64>,
     draws: Vec<Draw>,
 }
@@ -150,7 +153,7 @@ impl SampleTicket {
         Sample { draws, lease }
     }
 
-    /// Stops waiting and returns the items drawn so far, perhaps none.
+    /// Stops waiting and returns the items drawn so far, perhaps none. Without a lease, they are final.
     #[must_use]
     pub fn take_partial(mut self) -> Sample {
         if let Some(id) = self.id.take() {
@@ -172,7 +175,7 @@ impl SampleTicket {
         Err(Error::DeadlineExceeded(format!(
             "table `{}` yielded 0 of {n} samples within {seconds} s{}",
             table.options().name,
-            table.why_sampling_waits()
+            table.sampling_blocked_reason()
         )))
     }
 
@@ -182,7 +185,7 @@ impl SampleTicket {
     /// # Errors
     /// [`Error::DeadlineExceeded`] with the number of items drawn.
     pub fn cancel(mut self, seconds: f64) -> Result<Sample> {
-        let why = self.table.why_sampling_waits();
+        let reason = self.table.sampling_blocked_reason();
         if let Some(id) = self.id.take() {
             match self.table.withdraw_sample(id, self.leased) {
                 Ok(draws) => self.draws = draws,
@@ -192,7 +195,7 @@ impl SampleTicket {
                         _ => String::new(),
                     };
                     return Err(Error::DeadlineExceeded(format!(
-                        "table `{}` yielded {drawn} of {} samples{minimum} within {seconds} s{why}",
+                        "table `{}` yielded {drawn} of {} samples{minimum} within {seconds} s{reason}",
                         self.table.options().name,
                         self.n
                     )));
@@ -208,7 +211,7 @@ impl Future for SampleTicket {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Sample>> {
         let this = self.get_mut();
-        // Draws are recorded in the log: wait while it is full.
+        // Draws are logged: wait while the journal's buffer is full.
         ready!(this.table.sink.poll_room(context.waker()))?;
         if let Some(id) = this.id {
             match this.table.poll_sample(id, this.leased, context.waker())? {
@@ -228,7 +231,7 @@ impl Drop for SampleTicket {
         if let Some(id) = self.id.take() {
             self.table.drop_sample(id);
         } else if self.leased && !self.draws.is_empty() {
-            // Complete from the start, but never polled: return the items.
+            // The sample was complete from the start, but never polled: return the items.
             drop(self.take_sample());
         }
     }

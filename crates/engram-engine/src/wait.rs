@@ -6,12 +6,13 @@ use std::task::{Context, Poll, Wake, Waker};
 use std::thread::{self, Thread};
 use std::time::{Duration, Instant};
 
-/// How often a parked thread checks whether to stop waiting: Ctrl-C, a closing stream.
+/// How often a parked thread checks whether to stop waiting, for example after Ctrl-C.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-struct Unpark(Thread);
+/// A waker that unparks a thread.
+struct ThreadWaker(Thread);
 
-impl Wake for Unpark {
+impl Wake for ThreadWaker {
     fn wake(self: Arc<Self>) {
         self.0.unpark();
     }
@@ -49,7 +50,7 @@ pub fn wait<F: Future + Unpin>(
     future: &mut F,
     options: &mut WaitOptions<'_>,
 ) -> WaitOutcome<F::Output> {
-    let waker = Waker::from(Arc::new(Unpark(thread::current())));
+    let waker = Waker::from(Arc::new(ThreadWaker(thread::current())));
     let mut context = Context::from_waker(&waker);
     let mut future = pin!(future);
     loop {

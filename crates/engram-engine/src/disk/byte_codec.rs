@@ -1,11 +1,13 @@
-//! Encoding of numbers, texts and lists in record bodies: little-endian, lengths first.
+//! Encoding of numbers, texts and lists in record bodies: numbers are little-endian; texts and lists
+//! begin with their length.
 
-/// Why bytes that were read are invalid, as text.
+/// The reason why bytes that were read are invalid or cannot be read.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct CorruptRecord(pub String);
 
 impl CorruptRecord {
+    /// Returns an `Err` with this reason.
     pub(crate) fn err<T>(reason: impl Into<String>) -> Result<T, Self> {
         Err(Self(reason.into()))
     }
@@ -54,6 +56,7 @@ pub(crate) trait BodyWriter {
         }
     }
 
+    /// Writes 0 for `None`, or 1 and the value as written by `put`.
     fn put_option<T>(&mut self, value: Option<T>, put: impl FnOnce(&mut Self, T))
     where
         Self: Sized,
@@ -71,7 +74,8 @@ impl BodyWriter for Vec<u8> {
     }
 }
 
-/// Decodes a record body. Never allocates more memory than the body justifies.
+/// Decodes the remaining bytes of a record body. A length in the body is checked against the remaining
+/// bytes before memory is allocated for it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct BodyReader<'a>(pub(crate) &'a [u8]);
 
@@ -152,7 +156,7 @@ impl<'a> BodyReader<'a> {
     }
 
     /// Fails if bytes are left.
-    pub(crate) fn end(self) -> Result<(), CorruptRecord> {
+    pub(crate) fn check_end(self) -> Result<(), CorruptRecord> {
         if self.0.is_empty() {
             return Ok(());
         }

@@ -123,7 +123,7 @@ pub(super) fn read_tables(
                 return CorruptRecord::err(format!("it has an unexpected record of kind {other}"));
             }
         }
-        reader.end()?;
+        reader.check_end()?;
     }
     CorruptRecord::err("it is incomplete")
 }

@@ -24,6 +24,7 @@ pub(crate) const MAX_RECORD_ENTRIES: usize = 4096;
 /// A table with the snapshot to write.
 #[derive(Debug)]
 pub(crate) struct TableView<'a> {
+    /// The table's number in the store's files.
     pub(crate) id: u64,
     pub(crate) options: &'a TableOptions,
     pub(crate) snapshot: &'a Snapshot,
@@ -32,22 +33,23 @@ pub(crate) struct TableView<'a> {
 /// Contents of a checkpoint other than its tables.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct CheckpointHeader {
-    /// The log at whose beginning replay starts.
+    /// Number of the log at whose beginning replay starts.
     pub(crate) first_log: u64,
-    /// The first change of that log.
+    /// Number of the first change of that log.
     pub(crate) first_change: u64,
     pub(crate) clock: ClockReading,
     pub(crate) next_serial: u64,
     pub(crate) next_table: u64,
     /// Number and size of each earlier log that contains chunks in use.
     pub(crate) earlier_logs: Vec<(u64, u64)>,
-    /// The chunks that items refer to.
+    /// Serials of the chunks that items refer to.
     pub(crate) serials: SerialRanges,
 }
 
 #[derive(Debug)]
 struct CheckpointWriter {
     records: RecordWriter,
+    /// Random id of the store.
     store: u64,
     dictionary: WrittenDictionary,
 }
@@ -91,14 +93,15 @@ impl CheckpointWriter {
         put_rng(&mut body, &counters.rng);
         self.write_record(kind::TABLE, &body);
         self.write_items(snapshot);
-        for (order, which) in snapshot.orders().into_iter().zip([0, 1]) {
+        // The item orders of the sampler (0) and the remover (1).
+        for (order, selector) in snapshot.orders().into_iter().zip([0, 1]) {
             for (part, positions) in order
                 .iter()
                 .flat_map(|order| order.chunks(MAX_RECORD_ENTRIES))
                 .enumerate()
             {
                 let mut body = Vec::new();
-                body.put_u8(which);
+                body.put_u8(selector);
                 body.put_u64((part * MAX_RECORD_ENTRIES) as u64);
                 body.put_len(positions.len());
                 for position in positions {
@@ -108,13 +111,13 @@ impl CheckpointWriter {
             }
         }
         let mut sessions: Vec<_> = snapshot.sessions().collect();
-        sessions.sort_unstable_by_key(|(_, used)| *used);
-        for some in sessions.chunks(MAX_RECORD_ENTRIES) {
+        sessions.sort_unstable_by_key(|(_, last_use)| *last_use);
+        for part in sessions.chunks(MAX_RECORD_ENTRIES) {
             let mut body = Vec::new();
-            body.put_len(some.len());
-            for (number, used) in some {
+            body.put_len(part.len());
+            for (number, last_use) in part {
                 put_session(&mut body, *number);
-                body.put_u64(*used);
+                body.put_u64(*last_use);
             }
             self.write_record(kind::SESSIONS, &body);
         }
@@ -150,8 +153,8 @@ impl CheckpointWriter {
     }
 }
 
-/// Writes a checkpoint, whose chunks must all be in durable logs. It is valid once this returns.
-/// Returns its size.
+/// Writes a checkpoint, whose chunks must all be in durable logs; returns its size in bytes. Once this
+/// returns, the checkpoint is durable. After an error, its file is removed.
 pub(crate) fn write<'a>(
     files: &dyn Directory,
     (store, number): (u64, u64),
@@ -173,6 +176,7 @@ pub(crate) fn write<'a>(
     written
 }
 
+/// Writes and syncs the whole file under the name `name`.
 fn write_unfinished<'a>(
     files: &dyn Directory,
     name: &str,
@@ -192,7 +196,7 @@ fn write_unfinished<'a>(
         dictionary: WrittenDictionary::default(),
     };
     let mut body = Vec::new();
-    for count in [
+    for number in [
         header.first_log,
         header.first_change,
         header.clock.store,
@@ -200,7 +204,7 @@ fn write_unfinished<'a>(
         header.next_serial,
         header.next_table,
     ] {
-        body.put_u64(count);
+        body.put_u64(number);
     }
     body.put_len(header.earlier_logs.len());
     for (number, bytes) in &header.earlier_logs {
@@ -217,13 +221,13 @@ fn write_unfinished<'a>(
         }
         out.write_record(kind::SERIALS, &body);
     }
-    let count = tables.len();
+    let table_count = tables.len();
     for table in tables {
         out.write_table(&table);
         out.records.check()?;
     }
     let mut body = Vec::new();
-    body.put_len(count);
+    body.put_len(table_count);
     body.put_u64(out.records.count());
     out.write_record(kind::END, &body);
     out.records.finish()

@@ -1,5 +1,5 @@
-//! Loading chunks from logs: at once those that the checkpoint's items refer to, the others when a
-//! replayed change refers to them.
+//! Loading chunks from logs: those that the checkpoint's items refer to are loaded at once, the others
+//! when a replayed change refers to them.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -18,10 +18,13 @@ use super::serial_ranges::SerialRanges;
 
 /// A chunk that no item of the checkpoint refers to. It is read when a replayed change refers to it.
 pub(super) struct UnloadedChunk {
+    /// Number of the log that contains it.
     log: u64,
-    /// Offset and size of its record.
+    /// Offset of its record.
     offset: u64,
+    /// Size of its record.
     bytes: usize,
+    /// The chunk, while a replayed item refers to it.
     loaded: Weak<Chunk>,
 }
 
@@ -30,11 +33,11 @@ pub(super) struct LoadedLog {
     pub(super) log: Arc<Log>,
     /// All layouts, schemas and window shapes that it defines.
     dictionary: ReadDictionary,
-    /// True if the log is intact and has no changes.
+    /// True if the log is intact and contains no changes.
     pub(super) has_only_chunks: bool,
 }
 
-/// The chunks of one log.
+/// The chunks of one log, by serial.
 #[derive(Default)]
 struct LogChunks {
     loaded: HashMap<u64, Arc<Chunk>>,
@@ -42,7 +45,7 @@ struct LogChunks {
 }
 
 impl DirectoryReader<'_> {
-    /// Loads the chunks of a log whose serials are in `wanted`, and records where the others are.
+    /// Loads the chunks of log `number` whose serials are in `wanted`, and records where the others are.
     pub(super) fn load_chunks(
         &mut self,
         number: u64,
@@ -64,7 +67,8 @@ impl DirectoryReader<'_> {
         outcome.map(|_| ())
     }
 
-    /// With `checkers`, they check large chunks; returns false if one of these is invalid.
+    /// Reads a log and adds its chunks to `chunks`. With `checkers`, these check large chunks in other
+    /// threads; returns false, with incomplete `chunks`, if a large chunk is invalid.
     fn load_log(
         &mut self,
         number: u64,
@@ -77,7 +81,7 @@ impl DirectoryReader<'_> {
         let log = Log::new(file_reader.header.store, number);
         let mut dictionary = ReadDictionary::default();
         let mut has_only_chunks = true;
-        let keep = |loaded: &mut HashMap<_, _>, checked: Vec<CheckedChunk>| {
+        let add_loaded = |loaded: &mut HashMap<_, _>, checked: Vec<CheckedChunk>| {
             for (serial, bytes, chunk) in checked {
                 drop(log.add_chunk(&chunk, serial, bytes));
                 loaded.insert(serial, Arc::new(chunk));
@@ -85,14 +89,14 @@ impl DirectoryReader<'_> {
         };
         loop {
             if let Some(checkers) = &mut checkers
-                && let Some(chunk) = next_large_chunk(&mut file_reader, &dictionary, wanted)
+                && let Some(chunk) = take_large_chunk(&mut file_reader, &dictionary, wanted)
             {
                 self.out.next_serial = self.out.next_serial.max(chunk.serial.saturating_add(1));
                 let bytes = chunk.record.bytes();
                 log.add_bytes(bytes);
                 self.advance(bytes);
                 match checkers.submit(chunk) {
-                    Ok(checked) => keep(&mut chunks.loaded, checked),
+                    Ok(checked) => add_loaded(&mut chunks.loaded, checked),
                     Err(_) => return Ok(false),
                 }
                 continue;
@@ -100,7 +104,7 @@ impl DirectoryReader<'_> {
             let offset = file_reader.offset();
             let record = match file_reader.next() {
                 Err(error) => return Err(read_error(&name, &error)),
-                // A torn end is reported by the replay; chunks that were in it are missed later.
+                // The replay reports a torn tail; chunks that were in it are found missing later.
                 Ok(Err(end)) => {
                     has_only_chunks &= end == EndOfRecords::EndOfFile;
                     break;
@@ -118,7 +122,7 @@ impl DirectoryReader<'_> {
             let (serial, chunk) = dictionary.read_chunk(record.body, is_wanted)?;
             self.out.next_serial = self.out.next_serial.max(serial.saturating_add(1));
             if let Some(chunk) = chunk {
-                keep(&mut chunks.loaded, vec![(serial, bytes, chunk)]);
+                add_loaded(&mut chunks.loaded, vec![(serial, bytes, chunk)]);
             } else {
                 let unloaded = UnloadedChunk {
                     log: number,
@@ -130,7 +134,7 @@ impl DirectoryReader<'_> {
             }
         }
         match checkers.map_or(Ok(Vec::new()), ChunkCheckers::finish) {
-            Ok(checked) => keep(&mut chunks.loaded, checked),
+            Ok(checked) => add_loaded(&mut chunks.loaded, checked),
             Err(_) => return Ok(false),
         }
         let loaded_log = LoadedLog {
@@ -142,7 +146,7 @@ impl DirectoryReader<'_> {
         Ok(true)
     }
 
-    /// Returns a chunk that a change refers to; reads it if it is not loaded.
+    /// Returns a chunk that a replayed change refers to; reads it if it is not loaded.
     pub(super) fn chunk(&mut self, serial: u64) -> Result<Arc<Chunk>, CorruptRecord> {
         if let Some(chunk) = self.chunks.get(&serial) {
             return Ok(Arc::clone(chunk));
@@ -178,8 +182,9 @@ impl DirectoryReader<'_> {
     }
 }
 
-/// Returns the next record, without checking it, if it is that of a large chunk in `wanted`.
-fn next_large_chunk(
+/// Returns the next record, without checking its body, and advances past it, if it is that of a large
+/// chunk in `wanted`.
+fn take_large_chunk(
     file_reader: &mut RecordReader,
     dictionary: &ReadDictionary,
     wanted: &SerialRanges,

@@ -1,5 +1,5 @@
-//! A log of chunks without changes. A checkpoint writes one for chunks that are in no log yet, and
-//! for the chunks in use of sparse logs, which can be removed afterwards.
+//! A log that contains chunks but no changes. A checkpoint writes one for chunks that are in no log yet,
+//! and for copies of the chunks in use of sparse logs, which can then be removed.
 
 use std::io;
 use std::sync::Arc;
@@ -14,14 +14,15 @@ use super::log::Log;
 use super::record_codec::{DictionaryWriter, WrittenDictionary, kind, put_chunk};
 use super::record_writer::RecordWriter;
 
-/// A chunk log. Its file is created when the first chunk is written.
+/// A chunk log that is being written. Its file is created when the first chunk is written.
 #[derive(Debug)]
 pub(crate) struct ChunkLog<'a> {
     files: &'a dyn Directory,
     journal: &'a Journal,
     number: u64,
-    /// Logs whose chunks in use are moved to this one.
+    /// Logs whose chunks in use are copied to this one.
     sparse_logs: Vec<u64>,
+    /// The file; `None` before the first chunk.
     open: Option<OpenChunkLog>,
 }
 
@@ -30,8 +31,8 @@ struct OpenChunkLog {
     records: RecordWriter,
     dictionary: WrittenDictionary,
     log: Arc<Log>,
-    /// Chunks written here, with their previous locations, which are restored on failure.
-    moved: Vec<(Arc<Chunk>, Option<ChunkLocation>)>,
+    /// Chunks written here, with their previous locations, which are restored after an error.
+    written: Vec<(Arc<Chunk>, Option<ChunkLocation>)>,
 }
 
 impl DictionaryWriter for OpenChunkLog {
@@ -84,7 +85,7 @@ impl<'a> ChunkLog<'a> {
                 records: RecordWriter::new(file, self.number, header.bytes().to_vec()),
                 dictionary: WrittenDictionary::default(),
                 log: Log::new(store, self.number),
-                moved: Vec::new(),
+                written: Vec::new(),
             });
         }
         if let Some(open) = &mut self.open {
@@ -93,7 +94,8 @@ impl<'a> ChunkLog<'a> {
         Ok(serial)
     }
 
-    /// Makes the log durable and gives it its name; returns its size, or 0 if no chunk was written.
+    /// Makes the log durable, renames it to its final name and adds it to the journal's logs; returns its
+    /// size in bytes, or 0 if no chunk was written.
     pub(crate) fn finish(mut self) -> io::Result<u64> {
         let Some(open) = self.open.take() else {
             return Ok(0);
@@ -110,7 +112,7 @@ impl<'a> ChunkLog<'a> {
                 Ok(bytes)
             }
             Err(error) => {
-                restore_locations(open.moved);
+                restore_locations(open.written);
                 let _ = self.files.remove(&unfinished);
                 Err(error)
             }
@@ -122,7 +124,7 @@ impl Drop for ChunkLog<'_> {
     /// Discards an unfinished log.
     fn drop(&mut self) {
         if let Some(open) = self.open.take() {
-            restore_locations(open.moved);
+            restore_locations(open.written);
             // If this fails, the file is removed when the directory is opened next.
             let _ = self.files.remove(&self.unfinished_name());
         }
@@ -139,13 +141,13 @@ impl OpenChunkLog {
         self.records.check()?;
         self.log.add_bytes(bytes);
         let previous = self.log.add_chunk(chunk, serial, bytes);
-        self.moved.push((Arc::clone(chunk), previous));
+        self.written.push((Arc::clone(chunk), previous));
         Ok(())
     }
 }
 
-fn restore_locations(moved: Vec<(Arc<Chunk>, Option<ChunkLocation>)>) {
-    for (chunk, previous) in moved {
+fn restore_locations(written: Vec<(Arc<Chunk>, Option<ChunkLocation>)>) {
+    for (chunk, previous) in written {
         drop(chunk.set_location(previous));
     }
 }

@@ -64,7 +64,7 @@ pub(super) fn unused_files(
     let has_used_chunks = |log: u64| {
         let usages = recovered.logs.iter().map(|log| log.usage());
         usages
-            .filter(|usage| usage.used > 0)
+            .filter(|usage| usage.used_bytes > 0)
             .any(|usage| usage.log == log)
     };
     let checkpoint = recovered

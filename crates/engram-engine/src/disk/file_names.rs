@@ -1,23 +1,23 @@
 //! Names of a durable store's files.
 
-const LOG: &str = "log-";
-const CHECKPOINT: &str = "checkpoint-";
+const LOG_PREFIX: &str = "log-";
+const CHECKPOINT_PREFIX: &str = "checkpoint-";
 
 /// Suffix of a file that is still being written.
 pub(crate) const UNFINISHED: &str = ".tmp";
 
-/// Suffix of a file that a repair has set aside.
+/// Suffix of a file that a repair has set aside, and of the copy of a torn log's tail.
 pub(crate) const LOST: &str = ".lost";
 
 /// The lock file, which names the process that has the directory open.
 pub(crate) const LOCK: &str = "LOCK";
 
 pub(crate) fn log_name(number: u64) -> String {
-    format!("{LOG}{number:010}")
+    format!("{LOG_PREFIX}{number:010}")
 }
 
 pub(crate) fn checkpoint_name(number: u64) -> String {
-    format!("{CHECKPOINT}{number:010}")
+    format!("{CHECKPOINT_PREFIX}{number:010}")
 }
 
 /// An Engram file, by its name.
@@ -28,31 +28,32 @@ pub(crate) enum FileName {
     Unfinished,
 }
 
-/// Largest file number. Files with larger numbers are not Engram's.
-const MAX_NUMBER: u64 = 1 << 62;
+/// Maximum file number. Files with larger numbers are not Engram's.
+const MAX_FILE_NUMBER: u64 = 1 << 62;
 
 impl FileName {
-    /// Parses a name without its suffix: a file that is unfinished or was set aside counts as what
-    /// it would be or was.
+    /// Parses a name without the suffix of unfinished files or files that were set aside: returns what
+    /// the file would be or was.
     pub(crate) fn without_suffix(name: &str) -> Option<Self> {
         let name = name.strip_suffix(UNFINISHED).unwrap_or(name);
         Self::parse(name.strip_suffix(LOST).unwrap_or(name))
     }
 
-    /// Returns `None` for files that are not Engram's.
+    /// Parses a name. Returns `None` for files that are not Engram's, that were set aside, and for the
+    /// lock file.
     pub(crate) fn parse(name: &str) -> Option<Self> {
         if let Some(name) = name.strip_suffix(UNFINISHED) {
             return Self::parse(name).map(|_| Self::Unfinished);
         }
-        let number = |prefix: &str| {
+        let parse_number = |prefix: &str| {
             let digits = name.strip_prefix(prefix)?;
             let number: u64 = digits.parse().ok()?;
             // Exactly as written by `log_name` and `checkpoint_name`, so that each number has one name.
-            (digits == format!("{number:010}") && number <= MAX_NUMBER).then_some(number)
+            (digits == format!("{number:010}") && number <= MAX_FILE_NUMBER).then_some(number)
         };
-        number(CHECKPOINT)
+        parse_number(CHECKPOINT_PREFIX)
             .map(Self::Checkpoint)
-            .or_else(|| number(LOG).map(Self::Log))
+            .or_else(|| parse_number(LOG_PREFIX).map(Self::Log))
     }
 }
 

@@ -20,7 +20,7 @@ use super::recover::ClockReading;
 /// What a change survives once it is acknowledged.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Durability {
-    /// Nothing: changes are not logged, and the last checkpoint is all that survives.
+    /// Nothing: changes are not logged, and only the last checkpoint survives.
     None,
     /// The end of the process: a change is written before it is acknowledged.
     Process,
@@ -31,7 +31,7 @@ pub enum Durability {
     },
 }
 
-/// Number of pending bytes that are written without waiting for more.
+/// Number of pending bytes from which on they are written without waiting for more.
 pub(super) const WRITE_NOW_BYTES: usize = 1 << 20;
 
 /// Number of pending bytes above which calls wait before they make more changes.
@@ -41,56 +41,61 @@ const MAX_PENDING_BYTES: u64 = 64 << 20;
 #[derive(Debug)]
 pub(crate) struct Journal {
     pub(super) files: Arc<dyn Directory>,
+    /// Random id of the store.
     pub(super) store: u64,
     pub(super) durability: Durability,
     pub(super) pending: Mutex<PendingLog>,
-    /// Bytes appended so far. Only changed under the lock of `pending`.
+    /// Number of bytes appended so far. Only changed under the lock of `pending`.
     appended_bytes: AtomicU64,
+    /// Number of bytes written so far.
     written_bytes: AtomicU64,
     /// Notified when the log writer has work.
     pub(super) work: Condvar,
     pub(super) status: Mutex<WriteStatus>,
     /// Copy of `WriteStatus::durable_below`, readable without the lock.
     durable_below: AtomicU64,
-    /// Notified when entries were written, or cannot be written.
-    written: Condvar,
+    /// Notified when `status` changes.
+    status_changed: Condvar,
 }
 
-/// How far the log is written.
+/// How much of the log is written, and whether writing works.
 #[derive(Debug, Default)]
 pub(super) struct WriteStatus {
     /// Changes below this number are as durable as the store promises.
     pub(super) durable_below: u64,
-    /// Number of entries that are written.
+    /// Number of entries written so far.
     pub(super) written_entries: u64,
-    /// Why nothing is written now, or will be.
+    /// Why writing fails now or has failed permanently.
     pub(super) problem: Option<String>,
+    /// Tasks that wait for a change of the status.
     wakers: Vec<Waker>,
-    /// The log writer has ended.
+    /// True once the log writer has ended.
     pub(super) ended: bool,
-    /// A sync failed: nothing counts as written from then on.
+    /// True after a failed sync: later writes do not count as written.
     failed: bool,
 }
 
-/// Where a journal continues.
+/// The state with which a journal starts.
 #[derive(Debug)]
 pub(crate) struct JournalStart {
     pub(crate) store: u64,
+    /// Number of the log to write.
     pub(crate) log: u64,
     pub(crate) next_change: u64,
     pub(crate) next_serial: u64,
-    /// Logs that contain chunks in use.
+    /// Earlier logs that recovery has read.
     pub(crate) logs: Vec<Arc<Log>>,
     pub(crate) clock: ClockReading,
 }
 
-/// The beginning of a log at which a checkpoint's replay starts.
+/// The start of a log at which a checkpoint's replay begins.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct LogPosition {
+    /// The log's number.
     pub(crate) log: u64,
     pub(crate) first_change: u64,
     pub(crate) clock: ClockReading,
-    /// Earlier logs that contain chunks in use.
+    /// The previous log, and earlier logs that contain chunks in use.
     pub(crate) earlier_logs: Vec<LogUsage>,
 }
 
@@ -116,7 +121,7 @@ impl Journal {
             written_bytes: AtomicU64::new(0),
             pending: Mutex::new(pending),
             work: Condvar::new(),
-            written: Condvar::new(),
+            status_changed: Condvar::new(),
         })
     }
 
@@ -128,14 +133,15 @@ impl Journal {
         })
     }
 
+    /// Runs `work`, counts the bytes that it adds, and notifies the log writer if necessary.
     fn append<T>(&self, work: impl FnOnce(&mut PendingLog) -> T) -> T {
         let mut pending = self.pending.lock();
-        let before = pending.bytes;
+        let bytes_before = pending.bytes;
         let result = work(&mut pending);
-        let added = (pending.bytes - before) as u64;
+        let added = (pending.bytes - bytes_before) as u64;
         let bytes = self.appended_bytes.load(Ordering::Relaxed) + added;
         self.appended_bytes.store(bytes, Ordering::Relaxed);
-        if before == 0 || pending.bytes >= WRITE_NOW_BYTES {
+        if bytes_before == 0 || pending.bytes >= WRITE_NOW_BYTES {
             self.work.notify_one();
         }
         result
@@ -151,14 +157,15 @@ impl Journal {
         self.append_table_record(kind::TABLE_DROPPED, table, &[])
     }
 
-    fn append_table_record(&self, kind: u32, table: u64, rest: &[u8]) -> Lsn {
+    /// Appends a record of one change that concerns a whole table.
+    fn append_table_record(&self, kind: u32, table: u64, details: &[u8]) -> Lsn {
         self.append(|pending| {
             pending.close_record();
-            let lsn = pending.count_change();
+            let lsn = pending.new_lsn();
             let mut body = Vec::new();
             body.put_u64(lsn.0);
             body.put_u64(table);
-            body.put(rest);
+            body.put(details);
             pending.write_record(kind, &body);
             lsn
         })
@@ -178,10 +185,10 @@ impl Journal {
     pub(crate) fn skip_change_number(&self) {
         let mut pending = self.pending.lock();
         pending.close_record();
-        pending.count_change();
+        pending.new_lsn();
     }
 
-    /// Bytes of the log that is being written.
+    /// Size of the log that is being written, in bytes.
     pub(crate) fn log_bytes(&self) -> u64 {
         self.pending.lock().log.usage().bytes
     }
@@ -208,7 +215,7 @@ impl Journal {
     /// # Errors
     /// [`Error::Storage`] if it cannot be written; [`Error::Closed`] if the log writer has ended.
     pub(crate) fn flush(&self) -> Result<()> {
-        let count = {
+        let entry_count = {
             let mut pending = self.pending.lock();
             pending.close_record();
             pending.immediate = true;
@@ -217,16 +224,16 @@ impl Journal {
         };
         let mut status = self.status.lock();
         loop {
-            if status.written_entries >= count {
+            if status.written_entries >= entry_count {
                 return Ok(());
             }
-            self.check(&status)?;
-            self.written.wait(&mut status);
+            self.check_writing(&status)?;
+            self.status_changed.wait(&mut status);
         }
     }
 
-    /// Fails if nothing more is being written.
-    fn check(&self, status: &WriteStatus) -> Result<()> {
+    /// Fails if writing fails now or the log writer has ended.
+    fn check_writing(&self, status: &WriteStatus) -> Result<()> {
         if let Some(problem) = &status.problem {
             return Err(self.write_error("cannot be written", problem));
         }
@@ -236,9 +243,9 @@ impl Journal {
         Ok(())
     }
 
-    fn write_error(&self, what: &str, problem: &str) -> Error {
+    fn write_error(&self, predicate: &str, problem: &str) -> Error {
         let path = self.files.path().display();
-        Error::Storage(format!("changes {what} to {path}: {problem}"))
+        Error::Storage(format!("changes {predicate} to {path}: {problem}"))
     }
 
     /// Result of the log writer's thread after it has ended; `panicked` if it did not end normally.
@@ -255,7 +262,8 @@ impl Journal {
         }
     }
 
-    /// Updates the status after writing `bytes` bytes, and wakes waiting callers.
+    /// Updates the status after writing `bytes` bytes, and wakes waiting callers. After a failed sync,
+    /// the status no longer changes.
     pub(super) fn update_status(&self, bytes: usize, update: impl FnOnce(&mut WriteStatus)) {
         self.written_bytes
             .fetch_add(bytes as u64, Ordering::Relaxed);
@@ -268,31 +276,32 @@ impl Journal {
             .store(status.durable_below, Ordering::Release);
         let wakers = std::mem::take(&mut status.wakers);
         drop(status);
-        self.written.notify_all();
+        self.status_changed.notify_all();
         wakers.into_iter().for_each(Waker::wake);
     }
 
     /// Reports that a log could not be synced: no later change will be acknowledged.
     pub(crate) fn fail_permanently(&self, error: &io::Error) {
         self.update_status(0, |status| {
-            status.problem = Some(sync_failure(error));
+            status.problem = Some(describe_sync_failure(error));
             status.failed = true;
         });
     }
 
+    /// Ready when `done`. Otherwise stores the waker, and makes the log writer write soon.
     fn poll(&self, waker: &Waker, done: impl Fn() -> bool) -> Poll<Result<()>> {
         if done() {
             return Poll::Ready(Ok(()));
         }
         {
             let mut status = self.status.lock();
-            // Again: the status may have changed before it was locked.
+            // Checked again: the status may have changed before it was locked.
             if done() {
                 return Poll::Ready(Ok(()));
             }
-            self.check(&status)?;
+            self.check_writing(&status)?;
             if waker.will_wake(Waker::noop()) {
-                // The caller only checks, and does not wait.
+                // The caller does not wait.
                 return Poll::Pending;
             }
             if !status.wakers.iter().any(|known| known.will_wake(waker)) {
@@ -313,15 +322,15 @@ impl Journal {
         appended.saturating_sub(written) <= MAX_PENDING_BYTES
     }
 
-    /// Makes the log writer end after it has written everything appended so far.
+    /// Makes the log writer end after it has tried to write everything appended so far.
     pub(crate) fn stop(&self) {
         self.pending.lock().stopped = true;
         self.work.notify_one();
     }
 }
 
-/// Text for a failed sync, after which nothing more is written.
-pub(super) fn sync_failure(error: &io::Error) -> String {
+/// Describes a failed sync, after which nothing more is written.
+pub(super) fn describe_sync_failure(error: &io::Error) -> String {
     format!("{error}; earlier writes may be lost too: close the store and open it again")
 }
 

@@ -8,16 +8,16 @@ use std::ops::Range;
 use rustix::mm::{Advice, madvise};
 
 /// Size of a huge page in bytes.
-const PAGE: usize = 2 << 20;
+const PAGE_BYTES: usize = 2 << 20;
 
 /// Number of pages requested at a time. The allocator's next buffers likely follow the current one,
 /// and the advice must come before their memory is first touched.
 const PAGES_AHEAD: usize = 32;
 
-/// Remembers for which memory huge pages were requested last.
+/// Requests huge pages, and remembers for which memory they were requested last.
 #[derive(Debug, Default)]
 pub(super) struct LargePages {
-    /// Page numbers.
+    /// Page numbers: addresses divided by `PAGE_BYTES`.
     requested: Range<usize>,
 }
 
@@ -25,14 +25,14 @@ impl LargePages {
     /// Requests huge pages for a buffer and the memory after it, unless this was done before.
     pub(super) fn request(&mut self, buffer: &mut [u8]) {
         let start = buffer.as_mut_ptr();
-        let page = start.addr() / PAGE;
+        let page = start.addr() / PAGE_BYTES;
         if self.requested.contains(&page) && self.requested.contains(&(page + PAGES_AHEAD / 2)) {
             return;
         }
         self.requested = page..page + PAGES_AHEAD;
-        let from = start.map_addr(|_| page * PAGE).cast();
+        let from = start.map_addr(|_| page * PAGE_BYTES).cast();
         // SAFETY: the advice changes how memory is backed, never its content.
-        let advised = unsafe { madvise(from, PAGES_AHEAD * PAGE, Advice::LinuxHugepage) };
+        let advised = unsafe { madvise(from, PAGES_AHEAD * PAGE_BYTES, Advice::LinuxHugepage) };
         // If huge pages are not available, small pages work too.
         let _ = advised;
     }

@@ -15,8 +15,8 @@ use super::file_names::{UNFINISHED, log_name};
 pub(crate) struct Log {
     store: u64,
     number: u64,
-    /// Bytes of records whose chunks are in use.
-    used: AtomicU64,
+    /// Bytes of the records of chunks that are in use.
+    used_bytes: AtomicU64,
     /// Bytes of all records, written or pending.
     bytes: AtomicU64,
 }
@@ -26,20 +26,20 @@ impl Log {
         Arc::new(Self {
             store,
             number,
-            used: AtomicU64::new(0),
+            used_bytes: AtomicU64::new(0),
             bytes: AtomicU64::new(0),
         })
     }
 
-    /// Records that this log contains a chunk, in `bytes` bytes; returns the chunk's previous
-    /// location.
+    /// Sets this log as the location of a chunk, whose record has `bytes` bytes; returns the chunk's
+    /// previous location.
     pub(crate) fn add_chunk(
         self: &Arc<Self>,
         chunk: &Chunk,
         serial: u64,
         bytes: u64,
     ) -> Option<ChunkLocation> {
-        self.used.fetch_add(bytes, Ordering::Relaxed);
+        self.used_bytes.fetch_add(bytes, Ordering::Relaxed);
         chunk.set_location(Some(ChunkLocation {
             serial,
             bytes,
@@ -54,7 +54,7 @@ impl Log {
     pub(crate) fn usage(&self) -> LogUsage {
         LogUsage {
             log: self.number,
-            used: self.used.load(Ordering::Relaxed),
+            used_bytes: self.used_bytes.load(Ordering::Relaxed),
             bytes: self.bytes.load(Ordering::Relaxed),
         }
     }
@@ -70,25 +70,28 @@ impl ChunkFile for Log {
     }
 
     fn released(&self, bytes: u64) {
-        self.used.fetch_sub(bytes, Ordering::Relaxed);
+        self.used_bytes.fetch_sub(bytes, Ordering::Relaxed);
     }
 }
 
 /// How many of a log's bytes belong to chunks in use.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct LogUsage {
+    /// The log's number.
     pub(crate) log: u64,
-    pub(crate) used: u64,
+    /// Bytes of the records of chunks that are in use.
+    pub(crate) used_bytes: u64,
+    /// Bytes of all records, written or pending.
     pub(crate) bytes: u64,
 }
 
-/// Percentage of a log's bytes below which a checkpoint moves the chunks in use to another log.
+/// Percentage of used bytes below which a checkpoint copies a log's chunks in use to another log.
 const MIN_USED_PERCENT: u64 = 50;
 
 impl LogUsage {
-    /// True if a checkpoint should move this log's chunks, so that the log can be removed.
+    /// True if a checkpoint should copy this log's chunks in use, so that the log can be removed later.
     pub(crate) fn is_sparse(&self) -> bool {
-        self.used * 100 < self.bytes * MIN_USED_PERCENT
+        self.used_bytes * 100 < self.bytes * MIN_USED_PERCENT
     }
 }
 

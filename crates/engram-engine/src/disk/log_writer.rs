@@ -8,7 +8,7 @@ use engram_core::Result;
 
 use super::directory::WritableFile;
 use super::file_format::{FILE_HEADER_BYTES, padding, record_bytes, record_header};
-use super::journal::{Durability, Journal, WRITE_NOW_BYTES, sync_failure};
+use super::journal::{Durability, Journal, WRITE_NOW_BYTES, describe_sync_failure};
 use super::pending_log::LogEntry;
 use super::record_codec::kind;
 
@@ -22,11 +22,14 @@ const RETRY_INTERVAL: Duration = Duration::from_millis(500);
 #[derive(Debug)]
 pub(crate) struct LogWriter {
     journal: Arc<Journal>,
+    /// The current log.
     file: Box<dyn WritableFile>,
     number: u64,
+    /// Size of the current log, at which the next record is written.
     offset: u64,
-    synced: Instant,
-    /// True if bytes were written since `synced`.
+    /// When the last batch was written, and synced if the store's durability requires it.
+    last_sync: Instant,
+    /// True if the current log has bytes that are not synced.
     unsynced: bool,
 }
 
@@ -35,14 +38,15 @@ struct WriteBatch {
     entries: Vec<LogEntry>,
     bytes: usize,
     /// Number of entries so far, including these.
-    count: u64,
+    entry_count: u64,
     /// Once the batch is written, changes below this number are durable.
     durable_below: u64,
+    /// True if the journal was stopped: this is the last batch.
     stopped: bool,
 }
 
 enum WriteFailure {
-    /// A write failed. The log is as before, and the write can be retried.
+    /// A write failed. The log has only complete records, and the write can be retried.
     Retryable(io::Error),
     /// A sync failed: bytes that were written before may be lost.
     Permanent(io::Error),
@@ -62,54 +66,56 @@ impl LogWriter {
             file,
             number,
             offset: FILE_HEADER_BYTES as u64,
-            synced: Instant::now(),
+            last_sync: Instant::now(),
             unsynced: false,
         }
     }
 
+    /// True if changes are synced before they are acknowledged.
     fn syncs_changes(&self) -> bool {
         matches!(self.journal.durability, Durability::Disk { .. })
     }
 
-    /// Writes until the journal is stopped and everything is written, or until a sync fails.
+    /// Writes until the journal is stopped and the last attempt was made, or until a sync fails.
     pub(crate) fn run(mut self) {
         loop {
             let mut batch = self.gather();
-            let mut stopped = batch.stopped;
+            let mut is_last_attempt = batch.stopped;
             let outcome = loop {
                 match self.write(&mut batch.entries) {
-                    Err(WriteFailure::Retryable(error)) if !stopped => {
+                    Err(WriteFailure::Retryable(error)) if !is_last_attempt => {
                         let problem = format!(
                             "{error}; the changes are kept in memory, and writing is retried twice a second"
                         );
                         self.journal
                             .update_status(0, |status| status.problem = Some(problem));
-                        stopped = self.pause();
+                        is_last_attempt = self.pause();
                     }
                     outcome => break outcome,
                 }
             };
-            let is_last = batch.stopped || outcome.is_err();
+            let ends = batch.stopped || outcome.is_err();
             let written = if outcome.is_ok() { batch.bytes } else { 0 };
             self.journal.update_status(written, |status| {
-                status.ended = is_last;
+                status.ended = ends;
                 status.problem = match &outcome {
                     Ok(()) => None,
                     Err(WriteFailure::Retryable(error)) => Some(error.to_string()),
-                    Err(WriteFailure::Permanent(error)) => Some(sync_failure(error)),
+                    Err(WriteFailure::Permanent(error)) => Some(describe_sync_failure(error)),
                 };
                 if outcome.is_ok() {
                     status.durable_below = batch.durable_below;
-                    status.written_entries = batch.count;
+                    status.written_entries = batch.entry_count;
                 }
             });
-            if is_last {
+            if ends {
                 return;
             }
         }
     }
 
-    /// Waits before the next attempt; true if the journal was stopped, so that it is the last one.
+    /// Waits before the next attempt. Returns true if the journal was stopped: then that attempt is the
+    /// last one.
     fn pause(&self) -> bool {
         let until = Instant::now() + RETRY_INTERVAL;
         let mut pending = self.journal.pending.lock();
@@ -126,7 +132,7 @@ impl LogWriter {
         pending.stopped
     }
 
-    /// Waits for entries to write, and then a little longer for more.
+    /// Waits for entries to write, and then, depending on the durability, a little longer for more.
     fn gather(&self) -> WriteBatch {
         let mut pending = self.journal.pending.lock();
         while pending.bytes == 0 && !pending.stopped && !pending.immediate {
@@ -134,7 +140,7 @@ impl LogWriter {
             self.journal.work.wait(&mut pending);
         }
         let until = match self.journal.durability {
-            Durability::Disk { interval } => self.synced + interval,
+            Durability::Disk { interval } => self.last_sync + interval,
             _ => Instant::now() + GATHER_TIME,
         };
         while !pending.stopped
@@ -142,8 +148,8 @@ impl LogWriter {
             && pending.bytes < WRITE_NOW_BYTES
             && (self.syncs_changes() || !pending.urgent)
         {
-            let wait = self.journal.work.wait_until(&mut pending, until);
-            if wait.timed_out() {
+            let wait_result = self.journal.work.wait_until(&mut pending, until);
+            if wait_result.timed_out() {
                 break;
             }
         }
@@ -153,7 +159,7 @@ impl LogWriter {
         WriteBatch {
             entries: std::mem::take(&mut pending.entries),
             bytes: std::mem::take(&mut pending.bytes),
-            count: pending.entry_count,
+            entry_count: pending.entry_count,
             durable_below: pending.next_change,
             stopped: pending.stopped,
         }
@@ -162,14 +168,15 @@ impl LogWriter {
     /// Writes entries, log by log, and removes the written ones from `entries`.
     fn write(&mut self, entries: &mut Vec<LogEntry>) -> Result<(), WriteFailure> {
         while !entries.is_empty() {
-            let is_end = |entry: &LogEntry| matches!(entry, LogEntry::NextLog { .. });
-            let end = entries.iter().position(is_end).unwrap_or(entries.len());
-            if end > 0 {
-                self.append(&entries[..end])?;
-                entries.drain(..end);
+            let switches_log = |entry: &LogEntry| matches!(entry, LogEntry::NextLog { .. });
+            let count = entries.iter().position(switches_log);
+            let count = count.unwrap_or(entries.len());
+            if count > 0 {
+                self.append(&entries[..count])?;
+                entries.drain(..count);
                 continue;
             }
-            // This log must be durable before entries of the next one are.
+            // This log must be durable before the entries of the next one.
             self.sync()?;
             if let LogEntry::NextLog { number, file } = entries.remove(0) {
                 self.file = file;
@@ -188,7 +195,7 @@ impl LogWriter {
             self.file.sync().map_err(WriteFailure::Permanent)?;
             self.unsynced = false;
         }
-        self.synced = Instant::now();
+        self.last_sync = Instant::now();
         Ok(())
     }
 
@@ -203,7 +210,8 @@ impl LogWriter {
             })
             .collect::<Result<_>>()
             .map_err(io::Error::other)?;
-        let mut heads = Vec::with_capacity(entries.len());
+        // Header, pieces of the body, and length of the body of each record.
+        let mut records = Vec::with_capacity(entries.len());
         let mut offset = self.offset;
         for (entry, payload) in entries.iter().zip(&payloads) {
             let (kind, body): (u32, [&[u8]; 2]) = match entry {
@@ -215,14 +223,14 @@ impl LogWriter {
                 LogEntry::NextLog { .. } => continue,
             };
             let len = body[0].len() + body[1].len();
-            heads.push((record_header(self.number, offset, kind, &body), body, len));
+            records.push((record_header(self.number, offset, kind, &body), body, len));
             offset += record_bytes(len) as u64;
         }
-        let mut bytes: Vec<&[u8]> = Vec::with_capacity(4 * heads.len());
-        for (header, body, len) in &heads {
-            bytes.extend([&header[..], body[0], body[1], &ZEROS[..padding(*len)]]);
+        let mut pieces: Vec<&[u8]> = Vec::with_capacity(4 * records.len());
+        for (header, body, len) in &records {
+            pieces.extend([&header[..], body[0], body[1], &ZEROS[..padding(*len)]]);
         }
-        self.file.append(&bytes)?;
+        self.file.append(&pieces)?;
         self.unsynced = true;
         self.offset = offset;
         Ok(())

@@ -14,10 +14,10 @@ use super::log::Log;
 use super::record_codec::{DictionaryWriter, WrittenDictionary, kind, put_chunk};
 use super::recover::ClockReading;
 
-/// Body size at which a record of changes is closed.
-const CHANGES_BYTES: usize = 64 << 10;
+/// Body size from which on a record of changes is closed.
+const CLOSE_RECORD_BYTES: usize = 64 << 10;
 
-/// Bytes of such a body in front of its changes: table, first change, count.
+/// Bytes of the body in front of the changes: table, first change, number of changes.
 const CHANGES_HEADER_BYTES: usize = 20;
 
 /// Entries that the log writer has not taken yet.
@@ -26,44 +26,45 @@ pub(super) struct PendingLog {
     store: u64,
     dictionary: WrittenDictionary,
     pub(super) entries: Vec<LogEntry>,
+    /// Bytes of the entries and of the open record's changes.
     pub(super) bytes: usize,
     /// Number of entries so far, including written ones.
     pub(super) entry_count: u64,
-    /// The record to which the next changes are appended.
+    /// The record to which the next changes are appended; it is not in `entries` yet.
     open_record: Option<OpenRecord>,
     pub(super) next_change: u64,
     pub(super) next_serial: u64,
     /// The log that is being written.
     pub(super) log: Arc<Log>,
-    /// Earlier logs.
+    /// Earlier logs, except for those that had no chunks in use when a log was last started.
     pub(super) earlier_logs: Vec<Arc<Log>>,
-    /// A caller waits for its changes to be written.
+    /// True if a caller waits for its changes. Without syncs, they are written at once.
     pub(super) urgent: bool,
-    /// A caller waits, and writing must not be delayed to collect more changes.
+    /// True if changes must be written at once, even if that requires an early sync.
     pub(super) immediate: bool,
+    /// True if the log writer must end.
     pub(super) stopped: bool,
 }
 
-/// A record of changes that is not complete.
+/// A record of one table's changes that is not complete.
 #[derive(Debug)]
 struct OpenRecord {
     table: u64,
-    first: u64,
+    /// Number of the first change.
+    first_change: u64,
+    /// Number of changes.
     count: u32,
+    /// Space for the header, then the changes.
     body: Vec<u8>,
 }
 
+/// What the log writer writes or does next.
 #[derive(Debug)]
 pub(super) enum LogEntry {
-    Record {
-        kind: u32,
-        body: Vec<u8>,
-    },
+    /// A record.
+    Record { kind: u32, body: Vec<u8> },
     /// A chunk's record. The payload is written from the chunk's own memory, after `header`.
-    Chunk {
-        header: Vec<u8>,
-        chunk: Arc<Chunk>,
-    },
+    Chunk { header: Vec<u8>, chunk: Arc<Chunk> },
     /// The following entries are written to this log.
     NextLog {
         number: u64,
@@ -113,13 +114,14 @@ impl PendingLog {
         self.write_record(kind::BEGIN, &body);
     }
 
+    /// Adds an entry and counts its bytes.
     fn push(&mut self, entry: LogEntry, bytes: usize) {
         self.bytes += bytes;
         self.log.add_bytes(bytes as u64);
-        self.add(entry);
+        self.push_uncounted(entry);
     }
 
-    fn add(&mut self, entry: LogEntry) {
+    fn push_uncounted(&mut self, entry: LogEntry) {
         self.entries.push(entry);
         self.entry_count += 1;
     }
@@ -145,7 +147,7 @@ impl PendingLog {
     pub(super) fn close_record(&mut self) {
         let Some(OpenRecord {
             table,
-            first,
+            first_change,
             count,
             mut body,
         }) = self.open_record.take()
@@ -154,17 +156,18 @@ impl PendingLog {
         };
         let mut header = Vec::with_capacity(CHANGES_HEADER_BYTES);
         header.put_u64(table);
-        header.put_u64(first);
+        header.put_u64(first_change);
         header.put_u32(count);
         body[..CHANGES_HEADER_BYTES].copy_from_slice(&header);
         // `self.bytes` already includes the changes.
         self.log.add_bytes(record_bytes(body.len()) as u64);
         let kind = kind::CHANGES;
-        self.add(LogEntry::Record { kind, body });
+        self.push_uncounted(LogEntry::Record { kind, body });
     }
 
+    /// Adds a table's change; returns its number.
     pub(super) fn add_change(&mut self, table: u64, op: &TableOp<'_>) -> Lsn {
-        // The serial of an item's only chunk, so that it is looked up once.
+        // The serial of the item's chunk if it has only one, to look it up only once.
         let mut only_serial = None;
         if let TableOp::Insert { item, .. } = op {
             match &item.trajectory {
@@ -178,35 +181,35 @@ impl PendingLog {
                 }
             }
         }
-        let fits = |open: &OpenRecord| open.table == table && open.body.len() < CHANGES_BYTES;
+        let fits = |open: &OpenRecord| open.table == table && open.body.len() < CLOSE_RECORD_BYTES;
         if !self.open_record.as_ref().is_some_and(fits) {
             self.close_record();
         }
         let mut open = self.open_record.take().unwrap_or_else(|| {
-            let mut body = Vec::with_capacity(CHANGES_BYTES + 256);
+            let mut body = Vec::with_capacity(CLOSE_RECORD_BYTES + 256);
             body.put(&[0; CHANGES_HEADER_BYTES]);
             OpenRecord {
                 table,
-                first: self.next_change,
+                first_change: self.next_change,
                 count: 0,
                 body,
             }
         });
-        let before = open.body.len();
+        let len_before = open.body.len();
         let store = self.store;
         let serial = |chunk: &Arc<Chunk>| match only_serial {
             Some(serial) => serial,
             None => chunk.location(store).map_or(0, |(serial, _)| serial),
         };
         put_change(&mut open.body, op, self, &serial);
-        self.bytes += open.body.len() - before;
+        self.bytes += open.body.len() - len_before;
         open.count += 1;
         self.open_record = Some(open);
-        self.count_change()
+        self.new_lsn()
     }
 
-    /// Returns the next change's number.
-    pub(super) fn count_change(&mut self) -> Lsn {
+    /// Returns a new change's number.
+    pub(super) fn new_lsn(&mut self) -> Lsn {
         let number = self.next_change;
         self.next_change += 1;
         Lsn(number)
@@ -222,8 +225,8 @@ impl PendingLog {
         self.close_record();
         self.dictionary = WrittenDictionary::default();
         let previous = std::mem::replace(&mut self.log, Log::new(self.store, number));
-        // A chunk in use may be inserted again later, so its log stays needed.
-        self.earlier_logs.retain(|log| log.usage().used > 0);
+        // A chunk in use may be inserted again later, so its log is still required.
+        self.earlier_logs.retain(|log| log.usage().used_bytes > 0);
         self.earlier_logs.push(previous);
         self.push(LogEntry::NextLog { number, file }, 0);
         self.write_begin(clock);

@@ -8,6 +8,8 @@ use rand_xoshiro::rand_core::{Rng, SeedableRng};
 use super::power_loss::PowerLossDirectory;
 use super::random_workload::{History, describe, open_store, read_back};
 
+/// Runs a store through 6 rounds, each with a power loss or a clean end. Returns the number of tables
+/// compared, and of power losses.
 fn run_with_power_losses(seed: u64) -> (usize, u64) {
     let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
     let mut files = PowerLossDirectory::default();
@@ -27,14 +29,19 @@ fn run_with_power_losses(seed: u64) -> (usize, u64) {
         }
         losses += u64::from(files.writes_left() == 0);
         files = files.after_power_loss(&mut rng);
-        let mut found = read_back(&files).unwrap_or_else(|error| panic!("{case}: {error}"));
-        compared += history.check(&mut found.tables, &case);
-        // Changes that were not durable and are lost never happened: their numbers are used again.
-        let last = |id: &u64| found.tables.get(id).map_or(0, |table| table.last_lsn().0);
-        let next = found
+        let mut recovered = read_back(&files).unwrap_or_else(|error| panic!("{case}: {error}"));
+        compared += history.check_after_power_loss(&mut recovered.tables, &case);
+        // The numbers of changes that were lost, because they were not durable, are used again.
+        let last_change = |id: &u64| {
+            let table = recovered.tables.get(id);
+            table.map_or(0, |table| table.last_lsn().0)
+        };
+        let next_change = recovered
             .next_change
-            .max(1 + (1..4).map(|id| last(&id)).max().unwrap_or(0));
-        history.descriptions.retain(|(_, lsn), _| *lsn < next);
+            .max(1 + (1..4).map(|id| last_change(&id)).max().unwrap_or(0));
+        history
+            .descriptions
+            .retain(|(_, lsn), _| *lsn < next_change);
     }
     (compared, losses)
 }
@@ -48,16 +55,21 @@ fn an_unfinished_choice_is_logged_again() {
     history.run(&mut opened, &mut Xoshiro256PlusPlus::seed_from_u64(1));
     let table = opened.tables.get_mut(&1).unwrap();
     table.end_leases(&mut DeferredDrops::default());
-    let chosen = TableRng::seed_from_u64(1);
+    let rng_after_choice = TableRng::seed_from_u64(1);
     let sink = opened.storage.sink(1);
-    sink.append("", &TableOp::SetRng { rng: &chosen });
+    sink.append(
+        "",
+        &TableOp::SetRng {
+            rng: &rng_after_choice,
+        },
+    );
     drop(opened);
     for _ in 0..2 {
         let opened = open_store(&files, 1).unwrap();
         let last = opened.tables[&1].last_lsn();
         drop(opened);
-        let found = read_back(&files).unwrap();
-        assert_eq!(found.tables[&1].last_lsn(), last);
+        let recovered = read_back(&files).unwrap();
+        assert_eq!(recovered.tables[&1].last_lsn(), last);
     }
 }
 
@@ -67,7 +79,7 @@ fn durable_changes_survive_a_power_loss() {
     let outcomes: Vec<(usize, u64)> = (0..seeds).map(run_with_power_losses).collect();
     let compared: usize = outcomes.iter().map(|outcome| outcome.0).sum();
     let losses: u64 = outcomes.iter().map(|outcome| outcome.1).sum();
-    let out = format!("{compared} tables compared after {losses} power losses\n");
-    std::io::Write::write_all(&mut std::io::stderr(), out.as_bytes()).unwrap();
+    let summary = format!("{compared} tables compared after {losses} power losses\n");
+    std::io::Write::write_all(&mut std::io::stderr(), summary.as_bytes()).unwrap();
     assert!(compared > 1_000 && losses > 1_000, "{compared} {losses}");
 }

@@ -1,4 +1,4 @@
-//! A random workload for a store in tests, with a record of each table's content after each change.
+//! A random workload for stores in tests. It records each table's content after each change.
 
 use std::collections::BTreeMap;
 use std::sync::Arc;
@@ -29,7 +29,8 @@ fn as_f64(number: u64) -> f64 {
     f64::from(u32::try_from(number).unwrap())
 }
 
-fn chunk(key: u64, rows: u32) -> Arc<Chunk> {
+/// A chunk in which each byte is the key's lowest byte.
+fn new_chunk(key: u64, rows: u32) -> Arc<Chunk> {
     let schema = Arc::new(Schema {
         layout: Arc::new(Layout {
             names: Box::new(["obs".into()]),
@@ -55,7 +56,7 @@ fn chunk(key: u64, rows: u32) -> Arc<Chunk> {
     Arc::new(builder.seal(origin, compressor).unwrap())
 }
 
-fn options(id: u64) -> TableOptions {
+fn table_options(id: u64) -> TableOptions {
     TableOptions {
         name: format!("table {id}"),
         max_size: 30,
@@ -84,13 +85,13 @@ pub(super) fn describe(table: &mut TableState) -> String {
     let snapshot = table.snapshot();
     let items = snapshot.items().map(|item| {
         let content = item.trajectory.chunks()[0].payload().pin().unwrap()[0];
-        let rest = (
+        let usage = (
             item.touched,
             item.times_sampled,
             item.leases,
             item.inserted_at,
         );
-        (item.seq, item.key, item.priority.to_bits(), rest, content)
+        (item.seq, item.key, item.priority.to_bits(), usage, content)
     });
     // The order of slots does not matter.
     let mut items: Vec<_> = items.collect();
@@ -117,15 +118,16 @@ pub(super) fn describe(table: &mut TableState) -> String {
 pub(super) struct History {
     /// Content of each table after each change, by table and change number.
     pub(super) descriptions: BTreeMap<(u64, u64), String>,
+    /// Number of the last change of each table that was reported as durable, by table.
     durable: BTreeMap<u64, u64>,
-    /// First byte of each item's data.
+    /// First byte of each item's data, by key.
     contents: BTreeMap<u64, u8>,
     next_key: u64,
     clock: u64,
 }
 
 impl History {
-    /// Makes random changes until the power loss, or up to 200.
+    /// Creates missing tables, then makes up to 200 random changes; stops at the power loss.
     pub(super) fn run(&mut self, opened: &mut Opened, rng: &mut Xoshiro256PlusPlus) {
         let Opened {
             storage,
@@ -135,14 +137,14 @@ impl History {
         } = opened;
         while *next_table < 4 {
             let id = *next_table;
-            storage.record_table_created(id, &options(id));
+            storage.record_table_created(id, &table_options(id));
             tables.insert(
                 id,
-                TableState::new(Arc::new(options(id)), storage.sink(id)).unwrap(),
+                TableState::new(Arc::new(table_options(id)), storage.sink(id)).unwrap(),
             );
             *next_table += 1;
         }
-        let mut shared: Vec<Arc<Chunk>> = Vec::new();
+        let mut shared_chunks: Vec<Arc<Chunk>> = Vec::new();
         for _ in 0..rng.next_u64() % 200 {
             let id = 1 + rng.next_u64() % 3;
             let table = tables.get_mut(&id).unwrap();
@@ -150,7 +152,7 @@ impl History {
             self.clock += 10;
             match rng.next_u64() % 10 {
                 0..5 => {
-                    let item = self.item(&mut shared, rng);
+                    let item = self.next_item(&mut shared_chunks, rng);
                     table.insert(item, self.clock, deferred);
                 }
                 5 => {
@@ -169,10 +171,10 @@ impl History {
                     table.draw(3, leased, &mut draws, deferred);
                     if leased {
                         let handles: Vec<_> = draws.iter().map(|draw| draw.handle).collect();
-                        let (back, done) = handles.split_at(handles.len() / 2);
-                        table.acknowledge(done.iter().copied(), deferred);
+                        let (returned, acknowledged) = handles.split_at(handles.len() / 2);
+                        table.acknowledge(acknowledged.iter().copied(), deferred);
                         if rng.next_u64().is_multiple_of(2) {
-                            table.return_leases(back.iter().copied());
+                            table.return_leases(returned.iter().copied());
                         }
                     }
                 }
@@ -186,7 +188,7 @@ impl History {
                         let position = start_log(self.clock);
                         if rng.next_u64().is_multiple_of(2) {
                             // This change is both in the log and in the checkpoint.
-                            let item = self.item(&mut shared, rng);
+                            let item = self.next_item(&mut shared_chunks, rng);
                             let table = tables.get_mut(&id).unwrap();
                             table.insert(item, self.clock, deferred);
                             while !table.shrink(deferred) {}
@@ -224,16 +226,20 @@ impl History {
         }
     }
 
-    /// Returns the next item. Its chunk may be shared with other items.
-    fn item(&mut self, shared: &mut Vec<Arc<Chunk>>, rng: &mut Xoshiro256PlusPlus) -> NewItem {
+    /// Creates an item with the next key. Its chunk may be shared with other items.
+    fn next_item(
+        &mut self,
+        shared_chunks: &mut Vec<Arc<Chunk>>,
+        rng: &mut Xoshiro256PlusPlus,
+    ) -> NewItem {
         self.next_key += 1;
-        if shared.is_empty() || rng.next_u64().is_multiple_of(3) {
-            shared.push(chunk(self.next_key, 4));
+        if shared_chunks.is_empty() || rng.next_u64().is_multiple_of(3) {
+            shared_chunks.push(new_chunk(self.next_key, 4));
         }
-        let at = usize::try_from(rng.next_u64()).unwrap() % shared.len();
-        let chunk = Arc::clone(&shared[at]);
-        if shared.len() > 3 {
-            shared.remove(0);
+        let index = usize::try_from(rng.next_u64()).unwrap() % shared_chunks.len();
+        let chunk = Arc::clone(&shared_chunks[index]);
+        if shared_chunks.len() > 3 {
+            shared_chunks.remove(0);
         }
         self.contents
             .insert(self.next_key, chunk.payload().pin().unwrap()[0]);
@@ -249,9 +255,13 @@ impl History {
         }
     }
 
-    /// Checks that durable changes were recovered, and that each table has its content of that time.
-    /// Returns the number of tables compared.
-    pub(super) fn check(&self, tables: &mut BTreeMap<u64, TableState>, case: &str) -> usize {
+    /// Checks that durable changes were recovered, and that each table has the content it had after the
+    /// last recovered change. Returns the number of tables compared.
+    pub(super) fn check_after_power_loss(
+        &self,
+        tables: &mut BTreeMap<u64, TableState>,
+        case: &str,
+    ) -> usize {
         let mut compared = 0;
         for (id, durable) in &self.durable {
             let table = tables
@@ -274,8 +284,8 @@ impl History {
         compared
     }
 
-    /// Checks that each table has content that it had at some time. After a repair, items may be lost,
-    /// but no item may have other data.
+    /// Checks that each table has the content it had after the last recovered change, or, after a repair,
+    /// that each item has its original data.
     pub(super) fn check_recovered(
         &self,
         tables: &mut BTreeMap<u64, TableState>,
@@ -305,11 +315,13 @@ impl History {
     }
 }
 
+/// Recovers a directory without a repair.
 pub(super) fn read_back(files: &PowerLossDirectory) -> engram_core::Result<Recovered> {
     recover(files, false, &mut |_, _| {}).map_err(|error| error.into_error(files))
 }
 
+/// Opens a store without a repair, creating it if necessary.
 pub(super) fn open_store(files: &PowerLossDirectory, entropy: u64) -> engram_core::Result<Opened> {
-    let found = read_back(files)?;
-    Storage::start(Arc::new(files.clone()), found, OPTIONS, entropy, None)
+    let recovered = read_back(files)?;
+    Storage::start(Arc::new(files.clone()), recovered, OPTIONS, entropy, None)
 }

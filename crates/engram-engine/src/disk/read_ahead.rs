@@ -1,5 +1,4 @@
-//! Reading a large file sequentially in a thread of its own: while one block is processed, the next
-//! ones are read.
+//! Reading a large file ahead in a thread: while one block is processed, the next ones are read.
 
 use std::io;
 use std::sync::Arc;
@@ -11,12 +10,12 @@ use super::directory::ReadableFile;
 /// Bytes per read.
 pub(super) const BLOCK_BYTES: usize = 1 << 20;
 
-/// Free space in front of a block, into which the unprocessed rest of the previous block is copied.
+/// Free bytes in front of a block, into which the unprocessed rest of the previous block is copied.
 const PREFIX_BYTES: usize = 256 << 10;
 
-/// Number of blocks that are read ahead or being processed. Must exceed the number of blocks that a
-/// batch of `chunk_checkers.rs` keeps alive while it is collected, or reading would stall.
-const BLOCKS: usize = 10;
+/// Maximum number of blocks that are read ahead or in use. Must exceed the number of blocks that a batch
+/// of `chunk_checkers.rs` keeps alive while it is collected; otherwise, reading would stall.
+const MAX_BLOCKS: usize = 10;
 
 /// A block of a file. Dropping it returns its memory to the thread that reads, to be filled again.
 #[derive(Debug, Default)]
@@ -24,6 +23,7 @@ pub(super) struct ReadBlock {
     /// Free space, then the content from `start` on.
     bytes: Vec<u8>,
     start: usize,
+    /// Receives the memory when the block is dropped.
     return_to: Option<Sender<Vec<u8>>>,
 }
 
@@ -44,6 +44,7 @@ impl ReadBlock {
         })
     }
 
+    /// Creates a block of these bytes, without free space.
     pub(super) fn from_bytes(bytes: Vec<u8>) -> Self {
         Self {
             bytes,
@@ -52,7 +53,7 @@ impl ReadBlock {
         }
     }
 
-    /// Size of the block's memory.
+    /// Size of the block's memory in bytes.
     pub(super) fn memory(&self) -> usize {
         self.bytes.len()
     }
@@ -61,14 +62,15 @@ impl ReadBlock {
         &self.bytes[self.start..]
     }
 
-    /// Returns this block with the rest of the previous block in front.
-    pub(super) fn with_prefix(mut self, rest: &[u8]) -> Self {
-        if let Some(start) = self.start.checked_sub(rest.len()) {
-            self.bytes[start..self.start].copy_from_slice(rest);
+    /// Returns this block with `prefix`, the rest of the previous block, in front. Copies the block if its
+    /// free space is too small.
+    pub(super) fn with_prefix(mut self, prefix: &[u8]) -> Self {
+        if let Some(start) = self.start.checked_sub(prefix.len()) {
+            self.bytes[start..self.start].copy_from_slice(prefix);
             self.start = start;
             return self;
         }
-        Self::from_bytes([rest, self.content()].concat())
+        Self::from_bytes([prefix, self.content()].concat())
     }
 }
 
@@ -81,16 +83,16 @@ impl Drop for ReadBlock {
     }
 }
 
-/// The blocks of a file from an offset on.
+/// The blocks of a file from an offset on, as a thread reads them.
 #[derive(Debug)]
 pub(super) struct ReadAhead(Receiver<io::Result<ReadBlock>>);
 
 impl ReadAhead {
-    /// Starts to read `file` from `offset` to `len`. Dropping the result ends the thread.
+    /// Starts a thread that reads `file` from `offset` to `len`. Dropping the result ends it.
     pub(super) fn new(file: &Arc<dyn ReadableFile>, offset: u64, len: u64) -> io::Result<Self> {
         let (full, blocks) = channel();
         let (return_to, empty) = channel();
-        for _ in 0..BLOCKS {
+        for _ in 0..MAX_BLOCKS {
             let _ = return_to.send(Vec::new());
         }
         let file = Arc::clone(file);
@@ -132,11 +134,11 @@ mod tests {
 
     use super::*;
 
-    /// A file whose reads fail beyond an offset.
+    /// A file whose reads fail beyond this offset.
     #[derive(Debug)]
-    struct FailsAfter(u64);
+    struct FileThatFailsAfter(u64);
 
-    impl ReadableFile for FailsAfter {
+    impl ReadableFile for FileThatFailsAfter {
         fn len(&self) -> io::Result<u64> {
             Ok(1 << 30)
         }
@@ -151,11 +153,11 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_ends_after_an_error_or_a_drop() {
+    fn the_reading_thread_ends_after_an_error_or_a_drop() {
         for good_blocks in [0, 2, 1 << 10] {
             let file: Arc<dyn ReadableFile> =
-                Arc::new(FailsAfter(good_blocks * BLOCK_BYTES as u64));
-            let used = Arc::downgrade(&file);
+                Arc::new(FileThatFailsAfter(good_blocks * BLOCK_BYTES as u64));
+            let file_in_thread = Arc::downgrade(&file);
             let ahead = ReadAhead::new(&file, 0, file.len().unwrap()).unwrap();
             drop(file);
             for _ in 0..good_blocks.min(50) {
@@ -163,7 +165,7 @@ mod tests {
             }
             assert_eq!(ahead.next().is_err(), good_blocks < 50);
             drop(ahead);
-            while used.strong_count() > 0 {
+            while file_in_thread.strong_count() > 0 {
                 thread::sleep(Duration::from_millis(1));
             }
         }

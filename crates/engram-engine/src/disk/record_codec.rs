@@ -16,7 +16,7 @@ use engram_core::{
 
 use super::byte_codec::{BodyReader, BodyWriter, CorruptRecord};
 
-/// Kinds of records.
+/// Kinds of records. Those from 16 on occur only in checkpoints.
 pub(crate) mod kind {
     pub(crate) const LAYOUT: u32 = 1;
     pub(crate) const SCHEMA: u32 = 2;
@@ -53,8 +53,8 @@ pub(crate) trait DictionaryWriter {
 
     fn write_record(&mut self, kind: u32, body: &[u8]);
 
-    /// Returns the number of a layout; writes its definition first if necessary. The same for
-    /// schemas and window shapes below.
+    /// Returns the number of a layout; writes its definition first if the file does not have it. The
+    /// same for schemas and window shapes below.
     fn layout_number(&mut self, layout: &Arc<Layout>) -> u32 {
         let address = Arc::as_ptr(layout).addr();
         if let Some((number, _)) = self.dictionary().layouts.get(&address) {
@@ -116,8 +116,8 @@ pub(crate) trait DictionaryWriter {
         number
     }
 
-    /// Appends an item to `body`. `serial` returns the serials of its chunks, which must be written
-    /// before this body's record.
+    /// Appends an item to `body`. `serial` returns the serial of a chunk; the item's chunks must be
+    /// written before this body's record.
     fn put_item(
         &mut self,
         body: &mut Vec<u8>,
@@ -217,25 +217,26 @@ pub(crate) struct ReadDictionary {
     shapes: Vec<Arc<WindowShape>>,
 }
 
-/// Checks that a definition has the next number of its kind.
-fn check_number(reader: &mut BodyReader<'_>, next: usize, what: &str) -> Result<(), CorruptRecord> {
+/// Reads the number of a definition, and checks that it is the next one of its kind.
+fn check_number(reader: &mut BodyReader<'_>, next: usize, kind: &str) -> Result<(), CorruptRecord> {
     let number = reader.u32()?;
     if number as usize == next {
         return Ok(());
     }
-    CorruptRecord::err(format!("{what} has number {number}, expected {next}"))
+    CorruptRecord::err(format!("{kind} has number {number}, expected {next}"))
 }
 
-fn look_up<T: Clone>(defined: &[T], number: u32, what: &str) -> Result<T, CorruptRecord> {
-    defined.get(number as usize).cloned().ok_or_else(|| {
-        let defined = defined.len();
+/// Returns the definition with this number.
+fn look_up<T: Clone>(definitions: &[T], number: u32, kind: &str) -> Result<T, CorruptRecord> {
+    definitions.get(number as usize).cloned().ok_or_else(|| {
+        let count = definitions.len();
         CorruptRecord(format!(
-            "{what} {number} is not defined; the file defines {defined} before this record"
+            "{kind} {number} is not defined; the file defines {count} before this record"
         ))
     })
 }
 
-/// Allocates memory for a chunk's payload.
+/// Allocates memory for the payload of chunk `serial`.
 pub(crate) fn allocate_chunk(serial: u64, bytes: usize) -> Result<AlignedBytes, CorruptRecord> {
     let memory = AlignedBytes::zeroed(bytes);
     Ok(memory.ok_or_else(|| {
@@ -243,7 +244,7 @@ pub(crate) fn allocate_chunk(serial: u64, bytes: usize) -> Result<AlignedBytes, 
     })?)
 }
 
-/// A chunk's record without its payload.
+/// The content of a chunk's record, except for the serial and the payload.
 #[derive(Debug)]
 pub(crate) struct ChunkHeader {
     origin: Origin,
@@ -264,7 +265,7 @@ impl ChunkHeader {
 }
 
 impl ReadDictionary {
-    /// Adds a definition; returns false if the record is of another kind.
+    /// Adds a definition from its record; returns false if the record is not a definition.
     pub(crate) fn add_record(&mut self, kind: u32, body: &[u8]) -> Result<bool, CorruptRecord> {
         let mut reader = BodyReader(body);
         match kind {
@@ -295,10 +296,10 @@ impl ReadDictionary {
             }
             _ => return Ok(false),
         }
-        reader.end().map(|()| true)
+        reader.check_end().map(|()| true)
     }
 
-    /// Reads a chunk's record: returns its serial, and the chunk if it is `wanted`.
+    /// Reads a chunk's record; returns the chunk's serial, and the chunk if `wanted` returns true.
     pub(crate) fn read_chunk(
         &self,
         body: &[u8],
@@ -352,7 +353,7 @@ impl ReadDictionary {
         })
     }
 
-    /// Reads an item. The caller must check its trajectory with `check_parts`.
+    /// Reads an item. The caller must check the trajectory with `check_parts`.
     pub(crate) fn read_item(
         &self,
         reader: &mut BodyReader<'_>,
@@ -518,8 +519,9 @@ pub(crate) fn put_options(body: &mut Vec<u8>, options: &TableOptions) {
     put_selector(body, options.sampler);
     put_selector(body, options.remover);
     put_limits(body, &options.limits);
-    let given = (options.signature.is_some(), options.note.is_some());
-    body.put_u8(u8::from(given.0) | u8::from(given.1) << 1);
+    let signature_flag = u8::from(options.signature.is_some());
+    let note_flag = u8::from(options.note.is_some()) << 1;
+    body.put_u8(signature_flag | note_flag);
     if let Some(signature) = &options.signature {
         body.put_text(&signature.structure);
         body.put_len(signature.columns.len());
@@ -552,14 +554,14 @@ pub(crate) fn read_options(reader: &mut BodyReader<'_>) -> Result<TableOptions, 
         seed: 0,
         note: None,
     };
-    let given = reader.u8()?;
-    if given > 3 {
-        return CorruptRecord::err(format!("unknown option flags {given}, expected 0 to 3"));
+    let flags = reader.u8()?;
+    if flags > 3 {
+        return CorruptRecord::err(format!("unknown option flags {flags}, expected 0 to 3"));
     }
-    if given & 1 != 0 {
+    if flags & 1 != 0 {
         options.signature = Some(Arc::new(read_signature(reader)?));
     }
-    if given & 2 != 0 {
+    if flags & 2 != 0 {
         options.note = Some(reader.text()?.into());
     }
     options.seed = reader.u64()?;

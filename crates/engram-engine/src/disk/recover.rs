@@ -113,7 +113,7 @@ pub(crate) struct Recovered {
     pub(crate) last_checkpoint: u64,
     /// Largest number of any log file.
     pub(crate) last_log: u64,
-    /// Logs that contain chunks.
+    /// Logs whose chunks were loaded.
     pub(crate) logs: Vec<Arc<Log>>,
     /// The store's clock at the last change, in nanoseconds.
     pub(crate) clock: u64,

@@ -147,7 +147,7 @@ impl DirectoryReader<'_> {
             store: reader.u64()?,
             system: reader.u64()?,
         };
-        reader.end()?;
+        reader.check_end()?;
         if first_change != next_change {
             return Err(self.gap_error(name, next_change, first_change));
         }
@@ -242,7 +242,7 @@ impl DirectoryReader<'_> {
                 ));
             }
         }
-        reader.end()
+        reader.check_end()
     }
 }
 

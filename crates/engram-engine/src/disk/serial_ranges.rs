@@ -1,6 +1,6 @@
 //! Sets of chunk serials. Serials in use are mostly consecutive, so a few ranges describe them.
 
-/// Sorted ranges of serials as (first, count); neighbouring ranges do not touch.
+/// Sorted ranges of serials as (first, count), with a gap between neighbours.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub(crate) struct SerialRanges(pub(crate) Vec<(u64, u64)>);
 
@@ -19,8 +19,8 @@ impl SerialRanges {
     }
 
     pub(crate) fn contains(&self, serial: u64) -> bool {
-        let after = self.0.partition_point(|(first, _)| *first <= serial);
-        after
+        let index_after = self.0.partition_point(|(first, _)| *first <= serial);
+        index_after
             .checked_sub(1)
             .and_then(|at| self.0.get(at))
             .is_some_and(|(first, count)| serial - first < *count)

@@ -18,11 +18,11 @@
 //! * FAILED: earlier writes may be lost, so nothing is acknowledged until the directory is reopened.
 //! * CLOSED: pending changes were written, if possible, and the lock is released.
 //!
-//! A checkpoint runs in its caller's thread while changes continue:
+//! A checkpoint is written in its caller's thread while changes continue:
 //!
-//! 1. Log rotation: a new log is created, and later changes go there. Replay will start at it.
-//! 2. A snapshot of each table is taken. Chunks that are in no log, and the chunks in use of sparse logs (less
-//!    than half of their bytes in use), are written to a chunk log.
+//! 1. Log rotation: a new log is created; later changes are written to it, and replay will start at it.
+//! 2. A snapshot of each table is taken. Chunks that are in no log, and the chunks in use of sparse logs
+//!    (less than half of their bytes in use), are written to a chunk log.
 //! 3. All logs up to the new one are synced.
 //! 4. The checkpoint is written, synced and renamed: now it is valid. An error before this point
 //!    leaves earlier checkpoints and the locations of all chunks as they were.
@@ -55,28 +55,30 @@ use super::record_reader::RecordReader;
 use super::recover::{ClockReading, ReadProgress, Recovered, recover};
 use super::serial_ranges::SerialRanges;
 
-/// How a store is kept on disk.
+/// How a store is stored on disk.
 #[derive(Clone, Copy, Debug)]
 pub struct StorageOptions {
     /// What a change survives once it is acknowledged.
     pub durability: Durability,
-    /// Number of checkpoints to keep: the newest ones.
+    /// Number of valid checkpoints to keep: the newest ones; 0 counts as 1.
     pub keep: usize,
 }
 
-/// An open directory.
+/// An open store's directory.
 #[derive(Debug)]
 pub(crate) struct Storage {
     files: Arc<dyn Directory>,
+    /// Random id of the store.
     store: u64,
     options: StorageOptions,
     journal: Arc<Journal>,
     /// Locked while a checkpoint is written: one at a time.
     manifest: Mutex<Manifest>,
-    /// The log writer.
+    /// The log writer's thread; `None` once the store is closed.
     thread: Mutex<Option<JoinHandle<()>>>,
-    /// Released when the store is closed.
+    /// The directory's lock; `None` once the store is closed.
     lock: Mutex<Option<DirectoryLock>>,
+    /// True once closing has begun: a checkpoint in progress is aborted.
     closing: AtomicBool,
     /// Bytes logged since the last checkpoint, except for the current log.
     earlier_log_bytes: AtomicU64,
@@ -91,11 +93,12 @@ struct Manifest {
     log: u64,
     /// Logs below this number are synced.
     synced_below: u64,
-    /// True during a repair until unused files are set aside: nothing is removed before.
+    /// True during a repair until unused files are set aside: no file is removed before.
     keep_all: bool,
     /// Valid checkpoints, with the logs that they require.
     valid: BTreeMap<u64, RequiredLogs>,
-    /// Checkpoints that were not read completely, with the logs that they require. They are kept.
+    /// Checkpoints that were not verified, with the logs that they require. They are kept until there
+    /// are `keep` newer valid ones.
     unverified: BTreeMap<u64, RequiredLogs>,
 }
 
@@ -107,7 +110,7 @@ struct RequiredLogs {
 }
 
 impl RequiredLogs {
-    fn of(header: &CheckpointHeader) -> Self {
+    fn from_header(header: &CheckpointHeader) -> Self {
         Self {
             first: header.first_log,
             earlier: header.earlier_logs.iter().map(|(log, _)| *log).collect(),
@@ -131,7 +134,7 @@ pub(crate) struct Opened {
 /// The tables that a checkpoint contains.
 #[derive(Debug)]
 pub(crate) struct CheckpointView {
-    /// Number, options and snapshot of each table.
+    /// Id, options and snapshot of each table.
     pub(crate) tables: Vec<(u64, Arc<TableOptions>, Snapshot)>,
     pub(crate) next_table: u64,
 }
@@ -141,14 +144,15 @@ pub(crate) struct CheckpointView {
 pub struct Checkpoint {
     /// The checkpoint's number.
     pub number: u64,
-    /// Bytes written: its own file, and chunks that were in no log or were moved.
+    /// Bytes written: its own file, and the chunks written to a chunk log for it.
     pub bytes: u64,
     /// Number of items in it.
     pub items: u64,
 }
 
-fn failed(files: &dyn Directory, what: &str, error: &io::Error) -> Error {
-    Error::Storage(format!("{}: {what}: {error}", files.path().display()))
+/// An error of the directory; `problem` states what failed.
+fn storage_error(files: &dyn Directory, problem: &str, error: &io::Error) -> Error {
+    Error::Storage(format!("{}: {problem}: {error}", files.path().display()))
 }
 
 impl Storage {
@@ -186,22 +190,23 @@ impl Storage {
         lock: Option<DirectoryLock>,
     ) -> Result<Opened> {
         finish_recovery(&*files, &recovered)
-            .map_err(|error| failed(&*files, "cannot be written", &error))?;
-        let last = recovered.tables.values().map(|table| table.last_lsn().0);
-        // A checkpoint may contain changes whose log records were lost with the power.
+            .map_err(|error| storage_error(&*files, "cannot be written", &error))?;
+        let last_changes = recovered.tables.values().map(|table| table.last_lsn().0);
+        // A checkpoint may contain changes whose log records were lost in a power loss.
         let next_change = recovered
             .next_change
-            .max(last.max().unwrap_or_default() + 1);
+            .max(last_changes.max().unwrap_or_default() + 1);
         let has_gap = next_change > recovered.next_change;
         let set_aside = if recovered.repaired {
             unused_files(&*files, &recovered)
         } else {
             Ok(Vec::new())
         };
-        let set_aside = set_aside.map_err(|error| failed(&*files, "cannot be listed", &error))?;
-        let replayed = recovered.logs.iter().map(|log| log.usage());
-        let replayed = replayed.filter(|log| recovered.replayed_logs.contains(&log.log));
-        let replayed_bytes: u64 = replayed.map(|log| log.bytes).sum();
+        let set_aside =
+            set_aside.map_err(|error| storage_error(&*files, "cannot be listed", &error))?;
+        let usages = recovered.logs.iter().map(|log| log.usage());
+        let replayed = usages.filter(|usage| recovered.replayed_logs.contains(&usage.log));
+        let replayed_bytes: u64 = replayed.map(|usage| usage.bytes).sum();
         let store = recovered.store.unwrap_or(entropy | 1);
         let log = recovered.last_log + 1;
         let journal = Journal::new(
@@ -217,15 +222,15 @@ impl Storage {
             },
         );
         let file = log::create(&*files, store, log)
-            .map_err(|error| failed(&*files, "a log cannot be created", &error))?;
+            .map_err(|error| storage_error(&*files, "a log cannot be created", &error))?;
         let writer = LogWriter::new(&journal, log, file);
         let thread = std::thread::Builder::new().name("engram-log".into());
         let thread = thread
             .spawn(|| writer.run())
-            .map_err(|error| failed(&*files, "the log writer cannot be started", &error))?;
+            .map_err(|error| storage_error(&*files, "the log writer cannot be started", &error))?;
         let (valid, unverified): (Vec<_>, Vec<_>) = (recovered.checkpoint_headers.iter())
             .partition(|(number, _)| Some(*number) == recovered.checkpoint_read);
-        // A repair sets the others aside.
+        // A repair sets the unverified ones aside.
         let unverified = if recovered.repaired {
             Vec::new()
         } else {
@@ -234,7 +239,7 @@ impl Storage {
         let required_logs = |checkpoints: Vec<&(u64, CheckpointHeader)>| {
             let required = checkpoints
                 .iter()
-                .map(|(number, header)| (*number, RequiredLogs::of(header)));
+                .map(|(number, header)| (*number, RequiredLogs::from_header(header)));
             required.collect()
         };
         let storage = Self {
@@ -258,11 +263,11 @@ impl Storage {
         for (id, table) in &mut recovered.tables {
             table.set_sink(storage.sink(*id));
             if recovered.unfinished_choices.contains_key(id) {
-                // The log ends with random choices whose change is missing: it was not made. Log
-                // again where the generator is.
+                // The log ends with random choices, but the change that they were made for is missing
+                // and was not applied. Log the generator's actual state.
                 table.record_rng();
             }
-            // The readers of these leases no longer exist.
+            // The readers with these leases no longer exist.
             table.end_leases(&mut DeferredDrops::default());
         }
         let mut opened = Opened {
@@ -273,7 +278,7 @@ impl Storage {
             storage,
         };
         if has_gap || recovered.repaired {
-            // Otherwise, the next replay would miss the lost changes.
+            // Otherwise, the next replay would stop at the missing changes.
             opened.checkpoint_before_use()?;
         }
         let files = &*opened.storage.files;
@@ -281,7 +286,7 @@ impl Storage {
             let new_name = format!("{name}{LOST}");
             files
                 .rename(&name, &new_name)
-                .map_err(|error| failed(files, "cannot be written", &error))?;
+                .map_err(|error| storage_error(files, "cannot be written", &error))?;
         }
         opened.storage.manifest.lock().keep_all = false;
         Ok(opened)
@@ -300,8 +305,8 @@ impl Storage {
         self.earlier_log_bytes.load(Ordering::Relaxed) + self.journal.log_bytes()
     }
 
-    /// Skips the number of one change. Called before a checkpoint that contains something the log
-    /// lacks: replay from an older checkpoint then fails at the gap, instead of losing it silently.
+    /// Skips the number of one change. Called before a checkpoint with contents that the log lacks:
+    /// replay from an older checkpoint then fails at the gap, instead of silently losing these contents.
     pub(crate) fn skip_change_number(&self) {
         self.journal.skip_change_number();
     }
@@ -318,39 +323,41 @@ impl Storage {
         }
     }
 
-    /// Writes a checkpoint; waits for one in progress first. `view` must call its argument with the
-    /// store's clock, which switches to a new log, and then take the snapshots: changes from the new
-    /// log on are replayed after the checkpoint.
+    /// Writes a checkpoint; waits for one in progress first. `take_view` must call its argument with the
+    /// store's clock, which switches to a new log, and then take the snapshots: changes in the new log
+    /// are replayed after the checkpoint.
     ///
     /// # Errors
-    /// [`Error::Storage`] if it cannot be written: earlier checkpoints stay valid. Errors of `view`.
+    /// [`Error::Storage`] if it cannot be written: earlier checkpoints stay valid. Errors of `take_view`.
+    /// [`Error::Closed`] if the store is closed meanwhile.
     pub(crate) fn checkpoint(
         &self,
-        view: impl FnOnce(
+        take_view: impl FnOnce(
             Box<dyn FnOnce(u64) -> LogPosition + '_>,
         ) -> Result<(LogPosition, CheckpointView)>,
     ) -> Result<Checkpoint> {
         let files = &*self.files;
         let mut manifest = self.manifest.lock();
         self.check_open()?;
-        // Created before `view` locks the tables.
+        // Created before `take_view` locks the tables.
         manifest.log += 1;
         let log = manifest.log;
         let file = log::create(files, self.store, log)
-            .map_err(|error| failed(files, "a log cannot be created", &error))?;
-        let (position, view) = view(Box::new(|clock| {
+            .map_err(|error| storage_error(files, "a log cannot be created", &error))?;
+        let (position, view) = take_view(Box::new(|clock| {
             self.journal.switch_log(log, file, ClockReading::now(clock))
         }))?;
         let CheckpointView { tables, next_table } = view;
         let previous_log_bytes = position.earlier_logs.last().map_or(0, |log| log.bytes);
         self.earlier_log_bytes
             .fetch_add(previous_log_bytes, Ordering::Relaxed);
-        let sparse = position.earlier_logs.iter();
-        let sparse = sparse.filter(|usage| usage.is_sparse());
-        let sparse: Vec<u64> = sparse.map(|usage| usage.log).collect();
+        let sparse_logs = position.earlier_logs.iter();
+        let sparse_logs = sparse_logs.filter(|usage| usage.is_sparse());
+        let sparse_logs: Vec<u64> = sparse_logs.map(|usage| usage.log).collect();
         manifest.log += 1;
-        let mut chunk_log = ChunkLog::new(files, &self.journal, manifest.log, sparse);
-        let chunks_failed = |error: io::Error| failed(files, "chunks cannot be written", &error);
+        let mut chunk_log = ChunkLog::new(files, &self.journal, manifest.log, sparse_logs);
+        let chunks_failed =
+            |error: io::Error| storage_error(files, "chunks cannot be written", &error);
         let mut serials = Vec::new();
         let mut items = 0;
         for (_, _, snapshot) in &tables {
@@ -384,9 +391,11 @@ impl Storage {
             snapshot,
         });
         let bytes = checkpoint_writer::write(files, (self.store, number), &header, tables)
-            .map_err(|error| failed(files, "a checkpoint cannot be written", &error))?;
+            .map_err(|error| storage_error(files, "a checkpoint cannot be written", &error))?;
         manifest.checkpoint = number;
-        manifest.valid.insert(number, RequiredLogs::of(&header));
+        manifest
+            .valid
+            .insert(number, RequiredLogs::from_header(&header));
         self.earlier_log_bytes.store(0, Ordering::Relaxed);
         self.retire(&mut manifest);
         Ok(Checkpoint {
@@ -403,11 +412,11 @@ impl Storage {
         Ok(())
     }
 
-    /// Writes and syncs all logs up to `current`, whatever the store's durability. Other calls
-    /// continue meanwhile.
-    fn sync_logs(&self, manifest: &mut Manifest, current: u64) -> Result<()> {
+    /// Writes and syncs all logs up to `last`, whatever the store's durability. Other calls continue
+    /// meanwhile.
+    fn sync_logs(&self, manifest: &mut Manifest, last: u64) -> Result<()> {
         self.journal.flush()?;
-        for log in manifest.synced_below..=current {
+        for log in manifest.synced_below..=last {
             match self.files.sync(&log_name(log)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
@@ -415,16 +424,22 @@ impl Storage {
                     if may_have_lost_writes(&error) {
                         self.journal.fail_permanently(&error);
                     }
-                    return Err(failed(&*self.files, "changes cannot be synced", &error));
+                    return Err(storage_error(
+                        &*self.files,
+                        "changes cannot be synced",
+                        &error,
+                    ));
                 }
                 Ok(()) => {}
             }
         }
-        manifest.synced_below = current;
+        // The last log is still being written.
+        manifest.synced_below = last;
         Ok(())
     }
 
-    /// Removes checkpoints and logs that are not needed. After an error, the next call continues.
+    /// Removes checkpoints and logs that are not needed. After an error, it stops, and the next call
+    /// tries again.
     fn retire(&self, manifest: &mut Manifest) {
         if manifest.keep_all {
             return;
@@ -460,10 +475,10 @@ impl Storage {
         if self.files.sync_directory().is_err() {
             return;
         }
-        let kept = manifest.valid.values().chain(manifest.unverified.values());
-        let kept: Vec<&RequiredLogs> = kept.collect();
+        let required = manifest.valid.values().chain(manifest.unverified.values());
+        let required: Vec<&RequiredLogs> = required.collect();
         let is_required = |log: u64| {
-            (kept.iter()).any(|required| log >= required.first || required.earlier.contains(&log))
+            (required.iter()).any(|logs| log >= logs.first || logs.earlier.contains(&log))
         };
         for name in self.files.list().unwrap_or_default() {
             if let Some(FileName::Log(log)) = FileName::parse(&name)
@@ -483,7 +498,7 @@ impl Storage {
         }
     }
 
-    /// True if a file belongs to this store, or its header does not name any store.
+    /// True if a file belongs to this store, or its header is damaged.
     fn belongs_here(&self, name: &str) -> bool {
         match self.files.open(name).and_then(RecordReader::new) {
             Ok(Ok(file_reader)) => file_reader.header.store == self.store,
@@ -492,8 +507,8 @@ impl Storage {
         }
     }
 
-    /// Writes what is pending, ends the log writer and releases the directory. Aborts a checkpoint in
-    /// progress unless it is almost finished. Calling it again does nothing.
+    /// Writes all pending changes, ends the log writer and releases the directory's lock. A checkpoint in
+    /// progress is aborted, or finished if all its chunks are written. Calling it again does nothing.
     ///
     /// # Errors
     /// [`Error::Storage`] if changes that should have been written were not.
@@ -516,7 +531,7 @@ impl Storage {
 
 impl Drop for Storage {
     fn drop(&mut self) {
-        // An error cannot be returned here: call `close` to see it.
+        // An error cannot be returned here: call `close` to get it.
         let _ = self.close();
     }
 }

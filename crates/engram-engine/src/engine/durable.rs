@@ -17,27 +17,29 @@ use crate::table::Table;
 /// What to do with the tables stored in a directory when it is opened or restored.
 #[derive(Debug, Default)]
 pub struct OpenOptions {
-    /// New names of tables, by their stored names.
+    /// New names of stored tables, by their stored names.
     pub rename: BTreeMap<String, String>,
-    /// Names of tables to drop.
+    /// Stored names of tables to drop.
     pub drop: BTreeSet<String>,
     /// Open what is left of a directory in which acknowledged data is missing.
     pub repair: bool,
 }
 
 impl OpenOptions {
+    /// Checks the options for a directory with these tables.
+    ///
     /// # Errors
     /// [`Error::InvalidArgument`] for names that do not exist, and for two tables of the same name.
     fn check(&self, existing: &[&str]) -> Result<()> {
-        let named = self.rename.keys().chain(&self.drop);
-        for name in named {
+        let given_names = self.rename.keys().chain(&self.drop);
+        for name in given_names {
             if !existing.contains(&name.as_str()) {
-                return Err(unknown_table(name, existing));
+                return Err(unknown_stored_table(name, existing));
             }
         }
-        if let Some(both) = self.rename.keys().find(|name| self.drop.contains(*name)) {
+        if let Some(name) = self.rename.keys().find(|name| self.drop.contains(*name)) {
             return Err(Error::InvalidArgument(format!(
-                "table `{both}` is in both `rename` and `drop`; give it in one of them"
+                "table `{name}` is in both `rename` and `drop`; give it in one of them"
             )));
         }
         let kept = existing.iter().filter(|name| !self.drop.contains(**name));
@@ -55,7 +57,7 @@ impl OpenOptions {
     }
 }
 
-fn unknown_table(name: &str, existing: &[&str]) -> Error {
+fn unknown_stored_table(name: &str, existing: &[&str]) -> Error {
     let existing: Vec<String> = existing.iter().map(|name| format!("`{name}`")).collect();
     let existing = if existing.is_empty() {
         "none".into()
@@ -70,7 +72,7 @@ fn unknown_table(name: &str, existing: &[&str]) -> Error {
 impl Engine {
     /// Opens the engine stored in a directory: its stored tables, and those of `tables` that are not
     /// stored yet. A stored table takes its options from `tables` (but keeps its seed). Also returns
-    /// notes about what was damaged or unfinished.
+    /// notes about what was damaged or unfinished. Writes a checkpoint if options or tables have changed.
     ///
     /// `entropy` must differ each time, so that no key is generated twice. `progress` receives bytes
     /// read and total bytes.
@@ -88,56 +90,54 @@ impl Engine {
         entropy: u64,
         progress: ReadProgress<'_>,
     ) -> Result<(Self, Vec<String>)> {
-        let mut given = BTreeMap::new();
+        let mut given_tables = BTreeMap::new();
         for table in tables {
             let name = table.name.clone();
-            if given.insert(name.clone(), table).is_some() {
+            if given_tables.insert(name.clone(), table).is_some() {
                 return Err(name_exists(&name));
             }
         }
         let mut opened = Storage::open(path, storage_options, entropy, options.repair, progress)?;
-        let stored = opened.tables.values();
-        let stored: Vec<&str> = stored.map(|table| table.options().name.as_str()).collect();
-        options.check(&stored)?;
+        let stored_names = opened.tables.values();
+        let stored_names = stored_names.map(|table| table.options().name.as_str());
+        options.check(&stored_names.collect::<Vec<&str>>())?;
         let mut changed = options.repair && !opened.notes.is_empty();
         let states = std::mem::take(&mut opened.tables);
-        let mut kept = Vec::with_capacity(states.len());
+        let mut opened_states = Vec::with_capacity(states.len());
         for (number, state) in states {
-            let old = TableOptions::clone(state.options());
-            if options.drop.contains(&old.name) {
+            let stored_options = TableOptions::clone(state.options());
+            if options.drop.contains(&stored_options.name) {
                 changed = true;
                 continue;
             }
-            let name = options.new_name(&old.name).to_owned();
-            let seed = old.seed;
-            let new = match given.remove(&name) {
-                Some(new) => TableOptions { seed, ..new },
+            let name = options.new_name(&stored_options.name).to_owned();
+            let seed = stored_options.seed;
+            let new_options = match given_tables.remove(&name) {
+                Some(given) => TableOptions { seed, ..given },
                 None => TableOptions {
                     name,
-                    ..old.clone()
+                    ..stored_options.clone()
                 },
             };
-            kept.push((
-                number,
-                if new == old {
-                    state
-                } else {
-                    changed = true;
-                    // Not logged: if a later table does not fit its options, nothing must be changed.
-                    let mut state = state;
-                    state.set_sink(Arc::new(Volatile));
-                    let deferred = &mut DeferredDrops::default();
-                    state.with_options(new, &|at| at, opened.clock, deferred)?
-                },
-            ));
+            let state = if new_options == stored_options {
+                state
+            } else {
+                changed = true;
+                // Not logged: if a later table does not fit its options, nothing must be changed.
+                let mut state = state;
+                state.set_sink(Arc::new(Volatile));
+                let deferred = &mut DeferredDrops::default();
+                state.with_options(new_options, &|at| at, opened.clock, deferred)?
+            };
+            opened_states.push((number, state));
         }
-        let clock = Arc::new(SystemClock::from(opened.clock));
+        let clock = Arc::new(SystemClock::starting_at(opened.clock));
         let backend = Backend::Disk {
             storage: Box::new(opened.storage),
             next_table: AtomicU64::new(opened.next_table),
         };
         let engine = Self::without_tables(backend, clock, entropy);
-        for (number, mut state) in kept {
+        for (number, mut state) in opened_states {
             let sink = engine.sink(number);
             if state.last_lsn() < sink.last() {
                 state.set_last_lsn(sink.last());
@@ -153,7 +153,7 @@ impl Engine {
             }
             engine.checkpoint()?;
         }
-        for table in given.into_values() {
+        for table in given_tables.into_values() {
             engine.create_table(table)?;
         }
         Ok((engine, opened.notes))
@@ -172,15 +172,15 @@ impl Engine {
         progress: ReadProgress<'_>,
     ) -> Result<(Vec<String>, Vec<String>)> {
         self.check_open()?;
-        let found = read_directory(path, options.repair, progress)?;
-        let stored = found.tables.values();
-        let stored: Vec<&str> = stored.map(|table| table.options().name.as_str()).collect();
-        options.check(&stored)?;
-        let (now, then) = (self.clock.now(), found.resumed_clock());
-        // Items keep their ages.
-        let clock = |at: u64| now.saturating_sub(then.saturating_sub(at));
+        let recovered = read_directory(path, options.repair, progress)?;
+        let stored_names = recovered.tables.values();
+        let stored_names = stored_names.map(|table| table.options().name.as_str());
+        options.check(&stored_names.collect::<Vec<&str>>())?;
+        let (now, stored_now) = (self.clock.now(), recovered.resumed_clock());
+        // Converts a reading of the stored clock to this engine's clock: items keep their ages.
+        let convert_clock = |at: u64| now.saturating_sub(stored_now.saturating_sub(at));
         let mut tables = Vec::new();
-        for mut state in found.tables.into_values() {
+        for mut state in recovered.tables.into_values() {
             let name = options.new_name(&state.options().name).to_owned();
             if options.drop.contains(&state.options().name) {
                 continue;
@@ -199,12 +199,12 @@ impl Engine {
                 name,
                 ..TableOptions::clone(state.options())
             };
-            tables.push(state.with_options(renamed, &clock, now, deferred)?);
+            tables.push(state.with_options(renamed, &convert_clock, now, deferred)?);
         }
-        Ok((self.add_tables(tables)?, found.notes))
+        Ok((self.add_tables(tables)?, recovered.notes))
     }
 
-    /// Adds tables that were read from elsewhere; returns their names. If this engine has a
+    /// Adds tables from outside this engine; returns their names. If this engine has a
     /// directory, it contains the tables when this returns.
     ///
     /// # Errors
@@ -212,22 +212,25 @@ impl Engine {
     /// [`Error::Closed`].
     pub fn add_tables(&self, states: Vec<TableState>) -> Result<Vec<String>> {
         self.check_open()?;
-        let mut known: BTreeSet<String> = self.tables.read().keys().cloned().collect();
+        let mut used_names: BTreeSet<String> = self.tables.read().keys().cloned().collect();
         for state in &states {
             let name = &state.options().name;
-            if !known.insert(name.clone()) {
+            if !used_names.insert(name.clone()) {
                 return Err(name_exists(name));
             }
         }
-        let tables: Vec<_> = states.into_iter().map(|state| self.adopt(state)).collect();
+        let tables: Vec<_> = states
+            .into_iter()
+            .map(|state| self.table_from_state(state))
+            .collect();
         // No other checkpoint, which would lack these tables, may be written until they are added.
-        let checkpoint_lock = self.checkpoints.lock();
+        let checkpoint_lock = self.checkpoint_lock.lock();
         if let Backend::Disk { storage, .. } = &self.backend {
             storage.skip_change_number();
             self.checkpoint_with(&tables)?;
         }
-        let closed = self.closed.read();
-        if *closed {
+        let is_closed = self.is_closed.read();
+        if *is_closed {
             return Err(closed_error());
         }
         let mut existing = self.tables.write();
@@ -242,19 +245,19 @@ impl Engine {
                 }
             }
             let error = name_exists(name);
-            drop((existing, closed));
+            drop((existing, is_closed));
             if matches!(self.backend, Backend::Disk { .. }) {
                 self.checkpoint_with(&[])?;
             }
             return Err(error);
         }
         existing.extend(names.iter().cloned().zip(tables));
-        drop((existing, closed, checkpoint_lock));
+        drop((existing, is_closed, checkpoint_lock));
         Ok(names)
     }
 
-    /// Makes a table of this engine from a table's state.
-    fn adopt(&self, mut state: TableState) -> Arc<Table> {
+    /// Creates a table of this engine, with a new number, from a table's state.
+    fn table_from_state(&self, mut state: TableState) -> Arc<Table> {
         let number = match &self.backend {
             Backend::Memory(_) => 0,
             Backend::Disk { next_table, .. } => next_table.fetch_add(1, Ordering::Relaxed),
@@ -285,12 +288,13 @@ impl Engine {
     /// [`Error::InvalidArgument`] for an engine in memory; [`Error::Storage`] if the checkpoint cannot
     /// be written; [`Error::Closed`].
     pub fn checkpoint(&self) -> Result<Checkpoint> {
-        let _checkpoint_lock = self.checkpoints.lock();
+        let _checkpoint_lock = self.checkpoint_lock.lock();
         self.checkpoint_with(&[])
     }
 
-    /// As [`Engine::checkpoint`], including tables that are not in `self.tables` yet.
-    fn checkpoint_with(&self, more: &[Arc<Table>]) -> Result<Checkpoint> {
+    /// Writes a checkpoint that also contains `extra_tables`, which are not in `self.tables` yet. The
+    /// caller has locked `checkpoint_lock`.
+    fn checkpoint_with(&self, extra_tables: &[Arc<Table>]) -> Result<Checkpoint> {
         let Backend::Disk {
             storage,
             next_table,
@@ -308,7 +312,11 @@ impl Engine {
                 let tables = self.tables.read();
                 (
                     start_log(clock),
-                    tables.values().chain(more).cloned().collect::<Vec<_>>(),
+                    tables
+                        .values()
+                        .chain(extra_tables)
+                        .cloned()
+                        .collect::<Vec<_>>(),
                 )
             };
             let mut views = Vec::with_capacity(tables.len());

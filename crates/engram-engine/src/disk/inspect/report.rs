@@ -5,7 +5,8 @@ use crate::disk::file_names::checkpoint_name;
 /// Contents of a directory, and what opening it would restore.
 #[derive(Clone, Debug)]
 pub struct Inspection {
-    /// The process that has it open, as recorded in `LOCK`.
+    /// The process that has the directory open, as recorded in `LOCK`; `None` if no process has it open,
+    /// or this is unknown (see `notes`).
     pub in_use: Option<String>,
     /// Random id of the store; `None` if there is no store.
     pub store: Option<u64>,
@@ -29,13 +30,13 @@ pub struct Inspection {
 pub struct InspectedFile {
     /// The file's name.
     pub name: String,
-    /// The file's size.
+    /// The file's size in bytes.
     pub bytes: u64,
     /// Number of valid records before the first invalid one.
     pub records: u64,
     /// Number of a log's first change; `None` if it contains only chunks or cannot be read.
     pub first_change: Option<u64>,
-    /// Number of changes in those records.
+    /// Number of changes in the valid records before the first invalid one.
     pub changes: u64,
     /// Whether the file is intact.
     pub state: FileState,
@@ -46,7 +47,7 @@ pub struct InspectedFile {
 pub enum FileState {
     /// All records are valid.
     Whole,
-    /// The end of a log was not written completely, so it was never acknowledged.
+    /// The end of a log was not written completely: its changes were never acknowledged.
     Torn(InvalidRecord),
     /// Bytes have changed since they were written.
     Damaged(InvalidRecord),
@@ -54,7 +55,7 @@ pub enum FileState {
     Unusable(String),
     /// Writing the file was not finished: opening the directory removes it.
     Unfinished,
-    /// A repair did not use the file.
+    /// A repair has set the file aside.
     SetAside,
 }
 
@@ -67,7 +68,7 @@ pub struct InvalidRecord {
     pub reason: String,
     /// Number of valid records after it, which recovery does not read.
     pub records_after: u64,
-    /// Number of changes in those.
+    /// Number of changes in those records.
     pub changes_after: u64,
 }
 
@@ -76,23 +77,23 @@ pub struct InvalidRecord {
 pub struct InspectedCheckpoint {
     /// The checkpoint's number.
     pub number: u64,
-    /// When it was written, in seconds since 1970.
+    /// When it was created, in seconds since 1970; `None` if unknown.
     pub created_at: Option<u64>,
-    /// Number of the first change that is replayed after it.
+    /// Number of the first change that is replayed after it; `None` if unknown.
     pub first_change: Option<u64>,
     /// Its tables.
     pub tables: Vec<InspectedTable>,
     /// Number of distinct chunks that its items refer to.
     pub chunks: u64,
-    /// Bytes of those chunks that exist, as stored in logs.
+    /// Bytes in the logs of those of the chunks that exist.
     pub chunk_bytes: u64,
     /// Number of chunks that are missing.
     pub missing_chunks: u64,
-    /// Why recovery cannot use it.
+    /// Why recovery cannot or does not use it; `None` if there is no reason.
     pub problem: Option<String>,
 }
 
-/// A table.
+/// A table in a checkpoint, or as it would be restored.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InspectedTable {
     /// The table's name.
@@ -105,12 +106,12 @@ pub struct InspectedTable {
     pub last_change: u64,
 }
 
-/// What opening a directory restores.
+/// What opening a directory would restore.
 #[derive(Clone, Debug, PartialEq)]
 pub struct InspectedOpening {
     /// True if acknowledged data is missing: the directory opens only with a repair.
     pub repaired: bool,
-    /// Number of the checkpoint that recovery uses.
+    /// Number of the checkpoint that recovery uses; `None` if there is none.
     pub checkpoint: Option<u64>,
     /// Number of changes replayed after it.
     pub changes: u64,
@@ -124,14 +125,15 @@ impl Inspection {
     /// Describes what is damaged or lost; empty if opening restores everything acknowledged.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
-        let repair = match self.opening {
+        let without_repair = match self.opening {
             Some(_) => " without repair",
             None => "",
         };
-        let refused = self.refusal.iter();
-        let refused = refused.map(|reason| format!("the store cannot be opened{repair}: {reason}"));
+        let refusals = self.refusal.iter();
+        let refusals =
+            refusals.map(|reason| format!("the store cannot be opened{without_repair}: {reason}"));
         let files = self.files.iter().filter_map(InspectedFile::problem);
-        let mut problems: Vec<String> = refused.chain(files).collect();
+        let mut problems: Vec<String> = refusals.chain(files).collect();
         for InspectedCheckpoint {
             number, problem, ..
         } in &self.checkpoints
@@ -151,15 +153,16 @@ impl Inspection {
 }
 
 impl InspectedFile {
+    /// Describes what is wrong with the file.
     fn problem(&self) -> Option<String> {
         let name = &self.name;
         match &self.state {
             FileState::Unusable(reason) => Some(format!("{name} cannot be used: {reason}")),
             FileState::Damaged(invalid) => {
                 let InvalidRecord { offset, reason, .. } = invalid;
-                let after = invalid.after();
+                let records_after = invalid.describe_records_after();
                 Some(format!(
-                    "{name} is damaged at byte {offset}: {reason}{after}"
+                    "{name} is damaged at byte {offset}: {reason}{records_after}"
                 ))
             }
             _ => None,
@@ -169,7 +172,7 @@ impl InspectedFile {
 
 impl InvalidRecord {
     /// Describes the valid records after this one, as a suffix.
-    fn after(&self) -> String {
+    fn describe_records_after(&self) -> String {
         let changes = match self.changes_after {
             0 => String::new(),
             1 => " with 1 change".into(),
