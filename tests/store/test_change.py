@@ -259,7 +259,7 @@ def test_bad_limiters(open_store):
     text = "`rate_limiter` must be one of engram.rate_limiters; got 3 (int)"
     with raises(InvalidArgumentError, text):
         store.set_rate_limiter("t", 3)
-    text = "rate limiter MinSize of table `t`: min_size is 6, but the table holds at most 5 items"
+    text = "rate limiter MinSize of table `t`: min_size is 6, but the table can have at most 5 items"
     with raises(InvalidArgumentError, text):
         store.set_rate_limiter("t", rate_limiters.MinSize(6))
     assert store.info()["t"].rate_limiter[:3] == ("MinSize", 1.0, 1)

@@ -70,12 +70,12 @@ fn corrupt_checkpoints_are_rejected() {
         ttl: None,
         sampler: SelectorKind::Uniform,
         remover: SelectorKind::Fifo,
-        limits: RateLimits::default(),
+        limits: RateLimits::min_size(1),
         signature: None,
         seed: 1,
         note: None,
     });
-    let table = TableState::new(Arc::clone(&options), Arc::new(Volatile)).unwrap();
+    let mut table = TableState::new(Arc::clone(&options), Arc::new(Volatile)).unwrap();
     let mut counters = table.snapshot().counters.clone();
     counters.next_seq += 1;
     counters.next_touch += 1;
