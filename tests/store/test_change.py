@@ -231,6 +231,8 @@ def test_tables_can_be_any_iterable():
 def test_bad_tables(open_store):
     with raises(InvalidArgumentError, "`tables` must be a sequence of tables; got the table `a` itself"):
         engram.Store(Table("a"))
+    with raises(InvalidArgumentError, "`store` must be an engram.Store or a sequence of tables; got 3 (int)"):
+        engram.Server(3)
     with raises(InvalidArgumentError, "each of `tables` must be an engram.Table; got 'a' (str)"):
         engram.Store(["a"])
     with raises(InvalidArgumentError, "`table` must be an engram.Table; got 'a' (str)"):
