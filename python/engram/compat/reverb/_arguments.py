@@ -6,6 +6,8 @@ from typing import SupportsFloat
 
 import numpy as np
 
+from engram import _checks
+
 __all__ = ["boolean", "describe", "host_and_port", "instance", "integer", "number", "text"]
 
 _SCHEME = re.compile(r"dns:(///)?|ipv[46]:(?!\d+$)")
@@ -58,7 +60,7 @@ def _quoted(name: str) -> str:
 
 def describe(value: object) -> str:
     """Returns a value and its type for an error text."""
-    return f"{value!r} ({type(value).__name__})" if value is not None else "None"
+    return f"{_checks.short_repr(value)} ({type(value).__name__})" if value is not None else "None"
 
 
 def instance(name: str, value: object, kind: type, hint: str) -> None:
