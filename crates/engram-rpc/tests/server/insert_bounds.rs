@@ -69,13 +69,11 @@ async fn invalid_messages_end_the_stream() {
         ),
         (
             one_more(items_message([rows("t", 1, 2, 3)])),
-            "unknown chunk 3; it must be sent on this stream before messages that refer to it, and \
-             not be released before them",
+            "unknown chunk 3: it was not sent on this stream, or was already released; send it first",
         ),
         (
             one_more(items_message([form(Some(Trajectories::WindowShape(4)))])),
-            "unknown window shape 4; it must be sent on this stream before messages that refer to it, and \
-             not be released before them",
+            "unknown window shape 4: it was not sent on this stream, or was already released; send it first",
         ),
         (
             one_more(items_message([form(Some(Trajectories::Spans(
