@@ -16,9 +16,10 @@ HEAD = (
 )
 
 
-def number(value: float) -> str:
-    """Renders four significant digits, with thousands separators."""
-    return f"{float(f'{value:.4g}'):,.0f}" if abs(value) >= 1000 else f"{value:.4g}"
+def number(value: float, digits: int = 4) -> str:
+    """Renders this many significant digits, with thousands separators and without an exponent."""
+    text = f"{value:.{digits}g}"
+    return f"{float(text):,.0f}" if abs(float(text)) >= 1000 else text
 
 
 def table(rows: list[Row]) -> str:
@@ -36,7 +37,7 @@ def table(rows: list[Row]) -> str:
 def line(row: Row, baseline: Row | None, name: str) -> str:
     """Renders one row, with its failed runs."""
     times = ratio(row, baseline) if baseline else None
-    return cells([name, *figures(row), f"{times:.3g}x" if times is not None else "", *target_cells(row, times)])
+    return cells([name, *figures(row), f"{number(times, 3)}x" if times is not None else "", *target_cells(row, times)])
 
 
 def cells(texts: list[str]) -> str:

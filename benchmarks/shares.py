@@ -33,7 +33,7 @@ def table(rows: list[Row]) -> str:
                 [
                     "" if name in first else f"`{name}`",
                     *report.figures(row),
-                    "" if reached is None else f"{reached:.3g}x {row.workload.yardstick}",
+                    "" if reached is None else f"{report.number(reached, 3)}x {row.workload.yardstick}",
                     *report.target_cells(row, reached),
                     "; ".join(details),
                 ]

@@ -85,20 +85,18 @@ def verdict(runs: list[Phases], pauses: Pauses) -> tuple[bool, str]:
     met = [all(call.latency <= BOUND_MS for call in run) for run in engram]
     met_without_pauses = [all(call.latency - call.paused <= BOUND_MS for call in run) for run in engram]
     numpy_met = sum(run[0].latency <= BOUND_MS for run in numpy)
-    lines = [f"In {sum(met)} of {len(runs)} runs, no Engram call took longer than {BOUND_MS:g} ms;"]
-    if pauses.detected:
-        lines += [
-            f"with pauses of cores subtracted, in {sum(met_without_pauses)} of {len(runs)}.",
-            f"Share of each phase in which some core was paused: {paused_shares(runs, pauses)}.",
-        ]
-    else:
-        lines += ["pauses of the cores were not detected (the watchers need real-time priority)."]
-    lines += [
-        f"In {numpy_met} of {len(runs)} runs, no call of NumPy alone took longer.\n",
-        f"Longest call of each run: {'; '.join(str(run[0]) for run in engram)}.",
+    bound, total = f"no call took longer than {BOUND_MS:g} ms in", f"of {len(runs)}"
+    unpaused = f"; without the time in which a core was paused, in {sum(met_without_pauses)} {total}"
+    lines = [
+        f"* Engram: {bound} {sum(met)} {total} runs{unpaused if pauses.detected else ''}.",
+        f"* NumPy alone: {bound} {numpy_met} {total} runs.",
+        f"* Longest Engram call of each run: {'; '.join(str(run[0]) for run in engram)}.",
+        f"* Share of each phase in which a core was paused: {paused_shares(runs, pauses)}."
+        if pauses.detected
+        else "* Pauses of cores were not detected: the watchers need real-time priority.",
     ]
     for number, run in enumerate(engram, 1):
-        lines += [f"\n**Above {BOUND_MS:g} ms in run {number}**: {call}." for call in run if call.latency > BOUND_MS]
+        lines += [f"* **Above {BOUND_MS:g} ms in run {number}**: {call}." for call in run if call.latency > BOUND_MS]
     return all(met_without_pauses), "\n".join(lines)
 
 

@@ -106,7 +106,7 @@ def restore(task: Task, items: Callable[[], int]) -> Result:
             "{} MB/s after": after,
             "memory copied to fresh pages at {} MB/s before": fresh_before,
             "at {} MB/s after": fresh_after,
-            "{} MB/s to pages used before": copied,
+            "{} MB/s to the same pages again": copied,
         },
         reference=min(mean([before, after]), mean([fresh_before, fresh_after])),
     )

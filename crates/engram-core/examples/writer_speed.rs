@@ -17,9 +17,10 @@ use engram_core::writer::{
 };
 use engram_core::{CellSpec, Compression, DType, Layout, NewItem, Schema, Shape};
 
+/// Number of steps per measurement of small steps.
 const STEPS: usize = 400_000;
 
-/// Steps with an observation, an action, a reward and a discount.
+/// Schema of steps with an observation, an action, a reward and a discount.
 fn schema(observation: &[usize], dtype: DType) -> Arc<Schema> {
     let cell = |dtype, shape: &[usize]| CellSpec {
         dtype,
@@ -86,6 +87,7 @@ fn report(name: &str, steps: usize, seconds: f64, items: &[NewItem]) {
     );
 }
 
+/// Measures a [`Recorder`]; `after_step` creates the items.
 fn single(
     name: &str,
     schema: &Arc<Schema>,
@@ -118,6 +120,7 @@ fn single(
     report(name, steps, best, &items);
 }
 
+/// Measures a [`BatchedRecorder`] with one pattern; `rounds` is the number of steps per environment.
 fn batched(envs: usize, observation: &[usize], dtype: DType, all_columns: bool, rounds: usize) {
     let schema = schema(observation, dtype);
     let bytes = schema

@@ -118,8 +118,8 @@ impl AlignedBytesBuilder {
     /// Appends as much of `source` as fits; returns the number of bytes appended.
     pub fn push(&mut self, source: &[u8]) -> usize {
         let len = source.len().min(self.capacity() - self.filled);
-        // SAFETY: `len` bytes from `filled` on lie within the buffer; `source` cannot overlap it, since
-        // `&mut self` is the only reference to the buffer.
+        // SAFETY: `len` bytes from `filled` on lie within the buffer; `source` cannot overlap it,
+        // since `&mut self` is the only reference to the buffer.
         unsafe {
             let end = self.bytes.ptr.as_ptr().add(self.filled);
             std::ptr::copy_nonoverlapping(source.as_ptr(), end, len);

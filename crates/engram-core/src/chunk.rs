@@ -139,7 +139,8 @@ impl Chunk {
         size_of::<Self>() + spilled + self.payload.len()
     }
 
-    /// The bytes of a column that is stored raw, given the pinned payload; `None` if it is compressed.
+    /// The bytes of a column that is stored raw, given the pinned payload; `None` if it is
+    /// compressed.
     #[must_use]
     pub fn raw<'a>(&self, pinned: &'a Pinned<'_>, column: usize) -> Option<&'a [u8]> {
         let extent = &self.extents[column];
@@ -205,7 +206,8 @@ pub fn string_cells(column: &[u8], rows: usize, first: usize, len: usize) -> Res
         })
 }
 
-/// Collects the rows of a chunk. Sealing a full chunk does not copy its bytes, unless it compresses them.
+/// Collects the rows of a chunk. Sealing a full chunk does not copy its bytes, unless it compresses
+/// them.
 #[derive(Debug)]
 pub struct ChunkBuilder {
     schema: Arc<Schema>,
@@ -467,7 +469,8 @@ impl ChunkBuilder {
         Ok(PackedColumns { extents, payload })
     }
 
-    /// Returns the chunk of the packed columns. The builder must not have changed since [`Self::pack`].
+    /// Returns the chunk of the packed columns. The builder must not have changed since
+    /// [`Self::pack`].
     pub(crate) fn finish(self, packed: PackedColumns, origin: Origin) -> Chunk {
         Chunk {
             origin,
@@ -487,7 +490,8 @@ impl ChunkBuilder {
 }
 
 impl StringColumn {
-    /// Commits the staged bytes as a cell. They end below `MAX_CHUNK_BYTES`: `stage_string` checked it.
+    /// Commits the staged bytes as a cell. They end below `MAX_CHUNK_BYTES`: `stage_string` checked
+    /// it.
     fn commit(&mut self) {
         self.ends
             .push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));

@@ -34,7 +34,8 @@ pub enum Compression {
     Off,
 }
 
-/// Smallest column that is compressed, in bytes: for smaller ones, decompressing on every read costs too much.
+/// Smallest column that is compressed, in bytes: for smaller ones, decompressing on every read
+/// costs too much.
 const MIN_COMPRESSED_BYTES: usize = 4096;
 
 /// Number of chunks for which a column is not compressed after it did not shrink.
@@ -58,8 +59,8 @@ impl Compressor {
         }
     }
 
-    /// Compresses `raw`, rows of `cell`. `None` if the column is to be stored raw: compression is off, the
-    /// column is small, is being skipped, or does not shrink enough.
+    /// Compresses `raw`, rows of `cell`. `None` if the column is to be stored raw: compression is
+    /// off, the column is small, is being skipped, or does not shrink enough.
     pub fn compress(
         &mut self,
         column: usize,

@@ -9,8 +9,9 @@ use crate::prefetch::prefetch_line;
 
 /// Entries per page.
 ///
-/// Pages are small, because copying a page clones its entries and accesses the memory they refer to, which
-/// is rarely in the cache: 256 draws from 5 M items right after a snapshot copy about 256 pages.
+/// Pages are small, because copying a page clones its entries and accesses the memory they refer
+/// to, which is rarely in the cache: 256 draws from 5 M items right after a snapshot copy about 256
+/// pages.
 pub const ENTRIES_PER_COW_PAGE: usize = 16;
 
 /// Pages that one call of [`CowPages::continue_snapshot`] adds to the snapshot.
@@ -108,8 +109,8 @@ impl<T: Clone> CowPages<T> {
 
     /// Begins a snapshot of the current entries. Drops a snapshot that is in progress.
     ///
-    /// `buffer` must contain only `None`. With at least one per page of the array, this call allocates no
-    /// memory.
+    /// `buffer` must contain only `None`. With at least one per page of the array, this call
+    /// allocates no memory.
     pub fn begin_snapshot(&mut self, mut buffer: PageBuffer<T>) {
         buffer.resize(self.pages.len(), None);
         let frozen = FrozenPages {

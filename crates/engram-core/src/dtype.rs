@@ -24,7 +24,8 @@ pub enum DType {
     Bfloat16,
     Float8E4m3fn,
     Float8E5m2,
-    /// Byte strings of any length. A cell is stored as its elements, each a `u32` length and the bytes.
+    /// Byte strings of any length. A cell is stored as its elements, each a `u32` length and the
+    /// bytes.
     String,
 }
 

@@ -53,8 +53,8 @@ pub enum Error {
     /// The store's files cannot be read or written.
     #[error("{0}")]
     Storage(String),
-    /// An allocation failed or would exceed a limit. Nothing was written. Items drawn by the failed call
-    /// are returned if they were leased, and count as sampled otherwise.
+    /// An allocation failed or would exceed a limit. Nothing was written. Items drawn by the failed
+    /// call are returned if they were leased, and count as sampled otherwise.
     #[error("{0}")]
     OutOfMemory(String),
 }

@@ -200,8 +200,8 @@ fn quote_names(names: &[Box<str>]) -> String {
     quoted.join(", ")
 }
 
-/// True if a cheap comparison shows that two items differ only in chunk and row. May be false although they
-/// do.
+/// True if a cheap comparison shows that two items differ only in chunk and row. May be false
+/// although they do.
 fn is_alike(one: &Trajectory, other: &Trajectory) -> bool {
     match (one, other) {
         (
@@ -361,8 +361,8 @@ impl ColumnPlan {
         })
     }
 
-    /// Gathers the strings of column `at`. `batch_bytes` is the size of the whole batch, where strings not
-    /// gathered yet count as empty; adds the bytes of this column's strings to it.
+    /// Gathers the strings of column `at`. `batch_bytes` is the size of the whole batch, where
+    /// strings not gathered yet count as empty; adds the bytes of this column's strings to it.
     fn gather_strings<T: AsTrajectory>(
         &self,
         items: &[T],
@@ -480,7 +480,8 @@ fn copy_part<T: AsTrajectory>(
     Ok(())
 }
 
-/// Maximum number of slices of an item's column that are read in order; further ones are sorted by chunk.
+/// Maximum number of slices of an item's column that are read in order; further ones are sorted by
+/// chunk.
 const MAX_SLICES_IN_ORDER: usize = 8;
 
 /// Copies the slices of an item's column `at` into `target`, end to end.
@@ -503,15 +504,16 @@ fn copy_slices(
         }
         unpacked.read(chunk, column, offset * cell_bytes, part)
     })?;
-    // Sorted by chunk: slices that alternate between large compressed chunks would unpack them each time.
+    // Sorted by chunk: slices that alternate between large compressed chunks would unpack them each
+    // time.
     deferred.sort_unstable_by_key(|(chunk, column, ..)| (Arc::as_ptr(chunk), *column));
     deferred
         .into_iter()
         .try_for_each(|(chunk, column, from, part)| unpacked.read(chunk, column, from, part))
 }
 
-/// Copies between slices of equal length. Sizes of scalars and small vectors are copied without a function
-/// call, for speed.
+/// Copies between slices of equal length. Sizes of scalars and small vectors are copied without a
+/// function call, for speed.
 fn copy(target: &mut [u8], source: &[u8]) {
     macro_rules! fixed {
         ($size:literal) => {

@@ -3,7 +3,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Identifies a table in the counts. A reset gives the table a new id, so that old counts do not mix in.
+/// Identifies a table in the counts. A reset gives the table a new id, so that old counts do not
+/// mix in.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HolderId(u32);
 
@@ -21,10 +22,11 @@ impl HolderId {
     }
 }
 
-/// Reference counts, one per table. Most chunks have references from one table: its count is stored inline.
+/// Reference counts, one per table. Most chunks have references from one table: its count is stored
+/// inline.
 ///
-/// The count of a [`HolderId`] changes only under its table's lock, or when the table's old contents are
-/// dropped after a reset, so the atomics only order changes by different tables.
+/// The count of a [`HolderId`] changes only under its table's lock, or when the table's old
+/// contents are dropped after a reset, so the atomics only order changes by different tables.
 #[derive(Debug, Default)]
 pub struct Holders {
     /// Id and count of one table, `id << 32 | count`; 0 if unused.

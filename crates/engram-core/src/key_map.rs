@@ -2,7 +2,8 @@
 
 use hashbrown::HashMap;
 
-/// Number of shards. Regrowing one map of 10^7 keys takes 200 ms, regrowing one shard well under 1 ms.
+/// Number of shards. Regrowing one map of 10^7 keys takes 200 ms, regrowing one shard under
+/// 1 ms.
 const SHARDS: usize = 1024;
 
 /// A sharded hash map with `u64` keys.

@@ -25,17 +25,19 @@ pub enum Removal {
     Deleted,
 }
 
-/// Identifies an item within a writer's session and table. A retry sends the item with the same number.
+/// Identifies an item within a writer's session and table. A retry sends the item with the same
+/// number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionNumber {
     /// Random id of the writer's session.
     pub session: u64,
-    /// 1 for the first item that the session sends to the table; each further item gets the next number.
+    /// 1 for the first item that the session sends to the table; each further item gets the next
+    /// number.
     pub number: u64,
 }
 
-/// A change to one table. Applying it is deterministic: it uses no random numbers, no clock and no rate
-/// limiter.
+/// A change to one table. Applying it is deterministic: it uses no random numbers, no clock and no
+/// rate limiter.
 #[derive(Clone, Debug)]
 pub enum TableOp<'a> {
     /// Inserts an item with a new key.
@@ -115,12 +117,12 @@ pub trait OpSink: fmt::Debug + Send + Sync {
     /// Otherwise stores the waker, and wakes it once they are or cannot be made durable.
     ///
     /// # Errors
-    /// [`Error::Storage`](crate::Error::Storage) if the changes cannot be made durable now. A later poll
-    /// may succeed: the sink retains the changes and retries.
+    /// [`Error::Storage`](crate::Error::Storage) if the changes cannot be made durable now. A later
+    /// poll may succeed: the sink retains the changes and retries.
     fn poll_durable(&self, lsn: Lsn, waker: &Waker) -> Poll<Result<()>>;
 
-    /// Ready while the sink accepts more changes: the changes that are recorded and not yet written are
-    /// bounded. Stores and wakes the waker like [`OpSink::poll_durable`].
+    /// Ready while the sink accepts more changes: the changes that are recorded and not yet written
+    /// are bounded. Stores and wakes the waker like [`OpSink::poll_durable`].
     ///
     /// # Errors
     /// See [`OpSink::poll_durable`].

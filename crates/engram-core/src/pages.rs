@@ -41,8 +41,8 @@ impl<T: Copy> Pages<T> {
         self[at] = value;
     }
 
-    /// The `len` entries from `at` on. They must lie in one page: `len` divides [`ENTRIES_PER_PAGE`], and `at` is a
-    /// multiple of `len`.
+    /// The `len` entries from `at` on. They must lie in one page: `len` divides
+    /// [`ENTRIES_PER_PAGE`], and `at` is a multiple of `len`.
     #[must_use]
     pub fn group(&self, at: usize, len: usize) -> &[T] {
         let (page, entry) = split(at);
@@ -135,14 +135,15 @@ impl<T: Copy> CopyablePages<T> {
 
     /// Begins a copy of the current entries. Drops a copy that is in progress.
     ///
-    /// `pages` must contain only `None`. With at least one per page of the array, this call allocates no
-    /// memory.
+    /// `pages` must contain only `None`. With at least one per page of the array, this call
+    /// allocates no memory.
     pub fn begin_copy(&mut self, mut pages: CopyBuffer<T>) {
         pages.resize(self.pages(), None);
         self.in_progress = Some(CopyInProgress { pages, next: 0 });
     }
 
-    /// Copies a bounded number of pages. Returns the copy once it is complete; `None` also if none was begun.
+    /// Copies a bounded number of pages. Returns the copy once it is complete; `None` also if none
+    /// was begun.
     pub fn continue_copy(&mut self) -> Option<PagesCopy<T>> {
         let CopyInProgress { pages, next } = self.in_progress.as_mut()?;
         let end = pages.len().min(*next + PAGES_PER_STEP);

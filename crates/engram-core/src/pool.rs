@@ -90,8 +90,8 @@ impl Pool {
         }
     }
 
-    /// Takes a buffer of suitable size out of the pool. If there is none, frees the buffer that has been
-    /// unused for longest, so that sizes no longer requested leave the pool.
+    /// Takes a buffer of suitable size out of the pool. If there is none, frees the buffer that has
+    /// been unused for longest, so that sizes no longer requested leave the pool.
     fn take_unused(&self, len: usize) -> Option<AlignedBytes> {
         let mut unused = self.unused()?;
         // At most about half as much again as needed: more would waste memory.

@@ -15,7 +15,8 @@ pub(crate) fn prefetch_value<T>(value: *const T) {
     prefetch_line(begin.wrapping_add(size_of::<T>()));
 }
 
-/// Starts loading a cache line without waiting for it, so that many cache misses overlap. Accepts any address.
+/// Starts loading a cache line without waiting for it, so that many cache misses overlap. Accepts
+/// any address.
 #[inline]
 pub(crate) fn prefetch_line<T>(address: *const T) {
     #[cfg(target_arch = "x86_64")]

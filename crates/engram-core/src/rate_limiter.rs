@@ -4,8 +4,8 @@ use std::cmp::Ordering;
 
 use crate::error::{Error, Result};
 
-/// Limits of `diff = inserts * samples_per_insert - samples`, the number of samples by which the writers
-/// are ahead of the learner, and of the number of items.
+/// Limits of `diff = inserts * samples_per_insert - samples`, the number of samples by which the
+/// writers are ahead of the learner, and of the number of items.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RateLimits {
     /// Name of the limiter class for messages: `MinSize`, `Queue`, ...
@@ -90,7 +90,8 @@ impl RateLimits {
 
 /// Limits and the counts they apply to.
 ///
-/// Counts inserts of new keys, samples, and removals for any reason, since creation or the last reset.
+/// Counts inserts of new keys, samples, and removals for any reason, since creation or the last
+/// reset.
 #[derive(Clone, Debug)]
 pub struct RateLimiter {
     /// The limits; they may change at any time.
@@ -319,8 +320,8 @@ fn format_samples(count: f64) -> String {
     format!("{count} {unit}")
 }
 
-/// Formats a number that is not negative, with commas between thousands and up to three decimals: `66,048`,
-/// `0.5`; numbers of 10^15 or more as `1e15`.
+/// Formats a number that is not negative, with commas between thousands and up to three decimals:
+/// `66,048`, `0.5`; numbers of 10^15 or more as `1e15`.
 fn format_number(value: f64) -> String {
     if value >= 1e15 {
         return format!("{value:e}");
@@ -366,8 +367,8 @@ mod tests {
         assert!(limiter.can_insert(1) && limiter.can_sample(1));
     }
 
-    /// The texts of a limiter after this many inserts, samples and deletes: for sampling, for inserting.
-    /// Empty if not blocked.
+    /// The texts of a limiter after this many inserts, samples and deletes: for sampling, for
+    /// inserting. Empty if not blocked.
     fn texts(limits: RateLimits, [inserts, samples, deletes]: [u64; 3]) -> [String; 2] {
         let mut limiter = RateLimiter::new(limits);
         (limiter.inserts, limiter.samples, limiter.deletes) = (inserts, samples, deletes);

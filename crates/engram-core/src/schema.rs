@@ -35,8 +35,8 @@ impl CellSpec {
 
     /// Elements and bytes of a cell of an unchecked shape; `None` if either could overflow.
     ///
-    /// An axis of size 0 counts as 1: code that multiplies the axes in another order must not overflow
-    /// before it reaches the 0.
+    /// An axis of size 0 counts as 1: code that multiplies the axes in another order must not
+    /// overflow before it reaches the 0.
     #[must_use]
     pub fn checked_size(&self) -> Option<(usize, usize)> {
         let axes = self.shape.iter().map(|axis| (*axis).max(1));
@@ -112,8 +112,8 @@ impl ActualColumn<'_> {
             && all_equal(axes, &spec.shape)
     }
 
-    /// `Some(true)` if the shapes differ only by a time axis that the item has, `Some(false)` if only by one
-    /// that the signature has, `None` if they differ otherwise.
+    /// `Some(true)` if the shapes differ only by a time axis that the item has, `Some(false)` if
+    /// only by one that the signature has, `None` if they differ otherwise.
     fn extra_time_axis(&self, spec: &ColumnSpec) -> Option<bool> {
         let cell = &self.cell.shape;
         let matches = |spec: &[Option<usize>]| {

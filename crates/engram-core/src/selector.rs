@@ -220,7 +220,8 @@ impl Selector {
         }
     }
 
-    /// Chooses `n` items with replacement and appends them to `picks`. The selector must not be empty.
+    /// Chooses `n` items with replacement and appends them to `picks`. The selector must not be
+    /// empty.
     pub fn pick(&mut self, n: usize, rng: &mut TableRng, picks: &mut Vec<Pick>) {
         match self {
             Self::Order(order) => picks.extend(std::iter::repeat_n(

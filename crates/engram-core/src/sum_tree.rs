@@ -85,7 +85,8 @@ impl SumTree {
         }
     }
 
-    /// Sets the weight of leaf `at`; grows the tree as needed. The weight must be finite and at least 0.
+    /// Sets the weight of leaf `at`; grows the tree as needed. The weight must be finite and at
+    /// least 0.
     pub fn set(&mut self, at: usize, weight: f64) {
         self.ensure_index(at);
         let old = std::mem::replace(&mut self.levels[0].sums[at], weight);
@@ -215,8 +216,8 @@ fn prefetch_group(sums: &Pages<f64>, parent: usize) {
 
 /// The child whose range of prefix sums contains `mass`, and the mass minus the sums before it.
 ///
-/// Counts prefix sums instead of searching, first those of "quads" of four children, then those within one
-/// quad: without branches to mispredict, the processor overlaps several draws.
+/// Counts prefix sums instead of searching, first those of "quads" of four children, then those
+/// within one quad: without branches to mispredict, the processor overlaps several draws.
 fn descend(sums: &[f64; FANOUT], mass: f64) -> (usize, f64) {
     let (quads, _) = sums.as_chunks::<4>();
     let [a, b, c, d] =

@@ -1,8 +1,8 @@
 //! The state of a table: its items, the selectors that choose among them, and its rate limiter.
 //!
-//! Nothing here waits, locks or reads a clock; the engine does. The cost of a call does not grow with
-//! the size of the table. Freeing what was removed does: callers drop [`DeferredDrops`] after they have
-//! released the lock.
+//! Nothing here waits, locks or reads a clock; the engine does. The cost of a call does not grow
+//! with the size of the table. Freeing what was removed does: callers drop [`DeferredDrops`] after
+//! they have released the lock.
 
 mod apply;
 mod draw;
@@ -41,15 +41,15 @@ pub const ITEM_OVERHEAD: u64 = 128;
 /// Maximum number of items changed per hold of the table's lock.
 const MAX_ITEMS_PER_LOCK_HOLD: usize = 1024;
 
-/// Maximum number of items changed per hold of the lock while a snapshot exists: every change may then copy
-/// a page, which takes about 5 us.
+/// Maximum number of items changed per hold of the lock while a snapshot exists: every change may
+/// then copy a page, which takes about 5 us.
 const MAX_ITEMS_PER_LOCK_HOLD_WITH_SNAPSHOT: usize = 256;
 
 /// Maximum number of items that one call evicts or expires; the next call continues.
 pub const MAX_REMOVALS_PER_CALL: usize = 256;
 
-/// What was removed from a table. The caller drops it after releasing the table's lock, because freeing
-/// memory takes long.
+/// What was removed from a table. The caller drops it after releasing the table's lock, because
+/// freeing memory takes long.
 #[derive(Debug, Default)]
 pub struct DeferredDrops {
     trajectories: Vec<Trajectory>,
@@ -75,8 +75,8 @@ impl DeferredDrops {
 pub enum Admission {
     /// The item can be inserted.
     Ready,
-    /// The rate limiter blocks the item, or the table is full and must not evict an item. A later change of
-    /// the table may allow it.
+    /// The rate limiter blocks the item, or the table is full and must not evict an item. A later
+    /// change of the table may allow it.
     Wait,
     /// [`TableState::shrink`] must evict items first.
     Shrink,
@@ -137,7 +137,8 @@ impl Contents {
 }
 
 impl Drop for Contents {
-    /// Releases this table's references in the counts of its chunks, which other tables may keep alive.
+    /// Releases this table's references in the counts of its chunks, which other tables may keep
+    /// alive.
     fn drop(&mut self) {
         for slot in 0..self.slots {
             if let Some(trajectory) = &self.items[slot as usize].trajectory {
@@ -184,8 +185,8 @@ pub struct TableState {
 pub struct TableStats {
     /// Number of items, hidden ones included.
     pub size: u64,
-    /// Number of items hidden from the selectors, because they were sampled as often as allowed and are
-    /// still leased.
+    /// Number of items hidden from the selectors, because they were sampled as often as allowed and
+    /// are still leased.
     pub hidden: u64,
     /// Bytes of the items and of the distinct chunks they refer to.
     pub bytes: u64,
@@ -260,16 +261,17 @@ impl TableState {
     /// True while the table exceeds its bounds and [`TableState::shrink`] can evict items.
     #[must_use]
     pub fn must_shrink(&self) -> bool {
-        // While items are hidden, the last visible item stays: the hidden ones will be removed anyway.
+        // While items are hidden, the last visible item stays: the hidden ones will be removed
+        // anyway.
         let can_evict = self.contents.remover.len() > usize::from(self.hidden() > 0);
         self.exceeds_bounds(0) && can_evict
     }
 
     /// True if a full table may evict an item to make room for a new one.
     ///
-    /// False if the limiter would block the new item without the samples of hidden items, as in a queue:
-    /// the hidden items are removed once they are acknowledged, while evicting would lose an item that was
-    /// never sampled.
+    /// False if the limiter would block the new item without the samples of hidden items, as in a
+    /// queue: the hidden items are removed once they are acknowledged, while evicting would lose an
+    /// item that was never sampled.
     #[must_use]
     pub fn may_evict(&self) -> bool {
         let limiter = &self.limiter;
@@ -314,8 +316,8 @@ impl TableState {
                 .is_some_and(|max| bytes + more_bytes > max)
     }
 
-    /// Inserts an item; returns false if its key exists. Then evicts items, possibly the new one, while the
-    /// table exceeds its bounds.
+    /// Inserts an item; returns false if its key exists. Then evicts items, possibly the new one,
+    /// while the table exceeds its bounds.
     ///
     /// The caller has checked the item with [`TableOptions::check_item`] and [`TableState::admit`].
     pub fn insert(&mut self, item: NewItem, now: u64, deferred: &mut DeferredDrops) -> bool {
@@ -353,8 +355,8 @@ impl TableState {
         true
     }
 
-    /// Evicts a bounded number of items while the table exceeds its bounds; returns true once it does not, or
-    /// no more items may be evicted.
+    /// Evicts a bounded number of items while the table exceeds its bounds; returns true once it
+    /// does not, or no more items may be evicted.
     pub fn shrink(&mut self, deferred: &mut DeferredDrops) -> bool {
         let mut victim = std::mem::take(&mut self.picks);
         for _ in 0..MAX_REMOVALS_PER_CALL {
@@ -372,8 +374,8 @@ impl TableState {
         !self.must_shrink()
     }
 
-    /// Removes a bounded number of items older than the ttl, and forgets a bounded number of idle sessions.
-    /// Returns true once no item is older.
+    /// Removes a bounded number of items older than the ttl, and forgets a bounded number of idle
+    /// sessions. Returns true once no item is older.
     pub fn expire(&mut self, now: u64, deferred: &mut DeferredDrops) -> bool {
         if let Some(sessions) = &mut self.sessions {
             sessions.forget_idle(now);
@@ -487,8 +489,8 @@ impl TableState {
     /// Checks that `n` samples can be drawn now or later.
     ///
     /// # Errors
-    /// [`Error::Unsatisfiable`] if a full table cannot yield `n` samples; [`Error::InvalidArgument`] if `n`
-    /// is 0.
+    /// [`Error::Unsatisfiable`] if a full table cannot yield `n` samples;
+    /// [`Error::InvalidArgument`] if `n` is 0.
     pub fn check_sample(&self, n: usize) -> Result<()> {
         let TableOptions {
             name,

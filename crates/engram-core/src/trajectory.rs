@@ -178,7 +178,8 @@ impl Trajectory {
         }
     }
 
-    /// Calls `visit(chunk, column of the chunk, first cell, number of cells)` for each slice of a column.
+    /// Calls `visit(chunk, column of the chunk, first cell, number of cells)` for each slice of a
+    /// column.
     ///
     /// # Errors
     /// The first error that `visit` returns.

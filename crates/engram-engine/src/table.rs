@@ -82,7 +82,7 @@ impl Table {
             samples: BTreeMap::new(),
             last_ticket_id: 0,
             is_being_served: false,
-            closed: None,
+            close_reason: None,
             meter: Meter::default(),
         });
         Self {
@@ -365,7 +365,7 @@ impl Table {
     /// keeps the first reason.
     pub fn close(&self, reason: Error) {
         self.change(|locked, after, _| {
-            locked.closed.get_or_insert(reason);
+            locked.close_reason.get_or_insert(reason);
             let wakers = locked.inserts.values_mut().map(|wait| &mut wait.waker);
             let wakers = wakers.chain(locked.samples.values_mut().map(|wait| &mut wait.waker));
             after.wakers.extend(wakers.filter_map(Option::take));
@@ -376,7 +376,7 @@ impl Table {
     /// True once the table was closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.state.lock().closed.is_some()
+        self.state.lock().close_reason.is_some()
     }
 
     /// Returns options, sizes, rates, and why calls are blocked.

@@ -26,8 +26,8 @@ impl Chunk {
     /// corruption.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if parts contradict each other or are too large, [`Error::Payload`] if
-    /// the offsets or lengths of a string column are inconsistent.
+    /// [`Error::InvalidArgument`] if parts contradict each other or are too large,
+    /// [`Error::Payload`] if the offsets or lengths of a string column are inconsistent.
     pub fn from_parts(
         origin: Origin,
         schema: Arc<Schema>,

@@ -1,5 +1,5 @@
-//! Delta encoding of integers: the differences between consecutive rows, which compress well if rows change
-//! little.
+//! Delta encoding of integers: the differences between consecutive rows, which compress well if
+//! rows change little.
 
 use crate::schema::CellSpec;
 

@@ -11,8 +11,8 @@ use crate::payload::Pinned;
 /// Maximum bytes that the cache retains.
 const MAX_CACHED_BYTES: usize = 256 << 20;
 
-/// Unpacked columns. Items that share a chunk unpack each of its columns once, unless the cache was cleared
-/// in between because it was full.
+/// Unpacked columns. Items that share a chunk unpack each of its columns once, unless the cache was
+/// cleared in between because it was full.
 #[derive(Default)]
 pub(super) struct UnpackedColumns {
     /// By chunk and column.

@@ -1,4 +1,5 @@
-//! Highest or lowest priority first; among equal priorities, the item inserted or updated longest ago.
+//! Highest or lowest priority first; among equal priorities, the item inserted or updated longest
+//! ago.
 
 use std::cmp::Ordering;
 

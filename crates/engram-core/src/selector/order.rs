@@ -22,8 +22,8 @@ pub struct Order {
     links: Pages<Link>,
     oldest: Slot,
     newest: Slot,
-    /// Reinserted slots by insertion number. Finding their position in the list would take a search, so
-    /// [`Order::first`] compares the ends of the map and the list instead.
+    /// Reinserted slots by insertion number. Finding their position in the list would take a
+    /// search, so [`Order::first`] compares the ends of the map and the list instead.
     reinserted: BTreeMap<u64, Slot>,
     len: usize,
     newest_first: bool,

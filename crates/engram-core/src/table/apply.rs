@@ -1,4 +1,5 @@
-//! Applies changes to a table. Each function applies the change of one [`TableOp`]; its caller records it.
+//! Applies changes to a table. Each function applies the change of one [`TableOp`]; its caller
+//! records it.
 
 use std::sync::Arc;
 
@@ -99,9 +100,9 @@ impl TableState {
         self.sink = sink;
     }
 
-    /// Removes an item and records the removal. The removal comes first for speed: recording takes the sink's
-    /// lock, which waits for pending memory accesses, so removing the item afterwards would not overlap its
-    /// cache misses with them.
+    /// Removes an item and records the removal. For speed, the removal is done first: recording takes
+    /// the sink's lock, which waits for pending memory accesses, so removing the item afterwards
+    /// would not overlap its cache misses with them.
     pub(super) fn remove(&mut self, slot: Slot, cause: Removal, deferred: &mut DeferredDrops) {
         let key = self.contents.items[slot as usize].key;
         self.remove_item(slot, deferred);
@@ -210,7 +211,8 @@ impl TableState {
         self.contents.items[slot as usize].is_exhausted()
     }
 
-    /// Ends one lease and undoes the counts of its sample, except the limiter's, which the caller undoes.
+    /// Ends one lease and undoes the counts of its sample, except the limiter's, which the caller
+    /// undoes.
     pub(super) fn undo_sample(&mut self, slot: Slot) {
         let item = &mut self.contents.items[slot as usize];
         item.leases -= u32::from(item.open_leases() > 0);
@@ -229,8 +231,8 @@ impl TableState {
         }
     }
 
-    /// Removes all items and counts. Session numbers stay: a retry of an item sent before the reset must
-    /// not insert it again.
+    /// Removes all items and counts. Session numbers stay: a retry of an item sent before the reset
+    /// must not insert it again.
     pub(super) fn clear(&mut self, deferred: &mut DeferredDrops) {
         let empty = Contents::new(&self.options);
         deferred
@@ -275,7 +277,8 @@ impl Contents {
         }
     }
 
-    /// Releases the references of a removed item. Returns the number of episodes that lost their last chunk.
+    /// Releases the references of a removed item. Returns the number of episodes that lost their
+    /// last chunk.
     fn release_chunks(&mut self, item: &Item) -> u64 {
         let Some(trajectory) = &item.trajectory else {
             return 0;

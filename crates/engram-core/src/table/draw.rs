@@ -63,8 +63,8 @@ impl Draw {
     }
 }
 
-/// Identifies an item: its slot and insertion number. Invalid once the item is removed, even if its slot is
-/// reused.
+/// Identifies an item: its slot and insertion number. Invalid once the item is removed, even if its
+/// slot is reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Handle {
     slot: Slot,
@@ -72,10 +72,11 @@ pub struct Handle {
 }
 
 impl TableState {
-    /// Draws up to `n` items, as many as the limiter and the table allow now, and appends them to `draws`.
-    /// Returns their number.
+    /// Draws up to `n` items, as many as the limiter and the table allow now, and appends them to
+    /// `draws`. Returns their number.
     ///
-    /// Each leased draw must be ended by [`TableState::acknowledge`] or [`TableState::return_leases`].
+    /// Each leased draw must be ended by [`TableState::acknowledge`] or
+    /// [`TableState::return_leases`].
     pub fn draw(
         &mut self,
         n: usize,
@@ -107,7 +108,8 @@ impl TableState {
     #[must_use]
     pub fn can_draw_at_once(&self, n: usize) -> bool {
         let allowed = n <= self.max_draws_per_call() && self.limiter.can_sample(n as u64);
-        // A draw that removes its item changes what the limiter allows next, so only one draw is certain.
+        // A draw that removes its item changes what the limiter allows next, so only one draw is
+        // certain.
         allowed
             && !self.contents.sampler.is_empty()
             && (self.options.max_times_sampled == 0 || n == 1)

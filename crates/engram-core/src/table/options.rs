@@ -109,8 +109,8 @@ impl TableOptions {
     /// Checks that an item can be inserted now or later.
     ///
     /// # Errors
-    /// [`Error::Priority`], [`Error::Signature`], [`Error::InvalidArgument`] for a key of 2^63 or more
-    /// or missing cells, [`Error::Unsatisfiable`] for an item larger than `max_bytes`.
+    /// [`Error::Priority`], [`Error::Signature`], [`Error::InvalidArgument`] for a key of 2^63 or
+    /// more or missing cells, [`Error::Unsatisfiable`] for an item larger than `max_bytes`.
     pub fn check_item(&self, item: &NewItem) -> Result<()> {
         self.check_priority(item.priority)?;
         if item.key >> 63 != 0 {

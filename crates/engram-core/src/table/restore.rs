@@ -45,8 +45,8 @@ impl Restore {
     /// Starts with an empty table that has these counters.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if an option is not allowed, or the counters are too large or contradict
-    /// each other.
+    /// [`Error::InvalidArgument`] if an option is not allowed, or the counters are too large or
+    /// contradict each other.
     pub fn new(
         options: Arc<TableOptions>,
         sink: Arc<dyn OpSink>,
@@ -98,8 +98,9 @@ impl Restore {
     /// Adds the next item, in the order of the snapshot.
     ///
     /// # Errors
-    /// Those of [`TableOptions::check_item`], except [`Error::Unsatisfiable`]; [`Error::InvalidArgument`]
-    /// for a duplicate key or numbers that the counters have not reached.
+    /// Those of [`TableOptions::check_item`], except [`Error::Unsatisfiable`];
+    /// [`Error::InvalidArgument`] for a duplicate key or numbers that the counters have not
+    /// reached.
     pub fn add_item(&mut self, saved: SavedItem) -> Result<()> {
         let state = &mut self.state;
         let name = &state.options.name;
@@ -155,8 +156,8 @@ impl Restore {
         self.orders[usize::from(!of_sampler)] = Some(positions);
     }
 
-    /// Adds a session: its last applied number and the clock reading of its last use. Sessions must be
-    /// added in the order of their last use.
+    /// Adds a session: its last applied number and the clock reading of its last use. Sessions must
+    /// be added in the order of their last use.
     pub fn add_session(&mut self, number: SessionNumber, used: u64) {
         self.state.mark_applied(number, used);
     }
@@ -220,13 +221,13 @@ impl Restore {
 impl TableState {
     /// Rebuilds the table with other options and another clock.
     ///
-    /// `clock` converts clock readings; items without one count as inserted `now`. All leases end. Items
-    /// beyond the new bounds are evicted. Rate limits that were set at run time stay, unless the new
-    /// options have other limits than the old ones.
+    /// `clock` converts clock readings; items without one count as inserted `now`. All leases end.
+    /// Items beyond the new bounds are evicted. Rate limits that were set at run time stay, unless
+    /// the new options have other limits than the old ones.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if an option is not allowed; those of [`TableOptions::check_item`] for
-    /// the items.
+    /// [`Error::InvalidArgument`] if an option is not allowed; those of
+    /// [`TableOptions::check_item`] for the items.
     pub fn with_options(
         mut self,
         options: TableOptions,

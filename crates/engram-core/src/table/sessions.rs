@@ -1,4 +1,5 @@
-//! Sessions: which numbered items of each writer have been applied, so that a retry inserts none twice.
+//! Sessions: which numbered items of each writer have been applied, so that a retry inserts none
+//! twice.
 
 use crate::key_map::KeyMap;
 use crate::op::SessionNumber;
@@ -21,8 +22,8 @@ pub(super) struct SessionEntry {
     last_applied: u64,
     /// Clock reading of the last use, in nanoseconds.
     last_used: u64,
-    /// Number of calls that wait to insert its items. If not 0, the session is not idle and not in the
-    /// list.
+    /// Number of calls that wait to insert its items. If not 0, the session is not idle and not in
+    /// the list.
     waiting: u32,
     /// Neighbours in the list ordered by last use; vacant entries are linked through `next`.
     previous: u32,
@@ -74,8 +75,8 @@ impl Sessions {
         &mut self.entries
     }
 
-    /// Number of the session's last applied item; 0 if the session is unknown, or idle for so long that
-    /// it counts as forgotten.
+    /// Number of the session's last applied item; 0 if the session is unknown, or idle for so long
+    /// that it counts as forgotten.
     fn last_applied(&self, session: u64, now: u64) -> u64 {
         let index = self.indices.get(session);
         let entry = index.map(|at| &self.entries[at as usize]);
@@ -118,7 +119,8 @@ impl Sessions {
         }
     }
 
-    /// Sets the last use of a session, creating it if unknown. Removes it from the list; returns its index.
+    /// Sets the last use of a session, creating it if unknown. Removes it from the list; returns
+    /// its index.
     fn touch(&mut self, session: u64, now: u64) -> u32 {
         let at = if let Some(at) = self.indices.get(session) {
             if self.entries[at as usize].waiting == 0 {
@@ -278,12 +280,12 @@ mod tests {
             [3, 5, 40, 41].map(|id| sessions.last_applied(id, now)),
             [2, 1, 0, 1]
         );
-        let mut left = Vec::new();
+        let mut remaining_counts = Vec::new();
         for _ in 0..4 {
             sessions.forget_idle(now);
-            left.push(sessions.indices.len());
+            remaining_counts.push(sessions.indices.len());
         }
-        assert_eq!(left, [84, 68, 61, 61]);
+        assert_eq!(remaining_counts, [84, 68, 61, 61]);
         let later = 3 * SESSION_IDLE;
         (0..4).for_each(|_| sessions.forget_idle(later));
         assert_eq!(

@@ -211,8 +211,8 @@ impl TableState {
         }
     }
 
-    /// Begins a snapshot of the current state; [`TableState::continue_snapshot`] completes it. Drops a
-    /// snapshot in progress.
+    /// Begins a snapshot of the current state; [`TableState::continue_snapshot`] completes it.
+    /// Drops a snapshot in progress.
     pub fn begin_snapshot(&mut self, buffers: SnapshotBuffers) {
         let contents = &mut self.contents;
         contents.items.begin_snapshot(buffers.items);
@@ -268,7 +268,8 @@ impl TableState {
         SnapshotStep::More
     }
 
-    /// Copies a bounded part of the table into the snapshot; returns true once the snapshot is complete.
+    /// Copies a bounded part of the table into the snapshot; returns true once the snapshot is
+    /// complete.
     fn copy_next_part(&mut self, in_progress: &mut SnapshotInProgress) -> bool {
         let Contents {
             items,

@@ -8,8 +8,8 @@ use crate::error::{Error, Result};
 use crate::schema::CellSpec;
 use crate::trajectory::{Slice, SpanColumn, Trajectory};
 
-/// Maximum bytes of an untrusted item once gathered. Slices may repeat cells, so without this limit a short
-/// message could describe an item of any size.
+/// Maximum bytes of an untrusted item once gathered. Slices may repeat cells, so without this limit
+/// a short message could describe an item of any size.
 pub const MAX_ITEM_BYTES: u64 = MAX_CHUNK_BYTES as u64;
 
 impl Trajectory {
@@ -32,11 +32,12 @@ impl Trajectory {
         })
     }
 
-    /// Checks an untrusted item completely. Unlike [`Self::check_slices`], also checks every slice of a
-    /// window, whose shape that function trusts because a local writer built it once for many items.
+    /// Checks an untrusted item completely. Unlike [`Self::check_slices`], also checks every slice
+    /// of a window, whose shape that function trusts because a local writer built it once for many
+    /// items.
     ///
-    /// If [`Chunk::from_parts`] accepted the chunks, gathering a checked item does not panic and reads
-    /// only the cells that it refers to. Gathering relies on these conditions:
+    /// If [`Chunk::from_parts`] accepted the chunks, gathering a checked item does not panic and
+    /// reads only the cells that it refers to. Gathering relies on these conditions:
     ///
     /// * There is at least one column, and as many columns as names.
     /// * The slices of a column are those from its `first_slice` to the next column's. The first column
@@ -49,8 +50,8 @@ impl Trajectory {
     /// * The gathered item has at most [`MAX_ITEM_BYTES`] bytes, so that batch sizes do not overflow.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] naming the first column that is wrong, [`Error::Payload`] if strings
-    /// cannot be read.
+    /// [`Error::InvalidArgument`] naming the first column that is wrong, [`Error::Payload`] if
+    /// strings cannot be read.
     pub fn check_parts(&self) -> Result<()> {
         let names = &self.layout().names;
         let first_slice = match self {

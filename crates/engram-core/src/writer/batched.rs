@@ -1,4 +1,5 @@
-//! Records the steps of many environments that step together, and creates the items of their patterns.
+//! Records the steps of many environments that step together, and creates the items of their
+//! patterns.
 
 mod create_items;
 mod split_window;
@@ -23,8 +24,8 @@ use crate::schema::{CellSpec, Schema};
 /// The open chunks are sealed when they have more than this many bytes of strings.
 const STRING_BUDGET: usize = 256 << 10;
 
-/// Records one step of every environment at a time. If steps are small, neighbouring environments form a
-/// group that shares a chunk: all rows of one environment, then all rows of the next.
+/// Records one step of every environment at a time. If steps are small, neighbouring environments
+/// form a group that shares a chunk: all rows of one environment, then all rows of the next.
 #[derive(Debug)]
 pub struct BatchedRecorder {
     options: WriterOptions,

@@ -35,7 +35,8 @@ impl Segment {
         }
     }
 
-    /// Returns the chunk's column for one of the writer's current columns; `None` if the chunk lacks it.
+    /// Returns the chunk's column for one of the writer's current columns; `None` if the chunk
+    /// lacks it.
     pub(super) fn column(&self, column: usize) -> Option<usize> {
         match &self.columns {
             None => Some(column),

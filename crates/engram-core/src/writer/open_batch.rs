@@ -14,8 +14,9 @@ use crate::error::{Error, Result};
 use crate::schema::{CellSpec, Schema};
 use crate::shared_bytes::SharedBytes;
 
-/// If some columns are strings: maximum of the string bytes of all open chunks plus the other bytes of one
-/// chunk. So each chunk stays below the maximum chunk size, also if all strings are in one of them.
+/// If some columns are strings: maximum of the string bytes of all open chunks plus the other bytes
+/// of one chunk. So each chunk stays below the maximum chunk size, also if all strings are in one
+/// of them.
 pub(super) const MAX_BYTES_WITH_STRINGS: usize = if cfg!(test) {
     4 << 20
 } else {
@@ -93,7 +94,8 @@ impl OpenBatch {
         &self.schema
     }
 
-    /// True if the chunks have no room for another step, or more than `string_budget` bytes of strings.
+    /// True if the chunks have no room for another step, or more than `string_budget` bytes of
+    /// strings.
     pub(super) fn is_full(&self, string_budget: usize) -> bool {
         self.steps == self.grouping.capacity_steps || self.string_bytes > string_budget
     }
@@ -179,8 +181,8 @@ impl OpenBatch {
         self.builders[env / envs_per_group].cell(column, row)
     }
 
-    /// Encodes the columns of all chunks: the part of sealing that can fail. Rows are `member * steps + step`
-    /// afterwards.
+    /// Encodes the columns of all chunks: the part of sealing that can fail. Rows are `member *
+    /// steps + step` afterwards.
     ///
     /// # Errors
     /// As [`ChunkBuilder::seal`]; the open chunks are then unchanged.
@@ -222,8 +224,8 @@ impl OpenBatch {
         chunks.collect()
     }
 
-    /// Brings the cells of a group into their final order: removes the unused rows between its environments,
-    /// and adds the strings, environment after environment.
+    /// Brings the cells of a group into their final order: removes the unused rows between its
+    /// environments, and adds the strings, environment after environment.
     fn arrange_rows(&mut self, group: usize) -> Result<()> {
         let members = self.grouping.members(group);
         let rows = u32::try_from(members.len() * self.steps).unwrap_or(u32::MAX);
@@ -269,8 +271,8 @@ impl OpenBatch {
     }
 }
 
-/// Splits `target` into one run of `capacity_steps` cells per environment, and writes cell `n` of `cells`
-/// to position `step` of run `n`. A cell has `size` bytes.
+/// Splits `target` into one run of `capacity_steps` cells per environment, and writes cell `n` of
+/// `cells` to position `step` of run `n`. A cell has `size` bytes.
 fn scatter(
     target: &mut [u8],
     cells: SharedBytes<'_>,
@@ -321,8 +323,8 @@ fn compact(bytes: &mut [u8], stride: usize, used: usize) {
     }
 }
 
-/// Undoes [`compact`]: moves run `n` of `used` bytes to offset `n * stride`. The bytes between the runs are
-/// arbitrary.
+/// Undoes [`compact`]: moves run `n` of `used` bytes to offset `n * stride`. The bytes between the
+/// runs are arbitrary.
 fn expand(bytes: &mut [u8], stride: usize, used: usize) {
     if used == stride {
         return;

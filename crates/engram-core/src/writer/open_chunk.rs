@@ -81,7 +81,8 @@ impl OpenChunk {
             .any(|state| *state != CellState::Unset)
     }
 
-    /// Returns the memory of the open step's cell in a column of fixed-size cells, and marks it as written.
+    /// Returns the memory of the open step's cell in a column of fixed-size cells, and marks it as
+    /// written.
     pub(super) fn cell_mut(&mut self, column: usize) -> &mut [u8] {
         self.cell_states[column] = CellState::Written;
         let row = self.builder.rows(column) as usize;
@@ -141,8 +142,8 @@ impl OpenChunk {
         self.steps += 1;
     }
 
-    /// Returns the row of `column` that has the chunk's `step`, if it has a value. Step number `self.steps`
-    /// is the open step.
+    /// Returns the row of `column` that has the chunk's `step`, if it has a value. Step number
+    /// `self.steps` is the open step.
     pub(super) fn row(&self, column: usize, step: u32) -> Option<u32> {
         if step < self.steps {
             self.rows.row(column, step)
@@ -197,9 +198,9 @@ impl OpenChunk {
         Ok(())
     }
 
-    /// Encodes the columns: the part of sealing that can fail. Items may refer to cells of the open step that earlier
-    /// partial appends set, so those cells are included as extra rows that belong to none of the
-    /// chunk's steps.
+    /// Encodes the columns: the part of sealing that can fail. Items may refer to cells of the open
+    /// step that earlier partial appends set, so those cells are included as extra rows that belong
+    /// to none of the chunk's steps.
     ///
     /// # Errors
     /// As [`ChunkBuilder::seal`]; the chunk is then unchanged.

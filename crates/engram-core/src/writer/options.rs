@@ -9,9 +9,10 @@ use crate::schema::Schema;
 /// Target size in bytes of a chunk if `chunk_length` is not set.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// Maximum number of steps of a chunk if `chunk_length` is not set. Longer chunks take less memory and time
-/// per step, but items are sent only once their chunk is full. (A 28-byte step takes 44 bytes and
-/// 110 ns in chunks of 16 steps, 35 bytes and 97 ns in chunks of 32, 31 bytes and 90 ns in chunks of 64.)
+/// Maximum number of steps of a chunk if `chunk_length` is not set. Longer chunks take less memory
+/// and time per step, but items are sent only once their chunk is full. (A 28-byte step takes 44
+/// bytes and 110 ns in chunks of 16 steps, 35 bytes and 97 ns in chunks of 32, 31 bytes and 90 ns
+/// in chunks of 64.)
 const MAX_CHUNK_STEPS: usize = 16;
 
 /// Assumed bytes of a string cell when a chunk length is chosen. Chunks are sealed by actual size.
@@ -83,8 +84,8 @@ impl WriterOptions {
     }
 
     /// Returns how many steps to copy into the next chunk of `length` steps so that items of
-    /// `lookback` steps lie inside it. Each copied step prevents one item from lying in two chunks. Returns 0 if
-    /// `chunk_length` is set, or if the copies would cost more than they save.
+    /// `lookback` steps lie inside it. Each copied step prevents one item from lying in two chunks.
+    /// Returns 0 if `chunk_length` is set, or if the copies would cost more than they save.
     pub(super) fn overlap_steps(&self, schema: &Schema, length: usize, lookback: u64) -> u32 {
         let overlap = lookback.saturating_sub(1);
         let worthwhile = self.chunk_length.is_none()

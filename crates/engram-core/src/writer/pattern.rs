@@ -225,8 +225,8 @@ fn rows_squeeze(columns: &[PatternColumn]) -> Option<bool> {
     (same && (first.step == 1 || first.squeeze)).then_some(first.squeeze)
 }
 
-/// Returns the shape of the items, with slices relative to step `first`, for chunks in which row `i` is
-/// step `i`.
+/// Returns the shape of the items, with slices relative to step `first`, for chunks in which row
+/// `i` is step `i`.
 fn build_shape(layout: Arc<Layout>, columns: &[PatternColumn], first: i64) -> Result<WindowShape> {
     let to_u32 = |n: u64| {
         u32::try_from(n).map_err(|_| {

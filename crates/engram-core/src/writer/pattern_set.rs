@@ -55,9 +55,10 @@ impl PatternSet {
     }
 
     /// Creates the items that are due, and returns their number. Call it after every append,
-    /// complete or partial. Call it again with `end_of_episode` before [`Recorder::end_episode`]: then
-    /// the newest step is tried as the last of its episode. A pattern creates no item while steps
-    /// or values that it needs are missing. `check_priority` checks a computed priority for a table.
+    /// complete or partial. Call it again with `end_of_episode` before [`Recorder::end_episode`]:
+    /// then the newest step is tried as the last of its episode. A pattern creates no item while
+    /// steps or values that it needs are missing. `check_priority` checks a computed priority for a
+    /// table.
     ///
     /// # Errors
     /// [`crate::Error::Signature`] if cells of an item's column differ in shape,

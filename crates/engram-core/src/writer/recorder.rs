@@ -224,8 +224,8 @@ impl Recorder {
         }
     }
 
-    /// Ends an append: the cells written so far become part of the open step. Unless `partial`, completes
-    /// the step; columns without a cell then have no value in it.
+    /// Ends an append: the cells written so far become part of the open step. Unless `partial`,
+    /// completes the step; columns without a cell then have no value in it.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a chunk would become too large.
@@ -308,8 +308,9 @@ impl Recorder {
         Ok(())
     }
 
-    /// Ends the episode: discards the cells written since the last `finish_step`, completes the open step, and
-    /// makes all items ready. With `clear`, later items cannot refer to the steps so far.
+    /// Ends the episode: discards the cells written since the last `finish_step`, completes the
+    /// open step, and makes all items ready. With `clear`, later items cannot refer to the steps so
+    /// far.
     ///
     /// # Errors
     /// As [`Self::flush`].

@@ -109,7 +109,8 @@ impl HistoryView<'_> {
         schema.cells.get(slice.column as usize)
     }
 
-    /// Returns up to `max_len` contiguous cells of a column, starting at step `at`. Its `len` is at least 1.
+    /// Returns up to `max_len` contiguous cells of a column, starting at step `at`. Its `len` is at
+    /// least 1.
     pub(super) fn locate_run(
         &self,
         column: usize,
@@ -247,8 +248,8 @@ impl HistoryView<'_> {
         })
     }
 
-    /// Adds up to `max_len` contiguous cells of the writer's column `source`, from step `at` on, to the
-    /// item's last column, which is `item_column`. Returns their number.
+    /// Adds up to `max_len` contiguous cells of the writer's column `source`, from step `at` on, to
+    /// the item's last column, which is `item_column`. Returns their number.
     fn add_run(
         &self,
         located: &mut LocatedItem,

@@ -5,8 +5,8 @@ use crate::schema::{Layout, Shape};
 
 use super::StepPosition;
 
-/// Why a selection cannot become an item. A cheap value without text, because for a column with missing
-/// values a pattern's selection fails at most steps; [`Self::into_error`] adds the text.
+/// Why a selection cannot become an item. A cheap value without text, because for a column with
+/// missing values a pattern's selection fails at most steps; [`Self::into_error`] adds the text.
 ///
 /// `column` is a column of the item, except in [`Self::Missing`].
 #[derive(Clone, Debug, PartialEq)]

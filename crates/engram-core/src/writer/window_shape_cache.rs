@@ -47,8 +47,8 @@ impl WindowShapeCache {
             };
         }
         let base = located.slices.iter().map(|s| s.offset).min().unwrap_or(0);
-        // The first item of a shape stores its own slices, which tables count as its memory. So the memory
-        // is counted even if no two items have the same shape.
+        // The first item of a shape stores its own slices, which tables count as its memory. So the
+        // memory is counted even if no two items have the same shape.
         let Some(shape) = self.find_or_store(layout, located, base) else {
             return PendingTrajectory::Spans(Box::new(build_spans(layout, located, view)))
                 .sealed_if_complete();
@@ -66,8 +66,8 @@ impl WindowShapeCache {
         }
     }
 
-    /// Returns the shape of the located cells if an earlier item had it. Otherwise stores it for later items
-    /// and returns `None`.
+    /// Returns the shape of the located cells if an earlier item had it. Otherwise stores it for
+    /// later items and returns `None`.
     fn find_or_store(
         &mut self,
         layout: &Arc<Layout>,

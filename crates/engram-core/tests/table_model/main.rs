@@ -35,8 +35,8 @@ enum Call {
     InsertAgain {
         index: usize,
     },
-    /// An item with a session number: the next one, or up to two further or back. Its key is new or, if
-    /// `again`, that of an existing item.
+    /// An item with a session number: the next one, or up to two further or back. Its key is new
+    /// or, if `again`, that of an existing item.
     InsertNumbered {
         session: u64,
         number: u64,
@@ -404,7 +404,8 @@ impl TableAndModel {
         );
     }
 
-    /// Checks that replaying the recorded changes gives an equal table, which makes the same next choices.
+    /// Checks that replaying the recorded changes gives an equal table, which makes the same next
+    /// choices.
     fn check_replay(&mut self) {
         let sink = Arc::new(RecordingSink::default());
         let copy = TableState::new(Arc::clone(self.table.options()), sink.clone()).unwrap();

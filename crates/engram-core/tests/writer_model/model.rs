@@ -192,7 +192,8 @@ fn magnitude(dtype: DType, cell: &[u8]) -> Option<f64> {
     }
 }
 
-/// Checks the result of an append that should create `created` items and report the first of `errors`.
+/// Checks the result of an append that should create `created` items and report the first of
+/// `errors`.
 pub(crate) fn check_outcome(outcome: Result<usize, Error>, created: usize, errors: &[ItemError]) {
     match outcome {
         Ok(count) => assert_eq!((count, errors), (created, &[][..])),

@@ -53,7 +53,8 @@ pub(crate) trait DictionaryWriter {
 
     fn write_record(&mut self, kind: u32, body: &[u8]);
 
-    /// Returns the number of a layout; writes its definition first if the file does not have it.
+    /// Returns the number of a layout; writes its definition first if the file does not have it. The
+    /// same for schemas and window shapes below.
     fn layout_number(&mut self, layout: &Arc<Layout>) -> u32 {
         let address = Arc::as_ptr(layout).addr();
         if let Some((number, _)) = self.dictionary().layouts.get(&address) {
@@ -73,7 +74,6 @@ pub(crate) trait DictionaryWriter {
         number
     }
 
-    /// As [`DictionaryWriter::layout_number`], for a schema.
     fn schema_number(&mut self, schema: &Arc<Schema>) -> u32 {
         let address = Arc::as_ptr(schema).addr();
         if let Some((number, _)) = self.dictionary().schemas.get(&address) {
@@ -98,7 +98,6 @@ pub(crate) trait DictionaryWriter {
         number
     }
 
-    /// As [`DictionaryWriter::layout_number`], for a window shape.
     fn shape_number(&mut self, shape: &Arc<WindowShape>) -> u32 {
         let address = Arc::as_ptr(shape).addr();
         if let Some((number, _)) = self.dictionary().shapes.get(&address) {
@@ -219,16 +218,12 @@ pub(crate) struct ReadDictionary {
 }
 
 /// Reads the number of a definition, and checks that it is the next one of its kind.
-fn check_number(
-    reader: &mut BodyReader<'_>,
-    next: usize,
-    definition: &str,
-) -> Result<(), CorruptRecord> {
+fn check_number(reader: &mut BodyReader<'_>, next: usize, kind: &str) -> Result<(), CorruptRecord> {
     let number = reader.u32()?;
     if number as usize == next {
         return Ok(());
     }
-    CorruptRecord::err(format!("{definition} has number {number}, expected {next}"))
+    CorruptRecord::err(format!("{kind} has number {number}, expected {next}"))
 }
 
 /// Returns the definition with this number.
@@ -358,8 +353,7 @@ impl ReadDictionary {
         })
     }
 
-    /// Reads an item; `chunk` returns a chunk by its serial. The caller must check the trajectory with
-    /// `check_parts`.
+    /// Reads an item. The caller must check the trajectory with `check_parts`.
     pub(crate) fn read_item(
         &self,
         reader: &mut BodyReader<'_>,
@@ -601,7 +595,6 @@ fn dtype_from_code(code: u8) -> Result<DType, CorruptRecord> {
     dtype.ok_or_else(|| CorruptRecord(format!("unknown dtype code {code}, expected 0 to 17")))
 }
 
-/// Converts a number of definitions, which never exceeds the maximum.
 fn to_u32(len: usize) -> u32 {
     u32::try_from(len).unwrap_or(u32::MAX)
 }

@@ -34,19 +34,22 @@ pub(super) struct LockedTable {
     pub(super) state: TableState,
     /// Waiting calls, by ticket id.
     pub(super) inserts: BTreeMap<u64, WaitingInsert>,
+    /// Waiting calls, by ticket id.
     pub(super) samples: BTreeMap<u64, WaitingSample>,
     pub(super) last_ticket_id: u64,
     /// True while a thread is responsible for serving calls that could not be served in one lock hold.
     pub(super) is_being_served: bool,
-    /// Why the table was closed.
-    pub(super) closed: Option<Error>,
+    /// Why the table was closed; `None` while it is open.
+    pub(super) close_reason: Option<Error>,
     pub(super) meter: Meter,
 }
 
+/// An insert in the queue.
 #[derive(Debug)]
 pub(super) struct WaitingInsert {
     /// Items that are not in the table yet.
     pub(super) items: VecDeque<NewItem>,
+    /// For an insert with a session.
     pub(super) cursor: Option<SessionCursor>,
     /// True if an item whose key exists only updates the existing item's priority.
     pub(super) updates_existing: bool,
@@ -75,6 +78,7 @@ impl From<Session> for SessionCursor {
     }
 }
 
+/// A sample in the queue.
 #[derive(Debug)]
 pub(super) struct WaitingSample {
     /// Maximum number of draws.
@@ -112,7 +116,7 @@ pub(super) struct AfterUnlock {
 
 impl LockedTable {
     pub(super) fn check_open(&self) -> Result<()> {
-        self.closed.clone().map_or(Ok(()), Err)
+        self.close_reason.clone().map_or(Ok(()), Err)
     }
 
     pub(super) fn new_ticket_id(&mut self) -> u64 {
@@ -141,7 +145,7 @@ impl LockedTable {
     /// Serves waiting calls. If one lock hold is not enough, decides whether this thread continues.
     pub(super) fn serve(&mut self, after: &mut AfterUnlock, now: u64) {
         self.meter.tick(now);
-        after.work_left = self.closed.is_none() && self.serve_some(after, now);
+        after.work_left = self.close_reason.is_none() && self.serve_some(after, now);
         if after.work_left && !self.is_being_served {
             self.is_being_served = true;
             after.keeps_serving = true;

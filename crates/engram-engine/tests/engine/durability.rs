@@ -1,4 +1,4 @@
-//! Acknowledgements wait for the log; equal seeds and calls give equal samples.
+//! An insert is acknowledged once it is durable; tables with the same seed and calls are identical.
 
 use std::sync::Arc;
 
@@ -6,14 +6,16 @@ use engram_core::SelectorKind;
 use engram_engine::{Engine, SystemClock};
 
 use crate::support::{
-    ManualLog, WakeCounter, engine, fifo, insert_items, item, items, poll, sample_keys, wait_ready,
+    ManualLog, WakeCounter, fifo_options, insert_items, item, items, new_engine, poll, sample_keys,
+    wait_ready,
 };
 
 #[test]
 fn an_insert_is_acknowledged_once_it_is_durable() {
     let log = Arc::new(ManualLog::default());
     let clock = Arc::new(SystemClock::default());
-    let engine = Engine::with_clock_and_sink(vec![fifo("t")], 1, clock, log.clone()).unwrap();
+    let engine =
+        Engine::with_clock_and_sink(vec![fifo_options("t")], 1, clock, log.clone()).unwrap();
     let table = engine.table("t").unwrap();
     let wakes = Arc::new(WakeCounter::default());
     let mut ticket = table.insert(items(0..3)).unwrap();
@@ -33,17 +35,17 @@ fn an_insert_is_acknowledged_once_it_is_durable() {
 }
 
 #[test]
-fn equal_seeds_and_calls_give_equal_data() {
-    let run = |seed, sampler| {
+fn the_same_seed_and_calls_give_the_same_samples() {
+    let sampled_keys = |seed, sampler| {
         let options = engram_core::TableOptions {
             seed,
             sampler,
             remover: SelectorKind::Uniform,
             max_size: 50,
-            ..fifo("t")
+            ..fifo_options("t")
         };
-        let table = engine(vec![options]).table("t").unwrap();
-        let mut seen = Vec::new();
+        let table = new_engine(vec![options]).table("t").unwrap();
+        let mut all_keys = Vec::new();
         for round in 0..20 {
             let batch = (0..10_u32).map(|i| item(u64::from(round * 10 + i), f64::from(i)));
             insert_items(&table, batch.collect());
@@ -51,17 +53,17 @@ fn equal_seeds_and_calls_give_equal_data() {
             table
                 .update_priorities(&keys[..4], &[0.5, 3.0, 0.1, 9.0])
                 .unwrap();
-            seen.extend(keys);
+            all_keys.extend(keys);
             let leased = wait_ready(table.sample(3, true).unwrap()).unwrap();
-            seen.extend(leased.draws.iter().map(|draw| draw.key));
+            all_keys.extend(leased.draws.iter().map(|draw| draw.key));
         }
-        seen
+        all_keys
     };
     for sampler in [
         SelectorKind::Uniform,
         SelectorKind::Prioritized { exponent: 0.6 },
     ] {
-        assert_eq!(run(3, sampler), run(3, sampler));
-        assert_ne!(run(3, sampler), run(4, sampler));
+        assert_eq!(sampled_keys(3, sampler), sampled_keys(3, sampler));
+        assert_ne!(sampled_keys(3, sampler), sampled_keys(4, sampler));
     }
 }

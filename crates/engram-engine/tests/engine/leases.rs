@@ -1,16 +1,17 @@
-//! Leases: acknowledged or returned samples.
+//! Leases: samples are acknowledged or returned.
 
 use std::sync::Arc;
 
 use engram_core::{SelectorKind, TableOptions};
 
 use crate::support::{
-    WakeCounter, fifo, insert_items, item, items, keys, poll, queue, sample_keys, table, wait_ready,
+    WakeCounter, fifo_options, insert_items, item, items, keys, new_table, poll, queue_options,
+    sample_keys, wait_ready,
 };
 
 #[test]
-fn inserts_wait_while_all_items_are_leased() {
-    let table = table(queue("t", 4));
+fn inserts_into_a_queue_wait_while_all_its_items_are_leased() {
+    let table = new_table(queue_options("t", 4));
     insert_items(&table, items(0..4));
     let leased = wait_ready(table.sample(4, true).unwrap()).unwrap();
     let wakes = Arc::new(WakeCounter::default());
@@ -29,8 +30,8 @@ fn inserts_wait_while_all_items_are_leased() {
 }
 
 #[test]
-fn a_queue_never_evicts_other_items_in_place_of_leased_ones() {
-    let table = table(queue("t", 4));
+fn a_queue_does_not_evict_items_while_others_are_leased() {
+    let table = new_table(queue_options("t", 4));
     insert_items(&table, items(0..4));
     let leased = wait_ready(table.sample(2, true).unwrap()).unwrap();
     let mut insert = table.insert(items(4..6)).unwrap();
@@ -43,10 +44,10 @@ fn a_queue_never_evicts_other_items_in_place_of_leased_ones() {
 
 #[test]
 fn a_replay_table_evicts_items_that_are_not_leased() {
-    let table = table(TableOptions {
+    let table = new_table(TableOptions {
         max_size: 4,
         max_times_sampled: 1,
-        ..fifo("t")
+        ..fifo_options("t")
     });
     insert_items(&table, items(0..4));
     let leased = wait_ready(table.sample(2, true).unwrap()).unwrap();
@@ -64,9 +65,9 @@ fn returned_items_regain_their_position() {
         (SelectorKind::MaxHeap, [0, 3, 1, 4, 2, 5]),
         (SelectorKind::MinHeap, [2, 5, 1, 4, 0, 3]),
     ] {
-        let table = table(TableOptions {
+        let table = new_table(TableOptions {
             sampler,
-            ..queue("t", 6)
+            ..queue_options("t", 6)
         });
         // There are two items of each priority: the older one is sampled first.
         let priorities = [3.0, 2.0, 1.0, 3.0, 2.0, 1.0];
@@ -85,7 +86,7 @@ fn returned_items_regain_their_position() {
 
 #[test]
 fn deleted_items_are_not_returned() {
-    let table = table(queue("t", 6));
+    let table = new_table(queue_options("t", 6));
     insert_items(&table, items(0..4));
     let leased = wait_ready(table.sample(2, true).unwrap()).unwrap();
     assert_eq!(table.delete(&[0, 99]).unwrap(), 1);
@@ -102,10 +103,10 @@ fn deleted_items_are_not_returned() {
 }
 
 #[test]
-fn a_lease_outlives_updates_and_its_table() {
-    let table = table(TableOptions {
+fn a_lease_can_be_dropped_after_an_update_and_after_the_table_is_closed() {
+    let table = new_table(TableOptions {
         sampler: SelectorKind::MaxHeap,
-        ..queue("t", 6)
+        ..queue_options("t", 6)
     });
     insert_items(&table, vec![item(0, 3.0), item(1, 2.0)]);
     let leased = wait_ready(table.sample(1, true).unwrap()).unwrap();
@@ -113,14 +114,14 @@ fn a_lease_outlives_updates_and_its_table() {
     drop(leased);
     let leased = wait_ready(table.sample(2, true).unwrap()).unwrap();
     assert_eq!(keys(&leased), [1, 0]);
-    table.close(crate::support::dropped_error("t"));
+    table.close(crate::support::table_dropped_error("t"));
     drop(leased);
     assert_eq!(table.info().stats.hidden, 0);
 }
 
 #[test]
-fn a_lease_ends_in_parts() {
-    let table = table(queue("t", 4));
+fn parts_of_a_lease_are_acknowledged_or_returned_separately() {
+    let table = new_table(queue_options("t", 4));
     insert_items(&table, items(0..4));
     let mut lease = wait_ready(table.sample(4, true).unwrap())
         .unwrap()

@@ -1,6 +1,6 @@
 //! Tests of tables, tickets, leases and streams.
 
-#![expect(clippy::unwrap_used, reason = "helpers of tests fail by panicking")]
+#![expect(clippy::unwrap_used, reason = "test helpers fail by panicking")]
 
 mod durability;
 mod leases;

@@ -1,22 +1,21 @@
-//! Space in a queue after items have expired unsampled.
+//! Queues: items that expire before they are sampled.
 
 use std::sync::Arc;
 
 use engram_core::{TableOptions, Volatile};
 use engram_engine::Engine;
 
-use crate::support::{ManualClock, insert_items, items, queue};
+use crate::support::{ManualClock, insert_items, items, queue_options};
 
 #[test]
-fn items_that_expire_unsampled_take_space_until_a_reset() {
+fn expired_unsampled_items_count_for_the_limit_of_a_queue_until_a_reset() {
     let clock = Arc::new(ManualClock::default());
-    let short_lived = TableOptions {
+    let options = TableOptions {
         ttl: Some(10),
-        ..queue("t", 3)
+        ..queue_options("t", 3)
     };
     let engine =
-        Engine::with_clock_and_sink(vec![short_lived], 1, clock.clone(), Arc::new(Volatile))
-            .unwrap();
+        Engine::with_clock_and_sink(vec![options], 1, clock.clone(), Arc::new(Volatile)).unwrap();
     let table = engine.table("t").unwrap();
     insert_items(&table, items(0..3));
     clock.set(20);

@@ -1,4 +1,4 @@
-//! Items that are sent again after a lost connection: each is applied once, in order.
+//! Items with session numbers: items that are sent again are applied once, in order.
 
 use std::sync::Arc;
 
@@ -7,8 +7,8 @@ use engram_core::table::SESSION_IDLE;
 use engram_engine::{Engine, InsertTicket, Session, Table};
 
 use crate::support::{
-    ManualClock, ManualLog, WakeCounter, engine, error_text, fifo, insert_items, items, poll,
-    queue, sample_keys, table, wait_ready,
+    ManualClock, ManualLog, WakeCounter, error_text, fifo_options, insert_items, items, new_engine,
+    new_table, poll, queue_options, sample_keys, wait_ready,
 };
 
 const SESSION_ID: u64 = 77;
@@ -27,8 +27,8 @@ fn send_and_wait(table: &Arc<Table>, first: u64, count: u64) {
     wait_ready(send(table, first, count)).unwrap();
 }
 
-/// Samples `n` items one by one, so that waiting inserts can proceed in between.
-fn drain(table: &Arc<Table>, n: usize) -> Vec<u64> {
+/// Samples `n` items one by one, so that waiting inserts can proceed in between; returns their keys.
+fn sample_one_by_one(table: &Arc<Table>, n: usize) -> Vec<u64> {
     (0..n).flat_map(|_| sample_keys(table, 1)).collect()
 }
 
@@ -42,7 +42,7 @@ fn table_with_manual_clock(options: TableOptions) -> (Arc<Table>, Arc<ManualCloc
 
 #[test]
 fn a_retry_applies_only_new_items() {
-    let table = table(queue("t", 100));
+    let table = new_table(queue_options("t", 100));
     send_and_wait(&table, 1, 4);
     assert_eq!(sample_keys(&table, 2), [1, 2]);
     table.delete(&[3]).unwrap();
@@ -58,12 +58,12 @@ fn a_retry_applies_only_new_items() {
     wait_ready(table.insert_numbered(items(1..3), Some(other)).unwrap()).unwrap();
     insert_items(&table, items(3..4));
     insert_items(&table, items(4..5));
-    assert_eq!(drain(&table, 4), [1, 2, 3, 4]);
+    assert_eq!(sample_one_by_one(&table, 4), [1, 2, 3, 4]);
 }
 
 #[test]
 fn a_session_numbers_the_items_of_each_table_separately() {
-    let engine = engine(vec![fifo("a"), fifo("b")]);
+    let engine = new_engine(vec![fifo_options("a"), fifo_options("b")]);
     let (a, b) = (engine.table("a").unwrap(), engine.table("b").unwrap());
     send_and_wait(&a, 1, 3);
     send_and_wait(&b, 1, 2);
@@ -72,7 +72,7 @@ fn a_session_numbers_the_items_of_each_table_separately() {
 
 #[test]
 fn applied_items_are_acknowledged_without_queueing() {
-    let table = table(queue("t", 3));
+    let table = new_table(queue_options("t", 3));
     send_and_wait(&table, 1, 3);
     let wakes = Arc::<WakeCounter>::default();
     let mut blocked = table.insert(items(50..51)).unwrap();
@@ -82,7 +82,7 @@ fn applied_items_are_acknowledged_without_queueing() {
     // The new item waits behind the other insert.
     let mut retry = send(&table, 1, 4);
     assert!(poll(&mut retry, &wakes).is_pending());
-    assert_eq!(drain(&table, 5), [1, 2, 3, 50, 4]);
+    assert_eq!(sample_one_by_one(&table, 5), [1, 2, 3, 50, 4]);
     assert!(poll(&mut retry, &wakes).is_ready());
 }
 
@@ -90,7 +90,8 @@ fn applied_items_are_acknowledged_without_queueing() {
 fn a_retry_is_acknowledged_once_the_first_try_is_durable() {
     let log = Arc::new(ManualLog::default());
     let clock = Arc::new(ManualClock::default());
-    let engine = Engine::with_clock_and_sink(vec![fifo("t")], 1, clock, log.clone()).unwrap();
+    let engine =
+        Engine::with_clock_and_sink(vec![fifo_options("t")], 1, clock, log.clone()).unwrap();
     let table = engine.table("t").unwrap();
     let wakes = Arc::<WakeCounter>::default();
     drop(send(&table, 1, 3));
@@ -103,42 +104,42 @@ fn a_retry_is_acknowledged_once_the_first_try_is_durable() {
 
 #[test]
 fn overlapping_tickets_apply_each_number_once_and_in_order() {
-    let table = table(queue("t", 2));
+    let table = new_table(queue_options("t", 2));
     let wakes = Arc::<WakeCounter>::default();
     let mut first_try = send(&table, 1, 6);
     let mut retry = send(&table, 1, 8);
     assert!(poll(&mut first_try, &wakes).is_pending());
     assert!(poll(&mut retry, &wakes).is_pending());
     assert_eq!((first_try.items_left(), retry.items_left()), (4, 8));
-    assert_eq!(drain(&table, 4), [1, 2, 3, 4]);
+    assert_eq!(sample_one_by_one(&table, 4), [1, 2, 3, 4]);
     assert!(poll(&mut first_try, &wakes).is_ready());
     assert_eq!(retry.items_left(), 2);
-    assert_eq!(drain(&table, 4), [5, 6, 7, 8]);
+    assert_eq!(sample_one_by_one(&table, 4), [5, 6, 7, 8]);
     assert!(poll(&mut retry, &wakes).is_ready());
     assert_eq!(table.info().stats.limiter.inserts, 8);
 }
 
 #[test]
 fn withdrawn_items_can_be_sent_again() {
-    let table = table(queue("t", 2));
+    let table = new_table(queue_options("t", 2));
     let first_try = send(&table, 1, 5);
     assert_eq!(first_try.withdraw(), 3);
     let retry = send(&table, 1, 5);
-    assert_eq!(drain(&table, 5), [1, 2, 3, 4, 5]);
+    assert_eq!(sample_one_by_one(&table, 5), [1, 2, 3, 4, 5]);
     wait_ready(retry).unwrap();
 
     // The same with the retry already queued behind it.
     let first_try = send(&table, 6, 5);
     let retry = send(&table, 6, 5);
     drop(first_try);
-    assert_eq!(drain(&table, 5), [6, 7, 8, 9, 10]);
+    assert_eq!(sample_one_by_one(&table, 5), [6, 7, 8, 9, 10]);
     wait_ready(retry).unwrap();
     assert_eq!(table.info().stats.limiter.inserts, 10);
 }
 
 #[test]
 fn an_item_whose_key_exists_counts_as_applied() {
-    let table = table(fifo("t"));
+    let table = new_table(fifo_options("t"));
     insert_items(&table, items(1..2));
     send_and_wait(&table, 1, 2);
     table.delete(&[1]).unwrap();
@@ -149,7 +150,7 @@ fn an_item_whose_key_exists_counts_as_applied() {
 
 #[test]
 fn items_applied_before_a_reset_are_not_applied_again() {
-    let table = table(queue("t", 3));
+    let table = new_table(queue_options("t", 3));
     send_and_wait(&table, 1, 2);
     // One item is inserted, one waits; after the reset, the waiting one is inserted.
     let waiting = send(&table, 3, 2);
@@ -162,7 +163,7 @@ fn items_applied_before_a_reset_are_not_applied_again() {
 
 #[test]
 fn sessions_that_send_nothing_are_forgotten() {
-    let (table, clock) = table_with_manual_clock(fifo("t"));
+    let (table, clock) = table_with_manual_clock(fifo_options("t"));
     send_and_wait(&table, 1, 2);
     clock.set(SESSION_IDLE - 1);
     table.delete(&[1, 2]).unwrap();
@@ -181,7 +182,7 @@ fn sessions_that_send_nothing_are_forgotten() {
 
 #[test]
 fn a_session_that_waits_is_not_idle() {
-    let (table, clock) = table_with_manual_clock(queue("t", 2));
+    let (table, clock) = table_with_manual_clock(queue_options("t", 2));
     let waiting = send(&table, 1, 4);
     // No samples for a long time, and then the connection is lost.
     clock.set(6 * SESSION_IDLE);
@@ -190,7 +191,7 @@ fn a_session_that_waits_is_not_idle() {
     clock.set(7 * SESSION_IDLE - 1);
     let retry = send(&table, 1, 4);
     clock.set(14 * SESSION_IDLE);
-    assert_eq!(drain(&table, 4), [1, 2, 3, 4]);
+    assert_eq!(sample_one_by_one(&table, 4), [1, 2, 3, 4]);
     wait_ready(retry).unwrap();
     // Its items were applied just now, so it is not idle.
     send_and_wait(&table, 1, 4);
@@ -199,7 +200,7 @@ fn a_session_that_waits_is_not_idle() {
 
 #[test]
 fn numbers_out_of_range_are_refused() {
-    let table = table(fifo("t"));
+    let table = new_table(fifo_options("t"));
     let refused = |first| {
         let session = Session {
             id: SESSION_ID,

@@ -11,39 +11,45 @@ use engram_engine::stream::NextBatch;
 use engram_engine::{Stream, StreamBatch, StreamOptions, Table, WaitOptions};
 
 use crate::support::{
-    SECOND, dropped_error, engine, error_text, insert_items, item, items, queue, sample_keys,
-    table, wait_ready,
+    SECOND, error_text, insert_items, item, items, new_engine, new_table, queue_options,
+    sample_keys, table_dropped_error, wait_ready,
 };
 
-fn open(table: &Arc<Table>, batch_size: usize, prefetch: usize, max: Option<u64>) -> Stream {
+fn open_stream(
+    table: &Arc<Table>,
+    batch_size: usize,
+    prefetch: usize,
+    max_batches: Option<u64>,
+) -> Stream {
     let options = StreamOptions {
         batch_size,
         at_least: batch_size,
         prefetch,
-        max_batches: max,
+        max_batches,
         max_items: None,
         length_policy: LengthPolicy::Ragged,
     };
     Stream::open(Arc::clone(table), Arc::default(), options).unwrap()
 }
 
-/// Returns the next batch; the reader has used all earlier ones.
-fn next(stream: &mut Stream, time: Duration) -> Option<StreamBatch> {
-    next_after(stream, u64::MAX, time)
+/// Returns the next batch, and acknowledges all earlier ones. `None` after `timeout` or at the end.
+fn next(stream: &mut Stream, timeout: Duration) -> Option<StreamBatch> {
+    next_after(stream, u64::MAX, timeout)
 }
 
-/// Returns the next batch; the reader has used this many items.
-fn next_after(stream: &mut Stream, used: u64, time: Duration) -> Option<StreamBatch> {
+/// As [`next`], but acknowledges only the first `acknowledged` items.
+fn next_after(stream: &mut Stream, acknowledged: u64, timeout: Duration) -> Option<StreamBatch> {
     let mut options = WaitOptions {
-        deadline: Some(Instant::now() + time),
+        deadline: Some(Instant::now() + timeout),
         interrupted: &mut || false,
     };
-    match stream.next(used, &mut options).unwrap() {
+    match stream.next(acknowledged, &mut options).unwrap() {
         NextBatch::Batch(batch) => Some(batch),
         NextBatch::End | NextBatch::Interrupted => None,
     }
 }
 
+/// Keys of a batch's items; checks that the data belongs to these items.
 fn keys(batch: &StreamBatch) -> Vec<u64> {
     let keys: Vec<u64> = batch.draws.iter().map(|draw| draw.key).collect();
     let ColumnData::Bytes(bytes) = &batch.columns.columns[0].data else {
@@ -58,7 +64,7 @@ fn keys(batch: &StreamBatch) -> Vec<u64> {
 }
 
 /// Waits until this many items are hidden because they are leased.
-fn until_hidden(table: &Arc<Table>, hidden: u64) {
+fn wait_until_hidden(table: &Arc<Table>, hidden: u64) {
     let start = Instant::now();
     while table.info().stats.hidden != hidden {
         assert!(start.elapsed() < 20 * SECOND, "never prefetched {hidden}");
@@ -67,22 +73,22 @@ fn until_hidden(table: &Arc<Table>, hidden: u64) {
 }
 
 #[test]
-fn closing_returns_unused_items() {
+fn closing_returns_unacknowledged_items_in_order() {
     for (sampler, expected) in [
         (SelectorKind::Fifo, [0, 1, 2, 3, 4, 5, 6, 7, 8]),
         (SelectorKind::MaxHeap, [0, 3, 6, 1, 4, 7, 2, 5, 8]),
         (SelectorKind::Lifo, [8, 7, 6, 5, 4, 3, 2, 1, 0]),
     ] {
-        let table = table(TableOptions {
+        let table = new_table(TableOptions {
             sampler,
-            ..queue("t", 20)
+            ..queue_options("t", 20)
         });
         let priority = [3.0, 2.0, 1.0].into_iter().cycle();
         insert_items(
             &table,
             (0..9).zip(priority).map(|(key, p)| item(key, p)).collect(),
         );
-        let mut stream = open(&table, 2, 2, None);
+        let mut stream = open_stream(&table, 2, 2, None);
         assert_eq!(
             keys(&next(&mut stream, 20 * SECOND).unwrap()),
             expected[..2]
@@ -92,7 +98,7 @@ fn closing_returns_unused_items() {
             expected[2..4]
         );
         // Two items are delivered and four are ready. The next batch is drawn once one is read.
-        until_hidden(&table, 6);
+        wait_until_hidden(&table, 6);
         stream.close(4);
         let stats = table.info().stats;
         assert_eq!((stats.size, stats.hidden, stats.limiter.samples), (5, 0, 4));
@@ -102,39 +108,39 @@ fn closing_returns_unused_items() {
 }
 
 #[test]
-fn closing_returns_the_unused_part_of_a_batch() {
-    for sampled in 0..=6 {
-        let table = table(queue("t", 20));
+fn closing_returns_the_unacknowledged_part_of_a_batch() {
+    for acknowledged in 0..=6 {
+        let table = new_table(queue_options("t", 20));
         insert_items(&table, items(0..10));
-        let mut stream = open(&table, 3, 1, None);
+        let mut stream = open_stream(&table, 3, 1, None);
         assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0, 1, 2]);
-        let early = sampled.min(1);
+        let early = acknowledged.min(1);
         assert_eq!(
             keys(&next_after(&mut stream, early, 20 * SECOND).unwrap()),
             [3, 4, 5]
         );
-        until_hidden(&table, 9);
+        wait_until_hidden(&table, 9);
         assert_eq!(table.info().stats.size, 10, "no sample is final yet");
-        stream.close(sampled);
+        stream.close(acknowledged);
         let stats = table.info().stats;
         assert_eq!(
             (stats.size, stats.hidden, stats.limiter.samples),
-            (10 - sampled, 0, sampled)
+            (10 - acknowledged, 0, acknowledged)
         );
-        let left = usize::try_from(10 - sampled).unwrap();
-        assert!(sample_keys(&table, left).into_iter().eq(sampled..10));
+        let left = usize::try_from(10 - acknowledged).unwrap();
+        assert!(sample_keys(&table, left).into_iter().eq(acknowledged..10));
     }
 }
 
 #[test]
-fn returned_samples_are_not_counted() {
-    let table = table(TableOptions {
+fn returned_items_do_not_count_as_sampled() {
+    let table = new_table(TableOptions {
         max_times_sampled: 0,
         limits: RateLimits::min_size(1),
-        ..queue("t", 20)
+        ..queue_options("t", 20)
     });
     insert_items(&table, items(0..1));
-    let mut stream = open(&table, 1, 4, None);
+    let mut stream = open_stream(&table, 1, 4, None);
     for delivered in 0..3 {
         next_after(&mut stream, delivered, 20 * SECOND).unwrap();
     }
@@ -145,18 +151,18 @@ fn returned_samples_are_not_counted() {
 
 #[test]
 fn closing_returns_a_batch_that_is_being_drawn() {
-    let table = table(queue("t", 20));
+    let table = new_table(queue_options("t", 20));
     insert_items(&table, items(0..7));
-    let stream = open(&table, 4, 3, None);
-    until_hidden(&table, 7);
+    let stream = open_stream(&table, 4, 3, None);
+    wait_until_hidden(&table, 7);
     drop(stream);
     assert!(sample_keys(&table, 7).into_iter().eq(0..7));
 }
 
 #[test]
-fn several_streams_on_one_queue_lose_nothing() {
+fn several_streams_on_one_queue_deliver_each_item_once() {
     const ITEMS: u64 = 4_000;
-    let table = table(queue("t", 64));
+    let table = new_table(queue_options("t", 64));
     let seen = Arc::new(Mutex::new(Vec::new()));
     let writers: Vec<_> = (0..2)
         .map(|writer| {
@@ -175,7 +181,7 @@ fn several_streams_on_one_queue_lose_nothing() {
                 let mut stops = 0;
                 while seen.lock().unwrap().len() < usize::try_from(ITEMS).unwrap() {
                     // Each reader is closed now and then, with prefetched batches left.
-                    let mut stream = open(&table, 1 + reader, 3, None);
+                    let mut stream = open_stream(&table, 1 + reader, 3, None);
                     for _ in 0..100 {
                         let Some(batch) = next(&mut stream, SECOND / 5) else {
                             break;
@@ -212,9 +218,9 @@ fn several_streams_on_one_queue_lose_nothing() {
 
 #[test]
 fn a_stream_ends_after_max_batches_or_at_the_deadline() {
-    let table = table(queue("t", 20));
+    let table = new_table(queue_options("t", 20));
     insert_items(&table, items(0..8));
-    let mut stream = open(&table, 2, 3, Some(3));
+    let mut stream = open_stream(&table, 2, 3, Some(3));
     for batch in 0..3 {
         let read = keys(&next(&mut stream, 20 * SECOND).unwrap());
         assert_eq!(read, [2 * batch, 2 * batch + 1]);
@@ -226,7 +232,7 @@ fn a_stream_ends_after_max_batches_or_at_the_deadline() {
         "the last call acknowledged the last batch"
     );
     drop(stream);
-    let mut stream = open(&table, 3, 1, None);
+    let mut stream = open_stream(&table, 3, 1, None);
     let start = Instant::now();
     assert!(next(&mut stream, SECOND / 50).is_none());
     assert!(start.elapsed() < 5 * SECOND);
@@ -235,11 +241,11 @@ fn a_stream_ends_after_max_batches_or_at_the_deadline() {
 }
 
 #[test]
-fn a_reader_gets_the_reason_of_the_end() {
-    let engine = engine(vec![queue("t", 4)]);
+fn a_reader_gets_the_error_that_ended_the_stream() {
+    let engine = new_engine(vec![queue_options("t", 4)]);
     let table = engine.table("t").unwrap();
     insert_items(&table, items(0..2));
-    let mut stream = open(&table, 2, 2, None);
+    let mut stream = open_stream(&table, 2, 2, None);
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0, 1]);
     engine.drop_table("t").unwrap();
     let mut options = WaitOptions {
@@ -248,7 +254,7 @@ fn a_reader_gets_the_reason_of_the_end() {
     };
     assert_eq!(
         stream.next(u64::MAX, &mut options).unwrap_err(),
-        dropped_error("t")
+        table_dropped_error("t")
     );
 
     let options = StreamOptions {
@@ -259,7 +265,7 @@ fn a_reader_gets_the_reason_of_the_end() {
         max_items: None,
         length_policy: LengthPolicy::Ragged,
     };
-    let small = crate::support::table(queue("small", 4));
+    let small = crate::support::new_table(queue_options("small", 4));
     let refused = error_text(Stream::open(Arc::clone(&small), Arc::default(), options));
     assert!(
         refused.starts_with("table `small` can never yield 5 samples"),
@@ -277,9 +283,9 @@ fn a_reader_gets_the_reason_of_the_end() {
 }
 
 #[test]
-fn an_interrupted_reader_loses_nothing() {
-    let table = table(queue("t", 4));
-    let mut stream = open(&table, 1, 1, None);
+fn a_reader_can_continue_after_an_interrupted_wait() {
+    let table = new_table(queue_options("t", 4));
+    let mut stream = open_stream(&table, 1, 1, None);
     let mut options = WaitOptions {
         deadline: None,
         interrupted: &mut || true,
@@ -294,12 +300,12 @@ fn an_interrupted_reader_loses_nothing() {
 
 #[test]
 fn return_last_returns_the_newest_batch() {
-    let table = table(queue("t", 8));
+    let table = new_table(queue_options("t", 8));
     insert_items(&table, items(0..4));
-    let mut stream = open(&table, 1, 1, None);
+    let mut stream = open_stream(&table, 1, 1, None);
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0]);
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [1]);
-    until_hidden(&table, 2);
+    wait_until_hidden(&table, 2);
     stream.return_last();
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [2]);
     stream.close(1);

@@ -13,16 +13,19 @@ use engram_engine::{Stream, StreamOptions, Table, WaitOptions, WaitOutcome};
 use rand_xoshiro::SplitMix64;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};
 
-use crate::support::{SECOND, fifo, item, queue, table, wait_for};
+use crate::support::{SECOND, fifo_options, item, new_table, queue_options, wait_for};
 
-const TIME: Duration = Duration::from_millis(400);
-const KEYS: u64 = 300;
+/// How long each test runs.
+const RUN_TIME: Duration = Duration::from_millis(400);
+
+/// Keys are below this.
+const KEY_COUNT: u64 = 300;
 
 /// Makes one call; its kind depends on the caller's number.
-fn caller(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
+fn make_call(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
     let timeout = Duration::from_micros(rng.next_u64() % 3_000);
     let keys: Vec<u64> = (0..rng.next_u64() % 20)
-        .map(|_| rng.next_u64() % KEYS)
+        .map(|_| rng.next_u64() % KEY_COUNT)
         .collect();
     let n = 1 + usize::try_from(rng.next_u64() % 12).unwrap();
     match number % 7 {
@@ -76,14 +79,15 @@ fn caller(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
                 0 => table.reset().unwrap(),
                 1 => table.set_limits(RateLimits::min_size(3)).unwrap(),
                 2 => table.set_limits(limits).unwrap(),
-                _ => check(table, false),
+                _ => check_counts(table, false),
             }
             thread::sleep(timeout);
         }
     }
 }
 
-fn check(table: &Arc<Table>, at_rest: bool) {
+/// Checks that the table's counts are consistent; `is_idle` is true if no call uses it.
+fn check_counts(table: &Arc<Table>, is_idle: bool) {
     let info = table.info();
     let stats = &info.stats;
     assert_eq!(stats.limiter.inserts - stats.limiter.deletes, stats.size);
@@ -93,7 +97,7 @@ fn check(table: &Arc<Table>, at_rest: bool) {
         "{} items",
         stats.size
     );
-    if !at_rest {
+    if !is_idle {
         return;
     }
     assert_eq!(
@@ -114,7 +118,7 @@ fn check(table: &Arc<Table>, at_rest: bool) {
 }
 
 fn run_callers(options: TableOptions) {
-    let table = table(options);
+    let table = new_table(options);
     let stop = Arc::new(AtomicBool::new(false));
     let callers: Vec<_> = (0..14_u64)
         .map(|number| {
@@ -122,17 +126,17 @@ fn run_callers(options: TableOptions) {
             thread::spawn(move || {
                 let mut rng = SplitMix64::seed_from_u64(number);
                 while !stop.load(Ordering::Relaxed) {
-                    caller(&table, number, &mut rng);
+                    make_call(&table, number, &mut rng);
                 }
             })
         })
         .collect();
-    thread::sleep(TIME);
+    thread::sleep(RUN_TIME);
     stop.store(true, Ordering::Relaxed);
     for caller in callers {
         caller.join().unwrap();
     }
-    check(&table, true);
+    check_counts(&table, true);
 }
 
 /// Panics if the work has not ended after 60 s.
@@ -150,7 +154,7 @@ fn assert_ends(work: impl FnOnce() + Send + 'static) {
 
 #[test]
 fn a_queue_survives_concurrent_calls() {
-    assert_ends(|| run_callers(queue("t", 40)));
+    assert_ends(|| run_callers(queue_options("t", 40)));
 }
 
 #[test]
@@ -163,7 +167,7 @@ fn a_replay_table_survives_concurrent_calls() {
             ttl: Some(50_000_000),
             sampler: SelectorKind::Prioritized { exponent: 0.6 },
             remover: SelectorKind::MinHeap,
-            ..fifo("t")
+            ..fifo_options("t")
         });
     });
 }
@@ -182,7 +186,7 @@ fn a_uniform_table_survives_concurrent_calls() {
                 min_diff: -20.0,
                 max_diff: 60.0,
             },
-            ..fifo("t")
+            ..fifo_options("t")
         });
     });
 }

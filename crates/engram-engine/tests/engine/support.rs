@@ -1,4 +1,4 @@
-//! Helpers: items, tables, and clocks, wakers and logs that a test controls.
+//! Test helpers: items, tables, and clocks, wakers and logs that a test controls.
 
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
@@ -15,12 +15,13 @@ use smallvec::smallvec;
 
 pub(crate) const SECOND: Duration = Duration::from_secs(1);
 
+/// An item with a chunk of 1 byte.
 pub(crate) fn item(key: u64, priority: f64) -> NewItem {
-    item_of(key, priority, 1)
+    item_of_size(key, priority, 1)
 }
 
 /// An item with its own chunk of `size` bytes, each with the value of the key's lowest byte.
-pub(crate) fn item_of(key: u64, priority: f64, size: usize) -> NewItem {
+pub(crate) fn item_of_size(key: u64, priority: f64, size: usize) -> NewItem {
     let schema = Arc::new(Schema {
         layout: Arc::new(Layout {
             names: Box::new(["obs".into()]),
@@ -53,12 +54,13 @@ pub(crate) fn item_of(key: u64, priority: f64, size: usize) -> NewItem {
     }
 }
 
+/// Items with these keys and priority 1.
 pub(crate) fn items(keys: impl IntoIterator<Item = u64>) -> Vec<NewItem> {
     keys.into_iter().map(|key| item(key, 1.0)).collect()
 }
 
-/// A first-in-first-out table that never blocks inserts.
-pub(crate) fn fifo(name: &str) -> TableOptions {
+/// Options of a first-in-first-out table that never blocks inserts.
+pub(crate) fn fifo_options(name: &str) -> TableOptions {
     TableOptions {
         name: name.into(),
         max_size: 1_000,
@@ -74,26 +76,27 @@ pub(crate) fn fifo(name: &str) -> TableOptions {
     }
 }
 
-pub(crate) fn queue(name: &str, size: u64) -> TableOptions {
+/// Options of a queue of at most `size` items, each sampled once.
+pub(crate) fn queue_options(name: &str, size: u64) -> TableOptions {
     TableOptions {
         max_size: size,
         max_times_sampled: 1,
         limits: RateLimits::queue(size),
-        ..fifo(name)
+        ..fifo_options(name)
     }
 }
 
-pub(crate) fn engine(tables: Vec<TableOptions>) -> Engine {
+pub(crate) fn new_engine(tables: Vec<TableOptions>) -> Engine {
     Engine::new(tables, 1).unwrap()
 }
 
-/// A table in an engine of its own.
-pub(crate) fn table(options: TableOptions) -> Arc<Table> {
+/// Creates a table in a new engine.
+pub(crate) fn new_table(options: TableOptions) -> Arc<Table> {
     let name = options.name.clone();
-    engine(vec![options]).table(&name).unwrap()
+    new_engine(vec![options]).table(&name).unwrap()
 }
 
-/// Waits for a ticket; panics after 20 s.
+/// Waits for a ticket; panics if it is not ready after 20 s.
 pub(crate) fn wait_ready<T>(mut ticket: impl Future<Output = T> + Unpin) -> T {
     match wait_for(&mut ticket, 20 * SECOND) {
         WaitOutcome::Ready(output) => output,
@@ -101,29 +104,32 @@ pub(crate) fn wait_ready<T>(mut ticket: impl Future<Output = T> + Unpin) -> T {
     }
 }
 
-fn outcome_name<T>(waited: &WaitOutcome<T>) -> &'static str {
-    match waited {
+fn outcome_name<T>(outcome: &WaitOutcome<T>) -> &'static str {
+    match outcome {
         WaitOutcome::Ready(_) => "ready",
         WaitOutcome::TimedOut => "timed out",
         WaitOutcome::Interrupted => "interrupted",
     }
 }
 
+/// Waits for a ticket, for at most `timeout`.
 pub(crate) fn wait_for<F: Future + Unpin>(
     ticket: &mut F,
-    time: Duration,
+    timeout: Duration,
 ) -> WaitOutcome<F::Output> {
     let mut options = WaitOptions {
-        deadline: Some(Instant::now() + time),
+        deadline: Some(Instant::now() + timeout),
         interrupted: &mut || false,
     };
     wait(ticket, &mut options)
 }
 
+/// Inserts items; waits until they are in the table.
 pub(crate) fn insert_items(table: &Arc<Table>, items: Vec<NewItem>) {
     wait_ready(table.insert(items).unwrap()).unwrap();
 }
 
+/// Keys of a sample's items.
 pub(crate) fn keys(sample: &Sample) -> Vec<u64> {
     sample.draws.iter().map(|draw| draw.key).collect()
 }
@@ -133,7 +139,7 @@ pub(crate) fn sample_keys(table: &Arc<Table>, n: usize) -> Vec<u64> {
     keys(&wait_ready(table.sample(n, false).unwrap()).unwrap())
 }
 
-/// Counts how often it is woken.
+/// A waker that counts how often it is woken.
 #[derive(Debug, Default)]
 pub(crate) struct WakeCounter(AtomicUsize);
 
@@ -149,7 +155,7 @@ impl WakeCounter {
     }
 }
 
-/// Polls once; `counter` counts the wake-ups after it.
+/// Polls a ticket once; `counter` counts how often it wakes its task afterwards.
 pub(crate) fn poll<F: Future + Unpin>(
     ticket: &mut F,
     counter: &Arc<WakeCounter>,
@@ -158,7 +164,7 @@ pub(crate) fn poll<F: Future + Unpin>(
     Pin::new(ticket).poll(&mut Context::from_waker(&waker))
 }
 
-/// A clock that only moves by `set`.
+/// A clock that stands still between calls of `set`.
 #[derive(Debug, Default)]
 pub(crate) struct ManualClock(AtomicU64);
 
@@ -174,25 +180,29 @@ impl Clock for ManualClock {
     }
 }
 
-/// A log whose changes become durable only by `make_durable`.
+/// A log whose changes become durable only when the test calls `make_durable`.
 #[derive(Debug, Default)]
 pub(crate) struct ManualLog(Mutex<ManualLogState>);
 
 #[derive(Debug, Default)]
 struct ManualLogState {
+    /// Number of changes.
     appended: u64,
+    /// Number of the last durable change.
     durable: u64,
     wakers: Vec<Waker>,
 }
 
 impl ManualLog {
+    /// Number of changes so far.
     pub(crate) fn appended(&self) -> u64 {
         self.0.lock().unwrap().appended
     }
 
-    pub(crate) fn make_durable(&self, durable: u64) {
+    /// Makes all changes up to `lsn` durable.
+    pub(crate) fn make_durable(&self, lsn: u64) {
         let mut log = self.0.lock().unwrap();
-        log.durable = durable;
+        log.durable = lsn;
         log.wakers.drain(..).for_each(Waker::wake);
     }
 }
@@ -218,6 +228,7 @@ impl OpSink for ManualLog {
     }
 }
 
+/// Text of an error; panics if there is none.
 pub(crate) fn error_text<T>(outcome: Result<T>) -> String {
     match outcome {
         Ok(_) => panic!("no error"),
@@ -225,6 +236,7 @@ pub(crate) fn error_text<T>(outcome: Result<T>) -> String {
     }
 }
 
-pub(crate) fn dropped_error(name: &str) -> Error {
+/// The error of calls whose table was dropped.
+pub(crate) fn table_dropped_error(name: &str) -> Error {
     Error::Closed(format!("table `{name}` was dropped"))
 }

@@ -8,11 +8,13 @@ use engram_core::{Error, RateLimits, TableOptions, Volatile};
 use engram_engine::{Engine, WaitOutcome};
 
 use crate::support::{
-    ManualClock, SECOND, WakeCounter, dropped_error, engine, error_text, fifo, insert_items, item,
-    item_of, items, keys, poll, queue, sample_keys, table, wait_for, wait_ready,
+    ManualClock, SECOND, WakeCounter, error_text, fifo_options, insert_items, item, item_of_size,
+    items, keys, new_engine, new_table, poll, queue_options, sample_keys, table_dropped_error,
+    wait_for, wait_ready,
 };
 
-fn ratio(min_size: u64, min_diff: f64, max_diff: f64) -> RateLimits {
+/// Limits with one sample per insert.
+fn ratio_limits(min_size: u64, min_diff: f64, max_diff: f64) -> RateLimits {
     RateLimits {
         kind: "SampleToInsertRatio".into(),
         samples_per_insert: 1.0,
@@ -24,10 +26,10 @@ fn ratio(min_size: u64, min_diff: f64, max_diff: f64) -> RateLimits {
 
 #[test]
 fn a_sample_collects_exactly_n_items_in_several_steps() {
-    let table = table(TableOptions {
+    let table = new_table(TableOptions {
         max_times_sampled: 1,
-        limits: ratio(1, 0.0, 2.0),
-        ..fifo("t")
+        limits: ratio_limits(1, 0.0, 2.0),
+        ..fifo_options("t")
     });
     let sample = table.sample(7, false).unwrap();
     // The limiter allows two items at a time; they are sampled before the next are inserted.
@@ -40,10 +42,10 @@ fn a_sample_collects_exactly_n_items_in_several_steps() {
 
 #[test]
 fn large_requests_are_served_in_bounded_steps() {
-    let table = table(TableOptions {
+    let table = new_table(TableOptions {
         max_size: 40_000,
         max_times_sampled: 2,
-        ..fifo("t")
+        ..fifo_options("t")
     });
     let mut insert = table.insert(items(0..30_000)).unwrap();
     // A call that exceeds its lock hold continues in further holds, without being polled.
@@ -67,8 +69,8 @@ fn large_requests_are_served_in_bounded_steps() {
 }
 
 #[test]
-fn a_call_does_not_serve_others_for_long() {
-    let table = table(fifo("t"));
+fn a_call_serves_other_callers_only_for_a_bounded_time() {
+    let table = new_table(fifo_options("t"));
     let wakes = Arc::<WakeCounter>::default();
     let mut sample = table.sample(100_000, true).unwrap();
     assert!(poll(&mut sample, &wakes).is_pending());
@@ -80,11 +82,11 @@ fn a_call_does_not_serve_others_for_long() {
 }
 
 #[test]
-fn a_ticket_that_is_not_polled_is_served() {
-    let table = table(TableOptions {
+fn a_waiting_insert_is_served_without_being_polled_again() {
+    let table = new_table(TableOptions {
         max_size: 100_000,
-        limits: ratio(1, 0.0, 1.0),
-        ..fifo("t")
+        limits: ratio_limits(1, 0.0, 1.0),
+        ..fifo_options("t")
     });
     let mut insert = table.insert(items(0..50_000)).unwrap();
     // The ticket was polled once, and is not polled again.
@@ -95,7 +97,7 @@ fn a_ticket_that_is_not_polled_is_served() {
 
 #[test]
 fn a_cancelled_sample_returns_its_items() {
-    let table = table(queue("replay", 256));
+    let table = new_table(queue_options("replay", 256));
     insert_items(&table, items(0..37));
     for leased in [false, true] {
         let mut ticket = table.sample(256, leased).unwrap();
@@ -117,7 +119,7 @@ fn a_cancelled_sample_returns_its_items() {
 
 #[test]
 fn a_sample_completed_before_cancel_is_returned() {
-    let table = table(queue("t", 9));
+    let table = new_table(queue_options("t", 9));
     let mut ticket = table.sample(2, false).unwrap();
     assert!(matches!(
         wait_for(&mut ticket, Duration::ZERO),
@@ -130,7 +132,7 @@ fn a_sample_completed_before_cancel_is_returned() {
 
 #[test]
 fn a_partial_sample_is_final() {
-    let table = table(queue("t", 9));
+    let table = new_table(queue_options("t", 9));
     insert_items(&table, items(0..3));
     let ticket = table.sample(8, false).unwrap();
     assert_eq!(keys(&ticket.take_partial()), [0, 1, 2]);
@@ -140,7 +142,7 @@ fn a_partial_sample_is_final() {
 
 #[test]
 fn tickets_are_served_in_order() {
-    let table = table(queue("t", 4));
+    let table = new_table(queue_options("t", 4));
     let wakes: [Arc<WakeCounter>; 2] = Default::default();
     let mut first = table.sample(3, false).unwrap();
     let mut second = table.sample(1, false).unwrap();
@@ -166,7 +168,7 @@ fn tickets_are_served_in_order() {
 
 #[test]
 fn an_empty_insert_does_not_block_the_next() {
-    let table = table(queue("t", 1));
+    let table = new_table(queue_options("t", 1));
     insert_items(&table, items(0..1));
     let wakes: [Arc<WakeCounter>; 3] = Default::default();
     let mut first = table.insert(items(1..2)).unwrap();
@@ -196,8 +198,8 @@ fn an_empty_insert_does_not_block_the_next() {
 }
 
 #[test]
-fn a_dropped_ticket_withdraws() {
-    let table = table(queue("t", 3));
+fn dropping_a_ticket_withdraws_the_call() {
+    let table = new_table(queue_options("t", 3));
     insert_items(&table, items(0..2));
     let first = table.sample(3, false).unwrap();
     let second = table.sample(2, false).unwrap();
@@ -224,8 +226,11 @@ fn a_dropped_ticket_withdraws() {
 
 #[test]
 fn closing_ends_waiting_calls_with_the_reason() {
-    let engine = Arc::new(engine(vec![queue("a", 2), queue("b", 2)]));
-    let both = ["a", "b"].map(|name| {
+    let engine = Arc::new(new_engine(vec![
+        queue_options("a", 2),
+        queue_options("b", 2),
+    ]));
+    let waiting_calls = ["a", "b"].map(|name| {
         let table = engine.table(name).unwrap();
         let sampler = {
             let ticket = table.sample(2, false).unwrap();
@@ -244,10 +249,10 @@ fn closing_ends_waiting_calls_with_the_reason() {
     engine.close().unwrap();
     engine.close().unwrap();
     let reasons = [
-        dropped_error("a"),
+        table_dropped_error("a"),
         Error::Closed("the store is closed".into()),
     ];
-    for ((table, sampler, inserter), reason) in both.into_iter().zip(reasons) {
+    for ((table, sampler, inserter), reason) in waiting_calls.into_iter().zip(reasons) {
         assert_eq!(sampler.join().unwrap(), reason);
         assert_eq!(inserter.join().unwrap(), reason);
         assert_eq!(error_text(table.insert(items(1..2))), reason.to_string());
@@ -260,21 +265,21 @@ fn closing_ends_waiting_calls_with_the_reason() {
     }
     assert_eq!(error_text(engine.table("a")), "the store is closed");
     assert_eq!(
-        error_text(engine.create_table(fifo("c"))),
+        error_text(engine.create_table(fifo_options("c"))),
         "the store is closed"
     );
 }
 
 #[test]
 fn an_insert_ends_when_its_table_is_dropped() {
-    let engine = engine(vec![queue("a", 2)]);
+    let engine = new_engine(vec![queue_options("a", 2)]);
     let table = engine.table("a").unwrap();
     let wakes = Arc::new(WakeCounter::default());
     let mut ticket = table.insert(items(0..5)).unwrap();
     assert!(poll(&mut ticket, &wakes).is_pending());
     engine.drop_table("a").unwrap();
     assert_eq!(wakes.count(), 1);
-    assert_eq!(wait_ready(ticket).unwrap_err(), dropped_error("a"));
+    assert_eq!(wait_ready(ticket).unwrap_err(), table_dropped_error("a"));
     assert_eq!(
         error_text(engine.table("a")),
         "no table `a`; known tables: none"
@@ -287,9 +292,9 @@ fn an_insert_ends_when_its_table_is_dropped() {
 
 #[test]
 fn changed_limits_wake_waiting_calls() {
-    let table = table(TableOptions {
+    let table = new_table(TableOptions {
         limits: RateLimits::min_size(100),
-        ..fifo("t")
+        ..fifo_options("t")
     });
     insert_items(&table, items(0..5));
     assert_eq!(
@@ -309,7 +314,7 @@ fn changed_limits_wake_waiting_calls() {
 
 #[test]
 fn a_blocked_table_does_not_block_others() {
-    let engine = engine(vec![queue("blocked", 1), queue("free", 1)]);
+    let engine = new_engine(vec![queue_options("blocked", 1), queue_options("free", 1)]);
     let blocked = engine.table("blocked").unwrap();
     let sample = blocked.sample(1, false).unwrap();
     let waiting = thread::spawn(move || keys(&wait_ready(sample).unwrap()));
@@ -324,8 +329,8 @@ fn a_blocked_table_does_not_block_others() {
 }
 
 #[test]
-fn impossible_requests_fail_at_once() {
-    let table = table(queue("t", 8));
+fn samples_that_can_never_be_drawn_fail_at_once() {
+    let table = new_table(queue_options("t", 8));
     assert_eq!(
         table.sample(0, false).unwrap_err(),
         Error::InvalidArgument("`n` must be at least 1, got 0 samples from table `t`".into())
@@ -348,7 +353,7 @@ fn expired_items_are_never_sampled() {
         ttl: Some(10),
         max_size: 5_000,
         limits: RateLimits::min_size(2),
-        ..fifo("t")
+        ..fifo_options("t")
     };
     let engine =
         Engine::with_clock_and_sink(vec![options], 1, clock.clone(), Arc::new(Volatile)).unwrap();
@@ -374,8 +379,8 @@ fn expired_items_are_never_sampled() {
 }
 
 #[test]
-fn a_reset_discards_draws_of_waiting_calls() {
-    let table = table(queue("t", 5));
+fn a_reset_discards_the_draws_of_waiting_calls() {
+    let table = new_table(queue_options("t", 5));
     insert_items(&table, items(0..3));
     let mut ticket = table.sample(4, false).unwrap();
     assert!(poll(&mut ticket, &Arc::default()).is_pending());
@@ -396,17 +401,17 @@ fn a_reset_discards_draws_of_waiting_calls() {
 
 #[test]
 fn an_insert_waits_while_leased_items_exceed_max_bytes() {
-    let small = item_of(1, 1.0, 30_000);
-    let table = table(TableOptions {
+    let small = item_of_size(1, 1.0, 30_000);
+    let table = new_table(TableOptions {
         max_bytes: Some(100_000),
         max_times_sampled: 1,
-        ..fifo("t")
+        ..fifo_options("t")
     });
-    insert_items(&table, vec![item_of(0, 1.0, 60_000)]);
+    insert_items(&table, vec![item_of_size(0, 1.0, 60_000)]);
     let lease = wait_ready(table.sample(1, true).unwrap()).unwrap();
     insert_items(&table, vec![small]);
-    insert_items(&table, vec![item_of(2, 1.0, 90_000)]);
-    let mut waiting = table.insert(vec![item_of(3, 1.0, 50_000)]).unwrap();
+    insert_items(&table, vec![item_of_size(2, 1.0, 90_000)]);
+    let mut waiting = table.insert(vec![item_of_size(3, 1.0, 50_000)]).unwrap();
     assert!(matches!(
         wait_for(&mut waiting, SECOND / 20),
         WaitOutcome::TimedOut
@@ -422,9 +427,9 @@ fn an_insert_waits_while_leased_items_exceed_max_bytes() {
 
 #[test]
 fn a_snapshot_is_not_affected_by_later_changes() {
-    let table = table(TableOptions {
+    let table = new_table(TableOptions {
         max_size: 5_000,
-        ..fifo("t")
+        ..fifo_options("t")
     });
     insert_items(&table, items(0..5_000));
     let snapshot = table.snapshot().unwrap();
@@ -454,18 +459,18 @@ fn a_snapshot_is_not_affected_by_later_changes() {
 #[test]
 fn insert_or_update_updates_the_priority_of_an_existing_key() {
     for (updates, priority) in [(true, 7.0), (false, 1.0)] {
-        let table = table(TableOptions {
-            limits: ratio(1, f64::MIN, 1.0),
-            ..fifo("t")
+        let table = new_table(TableOptions {
+            limits: ratio_limits(1, f64::MIN, 1.0),
+            ..fifo_options("t")
         });
         insert_items(&table, items(0..1));
         // Both wait; the second has the key of the first.
         let first = table.insert(items(5..6)).unwrap();
-        let again = vec![item(5, 7.0)];
+        let same_key = vec![item(5, 7.0)];
         let second = if updates {
-            table.insert_or_update(again)
+            table.insert_or_update(same_key)
         } else {
-            table.insert(again)
+            table.insert(same_key)
         };
         let second = second.unwrap();
         assert_eq!(table.info().waiting_inserts, 2);

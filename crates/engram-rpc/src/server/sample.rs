@@ -145,7 +145,7 @@ impl SampleStream {
             Some(Request::Acknowledge(id)) => match &mut self.outgoing {
                 // Acknowledged before its last part: allowed, but useless.
                 Some(outgoing) if outgoing.id == id => {
-                    outgoing.acknowledged = Some(acknowledged_items)
+                    outgoing.acknowledged = Some(acknowledged_items);
                 }
                 _ => self.leases.acknowledge(id, acknowledged_items),
             },

@@ -15,8 +15,8 @@ use super::{encode_cell_spec, encode_layout, encode_numbers};
 use crate::pb::{self, items::Trajectories};
 use crate::{PART_BYTES, wire};
 
-/// Maximum number of schemas, and of window shapes, in a [`SentDictionary`]. When it is reached, all of them
-/// are removed, and sent again when needed.
+/// Maximum number of schemas, and of window shapes, in a [`SentDictionary`]. When it is reached,
+/// all of them are removed, and sent again when needed.
 const MAX_DEFINITIONS: usize = 4096;
 
 /// Bytes of newly sent chunks after which unused chunks are released.
@@ -33,7 +33,8 @@ const MAX_CHUNK_BYTES_IN_USE: usize = 256 << 20;
 /// Number of slices after which a request is full. It stays below [`MAX_SLICES`] with one more item.
 const FULL_REQUEST_SLICES: usize = MAX_SLICES / 2;
 
-/// Maximum total size of one item's chunks. With the chunks already sent it is below a server's limit.
+/// Maximum total size of one item's chunks. With the chunks already sent it is below a server's
+/// limit.
 const MAX_ITEM_BYTES: usize = 640 << 20;
 
 /// Maximum number of one item's chunks. With the chunks already sent it is below a server's limit.

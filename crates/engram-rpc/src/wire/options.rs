@@ -47,8 +47,8 @@ pub fn encode_error(error: &Error) -> pb::Error {
     }
 }
 
-/// Decodes an error. A code that this version does not know becomes [`Error::Payload`]: the message cannot be
-/// decoded further.
+/// Decodes an error. A code that this version does not know becomes [`Error::Payload`]: the message
+/// cannot be decoded further.
 #[must_use]
 pub fn decode_error(error: pb::Error) -> Error {
     let code = error.code();

@@ -49,7 +49,8 @@ pub struct ReceivedDictionary {
     schemas: Definitions<Schema>,
     window_shapes: Definitions<WindowShape>,
     chunks: HashMap<u32, Arc<Chunk>>,
-    /// Upper bound of the bytes of the chunks that no table refers to; exact only when a check computes it.
+    /// Upper bound of the bytes of the chunks that no table refers to; exact only when a check
+    /// computes it.
     unreferenced_bytes: u64,
     /// The chunk of which not all bytes have been received.
     incomplete_chunk: Option<ChunkAssembler>,
@@ -87,8 +88,8 @@ impl ReceivedDictionary {
         Ok(())
     }
 
-    /// Stores a chunk, or begins to assemble it if more parts will follow. Drops an earlier incomplete
-    /// chunk.
+    /// Stores a chunk, or begins to assemble it if more parts will follow. Drops an earlier
+    /// incomplete chunk.
     ///
     /// # Errors
     /// [`InsertStreamError`].
@@ -126,7 +127,8 @@ impl ReceivedDictionary {
         self.check_limits(id)
     }
 
-    /// Checks the number of chunks, and the bytes of chunks that no table refers to except the newest.
+    /// Checks the number of chunks, and the bytes of chunks that no table refers to except the
+    /// newest.
     fn check_limits(&mut self, newest_id: u32) -> Result<(), InsertStreamError> {
         if self.chunks.len() > MAX_CHUNKS {
             return Err(InsertStreamError::LimitExceeded(format!(
@@ -196,7 +198,8 @@ impl<T> Default for Definitions<T> {
 }
 
 impl<T> Definitions<T> {
-    /// Stores a definition, replacing one of the same number; drops the oldest ones beyond the limits.
+    /// Stores a definition, replacing one of the same number; drops the oldest ones beyond the
+    /// limits.
     fn insert(&mut self, id: u32, bytes: usize, value: T) {
         self.remove(id);
         let sequence = self.added;

@@ -87,10 +87,10 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         number: 9,
         error,
     });
-    let inserted = [Some(unknown_table()), None].map(|problem| pb::Inserted {
+    let inserted = [Some(unknown_table()), None].map(|error| pb::Inserted {
         table: "table".into(),
         number: 9,
-        durability_error: problem,
+        durability_error: error,
     });
     let response = pb::InsertResponse {
         completed: completed.into(),
@@ -127,7 +127,7 @@ fn options() -> TableOptions {
         sampler: SelectorKind::Prioritized { exponent: 0.6 },
         remover: SelectorKind::Fifo,
         limits: RateLimits {
-            kind: "MinSize(1)".into(),
+            kind: "MinSize".into(),
             samples_per_insert: 1.0,
             min_size: 1,
             min_diff: f64::MIN,
@@ -300,12 +300,14 @@ fn items() -> Vec<NewItem> {
 /// Returns the requests of an insert stream: the first have all kinds of definitions and items, the
 /// others refer to them.
 fn insert_requests() -> Vec<pb::InsertRequest> {
-    let mut sent = SentDictionary::default();
+    let mut dictionary = SentDictionary::default();
     let mut requests = Vec::new();
     for first in [1, 7] {
         let mut builder = InsertRequestBuilder::default();
         for (number, item) in (first..).zip(items()) {
-            builder.add_item(&mut sent, "table", number, &item).unwrap();
+            builder
+                .add_item(&mut dictionary, "table", number, &item)
+                .unwrap();
         }
         requests.extend(builder.take_requests());
     }

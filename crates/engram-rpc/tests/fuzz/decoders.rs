@@ -38,7 +38,7 @@ pub(crate) const MAX_BATCH_BYTES: usize = 1 << 20;
 
 thread_local! {
     static POOL: Arc<Pool> = Arc::new(Pool::with_max_batch(MAX_BATCH_BYTES));
-    /// The state of an insert stream after a valid first request. [`prepare`] restores it.
+    /// The state of an insert stream after a valid first request. [`reset_state`] restores it.
     static DICTIONARY: RefCell<ReceivedDictionary> = RefCell::new(initial_dictionary());
     static ASSEMBLER: RefCell<Option<BatchAssembler>> = const { RefCell::new(None) };
 }
@@ -52,15 +52,15 @@ fn initial_dictionary() -> ReceivedDictionary {
     dictionary
 }
 
-/// Resets the state of the insert stream if `reset` is set, outside of the memory measurement.
-pub(crate) fn prepare(kind: Kind, reset: bool) {
+/// Restores the state of the insert stream if `reset` is set. Must run outside of the memory measurement.
+pub(crate) fn reset_state(kind: Kind, reset: bool) {
     if reset && kind == Kind::InsertRequest {
         DICTIONARY.set(initial_dictionary());
     }
 }
 
 /// Decodes a message like its receiver. Returns true if it is valid.
-pub(crate) fn read(kind: Kind, message: &[u8]) -> bool {
+pub(crate) fn is_valid(kind: Kind, message: &[u8]) -> bool {
     match kind {
         Kind::HelloRequest => decode::<pb::HelloRequest>(message).is_some(),
         Kind::HelloResponse => decode::<pb::HelloResponse>(message).is_some(),
@@ -144,9 +144,9 @@ fn insert(
         let valid: Vec<&Trajectory> = (items.iter().map(|item| &item.trajectory))
             .filter(|trajectory| trajectory.check_parts().is_ok())
             .collect();
-        let some: Vec<Trajectory> = valid.into_iter().take(8).cloned().collect();
+        let first: Vec<Trajectory> = valid.into_iter().take(8).cloned().collect();
         for length_policy in [LengthPolicy::Ragged, LengthPolicy::Pad] {
-            let _ = POOL.with(|pool| gather(&some, length_policy, pool));
+            let _ = POOL.with(|pool| gather(&first, length_policy, pool));
         }
     }
     for chunk in request.released_chunks {

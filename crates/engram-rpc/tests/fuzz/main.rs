@@ -22,7 +22,7 @@ use rand_xoshiro::rand_core::SeedableRng as _;
 
 use corpus::corpus;
 use counting_allocator::{CountingAllocator, measure_peak};
-use decoders::{Kind, MAX_BATCH_BYTES, prepare, read};
+use decoders::{Kind, MAX_BATCH_BYTES, is_valid, reset_state};
 use mutate::{RandomSource, mutate, random_message};
 
 #[global_allocator]
@@ -50,12 +50,12 @@ fn mutated_messages_are_decoded_without_panic_in_bounded_memory() {
     let mut random = RandomSource(Xoshiro256PlusPlus::seed_from_u64(seed));
     let corpus = corpus();
     for (kind, message) in &corpus {
-        prepare(*kind, true);
+        reset_state(*kind, true);
         // Parts of a batch or a chunk continue earlier messages.
-        let _ = read(*kind, message);
+        let _ = is_valid(*kind, message);
     }
-    let (mut accepted, mut largest) = (0_u64, 0);
-    for at in 0..count {
+    let (mut accepted, mut max_peak) = (0_u64, 0);
+    for index in 0..count {
         let (kind, valid) = &corpus[random.below(corpus.len())];
         let message = if random.below(10) == 0 {
             random_message(&mut random)
@@ -65,14 +65,14 @@ fn mutated_messages_are_decoded_without_panic_in_bounded_memory() {
             mutate(&mut message, other, &mut random);
             message
         };
-        prepare(*kind, at % 8 == 0);
-        let (was_accepted, peak) = measure_peak(|| read(*kind, &message));
+        reset_state(*kind, index % 8 == 0);
+        let (was_accepted, peak) = measure_peak(|| is_valid(*kind, &message));
         accepted += u64::from(was_accepted);
-        largest = largest.max(peak);
+        max_peak = max_peak.max(peak);
         let allowed = (BASE_MEMORY + MEMORY_PER_BYTE * message.len()).min(4 * MAX_DECODED_BYTES);
         assert!(
             peak <= allowed,
-            "seed {seed}, message {at} ({kind:?}): {} bytes needed {peak} bytes of memory, at most \
+            "seed {seed}, message {index} ({kind:?}): {} bytes needed {peak} bytes of memory, at most \
              {allowed} are allowed: {}",
             message.len(),
             hex(&message[..message.len().min(300)])
@@ -83,13 +83,13 @@ fn mutated_messages_are_decoded_without_panic_in_bounded_memory() {
         accepted > count / 10 && accepted < count / 10 * 9,
         "{accepted}"
     );
-    let mut out = String::new();
+    let mut summary = String::new();
     writeln!(
-        out,
-        "{count} messages, {accepted} accepted, at most {largest} bytes of memory"
+        summary,
+        "{count} messages, {accepted} accepted, at most {max_peak} bytes of memory"
     )
     .unwrap();
-    std::io::Write::write_all(&mut std::io::stderr(), out.as_bytes()).unwrap();
+    std::io::Write::write_all(&mut std::io::stderr(), summary.as_bytes()).unwrap();
 }
 
 #[test]
@@ -98,7 +98,7 @@ fn a_message_of_many_tiny_structures_is_rejected_before_decoding() {
     let items = [6 << 3 | 2, 0].repeat(2 << 20);
     let ((), peak) = measure_peak(|| {
         assert!(check_decoded_size::<pb::InsertRequest>(&items).is_err());
-        assert!(!read(Kind::InsertRequest, &items));
+        assert!(!is_valid(Kind::InsertRequest, &items));
     });
     assert!(peak < 10_000, "{peak} bytes");
 }

@@ -25,7 +25,7 @@ use tower::{Service as _, ServiceExt as _};
 use crate::corpus::item;
 use crate::garbage_calls::{GarbageCall, METHODS};
 
-/// Upper bound of the duration of any call.
+/// The test fails if a call takes longer than this.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
 /// Number of bytes after which a response is cancelled, because a request may ask for endless samples.
@@ -42,8 +42,10 @@ pub(crate) enum CallOutcome {
 /// A connection to the server.
 pub(crate) struct Connection(Channel);
 
+/// Returns the gRPC status in headers or trailers, if there is a valid one.
 fn parse_status(headers: &HeaderMap) -> Option<usize> {
     let number = headers.get("grpc-status")?.to_str().ok()?.parse().ok()?;
+    // gRPC defines the status codes 0 to 16.
     (number <= 16).then_some(number)
 }
 

@@ -22,7 +22,7 @@ pub(crate) const METHODS: [&str; 8] = [
     "Checkpoint",
     "ServerInfo",
     "InitializeConnection",
-    "Nothing",
+    "UnknownMethod",
 ];
 
 /// A call with an arbitrary body.
@@ -117,8 +117,8 @@ impl ValidMessages {
     }
 }
 
-/// Inserts an item into a table if it is empty.
-pub(crate) fn refill(table: &Arc<Table>) {
+/// Inserts an item into a table if the table is empty.
+pub(crate) fn insert_if_empty(table: &Arc<Table>) {
     if table.info().stats.size > 0 {
         return;
     }

@@ -27,7 +27,7 @@ fn delete(id: u64, keys: &[u64]) -> pb::ChangeRequest {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn changes_are_made_in_order_and_counted() {
+async fn changes_are_applied_in_order_and_counted() {
     let engine = engine(vec![options("t")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -87,27 +87,34 @@ async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_in_fli
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_invalid_change_is_answered_in_order() {
+async fn invalid_changes_are_answered_with_errors_in_order() {
     let engine = engine(vec![options("t")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     fill(&engine.table("t").unwrap(), 0, 10, 1);
     let mut stream = open_change_stream(&mut client).await;
-    let unknown = pb::ChangeRequest {
+    let unknown_table = pb::ChangeRequest {
         table: "u".into(),
         ..delete(1, &[1])
     };
-    let ragged = pb::ChangeRequest {
+    let partial_key = pb::ChangeRequest {
         keys_le: vec![1, 2, 3].into(),
         ..delete(2, &[])
     };
-    let nothing = pb::ChangeRequest {
+    let empty = pb::ChangeRequest {
         change: None,
         ..delete(3, &[1])
     };
     let unequal = update(4, &[1, 2], &[1.0]);
-    let infinite = update(5, &[1], &[f64::NAN]);
-    for request in [unknown, ragged, nothing, unequal, infinite, delete(6, &[1])] {
+    let nan = update(5, &[1], &[f64::NAN]);
+    for request in [
+        unknown_table,
+        partial_key,
+        empty,
+        unequal,
+        nan,
+        delete(6, &[1]),
+    ] {
         stream.send(request).await;
     }
     let texts = [
@@ -130,7 +137,7 @@ async fn an_invalid_change_is_answered_in_order() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unread_replies_stop_the_reading_of_requests() {
+async fn the_server_stops_reading_requests_while_replies_are_not_read() {
     let engine = engine(vec![options("t")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -138,24 +145,27 @@ async fn unread_replies_stop_the_reading_of_requests() {
     fill(&table, 0, 400_000, 1);
     let mut stream = open_change_stream(&mut client).await;
     let requests = stream.requests.clone();
-    let talking = tokio::spawn(async move {
+    let sending = tokio::spawn(async move {
         for id in 0..200_000 {
             requests.send(delete(id, &[id])).await.unwrap();
         }
     });
     // The windows fill up, then the server's reply queue; the remaining requests wait in the client.
-    let mut before = u64::MAX;
+    let mut last_size = u64::MAX;
     loop {
         tokio::time::sleep(std::time::Duration::from_millis(300)).await;
         let size = table.info().stats.size;
-        if size == before {
+        if size == last_size {
             break;
         }
-        before = size;
+        last_size = size;
     }
-    assert!(before > 200_000, "{before}: all were applied");
+    assert!(
+        last_size > 200_000,
+        "all changes were applied; {last_size} items are left"
+    );
     for id in 0..200_000 {
         assert_eq!(stream.receive().await.id, id);
     }
-    talking.await.unwrap();
+    sending.await.unwrap();
 }

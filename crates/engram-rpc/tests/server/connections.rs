@@ -32,7 +32,7 @@ fn start_error(options: ServerOptions) -> String {
 #[tokio::test(flavor = "multi_thread")]
 async fn hello_returns_the_version_and_the_instance() {
     let engine = engine(vec![]);
-    let (server, other) = (start(&engine), start(&engine));
+    let (server, other_server) = (start(&engine), start(&engine));
     let mut client = connect(&server).await;
     let reply = client
         .hello(hello(PROTOCOL_VERSION))
@@ -49,7 +49,7 @@ async fn hello_returns_the_version_and_the_instance() {
         .unwrap()
         .into_inner();
     assert_eq!(again.instance, reply.instance);
-    let mut client = connect(&other).await;
+    let mut client = connect(&other_server).await;
     let reply = client
         .hello(hello(PROTOCOL_VERSION))
         .await
@@ -78,17 +78,18 @@ async fn hello_returns_a_local_socket() {
     assert!(UnixStream::connect_addr(&name).is_err());
 }
 
-/// Forwards one connection.
+/// Accepts one connection and forwards it to a server.
 #[cfg(target_os = "linux")]
-fn pass_on(proxy: &std::net::TcpListener, to: std::net::SocketAddr) {
-    let (mut near, _) = proxy.accept().unwrap();
-    let mut far = std::net::TcpStream::connect(to).unwrap();
-    let (mut from, mut back) = (near.try_clone().unwrap(), far.try_clone().unwrap());
-    std::thread::spawn(move || std::io::copy(&mut from, &mut far));
-    let _ = std::io::copy(&mut back, &mut near);
+fn forward_connection(proxy: &std::net::TcpListener, server: std::net::SocketAddr) {
+    let (mut client, _) = proxy.accept().unwrap();
+    let mut server = std::net::TcpStream::connect(server).unwrap();
+    let mut from_client = client.try_clone().unwrap();
+    let mut from_server = server.try_clone().unwrap();
+    std::thread::spawn(move || std::io::copy(&mut from_client, &mut server));
+    let _ = std::io::copy(&mut from_server, &mut client);
 }
 
-/// Number of connections to a server's abstract socket.
+/// Returns the number of connections to a server's abstract socket.
 #[cfg(target_os = "linux")]
 fn local_connections(server: &Server) -> usize {
     let name = format!(" @engram-{}-", server.address().port());
@@ -123,8 +124,8 @@ fn clients_use_the_local_socket_unless_there_is_a_proxy() {
     // A client that connects to a proxy keeps using it.
     let proxy = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let port = proxy.local_addr().unwrap().port();
-    let there = server.address();
-    std::thread::spawn(move || pass_on(&proxy, there));
+    let server_address = server.address();
+    std::thread::spawn(move || forward_connection(&proxy, server_address));
     let through_proxy = client(port);
     assert_eq!(local_connections(&server), 1);
     drop((direct, through_proxy));
@@ -155,7 +156,7 @@ async fn every_call_needs_the_token() {
     let url = format!("http://{}", server.address());
     let endpoint = Endpoint::from_shared(url).unwrap();
     let channel = endpoint.connect().await.unwrap();
-    let with = |token: Option<&'static str>| {
+    let client_with = |token: Option<&'static str>| {
         EngramClient::with_interceptor(channel.clone(), move |mut request: Request<()>| {
             if let Some(token) = token {
                 let value = MetadataValue::from_static(token);
@@ -164,7 +165,10 @@ async fn every_call_needs_the_token() {
             Ok::<_, Status>(request)
         })
     };
-    let missing = with(None).hello(hello(PROTOCOL_VERSION)).await.unwrap_err();
+    let missing = client_with(None)
+        .hello(hello(PROTOCOL_VERSION))
+        .await
+        .unwrap_err();
     assert_eq!(missing.code(), Code::Unauthenticated);
     assert_eq!(
         missing.message(),
@@ -172,7 +176,7 @@ async fn every_call_needs_the_token() {
          as metadata `authorization: Bearer TOKEN` (dm-reverb clients cannot send one)"
     );
     for wrong in ["Bearer s3cres", "Bearer s3cret2", "s3cret", "Bearer "] {
-        let status = with(Some(wrong))
+        let status = client_with(Some(wrong))
             .hello(hello(PROTOCOL_VERSION))
             .await
             .unwrap_err();
@@ -181,9 +185,9 @@ async fn every_call_needs_the_token() {
         assert!(!status.message().contains("s3cret"), "{}", status.message());
     }
     let none = tokio_stream::empty::<pb::ChangeRequest>();
-    let status = with(None).change(none).await.unwrap_err();
+    let status = client_with(None).change(none).await.unwrap_err();
     assert_eq!(status.code(), Code::Unauthenticated);
-    let mut right = with(Some("Bearer s3cret"));
+    let mut right = client_with(Some("Bearer s3cret"));
     assert!(right.hello(hello(PROTOCOL_VERSION)).await.is_ok());
 }
 
@@ -264,7 +268,7 @@ async fn a_unix_socket_is_private_and_removed_on_close() {
         unix_socket: Some(path.clone()),
         ..ServerOptions::default()
     };
-    let server = Server::start(engine(vec![options_named_t()]), options.clone()).unwrap();
+    let server = Server::start(engine(vec![table_options()]), options.clone()).unwrap();
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let url = format!("unix://{}", path.display());
@@ -292,7 +296,7 @@ async fn a_unix_socket_is_private_and_removed_on_close() {
     std::fs::remove_dir_all(folder).unwrap();
 }
 
-fn options_named_t() -> engram_core::TableOptions {
+fn table_options() -> engram_core::TableOptions {
     options("t")
 }
 

@@ -1,6 +1,6 @@
 //! A writer that half-closes its stream gets acknowledgements for all inserted items.
 
-use crate::insert::{first_message, items_message, rows, sample_values};
+use crate::insert::{first_message, items_message, row_items, sample_values};
 use crate::support::{connect, engine, one_item_queue, open_insert_stream, start, wait_until};
 
 #[tokio::test(flavor = "multi_thread")]
@@ -13,20 +13,22 @@ async fn items_inserted_at_the_last_moment_are_acknowledged() {
     for session in 0..300 {
         let mut stream = open_insert_stream(&mut client).await;
         stream.send(first_message(session)).await;
-        stream.send(items_message([rows("full", 1, 3, 1)])).await;
+        stream
+            .send(items_message([row_items("full", 1, 3, 1)]))
+            .await;
         stream.wait_completed("full", 1).await;
-        wait_until("two wait", || full.info().waiting_inserts == 1).await;
-        // The end of the stream and a sample that makes room for an item, at nearly the same time.
+        wait_until("the other items wait", || full.info().waiting_inserts == 1).await;
+        // Ends the stream and, at nearly the same time, takes a sample, which makes room for an item.
         stream.requests = tokio::sync::mpsc::channel(1).0;
         let table = std::sync::Arc::clone(&full);
         let sampling = tokio::task::spawn_blocking(move || sample_values(&table, 1));
-        let mut received = 1;
-        while let Some(news) = stream.next_response().await.unwrap() {
-            received = news.completed.last().unwrap().number;
+        let mut completed = 1;
+        while let Some(response) = stream.next_response().await.unwrap() {
+            completed = response.completed.last().unwrap().number;
         }
         assert_eq!(sampling.await.unwrap(), [100]);
         let size = full.info().stats.size;
-        assert_eq!(received, 1 + size, "in round {session}");
+        assert_eq!(completed, 1 + size, "in round {session}");
         inserted_late += size;
         if size > 0 {
             sample_values(&full, 1);

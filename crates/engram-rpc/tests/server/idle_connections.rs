@@ -14,11 +14,11 @@ use crate::support::{STEP_TIMEOUT, connect, engine, fill, open_sample_stream, op
 /// The first bytes of an HTTP/2 client: the preface and empty settings.
 const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 
-/// Longer than a call takes.
+/// Longer than it takes to open a connection and make a call.
 pub(crate) const FIRST_CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Reads until the peer closes the connection.
-fn ends(peer: &mut impl Read) {
+/// Reads until the peer closes the connection; panics if that takes too long.
+fn wait_until_closed(peer: &mut impl Read) {
     match peer.read_to_end(&mut Vec::new()) {
         Ok(_) => {}
         Err(error) => assert_eq!(
@@ -46,7 +46,7 @@ async fn connections_without_calls_are_closed() {
     stream.request_batch(batch_request(1, 1)).await;
 
     let address = server.address();
-    let silent = tokio::task::spawn_blocking(move || {
+    let clients_without_calls = tokio::task::spawn_blocking(move || {
         let mut peers = [&b""[..], &PREFACE[..10], PREFACE].map(|bytes| {
             let mut peer = TcpStream::connect(address).unwrap();
             peer.write_all(bytes).unwrap();
@@ -55,13 +55,13 @@ async fn connections_without_calls_are_closed() {
         let mut local = UnixStream::connect(path).unwrap();
         for peer in &mut peers {
             peer.set_read_timeout(Some(STEP_TIMEOUT)).unwrap();
-            ends(peer);
+            wait_until_closed(peer);
         }
         local.set_read_timeout(Some(STEP_TIMEOUT)).unwrap();
-        ends(&mut local);
+        wait_until_closed(&mut local);
     });
-    silent.await.unwrap();
-    // By now, connections with calls would be closed too, if they were not exempt.
+    clients_without_calls.await.unwrap();
+    // The connection with a call is still open.
     fill(&engine.table("t").unwrap(), 0, 1, 1);
     assert_eq!(stream.receive_batch().await.0, 1);
     drop(server);

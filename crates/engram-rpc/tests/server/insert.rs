@@ -1,4 +1,4 @@
-//! Inserting over the network: forms of items, their order, acknowledgements.
+//! Inserting over the network: kinds of trajectories, the order of items, acknowledgements.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -58,7 +58,7 @@ pub(crate) fn chunk(id: u32, rows: u32, width: u32, first: u32) -> pb::Chunk {
 }
 
 /// Items of one row each: rows `0..n` of a chunk, keyed and numbered from `first` on.
-pub(crate) fn rows(table: &str, first: u64, n: u32, chunk: u32) -> pb::Items {
+pub(crate) fn row_items(table: &str, first: u64, n: u32, chunk: u32) -> pb::Items {
     pb::Items {
         table: table.into(),
         first_number: first,
@@ -104,11 +104,11 @@ impl Inserts {
         let mut errors = Vec::new();
         let mut last = 0;
         while last < number {
-            for settled in self.receive().await.completed {
-                assert_eq!(settled.table, table, "for another table");
-                assert!(settled.number > last, "{} after {last}", settled.number);
-                last = settled.number;
-                errors.extend(settled.error.map(|error| (last, error)));
+            for completed in self.receive().await.completed {
+                assert_eq!(completed.table, table, "for another table");
+                assert!(completed.number > last, "{} after {last}", completed.number);
+                last = completed.number;
+                errors.extend(completed.error.map(|error| (last, error)));
             }
         }
         assert_eq!(last, number);
@@ -134,12 +134,12 @@ pub(crate) fn sample_values(table: &Arc<Table>, n: usize) -> Vec<u32> {
     engram_rpc::wire::decode_u32s("x", bytes).unwrap()
 }
 
-fn size(engine: &Engine, table: &str) -> u64 {
+fn table_size(engine: &Engine, table: &str) -> u64 {
     engine.table(table).unwrap().info().stats.size
 }
 
 /// A queue whose rate limiter allows `n` inserts more than samples.
-fn blocking(name: &str, n: u32) -> TableOptions {
+fn queue_of_size(name: &str, n: u32) -> TableOptions {
     TableOptions {
         limits: RateLimits {
             kind: "Queue".into(),
@@ -151,7 +151,7 @@ fn blocking(name: &str, n: u32) -> TableOptions {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn items_of_every_form_are_inserted() {
+async fn items_with_every_kind_of_trajectory_are_inserted() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let mut stream = open_insert_stream(&mut connect(&server).await).await;
@@ -174,7 +174,7 @@ async fn items_of_every_form_are_inserted() {
     let windows = pb::Items {
         trajectories: Some(Trajectories::WindowShape(5)),
         offsets_le: encode_numbers([0_u32, 7].into_iter()),
-        ..rows("t", 3, 2, 1)
+        ..row_items("t", 3, 2, 1)
     };
     let spans = pb::Items {
         trajectories: Some(Trajectories::Spans(pb::Spans {
@@ -186,14 +186,14 @@ async fn items_of_every_form_are_inserted() {
             }],
             slices: vec![slice, pb::Slice { chunk: 1, ..slice }],
         })),
-        ..rows("t", 5, 1, 1)
+        ..row_items("t", 5, 1, 1)
     };
     stream.send(first_message(1)).await;
     let request = pb::InsertRequest {
         window_shapes: vec![shape],
         chunks: vec![chunk(2, 10, 1, 200)],
         released_chunks: vec![1, 2],
-        ..items_message([rows("t", 1, 2, 1), windows, spans])
+        ..items_message([row_items("t", 1, 2, 1), windows, spans])
     };
     stream.send(request).await;
     assert_eq!(stream.wait_completed("t", 5).await, []);
@@ -217,23 +217,23 @@ async fn a_chunk_can_be_sent_in_parts() {
         ..first_message(1)
     };
     stream.send(first).await;
-    let mut at = 1_000_001;
-    while at < payload.len() {
-        let end = payload.len().min(at + (1 << 20));
-        let part = payload.slice(at..end);
+    let mut sent_bytes = 1_000_001;
+    while sent_bytes < payload.len() {
+        let end = payload.len().min(sent_bytes + (1 << 20));
+        let part = payload.slice(sent_bytes..end);
         stream
             .send(pb::InsertRequest {
                 chunk_part: part,
                 ..items_message([])
             })
             .await;
-        at = end;
+        sent_bytes = end;
     }
-    stream.send(items_message([rows("t", 1, 3, 7)])).await;
+    stream.send(items_message([row_items("t", 1, 3, 7)])).await;
     assert_eq!(stream.wait_completed("t", 3).await, []);
-    let found = sample_values(&engine.table("t").unwrap(), 3);
+    let sampled = sample_values(&engine.table("t").unwrap(), 3);
     let expected = (1..4_u32).flat_map(|row| vec![row; 1 << 20]);
-    assert!(found.into_iter().eq(expected));
+    assert!(sampled.into_iter().eq(expected));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -243,45 +243,45 @@ async fn items_sent_again_are_not_inserted_twice() {
     let mut client = connect(&server).await;
     let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(9)).await;
-    stream.send(items_message([rows("t", 1, 6, 1)])).await;
+    stream.send(items_message([row_items("t", 1, 6, 1)])).await;
     stream.wait_completed("t", 6).await;
-    // Nor are items that were sampled out of the table since.
+    // Items that were removed by sampling are not inserted again either.
     assert_eq!(sample_values(&engine.table("t").unwrap(), 2), [100, 101]);
     drop(stream);
     let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(9)).await;
-    stream.send(items_message([rows("t", 1, 8, 1)])).await;
+    stream.send(items_message([row_items("t", 1, 8, 1)])).await;
     stream.wait_completed("t", 8).await;
-    assert_eq!(size(&engine, "t"), 6);
+    assert_eq!(table_size(&engine, "t"), 6);
     assert_eq!(engine.table("t").unwrap().info().stats.limiter.inserts, 8);
-    stream.send(items_message([rows("u", 1, 3, 1)])).await;
+    stream.send(items_message([row_items("u", 1, 3, 1)])).await;
     stream.wait_completed("u", 3).await;
     // Another session has its own numbers.
     let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(10)).await;
-    let mut again = rows("t", 1, 2, 1);
-    again.keys_le = encode_numbers([50_u64, 51].into_iter());
-    stream.send(items_message([again])).await;
+    let mut other_keys = row_items("t", 1, 2, 1);
+    other_keys.keys_le = encode_numbers([50_u64, 51].into_iter());
+    stream.send(items_message([other_keys])).await;
     stream.wait_completed("t", 2).await;
-    assert_eq!((size(&engine, "t"), size(&engine, "u")), (8, 3));
+    assert_eq!((table_size(&engine, "t"), table_size(&engine, "u")), (8, 3));
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_that_blocks_does_not_hold_up_the_others() {
-    let engine = engine(vec![blocking("full", 2), queue("t")]);
+    let engine = engine(vec![queue_of_size("full", 2), queue("t")]);
     let server = start(&engine);
     let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
     stream
         .send(items_message([
-            rows("full", 1, 2, 1),
-            rows("full", 3, 4, 1),
+            row_items("full", 1, 2, 1),
+            row_items("full", 3, 4, 1),
         ]))
         .await;
     stream.wait_completed("full", 2).await;
     for at in 0..50 {
         stream
-            .send(items_message([rows("t", 1 + 10 * at, 10, 1)]))
+            .send(items_message([row_items("t", 1 + 10 * at, 10, 1)]))
             .await;
         stream.wait_completed("t", 10 + 10 * at).await;
     }
@@ -293,26 +293,28 @@ async fn a_table_that_blocks_does_not_hold_up_the_others() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_items_are_withdrawn_when_their_stream_ends() {
-    let engine = engine(vec![blocking("full", 2)]);
+    let engine = engine(vec![queue_of_size("full", 2)]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(1)).await;
     stream
         .send(items_message([
-            rows("full", 1, 2, 1),
-            rows("full", 3, 4, 1),
+            row_items("full", 1, 2, 1),
+            row_items("full", 3, 4, 1),
         ]))
         .await;
     stream.wait_completed("full", 2).await;
     let full = engine.table("full").unwrap();
-    wait_until("the rest waits", || full.info().waiting_inserts == 1).await;
+    wait_until("the other items wait", || full.info().waiting_inserts == 1).await;
     drop(stream);
     wait_until("nothing waits", || full.info().waiting_inserts == 0).await;
     // After a half-close, inserted items are acknowledged and the others are withdrawn.
     let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(1)).await;
-    stream.send(items_message([rows("full", 3, 2, 1)])).await;
+    stream
+        .send(items_message([row_items("full", 3, 2, 1)]))
+        .await;
     wait_until("items wait again", || full.info().waiting_inserts == 1).await;
     assert_eq!(sample_values(&full, 1), [100]);
     stream.wait_completed("full", 3).await;
@@ -328,11 +330,11 @@ async fn refused_items_are_acknowledged_with_the_tables_error() {
     let server = start(&engine);
     let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
-    let mut mixed = rows("t", 1, 8, 1);
+    let mut mixed = row_items("t", 1, 8, 1);
     mixed.priorities_le =
         encode_numbers([1.0, f64::NAN, f64::NAN, 1.0, f64::NAN, 1.0, 1.0, 1.0].into_iter());
     // Rows 8 to 15 of ten.
-    let mut beyond = rows("t", 9, 8, 1);
+    let mut beyond = row_items("t", 9, 8, 1);
     beyond.offsets_le = encode_numbers((8..16_u32).collect::<Vec<_>>().into_iter());
     stream.send(items_message([mixed, beyond])).await;
     let errors = stream.wait_completed("t", 16).await;
@@ -343,29 +345,33 @@ async fn refused_items_are_acknowledged_with_the_tables_error() {
         errors[2].1.text,
         "column `x` of the item refers to cells 10..11 of a chunk that has 10"
     );
-    assert_eq!(size(&engine, "t"), 7);
-    stream.send(items_message([rows("nowhere", 1, 2, 1)])).await;
+    assert_eq!(table_size(&engine, "t"), 7);
+    stream
+        .send(items_message([row_items("nowhere", 1, 2, 1)]))
+        .await;
     let errors = stream.wait_completed("nowhere", 2).await;
     assert_eq!(errors[0].1.text, "no table `nowhere`; known tables: `t`");
     engine.close().unwrap();
-    stream.send(items_message([rows("t", 17, 2, 1)])).await;
+    stream.send(items_message([row_items("t", 17, 2, 1)])).await;
     let errors = stream.wait_completed("t", 18).await;
     assert_eq!(errors[0].1.text, "the store is closed");
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dropping_a_table_completes_its_waiting_items() {
-    let engine = engine(vec![blocking("full", 1)]);
+    let engine = engine(vec![queue_of_size("full", 1)]);
     let server = start(&engine);
     let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
     stream
         .send(items_message([
-            rows("full", 1, 1, 1),
-            rows("full", 2, 4, 1),
+            row_items("full", 1, 1, 1),
+            row_items("full", 2, 4, 1),
         ]))
         .await;
-    stream.send(items_message([rows("full", 6, 4, 1)])).await;
+    stream
+        .send(items_message([row_items("full", 6, 4, 1)]))
+        .await;
     stream.wait_completed("full", 1).await;
     let full = engine.table("full").unwrap();
     wait_until("two calls wait", || full.info().waiting_inserts == 2).await;
@@ -390,19 +396,19 @@ impl Inserts {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn closing_the_server_leaves_waiting_items_to_be_sent_again() {
-    let engine = engine(vec![blocking("full", 2)]);
+    let engine = engine(vec![queue_of_size("full", 2)]);
     let server = start(&engine);
     let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
     stream
         .send(items_message([
-            rows("full", 1, 2, 1),
-            rows("full", 3, 4, 1),
+            row_items("full", 1, 2, 1),
+            row_items("full", 3, 4, 1),
         ]))
         .await;
     stream.wait_completed("full", 2).await;
     let full = engine.table("full").unwrap();
-    wait_until("the rest waits", || full.info().waiting_inserts == 1).await;
+    wait_until("the other items wait", || full.info().waiting_inserts == 1).await;
     let text = format!("the server at {} is stopping", server.address());
     let began = std::time::Instant::now();
     tokio::task::spawn_blocking(move || server.close())
@@ -419,9 +425,11 @@ async fn closing_the_server_leaves_waiting_items_to_be_sent_again() {
     let server = start(&engine);
     let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
-    stream.send(items_message([rows("full", 1, 6, 1)])).await;
+    stream
+        .send(items_message([row_items("full", 1, 6, 1)]))
+        .await;
     assert_eq!(sample_values(&full, 6), [100, 101, 102, 103, 104, 105]);
     stream.wait_completed("full", 6).await;
     fill(&full, 0, 1, 1);
-    assert_eq!(size(&engine, "full"), 1);
+    assert_eq!(table_size(&engine, "full"), 1);
 }

@@ -7,14 +7,14 @@ use engram_rpc::pb::items::Trajectories;
 use engram_rpc::wire::encode_numbers;
 use tonic::Code;
 
-use crate::insert::{Inserts, chunk, first_message, items_message, layout, rows, schema};
+use crate::insert::{Inserts, chunk, first_message, items_message, layout, row_items, schema};
 use crate::support::{
     Client, connect, engine, one_item_queue, open_insert_stream, open_sample_stream, queue, start,
     wait_until,
 };
 
 /// Returns the status that a stream ends with after these messages.
-async fn end(client: &mut Client, requests: Vec<pb::InsertRequest>) -> (Code, String) {
+async fn final_status(client: &mut Client, requests: Vec<pb::InsertRequest>) -> (Code, String) {
     let mut stream: Inserts = open_insert_stream(client).await;
     for request in requests {
         // The server may end the stream before it has read everything.
@@ -35,11 +35,11 @@ async fn invalid_messages_end_the_stream() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let form = |form| pb::Items {
-        trajectories: form,
-        ..rows("t", 1, 2, 1)
+    let with_trajectories = |trajectories| pb::Items {
+        trajectories,
+        ..row_items("t", 1, 2, 1)
     };
-    let one_more = |request| vec![first_message(1), request];
+    let after_first_message = |request| vec![first_message(1), request];
     let chunks = |chunk| pb::InsertRequest {
         chunks: vec![chunk],
         ..items_message([])
@@ -68,81 +68,83 @@ async fn invalid_messages_end_the_stream() {
             "`session` is set in a later message; only the first of a stream may set it",
         ),
         (
-            one_more(items_message([rows("t", 1, 2, 3)])),
+            after_first_message(items_message([row_items("t", 1, 2, 3)])),
             "unknown chunk 3: it was not sent on this stream, or was already released; send it first",
         ),
         (
-            one_more(items_message([form(Some(Trajectories::WindowShape(4)))])),
+            after_first_message(items_message([with_trajectories(Some(
+                Trajectories::WindowShape(4),
+            ))])),
             "unknown window shape 4: it was not sent on this stream, or was already released; send it first",
         ),
         (
-            one_more(items_message([form(Some(Trajectories::Spans(
-                spans.clone(),
-            )))])),
+            after_first_message(items_message([with_trajectories(Some(
+                Trajectories::Spans(spans.clone()),
+            ))])),
             "`spans` must describe exactly 1 item; got 2 keys",
         ),
         (
-            one_more(items_message([pb::Items {
+            after_first_message(items_message([pb::Items {
                 trajectories: Some(Trajectories::Spans(spans)),
-                ..rows("t", 1, 1, 1)
+                ..row_items("t", 1, 1, 1)
             }])),
             "`spans` lists chunk 1 twice; list each chunk once",
         ),
         (
-            one_more(items_message([form(None)])),
+            after_first_message(items_message([with_trajectories(None)])),
             "the items have no trajectories; one of `rows`, `window_shape` and `spans` is required",
         ),
         (
-            one_more(items_message([pb::Items {
+            after_first_message(items_message([pb::Items {
                 chunks_le: encode_numbers([1_u32].into_iter()),
-                ..rows("t", 1, 2, 1)
+                ..row_items("t", 1, 2, 1)
             }])),
             "`chunks_le` has 1 and `offsets_le` 2 numbers for 2 items; expected one per item",
         ),
         (
-            one_more(items_message([pb::Items {
+            after_first_message(items_message([pb::Items {
                 priorities_le: encode_numbers([1.0; 3].into_iter()),
-                ..rows("t", 1, 2, 1)
+                ..row_items("t", 1, 2, 1)
             }])),
             "`priorities_le` has 3 priorities for 2 items; expected one for all items or one each",
         ),
         (
-            one_more(items_message([pb::Items {
+            after_first_message(items_message([pb::Items {
                 first_number: u64::MAX,
-                ..rows("t", 1, 2, 1)
+                ..row_items("t", 1, 2, 1)
             }])),
             "`first_number` is 18446744073709551615 for 2 items; the numbers of all items must be at least 1 and below 2^64",
         ),
         (
-            one_more(pb::InsertRequest {
+            after_first_message(pb::InsertRequest {
                 window_shapes: vec![shape],
                 ..items_message([])
             }),
             "the `slice_count`s of the columns do not add up to the 0 slices",
         ),
         (
-            one_more(pb::InsertRequest {
+            after_first_message(pb::InsertRequest {
                 chunk_part: vec![0; 5].into(),
                 ..items_message([])
             }),
             "`chunk_part` has 5 bytes, but no chunk is incomplete",
         ),
         (
-            one_more(chunks(pb::Chunk {
+            after_first_message(chunks(pb::Chunk {
                 payload_bytes: 39,
                 ..chunk(2, 10, 1, 0)
             })),
             "received 40 bytes for chunk 2, which has 39",
         ),
         (
-            one_more(chunks(pb::Chunk {
+            after_first_message(chunks(pb::Chunk {
                 payload_bytes: 1 << 32,
                 ..chunk(2, 10, 1, 0)
             })),
             "chunk 2 has 4294967296 bytes; at most 4294967295 are allowed",
         ),
         (
-            one_more(chunks(pb::Chunk {
+            after_first_message(chunks(pb::Chunk {
                 extents: vec![pb::Extent {
                     stored_bytes: 40,
                     rows: 10,
@@ -153,13 +155,13 @@ async fn invalid_messages_end_the_stream() {
             "chunk 2 has a column with unknown codec 3; expected 0 to 2",
         ),
         (
-            one_more(chunks(chunk(2, 10, 2, 0))),
+            after_first_message(chunks(chunk(2, 10, 2, 0))),
             "column `x` has 80 bytes for 10 rows of uint32[1], which take 40",
         ),
     ];
     for (requests, text) in cases {
-        let found = end(&mut client, requests).await;
-        assert_eq!(found, (Code::InvalidArgument, text.into()));
+        let status = final_status(&mut client, requests).await;
+        assert_eq!(status, (Code::InvalidArgument, text.into()));
     }
     assert_eq!(engine.table("t").unwrap().info().stats.size, 0);
 }
@@ -175,27 +177,27 @@ async fn numbers_of_columns_and_names_are_bounded() {
         schemas: vec![wide],
         ..items_message([])
     };
-    let (code, text) = end(&mut client, vec![first_message(1), schemas]).await;
+    let (code, text) = final_status(&mut client, vec![first_message(1), schemas]).await;
     assert_eq!(code, Code::InvalidArgument);
     assert_eq!(
         text,
         "a schema has 16385 columns; a server accepts at most 16384"
     );
-    let mut listing = schema(1);
+    let mut many_names = schema(1);
     let names = vec![String::new(); 16_385];
-    listing.layout = Some(pb::Layout { names, ..layout() });
+    many_names.layout = Some(pb::Layout { names, ..layout() });
     let schemas = pb::InsertRequest {
-        schemas: vec![listing],
+        schemas: vec![many_names],
         ..items_message([])
     };
-    let (_, text) = end(&mut client, vec![first_message(1), schemas]).await;
+    let (_, text) = final_status(&mut client, vec![first_message(1), schemas]).await;
     assert_eq!(
         text,
         "a layout has 16385 columns; a server accepts at most 16384"
     );
     // Two bytes each in the message, hundreds in memory.
     let tiny = items_message(vec![pb::Items::default(); 1_000_000]);
-    let (code, text) = end(&mut client, vec![first_message(1), tiny]).await;
+    let (code, text) = final_status(&mut client, vec![first_message(1), tiny]).await;
     assert_eq!(code, Code::ResourceExhausted);
     assert_eq!(
         text,
@@ -224,7 +226,7 @@ async fn an_incomplete_chunk_is_dropped_when_another_begins() {
     }
     let request = pb::InsertRequest {
         chunks: vec![chunk(2, 10, 1, 0)],
-        ..items_message([rows("t", 1, 10, 2)])
+        ..items_message([row_items("t", 1, 10, 2)])
     };
     stream.send(request).await;
     assert_eq!(stream.wait_completed("t", 10).await, []);
@@ -242,7 +244,7 @@ async fn a_stream_has_a_maximum_number_of_chunks() {
     for at in 0..17 {
         requests.push(chunks(2 + at * 4_000, 2 + (at + 1) * 4_000));
     }
-    let (code, text) = end(&mut connect(&server).await, requests).await;
+    let (code, text) = final_status(&mut connect(&server).await, requests).await;
     assert_eq!(code, Code::ResourceExhausted);
     assert_eq!(
         text,
@@ -276,10 +278,10 @@ async fn checks_per_message_are_bounded() {
     };
     let items = pb::Items {
         trajectories: Some(Trajectories::WindowShape(1)),
-        ..rows("t", 1, 50_000, 1)
+        ..row_items("t", 1, 50_000, 1)
     };
     let requests = vec![first_message(1), shapes, items_message([items])];
-    let (code, text) = end(&mut connect(&server).await, requests).await;
+    let (code, text) = final_status(&mut connect(&server).await, requests).await;
     assert_eq!(code, Code::ResourceExhausted);
     assert_eq!(
         text,
@@ -289,7 +291,7 @@ async fn checks_per_message_are_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reading_stops_while_too_many_bytes_wait() {
+async fn the_server_stops_reading_while_too_many_bytes_wait() {
     let engine = engine(vec![one_item_queue("full")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -306,7 +308,7 @@ async fn reading_stops_while_too_many_bytes_wait() {
         })
         .await;
     let requests = stream.requests.clone();
-    let talking = tokio::spawn(async move {
+    let sending = tokio::spawn(async move {
         for number in 1..=100 {
             let first = pb::InsertRequest {
                 chunks: vec![whole.clone()],
@@ -318,7 +320,7 @@ async fn reading_stops_while_too_many_bytes_wait() {
             });
             let items = pb::InsertRequest {
                 released_chunks: vec![1],
-                ..items_message([rows("full", number, 1, 1)])
+                ..items_message([row_items("full", number, 1, 1)])
             };
             for request in std::iter::once(first).chain(parts).chain([items]) {
                 requests.send(request).await.unwrap();
@@ -327,7 +329,7 @@ async fn reading_stops_while_too_many_bytes_wait() {
     });
     let full = engine.table("full").unwrap();
     let waiting = || full.info().waiting_inserts;
-    wait_until("some wait", || waiting() > 10).await;
+    wait_until("more than 10 items wait", || waiting() > 10).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
     // 64 MiB, and the item that exceeded the bound.
     assert_eq!(waiting(), 16, "items of 4 MiB");
@@ -339,7 +341,7 @@ async fn reading_stops_while_too_many_bytes_wait() {
         assert_eq!(batch.payload[..8], [1, 0, 0, 0, 1, 0, 0, 0]);
     }
     assert_eq!(stream.wait_completed("full", 100).await, []);
-    talking.await.unwrap();
+    sending.await.unwrap();
 }
 
 fn batch_request(id: u64, table: &str) -> pb::BatchRequest {

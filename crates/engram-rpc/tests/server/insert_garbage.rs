@@ -12,23 +12,25 @@ use proptest::option;
 use proptest::prelude::*;
 use tokio::runtime::Runtime;
 
-use crate::insert::{first_message, items_message, rows};
+use crate::insert::{first_message, items_message, row_items};
 use crate::support::{connect, engine, open_insert_stream, options, start};
 
-/// Numbers that are mostly valid, sometimes a limit, rarely arbitrary.
-fn number() -> impl Strategy<Value = u32> {
+/// Numbers that are mostly valid, sometimes too large, rarely arbitrary.
+fn mostly_small_u32() -> impl Strategy<Value = u32> {
     prop_oneof![6 => 0..4_u32, 2 => 0..70_u32, 1 => Just(u32::MAX), 1 => any::<u32>()]
 }
 
-fn long() -> impl Strategy<Value = u64> {
+fn mostly_small_u64() -> impl Strategy<Value = u64> {
     prop_oneof![6 => 0..4_u64, 2 => 0..300_u64, 1 => Just(u64::MAX), 1 => any::<u64>()]
 }
 
 fn bytes() -> impl Strategy<Value = Bytes> {
     let numbers = prop_oneof![
         vec(any::<u8>(), 0..80),
-        vec(number(), 0..8).prop_map(|numbers| encode_numbers(numbers.into_iter()).to_vec()),
-        vec(long(), 0..8).prop_map(|numbers| encode_numbers(numbers.into_iter()).to_vec()),
+        vec(mostly_small_u32(), 0..8)
+            .prop_map(|numbers| encode_numbers(numbers.into_iter()).to_vec()),
+        vec(mostly_small_u64(), 0..8)
+            .prop_map(|numbers| encode_numbers(numbers.into_iter()).to_vec()),
         vec(0.0..2.0, 0..4).prop_map(|numbers| encode_numbers(numbers.into_iter()).to_vec()),
     ];
     numbers.prop_map(Bytes::from)
@@ -42,28 +44,28 @@ prop_compose! {
 
 prop_compose! {
     fn cell()(
-        dtype in prop_oneof![Just("uint8"), Just("uint32"), Just("string"), Just("what")],
-        shape in vec(long(), 0..3),
+        dtype in prop_oneof![Just("uint8"), Just("uint32"), Just("string"), Just("unknown")],
+        shape in vec(mostly_small_u64(), 0..3),
     ) -> pb::Cell {
         pb::Cell { dtype: dtype.into(), shape }
     }
 }
 
 prop_compose! {
-    fn schema()(id in number(), layout in option::weighted(0.9, layout()), cells in vec(cell(), 0..3))
+    fn schema()(id in mostly_small_u32(), layout in option::weighted(0.9, layout()), cells in vec(cell(), 0..3))
         -> pb::Schema {
         pb::Schema { id, layout, cells }
     }
 }
 
 prop_compose! {
-    fn column()(slices in number(), squeeze in any::<bool>()) -> pb::SpanColumn {
+    fn column()(slices in mostly_small_u32(), squeeze in any::<bool>()) -> pb::SpanColumn {
         pb::SpanColumn { slice_count: slices, squeeze }
     }
 }
 
 prop_compose! {
-    fn slice()(chunk in number(), column in number(), offset in number(), len in number())
+    fn slice()(chunk in mostly_small_u32(), column in mostly_small_u32(), offset in mostly_small_u32(), len in mostly_small_u32())
         -> pb::Slice {
         pb::Slice { chunk, column, offset, len }
     }
@@ -71,7 +73,7 @@ prop_compose! {
 
 prop_compose! {
     fn shape()(
-        id in number(),
+        id in mostly_small_u32(),
         layout in option::weighted(0.9, layout()),
         columns in vec(column(), 0..3),
         slices in vec(slice(), 0..5),
@@ -81,33 +83,33 @@ prop_compose! {
 }
 
 prop_compose! {
-    fn extent()(stored in number(), rows in number(), codec in 0..4_u32) -> pb::Extent {
+    fn extent()(stored in mostly_small_u32(), rows in mostly_small_u32(), codec in 0..4_u32) -> pb::Extent {
         pb::Extent { stored_bytes: stored, rows, codec }
     }
 }
 
 prop_compose! {
     fn chunk()(
-        (id, schema, steps) in (number(), number(), number()),
-        (key, first_step, bytes) in (any::<u64>(), long(), long()),
+        (id, schema, steps) in (mostly_small_u32(), mostly_small_u32(), mostly_small_u32()),
+        (key, first_step, bytes) in (any::<u64>(), mostly_small_u64(), mostly_small_u64()),
         episodes_le in bytes(),
         extents in vec(extent(), 0..3),
         payload in bytes(),
-        whole in any::<bool>(),
+        is_whole in any::<bool>(),
     ) -> pb::Chunk {
-        let bytes = if whole { payload.len() as u64 } else { bytes };
+        let bytes = if is_whole { payload.len() as u64 } else { bytes };
         pb::Chunk { id, schema, key, episodes_le, first_step, steps, extents, payload_bytes: bytes, payload }
     }
 }
 
-fn form() -> impl Strategy<Value = Trajectories> {
+fn trajectories() -> impl Strategy<Value = Trajectories> {
     prop_oneof![
-        (number(), any::<bool>())
+        (mostly_small_u32(), any::<bool>())
             .prop_map(|(len, squeeze)| Trajectories::Rows(pb::Rows { len, squeeze })),
-        number().prop_map(Trajectories::WindowShape),
+        mostly_small_u32().prop_map(Trajectories::WindowShape),
         (
             layout(),
-            vec(number(), 0..3),
+            vec(mostly_small_u32(), 0..3),
             vec(column(), 0..3),
             vec(slice(), 0..5)
         )
@@ -125,31 +127,31 @@ fn form() -> impl Strategy<Value = Trajectories> {
 prop_compose! {
     fn items()(
         table in "[tu]",
-        first in long(),
-        form in option::weighted(0.9, form()),
+        first in mostly_small_u64(),
+        trajectories in option::weighted(0.9, trajectories()),
         n in 0..4_usize,
-        good in any::<bool>(),
+        well_formed in any::<bool>(),
         (keys, priorities, chunks, offsets) in (bytes(), bytes(), bytes(), bytes()),
-        (some_chunks, some_offsets) in (vec(number(), 4), vec(number(), 4)),
+        (some_chunks, some_offsets) in (vec(mostly_small_u32(), 4), vec(mostly_small_u32(), 4)),
     ) -> pb::Items {
-        let bad = pb::Items {
+        let garbage = pb::Items {
             table,
             first_number: first,
-            trajectories: form,
+            trajectories,
             keys_le: keys,
             priorities_le: priorities,
             chunks_le: chunks,
             offsets_le: offsets,
         };
-        if !good {
-            return bad;
+        if !well_formed {
+            return garbage;
         }
         pb::Items {
             keys_le: encode_numbers((0..n as u64).collect::<Vec<_>>().into_iter()),
             priorities_le: encode_numbers([1.0].into_iter()),
             chunks_le: encode_numbers(some_chunks.into_iter().take(n).collect::<Vec<_>>().into_iter()),
             offsets_le: encode_numbers(some_offsets.into_iter().take(n).collect::<Vec<_>>().into_iter()),
-            ..bad
+            ..garbage
         }
     }
 }
@@ -162,7 +164,7 @@ prop_compose! {
         chunks in vec(chunk(), 0..2),
         part in prop_oneof![3 => Just(Bytes::new()), 1 => bytes()],
         items in vec(items(), 0..3),
-        released in vec(number(), 0..2),
+        released in vec(mostly_small_u32(), 0..2),
     ) -> pb::InsertRequest {
         pb::InsertRequest { session, schemas, window_shapes: shapes, chunks, chunk_part: part, items, released_chunks: released }
     }
@@ -207,7 +209,7 @@ prop_compose! {
     }
 }
 
-fn fitting_form() -> impl Strategy<Value = Trajectories> {
+fn fitting_trajectories() -> impl Strategy<Value = Trajectories> {
     let spans = |shape: pb::WindowShape| {
         Trajectories::Spans(pb::Spans {
             layout: shape.layout,
@@ -228,16 +230,16 @@ prop_compose! {
     fn fitting_items()(
         first in 1..20_u64,
         keys in vec(prop_oneof![9 => 0..500_u64, 1 => any::<u64>()], 1..5),
-        form in fitting_form(),
+        trajectories in fitting_trajectories(),
         offsets in vec(0..12_u32, 5),
     ) -> pb::Items {
-        let n = if matches!(form, Trajectories::Spans(_)) { 1 } else { keys.len() };
+        let n = if matches!(trajectories, Trajectories::Spans(_)) { 1 } else { keys.len() };
         pb::Items {
             keys_le: encode_numbers(keys.into_iter().take(n).collect::<Vec<_>>().into_iter()),
             chunks_le: encode_numbers(vec![1_u32; n].into_iter()),
             offsets_le: encode_numbers(offsets.into_iter().take(n).collect::<Vec<_>>().into_iter()),
-            trajectories: Some(form),
-            ..rows("t", first, 1, 1)
+            trajectories: Some(trajectories),
+            ..row_items("t", first, 1, 1)
         }
     }
 }
@@ -253,7 +255,7 @@ prop_compose! {
 }
 
 /// Sends all requests, samples what was inserted, and checks that the next writer is served.
-async fn survives(session: u64, requests: Vec<pb::InsertRequest>) {
+async fn check_server_survives(session: u64, requests: Vec<pb::InsertRequest>) {
     let engine = engine(vec![options("t")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -264,7 +266,7 @@ async fn survives(session: u64, requests: Vec<pb::InsertRequest>) {
     stream.requests = tokio::sync::mpsc::channel(1).0;
     while let Ok(Some(_)) = stream.next_response().await {}
     let table = engine.table("t").unwrap();
-    let before = table.info().stats.size;
+    let size_before = table.info().stats.size;
     for length_policy in [LengthPolicy::Pad, LengthPolicy::Ragged] {
         let snapshot = table.snapshot().unwrap();
         let items: Vec<_> = snapshot
@@ -279,29 +281,29 @@ async fn survives(session: u64, requests: Vec<pb::InsertRequest>) {
     }
     let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(session.wrapping_add(1))).await;
-    let mut good = rows("t", 1, 10, 1);
-    good.keys_le = encode_numbers((1_000..1_010_u64).collect::<Vec<_>>().into_iter());
-    stream.send(items_message([good])).await;
+    let mut valid = row_items("t", 1, 10, 1);
+    valid.keys_le = encode_numbers((1_000..1_010_u64).collect::<Vec<_>>().into_iter());
+    stream.send(items_message([valid])).await;
     assert_eq!(stream.wait_completed("t", 10).await, []);
-    assert_eq!(table.info().stats.size, before + 10);
+    assert_eq!(table.info().stats.size, size_before + 10);
 }
 
 proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn arbitrary_requests_end_their_stream_at_most(
+    fn arbitrary_requests_end_only_their_stream(
         requests in vec(request(), 1..6),
-        opened in any::<bool>(),
+        defines_schema in any::<bool>(),
         session in any::<u64>(),
     ) {
-        let first = if opened {
+        let first = if defines_schema {
             first_message(session)
         } else {
             pb::InsertRequest { session: Some(session), ..items_message([]) }
         };
         let requests = std::iter::once(first).chain(requests).collect();
-        runtime().block_on(survives(session, requests));
+        runtime().block_on(check_server_survives(session, requests));
     }
 
     #[test]
@@ -310,6 +312,6 @@ proptest! {
         session in any::<u64>(),
     ) {
         let requests = std::iter::once(first_message(session)).chain(requests).collect();
-        runtime().block_on(survives(session, requests));
+        runtime().block_on(check_server_survives(session, requests));
     }
 }

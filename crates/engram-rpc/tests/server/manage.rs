@@ -14,14 +14,14 @@ async fn send(client: &mut Client, call: Call) -> pb::ManageResponse {
     client.manage(request).await.unwrap().into_inner()
 }
 
-async fn reply(client: &mut Client, call: Call) -> Outcome {
+async fn call_outcome(client: &mut Client, call: Call) -> Outcome {
     send(client, call).await.outcome.unwrap()
 }
 
 const DONE: Outcome = Outcome::Done(pb::Empty {});
-const NOTHING: pb::Empty = pb::Empty {};
+const EMPTY: pb::Empty = pb::Empty {};
 
-fn names(names: &[&str]) -> Outcome {
+fn table_names(names: &[&str]) -> Outcome {
     Outcome::Tables(pb::TableNames {
         names: names.iter().map(ToString::to_string).collect(),
     })
@@ -32,29 +32,33 @@ async fn tables_are_created_and_dropped() {
     let engine = engine(vec![options("b")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let wanted = TableOptions {
+    let options_a = TableOptions {
         max_bytes: Some(1 << 30),
         max_times_sampled: 3,
         ttl: Some(60_000_000_000),
         sampler: SelectorKind::Prioritized { exponent: 0.6 },
         ..options("a")
     };
-    let create = Call::Create(encode_options(&wanted));
-    assert_eq!(reply(&mut client, create.clone()).await, DONE);
+    let create = Call::Create(encode_options(&options_a));
+    assert_eq!(call_outcome(&mut client, create.clone()).await, DONE);
     assert_eq!(
         expect_error(send(&mut client, create).await).text,
         "table `a` already exists; choose another name, or drop that table first"
     );
-    let tables = reply(&mut client, Call::Tables(NOTHING)).await;
-    assert_eq!(tables, names(&["a", "b"]));
-    let Outcome::Options(found) = reply(&mut client, Call::Describe("a".into())).await else {
+    let tables = call_outcome(&mut client, Call::Tables(EMPTY)).await;
+    assert_eq!(tables, table_names(&["a", "b"]));
+    let Outcome::Options(described) = call_outcome(&mut client, Call::Describe("a".into())).await
+    else {
         panic!("no options");
     };
-    assert_eq!(found, encode_options(&wanted));
-    assert_eq!(decode_options(found, 5).unwrap().seed, 5);
-    assert_eq!(reply(&mut client, Call::Drop("b".into())).await, DONE);
-    let tables = reply(&mut client, Call::Tables(NOTHING)).await;
-    assert_eq!(tables, names(&["a"]));
+    assert_eq!(described, encode_options(&options_a));
+    assert_eq!(decode_options(described, 5).unwrap().seed, 5);
+    assert_eq!(
+        call_outcome(&mut client, Call::Drop("b".into())).await,
+        DONE
+    );
+    let tables = call_outcome(&mut client, Call::Tables(EMPTY)).await;
+    assert_eq!(tables, table_names(&["a"]));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -64,13 +68,13 @@ async fn tables_created_by_clients_have_different_seeds() {
     let mut client = connect(&server).await;
     for name in ["a", "b"] {
         let create = Call::Create(encode_options(&options(name)));
-        assert_eq!(reply(&mut client, create).await, DONE);
+        assert_eq!(call_outcome(&mut client, create).await, DONE);
     }
     let given = pb::TableOptions {
         seed: Some(11),
         ..encode_options(&options("c"))
     };
-    assert_eq!(reply(&mut client, Call::Create(given)).await, DONE);
+    assert_eq!(call_outcome(&mut client, Call::Create(given)).await, DONE);
     let seed = |name| engine.table(name).unwrap().options().seed;
     assert_ne!(seed("a"), seed("b"));
     assert_eq!(seed("c"), 11);
@@ -82,13 +86,19 @@ async fn statistics_and_limits_are_sent() {
     let server = start(&engine);
     let mut client = connect(&server).await;
     fill(&engine.table("t").unwrap(), 0, 10, 4);
-    let may = |n| pb::LimiterQuery {
+    let query = |n| pb::LimiterQuery {
         table: "t".into(),
         n,
     };
-    let yes = Outcome::CanProceed(true);
-    assert_eq!(reply(&mut client, Call::CanSample(may(1))).await, yes);
-    assert_eq!(reply(&mut client, Call::CanInsert(may(1))).await, yes);
+    let allowed = Outcome::CanProceed(true);
+    assert_eq!(
+        call_outcome(&mut client, Call::CanSample(query(1))).await,
+        allowed
+    );
+    assert_eq!(
+        call_outcome(&mut client, Call::CanInsert(query(1))).await,
+        allowed
+    );
     let limits = RateLimits {
         kind: "MinSize(20)".into(),
         min_size: 20,
@@ -98,11 +108,14 @@ async fn statistics_and_limits_are_sent() {
         table: "t".into(),
         limits: Some(encode_limits(&limits)),
     };
-    assert_eq!(reply(&mut client, Call::SetLimits(set)).await, DONE);
-    let no = Outcome::CanProceed(false);
-    assert_eq!(reply(&mut client, Call::CanSample(may(1))).await, no);
-    let Outcome::Info(infos) = reply(&mut client, Call::Info(NOTHING)).await else {
-        panic!("no numbers");
+    assert_eq!(call_outcome(&mut client, Call::SetLimits(set)).await, DONE);
+    let blocked = Outcome::CanProceed(false);
+    assert_eq!(
+        call_outcome(&mut client, Call::CanSample(query(1))).await,
+        blocked
+    );
+    let Outcome::Info(infos) = call_outcome(&mut client, Call::Info(EMPTY)).await else {
+        panic!("no statistics");
     };
     let info = decode_info(infos.tables[0].clone()).unwrap();
     assert_eq!(
@@ -114,14 +127,18 @@ async fn statistics_and_limits_are_sent() {
         ("t", 10, 10)
     );
     assert_eq!(info.stats.limiter.limits, limits);
-    let here = engine.table("t").unwrap().info();
-    assert_eq!(info.sampling_blocked, here.sampling_blocked);
+    let local_info = engine.table("t").unwrap().info();
+    assert_eq!(info.sampling_blocked, local_info.sampling_blocked);
     assert!(info.sampling_blocked.is_some());
-    let Outcome::Options(found) = reply(&mut client, Call::Describe("t".into())).await else {
+    let Outcome::Options(described) = call_outcome(&mut client, Call::Describe("t".into())).await
+    else {
         panic!("no options");
     };
-    assert_eq!(found.limits.unwrap().min_size, 20);
-    assert_eq!(reply(&mut client, Call::Reset("t".into())).await, DONE);
+    assert_eq!(described.limits.unwrap().min_size, 20);
+    assert_eq!(
+        call_outcome(&mut client, Call::Reset("t".into())).await,
+        DONE
+    );
     assert_eq!(engine.table("t").unwrap().info().stats.size, 0);
 }
 
@@ -130,7 +147,7 @@ async fn errors_name_what_does_not_exist() {
     let engine = engine(vec![options("a"), options("b")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let may = pb::LimiterQuery {
+    let query = pb::LimiterQuery {
         table: "c".into(),
         n: 1,
     };
@@ -143,8 +160,8 @@ async fn errors_name_what_does_not_exist() {
         Call::Drop("c".into()),
         Call::SetLimits(set),
         Call::Reset("c".into()),
-        Call::CanSample(may.clone()),
-        Call::CanInsert(may),
+        Call::CanSample(query.clone()),
+        Call::CanInsert(query),
     ] {
         let error = expect_error(send(&mut client, call).await);
         assert_eq!(error.text, "no table `c`; known tables: `a`, `b`");
@@ -195,7 +212,7 @@ async fn calls_of_a_closed_store_fail() {
     let server = start(&engine);
     let mut client = connect(&server).await;
     engine.close().unwrap();
-    let error = expect_error(send(&mut client, Call::Tables(NOTHING)).await);
+    let error = expect_error(send(&mut client, Call::Tables(EMPTY)).await);
     assert_eq!(error.text, "the store is closed");
     assert_eq!(error.code(), Code::Closed);
 }

@@ -11,7 +11,7 @@ use engram_rpc::{Server, ServerOptions};
 
 use crate::support::{STEP_TIMEOUT, engine, fill, options, start};
 
-pub(crate) fn serve(engine: &Arc<Engine>) -> (Server, SocketAddr) {
+pub(crate) fn start_with_metrics(engine: &Arc<Engine>) -> (Server, SocketAddr) {
     let options = ServerOptions {
         metrics_port: Some(0),
         ..ServerOptions::default()
@@ -28,17 +28,17 @@ fn connect(address: SocketAddr) -> TcpStream {
 }
 
 /// Sends bytes; returns what the server sends until it closes the connection.
-fn response(address: SocketAddr, bytes: &[u8]) -> String {
+fn exchange(address: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = connect(address);
     stream.write_all(bytes).unwrap();
-    let mut answer = Vec::new();
+    let mut response = Vec::new();
     // The server may close the connection before it has read everything.
-    let _ = stream.read_to_end(&mut answer);
-    String::from_utf8(answer).unwrap()
+    let _ = stream.read_to_end(&mut response);
+    String::from_utf8(response).unwrap()
 }
 
 pub(crate) fn get(address: SocketAddr, path: &str) -> String {
-    response(
+    exchange(
         address,
         format!("GET {path} HTTP/1.1\r\nHost: h\r\n\r\n").as_bytes(),
     )
@@ -51,11 +51,11 @@ fn metrics_are_current() {
         ..options("quo\"te \\ line\nend")
     };
     let engine = engine(vec![options("plain"), table]);
-    let (_server, address) = serve(&engine);
+    let (_server, address) = start_with_metrics(&engine);
     assert!(get(address, "/metrics").contains("engram_table_items{table=\"plain\"} 0\n"));
     fill(&engine.table("plain").unwrap(), 1, 3, 1);
-    let answer = get(address, "/metrics");
-    let (head, text) = answer.split_once("\r\n\r\n").unwrap();
+    let response = get(address, "/metrics");
+    let (head, text) = response.split_once("\r\n\r\n").unwrap();
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     assert!(
         head.contains(
@@ -74,7 +74,7 @@ fn metrics_are_current() {
         "engram_server_connections_total 0",
         "engram_server_open_calls{protocol=\"engram\",call=\"insert\"} 0",
     ] {
-        assert!(text.lines().any(|found| found == line), "{line}\n{text}");
+        assert!(text.lines().any(|actual| actual == line), "{line}\n{text}");
     }
     assert!(!text.contains("engram_table_max_bytes{table=\"plain\"}"));
     assert!(text.ends_with("# EOF\n"));
@@ -83,19 +83,19 @@ fn metrics_are_current() {
 #[test]
 fn a_closed_store_has_no_table_metrics() {
     let engine = engine(vec![options("t")]);
-    let (_server, address) = serve(&engine);
+    let (_server, address) = start_with_metrics(&engine);
     engine.close().unwrap();
-    let answer = get(address, "/metrics");
+    let response = get(address, "/metrics");
     assert!(
-        answer.contains("engram_server_connections_total 0"),
-        "{answer}"
+        response.contains("engram_server_connections_total 0"),
+        "{response}"
     );
-    assert!(!answer.contains("engram_table"), "{answer}");
+    assert!(!response.contains("engram_table"), "{response}");
 }
 
 #[test]
 fn other_requests_are_refused() {
-    let (_server, address) = serve(&engine(vec![]));
+    let (_server, address) = start_with_metrics(&engine(vec![]));
     let missing = get(address, "/");
     assert!(
         missing.starts_with("HTTP/1.1 404 Not Found\r\n"),
@@ -105,7 +105,7 @@ fn other_requests_are_refused() {
         missing.ends_with("\r\n\r\nnot found: `/`; the metrics are at `/metrics`\n"),
         "{missing}"
     );
-    let post = response(address, b"POST /metrics HTTP/1.1\r\nHost: h\r\n\r\n");
+    let post = exchange(address, b"POST /metrics HTTP/1.1\r\nHost: h\r\n\r\n");
     assert!(
         post.starts_with("HTTP/1.1 405 Method Not Allowed\r\n"),
         "{post}"
@@ -115,14 +115,14 @@ fn other_requests_are_refused() {
         post.ends_with("\r\n\r\nthe method POST is not allowed; use GET\n"),
         "{post}"
     );
-    let head = response(address, b"HEAD /metrics HTTP/1.1\r\nHost: h\r\n\r\n");
+    let head = exchange(address, b"HEAD /metrics HTTP/1.1\r\nHost: h\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 200 OK\r\n"), "{head}");
     assert!(head.ends_with("\r\n\r\n"), "{head}");
 }
 
 #[test]
 fn garbage_is_refused() {
-    let (_server, address) = serve(&engine(vec![options("t")]));
+    let (_server, address) = start_with_metrics(&engine(vec![options("t")]));
     let long = format!("GET /{}", "a".repeat(100_000));
     for garbage in [
         &b"\0\0\0\0\r\n\r\n"[..],
@@ -130,8 +130,8 @@ fn garbage_is_refused() {
         b"GET /metrics SMTP/1.0\r\n\r\n",
         long.as_bytes(),
     ] {
-        let answer = response(address, garbage);
-        assert!(!answer.starts_with("HTTP/1.1 200"), "{answer}");
+        let response = exchange(address, garbage);
+        assert!(!response.starts_with("HTTP/1.1 200"), "{response}");
     }
     assert!(get(address, "/metrics").starts_with("HTTP/1.1 200"));
 }
@@ -139,7 +139,7 @@ fn garbage_is_refused() {
 #[test]
 fn slow_clients_occupy_a_connection_for_a_while_only() {
     let engine = engine(vec![options("t")]);
-    let (server, address) = serve(&engine);
+    let (server, address) = start_with_metrics(&engine);
     // More than the maximum number of connections; none finishes its request.
     let idle: Vec<TcpStream> = (0..20)
         .map(|_| {
@@ -149,12 +149,12 @@ fn slow_clients_occupy_a_connection_for_a_while_only() {
         })
         .collect();
     fill(&engine.table("t").unwrap(), 1, 3, 1);
-    let answer = get(address, "/metrics");
+    let response = get(address, "/metrics");
     assert!(
-        answer.contains("engram_table_items{table=\"t\"} 3\n"),
-        "{answer}"
+        response.contains("engram_table_items{table=\"t\"} 3\n"),
+        "{response}"
     );
-    let more: Vec<TcpStream> = (0..20).map(|_| connect(address)).collect();
+    let more_idle: Vec<TcpStream> = (0..20).map(|_| connect(address)).collect();
     let began = Instant::now();
     server.close();
     assert!(
@@ -162,13 +162,13 @@ fn slow_clients_occupy_a_connection_for_a_while_only() {
         "{:?}",
         began.elapsed()
     );
-    drop((idle, more));
+    drop((idle, more_idle));
 }
 
 #[test]
 fn a_used_metrics_port_is_refused_and_free_after_close() {
     let engine = engine(vec![]);
-    let (server, address) = serve(&engine);
+    let (server, address) = start_with_metrics(&engine);
     let again = ServerOptions {
         metrics_port: Some(address.port()),
         ..ServerOptions::default()
@@ -213,16 +213,16 @@ fn metrics_require_the_token() {
         "{missing}"
     );
     assert!(missing.contains("token required, none sent"), "{missing}");
-    let with = |token: &str| {
+    let get_with = |token: &str| {
         let request =
             format!("GET /metrics HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\n\r\n");
-        response(address, request.as_bytes())
+        exchange(address, request.as_bytes())
     };
-    let wrong = with("s3cre7");
+    let wrong = get_with("s3cre7");
     assert!(
         wrong.starts_with("HTTP/1.1 401 Unauthorized\r\n"),
         "{wrong}"
     );
     assert!(wrong.contains("wrong token"), "{wrong}");
-    assert!(with("s3cret").starts_with("HTTP/1.1 200 OK\r\n"));
+    assert!(get_with("s3cret").starts_with("HTTP/1.1 200 OK\r\n"));
 }

@@ -1,4 +1,4 @@
-//! What a client's writers send, and how long they keep it.
+//! What a client's writers send, and how long they retain it.
 
 use std::sync::Arc;
 
@@ -22,15 +22,15 @@ fn outbox(server: &Server) -> RemoteOutbox {
     Arc::new(Client::new(options).unwrap()).outbox()
 }
 
-async fn send(outbox: &mut RemoteOutbox, table: u32, items: Vec<NewItem>, may_wait: usize) {
+async fn send(outbox: &mut RemoteOutbox, table: u32, items: Vec<NewItem>, max_in_flight: usize) {
     let items = items.into_iter().map(|item| (table, item));
     outbox.send(items).unwrap();
-    let sent = timeout(STEP_TIMEOUT, outbox.until_at_most(may_wait)).await;
+    let sent = timeout(STEP_TIMEOUT, outbox.until_at_most(max_in_flight)).await;
     sent.unwrap().unwrap();
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_blocking_table_does_not_keep_items_of_other_tables() {
+async fn a_blocking_table_does_not_retain_items_of_other_tables() {
     let full = TableOptions {
         limits: RateLimits {
             max_diff: 1.0,
@@ -49,24 +49,24 @@ async fn a_blocking_table_does_not_keep_items_of_other_tables() {
     let numbers = [&full, &free].map(|table| outbox.table_number(table.options()));
     send(&mut outbox, numbers[0], items(0, 2, 1), 1).await;
     // More chunks than a server keeps for a writer.
-    let mut kept = Vec::new();
+    let mut sent_chunks = Vec::new();
     for first in (0..70_000).step_by(1000) {
-        let each = (first..first + 1000).flat_map(|value| items(value, 1, 1));
-        let each: Vec<NewItem> = each.collect();
-        let chunk = &each[0].trajectory.chunks()[0];
-        kept.push(Arc::downgrade(chunk));
-        send(&mut outbox, numbers[1], each, 1).await;
+        let batch = (first..first + 1000).flat_map(|value| items(value, 1, 1));
+        let batch: Vec<NewItem> = batch.collect();
+        let chunk = &batch[0].trajectory.chunks()[0];
+        sent_chunks.push(Arc::downgrade(chunk));
+        send(&mut outbox, numbers[1], batch, 1).await;
     }
     assert_eq!(free.info().stats.limiter.inserts, 70_000);
     assert_eq!((outbox.in_flight(), full.info().waiting_inserts), (1, 1));
     wait_until("completed items are dropped", || {
-        kept.iter().all(|chunk| chunk.strong_count() == 0)
+        sent_chunks.iter().all(|chunk| chunk.strong_count() == 0)
     })
     .await;
 }
 
 /// An item whose slices repeat a chunk's only cell.
-fn repeated(key: u64, chunk: &Arc<Chunk>, shape: &Arc<WindowShape>) -> NewItem {
+fn item_of_repeated_cell(key: u64, chunk: &Arc<Chunk>, shape: &Arc<WindowShape>) -> NewItem {
     NewItem {
         key,
         trajectory: Trajectory::Window {
@@ -106,7 +106,7 @@ async fn messages_with_many_slices_are_split_before_the_server_refuses_them() {
             .collect(),
     });
     let chunk = chunk(1, 1, 7);
-    let items = (0..10_000).map(|key| repeated(key, &chunk, &shape));
+    let items = (0..10_000).map(|key| item_of_repeated_cell(key, &chunk, &shape));
     send(&mut outbox, number, items.collect(), 0).await;
     assert_eq!(table.info().stats.size, 10_000);
 }

@@ -10,21 +10,21 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::insert::{Inserts, first_message, items_message, rows, sample_values};
+use crate::insert::{Inserts, first_message, items_message, row_items, sample_values};
 use crate::support::{
     connect, engine, expect_error, one_item_queue, open_change_stream, open_insert_stream,
     open_sample_stream, options, queue, start, wait_until,
 };
 
 /// A server that reads nothing for this long has stopped reading.
-const QUIET: Duration = Duration::from_secs(3);
+const STALL_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// Longer than the longest allowed name.
 fn long_name() -> String {
     "n".repeat(2 << 20)
 }
 
-fn too_long() -> String {
+fn name_too_long_error() -> String {
     format!(
         "the table name `{}...` has 2097152 bytes; over the network, at most 1024 are allowed",
         "n".repeat(32)
@@ -35,12 +35,12 @@ fn too_long() -> String {
 fn invalid_item(table: &str, number: u64) -> pb::Items {
     pb::Items {
         priorities_le: encode_numbers([f64::NAN].into_iter()),
-        ..rows(table, number, 1, 1)
+        ..row_items(table, number, 1, 1)
     }
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn reading_stops_while_too_many_refusals_are_pending() {
+async fn the_server_stops_reading_while_too_many_refusals_are_pending() {
     let engine = engine(vec![one_item_queue("full")]);
     let server = start(&engine);
     // The client buffers nothing: requests are read, or in the transport's window.
@@ -53,7 +53,9 @@ async fn reading_stops_while_too_many_refusals_are_pending() {
         responses,
     };
     stream.send(first_message(1)).await;
-    stream.send(items_message([rows("full", 1, 2, 1)])).await;
+    stream
+        .send(items_message([row_items("full", 1, 2, 1)]))
+        .await;
     stream.wait_completed("full", 1).await;
     let full = engine.table("full").unwrap();
     wait_until("an item waits", || full.info().waiting_inserts == 1).await;
@@ -62,7 +64,7 @@ async fn reading_stops_while_too_many_refusals_are_pending() {
         let first = 3 + 1_000 * message;
         let items = (first..first + 1_000).map(|number| invalid_item("full", number));
         let sending = stream.requests.send(items_message(items));
-        if timeout(QUIET, sending).await.is_err() {
+        if timeout(STALL_TIMEOUT, sending).await.is_err() {
             break;
         }
         // 64 MiB at about 600 bytes each, and 16 MiB at 50.
@@ -80,15 +82,15 @@ async fn reading_stops_while_too_many_refusals_are_pending() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn long_error_texts_per_message_are_bounded() {
-    let known = (0..100).map(|number| options(&format!("{number:0>100}")));
-    let engine = engine(known.collect());
+    let tables = (0..100).map(|number| options(&format!("{number:0>100}")));
+    let engine = engine(tables.collect());
     let server = start(&engine);
     let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
     let names: Vec<String> = (0..3_000)
         .map(|number| format!("unknown {number}"))
         .collect();
-    let items = names.iter().map(|name| rows(name, 1, 1, 1));
+    let items = names.iter().map(|name| row_items(name, 1, 1, 1));
     stream.send(items_message(items)).await;
     let (mut received, mut bytes) = (Vec::new(), 0);
     while received.len() < names.len() {
@@ -112,7 +114,7 @@ async fn long_error_texts_per_message_are_bounded() {
     assert_eq!((last.known_tables.len(), last.text.len()), (3, 259));
     // The next message has full texts again.
     stream
-        .send(items_message([rows("unknown again", 1, 1, 1)]))
+        .send(items_message([row_items("unknown again", 1, 1, 1)]))
         .await;
     let again = stream.receive().await.completed.remove(0).error.unwrap();
     assert_eq!(again.known_tables, first.known_tables);
@@ -127,15 +129,17 @@ async fn the_name_of_a_table_is_bounded() {
 
     let mut stream = open_insert_stream(&mut client).await;
     stream.send(first_message(1)).await;
-    stream.send(items_message([rows(&longest, 1, 1, 1)])).await;
+    stream
+        .send(items_message([row_items(&longest, 1, 1, 1)]))
+        .await;
     assert_eq!(stream.wait_completed(&longest, 1).await, []);
     stream
-        .send(items_message([rows(&long_name(), 1, 1, 1)]))
+        .send(items_message([row_items(&long_name(), 1, 1, 1)]))
         .await;
     let end = stream.next_response().await.unwrap_err();
     assert_eq!(
         (end.code(), end.message()),
-        (tonic::Code::InvalidArgument, &*too_long())
+        (tonic::Code::InvalidArgument, &*name_too_long_error())
     );
 
     let mut stream = open_sample_stream(&mut client).await;
@@ -149,7 +153,7 @@ async fn the_name_of_a_table_is_bounded() {
     };
     assert_eq!(
         (error.code(), error.text),
-        (Code::InvalidArgument, too_long())
+        (Code::InvalidArgument, name_too_long_error())
     );
 
     let mut stream = open_change_stream(&mut client).await;
@@ -163,10 +167,10 @@ async fn the_name_of_a_table_is_bounded() {
     };
     assert_eq!(
         (error.code(), error.text),
-        (Code::InvalidArgument, too_long())
+        (Code::InvalidArgument, name_too_long_error())
     );
 
-    let may = || pb::LimiterQuery {
+    let query = || pb::LimiterQuery {
         table: long_name(),
         n: 1,
     };
@@ -182,14 +186,14 @@ async fn the_name_of_a_table_is_bounded() {
             limits: None,
         }),
         pb::manage_request::Call::Reset(long_name()),
-        pb::manage_request::Call::CanSample(may()),
-        pb::manage_request::Call::CanInsert(may()),
+        pb::manage_request::Call::CanSample(query()),
+        pb::manage_request::Call::CanInsert(query()),
     ] {
         let request = pb::ManageRequest { call: Some(call) };
         let error = expect_error(client.manage(request).await.unwrap().into_inner());
         assert_eq!(
             (error.code(), error.text),
-            (Code::InvalidArgument, too_long())
+            (Code::InvalidArgument, name_too_long_error())
         );
     }
 }

@@ -25,7 +25,7 @@ pub(crate) async fn connect(server: &Server) -> Client {
     ReverbServiceClient::new(endpoint.connect().await.unwrap())
 }
 
-/// Both ends of a stream.
+/// The client's side of a stream.
 pub(crate) struct ReverbStream<T, U> {
     pub(crate) requests: Option<mpsc::Sender<T>>,
     pub(crate) responses: Streaming<U>,
@@ -40,6 +40,7 @@ impl<T, U> ReverbStream<T, U> {
         self.responses.message().await.unwrap().unwrap()
     }
 
+    /// Receives responses until the stream ends; returns its status.
     pub(crate) async fn end_status(&mut self) -> Status {
         loop {
             match self.responses.message().await {
@@ -90,7 +91,7 @@ pub(crate) fn chunk(key: u64, first: i32, rows: i32) -> pb::ChunkData {
     }
 }
 
-/// An item of `len` rows of a chunk.
+/// An item of `length` rows of a chunk.
 pub(crate) fn item(
     key: u64,
     table: &str,
@@ -120,12 +121,12 @@ pub(crate) fn item(
 pub(crate) fn request(
     chunks: Vec<pb::ChunkData>,
     items: Vec<pb::PrioritizedItem>,
-    keep: &[u64],
+    keep_chunk_keys: &[u64],
 ) -> pb::InsertStreamRequest {
     pb::InsertStreamRequest {
         chunks,
         items,
-        keep_chunk_keys: keep.to_vec(),
+        keep_chunk_keys: keep_chunk_keys.to_vec(),
     }
 }
 
@@ -141,7 +142,7 @@ pub(crate) fn sample_request(
     }
 }
 
-/// The values of a sample with one column in one entry.
+/// Returns the values of a sample with one column in one entry.
 pub(crate) fn values(entry: &pb::sample_stream_response::SampleEntry) -> Vec<i32> {
     let info = entry.info.as_ref().unwrap();
     let trajectory = info.item.as_ref().unwrap().flat_trajectory.as_ref();
@@ -176,8 +177,11 @@ async fn items_are_confirmed_once_and_sampled_without_unused_rows() {
     let mut client = connect(&server).await;
     let mut writer = open_insert_stream(&mut client).await;
     // The highest bit of a key is dropped, except in its confirmation.
-    let high = 1 << 63 | 5;
-    let items = vec![item(high, "queue", 9, 2, 3), item(6, "queue", 9, 0, 1)];
+    let key_with_high_bit = 1 << 63 | 5;
+    let items = vec![
+        item(key_with_high_bit, "queue", 9, 2, 3),
+        item(6, "queue", 9, 0, 1),
+    ];
     writer
         .send(request(vec![chunk(9, 100, 10)], vec![], &[]))
         .await;
@@ -186,7 +190,7 @@ async fn items_are_confirmed_once_and_sampled_without_unused_rows() {
     if keys.len() < 2 {
         keys.extend(writer.receive().await.keys);
     }
-    assert_eq!(keys, [high, 6]);
+    assert_eq!(keys, [key_with_high_bit, 6]);
     let mut reader = open_sample_stream(&mut client).await;
     reader.send(sample_request("queue", 2, 0)).await;
     let entries = reader.receive().await.entries;
@@ -195,11 +199,11 @@ async fn items_are_confirmed_once_and_sampled_without_unused_rows() {
         [vec![102, 103, 104], vec![100]]
     );
     let infos: Vec<&pb::SampleInfo> = entries.iter().flat_map(|entry| &entry.info).collect();
-    let facts = infos.iter().map(|info| {
+    let sampled = infos.iter().map(|info| {
         let item = info.item.as_ref().unwrap();
         (item.key, item.times_sampled, info.table_size)
     });
-    assert_eq!(facts.collect::<Vec<_>>(), [(5, 1, 2), (6, 1, 1)]);
+    assert_eq!(sampled.collect::<Vec<_>>(), [(5, 1, 2), (6, 1, 1)]);
     reader.requests = None;
     assert_eq!(reader.end_status().await.code(), Code::Ok);
     writer.requests = None;
@@ -216,9 +220,9 @@ async fn inserting_an_existing_key_updates_its_priority() {
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut writer = open_insert_stream(&mut client).await;
-    let mut again = item(1, "heap", 9, 5, 1);
-    again.priority = 7.0;
-    let items = vec![item(1, "heap", 9, 0, 1), item(2, "heap", 9, 1, 1), again];
+    let mut same_key = item(1, "heap", 9, 5, 1);
+    same_key.priority = 7.0;
+    let items = vec![item(1, "heap", 9, 0, 1), item(2, "heap", 9, 1, 1), same_key];
     writer
         .send(request(vec![chunk(9, 0, 10)], items, &[]))
         .await;
@@ -255,7 +259,7 @@ async fn the_rate_limiter_bounds_a_writer() {
         writer.send(request(vec![chunk], vec![item], &[])).await;
     }
     assert_eq!(writer.receive().await.keys, [0]);
-    wait_until("two wait", || small.info().waiting_inserts == 2).await;
+    wait_until("two items wait", || small.info().waiting_inserts == 2).await;
     // A tenth of the table's size may wait; further items are not read.
     tokio::time::sleep(std::time::Duration::from_millis(50)).await;
     assert_eq!(small.info().waiting_inserts, 2);
@@ -280,7 +284,7 @@ async fn invalid_requests_end_the_stream() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let good = || chunk(9, 0, 10);
+    let valid_chunk = || chunk(9, 0, 10);
     for (requests, code, text) in [
         (
             vec![request(vec![], vec![], &[9])],
@@ -288,18 +292,26 @@ async fn invalid_requests_end_the_stream() {
             "the request lacks both chunks and item",
         ),
         (
-            vec![request(vec![good()], vec![item(1, "table", 8, 0, 1)], &[])],
+            vec![request(
+                vec![valid_chunk()],
+                vec![item(1, "table", 8, 0, 1)],
+                &[],
+            )],
             Code::Internal,
             "Could not find sequence chunk 8.",
         ),
         (
-            vec![request(vec![good()], vec![item(1, "other", 9, 0, 1)], &[])],
+            vec![request(
+                vec![valid_chunk()],
+                vec![item(1, "other", 9, 0, 1)],
+                &[],
+            )],
             Code::NotFound,
             "Priority table other was not found",
         ),
         (
             vec![request(
-                vec![good()],
+                vec![valid_chunk()],
                 vec![item(1, "table", 9, 0, 1)],
                 &[9, 8],
             )],
@@ -309,7 +321,7 @@ async fn invalid_requests_end_the_stream() {
         (
             // The chunk was not kept.
             vec![
-                request(vec![good()], vec![item(2, "table", 9, 0, 1)], &[]),
+                request(vec![valid_chunk()], vec![item(2, "table", 9, 0, 1)], &[]),
                 request(vec![], vec![item(3, "table", 9, 0, 1)], &[]),
             ],
             Code::Internal,
@@ -318,7 +330,7 @@ async fn invalid_requests_end_the_stream() {
         (
             // Without items, the list of chunks to keep is ignored.
             vec![
-                request(vec![good()], vec![], &[5]),
+                request(vec![valid_chunk()], vec![], &[5]),
                 request(vec![], vec![item(4, "table", 9, 9, 2)], &[]),
             ],
             Code::InvalidArgument,
@@ -384,13 +396,16 @@ async fn waiting_streams_end_when_the_server_closes() {
     let mut reader = open_sample_stream(&mut client).await;
     reader.send(sample_request("full", 1, 0)).await;
     let full = table(&engine, "full");
-    wait_until("it waits", || full.info().waiting_samples == 1).await;
+    wait_until("the call waits", || full.info().waiting_samples == 1).await;
     let end = tokio::spawn(async move { reader.end_status().await });
     tokio::task::spawn_blocking(move || server.close())
         .await
         .unwrap();
     assert_eq!(end.await.unwrap().code(), Code::Unavailable);
-    wait_until("it no longer waits", || full.info().waiting_samples == 0).await;
+    wait_until("the call no longer waits", || {
+        full.info().waiting_samples == 0
+    })
+    .await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -419,12 +434,12 @@ async fn a_server_reports_another_process_and_a_stable_name() {
     let mut client = connect(&server).await;
     let (requests, receiver) = mpsc::channel(1);
     let call = client.initialize_connection(ReceiverStream::new(receiver));
-    let question = pb::InitializeConnectionRequest {
+    let request = pb::InitializeConnectionRequest {
         pid: std::process::id().into(),
         table_name: "table".into(),
         ownership_transferred: false,
     };
-    requests.send(question).await.unwrap();
+    requests.send(request).await.unwrap();
     let mut replies = call.await.unwrap().into_inner();
     let reply = replies.message().await.unwrap().unwrap();
     assert_eq!(reply.address, 0);

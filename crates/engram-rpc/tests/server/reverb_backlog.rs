@@ -19,8 +19,8 @@ use crate::reverb::{
 };
 use crate::support::{engine, one_item_queue, options, start, wait_until};
 
-/// A row of incompressible bytes.
-fn noise(key: u64, bytes: usize) -> pb::ChunkData {
+/// A chunk of one row of incompressible bytes.
+fn random_chunk(key: u64, bytes: usize) -> pb::ChunkData {
     let cell = CellSpec {
         dtype: DType::Uint8,
         shape: smallvec![bytes],
@@ -37,26 +37,26 @@ fn noise(key: u64, bytes: usize) -> pb::ChunkData {
     }
 }
 
-/// Returns a number once it no longer changes.
-async fn stable(mut number: impl FnMut() -> u64) -> u64 {
-    let mut before = number();
+/// Waits until a number no longer changes, and returns it.
+async fn wait_until_stable(mut number: impl FnMut() -> u64) -> u64 {
+    let mut previous = number();
     loop {
         tokio::time::sleep(Duration::from_millis(100)).await;
-        let now = number();
-        if now == before {
-            return now;
+        let current = number();
+        if current == previous {
+            return current;
         }
-        before = now;
+        previous = current;
     }
 }
 
 type Inserts = ReverbStream<pb::InsertStreamRequest, pb::InsertStreamResponse>;
 
-/// A stream of 40 items of 16 MiB each, all of the same chunk, in a message each.
-async fn heavy(client: &mut Client, stream: u64) -> Inserts {
+/// Opens a stream and sends 40 items of 16 MiB each, all of the same chunk, in a message each.
+async fn send_large_items(client: &mut Client, stream: u64) -> Inserts {
     let writer = open_insert_stream(client).await;
     writer
-        .send(request(vec![noise(1, 16 << 20)], vec![], &[]))
+        .send(request(vec![random_chunk(1, 16 << 20)], vec![], &[]))
         .await;
     let requests = writer.requests.clone().unwrap();
     tokio::spawn(async move {
@@ -74,7 +74,7 @@ async fn heavy(client: &mut Client, stream: u64) -> Inserts {
     writer
 }
 
-fn waiting(table: &Table) -> u64 {
+fn waiting_inserts(table: &Table) -> u64 {
     table.info().waiting_inserts as u64
 }
 
@@ -87,17 +87,29 @@ async fn waiting_bytes_are_bounded_even_for_few_items() {
     let mut writers = Vec::new();
     // 256 MiB wait for each stream.
     for stream in 1..=4 {
-        writers.push(heavy(&mut client, stream).await);
-        wait_until("they wait", || waiting(&one_item_queue) >= 16 * stream).await;
-        assert_eq!(stable(|| waiting(&one_item_queue)).await, 16 * stream);
+        writers.push(send_large_items(&mut client, stream).await);
+        wait_until("their items wait", || {
+            waiting_inserts(&one_item_queue) >= 16 * stream
+        })
+        .await;
+        assert_eq!(
+            wait_until_stable(|| waiting_inserts(&one_item_queue)).await,
+            16 * stream
+        );
     }
     // Of closed streams, less than 1 GiB keeps waiting.
     for _ in 0..3 {
         drop(writers.pop());
     }
-    assert_eq!(stable(|| waiting(&one_item_queue)).await, 64);
+    assert_eq!(
+        wait_until_stable(|| waiting_inserts(&one_item_queue)).await,
+        64
+    );
     drop(writers.pop());
-    wait_until("the last are dropped", || waiting(&one_item_queue) == 48).await;
+    wait_until("the last are dropped", || {
+        waiting_inserts(&one_item_queue) == 48
+    })
+    .await;
     assert_eq!(size(&one_item_queue), 1);
 }
 
@@ -107,7 +119,12 @@ async fn waiting_items_are_bounded_over_all_tables() {
     let engine = engine(names.iter().map(|name| one_item_queue(name)).collect());
     let server = start(&engine);
     let tables: Vec<Arc<Table>> = names.iter().map(|name| table(&engine, name)).collect();
-    let all = || tables.iter().map(|table| waiting(table)).sum::<u64>();
+    let total_waiting = || {
+        tables
+            .iter()
+            .map(|table| waiting_inserts(table))
+            .sum::<u64>()
+    };
     let mut client = connect(&server).await;
     let writer = open_insert_stream(&mut client).await;
     writer
@@ -121,9 +138,9 @@ async fn waiting_items_are_bounded_over_all_tables() {
             writer.send(message).await;
         }
     }
-    wait_until("10,000 items wait", || all() >= 10_000).await;
+    wait_until("10,000 items wait", || total_waiting() >= 10_000).await;
     // One item of each table is inserted; the message that exceeded the bound was read completely.
-    assert_eq!(stable(all).await, 10_100 - 12);
+    assert_eq!(wait_until_stable(total_waiting).await, 10_100 - 12);
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -152,7 +169,7 @@ async fn a_writer_that_does_not_read_confirmations_is_not_read() {
     });
     wait_until("many are inserted", || size(&table) > KEYS).await;
     // This many are in flight to it, and a full window.
-    let inserted = stable(|| size(&table)).await;
+    let inserted = wait_until_stable(|| size(&table)).await;
     assert!(inserted < 3 * KEYS, "{inserted}");
     // Once it reads, no confirmation is lost or repeated.
     let mut keys = HashSet::new();
@@ -172,7 +189,7 @@ async fn no_items_are_drawn_for_a_closed_reader() {
     let mut client = connect(&server).await.max_decoding_message_size(64 << 20);
     let mut writer = open_insert_stream(&mut client).await;
     let item = item(1, "table", 9, 0, 1);
-    let message = request(vec![noise(9, 4096)], vec![item], &[]);
+    let message = request(vec![random_chunk(9, 4096)], vec![item], &[]);
     writer.send(message).await;
     assert_eq!(writer.receive().await.keys, [1]);
     let table = table(&engine, "table");
@@ -184,9 +201,9 @@ async fn no_items_are_drawn_for_a_closed_reader() {
         for _ in 0..5 {
             reader.receive().await;
         }
-        stable(drawn).await;
+        wait_until_stable(drawn).await;
     }
     // Responses of 2 MiB each: those that were read, three that waited, and those in flight.
-    let drawn = stable(drawn).await;
+    let drawn = wait_until_stable(drawn).await;
     assert!(drawn < readers * 20 * 512, "{drawn}");
 }

@@ -18,7 +18,7 @@ use crate::reverb::{
 };
 use crate::support::{engine, one_item_queue, options, queue, start, wait_until};
 
-/// The keys in a response.
+/// Returns the keys of the items in a response.
 fn keys(response: &engram_reverb::pb::SampleStreamResponse) -> Vec<u64> {
     let infos = response.entries.iter().flat_map(|entry| &entry.info);
     let items = infos.flat_map(|info| &info.item);
@@ -41,16 +41,16 @@ async fn delivered_samples_of_a_batch_are_not_returned() {
     wait_until("all are inserted", || size(&queue) == count).await;
     let mut reader = open_sample_stream(&mut client).await;
     reader.send(sample_request("queue", 60, 0)).await;
-    let mut seen = keys(&reader.receive().await);
-    seen.extend(keys(&reader.receive().await));
-    assert_eq!(seen, [0, 1, 2, 3]);
+    let mut received = keys(&reader.receive().await);
+    received.extend(keys(&reader.receive().await));
+    assert_eq!(received, [0, 1, 2, 3]);
     drop(reader);
-    wait_until("the rest is returned", || {
+    wait_until("the other items are returned", || {
         let stats = queue.info().stats;
         stats.hidden == 0 && stats.size < count
     })
     .await;
-    // Samples passed to the transport are used up, whether they were read or not.
+    // Samples passed to the transport count as delivered, whether they were read or not.
     assert!(size(&queue) > count / 2, "{}", size(&queue));
     let left = size(&queue);
     let mut other = open_sample_stream(&mut client).await;
@@ -59,7 +59,7 @@ async fn delivered_samples_of_a_batch_are_not_returned() {
 }
 
 /// An item of a type that dm-reverb's clients do not have.
-fn foreign(key: u64) -> NewItem {
+fn item_of_unsupported_type(key: u64) -> NewItem {
     let cell = CellSpec {
         dtype: DType::Float8E5m2,
         shape: smallvec![],
@@ -98,12 +98,19 @@ async fn samples_before_an_invalid_one_are_sent() {
     writer.send(message).await;
     let queue = table(&engine, "queue");
     wait_until("three are inserted", || size(&queue) == 3).await;
-    queue.insert(vec![foreign(3)]).unwrap().await.unwrap();
+    queue
+        .insert(vec![item_of_unsupported_type(3)])
+        .unwrap()
+        .await
+        .unwrap();
     let mut reader = open_sample_stream(&mut client).await;
     reader.send(sample_request("queue", 4, 0)).await;
     assert_eq!(keys(&reader.receive().await), [0, 1, 2]);
     assert_eq!(reader.end_status().await.code(), Code::InvalidArgument);
-    wait_until("the other is returned", || queue.info().stats.hidden == 0).await;
+    wait_until("the fourth item is returned", || {
+        queue.info().stats.hidden == 0
+    })
+    .await;
     assert_eq!(size(&queue), 1);
     writer.requests = None;
 }
@@ -138,15 +145,15 @@ async fn a_table_that_blocks_does_not_hold_up_another() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_items_are_inserted_when_others_expire() {
-    let fleeting = TableOptions {
+    let expiring = TableOptions {
         ttl: Some(20_000_000),
-        ..one_item_queue("fleeting")
+        ..one_item_queue("expiring")
     };
-    let engine = engine(vec![fleeting]);
+    let engine = engine(vec![expiring]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut writer = open_insert_stream(&mut client).await;
-    let items = (0..5).map(|key| item(key, "fleeting", 9, 0, 1));
+    let items = (0..5).map(|key| item(key, "expiring", 9, 0, 1));
     writer
         .send(request(vec![chunk(9, 0, 1)], items.collect(), &[]))
         .await;
@@ -168,9 +175,9 @@ async fn a_waiting_key_gets_its_new_priority() {
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut writer = open_insert_stream(&mut client).await;
-    let mut again = item(2, "heap", 9, 2, 1);
-    again.priority = 7.0;
-    let items = vec![item(1, "heap", 9, 0, 1), item(2, "heap", 9, 1, 1), again];
+    let mut same_key = item(2, "heap", 9, 2, 1);
+    same_key.priority = 7.0;
+    let items = vec![item(1, "heap", 9, 0, 1), item(2, "heap", 9, 1, 1), same_key];
     writer
         .send(request(vec![chunk(9, 0, 10)], items, &[]))
         .await;

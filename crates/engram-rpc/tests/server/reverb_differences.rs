@@ -25,11 +25,11 @@ async fn waiting_items_are_not_confirmed_when_the_server_closes() {
         .await;
     assert_eq!(writer.receive().await.keys, [0]);
     let full = table(&engine, "full");
-    wait_until("two wait", || full.info().waiting_inserts == 2).await;
-    let stopped = tokio::task::spawn_blocking(move || server.close());
+    wait_until("two items wait", || full.info().waiting_inserts == 2).await;
+    let closing = tokio::task::spawn_blocking(move || server.close());
     let end = writer.responses.message().await;
     assert_eq!(end.unwrap_err().code(), Code::Unavailable);
-    stopped.await.unwrap();
+    closing.await.unwrap();
     wait_until("they are withdrawn", || full.info().waiting_inserts == 0).await;
     assert_eq!(size(&full), 1);
 }
@@ -77,7 +77,7 @@ async fn a_sample_has_no_insertion_time() {
 }
 
 /// A chunk of one row of one column of uint8.
-fn bytes(key: u64) -> pb::ChunkData {
+fn uint8_chunk(key: u64) -> pb::ChunkData {
     let cell = CellSpec {
         dtype: DType::Uint8,
         shape: smallvec![],
@@ -92,7 +92,7 @@ fn bytes(key: u64) -> pb::ChunkData {
 }
 
 /// An item of one column of slices: chunk, offset and length each.
-fn sliced(key: u64, slices: &[(u64, i32, i32)]) -> pb::PrioritizedItem {
+fn item_of_slices(key: u64, slices: &[(u64, i32, i32)]) -> pb::PrioritizedItem {
     let slices = slices.iter().map(|(chunk_key, offset, length)| ChunkSlice {
         chunk_key: *chunk_key,
         offset: *offset,
@@ -116,26 +116,26 @@ async fn unreadable_slices_are_refused() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
-    let mut damaged = chunk(3, 0, 10);
-    damaged.data.as_mut().unwrap().tensors[0].tensor_content = vec![40, 0xff, 0xff].into();
+    let mut corrupt = chunk(3, 0, 10);
+    corrupt.data.as_mut().unwrap().tensors[0].tensor_content = vec![40, 0xff, 0xff].into();
     for (chunks, slices, text) in [
         (vec![chunk(1, 0, 10)], &[(1, 9, 2)][..], "column `0`"),
         (
-            vec![chunk(1, 0, 10), bytes(2)],
+            vec![chunk(1, 0, 10), uint8_chunk(2)],
             &[(1, 0, 1), (2, 0, 1)],
             "column `0`",
         ),
         (vec![chunk(1, 0, 10)], &[(1, 0, 0)], "column `0`"),
         (vec![chunk(1, 0, 10)], &[], "column `0`"),
         (
-            vec![damaged],
+            vec![corrupt],
             &[(3, 0, 1)],
             "the compressed bytes of a tensor are corrupt",
         ),
     ] {
         let mut writer = open_insert_stream(&mut client).await;
         writer
-            .send(request(chunks, vec![sliced(5, slices)], &[]))
+            .send(request(chunks, vec![item_of_slices(5, slices)], &[]))
             .await;
         let end = writer.end_status().await;
         assert_eq!(end.code(), Code::InvalidArgument, "{end}");
@@ -158,9 +158,9 @@ async fn a_new_priority_does_not_wait_for_the_limiter() {
     writer.send(message).await;
     assert_eq!(writer.receive().await.keys, [1]);
     assert!(!table(&engine, "heap").can_insert(1));
-    let mut again = item(1, "heap", 9, 0, 1);
-    again.priority = 7.0;
-    writer.send(request(vec![], vec![again], &[9])).await;
+    let mut same_key = item(1, "heap", 9, 0, 1);
+    same_key.priority = 7.0;
+    writer.send(request(vec![], vec![same_key], &[9])).await;
     let confirmed = tokio::time::timeout(STEP_TIMEOUT, writer.receive()).await;
     assert_eq!(confirmed.unwrap().keys, [1]);
     let mut reader = open_sample_stream(&mut client).await;

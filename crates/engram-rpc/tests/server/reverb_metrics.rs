@@ -5,13 +5,13 @@ use tokio::sync::mpsc;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::Code;
 
-use crate::metrics::{get, serve};
+use crate::metrics::{get, start_with_metrics};
 use crate::reverb::{
     Client, chunk, item, open_insert_stream, open_sample_stream, request, sample_request,
 };
 use crate::support::{engine, one_item_queue, options, wait_until};
 
-const CALLS: [&str; 7] = [
+const CALL_NAMES: [&str; 7] = [
     "insert_stream",
     "sample_stream",
     "mutate_priorities",
@@ -21,25 +21,25 @@ const CALLS: [&str; 7] = [
     "initialize_connection",
 ];
 
-/// One value of the text.
-fn number(text: &str, name: &str) -> u64 {
-    let found = text
+/// Returns the value of one metric.
+fn parse_metric(text: &str, name: &str) -> u64 {
+    let value = text
         .lines()
         .find_map(|line| line.strip_prefix(name)?.strip_prefix(' '));
-    found
+    value
         .unwrap_or_else(|| panic!("no {name} in {text}"))
         .parse()
         .unwrap()
 }
 
-/// Numbers of begun and of open calls, by call.
-fn calls(text: &str) -> [(u64, u64); 7] {
-    CALLS.map(|call| {
+/// Returns the numbers of begun and of open calls, by call.
+fn parse_call_counts(text: &str) -> [(u64, u64); 7] {
+    CALL_NAMES.map(|call| {
         let labels = format!("{{protocol=\"reverb\",call=\"{call}\"}}");
-        let begun = number(text, &format!("engram_server_calls_total{labels}"));
+        let begun = parse_metric(text, &format!("engram_server_calls_total{labels}"));
         (
             begun,
-            number(text, &format!("engram_server_open_calls{labels}")),
+            parse_metric(text, &format!("engram_server_open_calls{labels}")),
         )
     })
 }
@@ -47,9 +47,9 @@ fn calls(text: &str) -> [(u64, u64); 7] {
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_and_streams_are_counted_while_they_are_open() {
     let engine = engine(vec![options("table"), one_item_queue("one_item_queue")]);
-    let (server, address) = serve(&engine);
+    let (server, address) = start_with_metrics(&engine);
     let scrape = || get(address, "/metrics");
-    assert_eq!(calls(&scrape()), [(0, 0); 7]);
+    assert_eq!(parse_call_counts(&scrape()), [(0, 0); 7]);
 
     let endpoint = tonic::transport::Endpoint::from_shared(format!("http://{}", server.address()));
     let mut client = Client::new(endpoint.unwrap().connect().await.unwrap());
@@ -77,13 +77,13 @@ async fn calls_and_streams_are_counted_while_they_are_open() {
     }
     let checkpoint = client.checkpoint(pb::CheckpointRequest {}).await;
     assert_eq!(checkpoint.unwrap_err().code(), Code::InvalidArgument);
-    let (questions, receiver) = mpsc::channel(1);
+    let (requests, receiver) = mpsc::channel(1);
     let call = client.initialize_connection(ReceiverStream::new(receiver));
-    let answers = call.await.unwrap();
+    let responses = call.await.unwrap();
 
     let text = scrape();
     assert_eq!(
-        calls(&text),
+        parse_call_counts(&text),
         [(1, 1), (1, 1), (2, 0), (0, 0), (1, 0), (1, 0), (1, 1)]
     );
     for (name, expected) in [
@@ -97,16 +97,18 @@ async fn calls_and_streams_are_counted_while_they_are_open() {
         ("engram_table_samples_total{table=\"table\"}", 5),
         ("engram_table_waiting_inserts{table=\"one_item_queue\"}", 1),
     ] {
-        assert_eq!(number(&text, name), expected, "{name}");
+        assert_eq!(parse_metric(&text, name), expected, "{name}");
     }
 
     // One stream ends normally; the clients of two others are gone.
     writer.requests = None;
     assert_eq!(writer.end_status().await.code(), Code::Ok);
     drop(reader);
-    drop((questions, answers));
+    drop((requests, responses));
     wait_until("all are closed", || {
-        calls(&scrape()).iter().all(|(_, open)| *open == 0)
+        parse_call_counts(&scrape())
+            .iter()
+            .all(|(_, open)| *open == 0)
     })
     .await;
     let reset = pb::ResetRequest {
@@ -114,7 +116,7 @@ async fn calls_and_streams_are_counted_while_they_are_open() {
     };
     client.reset(reset).await.unwrap();
     assert_eq!(
-        calls(&scrape()).map(|(begun, _)| begun),
+        parse_call_counts(&scrape()).map(|(begun, _)| begun),
         [1, 1, 2, 1, 1, 1, 1]
     );
 }

@@ -84,7 +84,7 @@ fn keys(batch: &pb::Batch) -> Vec<u64> {
     decode_u64s("keys_le", &batch.keys_le).unwrap()
 }
 
-fn hidden(table: &Table) -> u64 {
+fn leased_out(table: &Table) -> u64 {
     table.info().stats.hidden
 }
 
@@ -118,9 +118,9 @@ async fn a_batch_has_data_and_item_infos() {
     );
     assert_eq!(decode_f64s("", &batch.priorities_le).unwrap(), [1.0; 4]);
     assert_eq!(decode_f64s("", &batch.probabilities_le).unwrap(), [1.0; 4]);
-    let grant = &batch.draw_runs[0];
+    let draw_run = &batch.draw_runs[0];
     assert_eq!(
-        (batch.draw_runs.len(), grant.items, grant.table_size),
+        (batch.draw_runs.len(), draw_run.items, draw_run.table_size),
         (1, 4, 10)
     );
 }
@@ -134,13 +134,13 @@ async fn a_large_batch_is_sent_in_parts() {
     stream.request_batch(batch_request(1, 20)).await;
     stream.request_batch(batch_request(2, 20)).await;
     for (id, first) in [(1, 0), (2, 20)] {
-        let (found, batch) = stream.receive_and_acknowledge().await;
-        assert_eq!(found, id);
+        let (received_id, batch) = stream.receive_and_acknowledge().await;
+        assert_eq!(received_id, id);
         let cells = decode_u32s("payload", &batch.payload).unwrap();
-        let wanted = (first..first + 20).flat_map(|item| vec![item; 70_000]);
-        assert!(cells.into_iter().eq(wanted));
+        let expected = (first..first + 20).flat_map(|item| vec![item; 70_000]);
+        assert!(cells.into_iter().eq(expected));
     }
-    wait_until("all are used", || {
+    wait_until("all are acknowledged", || {
         engine.table("t").unwrap().info().stats.size == 0
     })
     .await;
@@ -152,9 +152,9 @@ async fn items_of_different_lengths_are_ragged_or_padded() {
     let server = start(&engine);
     let table = engine.table("t").unwrap();
     let mut items = items(0, 6, 1);
-    for (item, run) in items.iter_mut().zip([1, 2, 3, 1, 2, 1]) {
+    for (item, length) in items.iter_mut().zip([1, 2, 3, 1, 2, 1]) {
         if let Trajectory::Rows { len, squeeze, .. } = &mut item.trajectory {
-            (*len, *squeeze) = (run, false);
+            (*len, *squeeze) = (length, false);
         }
     }
     table.insert(items).unwrap().await.unwrap();
@@ -167,10 +167,9 @@ async fn items_of_different_lengths_are_ragged_or_padded() {
         Some(TimeAxis::RowSplitsLe(splits))
     );
     assert_eq!(decode_u32s("", &batch.payload).unwrap(), [0, 1, 2, 2, 3, 4]);
-    let pad = true;
     stream
         .request_batch(pb::BatchRequest {
-            pad,
+            pad: true,
             ..batch_request(2, 2)
         })
         .await;
@@ -204,17 +203,17 @@ async fn requests_are_served_in_order_with_two_writers() {
             }
         })
     });
-    let mut seen = Vec::new();
+    let mut sampled = Vec::new();
     for id in (0..1_000).rev() {
-        let (found, batch) = stream.receive_and_acknowledge().await;
-        assert_eq!(found, id);
-        seen.extend(keys(&batch));
+        let (received_id, batch) = stream.receive_and_acknowledge().await;
+        assert_eq!(received_id, id);
+        sampled.extend(keys(&batch));
     }
     for writer in writers {
         writer.join().unwrap();
     }
-    seen.sort_unstable();
-    assert!(seen.into_iter().eq(0..3_000));
+    sampled.sort_unstable();
+    assert!(sampled.into_iter().eq(0..3_000));
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -224,27 +223,27 @@ async fn a_deadline_error_reports_the_progress_and_returns_items() {
     let table = engine.table("t").unwrap();
     fill(&table, 0, 3, 1);
     let mut stream = open_sample_stream(&mut connect(&server).await).await;
-    let late = pb::BatchRequest {
+    let with_deadline = pb::BatchRequest {
         timeout_s: Some(0.1),
         ..batch_request(1, 5)
     };
-    stream.request_batch(late.clone()).await;
+    stream.request_batch(with_deadline.clone()).await;
     let (id, error) = stream.receive_error().await;
     assert_eq!((id, error.code()), (1, Code::DeadlineExceeded));
     let text = "table `t` yielded 3 of 5 samples within 0.1 s; `t`: ";
     assert!(error.text.starts_with(text), "{}", error.text);
-    assert_eq!((table.info().stats.size, hidden(&table)), (3, 0));
-    let some = pb::BatchRequest {
+    assert_eq!((table.info().stats.size, leased_out(&table)), (3, 0));
+    let partial = pb::BatchRequest {
         id: 2,
         allow_partial: true,
-        ..late
+        ..with_deadline
     };
-    stream.request_batch(some.clone()).await;
+    stream.request_batch(partial.clone()).await;
     let (_, batch) = stream.receive_and_acknowledge().await;
     assert_eq!(keys(&batch), [0, 1, 2]);
-    wait_until("they are used", || table.info().stats.size == 0).await;
+    wait_until("they are acknowledged", || table.info().stats.size == 0).await;
     stream
-        .request_batch(pb::BatchRequest { id: 3, ..some })
+        .request_batch(pb::BatchRequest { id: 3, ..partial })
         .await;
     let (_, error) = stream.receive_error().await;
     let text = "table `t` yielded 0 of 5 samples within 0.1 s; `t`: ";
@@ -257,11 +256,11 @@ async fn a_deadline_ends_a_request_behind_one_without_a_deadline() {
     let server = start(&engine);
     let mut stream = open_sample_stream(&mut connect(&server).await).await;
     stream.request_batch(batch_request(1, 5)).await;
-    let late = pb::BatchRequest {
+    let with_deadline = pb::BatchRequest {
         timeout_s: Some(0.1),
         ..batch_request(2, 1)
     };
-    stream.request_batch(late).await;
+    stream.request_batch(with_deadline).await;
     assert_eq!(stream.receive_error().await.0, 2);
     fill(&engine.table("t").unwrap(), 0, 5, 1);
     assert_eq!(stream.receive_batch().await.0, 1);
@@ -272,17 +271,17 @@ async fn invalid_requests_are_answered_in_order() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let mut stream = open_sample_stream(&mut connect(&server).await).await;
-    let unknown = pb::BatchRequest {
+    let unknown_table = pb::BatchRequest {
         table: "u".into(),
         ..batch_request(1, 1)
     };
-    let never = pb::BatchRequest {
+    let invalid_timeout = pb::BatchRequest {
         timeout_s: Some(f64::NAN),
         ..batch_request(2, 1)
     };
     for request in [
-        unknown,
-        never,
+        unknown_table,
+        invalid_timeout,
         batch_request(3, 0),
         batch_request(4, 65_537),
     ] {
@@ -295,8 +294,8 @@ async fn invalid_requests_are_answered_in_order() {
         "`n` is 65537 for table `t`; a server returns at most 65536 items per batch",
     ];
     for (id, text) in (1..).zip(texts) {
-        let (found, error) = stream.receive_error().await;
-        assert_eq!((found, &*error.text), (id, text));
+        let (received_id, error) = stream.receive_error().await;
+        assert_eq!((received_id, &*error.text), (id, text));
     }
 }
 
@@ -323,20 +322,19 @@ async fn leases_are_acknowledged_or_returned() {
     fill(&table, 0, 8, 1);
     let mut stream = open_sample_stream(&mut connect(&server).await).await;
     for id in 1..=4 {
-        let leased = true;
         stream
             .request_batch(pb::BatchRequest {
-                lease: leased,
+                lease: true,
                 ..batch_request(id, 2)
             })
             .await;
         stream.receive_batch().await;
     }
-    assert_eq!(hidden(&table), 8);
+    assert_eq!(leased_out(&table), 8);
     stream.send_request(Request::Acknowledge(2)).await;
-    wait_until("one batch is used", || table.info().stats.size == 6).await;
+    wait_until("one batch is acknowledged", || table.info().stats.size == 6).await;
     stream.send_request(Request::Cancel(3)).await;
-    wait_until("one batch is returned", || hidden(&table) == 4).await;
+    wait_until("one batch is returned", || leased_out(&table) == 4).await;
     // Unknown ids and ended leases are ignored.
     for id in [2, 3, 99] {
         stream.send_request(Request::Acknowledge(id)).await;
@@ -344,14 +342,14 @@ async fn leases_are_acknowledged_or_returned() {
     }
     stream.request_batch(batch_request(5, 1)).await;
     assert_eq!(keys(&stream.receive_and_acknowledge().await.1), [4]);
-    wait_until("it is used", || table.info().stats.size == 5).await;
+    wait_until("it is acknowledged", || table.info().stats.size == 5).await;
     drop(stream);
-    wait_until("the rest is returned", || hidden(&table) == 0).await;
+    wait_until("the other items are returned", || leased_out(&table) == 0).await;
     assert_eq!(table.info().stats.size, 5);
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unused_items_of_a_batch_are_returned() {
+async fn items_of_a_batch_that_are_not_acknowledged_are_returned() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let table = engine.table("t").unwrap();
@@ -375,7 +373,7 @@ async fn unused_items_of_a_batch_are_returned() {
         };
         stream.send(request).await;
         wait_until("it is acknowledged", || {
-            (table.info().stats.size, hidden(&table)) == (left, 0)
+            (table.info().stats.size, leased_out(&table)) == (left, 0)
         })
         .await;
         assert_eq!(table.info().stats.limiter.samples, 8 - left);
@@ -398,13 +396,13 @@ async fn batches_of_a_queue_are_always_leased() {
     stream.send_request(Request::Acknowledge(1)).await;
     // Once this is answered, all earlier requests are handled.
     stream.send_request(Request::Barrier(9)).await;
-    let settled = stream.receive().await;
+    let response = stream.receive().await;
     let expected = (9, Some(Outcome::BarrierDone(pb::Empty {})));
-    assert_eq!((settled.id, settled.outcome), expected);
-    assert_eq!((table.info().stats.size, hidden(&table)), (3, 1));
+    assert_eq!((response.id, response.outcome), expected);
+    assert_eq!((table.info().stats.size, leased_out(&table)), (3, 1));
     // The connection is lost: items that were not acknowledged are sampled first again.
     drop((stream, client));
-    wait_until("the second is returned", || hidden(&table) == 0).await;
+    wait_until("the second is returned", || leased_out(&table) == 0).await;
     let mut stream = open_sample_stream(&mut connect(&server).await).await;
     stream.request_batch(batch_request(1, 3)).await;
     assert_eq!(keys(&stream.receive_batch().await.1), [1, 2, 3]);
@@ -421,17 +419,16 @@ async fn an_expired_lease_is_returned() {
     let table = engine.table("t").unwrap();
     fill(&table, 0, 2, 1);
     let mut stream = open_sample_stream(&mut connect(&server).await).await;
-    let leased = true;
     stream
         .request_batch(pb::BatchRequest {
-            lease: leased,
+            lease: true,
             ..batch_request(1, 2)
         })
         .await;
     let began = Instant::now();
     stream.receive_batch().await;
-    assert_eq!(hidden(&table), 2);
-    wait_until("the batch is returned", || hidden(&table) == 0).await;
+    assert_eq!(leased_out(&table), 2);
+    wait_until("the batch is returned", || leased_out(&table) == 0).await;
     assert!(began.elapsed() > Duration::from_millis(150));
     stream.send_request(Request::Acknowledge(1)).await;
     stream.request_batch(batch_request(2, 2)).await;
@@ -445,8 +442,8 @@ async fn requests_are_served_after_a_half_close() {
     let table = engine.table("t").unwrap();
     let mut stream = open_sample_stream(&mut connect(&server).await).await;
     stream.request_batch(batch_request(1, 1)).await;
-    let (mute, _) = tokio::sync::mpsc::channel(1);
-    stream.requests = mute;
+    // Drops the sender, which half-closes the stream.
+    stream.requests = tokio::sync::mpsc::channel(1).0;
     wait_until("the request waits", || table.info().waiting_samples == 1).await;
     fill(&table, 0, 1, 1);
     assert_eq!(stream.receive_batch().await.0, 1);
@@ -460,10 +457,9 @@ async fn closing_the_server_ends_waiting_requests() {
     let table = engine.table("t").unwrap();
     fill(&table, 0, 2, 1);
     let mut stream = open_sample_stream(&mut connect(&server).await).await;
-    let leased = true;
     stream
         .request_batch(pb::BatchRequest {
-            lease: leased,
+            lease: true,
             ..batch_request(1, 2)
         })
         .await;
@@ -474,10 +470,10 @@ async fn closing_the_server_ends_waiting_requests() {
     wait_until("three requests wait", || table.info().waiting_samples == 3).await;
     let text = format!("the server at {} is stopping", server.address());
     let began = Instant::now();
-    let stop = tokio::task::spawn_blocking(move || server.close());
+    let closing = tokio::task::spawn_blocking(move || server.close());
     for id in 2..5 {
-        let (found, error) = stream.receive_error().await;
-        assert_eq!((found, &error.text), (id, &text));
+        let (received_id, error) = stream.receive_error().await;
+        assert_eq!((received_id, &error.text), (id, &text));
         assert_eq!(error.code(), Code::Closed);
     }
     let end = stream.next_response().await.unwrap_err();
@@ -485,12 +481,12 @@ async fn closing_the_server_ends_waiting_requests() {
         (end.code(), end.message()),
         (tonic::Code::Unavailable, &*text)
     );
-    stop.await.unwrap();
+    closing.await.unwrap();
     assert!(
         began.elapsed() < Duration::from_secs(1),
         "{:?}",
         began.elapsed()
     );
-    assert_eq!((hidden(&table), table.info().waiting_samples), (0, 0));
+    assert_eq!((leased_out(&table), table.info().waiting_samples), (0, 0));
     assert!(engine.table("t").is_ok(), "the engine was closed, too");
 }

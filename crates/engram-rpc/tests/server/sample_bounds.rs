@@ -30,13 +30,13 @@ async fn a_slow_reader_stops_the_gathering_of_batches() {
         table.delete(&[id.into()]).unwrap();
     }
     let gathered = || (chunks.iter().filter(|chunk| chunk.strong_count() == 0)).count();
-    let mut before = usize::MAX;
-    while gathered() != before {
-        before = gathered();
+    let mut last_gathered = usize::MAX;
+    while gathered() != last_gathered {
+        last_gathered = gathered();
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
     // The client's windows are small; then there are four buffered messages and the current batch.
-    assert!((1..20).contains(&before), "{before} batches");
+    assert!((1..20).contains(&last_gathered), "{last_gathered} batches");
     for id in 0..BATCHES {
         assert_eq!(stream.receive_batch().await.0, u64::from(id));
     }
@@ -66,11 +66,10 @@ async fn too_many_requests_end_the_stream() {
     // Leased batches count too.
     fill(&table, 0, 1_024, 1);
     let mut stream = open_sample_stream(&mut client).await;
-    let leased = true;
     for id in 0..1_024 {
         stream
             .request_batch(pb::BatchRequest {
-                lease: leased,
+                lease: true,
                 ..batch_request(id, 1)
             })
             .await;
@@ -107,10 +106,9 @@ async fn a_reader_that_does_not_read_delays_closing_only_briefly() {
     let table = engine.table("t").unwrap();
     fill(&table, 0, 8, 1 << 20);
     let stream = open_sample_stream(&mut connect(&server).await).await;
-    let leased = true;
     stream
         .request_batch(pb::BatchRequest {
-            lease: leased,
+            lease: true,
             ..batch_request(1, 8)
         })
         .await;

@@ -19,9 +19,10 @@ use tonic::transport::{Channel, Endpoint};
 
 pub(crate) type Client = EngramClient<Channel>;
 
-/// Longer than any step of a test takes.
+/// A test fails if one of its steps takes longer than this.
 pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
+/// A table without bounds whose rate limiter requires one item for sampling.
 pub(crate) fn options(name: &str) -> TableOptions {
     TableOptions {
         name: name.into(),
@@ -32,7 +33,7 @@ pub(crate) fn options(name: &str) -> TableOptions {
         sampler: SelectorKind::Fifo,
         remover: SelectorKind::Fifo,
         limits: RateLimits {
-            kind: "MinSize(1)".into(),
+            kind: "MinSize".into(),
             samples_per_insert: 1.0,
             min_size: 1,
             min_diff: f64::MIN,
@@ -44,7 +45,7 @@ pub(crate) fn options(name: &str) -> TableOptions {
     }
 }
 
-/// A queue: each item is sampled once.
+/// A table whose items are sampled once, without a bound on the number of inserts.
 pub(crate) fn queue(name: &str) -> TableOptions {
     TableOptions {
         max_times_sampled: 1,
@@ -74,7 +75,7 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Server {
 
 pub(crate) async fn connect(server: &Server) -> Client {
     let url = format!("http://{}", server.address());
-    // Engram's client does the same: the transport closes a connection on which too many small frames wait for its window.
+    // Engram's client enlarges the window, too: the transport closes a connection on which too many small frames wait for it.
     let endpoint = Endpoint::from_shared(url).unwrap();
     let endpoint = endpoint.initial_connection_window_size(64 << 20);
     EngramClient::new(endpoint.connect().await.unwrap())
@@ -137,7 +138,7 @@ pub(crate) fn fill(table: &Arc<Table>, first: u32, n: u32, width: usize) {
     };
 }
 
-/// Waits until `done`, and panics with `condition` if that takes too long.
+/// Waits until `done` returns true. Panics with `condition` after 20 seconds.
 pub(crate) async fn wait_until(condition: &str, mut done: impl FnMut() -> bool) {
     for _ in 0..2_000 {
         if done() {
@@ -148,7 +149,7 @@ pub(crate) async fn wait_until(condition: &str, mut done: impl FnMut() -> bool) 
     panic!("not within 20 s: {condition}");
 }
 
-/// The client's ends of a stream.
+/// The client's side of a stream.
 pub(crate) struct TestStream<Q, R> {
     pub(crate) requests: mpsc::Sender<Q>,
     pub(crate) responses: Streaming<R>,
@@ -162,18 +163,19 @@ impl<Q, R> TestStream<Q, R> {
         );
     }
 
-    /// Receives the next reply within [`STEP_TIMEOUT`].
+    /// Receives the next response within [`STEP_TIMEOUT`].
     pub(crate) async fn receive(&mut self) -> R {
         self.next_response().await.unwrap().unwrap()
     }
 
-    /// Receives the next reply, `None` at the end, or the status that the stream ends with.
+    /// Receives the next response, `None` at the end, or the status that the stream ends with.
     pub(crate) async fn next_response(&mut self) -> Result<Option<R>, tonic::Status> {
         let response = tokio::time::timeout(STEP_TIMEOUT, self.responses.message());
         response.await.unwrap()
     }
 }
 
+/// Returns both ends of a channel: for the test and for the client.
 fn request_channel<Q>() -> (mpsc::Sender<Q>, ReceiverStream<Q>) {
     let (requests, receiver) = mpsc::channel(4096);
     (requests, ReceiverStream::new(receiver))
@@ -212,8 +214,8 @@ pub(crate) async fn open_insert_stream(
     }
 }
 
-pub(crate) fn expect_error(reply: pb::ManageResponse) -> pb::Error {
-    match reply.outcome {
+pub(crate) fn expect_error(response: pb::ManageResponse) -> pb::Error {
+    match response.outcome {
         Some(pb::manage_response::Outcome::Error(error)) => error,
         other => panic!("{other:?} is not an error"),
     }

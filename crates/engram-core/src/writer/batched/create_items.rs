@@ -26,7 +26,7 @@ impl BatchedRecorder {
             return Ok(0);
         };
         let mut outcome = Ok(());
-        let before = self.pending.len();
+        let old_len = self.pending.len();
         let longest = self.patterns.iter().map(|p| p.pattern.lookback).max();
         for BatchedPattern { pattern, applied } in &mut self.patterns {
             let Some(first) = self.complete_steps.checked_sub(pattern.lookback) else {
@@ -98,7 +98,7 @@ impl BatchedRecorder {
                 self.pending.push(pattern.table, key, priority, trajectory);
             }
         }
-        outcome.map(|()| self.pending.len() - before)
+        outcome.map(|()| self.pending.len() - old_len)
     }
 }
 

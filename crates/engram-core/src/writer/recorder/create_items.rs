@@ -157,7 +157,8 @@ impl Recorder {
         Ok(priority)
     }
 
-    /// Records how many steps an item reaches back, which determines how many steps the next chunk repeats.
+    /// Records how many steps an item reaches back, which determines how many steps the next chunk
+    /// repeats.
     pub(super) fn record_lookback(&mut self, oldest: StepPosition) {
         self.lookback = self.lookback.max(self.available_steps().end - oldest);
     }
