@@ -3,6 +3,7 @@
 import math
 import operator
 import os
+import re
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, SupportsFloat, TypeVar
 
@@ -34,6 +35,14 @@ def integer(what: str, value: object, *, low: int = 1, high: int = MAX_I64) -> i
     if number > high:
         raise InvalidArgumentError(f"{what} must be at most {high}; got {number}")
     return number
+
+
+def minimum_size(value: object, what: str, size: int) -> int:
+    """Returns `at_least`, an integer from 1 to `size`, the value of the argument `what`."""
+    found = integer("`at_least`", value, low=-MAX_I64)
+    if not 1 <= found <= size:
+        raise InvalidArgumentError(f"`at_least` must be from 1 to {what} ({size}); got {found}")
+    return found
 
 
 def number(what: str, value: object) -> float:
@@ -171,5 +180,18 @@ def _as_float(value: object) -> float | None:
         return None
 
 
+def short_repr(value: object) -> str:
+    """Returns the repr of a value on one line, cut after 100 characters; dtype and shape of a long array."""
+    text = re.sub(r"\n\s*", " ", repr(value))
+    if len(text) <= _MAX_REPR:
+        return text
+    if isinstance(value, np.ndarray):
+        return f"{value.dtype}{list(value.shape)}"
+    return text[:_MAX_REPR] + "..."
+
+
+_MAX_REPR = 100
+
+
 def _describe(value: object) -> str:
-    return f"{value!r} ({type(value).__name__})" if value is not None else "None"
+    return f"{short_repr(value)} ({type(value).__name__})" if value is not None else "None"

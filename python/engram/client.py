@@ -73,8 +73,10 @@ class Client(TableStore):
 
     def _connect(self) -> None:
         certificate, key = self._identity
-        identity = None if certificate is None or key is None else (read_pem(certificate), read_pem(key))
-        tls = None if self._ca is None else (read_pem(self._ca), identity, self._server_name)
+        identity = (
+            None if certificate is None or key is None else (read_pem("certificate", certificate), read_pem("key", key))
+        )
+        tls = None if self._ca is None else (read_pem("ca", self._ca), identity, self._server_name)
         self._native = _engram.Store.connect(self.address, self._token, tls, self._timeout)
         # An ending program reports which samples it has consumed, or others would receive them again.
         weakref.finalize(self, self._native.flush_acknowledgements)

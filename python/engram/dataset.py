@@ -129,8 +129,9 @@ class Dataset(Generic[T]):
         self._table = table
         self._batch_size = batch_size if batch_size is None else _checked_size(batch_size)
         self._prefetch = _checks.integer("`prefetch`", prefetch)
-        max_size = 1 if self._batch_size is None else self._batch_size
-        self._at_least = at_least if at_least is None else _checks.integer("`at_least`", at_least, high=max_size)
+        self._at_least = at_least
+        if at_least is not None:
+            self._at_least = _checks.minimum_size(at_least, "`batch_size`", self._batch_size or 1)
         self._max_batches = max_batches if max_batches is None else _checks.integer("`max_batches`", max_batches)
         self._max_items = max_items if max_items is None else _checks.integer("`max_items`", max_items)
         self._timeout = _checks.seconds("`timeout`", timeout)

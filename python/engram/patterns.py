@@ -169,7 +169,9 @@ def td_error(source: Callable[[Any], Any], *, max_weight: float = 0.9) -> TdErro
         InvalidArgumentError: `source` is not a function, or `max_weight` is not a number from 0 to 1.
     """
     if not callable(source):
-        raise InvalidArgumentError(f"`source` of TD errors must be a function of a step; got {source!r}")
+        raise InvalidArgumentError(
+            f"`source` of TD errors must be a function of a step; got {_checks.short_repr(source)}"
+        )
     return TdError(source, _checks.fraction("`max_weight`", max_weight))
 
 
@@ -259,7 +261,9 @@ class Pattern:
         if self.num_steps is not None:
             object.__setattr__(self, "num_steps", _checks.integer(f"{about}`num_steps`", self.num_steps))
         elif not callable(self.trajectory):
-            raise InvalidArgumentError(f"{about}`trajectory` must be a function of a step; got {self.trajectory!r}")
+            raise InvalidArgumentError(
+                f"{about}`trajectory` must be a function of a step; got {_checks.short_repr(self.trajectory)}"
+            )
         if not isinstance(self.priority, TdError):
             object.__setattr__(self, "priority", _checks.number(f"{about}`priority`", self.priority))
         if isinstance(self.when, Condition | Subject | _Remainder):
@@ -282,8 +286,8 @@ class Pattern:
         for window, name in zip(windows, item_names, strict=True):
             if not isinstance(window, _Window):
                 raise InvalidArgumentError(
-                    f"pattern for table `{self.table}`: `{name or 'the item'}` is a {_describe(window)}; each leaf "
-                    'must be a slice of a column, such as s["obs"][-2:]'
+                    f"pattern for table `{self.table}`: each leaf of the item must be a slice of a column, such as "
+                    f's["obs"][-2:]; got {_describe(window)}' + (f" for `{name}`" if name else "")
                 )
         conditions = []
         for condition in self.when:
@@ -302,7 +306,7 @@ class Pattern:
             if not columns_of_leaf:
                 raise InvalidArgumentError(
                     f"pattern for table `{self.table}`: its priority needs the column `{names[leaf]}`, which its "
-                    "items do not contain"
+                    "items do not contain; add a slice of it to the item"
                 )
             priority = (columns_of_leaf[-1], self.priority.max_weight)
         else:
@@ -312,7 +316,10 @@ class Pattern:
     def _select(self, source: Callable[[Any], Any], step: Any, names: Sequence[str], what: str) -> int:  # noqa: ANN401, a nest
         leaf = self._call(source, step, names)
         if not isinstance(leaf, _Leaf):
-            raise InvalidArgumentError(f'{what} must select one column, such as s["x"]; got a {_describe(leaf)}')
+            raise InvalidArgumentError(
+                f'pattern for table `{self.table}`: {what} must select one column, such as s["x"]; '
+                f"got {_describe(leaf)}"
+            )
         return leaf.index
 
     def _call(self, function: Callable[[Any], Any], step: Any, names: Sequence[str]) -> Any:  # noqa: ANN401, nests
@@ -340,7 +347,7 @@ class _CompiledPattern:
 
 
 def _describe(value: object) -> str:
-    return "whole column" if isinstance(value, _Leaf) else type(value).__name__
+    return "a whole column" if isinstance(value, _Leaf) else type(value).__name__
 
 
 def checked_patterns(patterns: Iterable[Pattern]) -> list[Pattern]:

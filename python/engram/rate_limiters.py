@@ -97,7 +97,7 @@ class SampleToInsertRatio:
             )
         if self.min_diff > ratio * self.min_size:
             raise InvalidArgumentError(
-                f"`min_diff` must be at most `samples_per_insert * min_size` = {ratio * self.min_size:g}; "
+                f"`error_buffer[0]` must be at most `samples_per_insert * min_size` = {ratio * self.min_size:g}; "
                 f"got {self.min_diff:g}; otherwise sampling could not start at `min_size` items"
             )
 
@@ -174,7 +174,8 @@ def _error_buffer(value: object) -> float | tuple[float, float]:
         return _checks.finite("`error_buffer`", value)
     if len(value) != 2:  # noqa: PLR2004, a pair
         raise InvalidArgumentError(
-            f"`error_buffer` must be a number or a pair (min_diff, max_diff); got {len(value)} values"
+            f"`error_buffer` must be a number or a pair (min_diff, max_diff); "
+            f"got {_checks.short_repr(value)}, {len(value)} values"
         )
     return (
         _checks.number("`error_buffer[0]`", value[0]),
@@ -195,8 +196,10 @@ def _check_can_sample(limiter: RateLimiter) -> None:
     if math.isfinite(inserts):
         inserts = math.floor(inserts)
     most = ratio * max(limiter.min_size, inserts)
-    if low == math.inf or most - 1 < low:
+    if low == math.inf:
+        raise InvalidArgumentError("`min_diff` must be less than infinity, or nothing could ever be sampled; got inf")
+    if most - 1 < low:
         raise InvalidArgumentError(
-            f"nothing could ever be sampled: before the first sample, `I * samples_per_insert - S` reaches "
-            f"{most:g}, but `min_diff` {low:g} needs at least {low + 1:g}"
+            f"`min_diff` is too large; got {low:g}; with these limits at most {most - 1:g} is possible, or nothing "
+            "could ever be sampled; lower `min_diff` or raise `max_diff`"
         )

@@ -75,9 +75,11 @@ class Server:
         for name, value in (("seed", seed), ("path", path)):
             if not owns_store and value is not None:
                 raise InvalidArgumentError(
-                    f"`{name}` configures a store that the server creates; got {value!r} together with an existing "
-                    "store; pass tables instead of a store, or omit it"
+                    f"`{name}` applies only if the server creates the store; got {_checks.short_repr(value)} with an "
+                    f"existing store; omit `{name}`, or pass tables"
                 )
+        if not isinstance(store, Store):
+            store = _checks.elements("`store`", store, "an engram.Store or a sequence of tables")
         _checks.text("`host`", host)
         if token is not None:
             _checks.secret("`token`", token)
@@ -138,12 +140,12 @@ class Server:
         return f"Server({self.address})"
 
 
-def read_pem(path: str | PathLike[str]) -> bytes:
-    """Reads a PEM file."""
+def read_pem(name: str, path: str | PathLike[str]) -> bytes:
+    """Reads the PEM file that the argument `name` names."""
     try:
         return Path(path).read_bytes()
     except OSError as error:
-        raise InvalidArgumentError(f"cannot read the PEM file `{path}`: {error}") from error
+        raise InvalidArgumentError(f"`{name}`: cannot read the PEM file `{path}`: {error.strerror or error}") from error
 
 
 def _address(host: str) -> str:
@@ -155,7 +157,7 @@ def _address(host: str) -> str:
         found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         raise InvalidArgumentError(
-            f"`host` must be a name or address of this machine; got {host!r}: {error}"
+            f"`host` must be a name or address of this machine; got {host!r}: {error.strerror or error}"
         ) from error
     return str(found[0][4][0])
 
@@ -184,4 +186,5 @@ def _tls(
     for name, file in (("certificate", certificate), ("key", key), ("client_ca", client_ca)):
         if file is not None:
             _checks.path(f"`{name}`", file)
-    return read_pem(certificate), read_pem(key), None if client_ca is None else read_pem(client_ca)
+    authority = None if client_ca is None else read_pem("client_ca", client_ca)
+    return read_pem("certificate", certificate), read_pem("key", key), authority

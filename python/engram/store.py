@@ -63,7 +63,8 @@ class TableStore:
         """
         if not isinstance(priorities, Mapping):
             raise InvalidArgumentError(
-                f'`priorities` must map table names to priorities, such as {{"replay": 1.0}}; got {priorities!r}'
+                f'`priorities` must map table names to priorities, such as {{"replay": 1.0}}; '
+                f"got {_checks.short_repr(priorities)}"
             )
         return self._native.insert(data, list(priorities.items()), timeout, time_axis)
 
@@ -208,7 +209,7 @@ class TableStore:
         """
         n = _checks.integer("`n`", n, high=_checks.MAX_BATCH)
         if at_least is not None:
-            at_least = _checks.integer("`at_least`", at_least, high=n)
+            at_least = _checks.minimum_size(at_least, "`n`", n)
         return Batch(self._native.sample(table, n, at_least, timeout, partial, pad))
 
     @overload

@@ -72,7 +72,9 @@ class _Writer(ClosingContext):
         except (AttributeError, ClosedError, ForkedError):
             return
         if pending:
-            text = f"a {type(self).__name__} was garbage-collected with {pending} unsent items; flush or close it first"
+            text = (
+                f"a {type(self).__name__} was garbage-collected with unsent items ({pending}); flush or close it first"
+            )
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
 

@@ -218,7 +218,9 @@ def test_extras_must_keep_their_structure(priority, wrong):
         adder.add_first(steps[0])
         adder.add(np.float32(0.1), steps[1], {"x": 1})
         got = () if wrong is None else wrong
-        with raises(SignatureError, f"`extras` must nest as in earlier steps, {{'x': *}}; got {got!r}"):
+        with raises(
+            SignatureError, f"`extras` must have the same structure as in earlier steps: {{'x': *}}; got {got!r}"
+        ):
             adder.add(np.float32(0.2), steps[2], wrong)
         adder.add(np.float32(0.2), steps[2], {"x": 2})
         assert [item.extras["x"] for item in items(store)] == [[1, 2], [2, 0]]
@@ -243,6 +245,10 @@ def test_observation_shapes_may_change_only_between_episodes():
     [
         ({"core_state": None}, "`extras` must not contain None; got {'core_state': None}"),
         ((1, [None]), "`extras` must not contain None; got (1, [None])"),
+        (
+            {"x": list(range(500)), "y": None},
+            f"`extras` must not contain None; got {repr({'x': list(range(500)), 'y': None})[:100]}...",
+        ),
     ],
 )
 def test_extras_must_not_contain_none(make_strict, extras, text):

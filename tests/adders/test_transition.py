@@ -139,10 +139,10 @@ def test_with_one_step_rewards_and_discounts_are_stored_unchanged():
         steps = [steps[0], *(step._replace(reward=2**53 + 1, discount=np.uint8(1)) for step in steps[1:])]
         adder.add_first(steps[0])
         adder.add(0, steps[1])
-        text = "a reward must have the layout of the earlier ones, int64[]; got 0.75"
+        text = "`reward` must have the dtype and shape of earlier rewards, int64[]; got float64[]"
         with raises(SignatureError, text):
             adder.add(0, steps[2]._replace(reward=0.75))
-        text = "a discount must have the layout of the earlier ones, uint8[]; got 0.5"
+        text = "`discount` must have the dtype and shape of earlier discounts, uint8[]; got float64[]"
         with raises(SignatureError, text):
             adder.add(0, steps[2]._replace(discount=0.5))
         adder.add(0, steps[2])
@@ -182,9 +182,9 @@ def test_bad_discounts(discount, text):
     [
         (None, "`reward` must not contain None; got None"),
         ("much", "a reward must be a number, an array or a nest of them; got 'much'"),
-        ({"a": 1.0}, "`reward` must nest as in earlier steps, a single value; got {'a': 1.0}"),
-        ([1.0, 2.0], "`reward` must nest as in earlier steps, a single value; got [1.0, 2.0]"),
-        (np.ones(2), "a reward must have the layout of the earlier ones, float64[]; got array([1., 1.])"),
+        ({"a": 1.0}, "`reward` must have the same structure as in earlier steps: a single value; got {'a': 1.0}"),
+        ([1.0, 2.0], "`reward` must have the same structure as in earlier steps: a single value; got [1.0, 2.0]"),
+        (np.ones(2), "`reward` must have the dtype and shape of earlier rewards, float64[]; got float64[2]"),
     ],
 )
 def test_bad_rewards(reward, text):

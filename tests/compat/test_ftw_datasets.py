@@ -270,7 +270,7 @@ def plain_items(store, lengths):
     ("make", "text"),
     [
         (make_steps, f"items of table `{TABLE}` have 6 steps, which `sequence_length` 4 does not divide"),
-        (make_sequences, f"an item of table `{TABLE}` has 6 steps, `sequence_length` is 4"),
+        (make_sequences, f"an item of table `{TABLE}` has 6 steps, but `sequence_length` is 4"),
     ],
 )
 @pytest.mark.parametrize("lengths", [[6], [4, 6, 4]])

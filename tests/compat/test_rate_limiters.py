@@ -96,7 +96,7 @@ def test_a_range_that_may_block_without_end_causes_a_warning(caplog):
         rate_limiters.SampleToInsertRatio(1.0, 10, (-9.0, 2.0))
     text = (
         "The range of error_buffer ends at 2, below samples_per_insert * min_size_to_sample = 10: a thread that "
-        "both inserts and samples may block without end."
+        "both inserts and samples may block forever."
     )
     assert caplog.messages == [text]
 

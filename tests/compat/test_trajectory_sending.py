@@ -219,12 +219,13 @@ def test_pending_items_are_limited(client, monkeypatch):
     assert reading.result() == list(range(6))
 
 
-def test_closing_does_not_wait_for_a_table(client):
+@pytest.mark.parametrize(("pending", "count"), [(1, "1 item"), (2, "2 items")])
+def test_closing_does_not_wait_for_a_table(client, pending, count):
     writer = client.trajectory_writer(1)
-    for value in range(3):
+    for value in range(pending + 1):
         writer.append([value])
         writer.create_item("queue", 1.0, writer.history[0][-1])
-    text = "a TrajectoryWriter was closed before 2 items reached their table; flush it first"
+    text = f"a TrajectoryWriter was closed before {count} reached their table; flush it first"
     with pytest.warns(UserWarning, match=f"^{text}$") as caught:
         BackgroundCall(writer.close).result()
     assert len(caught) == 1

@@ -163,7 +163,7 @@ def test_first_values_set_the_dtype(client, writer):
         ({"new": 1, "b": object()}, TypeError, "it contains an object of type object"),
         ({"new": np.datetime64("2020-01-01")}, TypeError, "the dtype datetime64[D] is not supported"),
         ({"a": {"x": 1}}, ValueError, "a step has a dict at ('a',), but earlier steps have a leaf"),
-        ([1], ValueError, "a step has a list at (), but earlier steps have a dict"),
+        ([1], ValueError, "a step has a list at the top level, but earlier steps have a dict"),
     ],
     ids=repr,
 )

@@ -18,7 +18,7 @@ from engram.data import Element, Info, Ragged, table_reader
 from engram.data.numpy import dataset
 from engram.errors import ClosedError, InvalidArgumentError, SignatureError
 
-NO_STEPS = "`steps` requires items whose columns have a time axis of the same length; got the lengths "
+NO_STEPS = "`steps` requires items whose columns have a time axis of the same length; got "
 
 
 def xs(elements):
@@ -94,7 +94,7 @@ def test_single_steps_may_differ_in_columns(open_store):
     insert(store, {"z": 1}, time_axis=False)
     with raises(
         SignatureError,
-        f"{NO_STEPS}`z` no time axis",
+        f"{NO_STEPS}`z` without a time axis",
     ):
         list(dataset(store, "t", steps=True, max_batches=1_000))
 
@@ -215,7 +215,7 @@ def test_steps_of_text(open_store, batch_size):
 def test_items_without_a_time_axis_have_no_steps(open_store, table):
     store = open_store(table)
     insert(store, {"x": np.zeros(3), "y": np.zeros(3)}, time_axis=False)
-    text = f"{NO_STEPS}`x` no time axis, `y` no time axis"
+    text = f"{NO_STEPS}`x` without a time axis, `y` without a time axis"
     with raises(SignatureError, text):
         next(iter(dataset(store, "t", steps=True)))
     assert store.info()["t"].samples == 0, "the items were returned"
@@ -224,7 +224,7 @@ def test_items_without_a_time_axis_have_no_steps(open_store, table):
 def test_steps_of_columns_that_differ_in_length(open_store):
     store = open_store(queue())
     insert_mixed(store)
-    text = f"{NO_STEPS}`a` no time axis, `b` 2, `c` 1"
+    text = f"{NO_STEPS}`a` without a time axis, `b` of length 2, `c` of length 1"
     with raises(SignatureError, text):
         next(iter(dataset(store, "t", steps=True, batch_size=4)))
     writer = store.writer(history=3)
@@ -238,7 +238,7 @@ def test_steps_of_columns_that_differ_in_length(open_store):
     assert next(iterator).data["c"].tolist() == [1, 2]
     with raises(
         SignatureError,
-        f"{NO_STEPS}`b` 2, `c` 3",
+        f"{NO_STEPS}`b` of length 2, `c` of length 3",
     ):
         next(iterator)
     assert store.info()["t"].size == 2

@@ -70,13 +70,14 @@ def test_several_readers_take_turns(open_store):
 
 
 @pytest.mark.parametrize(
-    ("at_least", "text"), [(0, "at least 1; got 0"), (5, "at most 4; got 5"), (1.5, "an integer; got 1.5 (float)")]
+    ("at_least", "text"),
+    [(0, "from 1 to {} (4); got 0"), (5, "from 1 to {} (4); got 5"), (1.5, "an integer; got 1.5 (float)")],
 )
 def test_bad_bounds(open_store, at_least, text):
     store = queue(open_store, 4)
-    with raises(InvalidArgumentError, f"`at_least` must be {text}"):
+    with raises(InvalidArgumentError, f"`at_least` must be {text.format('`n`')}"):
         store.sample("q", 4, at_least=at_least)
-    with raises(InvalidArgumentError, f"`at_least` must be {text}"):
+    with raises(InvalidArgumentError, f"`at_least` must be {text.format('`batch_size`')}"):
         Dataset(store, "q", 4, at_least=at_least)
     with raises(InvalidArgumentError, "`max_items` must be at least 1; got 0"):
         Dataset(store, "q", 4, max_items=0)

@@ -252,8 +252,11 @@ def test_inserts_wait_while_only_leased_items_are_left(open_store):
     fill(store, "t", [1, 2])
     iterator = iter(Dataset(store, "t", 2, prefetch=1))
     next(iterator)
-    leased = "2 items are leased for the last time"
-    blocked = f"`t`: sampling waits: all {leased}; `t`: inserting waits: 2 of {leased}; acknowledging them makes room"
+    blocked = (
+        "`t`: sampling waits: all 2 items have reached `max_times_sampled`, and readers still hold them; insert new "
+        "items or request the next batch; `t`: inserting waits: the table is full, and readers still hold 2 of 2 "
+        "items; request the next batch from the dataset to free them"
+    )
     assert store.info()["t"].blocked == blocked
     caller = BackgroundCall(lambda: fill(store, "t", [3]))
     wait_until(lambda: store.info()["t"].waiting_inserts == 1)

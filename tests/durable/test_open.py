@@ -146,7 +146,7 @@ def test_arguments_are_checked(tmp_path):
     with Store(tables()) as store, pytest.raises(InvalidArgumentError, match="this store is in memory only"):
         store.checkpoint()
     with (
-        pytest.raises(InvalidArgumentError, match=r"^`path` configures a store that the server creates; got "),
+        pytest.raises(InvalidArgumentError, match=r"^`path` applies only if the server creates the store; got "),
         Store([]) as store,
     ):
         Server(store, path=tmp_path)

@@ -398,7 +398,7 @@ def test_tables_whose_signature_the_items_do_not_match(sample, tmp_path):
     )
     with raises(SignatureError, text):
         Store.open(path, [Table.queue(QUEUE, max_size=1_000, signature=signature)])
-    with raises(InvalidArgumentError, "table `uniform` already exists; choose another name, or drop that table first"):
+    with raises(InvalidArgumentError, "`tables`: two tables have the name `uniform`; give each table its own name"):
         Store.open(path, [Table("uniform"), Table("uniform")])
     assert state(path)[:2] == sample[1][:2]
 
@@ -409,3 +409,21 @@ def test_tables_that_are_not_passed_to_open_are_kept(sample, tmp_path):
     with Store.open(path, [Table("other")]) as store:
         assert store.tables == sorted(["other", *(table.name for table in tables())])
         assert all_values(store, QUEUE) == sample[1][1]
+
+
+@sample_store(checkpointed)
+def test_unknown_tables_to_rename_or_drop(sample, tmp_path):
+    path = copied(sample[0], tmp_path / "store")
+    for argument, value in (("rename", {"q": "r"}), ("drop", ["q"])):
+        with pytest.raises(InvalidArgumentError, match=f"^`{argument}`: the store has no table `q`; its tables: `"):
+            Store.open(path, **{argument: value})
+
+
+@sample_store(checkpointed)
+def test_a_repair_that_finds_nothing(sample, tmp_path):
+    path = copied(sample[0], tmp_path / "store")
+    for name in (OLD, NEW):
+        (path / name).write_text("")
+    advice = "; repair found nothing to open; restore a copy of the directory"
+    with pytest.raises(StorageError, match=f"{advice}$"):
+        Store.open(path, repair=True)

@@ -177,10 +177,10 @@ def test_incomplete_sets_of_files(certificates, tmp_path):
         with raises(InvalidArgumentError, "`certificate` and `server_name` need TLS; pass `ca` too"):
             engram.Client("127.0.0.1:1", **without)
     missing = tmp_path / "missing.pem"
-    unreadable = f"cannot read the PEM file `{missing}`: [Errno 2] {os.strerror(errno.ENOENT)}: '{missing}'"
-    with raises(InvalidArgumentError, unreadable):
+    unreadable = f"cannot read the PEM file `{missing}`: {os.strerror(errno.ENOENT)}"
+    with raises(InvalidArgumentError, f"`certificate`: {unreadable}"):
         serve(certificate=missing, key=missing)
-    with raises(InvalidArgumentError, unreadable):
+    with raises(InvalidArgumentError, f"`ca`: {unreadable}"):
         engram.Client("127.0.0.1:1", ca=missing)
 
 
@@ -258,7 +258,7 @@ def test_hosts_of_other_machines():
         serve(host="192.0.2.1", token=TOKEN)
     assert str(caught.value) == "cannot listen at 192.0.2.1:0: Cannot assign requested address (os error 99)"
     with pytest.raises(
-        InvalidArgumentError, match=r"^`host` must be a name or address of this machine; got 'unknown host': "
+        InvalidArgumentError, match=r"^`host` must be a name or address of this machine; got 'unknown host': \w[^\[]+$"
     ):
         serve(host="unknown host")
 

@@ -213,11 +213,10 @@ def test_create_and_drop(open_store):
 
 
 def test_table_names_are_unique(open_store):
-    text = "table `a` already exists; choose another name, or drop that table first"
-    with raises(InvalidArgumentError, text):
+    with raises(InvalidArgumentError, "`tables`: two tables have the name `a`; give each table its own name"):
         open_store(Table("a"), Table("a"))
     store = open_store(Table("a"))
-    with raises(InvalidArgumentError, text):
+    with raises(InvalidArgumentError, "table `a` already exists; choose another name, or drop that table first"):
         store.create_table(Table("a"))
     assert store.tables == ["a"]
 
@@ -232,6 +231,8 @@ def test_tables_can_be_any_iterable():
 def test_bad_tables(open_store):
     with raises(InvalidArgumentError, "`tables` must be a sequence of tables; got the table `a` itself"):
         engram.Store(Table("a"))
+    with raises(InvalidArgumentError, "`store` must be an engram.Store or a sequence of tables; got 3 (int)"):
+        engram.Server(3)
     with raises(InvalidArgumentError, "each of `tables` must be an engram.Table; got 'a' (str)"):
         engram.Store(["a"])
     with raises(InvalidArgumentError, "`table` must be an engram.Table; got 'a' (str)"):
@@ -260,7 +261,7 @@ def test_bad_limiters(open_store):
     text = "`rate_limiter` must be one of engram.rate_limiters; got 3 (int)"
     with raises(InvalidArgumentError, text):
         store.set_rate_limiter("t", 3)
-    text = "rate limiter MinSize of table `t`: min_size is 6, but the table holds at most 5 items"
+    text = "rate limiter MinSize of table `t`: min_size is 6, but the table can have at most 5 items"
     with raises(InvalidArgumentError, text):
         store.set_rate_limiter("t", rate_limiters.MinSize(6))
     assert store.info()["t"].rate_limiter[:3] == ("MinSize", 1.0, 1)
@@ -288,3 +289,11 @@ def test_a_closed_store(open_store):
     ):
         with raises(ClosedError, "the store is closed"):
             call()
+
+
+def test_a_priority_whose_power_is_too_large():
+    text = r"^priority for table `t` is too large: 1e300 to the power of .* exponent 2 must be at most .*e\d+, got inf$"
+    with engram.Store([Table("t", sampler=selectors.Prioritized(2.0))]) as store:
+        store.insert({"x": np.zeros(1)}, {"t": 1.0})
+        with pytest.raises(PriorityError, match=text):
+            store.insert({"x": np.zeros(1)}, {"t": 1e300})

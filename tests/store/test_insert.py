@@ -140,6 +140,12 @@ OBJECT = "column `x` contains a Python object of type object; supported are str,
             InvalidArgumentError,
             "`priorities` must map table names to priorities, such as {\"replay\": 1.0}; got 't'",
         ),
+        (
+            {"x": np.zeros(2)},
+            {"priorities": np.zeros(500)},
+            InvalidArgumentError,
+            '`priorities` must map table names to priorities, such as {"replay": 1.0}; got float64[500]',
+        ),
     ],
 )
 def test_bad_items(open_store, data, options, error, text):

@@ -202,7 +202,7 @@ def test_the_function_runs_once(store):
 
 # --- errors ------------------------------------------------------------------------------------
 
-WHOLE = 'pattern for table `t`: {}; each leaf must be a slice of a column, such as s["obs"][-2:]'
+NO_SLICE = 'pattern for table `t`: each leaf of the item must be a slice of a column, such as s["obs"][-2:]; got {}'
 
 
 BAD_SLICE = (
@@ -234,11 +234,11 @@ BAD_SLICE = (
         (lambda s: s["x"]["a"], "the index of `x[a]` must be an integer; got 'a' (str)"),
         (
             lambda s: {"o": s["x"]},
-            WHOLE.format("`o` is a whole column"),
+            NO_SLICE.format("a whole column for `o`"),
         ),
         (
             lambda _: 3,
-            WHOLE.format("`the item` is a int"),
+            NO_SLICE.format("int"),
         ),
     ],
 )
@@ -251,7 +251,7 @@ def test_bad_patterns_raise_at_the_first_step(store, make, text):
 
 
 def test_a_column_condition_selects_one_column(store):
-    text = 'the source of a column condition must select one column, such as s["x"]; got a dict'
+    text = 'pattern for table `t`: the source of a column condition must select one column, such as s["x"]; got dict'
     with raises(InvalidArgumentError, text):
         store.pattern_writer([Pattern("t", num_steps=1, when=[column(lambda s: s) == 1])]).append({"x": 1})
 

@@ -108,10 +108,13 @@ def test_bad_td_errors(store):
         td_error("td")
     with raises(InvalidArgumentError, "`max_weight` must be from 0 to 1; got 1.5"):
         td_error(lambda s: s, max_weight=1.5)
-    text = '`source` of TD errors must select one column, such as s["x"]; got a dict'
+    text = 'pattern for table `t`: `source` of TD errors must select one column, such as s["x"]; got dict'
     with raises(InvalidArgumentError, text):
         store.pattern_writer([Pattern("t", num_steps=1, priority=td_error(lambda s: s))]).append({"x": 1})
-    text = "pattern for table `t`: its priority needs the column `y`, which its items do not contain"
+    text = (
+        "pattern for table `t`: its priority needs the column `y`, which its items do not contain; "
+        "add a slice of it to the item"
+    )
     pattern = Pattern("t", lambda s: s["x"][-1], priority=td_error(lambda s: s["y"]))
     with raises(InvalidArgumentError, text):
         store.pattern_writer([pattern]).append({"x": 1, "y": 1.0})

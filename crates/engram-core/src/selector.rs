@@ -67,8 +67,8 @@ impl SelectorKind {
             return Ok(());
         }
         Err(Error::Priority(format!(
-            "priority for table `{table}` is too large: {priority} to the power of the selector's exponent {exponent} \
-             must be at most {}, got {weight}",
+            "priority for table `{table}` is too large: {priority:e} to the power of the selector's exponent {exponent} \
+             must be at most {:e}, got {weight:e}",
             prioritized::MAX_WEIGHT
         )))
     }

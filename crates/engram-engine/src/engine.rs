@@ -75,6 +75,9 @@ impl Engine {
     ) -> Result<Self> {
         let engine = Self::without_tables(Backend::Memory(sink), clock, entropy);
         for options in tables {
+            if engine.tables.read().contains_key(&options.name) {
+                return Err(repeated_name(&options.name));
+            }
             engine.create_table(options)?;
         }
         Ok(engine)
@@ -294,6 +297,12 @@ pub fn unsent_items_note(items: u64) -> Option<String> {
 fn name_exists(name: &str) -> Error {
     Error::InvalidArgument(format!(
         "table `{name}` already exists; choose another name, or drop that table first"
+    ))
+}
+
+fn repeated_name(name: &str) -> Error {
+    Error::InvalidArgument(format!(
+        "`tables`: two tables have the name `{name}`; give each table its own name"
     ))
 }
 

@@ -391,7 +391,8 @@ impl Table {
             let sampling_blocked = stats.limiter.why_sampling_waits().or_else(|| {
                 all_hidden.then(|| {
                     format!(
-                        "sampling waits: all {} items are leased for the last time",
+                        "sampling waits: all {} items have reached `max_times_sampled`, and readers still hold them; \
+                         insert new items or request the next batch",
                         stats.size
                     )
                 })
@@ -400,7 +401,8 @@ impl Table {
                 let full = stats.size >= self.options.max_size || !locked.inserts.is_empty();
                 (full && stats.hidden > 0 && !locked.state.may_evict()).then(|| {
                     format!(
-                        "inserting waits: {} of {} items are leased for the last time; acknowledging them makes room",
+                        "inserting waits: the table is full, and readers still hold {} of {} items; request the next \
+                         batch from the dataset to free them",
                         stats.hidden, stats.size
                     )
                 })

@@ -124,7 +124,7 @@ class Adder(ClosingContext):
             self._check_layout(layout, self._written_layout, shapes=False)
             layout = layout.completed_from(self._written_layout)
         elif not (self._allows_none or layout.has_all_values()):
-            raise SignatureError(f"an observation must not contain None; got {observation!r}")
+            raise SignatureError(f"an observation must not contain None; got {_checks.short_repr(observation)}")
         self._observation, self._layout = copy, layout
         self._is_start = self._in_episode = True
 
@@ -294,7 +294,10 @@ class Adder(ClosingContext):
         if expected is not None and structures != expected:
             for name, nest, structure, old in zip(_FIELDS, nests, structures, expected, strict=True):
                 if structure != old:
-                    raise SignatureError(f"`{name}` must nest as in earlier steps, {_describe(old)}; got {nest!r}")
+                    raise SignatureError(
+                        f"`{name}` must have the same structure as in earlier steps: {_describe(old)}; "
+                        f"got {_checks.short_repr(nest)}"
+                    )
         return structures
 
     def _structure(self, name: str, nest: Any) -> Any:  # noqa: ANN401, nests
@@ -305,14 +308,14 @@ class Adder(ClosingContext):
             return True
         leaves, structure = flatten(nest)
         if not self._allows_none and any(leaf is None for leaf in leaves):
-            raise SignatureError(f"`{name}` must not contain None; got {nest!r}")
+            raise SignatureError(f"`{name}` must not contain None; got {_checks.short_repr(nest)}")
         return False if structure.is_leaf() else structure
 
 
 def _not_a_time_step(given: object) -> InvalidArgumentError:
     return InvalidArgumentError(
         "a time step must have `reward`, `discount`, `observation`, `first()` and `last()`, like dm_env.TimeStep; got "
-        f"{given!r}"
+        f"{_checks.short_repr(given)}"
     )
 
 
@@ -323,5 +326,5 @@ _LEAF_TYPES = (np.ndarray, np.generic, float, int, str, bytes)
 
 def _describe(structure: Any) -> str:  # noqa: ANN401, what `_structure` returns
     if isinstance(structure, bool):
-        return "()" if structure else "a single value"
+        return "none" if structure else "a single value"
     return str(structure.unflatten(["*"] * structure.num_leaves)).replace("'*'", "*")

@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from engram import _checks
 from engram.adders.step import flatten
 from engram.errors import SignatureError
 
@@ -76,7 +77,8 @@ class NStepReturns:
             factor = np.array(discount)
         except ValueError:
             raise SignatureError(
-                f"a reward and a discount must be numbers or arrays; got {reward!r} and {discount!r}"
+                f"a reward and a discount must be numbers or arrays; got {_checks.short_repr(reward)} "
+                f"and {_checks.short_repr(discount)}"
             ) from None
         found = RewardLayout(
             structure,
@@ -89,7 +91,7 @@ class NStepReturns:
         if self.n > 1:
             _check_discount_shape(found)
         if layout is not None:
-            self._check_layout(layout, found, reward, discount)
+            self._check_layout(layout, found)
         if self.n > 1:
             arrays = [array.astype(np.float64) for array in arrays]
             factor = factor.astype(np.float64)
@@ -98,19 +100,22 @@ class NStepReturns:
     def _result_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         return dtype if self.n == 1 or dtype.kind not in "biu" else np.dtype(np.float64)
 
-    def _check_layout(self, expected: RewardLayout, found: RewardLayout, reward: Any, discount: Any) -> None:  # noqa: ANN401, nests
+    def _check_layout(self, expected: RewardLayout, found: RewardLayout) -> None:
         def fits(dtype: np.dtype[Any], old: np.dtype[Any]) -> bool:
             return dtype == old if self.n == 1 else np.can_cast(dtype, old, "same_kind")
 
         if (expected.structure, expected.shapes) != (found.structure, found.shapes) or not all(
             map(fits, found.dtypes, expected.dtypes)
         ):
-            old = expected.structure.unflatten(map(_describe, expected.dtypes, expected.shapes))
-            raise SignatureError(f"a reward must have the layout of the earlier ones, {old}; got {reward!r}")
-        if expected.discount_shape != found.discount_shape or not fits(found.discount_dtype, expected.discount_dtype):
-            description = _describe(expected.discount_dtype, expected.discount_shape)
             raise SignatureError(
-                f"a discount must have the layout of the earlier ones, {description}; got {discount!r}"
+                f"`reward` must have the dtype and shape of earlier rewards, {_describe_reward(expected)}; "
+                f"got {_describe_reward(found)}"
+            )
+        if expected.discount_shape != found.discount_shape or not fits(found.discount_dtype, expected.discount_dtype):
+            raise SignatureError(
+                "`discount` must have the dtype and shape of earlier discounts, "
+                f"{_describe(expected.discount_dtype, expected.discount_shape)}; "
+                f"got {_describe(found.discount_dtype, found.discount_shape)}"
             )
 
     def push(self, step: RewardStep) -> None:
@@ -138,9 +143,9 @@ class NStepReturns:
 
 def _check_dtypes(found: RewardLayout, reward: Any, discount: Any) -> None:  # noqa: ANN401, nests
     if not found.dtypes or not all(map(_is_real, found.dtypes)):
-        raise SignatureError(f"a reward must be a number, an array or a nest of them; got {reward!r}")
+        raise SignatureError(f"a reward must be a number, an array or a nest of them; got {_checks.short_repr(reward)}")
     if not _is_real(found.discount_dtype):
-        raise SignatureError(f"a discount must be a number or an array; got {discount!r}")
+        raise SignatureError(f"a discount must be a number or an array; got {_checks.short_repr(discount)}")
 
 
 def _check_discount_shape(found: RewardLayout) -> None:
@@ -157,6 +162,10 @@ def _check_discount_shape(found: RewardLayout) -> None:
 
 def _is_real(dtype: np.dtype[Any]) -> bool:
     return dtype.kind in "biuf" or dtype.name == "bfloat16"
+
+
+def _describe_reward(layout: RewardLayout) -> str:
+    return str(layout.structure.unflatten(map(_describe, layout.dtypes, layout.shapes))).replace("'", "")
 
 
 def _describe(dtype: np.dtype[Any], shape: tuple[int, ...]) -> str:

@@ -15,6 +15,7 @@ from engram.cli.load_progress import load_progress
 from engram.cli.program_name import program_name
 from engram.cli.server_options import Token, exit_on_error
 from engram.cli.tables import read_tables
+from engram.errors import InvalidArgumentError
 
 
 class Durability(StrEnum):
@@ -77,6 +78,8 @@ def serve(
 ) -> None:
     """Serve tables until Ctrl-C or SIGTERM."""
     with exit_on_error(), _stop_signals() as stop:
+        if not checkpoint_interval >= 0:
+            raise InvalidArgumentError(f"--checkpoint-interval must be at least 0; got {checkpoint_interval:g}")
         given_tables = None if tables is None else read_tables(tables)
         if path is None:
             store = engram.Store(_DEFAULT_TABLES if given_tables is None else given_tables, seed=seed)

@@ -62,7 +62,9 @@ def read_tables(path: Path) -> list[engram.Table]:
     """
     try:
         sections = tomllib.loads(path.read_text(encoding="utf-8"))
-    except (OSError, UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
+    except OSError as error:
+        raise InvalidArgumentError(f"cannot read tables from `{path}`: {error.strerror or error}") from error
+    except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
         raise InvalidArgumentError(f"cannot read tables from `{path}`: {error}") from error
     if not sections:
         raise InvalidArgumentError(f"`{path}` has no tables; each table is a section, for example [replay]")

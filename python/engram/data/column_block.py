@@ -140,9 +140,10 @@ def _different_lengths(block: ColumnBlock, lengths: list[Array | None]) -> str:
     bad = next(i for i in range(block.size) if len(set(of_item(i))) > 1 or None in of_item(i))
     names = _engram.names(block.structure)
     found = ", ".join(
-        f"`{name}` {'no time axis' if n is None else n}" for name, n in zip(names, of_item(bad), strict=True)
+        f"`{name}` {'without a time axis' if n is None else f'of length {n}'}"
+        for name, n in zip(names, of_item(bad), strict=True)
     )
-    return f"`steps` requires items whose columns have a time axis of the same length; got the lengths {found}"
+    return f"`steps` requires items whose columns have a time axis of the same length; got {found}"
 
 
 class BatchBuffer:

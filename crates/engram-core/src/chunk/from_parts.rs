@@ -116,8 +116,8 @@ fn column_bytes(cell: &CellSpec, extent: &Extent, payload: u64) -> Result<u64, S
     let end = u64::from(offset) + u64::from(stored);
     if end > payload || !(offset as usize).is_multiple_of(ALIGN) {
         return Err(format!(
-            "has bytes {offset}..{end} of its chunk; they must begin at a multiple of {ALIGN} and end \
-             within the {payload} bytes of the payload"
+            "occupies bytes {offset}..{end} of its chunk; the start must be a multiple of {ALIGN} and the \
+             end at most {payload}"
         ));
     }
     let Some((_, bytes)) = cell.checked_size() else {
@@ -202,8 +202,8 @@ fn check_string_column(column: &[u8], rows: usize, cell: &CellSpec) -> Result<()
         };
         let Some((bytes, remaining)) = cell_and_rest else {
             return Err(format!(
-                "has offset {next} after {previous} with {} bytes left; offsets must begin at 0, never \
-                 decrease and end with the column",
+                "is corrupt: string offset {next} follows {previous}, and {} bytes remain; offsets must begin \
+                 at 0, never decrease and end with the column",
                 cells.len()
             ));
         };

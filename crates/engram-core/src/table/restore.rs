@@ -75,7 +75,7 @@ impl Restore {
             || counters.leased > *samples
         {
             return Err(Error::InvalidArgument(format!(
-                "the saved counters of table `{}` contradict each other: {counters:?}",
+                "the checkpoint's counters of table `{}` are inconsistent; the checkpoint is corrupt",
                 state.options.name
             )));
         }
@@ -113,20 +113,25 @@ impl Restore {
             Error::InvalidArgument(format!("item {} of table `{name}` {what}", saved.item.key))
         };
         if state.contents.keys.get(saved.item.key).is_some() {
-            return Err(invalid("was saved twice".into()));
+            return Err(invalid(
+                "is in the checkpoint twice; the checkpoint is corrupt".into(),
+            ));
         }
         if !(state.first_seq..state.next_seq).contains(&saved.seq)
             || saved.touched >= state.next_touch
             || state.contents.slots == Slot::MAX - 1
         {
             return Err(invalid(
-                "was saved with numbers that the counters have not reached".into(),
+                "has an insertion number above the table's counter; the checkpoint is corrupt"
+                    .into(),
             ));
         }
         let open_leases = saved.leases & !HIDDEN;
         self.leased += u64::from(open_leases);
         if open_leases > saved.times_sampled || self.leased > state.leased {
-            return Err(invalid("was saved with more leases than samples".into()));
+            return Err(invalid(
+                "has more open leases than samples; the checkpoint is corrupt".into(),
+            ));
         }
         let item = Item {
             key: saved.item.key,
@@ -176,7 +181,7 @@ impl Restore {
         let seq = |slot: &Slot| contents.items[*slot as usize].seq;
         if by_age.windows(2).any(|pair| seq(&pair[0]) == seq(&pair[1])) {
             return Err(Error::InvalidArgument(format!(
-                "table `{}` was saved with two items that have the same insertion number",
+                "two items of table `{}` have the same insertion number; the checkpoint is corrupt",
                 state.options.name
             )));
         }
@@ -194,7 +199,8 @@ impl Restore {
                         || !distinct.iter().all(is_visible)
                     {
                         return Err(Error::InvalidArgument(format!(
-                            "table `{}` was saved with a selector order of {} items, {} of them distinct; expected {}",
+                            "the checkpoint's selector of table `{}` lists {} items ({} distinct); expected {}; the \
+                             checkpoint is corrupt",
                             state.options.name,
                             order.len(),
                             distinct.len(),

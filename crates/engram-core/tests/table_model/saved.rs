@@ -3,7 +3,12 @@
 use std::sync::Arc;
 
 use engram_core::table::{Counters, Restore, SavedItem};
-use engram_core::{NewItem, OpSink, SessionNumber, Snapshot, TableOptions, TableState};
+use engram_core::{
+    NewItem, OpSink, RateLimits, SelectorKind, SessionNumber, Snapshot, TableOptions, TableState,
+    Volatile,
+};
+
+use crate::record::{chunks, trajectory};
 
 /// The content of a table that a checkpoint would store.
 pub(crate) struct Saved {
@@ -53,4 +58,80 @@ impl Saved {
         }
         restore.finish().unwrap()
     }
+}
+
+#[test]
+fn corrupt_checkpoints_are_rejected() {
+    let options = Arc::new(TableOptions {
+        name: "t".into(),
+        max_size: 6,
+        max_bytes: None,
+        max_times_sampled: 0,
+        ttl: None,
+        sampler: SelectorKind::Uniform,
+        remover: SelectorKind::Fifo,
+        limits: RateLimits::min_size(1),
+        signature: None,
+        seed: 1,
+        note: None,
+    });
+    let mut table = TableState::new(Arc::clone(&options), Arc::new(Volatile)).unwrap();
+    let mut counters = table.snapshot().counters.clone();
+    counters.next_seq += 1;
+    counters.next_touch += 1;
+    let restore = |counters: &Counters| {
+        Restore::new(Arc::clone(&options), Arc::new(Volatile), counters.clone())
+    };
+    let saved_item = |key, seq, leases| SavedItem {
+        item: NewItem {
+            key,
+            trajectory: trajectory(&chunks(), 0, 0),
+            priority: 1.0,
+        },
+        seq,
+        touched: counters.next_touch - 1,
+        times_sampled: 0,
+        leases,
+        inserted_at: 0,
+    };
+    let seq = counters.first_seq;
+
+    let mut inconsistent = counters.clone();
+    inconsistent.first_seq = inconsistent.next_seq + 1;
+    assert_eq!(
+        restore(&inconsistent).unwrap_err().to_string(),
+        "the checkpoint's counters of table `t` are inconsistent; the checkpoint is corrupt"
+    );
+    let item_error = |item| {
+        let mut restore = restore(&counters).unwrap();
+        restore.add_item(saved_item(4, seq, 0)).unwrap();
+        restore.add_item(item).unwrap_err().to_string()
+    };
+    assert_eq!(
+        item_error(saved_item(4, seq, 0)),
+        "item 4 of table `t` is in the checkpoint twice; the checkpoint is corrupt"
+    );
+    assert_eq!(
+        item_error(saved_item(5, counters.next_seq, 0)),
+        "item 5 of table `t` has an insertion number above the table's counter; the checkpoint is corrupt"
+    );
+    assert_eq!(
+        item_error(saved_item(5, seq, 1)),
+        "item 5 of table `t` has more open leases than samples; the checkpoint is corrupt"
+    );
+
+    let mut same_seq = restore(&counters).unwrap();
+    same_seq.add_item(saved_item(4, seq, 0)).unwrap();
+    same_seq.add_item(saved_item(5, seq, 0)).unwrap();
+    assert_eq!(
+        same_seq.finish().unwrap_err().to_string(),
+        "two items of table `t` have the same insertion number; the checkpoint is corrupt"
+    );
+    let mut wrong_order = restore(&counters).unwrap();
+    wrong_order.add_item(saved_item(4, seq, 0)).unwrap();
+    wrong_order.set_order(true, vec![0, 0]);
+    assert_eq!(
+        wrong_order.finish().unwrap_err().to_string(),
+        "the checkpoint's selector of table `t` lists 2 items (1 distinct); expected 1; the checkpoint is corrupt"
+    );
 }

@@ -107,15 +107,15 @@ fn wrong_extents_are_named() {
     assert_eq!(
         set(1, Extent { offset: 128, ..obs }),
         invalid(
-            "column `obs` has bytes 128..152 of its chunk; they must begin at a multiple of 64 and end \
-             within the 128 bytes of the payload"
+            "column `obs` occupies bytes 128..152 of its chunk; the start must be a multiple of 64 and the \
+             end at most 128"
         )
     );
     assert_eq!(
         set(1, Extent { offset: 60, ..obs }),
         invalid(
-            "column `obs` has bytes 60..84 of its chunk; they must begin at a multiple of 64 and end \
-             within the 128 bytes of the payload"
+            "column `obs` occupies bytes 60..84 of its chunk; the start must be a multiple of 64 and the \
+             end at most 128"
         )
     );
     assert_eq!(
@@ -235,8 +235,8 @@ fn inconsistent_string_columns_are_rejected() {
     };
     let offset = |next: u32, at: u32, left: u32| {
         format!(
-            "string column `name` of 3 rows has offset {next} after {at} with {left} bytes left; \
-             offsets must begin at 0, never decrease and end with the column"
+            "string column `name` of 3 rows is corrupt: string offset {next} follows {at}, and \
+             {left} bytes remain; offsets must begin at 0, never decrease and end with the column"
         )
     };
     assert_eq!(error_with_word(0, 5), offset(5, 0, 15));

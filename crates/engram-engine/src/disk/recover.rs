@@ -174,7 +174,8 @@ pub(crate) fn read_directory(
     }
     let _lock = lock_shared(path)?;
     let files = OsDirectory::new(path.to_path_buf());
-    let recovered = recover(&files, repair, progress).map_err(|error| error.with_advice(&files))?;
+    let recovered =
+        recover(&files, repair, progress).map_err(|error| error.with_advice(&files, repair))?;
     if recovered.store.is_none() {
         let text = format!("{} contains no store", path.display());
         return Err(Error::Storage(text));
@@ -337,11 +338,12 @@ impl RecoveryError {
         Error::Storage(format!("{}: {reason}", files.path().display()))
     }
 
-    /// As `into_error`, with advice if a repair may help.
-    pub(super) fn with_advice(self, files: &dyn Directory) -> Error {
+    /// As `into_error`, with advice about corrupt or missing data.
+    pub(super) fn with_advice(self, files: &dyn Directory, repair: bool) -> Error {
         let advice = match self {
-            Self::Corrupt(_) | Self::DataLost(_) => "; `repair=True` opens what is left",
             Self::Refused(_) => "",
+            _ if repair => "; repair found nothing to open; restore a copy of the directory",
+            _ => "; `repair=True` opens what is left",
         };
         let CorruptRecord(reason) = self.into();
         Error::Storage(format!("{}: {reason}{advice}", files.path().display()))

@@ -176,8 +176,8 @@ impl Storage {
         create_directory(path).map_err(|error| unusable(path, &error))?;
         let lock = lock_exclusive(path)?;
         let files = Arc::new(OsDirectory::new(path.to_path_buf()));
-        let recovered =
-            recover(&*files, repair, progress).map_err(|error| error.with_advice(&*files))?;
+        let recovered = recover(&*files, repair, progress)
+            .map_err(|error| error.with_advice(&*files, repair))?;
         Self::start(files, recovered, options, entropy, Some(lock))
     }
 

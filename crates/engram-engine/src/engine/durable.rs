@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use engram_core::{DeferredDrops, Error, Result, TableOptions, TableState, Volatile};
 
-use super::{Backend, Engine, closed_error, name_exists};
+use super::{Backend, Engine, closed_error, name_exists, repeated_name};
 use crate::clock::SystemClock;
 use crate::disk::{
     Checkpoint, CheckpointView, ReadProgress, Storage, StorageOptions, read_directory,
@@ -31,10 +31,11 @@ impl OpenOptions {
     /// # Errors
     /// [`Error::InvalidArgument`] for names that do not exist, and for two tables of the same name.
     fn check(&self, existing: &[&str]) -> Result<()> {
-        let given_names = self.rename.keys().chain(&self.drop);
-        for name in given_names {
+        let renamed = self.rename.keys().map(|name| ("rename", name));
+        let dropped = self.drop.iter().map(|name| ("drop", name));
+        for (argument, name) in renamed.chain(dropped) {
             if !existing.contains(&name.as_str()) {
-                return Err(unknown_stored_table(name, existing));
+                return Err(unknown_stored_table(argument, name, existing));
             }
         }
         if let Some(name) = self.rename.keys().find(|name| self.drop.contains(*name)) {
@@ -57,7 +58,7 @@ impl OpenOptions {
     }
 }
 
-fn unknown_stored_table(name: &str, existing: &[&str]) -> Error {
+fn unknown_stored_table(argument: &str, name: &str, existing: &[&str]) -> Error {
     let existing: Vec<String> = existing.iter().map(|name| format!("`{name}`")).collect();
     let existing = if existing.is_empty() {
         "none".into()
@@ -65,7 +66,7 @@ fn unknown_stored_table(name: &str, existing: &[&str]) -> Error {
         existing.join(", ")
     };
     Error::InvalidArgument(format!(
-        "the directory has no table `{name}`; its tables: {existing}"
+        "`{argument}`: the store has no table `{name}`; its tables: {existing}"
     ))
 }
 
@@ -94,7 +95,7 @@ impl Engine {
         for table in tables {
             let name = table.name.clone();
             if given_tables.insert(name.clone(), table).is_some() {
-                return Err(name_exists(&name));
+                return Err(repeated_name(&name));
             }
         }
         let mut opened = Storage::open(path, storage_options, entropy, options.repair, progress)?;

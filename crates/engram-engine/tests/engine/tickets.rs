@@ -418,7 +418,8 @@ fn an_insert_waits_while_leased_items_exceed_max_bytes() {
     ));
     assert_eq!(
         table.info().inserting_blocked.unwrap(),
-        "`t`: inserting waits: 1 of 2 items are leased for the last time; acknowledging them makes room"
+        "`t`: inserting waits: the table is full, and readers still hold 1 of 2 items; request the next \
+         batch from the dataset to free them"
     );
     lease.lease.unwrap().acknowledge();
     wait_ready(waiting).unwrap();

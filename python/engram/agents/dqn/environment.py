@@ -56,10 +56,12 @@ class Environment:
         except ModuleNotFoundError as err:
             if err.name in {"ale_py", "cv2"}:  # packages of the extra `agents`
                 raise
-            msg = f"cannot open environment `{env_id}`: {err}; {EXPECTED}"
+            reason = str(err).removesuffix(".")
+            msg = f"cannot open environment `{env_id}`: {reason}; choose for example CartPole-v1 or ALE/Pong-v5"
             raise InvalidArgumentError(msg) from err
         except (gym.error.Error, ImportError) as err:
-            msg = f"cannot open environment `{env_id}`: {err}; {EXPECTED}"
+            reason = str(err).removesuffix(".")
+            msg = f"cannot open environment `{env_id}`: {reason}; choose for example CartPole-v1 or ALE/Pong-v5"
             raise InvalidArgumentError(msg) from err
         observation, action = env.observation_space, env.action_space
         axes = 2 if is_atari(env_id) else 1

@@ -6,6 +6,8 @@ from typing import SupportsFloat
 
 import numpy as np
 
+from engram import _checks
+
 __all__ = ["boolean", "describe", "host_and_port", "instance", "integer", "number", "text"]
 
 _SCHEME = re.compile(r"dns:(///)?|ipv[46]:(?!\d+$)")
@@ -26,7 +28,7 @@ def integer(name: str, value: object) -> int:
             raise TypeError  # noqa: TRY301, as `operator.index` does for other types
         return operator.index(value)  # type: ignore[arg-type]  # raises a TypeError for other types
     except TypeError:
-        raise TypeError(f"`{name}` must be an integer; got {describe(value)}") from None
+        raise TypeError(f"{_quoted(name)} must be an integer; got {describe(value)}") from None
 
 
 def number(name: str, value: object) -> float:
@@ -48,13 +50,17 @@ def boolean(name: str, value: object) -> None:
 def text(name: str, value: object) -> str:
     """Returns text. Bytes are not accepted."""
     if not isinstance(value, str):
-        raise TypeError(f"`{name}` must be text; got {describe(value)}")
+        raise TypeError(f"{_quoted(name)} must be text; got {describe(value)}")
     return value
+
+
+def _quoted(name: str) -> str:
+    return name if "`" in name else f"`{name}`"
 
 
 def describe(value: object) -> str:
     """Returns a value and its type for an error text."""
-    return f"{value!r} ({type(value).__name__})" if value is not None else "None"
+    return f"{_checks.short_repr(value)} ({type(value).__name__})" if value is not None else "None"
 
 
 def instance(name: str, value: object, kind: type, hint: str) -> None:

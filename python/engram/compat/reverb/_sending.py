@@ -168,12 +168,13 @@ def close_native(writer: Any, name: str, server: ServerProbe | None) -> None:  #
             if server is None:
                 writer.close(0.0)
             elif not _close(writer, server):
-                reason = f": the server at {server.address} is gone"
+                reason = f": the server at {server.address} cannot be reached"
     finally:
         with suppress(native.ForkedError):  # pending items belong to the parent process
             pending = writer.pending_items
             if pending:
-                text = f"a {name} was closed before {pending} items reached their table{reason}"
+                count = "1 item" if pending == 1 else f"{pending} items"
+                text = f"a {name} was closed before {count} reached their table{reason}"
                 warnings.warn(text, UserWarning, stacklevel=3)
 
 

@@ -264,8 +264,9 @@ def _merged(old: Any, new: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401, 
             for at in range(len(longer))
         ]
         return type(old)(merged_list)
+    where = f"at {path}" if path else "at the top level"
     raise ValueError(
-        f"a step has a {_kind(new)} at {path}, but earlier steps have a {_kind(old)}; steps may add leaves, but must "
+        f"a step has a {_kind(new)} {where}, but earlier steps have a {_kind(old)}; steps may add leaves, but must "
         "not change containers"
     )
 

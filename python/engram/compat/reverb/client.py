@@ -112,7 +112,7 @@ class Client:
         for table, priority in priorities.items():
             checked[table] = _arguments.number(f"priorities[{table!r}]", priority)
             _signatures.check_step(
-                table, self._signature_for_insert(_arguments.text("each key of priorities", table)), columns
+                table, self._signature_for_insert(_arguments.text("each key of `priorities`", table)), columns
             )
         with translated():
             self._store.insert(tuple(column[None] for column in columns), checked, time_axis=True)
@@ -437,7 +437,7 @@ def _positive(name: str, value: object) -> int:
 
 
 def _key(where: str, value: object) -> int:
-    key = _arguments.integer(f"each key of {where}", value)
+    key = _arguments.integer(f"each key of `{where}`", value)
     if not 0 <= key <= _MAX_KEY:
-        raise TypeError(f"`each key of {where}` must be from 0 to 2**64 - 1; got {value}")
+        raise TypeError(f"each key of `{where}` must be from 0 to 2**64 - 1; got {value}")
     return key

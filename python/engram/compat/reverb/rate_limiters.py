@@ -135,7 +135,7 @@ class SampleToInsertRatio(RateLimiter):
         if max_diff < offset:
             _log.warning(
                 "The range of error_buffer ends at %g, below samples_per_insert * min_size_to_sample = %g: a thread "
-                "that both inserts and samples may block without end.",
+                "that both inserts and samples may block forever.",
                 max_diff,
                 offset,
             )

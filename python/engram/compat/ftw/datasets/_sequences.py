@@ -27,7 +27,7 @@ def as_whole_items(sequence_length: int | None, is_state: Sequence[bool]) -> Con
                 for length in {column.shape[1]} if splits is None else set(np.diff(splits).tolist()):
                     if length != sequence_length:
                         raise MismatchError(
-                            f"an item of table `{table}` has {length} steps, `sequence_length` is {sequence_length}"
+                            f"an item of table `{table}` has {length} steps, but `sequence_length` is {sequence_length}"
                         )
         return trajectories(table, specs, block)
 
