@@ -169,7 +169,7 @@ fn declared_sizes_are_checked_against_the_bytes() {
     for (sizes, text) in [
         (
             &[][..],
-            "a tensor of a chunk has 0 axes, []; it must have 1 to 16 axes",
+            "a tensor of a chunk has shape []; expected 1 to 16 axes",
         ),
         (
             &[-1, 2],
