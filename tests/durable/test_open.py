@@ -129,7 +129,7 @@ def test_one_process_at_a_time(tmp_path):
 
 def test_directories_that_cannot_be_used(tmp_path):
     (tmp_path / "file").write_text("")
-    with pytest.raises(StorageError, match=r"file cannot be used: "):
+    with pytest.raises(StorageError, match=r"/file is a file; a store is a directory$"):
         Store.open(tmp_path / "file", tables())
     with pytest.raises(StorageError, match=r"cannot be used: "):
         Store.open("/proc/no/such", tables())

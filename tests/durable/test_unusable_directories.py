@@ -381,7 +381,8 @@ def test_a_change_with_a_repeated_number(sample, tmp_path):
         body[8:16] = (number - 1).to_bytes(8, "little")
 
     forge(path / FIRST, "changes", repeat_number)
-    expect_refusal(path, f"{path}: change {number - 1} follows change {number - 1}{ADVICE}")
+    why = f"change {number - 1} follows change {number - 1}; expected change {number}: the log is corrupt"
+    expect_refusal(path, f"{path}: {why}{ADVICE}")
 
 
 # --- other tables --------------------------------------------------------------------------------
@@ -427,3 +428,13 @@ def test_a_repair_that_finds_nothing(sample, tmp_path):
     advice = "; repair found nothing to open; restore a copy of the directory"
     with pytest.raises(StorageError, match=f"{advice}$"):
         Store.open(path, repair=True)
+
+
+@sample_store(logged_twice)
+def test_a_repair_without_the_first_log(sample, tmp_path):
+    path = copied(sample[0], tmp_path / "store")
+    (path / FIRST).unlink()
+    last = records.records(path / SECOND)[0].u64(0) - 1
+    missing = f"changes 1 to {last} are missing before {SECOND}"
+    with Store.open(path, repair=True) as store:
+        assert f"all changes from change 1 onward are lost: {missing}" in store.notes

@@ -1,6 +1,6 @@
 //! The lock of a store's directory: one process at a time can have the store open.
 
-use std::fs::{File, OpenOptions, TryLockError};
+use std::fs::{self, File, OpenOptions, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
@@ -32,6 +32,18 @@ impl DirectoryLock {
 /// The error for a directory or `LOCK` file that cannot be used.
 pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
     Error::Storage(format!("{} cannot be used: {error}", path.display()))
+}
+
+/// Checks that `path` is not a file.
+///
+/// # Errors
+/// [`Error::Storage`] if it is.
+pub(super) fn check_not_file(path: &Path) -> Result<()> {
+    if fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir()) {
+        let text = format!("{} is a file; a store is a directory", path.display());
+        return Err(Error::Storage(text));
+    }
+    Ok(())
 }
 
 /// Locks a directory for writing, and records this process in its `LOCK` file.

@@ -30,7 +30,7 @@ impl DirectoryReader<'_> {
                 return Err(RecoveryError::DataLost(CorruptRecord(reason)));
             }
             self.out.notes.push(format!(
-                "all changes from number {first_change} on are lost: {reason}"
+                "all changes from change {first_change} onward are lost: {reason}"
             ));
             self.out.next_change = first_change;
             return Ok(());
@@ -63,7 +63,7 @@ impl DirectoryReader<'_> {
                 ) if self.repair => {
                     self.out.notes.truncate(note_count);
                     self.out.notes.push(format!(
-                        "all changes from number {next_change} on are lost: {reason}"
+                        "all changes from change {next_change} onward are lost: {reason}"
                     ));
                     break;
                 }
@@ -250,7 +250,7 @@ impl DirectoryReader<'_> {
 fn advance_change(number: u64, next_change: &mut u64, count: u64) -> Result<(), CorruptRecord> {
     if number != *next_change {
         return CorruptRecord::err(format!(
-            "change {number} follows change {}",
+            "change {number} follows change {}; expected change {next_change}: the log is corrupt",
             next_change.saturating_sub(1)
         ));
     }

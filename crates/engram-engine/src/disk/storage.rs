@@ -45,7 +45,7 @@ use parking_lot::Mutex;
 use super::checkpoint_writer::{self, CheckpointHeader, TableView};
 use super::chunk_log::ChunkLog;
 use super::directory::{Directory, OsDirectory};
-use super::directory_lock::{DirectoryLock, lock_exclusive, unusable};
+use super::directory_lock::{DirectoryLock, check_not_file, lock_exclusive, unusable};
 use super::directory_setup::{create_directory, finish_recovery, unused_files};
 use super::file_names::{FileName, LOST, checkpoint_name, log_name};
 use super::journal::{Durability, Journal, JournalStart, LogPosition};
@@ -173,6 +173,7 @@ impl Storage {
         repair: bool,
         progress: ReadProgress<'_>,
     ) -> Result<Opened> {
+        check_not_file(path)?;
         create_directory(path).map_err(|error| unusable(path, &error))?;
         let lock = lock_exclusive(path)?;
         let files = Arc::new(OsDirectory::new(path.to_path_buf()));
