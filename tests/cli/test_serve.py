@@ -96,7 +96,7 @@ def test_other_machines_require_a_token_or_insecure(serve, run):
 
 def test_a_port_in_use(spawn):
     with engram.Server([]) as other:
-        text = f"error: cannot listen at {other.address}: Address already in use (os error 98)\n"
+        text = f"error: `port` {other.port} is already in use; choose another, or 0 for any free port\n"
         assert spawn("serve", "--port", other.port).end() == (1, "", text)
 
 

@@ -53,9 +53,9 @@ def test_a_used_port_is_refused(tmp_path):
     mine = table()
     checkpointer = reverb.checkpointers.DefaultCheckpointer(tmp_path)
     with serving(table()) as (server, _):
-        with pytest.raises(ValueError, match=rf"cannot listen at 127\.0\.0\.1:{server.port}: Address already in use"):
+        with pytest.raises(ValueError, match=rf"`port` {server.port} is already in use"):
             reverb.Server([mine], port=server.port, host="127.0.0.1")
-        with pytest.raises(ValueError, match="Address already in use"):
+        with pytest.raises(ValueError, match=r"`port` \d+ is already in use"):
             reverb.Server([mine], port=server.port, checkpointer=checkpointer)
     with serving(mine, checkpointer=checkpointer):  # not used by a server
         pass

@@ -113,7 +113,7 @@ def test_configs_have_the_interface_of_messages():
     )
     with raises(TypeError, "Config.conditions must be a list of Condition; got 3"):
         made.conditions = [3]
-    with raises(TypeError, "`other` must be a Condition; got a Config"):
+    with raises(TypeError, "`other` must be a Condition; got Config"):
         condition.CopyFrom(made)
 
 
@@ -158,7 +158,7 @@ def condition(**fields):
         ),
         (config([REF["a"][-1]], C.step_index() % 0 == 2), "`mod_eq.mod` must be > 0 but got 0."),
         (config([REF["a"][-1]], C.step_index() % 2 == -1), "`mod_eq.eq` must be >= 0 but got -1."),
-        (3, "must be a Config; got a int."),
+        (3, "must be a Config; got int."),
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )

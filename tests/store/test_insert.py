@@ -94,6 +94,10 @@ def test_a_late_insert_reports_which_tables_have_the_item(open_store):
     assert sample_x(store, "q", 1) == sample_x(store, "r", 1) == [1]
 
 
+DTYPES = (
+    "bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, "
+    "float16, float32, float64, complex64, complex128, bfloat16, float8_e4m3fn, float8_e5m2, string"
+)
 OBJECT = "column `x` contains a Python object of type object; supported are str, bytes and values with a NumPy dtype"
 
 
@@ -232,11 +236,19 @@ def test_signature_with_unknown_sizes_text_and_time(open_store):
     [
         (
             {"x": 1},
-            "each leaf of `signature` must be an ArraySpec, or have a `shape` and a `dtype`; got a int for `x`",
+            "each leaf of `signature` must be an ArraySpec, or have a `shape` and a `dtype`; got int for `x`",
         ),
         (
             {"x": ArraySpec((1,), "M8[s]")},
-            "each leaf of `signature` must be an ArraySpec, or have a `shape` and a `dtype`; got a ArraySpec for `x`",
+            "`signature`: column `x` has the unsupported dtype M8[s]; supported dtypes are " + DTYPES,
+        ),
+        (
+            ArraySpec((1,), "M8[s]"),
+            "`signature`: the data has the unsupported dtype M8[s]; supported dtypes are " + DTYPES,
+        ),
+        (
+            1,
+            "each leaf of `signature` must be an ArraySpec, or have a `shape` and a `dtype`; got int",
         ),
     ],
 )

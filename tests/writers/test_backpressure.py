@@ -38,8 +38,10 @@ def test_a_late_flush_keeps_the_remaining_items(store, call):
 def test_append_raises_at_the_limit(store, timeout, seconds):
     writer = store.writer(max_in_flight_items=2, timeout=timeout, chunk_length=1)
     written = 0
-    limit = "`max_in_flight_items` allows 2"
-    text = f"3 items of this writer are not in their tables, {limit}, and none was accepted within {seconds} s; {FULL}"
+    text = (
+        "the writer has 3 unaccepted items, above `max_in_flight_items` = 2, "
+        f"and no table accepted one within {seconds} s (`timeout`); {FULL}"
+    )
     with raises(BackpressureError, text):
         while True:
             write(writer, [written])
@@ -58,7 +60,7 @@ def test_large_items_wait_like_small_ones(open_store):
     write(writer, np.zeros((20, 2**20), np.uint8))
     writer.create_item("q", num_steps=1)
     with pytest.raises(
-        BackpressureError, match=r"^2\d items of this writer are not in their tables, `max_in_flight_items` allows 20"
+        BackpressureError, match=r"^the writer has 2\d unaccepted items, above `max_in_flight_items` = 20"
     ):
         write(writer, np.zeros((20, 2**20), np.uint8))
     reader = BackgroundCall(lambda: [store.sample("q", 1, timeout=5).data["x"].shape for _ in range(21)])
@@ -76,7 +78,7 @@ def test_writers_with_patterns_raise_at_the_limit(store, kind):
         writer = store.batched_writer(1, patterns, **options)
     written = 0
     with pytest.raises(
-        BackpressureError, match=r"^\d items of this writer are not in their tables, `max_in_flight_items` allows 2"
+        BackpressureError, match=r"^the writer has \d unaccepted items, above `max_in_flight_items` = 2"
     ):
         while True:
             if kind == "pattern":

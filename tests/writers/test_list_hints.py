@@ -55,7 +55,7 @@ def test_items_of_a_trajectory_writer(store):
         with pytest.raises(SignatureError, match=f"`signed`.*{HINT}$"):
             writer.create_item("signed", num_steps=1)
         text = "column `obs/0` of the trajectory must be a slice of the writer's history, such as "
-        with raises(SignatureError, text + 'writer.history["obs"][-2:]; got a ColumnHistory' + HINT):
+        with raises(SignatureError, text + 'writer.history["obs"][-2:]; got ColumnHistory' + HINT):
             writer.create_item("any", trajectory={"obs": writer.history["obs"][-2:]})
 
 

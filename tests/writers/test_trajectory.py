@@ -158,13 +158,12 @@ def test_an_index_outside_the_history(store, index):
 def test_an_index_of_another_type(store):
     with store.writer() as writer:
         count_up(writer, 1)
-        with raises(TypeError, "history indices must be integers, slices or lists of integers; got a tuple"):
+        with raises(TypeError, "history indices must be integers, slices or lists of integers; got tuple"):
             writer.history["x"][0, 1]
 
 
 NO_SLICE = (
-    "column `x` of the trajectory must be a slice of the writer's history, such as "
-    'writer.history["obs"][-2:]; got a int'
+    'column `x` of the trajectory must be a slice of the writer\'s history, such as writer.history["obs"][-2:]; got int'
 )
 
 
@@ -180,6 +179,16 @@ def test_bad_trajectories(store):
                 {"x": history["x"][:0]},
                 InvalidArgumentError,
                 "column `x` of the trajectory selects no steps; select at least one",
+            ),
+            (
+                other.history["x"][:],
+                SignatureError,
+                "the trajectory must be a slice of this writer's history; got one of another writer",
+            ),
+            (
+                history["x"][:0],
+                InvalidArgumentError,
+                "the trajectory selects no steps; select at least one",
             ),
             ({}, InvalidArgumentError, "the trajectory has no columns; select at least one"),
             (

@@ -1,5 +1,7 @@
 """Values of columns: every dtype, memory layout and Python type, through every writer."""
 
+import re
+
 import numpy as np
 import pytest
 from support import raises
@@ -209,6 +211,20 @@ def test_dtypes_a_column_cannot_have(through, value):
         SignatureError, match=r"^column `x` has the unsupported dtype .*; supported dtypes are bool, int8, .*, string$"
     ):
         through(value)
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [
+        (None, "the data must be an array, a number or a string; got None"),
+        (2**64, "the data is 18446744073709551616, which uint64 cannot hold"),
+        (object(), "the data contains a Python object of type object; supported"),
+        (np.zeros(2, "M8[s]"), "the data has the unsupported dtype datetime64[s]; supported dtypes are bool, "),
+    ],
+)
+def test_errors_about_data_without_column_names(open_store, value, text):
+    with pytest.raises(SignatureError, match="^" + re.escape(text)):
+        open_store(Table("t")).insert(value, {"t": 1.0})
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), np.array([1, "a", None], object)])

@@ -9,6 +9,7 @@ use pyo3::types::PyTuple;
 
 use crate::dtypes;
 use crate::errors;
+use crate::leaf::describe_column;
 use crate::structure::Structure;
 
 /// The attributes of an `engram.Table`, which Python has checked.
@@ -155,15 +156,25 @@ fn signature(py: Python<'_>, nest: &Bound<'_, PyAny>) -> PyResult<Signature> {
         .map(|(leaf, name)| {
             let bad = || {
                 let class = leaf.get_type().name().map(|name| name.to_string()).unwrap_or_default();
+                let place = if name.is_empty() { String::new() } else { format!(" for `{name}`") };
                 let text = format!(
-                    "each leaf of `signature` must be an ArraySpec, or have a `shape` and a `dtype`; got a {class} for `{name}`"
+                    "each leaf of `signature` must be an ArraySpec, or have a `shape` and a `dtype`; got {class}{place}"
                 );
                 errors::signature(py, text)
             };
             let shape: Vec<Option<usize>> =
                 leaf.getattr("shape").and_then(|shape| shape.extract()).map_err(|_| bad())?;
             let dtype = leaf.getattr("dtype").map_err(|_| bad())?;
-            Ok(ColumnSpec { name: name.as_str().into(), dtype: dtype_of(&dtype).ok_or_else(bad)?, shape: shape.into() })
+            let unsupported = || {
+                let text = format!(
+                    "`signature`: {} has the unsupported dtype {dtype}; supported dtypes are {}",
+                    describe_column(name),
+                    dtypes::supported()
+                );
+                errors::signature(py, text)
+            };
+            let dtype = dtype_of(&dtype).ok_or_else(unsupported)?;
+            Ok(ColumnSpec { name: name.as_str().into(), dtype, shape: shape.into() })
         })
         .collect::<PyResult<_>>()?;
     Ok(Signature {

@@ -140,7 +140,7 @@ impl ColumnHistory {
         let Ok(index) = index.extract::<i64>() else {
             let class = index.get_type();
             let text = format!(
-                "history indices must be integers, slices or lists of integers; got a {}",
+                "history indices must be integers, slices or lists of integers; got {}",
                 class.name()?
             );
             return Err(PyTypeError::new_err(text));

@@ -29,6 +29,15 @@ pub(crate) enum Leaf<'py> {
     Strings { shape: Shape, encoded: Vec<u8> },
 }
 
+/// Names a column in error texts. Data that is one array has one column, whose name is empty.
+pub(crate) fn describe_column(name: &str) -> String {
+    if name.is_empty() {
+        "the data".into()
+    } else {
+        format!("column `{name}`")
+    }
+}
+
 impl<'py> Leaf<'py> {
     /// Reads a value; `path` names it in errors.
     ///
@@ -71,7 +80,8 @@ impl<'py> Leaf<'py> {
             });
         }
         if value.is_none() {
-            let text = format!("column `{path}` must be an array, a number or a string; got None");
+            let column = describe_column(path);
+            let text = format!("{column} must be an array, a number or a string; got None");
             return Err(errors::signature(value.py(), text));
         }
         Self::of_array(&as_array(value, path)?, path)
@@ -81,7 +91,8 @@ impl<'py> Leaf<'py> {
         let descr = array.dtype();
         let Some(dtype) = dtypes::from_numpy(&descr) else {
             let text = format!(
-                "column `{path}` has the unsupported dtype {}; supported dtypes are {}",
+                "{} has the unsupported dtype {}; supported dtypes are {}",
+                describe_column(path),
                 descr.str()?,
                 dtypes::supported()
             );
@@ -184,7 +195,8 @@ impl<'py> Leaf<'py> {
                 let bytes = bytes_of(array);
                 if bytes.len() != out.len() {
                     let text = format!(
-                        "column `{path}` had {} bytes and has {} now: another thread resized it",
+                        "{} had {} bytes and has {} now: another thread resized it",
+                        describe_column(path),
                         out.len(),
                         bytes.len()
                     );
@@ -284,7 +296,10 @@ fn store_number(
             .unwrap_or_default();
         errors::signature(
             py,
-            format!("column `{path}` is {shown}, which {dtype} cannot hold"),
+            format!(
+                "{} is {shown}, which {dtype} cannot hold",
+                describe_column(path)
+            ),
         )
     };
     macro_rules! store {
@@ -343,7 +358,10 @@ fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, P
             .unwrap_or_default();
         errors::signature(
             py,
-            format!("column `{path}` is a {name}, which does not convert to a NumPy array"),
+            format!(
+                "{} has type {name}, which does not convert to a NumPy array",
+                describe_column(path)
+            ),
         )
     };
     let array = asarray
@@ -375,7 +393,8 @@ fn encode_string(element: &Bound<'_, PyAny>, path: &str, encoded: &mut Vec<u8>) 
     } else {
         let class = element.get_type();
         let text = format!(
-            "column `{path}` contains a Python object of type {}; supported are str, bytes and values with a NumPy dtype",
+            "{} contains a Python object of type {}; supported are str, bytes and values with a NumPy dtype",
+            describe_column(path),
             class.name()?
         );
         return Err(errors::signature(py, text));
@@ -384,8 +403,9 @@ fn encode_string(element: &Bound<'_, PyAny>, path: &str, encoded: &mut Vec<u8>) 
         errors::signature(
             py,
             format!(
-                "strings must have at most 2^32 - 1 bytes; got {} bytes in column `{path}`",
-                bytes.len()
+                "strings must have at most 2^32 - 1 bytes; got {} bytes in {}",
+                bytes.len(),
+                describe_column(path)
             ),
         )
     })?;

@@ -200,7 +200,8 @@ impl Sender {
             && wait_for(py, &mut room, self.timeout.deadline())?.is_none()
         {
             let text = format!(
-                "changes arrive faster than the journal can be written: it had no space within {} s",
+                "the disk cannot keep up: the buffer of unwritten changes stayed full for {} s (`timeout`); write more slowly, or \
+                 use durability=\"none\"",
                 self.timeout.seconds()
             );
             return Err(errors::to_py(py, &Error::Backpressure(text)));
@@ -217,9 +218,12 @@ impl Sender {
         if self.wait_until(py, self.max_in_flight, self.timeout.deadline())? {
             return Ok(());
         }
+        let in_flight = self.in_flight();
         let text = format!(
-            "{} items of this writer are not in their tables, `max_in_flight_items` allows {}, and none was accepted within {} s{}",
-            self.in_flight(),
+            "the writer has {} unaccepted {}, above `max_in_flight_items` = {}, and no table accepted one within {} s \
+             (`timeout`){}",
+            in_flight,
+            if in_flight == 1 { "item" } else { "items" },
             self.max_in_flight,
             self.timeout.seconds(),
             self.blocked_reason(py)
@@ -290,10 +294,15 @@ impl Sender {
         }
         let (left, seconds) = (self.items_left(py), timeout.seconds());
         let text = if left == 0 {
-            format!("the tables have all items, but they were not durable within {seconds} s")
+            format!("all items are in their tables, but not yet on disk after {seconds} s")
         } else {
             let why = self.blocked_reason(py);
-            format!("{left} items are not in their tables after {seconds} s; they stay queued{why}")
+            let (items, queued) = if left == 1 {
+                ("item is not in its table", "it stays queued")
+            } else {
+                ("items are not in their tables", "they stay queued")
+            };
+            format!("{left} {items} after {seconds} s; {queued}{why}")
         };
         Err(errors::to_py(py, &Error::DeadlineExceeded(text)))
     }

@@ -10,7 +10,7 @@ use serde_json::Value;
 
 use crate::errors;
 use crate::fast_path::FastPath;
-use crate::leaf::Leaf;
+use crate::leaf::{Leaf, describe_column};
 use crate::structure::{Structure, merge, prune};
 
 /// Structure of a writer's steps so far.
@@ -265,7 +265,8 @@ fn check_dtype(
         return Ok(());
     }
     let text = format!(
-        "column `{name}` must keep its dtype; got {}{:?} after {}{:?}",
+        "{} must keep its dtype; got {}{:?} after {}{:?}",
+        describe_column(name),
         spec.dtype,
         spec.shape.as_slice(),
         cell.dtype,
@@ -277,14 +278,13 @@ fn check_dtype(
 /// The error for a step whose structure differs from earlier ones.
 pub(crate) fn structure_differs(py: Python<'_>, found: &[String], known: &[String]) -> PyErr {
     let detail = if found == known {
-        ", but in other containers or under keys of another kind"
+        "the same names in a different structure, such as a list instead of a dict, or int instead of str keys".into()
     } else {
-        ""
+        listed(found)
     };
     let text = format!(
-        "all steps of a writer must have the same columns, {}; got {}{detail}",
-        listed(known),
-        listed(found)
+        "all steps of a writer must have the same columns, {}; got {detail}",
+        listed(known)
     );
     errors::signature(py, text)
 }

@@ -120,18 +120,35 @@ impl TrajectoryState {
         let Some((structure, layout)) = &self.last_trajectory else {
             return Ok((Arc::clone(&self.recorder.schema().layout), Vec::new()));
         };
-        let columns = leaves.into_iter().zip(&structure.names).map(|(leaf, name)| {
-            leaf.cast_into::<TrajectoryColumn>().map_err(|error| {
-                let leaf = error.into_inner();
-                let class = leaf.get_type().name().map(|name| name.to_string()).unwrap_or_default();
-                let text = format!(
-                    "column `{name}` of the trajectory must be a slice of the writer's history, such as \
-                     writer.history[\"obs\"][-2:]; got a {class}"
-                );
-                errors::signature(tree.py(), text)
-            })
-        });
+        let columns = leaves
+            .into_iter()
+            .zip(&structure.names)
+            .map(|(leaf, name)| {
+                leaf.cast_into::<TrajectoryColumn>().map_err(|error| {
+                    let leaf = error.into_inner();
+                    let class = leaf
+                        .get_type()
+                        .name()
+                        .map(|name| name.to_string())
+                        .unwrap_or_default();
+                    let text = format!(
+                        "{} must be a slice of the writer's history, such as \
+                     writer.history[\"obs\"][-2:]; got {class}",
+                        describe_trajectory_column(name)
+                    );
+                    errors::signature(tree.py(), text)
+                })
+            });
         Ok((Arc::clone(layout), columns.collect::<PyResult<_>>()?))
+    }
+}
+
+/// Names a column of a trajectory in error texts. A trajectory that is one slice has one column, whose name is empty.
+fn describe_trajectory_column(name: &str) -> String {
+    if name.is_empty() {
+        "the trajectory".into()
+    } else {
+        format!("column `{name}` of the trajectory")
     }
 }
 
@@ -292,13 +309,14 @@ impl TrajectoryWriter {
                     let column = column.get();
                     if !column.is_of(slf) {
                         let text = format!(
-                            "column `{name}` of the trajectory must be a slice of this writer's history; got one of another writer"
+                            "{} must be a slice of this writer's history; got one of another writer",
+                            describe_trajectory_column(name)
                         );
                         return Err(errors::signature(py, text));
                     }
                     let Some(source) = state.steps.column(column.leaf) else {
                         let text =
-                            format!("column `{name}` of the trajectory has never had a value");
+                            format!("{} has never had a value", describe_trajectory_column(name));
                         return Err(errors::signature(py, text));
                     };
                     picked.push(ColumnSelection {

@@ -111,9 +111,10 @@ async fn run_blocking<T: Send + 'static>(
 ) -> Result<T, Status> {
     match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => outcome.map_err(|error| status(&error)),
-        Err(error) => Err(Status::internal(format!(
-            "the call failed in the server: {error}"
-        ))),
+        // The work panicked; the panic is on stderr.
+        Err(_) => Err(Status::internal(
+            "the server failed while it executed the call; this is a bug in Engram: see the server's stderr",
+        )),
     }
 }
 
@@ -219,5 +220,19 @@ impl ReverbService for Reverb {
             Ok(pb::InitializeConnectionResponse { address: 0 })
         };
         Ok(Response::new(Box::pin(stream::once(response))))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_in_a_call_is_reported_as_a_bug() {
+        let result = run_blocking(|| -> Result<()> { panic!("expected by the test") }).await;
+        assert_eq!(
+            result.unwrap_err().message(),
+            "the server failed while it executed the call; this is a bug in Engram: see the server's stderr"
+        );
     }
 }

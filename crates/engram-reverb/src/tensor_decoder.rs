@@ -65,11 +65,14 @@ pub fn check_tensor(tensor: &TensorProto) -> Result<TensorHeader<'_>, Status> {
     let checked = sizes.filter(|sizes| !sizes.is_empty() && sizes.len() <= MAX_AXES);
     let checked = checked.filter(|_| shape.is_some_and(|shape| !shape.unknown_rank));
     let Some((rows, axes)) = checked.as_deref().and_then(<[usize]>::split_first) else {
-        let first: Vec<i64> = dims.iter().take(8).map(|dim| dim.size).collect();
+        let shape = if dims.len() > MAX_AXES {
+            format!("{} axes", dims.len())
+        } else {
+            let sizes: Vec<i64> = dims.iter().map(|dim| dim.size).collect();
+            format!("shape {sizes:?}")
+        };
         return Err(invalid(format!(
-            "a tensor of a chunk has {} axes, {first:?}; it must have 1 to {MAX_AXES} axes, beginning \
-             with time, and no negative size",
-            dims.len()
+            "a tensor of a chunk has {shape}; expected 1 to {MAX_AXES} axes, time first, no negative size"
         )));
     };
     let cell = CellSpec {
@@ -81,8 +84,8 @@ pub fn check_tensor(tensor: &TensorProto) -> Result<TensorHeader<'_>, Status> {
     let sizes = sizes.filter(|(rows, (elements, _))| is_bounded(*rows, *elements));
     let Some((rows, _)) = sizes else {
         return Err(invalid(format!(
-            "a tensor of a chunk has shape {:?}, which is too large; without elements, at most \
-             {MAX_EMPTY_ROWS} rows are allowed",
+            "a tensor of a chunk has shape {:?}, which is too large; a tensor without elements may \
+             have at most {MAX_EMPTY_ROWS} rows",
             checked.unwrap_or_default()
         )));
     };
@@ -246,8 +249,8 @@ fn add_rows<const N: usize>(
 
 fn bad_strings(elements: usize, bytes: usize) -> Status {
     invalid(format!(
-        "the {bytes} bytes of a tensor of {elements} strings are corrupt: they must be the lengths, \
-         then as many bytes"
+        "the {bytes} bytes of a tensor of {elements} strings are corrupt: expected their lengths \
+         followed by the strings' bytes"
     ))
 }
 

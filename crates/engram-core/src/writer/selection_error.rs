@@ -61,23 +61,26 @@ pub(super) struct ErrorContext<'a> {
 impl SelectionError {
     /// Adds the text.
     pub(super) fn into_error(self, context: &ErrorContext<'_>) -> Error {
-        let item = |column: usize| column_name(context.item, column);
+        let item = |column: usize| match column_name(context.item, column) {
+            Some(name) => format!("column {name} of the trajectory"),
+            None => "the trajectory".into(),
+        };
         let history = context.history;
         match self {
             Self::NoColumns => {
                 Error::InvalidArgument("the trajectory has no columns; select at least one".into())
             }
             Self::Empty { column } => Error::InvalidArgument(format!(
-                "column {} of the trajectory selects no steps; select at least one",
+                "{} selects no steps; select at least one",
                 item(column)
             )),
             Self::Squeeze { column, len } => Error::InvalidArgument(format!(
-                "column {} of the trajectory is squeezed but selects {len} steps; a squeezed \
+                "{} is squeezed but selects {len} steps; a squeezed \
                  column must select exactly 1",
                 item(column)
             )),
             Self::TooLong { column, len } => Error::InvalidArgument(format!(
-                "column {} of the trajectory selects {len} steps; at most {} are allowed",
+                "{} selects {len} steps; at most {} are allowed",
                 item(column),
                 u32::MAX
             )),
@@ -87,7 +90,7 @@ impl SelectionError {
                 first,
                 other,
             } => Error::Signature(format!(
-                "column {} of the trajectory has cells of different shapes, {first:?} and, at step \
+                "{} has cells of different shapes, {first:?} and, at step \
                  {at}, {other:?}; within one item, a column's cells must have the same shape",
                 item(column)
             )),
@@ -109,9 +112,12 @@ impl SelectionError {
             )),
             Self::TooFewSteps { len } => too_few_steps(len, context),
             Self::Missing { column, at } => Error::InvalidArgument(format!(
-                "the trajectory refers to column {} at step {at}, where it has no value; select \
-                 only steps with a value",
-                column_name(context.steps, column)
+                "the trajectory refers to {} at step {at}, where it has no value; select only steps \
+                 with a value",
+                match column_name(context.steps, column) {
+                    Some(name) => format!("column {name}"),
+                    None => "the data".into(),
+                }
             )),
         }
     }
@@ -172,9 +178,11 @@ fn describe_available_steps(context: &ErrorContext<'_>) -> String {
     }
 }
 
-fn column_name(layout: &Layout, column: usize) -> String {
+/// Name of the column for error texts. `None` if the data is one array, whose column has no name.
+fn column_name(layout: &Layout, column: usize) -> Option<String> {
     match layout.names.get(column) {
-        Some(name) => format!("`{name}`"),
-        None => column.to_string(),
+        Some(name) if name.is_empty() => None,
+        Some(name) => Some(format!("`{name}`")),
+        None => Some(column.to_string()),
     }
 }

@@ -169,11 +169,11 @@ fn declared_sizes_are_checked_against_the_bytes() {
     for (sizes, text) in [
         (
             &[][..],
-            "a tensor of a chunk has 0 axes, []; it must have 1 to 16 axes",
+            "a tensor of a chunk has shape []; expected 1 to 16 axes",
         ),
         (
             &[-1, 2],
-            "a tensor of a chunk has 2 axes, [-1, 2]; it must have 1 to 16 axes, beginning with time, and no negative size",
+            "a tensor of a chunk has shape [-1, 2]; expected 1 to 16 axes, time first, no negative size",
         ),
         (
             &[1 << 40, 0],
@@ -181,7 +181,7 @@ fn declared_sizes_are_checked_against_the_bytes() {
         ),
         (
             &[1 << 20, 0],
-            "a tensor of a chunk has shape [1048576, 0], which is too large; without elements, at most 65536 rows are allowed",
+            "a tensor of a chunk has shape [1048576, 0], which is too large; a tensor without elements may have at most 65536 rows",
         ),
         (
             &[1, i64::MAX, i64::MAX],
@@ -202,7 +202,9 @@ fn declared_sizes_are_checked_against_the_bytes() {
     for content in [vec![0xff; 20], vec![5, 1, 2], vec![1, 1, 2]] {
         let found = rejection(&[1], content, DtString);
         assert!(
-            found.contains("strings are corrupt: they must be the lengths"),
+            found.contains(
+                "strings are corrupt: expected their lengths followed by the strings' bytes"
+            ),
             "{found}"
         );
     }
@@ -230,7 +232,7 @@ fn rows_without_bytes_are_limited() {
     let (status, peak) = measure_peak(|| ChunkDecoder::default().decode(&message).unwrap_err());
     assert_eq!(
         status.message(),
-        "chunk 1 of 1000 bytes has 100000 rows of strings without elements; at most 256 and one per byte are allowed"
+        "chunk 1 has 100000 empty string rows in 1000 bytes; at most 256 plus one per byte are allowed"
     );
     assert!(
         peak < ALLOCATED_PER_BYTE * message.encoded_len(),

@@ -154,7 +154,7 @@ impl Connector {
                 invalid(format!(
                     "`ca`, `certificate` or `key` cannot be used: {}; each must be a PEM file, and \
                      `key` must belong to `certificate`",
-                    root_cause(&error)
+                    root_cause(&error).trim_end_matches('.')
                 ))
             })?;
         }

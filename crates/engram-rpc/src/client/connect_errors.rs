@@ -47,7 +47,7 @@ pub(super) fn describe_tls_failure(causes: &str, name: &str) -> String {
         "it requires a client certificate; pass `certificate` and `key`".into()
     } else if contains(&["not valid for name", "notvalidforname"]) {
         format!(
-            "its certificate is not for the name `{name}`; pass the certificate's `server_name`"
+            "its certificate is not valid for `{name}`; pass a name from the certificate as `server_name`"
         )
     } else if contains(&["expired"]) {
         "its certificate has expired".into()
@@ -115,4 +115,17 @@ fn io_error_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
         next = error.source();
     }
     None
+}
+
+#[cfg(test)]
+mod tests {
+    use super::describe_tls_failure;
+
+    #[test]
+    fn a_certificate_for_another_name_is_reported_with_the_requested_name() {
+        assert_eq!(
+            describe_tls_failure("invalid peer certificate: NotValidForName", "h"),
+            "its certificate is not valid for `h`; pass a name from the certificate as `server_name`"
+        );
+    }
 }

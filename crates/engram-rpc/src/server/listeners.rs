@@ -47,7 +47,7 @@ impl Listeners {
     /// # Errors
     /// [`Error::InvalidArgument`] with the address or path that is not available, and why.
     pub(super) fn open(options: &ServerOptions) -> Result<Self> {
-        let (address, tcp) = open_tcp(options.address, "listen")?;
+        let (address, tcp) = open_tcp(options.address, "port", "listen")?;
         let unix = options.unix_socket.as_deref().map(|path| {
             open_unix(path).map_err(|error| {
                 Error::InvalidArgument(format!(
@@ -58,7 +58,7 @@ impl Listeners {
         });
         let metrics = options.metrics_port.map(|port| {
             let address = SocketAddr::new(options.address.ip(), port);
-            open_tcp(address, "serve metrics")
+            open_tcp(address, "metrics_port", "serve metrics")
         });
         let (unix, metrics) = (unix.transpose()?, metrics.transpose()?);
         // No local socket with TLS, because it would not be encrypted. If it cannot be opened, clients use TCP only.
@@ -82,14 +82,24 @@ impl Listeners {
     }
 }
 
-fn open_tcp(requested: SocketAddr, purpose: &str) -> Result<(SocketAddr, TcpListener)> {
+/// Opens a TCP socket. `option` is the option with its port and `purpose` what it is for, both for error texts.
+fn open_tcp(
+    requested: SocketAddr,
+    option: &str,
+    purpose: &str,
+) -> Result<(SocketAddr, TcpListener)> {
     let open = || -> io::Result<_> {
         let listener = TcpListener::bind(requested)?;
         listener.set_nonblocking(true)?;
         Ok((listener.local_addr()?, listener))
     };
     open().map_err(|error| {
-        Error::InvalidArgument(format!("cannot {purpose} at {requested}: {error}"))
+        Error::InvalidArgument(if error.kind() == ErrorKind::AddrInUse {
+            let port = requested.port();
+            format!("`{option}` {port} is already in use; choose another, or 0 for any free port")
+        } else {
+            format!("cannot {purpose} at {requested}: {error}")
+        })
     })
 }
 

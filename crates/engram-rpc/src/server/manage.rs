@@ -95,9 +95,10 @@ async fn run_blocking<T: Send + 'static>(
 ) -> Result<T> {
     match tokio::task::spawn_blocking(work).await {
         Ok(outcome) => outcome,
-        Err(error) => Err(Error::Closed(format!(
-            "the call failed inside the server: {error}"
-        ))),
+        // The work panicked; the panic is on stderr.
+        Err(_) => Err(Error::Closed(
+            "the server failed while it executed the call; this is a bug in Engram: see the server's stderr".into(),
+        )),
     }
 }
 
@@ -114,4 +115,18 @@ fn table_infos(engine: &Engine) -> Result<pb::TableInfos> {
     Ok(pb::TableInfos {
         tables: tables.collect(),
     })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[tokio::test]
+    async fn a_panic_in_a_call_is_reported_as_a_bug() {
+        let result = run_blocking(|| -> Result<()> { panic!("expected by the test") }).await;
+        assert_eq!(
+            result.unwrap_err().to_string(),
+            "the server failed while it executed the call; this is a bug in Engram: see the server's stderr"
+        );
+    }
 }

@@ -126,8 +126,8 @@ impl SampleStream {
                 let num_outgoing = usize::from(self.outgoing.is_some());
                 if self.requests.len() + self.leases.len() + num_outgoing >= MAX_OUTSTANDING {
                     return Err(Status::resource_exhausted(format!(
-                        "too many batches: this stream has requested and not acknowledged \
-                         {MAX_OUTSTANDING} before batch {}, which is the maximum",
+                        "too many batches: batch {} would exceed the {MAX_OUTSTANDING} that a stream may have \
+                         unacknowledged; acknowledge some first",
                         batch.id
                     )));
                 }

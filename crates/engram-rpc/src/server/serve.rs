@@ -214,9 +214,9 @@ fn build_tls_config(tls: &ServerTls) -> ServerTlsConfig {
 }
 
 fn tls_error(error: &tonic::transport::Error) -> Error {
-    let cause = error
-        .source()
-        .map_or_else(String::new, |cause| format!(": {cause}"));
+    let cause = error.source().map_or_else(String::new, |cause| {
+        format!(": {}", cause.to_string().trim_end_matches('.'))
+    });
     Error::InvalidArgument(format!(
         "`certificate`, `key` or `client_ca` cannot be used{cause}; each must be a PEM file, and \
          `key` must belong to `certificate`"

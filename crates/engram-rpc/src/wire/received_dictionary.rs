@@ -235,8 +235,7 @@ impl<T> Definitions<T> {
 
 fn unknown(what: &str, id: u32) -> InsertStreamError {
     invalid(format!(
-        "unknown {what} {id}; it must be sent on this stream before messages that refer to it, and \
-         not be released before them"
+        "unknown {what} {id}: it was not sent on this stream, or was already released; send it first"
     ))
 }
 

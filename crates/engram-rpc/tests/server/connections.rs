@@ -211,7 +211,10 @@ fn a_used_port_is_refused_and_free_after_close() {
     let address = first.address();
     assert_eq!(
         start_error(options.clone()),
-        format!("cannot listen at {address}: Address already in use (os error 98)")
+        format!(
+            "`port` {} is already in use; choose another, or 0 for any free port",
+            address.port()
+        )
     );
     first.close();
     first.close();

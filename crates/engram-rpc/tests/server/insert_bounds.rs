@@ -69,15 +69,13 @@ async fn invalid_messages_end_the_stream() {
         ),
         (
             after_first_message(items_message([row_items("t", 1, 2, 3)])),
-            "unknown chunk 3; it must be sent on this stream before messages that refer to it, and \
-             not be released before them",
+            "unknown chunk 3: it was not sent on this stream, or was already released; send it first",
         ),
         (
             after_first_message(items_message([with_trajectories(Some(
                 Trajectories::WindowShape(4),
             ))])),
-            "unknown window shape 4; it must be sent on this stream before messages that refer to it, and \
-             not be released before them",
+            "unknown window shape 4: it was not sent on this stream, or was already released; send it first",
         ),
         (
             after_first_message(items_message([with_trajectories(Some(

@@ -180,8 +180,8 @@ fn a_used_metrics_port_is_refused_and_free_after_close() {
     assert_eq!(
         refused,
         format!(
-            "cannot serve metrics at {address}: Address already in use \
-             (os error 98)"
+            "`metrics_port` {} is already in use; choose another, or 0 for any free port",
+            address.port()
         )
     );
     server.close();

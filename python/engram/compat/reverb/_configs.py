@@ -90,7 +90,7 @@ class _ConfigMessage(Message):
             TypeError: `other` has another class. Nothing is changed.
         """
         if type(other) is not type(self):
-            raise TypeError(f"`other` must be a {type(self).__name__}; got a {type(other).__name__}")
+            raise TypeError(f"`other` must be a {type(self).__name__}; got {type(other).__name__}")
         fields = copy.deepcopy(other._set)  # noqa: SLF001, same class
         self._set.clear()
         for name, value in fields.items():
@@ -289,7 +289,7 @@ class Config(_ConfigMessage):
 def config_problem(config: Config) -> str | None:
     """Returns why a config is invalid; None if it is valid."""
     if not isinstance(config, Config):
-        return f"must be a Config; got a {type(config).__name__}."
+        return f"must be a Config; got {type(config).__name__}."
     if not config.flat:
         return "`flat` must not be empty."
     if not config.table:

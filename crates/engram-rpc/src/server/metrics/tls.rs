@@ -18,8 +18,10 @@ use crate::server::ServerTls;
 /// [`Error::InvalidArgument`] if a certificate or key is unusable.
 pub(in crate::server) fn build_acceptor(tls: &ServerTls) -> Result<TlsAcceptor> {
     let config = build_config(tls).map_err(|error| {
+        let cause = error.to_string();
         Error::InvalidArgument(format!(
-            "`certificate`, `key` or `client_ca` cannot be used for the metrics: {error}"
+            "`certificate`, `key` or `client_ca` cannot be used for the metrics: {}",
+            cause.trim_end_matches('.')
         ))
     })?;
     Ok(TlsAcceptor::from(Arc::new(config)))
