@@ -38,7 +38,7 @@ def test_lists_of_other_lengths(store):
 
 def test_a_column_that_is_not_selected(store):
     writer = store.pattern_writer([Pattern("any", lambda s: {"obs": s["obs"][-1]})])
-    with pytest.raises(InvalidArgumentError, match=f"`obs` is a whole column.*{HINT}$"):
+    with pytest.raises(InvalidArgumentError, match=f"got a whole column for `obs`.*{HINT}$"):
         writer.append({"obs": [1.5, 2.5]})
 
 
