@@ -271,7 +271,7 @@ def test_bad_spec_shapes(shape):
         ({1: 1.0}, "each key of `priorities` must be a str, the name of a table; got 1 (int)"),
         ({"t": None}, "the priority for `t` must be a number; got None"),
         ({"t": "high"}, "the priority for `t` must be a number; got 'high' (str)"),
-        ({"t": 10**400}, f"the priority for `t` must be a number; got 1{'0' * 96}... (int)"),
+        ({"t": 10**400}, f"the priority for `t` must be a number; got 1{'0' * 99}... (int)"),
     ],
 )
 def test_priorities_of_wrong_types(open_store, priorities, text):
