@@ -5,8 +5,8 @@ big table, and a reference that uses only NumPy to read as many random places of
 moment the call was due, so a late wake-up is part of it. Meanwhile the main thread runs one operation per phase.
 
 Delays of the reference are caused by the interpreter lock or the machine; the control phase shows them without any
-operation. Watchers in other processes record when a core was paused, because the host of a virtual machine can stop
-all threads. The process does not return freed memory to the system, and an unmeasured run allocates what is needed:
+operation. Watchers in other processes record when a core was paused, because the host of a virtual machine can pause
+a core. The process does not return freed memory to the system, and an unmeasured run allocates what is needed:
 the cost of fresh memory from the system is not measured here.
 """
 

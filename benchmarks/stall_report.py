@@ -51,7 +51,7 @@ class Call(NamedTuple):
 def long_calls(run: Phases, pauses: Pauses, *, reference: bool) -> list[Call]:
     """The calls above the bound, and the longest call in any case; longest first.
 
-    Of the reference, or of all other callers.
+    `reference` selects the reference's calls; otherwise those of all other callers.
     """
     found: list[Call] = []
     for phase, callers in run.items():
@@ -117,7 +117,7 @@ def parse(module: str, about: str | None, sizes: Sequence[Size]) -> argparse.Nam
         parser.add_argument(
             f"--{size.name}", type=int, default=size.default, help=f"{size.help} (default: {size.default:,})"
         )
-    parser.add_argument("--write", action="store_true", help="write the histogram to docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="write the report to docs/performance.md")
     return parser.parse_args()
 
 

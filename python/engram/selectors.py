@@ -41,7 +41,8 @@ class Prioritized:
     An item with priority 0 is chosen only if all items have priority 0; then all are equally likely.
 
     Attributes:
-        exponent: Weight of the priorities: 0 ignores them, 1 is proportional, below 0 prefers low priorities.
+        exponent: Exponent of the priorities. 1: proportional to them. 0: all items with a priority above 0 are equally
+            likely. Below 0: low priorities are preferred.
     """
 
     kind: ClassVar[str] = "prioritized"

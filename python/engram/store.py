@@ -54,7 +54,8 @@ class TableStore:
 
         Raises:
             SignatureError: The data does not match a table's signature. No table has the item.
-            PriorityError: A priority is NaN, or it is negative or infinite and the table's selector is Prioritized.
+            PriorityError: A priority is NaN, or it is negative, infinite or too large and the table's selector is
+                Prioritized.
             DeadlineExceededError: A table did not accept the item in time. The text names the tables that have it.
             UnsatisfiableError: The item is larger than a table's `max_bytes`.
             InvalidArgumentError: `priorities` is empty or no mapping, or another argument is invalid.
@@ -81,10 +82,10 @@ class TableStore:
 
         Args:
             history: Number of most recent steps that items can refer to.
-            chunk_length: Number of steps per chunk. Default: 1 to 16, for chunks of about 16 KiB. Items become visible
-                when their chunk is full, at the end of an episode, or on `flush`.
-            max_in_flight_items: Maximum number of unacknowledged items before `append` waits. While more than 4 MiB are
-                in flight to a server, `append` also slows down.
+            chunk_length: Number of steps per chunk. Default: as many as fit into about 16 KiB, from 1 to 16. Items
+                become visible when their chunk is full, at the end of an episode, or on `flush`.
+            max_in_flight_items: Maximum number of items not yet accepted by their tables before `append` waits. While
+                more than 4 MiB are in flight to a server, `append` also slows down.
             timeout: Seconds that `append` waits at that limit. `None` waits forever, 0 does not wait.
             compression: `"auto"` compresses large columns if that saves memory. `"off"` never compresses. `"delta"`
                 compresses integers as differences between steps, which suits images that change little.
@@ -187,7 +188,7 @@ class TableStore:
 
         Args:
             table: Name of the table.
-            n: Number of items. They can be collected over several grants of the rate limiter.
+            n: Number of items. The rate limiter need not allow all of them at once.
             at_least: Minimum number of items. If at least this many are available, return them instead of waiting for
                 `n`. Default: `n`.
             timeout: Seconds to wait. `None` waits forever. On timeout, all drawn items return to the table.
@@ -243,8 +244,8 @@ class TableStore:
             Number of keys found in the table; None if `wait` is False.
 
         Raises:
-            PriorityError: A priority is NaN, or it is negative or infinite and the table's selector is Prioritized.
-                None is applied.
+            PriorityError: A priority is NaN, or it is negative, infinite or too large and the table's selector is
+                Prioritized. No priority is changed.
             InvalidArgumentError: `keys` and `priorities` differ in length, have more than one axis, or are not numbers.
             UnknownTableError: There is no table of this name.
             ClosedError: The store was closed, or the table dropped.
@@ -364,7 +365,7 @@ class TableStore:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(ForkedError):  # in a forked child, the parent closes the store
+        with suppress(ForkedError):  # a forked child cannot close the store; its parent does
             self.close()
 
 
@@ -373,7 +374,7 @@ _MAX_SYNC_INTERVAL = 60.0
 
 
 class Store(TableStore):
-    """Tables in this process, until the store is closed.
+    """Tables in this process: in memory or, with `open`, durable in a directory.
 
     A store cannot be used after `fork`: in the child process its methods raise `ForkedError`.
     """
@@ -414,19 +415,19 @@ class Store(TableStore):
             path: The directory. Only one process can have it open at a time.
             tables: Tables that do not exist in the directory are created. A table that exists gets the configuration
                 given here; items that no longer fit are removed.
-            durability: What acknowledged changes survive. `"none"`: only checkpoints are stored. `"process"`: the end
-                of the process, including `kill -9`. `"disk"`: a power failure.
+            durability: Which failures acknowledged changes survive. `"none"`: only checkpoints are stored. `"process"`:
+                the end of the process, including `kill -9`. `"disk"`: a power failure.
             sync_interval: Minimum seconds between two disk syncs with `"disk"`; acknowledgements wait for them.
             checkpoint_interval: Seconds between two checkpoints, which a thread writes if anything has changed. A
-                checkpoint that fails is logged and retried. `None` writes none for this reason.
-            checkpoint_bytes: Growth of the log in bytes after which a checkpoint is also written. `None` writes none
-                for this reason.
+                checkpoint that fails is logged and retried. `None` disables this trigger.
+            checkpoint_bytes: Growth of the log in bytes after which a checkpoint is also written. `None` disables
+                this trigger.
             keep: Number of most recent checkpoints to keep.
             rename: New names of tables in the directory, by old name.
             drop: Names of tables in the directory to delete.
-            repair: Open a directory that has lost acknowledged changes, with what is left. `notes` describes the loss.
-                Unusable files are renamed to `*.lost`.
-            progress: Function that is called now and then with the number of bytes read and the total.
+            repair: Open the directory with the remaining data even if acknowledged changes were lost. `notes` describes
+                the loss. Unusable files are renamed to `*.lost`.
+            progress: Function that is called repeatedly with the number of bytes read so far and the total.
             seed: As in `Store`. Existing tables continue their random sequences.
 
         Returns:

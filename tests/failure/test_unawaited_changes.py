@@ -1,4 +1,4 @@
-"""Changes with `wait=False`: later calls raise their errors, and none of them waits without limit."""
+"""Changes with `wait=False`: later calls raise their errors, and no call waits without limit."""
 
 import pytest
 from faults import ServerProcess

@@ -36,7 +36,11 @@ _CHECKPOINT_BYTES = 4 << 30
 def serve(
     *,
     tables: Annotated[
-        Path | None, typer.Option(help="TOML file that describes the tables. Default: one uniform table `replay`.")
+        Path | None,
+        typer.Option(
+            help="TOML file that describes the tables. Default: the tables in --path, otherwise one uniform table "
+            "`replay`."
+        ),
     ] = None,
     host: Annotated[str, typer.Option(help="Host name or IP address to listen on.")] = "127.0.0.1",
     port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.")] = 7077,
@@ -50,7 +54,8 @@ def serve(
     client_ca: Annotated[
         Path | None,
         typer.Option(
-            help="PEM file of the certificate authority; clients must then show a certificate of it. Default: none."
+            help="PEM file of the certificate authority; clients must then present a certificate that it "
+            "issued. Default: none."
         ),
     ] = None,
     metrics_port: Annotated[
@@ -125,7 +130,7 @@ def serve(
 
 @contextmanager
 def _stop_signals() -> Iterator[threading.Event]:
-    """Yields an event that Ctrl-C and SIGTERM set; entered before the server starts, so that no signal is missed."""
+    """Yields an event that Ctrl-C and SIGTERM set. Enter it before the server starts, so that no signal is missed."""
     stop = threading.Event()
     previous = {number: signal.signal(number, lambda *_: stop.set()) for number in (signal.SIGINT, signal.SIGTERM)}
     try:

@@ -16,14 +16,14 @@ T = TypeVar("T")
 _END = object()
 
 
-def prefetch_in_thread(elements: Generator[T | None], number: int) -> Generator[T]:
-    """Yields the elements that are not None; a thread computes up to `number` of them in advance.
+def prefetch_in_thread(elements: Generator[T | None], max_ahead: int) -> Generator[T]:
+    """Yields the elements that are not None; a thread computes up to `max_ahead` of them in advance.
 
-    An error is raised after the elements computed before it. When the generator ends, it closes `elements`, which must
-    yield None every `POLL_INTERVAL` or so while it waits, so that it can be closed.
+    An error is raised after the elements computed before it. When the returned generator ends or is closed, it closes
+    `elements`, which must yield None every `POLL_INTERVAL` or so while it waits, so that it can be closed.
     """
     ready: queue.SimpleQueue[object] = queue.SimpleQueue()
-    free_places = threading.Semaphore(number)
+    free_places = threading.Semaphore(max_ahead)
     stop = threading.Event()
 
     def run() -> None:

@@ -1,6 +1,6 @@
 """The note of a table: JSON text with the signature and `max_times_sampled` that the caller passed.
 
-The engine stores the note with the table and does not interpret it. `docs/format.md` does not describe it.
+The engine stores the note with the table and does not interpret it. `docs/format.md` does not specify its content.
 """
 
 import base64

@@ -27,19 +27,19 @@ _UNBATCHED_AHEAD = 100
 _RECONNECT_SECONDS = 1.0
 
 
-def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, as FTW has it
-    client: Any,  # noqa: ANN401, of several kinds
-    environment_spec: Any = None,  # noqa: ANN401, by its attributes
+def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signature
+    client: Any,  # noqa: ANN401, one of several types
+    environment_spec: Any = None,  # noqa: ANN401, duck-typed
     batch_size: int | None = None,
     prefetch_size: int | None = None,
     sequence_length: int | None = None,
     extra_spec: Any = None,  # noqa: ANN401, a nest
-    transition_adder: bool = False,  # noqa: FBT001, FBT002, as FTW has it
+    transition_adder: bool = False,  # noqa: FBT001, FBT002, FTW's signature
     table: str = "priority_table",
-    convert_zero_size_to_none: bool = False,  # noqa: FBT001, FBT002, as FTW has it
+    convert_zero_size_to_none: bool = False,  # noqa: FBT001, FBT002, FTW's signature
     num_parallel_calls: int = 1,
-    using_deprecated_adder: bool = False,  # noqa: FBT001, FBT002, as FTW has it
-    deterministic: bool = True,  # noqa: FBT001, FBT002, as FTW has it
+    using_deprecated_adder: bool = False,  # noqa: FBT001, FBT002, FTW's signature
+    deterministic: bool = True,  # noqa: FBT001, FBT002, FTW's signature
     *,
     framework: Framework = "tensorflow",
 ) -> Any:  # noqa: ANN401, a dataset
@@ -82,7 +82,8 @@ def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, as FTW has it
             their arrays, except that `info` and text are NumPy arrays. Default: `"tensorflow"`.
 
     Returns:
-        The dataset. It is endless: it waits while the table has no items. An iterable can be iterated repeatedly.
+        The dataset. It is endless: it waits while the table has no items. The iterables of the other frameworks can be
+        iterated several times.
 
     Raises:
         ValueError: An argument is out of range, the specs are incomplete, or the items cannot be cut into sequences of
@@ -113,19 +114,19 @@ def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, as FTW has it
     )
 
 
-def make_reverb_rnn_sequence_fifo_sampler_dataset(  # noqa: PLR0917, as FTW has it
-    client: Any,  # noqa: ANN401, of several kinds
-    environment_spec: Any = None,  # noqa: ANN401, by its attributes
+def make_reverb_rnn_sequence_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signature
+    client: Any,  # noqa: ANN401, one of several types
+    environment_spec: Any = None,  # noqa: ANN401, duck-typed
     batch_size: int | None = None,
     prefetch_size: int | None = None,
     sequence_length: int | None = None,
     extra_spec: Any = None,  # noqa: ANN401, a nest
-    transition_adder: bool = False,  # noqa: FBT001, FBT002, as FTW has it
+    transition_adder: bool = False,  # noqa: FBT001, FBT002, FTW's signature
     table: str = "priority_table",
-    convert_zero_size_to_none: bool = False,  # noqa: FBT001, FBT002, as FTW has it
+    convert_zero_size_to_none: bool = False,  # noqa: FBT001, FBT002, FTW's signature
     num_parallel_calls: int = 1,
-    using_deprecated_adder: bool = False,  # noqa: FBT001, FBT002, as FTW has it
-    deterministic: bool = True,  # noqa: FBT001, FBT002, as FTW has it
+    using_deprecated_adder: bool = False,  # noqa: FBT001, FBT002, FTW's signature
+    deterministic: bool = True,  # noqa: FBT001, FBT002, FTW's signature
     *,
     framework: Framework = "tensorflow",
 ) -> Any:  # noqa: ANN401, a dataset
@@ -185,8 +186,8 @@ def make_reverb_rnn_sequence_fifo_sampler_dataset(  # noqa: PLR0917, as FTW has 
 def _make_dataset(
     *,
     items: bool,
-    client: Any,  # noqa: ANN401, of several kinds
-    environment_spec: Any,  # noqa: ANN401, by its attributes
+    client: Any,  # noqa: ANN401, one of several types
+    environment_spec: Any,  # noqa: ANN401, duck-typed
     batch_size: int | None,
     prefetch_size: int | None,
     sequence_length: int | None,
@@ -216,7 +217,7 @@ def _make_dataset(
     if framework not in _FRAMEWORKS:
         raise ValueError(f"`framework` must be one of {', '.join(map(repr, _FRAMEWORKS))}; got {framework!r}")
     convert = None if framework == "tensorflow" else array_converter(framework)
-    stores, returns = _stores(client)
+    stores, reconnect_forever = _stores(client)
     length = None
     if environment_spec is None:
         if extra_spec is not None and flatten(extra_spec):
@@ -233,7 +234,7 @@ def _make_dataset(
     if not items and length is not None and sequence_length is not None:
         check_lengths(table, length, sequence_length)
     fetch_options = FetchOptions(
-        max_in_flight=2 * batch_size if batch_size else _UNBATCHED_AHEAD, reconnect_forever=returns
+        max_in_flight=2 * batch_size if batch_size else _UNBATCHED_AHEAD, reconnect_forever=reconnect_forever
     )
     if items:
         from_signature = environment_spec is None  # then the nest describes whole items already
@@ -279,7 +280,7 @@ def _check(
             raise ValueError(f"`{name}` must be at least {low}; got {value}")
 
 
-def _stores(client: Any) -> tuple[list[TableStore], bool]:  # noqa: ANN401, of several kinds
+def _stores(client: Any) -> tuple[list[TableStore], bool]:  # noqa: ANN401, one of several types
     """Returns the stores of the clients, and whether to wait for servers that become unreachable."""
     clients = list(client) if isinstance(client, Sequence) and not isinstance(client, str) else [client]
     if not clients:
