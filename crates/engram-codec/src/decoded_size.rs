@@ -6,7 +6,8 @@
 use bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
 
-/// Default limit on the memory of a decoded message, in bytes. The encoded bytes do not count.
+/// Default limit on the memory of a decoded message, in bytes. The buffer of the encoded message does
+/// not count; copies of its strings and bytes do.
 pub const MAX_DECODED_BYTES: usize = 32 << 20;
 
 /// A protobuf field that takes memory beyond its encoded bytes.

@@ -135,7 +135,7 @@ impl AlignedBytesBuilder {
     }
 }
 
-/// Lets tests make one allocation of the current thread fail.
+/// Lets tests make one call of `AlignedBytes::zeroed` fail in the current thread.
 #[cfg(test)]
 pub(crate) mod failing {
     use std::cell::Cell;

@@ -2,10 +2,10 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A mutex that a thread which has just released it cannot lock again before a thread that is already
-/// waiting.
+/// A mutex that a thread which has just released it cannot lock again before at least one of the
+/// threads that are already waiting.
 ///
-/// It never spins or yields for long: on a busy machine, a yield costs a whole time slice.
+/// Waiting threads block instead of spinning or yielding: on a busy machine, a yield costs a whole time slice.
 #[derive(Debug)]
 pub(crate) struct FairMutex<T> {
     /// Locked by the next owner while it waits for `value`.

@@ -12,7 +12,8 @@ use crate::errors;
 use crate::gil::{Timeout, detached, wait_for};
 use crate::tables::{REPLY_GRACE, RemoteTables};
 
-/// Inserts an item into each local table. Returns for each table whether it has the item at the deadline.
+/// Inserts an item into each local table. Returns for each table whether it accepted the item,
+/// which may be shortly after the deadline.
 pub(crate) fn insert_local(
     py: Python<'_>,
     engine: &Engine,

@@ -21,7 +21,7 @@ use crate::pb::tensorflow::TensorProto;
 use crate::status::{invalid, shortened, status};
 use crate::tensor_encoder::encode_tensor;
 
-/// Most slices of an item in the deprecated format, which has a slice per chunk and column.
+/// Maximum number of slices of an item in the deprecated format, which has a slice per chunk and column.
 const MAX_DEPRECATED_SLICES: usize = 1 << 20;
 
 /// Most bytes of a sample: the limit of protobuf messages.

@@ -39,7 +39,7 @@ pub use pending_response::PendingResponse;
 pub use sample_requests::{BatchRequest, LeasedBatch, RemoteLease, RemoteSampleTicket};
 pub use stream::{RemoteNextBatch, RemoteStream};
 
-/// How long closing waits for the server's response.
+/// How long a client waits for the server to handle its acknowledgements.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Number of threads that all clients of a process share.
@@ -123,8 +123,7 @@ impl Client {
         self.connector.close();
     }
 
-    /// Waits until the server has handled all acknowledgements of batches, for at most a second. The
-    /// items of batches that are not acknowledged are returned to their tables.
+    /// Waits for at most a second until no acknowledgement of a batch is outstanding.
     pub fn flush_acks(&self) {
         let mut options = WaitOptions {
             deadline: Some(std::time::Instant::now() + CLOSE_TIMEOUT),
@@ -133,7 +132,7 @@ impl Client {
         let _ = wait(&mut self.acks_flushed(), &mut options);
     }
 
-    /// True if the server has handled all acknowledgements.
+    /// True if no acknowledgement is outstanding: the server has handled them, or the connection was lost.
     #[must_use]
     pub fn are_acks_flushed(&self) -> bool {
         self.samples.are_acks_flushed()

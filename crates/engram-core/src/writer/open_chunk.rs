@@ -203,7 +203,7 @@ impl OpenChunk {
     /// to none of the chunk's steps.
     ///
     /// # Errors
-    /// As [`ChunkBuilder::seal`]; the chunk is then unchanged.
+    /// As [`ChunkBuilder::pack`]; the chunk is then unchanged.
     pub(super) fn pack(&mut self, compressor: &mut Compressor) -> Result<PackedColumns> {
         let (cell_states, builder) = (&self.cell_states, &mut self.builder);
         let set_columns =

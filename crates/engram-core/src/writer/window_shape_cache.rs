@@ -47,8 +47,8 @@ impl WindowShapeCache {
             };
         }
         let base = located.slices.iter().map(|s| s.offset).min().unwrap_or(0);
-        // The first item of a shape stores its own slices, which tables count as its memory. So the
-        // memory is counted even if no two items have the same shape.
+        // The first item of a shape becomes `Spans`: tables count its slices in `max_bytes`, but not a
+        // shared shape. So the memory is counted even if no two items have the same shape.
         let Some(shape) = self.find_or_store(layout, located, base) else {
             return PendingTrajectory::Spans(Box::new(build_spans(layout, located, view)))
                 .sealed_if_complete();

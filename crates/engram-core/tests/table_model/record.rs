@@ -123,7 +123,7 @@ impl OpSink for RecordingSink {
 
 const ROWS: u32 = 4;
 
-/// Seven chunks: two per episode, and a last one that belongs to two episodes.
+/// Seven chunks: two in each of episodes 0 to 2, and one that belongs to episodes 2 and 3.
 pub(crate) fn chunks() -> Vec<Arc<Chunk>> {
     let layout = Arc::new(Layout {
         names: Box::new(["action".into(), "obs".into()]),

@@ -21,24 +21,24 @@ struct Content {
 
 type FilesByName = BTreeMap<String, Arc<Mutex<Content>>>;
 
-/// A directory whose machine loses power after a number of writes.
+/// A directory whose machine loses power after a number of calls that change or sync it.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PowerLossDirectory {
     /// The files that exist now.
     current: Arc<Mutex<FilesByName>>,
     /// The files as of the last sync of the directory.
     synced: Arc<Mutex<FilesByName>>,
-    /// Number of writes left before the power loss.
+    /// Number of such calls left before the power loss.
     writes_left: Arc<Mutex<u64>>,
 }
 
 impl PowerLossDirectory {
-    /// Sets the number of writes before the power loss.
+    /// Sets the number of calls that change or sync the directory before the power loss.
     pub(super) fn set_writes_left(&self, writes: u64) {
         *self.writes_left.lock() = writes;
     }
 
-    /// Number of writes left before the power loss.
+    /// Number of such calls left before the power loss.
     pub(super) fn writes_left(&self) -> u64 {
         *self.writes_left.lock()
     }
@@ -206,7 +206,7 @@ impl WritableFile for PowerLossWriter {
         let counted = self.files.count_write();
         let mut content = self.content.lock();
         if counted.is_err() {
-            // A part may have been written.
+            // The first part was written.
             content
                 .bytes
                 .extend(pieces.iter().take(1).flat_map(|piece| *piece));

@@ -186,9 +186,9 @@ pub(crate) struct ManualLog(Mutex<ManualLogState>);
 
 #[derive(Debug, Default)]
 struct ManualLogState {
-    /// Number of changes.
+    /// How many changes were appended.
     appended: u64,
-    /// Number of the last durable change.
+    /// Position of the last durable change.
     durable: u64,
     wakers: Vec<Waker>,
 }

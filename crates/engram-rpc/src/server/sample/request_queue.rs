@@ -110,7 +110,8 @@ impl RequestQueue {
         self.served.remove(&position);
     }
 
-    /// Waits until a request is served: [`Self::next_served`] may return one then. Waits forever if none is waiting.
+    /// Waits until a request is served or a cancelled one has ended; then [`Self::next_served`] may return one. Waits
+    /// forever if no request is waiting.
     pub(super) async fn progress(&mut self) {
         match self.waits.next().await {
             Some(Ok(served)) => {
