@@ -45,7 +45,7 @@ def test_end_episode_that_times_out(client):
     with pytest.raises(reverb.DeadlineExceededError) as raised:
         writer.flush(timeout_ms=50)
     assert str(raised.value).startswith(
-        "Flush call did not complete within provided timeout of 0:00:00.050000: 1 items"
+        "Flush call did not complete within provided timeout of 0:00:00.050000: 1 item is not in its table"
     )
     with pytest.raises(reverb.DeadlineExceededError, match=r"^End episode call did not complete .* of 0:00:00.050000"):
         writer.end_episode(timeout_ms=50)
