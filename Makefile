@@ -26,9 +26,10 @@ SLOW ?= $(filter true,$(CI))
 MARKERS := $(if $(SLOW),, and not slow)
 PYTEST_ARGS ?=
 FRAMEWORKS := .venv-frameworks
+OUTSIDE := .venv-outside
 DEMO_ARGS ?=
 
-# The newest Python that dm-reverb has wheels for.
+# The newest Python that dm-reverb and TensorFlow 2.15 have wheels for.
 INTEROP_PYTHON ?= python3.11
 
 ##@ Build
@@ -73,6 +74,13 @@ $(FRAMEWORKS)/.made: requirements/frameworks.txt .venv/.uv
 	@$(UV) pip install --quiet --python $(FRAMEWORKS)/bin/python --require-hashes -r $<
 	@touch $@
 
+# Without dependencies: they are pinned, except those that outside.overrides removes.
+$(OUTSIDE)/.made: requirements/outside.txt .venv/.uv
+	@echo "==> Installing TensorFlow 2.15, Acme and TF-Agents into $(OUTSIDE) (a minute or two, 2 GB)"
+	@test -x $(OUTSIDE)/bin/python || $(INTEROP_PYTHON) -m venv $(OUTSIDE)
+	@$(UV) pip install --quiet --python $(OUTSIDE)/bin/python --require-hashes --no-deps -r $<
+	@touch $@
+
 # An editable install: only changes of Rust need a new build.
 .venv/.built: $(RUST) pyproject.toml .venv/.dev | prerequisites
 	@echo "==> Building the engine (about 2 minutes the first time on 2 cores, seconds later)"
@@ -108,10 +116,26 @@ test-python: .venv/.built ## Run the Python tests, including the demo's smoke te
 	@$(BIN)/python -m pytest -m "not frameworks and not interop$(MARKERS)" $(PYTEST_ARGS)
 
 .PHONY: frameworks
-frameworks: $(FRAMEWORKS)/.made .venv/.built ## Run the tests that need PyTorch or TensorFlow
+frameworks: $(FRAMEWORKS)/.made $(OUTSIDE)/.made .venv/.built ## Run the tests that need PyTorch or TensorFlow
 	@echo "==> Python tests with frameworks"
 	@PYTHONPATH="$(CURDIR)/python" TF_CPP_MIN_LOG_LEVEL=3 \
 		$(FRAMEWORKS)/bin/python -m pytest -m "frameworks$(MARKERS)" $(PYTEST_ARGS)
+	@echo "==> Tests of datasets with the oldest TensorFlow"
+	@PYTHONPATH="$(CURDIR)/python" TF_CPP_MIN_LOG_LEVEL=3 \
+		$(OUTSIDE)/bin/python -m pytest tests/compat tests/data -m "frameworks and not torch and not slow" $(PYTEST_ARGS)
+
+# The tests of Acme and TF-Agents that use Reverb, as their packages contain them. Some of TF-Agents' start processes.
+OUTSIDE_TESTS := acme/adders/reverb/episode_test.py acme/adders/reverb/sequence_test.py \
+	acme/adders/reverb/transition_test.py \
+	tf_agents/replay_buffers/reverb_replay_buffer_test.py tf_agents/replay_buffers/reverb_utils_test.py
+
+.PHONY: test-outside
+test-outside: $(OUTSIDE)/.made .venv/.built ## Run the replay tests of Acme and TF-Agents on engram.compat.reverb
+	@echo "==> Tests of Acme and TF-Agents"
+	@cd $(OUTSIDE)/lib/python3.11/site-packages && \
+		PYTHONPATH="$(CURDIR)/python:$(CURDIR)/tests/outside" TF_CPP_MIN_LOG_LEVEL=3 \
+		$(CURDIR)/$(OUTSIDE)/bin/python -m pytest -c $(CURDIR)/tests/outside/pytest.ini -p no:cacheprovider \
+		$(PYTEST_ARGS) $(OUTSIDE_TESTS)
 
 .PHONY: test-wheel
 test-wheel: dist/.built ## Test the wheel in bare environments of Python 3.11, 3.12 and 3.13
@@ -168,8 +192,9 @@ docs: .venv/.docs ## Build the documentation into site/; warnings are errors
 lock: .venv/.uv ## Pin requirements/*.in again (LOCK_ARGS=--upgrade for newer versions)
 	@for name in bootstrap dev docs frameworks interop; do \
 		$(LOCK) $(LOCK_ARGS) requirements/$$name.in -o requirements/$$name.txt || exit 1; done
+	@$(LOCK) $(LOCK_ARGS) --override requirements/outside.overrides requirements/outside.in -o requirements/outside.txt
 
 .PHONY: clean
 clean: ## Remove everything that make created
-	@rm -rf .venv $(FRAMEWORKS) .venv-interop target dist build site .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv $(FRAMEWORKS) $(OUTSIDE) .venv-interop target dist build site .cache .hypothesis .mypy_cache .pytest_cache .ruff_cache
 	@rm -f python/engram/*.so

@@ -1,4 +1,4 @@
-"""Threads that repeat a call and record how long each one took.
+"""Threads that repeat a call and record the latency of each repetition.
 
 A call is due one millisecond after the previous one returned. Its latency counts from that moment, so that a late
 wake-up is part of it.
@@ -11,10 +11,10 @@ from contextlib import contextmanager
 
 import numpy as np
 
-PAUSE = 1e-3  # seconds from the end of a call until the next is due; keeps two cores busy, not saturated
-SETTLE = 2.0  # seconds recorded after the operation returned, in which deferred memory is freed
+CALL_INTERVAL = 1e-3  # seconds from the end of a call until the next is due; keeps two cores busy, not saturated
+SETTLE_SECONDS = 2.0  # seconds recorded after the operation returned, in which deferred memory is freed
 REFERENCE = "NumPy alone"
-READS = 1_024  # random reads per call of the reference; a sample of 256 items makes about as many
+READS_PER_CALL = 1_024  # random reads per call of the reference; a sample of 256 items reads about as often
 ROW_BYTES = 64  # metadata of one item
 
 Phases = dict[str, dict[str, np.ndarray]]  # phase -> caller -> [calls, 2]: time due, latency in seconds
@@ -34,13 +34,13 @@ class Caller(threading.Thread):
         self.halt = threading.Event()
 
     def run(self) -> None:
-        """Calls until `finish`."""
+        """Repeats the call until `finish`."""
         clock, log, action = time.perf_counter, self.calls, self.action
         log[:] = -1  # touch every page now
         try:
             while not self.halt.is_set() and self.count < len(log):
-                due = clock() + PAUSE
-                time.sleep(PAUSE)
+                due = clock() + CALL_INTERVAL
+                time.sleep(CALL_INTERVAL)
                 action()
                 log[self.count] = due, clock() - due
                 self.count += 1
@@ -54,25 +54,25 @@ class Caller(threading.Thread):
         if self.failure is not None:
             raise self.failure
         if self.is_alive() or self.count == len(self.calls):
-            msg = f"caller `{self.name}` hangs, or its record is full, after {self.count} calls"
+            msg = f"caller `{self.name}` is stuck, or its array of calls is full, after {self.count} calls"
             raise TimeoutError(msg)
         return self.calls[self.first : self.count].copy()
 
 
-def reference(items: int) -> Callable[[], object]:
-    """Returns a call that uses only NumPy: random reads of as much memory as the metadata of `items` takes."""
+def make_reference(items: int) -> Callable[[], object]:
+    """Returns a call that uses only NumPy: random reads of an array as large as the metadata of `items` items."""
     rows = np.ones((items, ROW_BYTES), np.uint8)
     generator = np.random.default_rng(0)
 
     def read() -> None:
-        rows[generator.integers(0, items, READS), 0].sum()
+        rows[generator.integers(0, items, READS_PER_CALL), 0].sum()
 
     return read
 
 
 @contextmanager
-def watched(phases: Phases, phase: str, calls: Mapping[str, Callable[[], object]]) -> Iterator[None]:
-    """Records the latencies of all callers while the body runs, and `SETTLE` seconds longer."""
+def record_latencies(phases: Phases, phase: str, calls: Mapping[str, Callable[[], object]]) -> Iterator[None]:
+    """Records the latency of each call while the body runs, and `SETTLE_SECONDS` longer."""
     callers = [Caller(name, action) for name, action in calls.items()]
     for caller in callers:
         caller.start()
@@ -80,5 +80,5 @@ def watched(phases: Phases, phase: str, calls: Mapping[str, Callable[[], object]
     for caller in callers:
         caller.first = caller.count
     yield
-    time.sleep(SETTLE)
+    time.sleep(SETTLE_SECONDS)
     phases[phase] = {caller.name: caller.finish() for caller in callers}

@@ -13,8 +13,8 @@ import sys
 import time
 from typing import Self
 
-EVERY = 0.5e-3
-LATE = 1.5e-3
+WATCH_INTERVAL = 0.5e-3  # seconds that a watcher sleeps
+LATE_AFTER = 1.5e-3  # seconds after which a wake-up counts as late
 
 Span = tuple[float, float]  # begin and end, in seconds of `time.perf_counter`
 
@@ -78,10 +78,10 @@ def watch(core: int) -> None:
     ended = False
     while not ended:
         for _ in range(100):
-            time.sleep(EVERY)
+            time.sleep(WATCH_INTERVAL)
             now = time.perf_counter()
-            if now - last > LATE:
-                pauses.append((last + EVERY, now))
+            if now - last > LATE_AFTER:
+                pauses.append((last + WATCH_INTERVAL, now))
             last = now
         ended = bool(select.select([0], [], [], 0)[0])  # readable once closed
         last = time.perf_counter()

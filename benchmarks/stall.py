@@ -1,8 +1,9 @@
 """Measures how much a long operation on a big table delays other calls.
 
 Three threads repeat a call, each due one millisecond after the previous one returned: an inserter and a sampler of one
-big table, and a reference that uses only NumPy to read as many random places of an array. A latency counts from the
-moment the call was due, so a late wake-up is part of it. Meanwhile the main thread runs one operation per phase.
+big table, and a reference that reads random elements of a NumPy array, about as many as a sample reads. A latency
+counts from the moment the call was due, so a late wake-up is part of it. Meanwhile the main thread runs one operation
+per phase.
 
 Delays of the reference are caused by the interpreter lock or the machine; the control phase shows them without any
 operation. Watchers in other processes record when a core was paused, because the host of a virtual machine can pause
@@ -25,8 +26,8 @@ from benchmarks.stall_report import Size, main
 ENVS = 1_000
 
 
-def table(name: str, items: int) -> engram.Table:
-    """A big prioritized table."""
+def make_table(name: str, items: int) -> engram.Table:
+    """Returns a big prioritized table."""
     return engram.Table(
         name,
         max_size=items,
@@ -36,8 +37,8 @@ def table(name: str, items: int) -> engram.Table:
     )
 
 
-def steps(*lead: int) -> dict[str, np.ndarray]:
-    """One small step, or `lead[0]` environments' small steps."""
+def make_steps(*lead: int) -> dict[str, np.ndarray]:
+    """Returns a small step, or one of `lead[0]` environments."""
     return {
         "obs": np.ones((*lead, 4), np.float32),
         "action": np.ones(lead, np.int32),
@@ -48,24 +49,26 @@ def steps(*lead: int) -> dict[str, np.ndarray]:
 
 def fill(store: engram.Store, name: str, items: int) -> None:
     """Inserts `items` two-step items."""
-    batch = steps(ENVS)
+    batch = make_steps(ENVS)
     with store.batched_writer(ENVS, [engram.Pattern(name, num_steps=2)]) as writer:
         for _ in range(items // ENVS + 1):
             writer.append_batch(batch)
 
 
 @contextmanager
-def watched(store: engram.Store, phases: Phases, phase: str, numpy: Callable[[], object]) -> Iterator[None]:
+def record_latencies(
+    store: engram.Store, phases: Phases, phase: str, reference: Callable[[], object]
+) -> Iterator[None]:
     """Records the latencies of calls to `store` while the body runs."""
     # Chunks of one step: after a reset, a sample waits only for the next step, not until a chunk is full.
     writer = store.pattern_writer([engram.Pattern("live", num_steps=2)], chunk_length=1)
-    step = steps()
+    step = make_steps()
     calls: dict[str, Callable[[], object]] = {
         "insert": lambda: writer.append(step),
         "sample": lambda: store.sample("live", 256, timeout=60),
-        callers.REFERENCE: numpy,
+        callers.REFERENCE: reference,
     }
-    with callers.watched(phases, phase, calls):
+    with callers.record_latencies(phases, phase, calls):
         yield
     writer.close()
 
@@ -73,20 +76,20 @@ def watched(store: engram.Store, phases: Phases, phase: str, numpy: Callable[[],
 def measure(items: int) -> Phases:
     """Measures all phases, in an order that gives each one full tables."""
     phases: Phases = {}
-    numpy = callers.reference(items)
-    with engram.Store([table("live", items), table("other", items)], seed=0) as store:
+    reference = callers.make_reference(items)
+    with engram.Store([make_table("live", items), make_table("other", items)], seed=0) as store:
         fill(store, "live", items)
-        with watched(store, phases, "control: no operation", numpy):
+        with record_latencies(store, phases, "control: no operation", reference):
             time.sleep(5.0)
-        with watched(store, phases, f"{items:,} inserts into another table", numpy):
+        with record_latencies(store, phases, f"{items:,} inserts into another table", reference):
             fill(store, "other", items)
-        with watched(store, phases, "snapshot, then dropping it", numpy):
+        with record_latencies(store, phases, "snapshot, then dropping it", reference):
             snapshot = store._native.snapshot("live")  # noqa: SLF001, the public API has only checkpoints
             time.sleep(1.0)  # inserts now copy the pages that they write
             del snapshot
-        with watched(store, phases, "drop of another table", numpy):
+        with record_latencies(store, phases, "drop of another table", reference):
             store.drop_table("other")
-        with watched(store, phases, "reset of the table in use", numpy):
+        with record_latencies(store, phases, "reset of the table in use", reference):
             store.reset("live")
     return phases
 

@@ -19,7 +19,7 @@ from benchmarks.workers import common
 
 Durability = Literal["none", "process"]
 
-FRAMES_SAMPLED = 8  # items of two frames: half a megabyte
+SAMPLED_FRAME_ITEMS = 8  # items of two frames: half a megabyte
 
 
 class Load(NamedTuple):
@@ -32,8 +32,8 @@ class Load(NamedTuple):
     batch: int
 
 
-def loads(items: int, frames: int) -> tuple[Load, ...]:
-    """The two loads."""
+def make_loads(items: int, frames: int) -> tuple[Load, ...]:
+    """Returns the two loads."""
     noise = common.steps("atari")
     megabytes = frames * common.step_bytes("atari") / 1e6
 
@@ -46,59 +46,61 @@ def loads(items: int, frames: int) -> tuple[Load, ...]:
         stall.fill(store, "live", items)
 
     return (
-        Load(f"{items:,} small items", items, fill, stall.steps(), 256),
-        Load(f"{megabytes:,.0f} MB of noise", frames, fill_with_noise, noise[0], FRAMES_SAMPLED),
+        Load(f"{items:,} small items", items, fill, stall.make_steps(), 256),
+        Load(f"{megabytes:,.0f} MB of noise", frames, fill_with_noise, noise[0], SAMPLED_FRAME_ITEMS),
     )
 
 
 @contextmanager
-def watched(store: engram.Store, phases: Phases, phase: str, load: Load, numpy: Callable[[], object]) -> Iterator[None]:
+def record_latencies(
+    store: engram.Store, phases: Phases, phase: str, load: Load, reference: Callable[[], object]
+) -> Iterator[None]:
     """Records the latencies of calls to `store` while the body runs."""
     patterns = [engram.Pattern("live", num_steps=2)]
     writer = store.pattern_writer(patterns, chunk_length=1)
-    acknowledged = store.pattern_writer(patterns, chunk_length=1)
+    flushed_writer = store.pattern_writer(patterns, chunk_length=1)
 
     def insert_and_wait() -> None:
-        acknowledged.append(load.step)
-        acknowledged.flush()
+        flushed_writer.append(load.step)
+        flushed_writer.flush()
 
     calls: dict[str, Callable[[], object]] = {
         "insert": lambda: writer.append(load.step),
         "insert, acknowledged": insert_and_wait,
         "sample": lambda: store.sample("live", load.batch, timeout=60),
-        callers.REFERENCE: numpy,
+        callers.REFERENCE: reference,
     }
-    with callers.watched(phases, phase, calls):
+    with callers.record_latencies(phases, phase, calls):
         yield
     writer.close()
-    acknowledged.close()
+    flushed_writer.close()
 
 
-def measure_one(phases: Phases, load: Load, durability: Durability, numpy: Callable[[], object]) -> None:
+def measure_one(phases: Phases, load: Load, durability: Durability, reference: Callable[[], object]) -> None:
     """Measures the phases of one load at one durability."""
     name = f"{load.name}, `{durability}`"
     peers.HOME.mkdir(exist_ok=True)
     with (
         tempfile.TemporaryDirectory(prefix="run-", dir=peers.HOME) as directory,
-        engram.Store.open(directory, [stall.table("live", load.items)], durability=durability, seed=0) as store,
+        engram.Store.open(directory, [stall.make_table("live", load.items)], durability=durability, seed=0) as store,
     ):
         load.fill(store)
-        with watched(store, phases, f"{name}: no checkpoint", load, numpy):
+        with record_latencies(store, phases, f"{name}: no checkpoint", load, reference):
             time.sleep(3.0)
-        with watched(store, phases, f"{name}: first checkpoint", load, numpy):
+        with record_latencies(store, phases, f"{name}: first checkpoint", load, reference):
             store.checkpoint()
-        with watched(store, phases, f"{name}: next checkpoint", load, numpy):
+        with record_latencies(store, phases, f"{name}: next checkpoint", load, reference):
             store.checkpoint()
 
 
 def measure(items: int, frames: int) -> Phases:
     """Measures all phases."""
     phases: Phases = {}
-    numpy = callers.reference(items)
+    reference = callers.make_reference(items)
     durabilities: tuple[Durability, ...] = ("none", "process")
-    for load in loads(items, frames):
+    for load in make_loads(items, frames):
         for durability in durabilities:
-            measure_one(phases, load, durability, numpy)
+            measure_one(phases, load, durability, reference)
     return phases
 
 

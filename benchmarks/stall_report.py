@@ -13,21 +13,21 @@ from benchmarks import report
 from benchmarks.callers import REFERENCE, Phases
 from benchmarks.pauses import Pauses
 
-BOUND_MS = 10.0
-EDGES_US = (10, 30, 100, 300, 1_000, 3_000, 10_000)
-SWITCH = 50e-6  # seconds after which a thread must release the GIL; Python's default, 5 ms, would itself be a stall
-KEEP_MEMORY = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 32)}
+MAX_LATENCY_MS = 10.0  # the bound that no call of Engram may exceed
+BUCKET_EDGES_US = (10, 30, 100, 300, 1_000, 3_000, 10_000)
+SWITCH_INTERVAL = 50e-6  # seconds until a thread must release the GIL; Python's default, 5 ms, would be a stall
+KEEP_MEMORY_ENV = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 32)}
 
 
 def histogram(runs: list[Phases]) -> str:
     """Renders the number of calls per latency bucket over all runs, and the longest call of each run."""
-    heads = [f"< {edge:,} us" for edge in EDGES_US] + [f">= {EDGES_US[-1]:,} us"]
+    heads = [f"< {edge:,} us" for edge in BUCKET_EDGES_US] + [f">= {BUCKET_EDGES_US[-1]:,} us"]
     text = "| phase | caller | " + " | ".join(heads) + " | longest of each run, ms |\n"
     text += "|---|---|" + "---:|" * len(heads) + "---|\n"
     for phase, callers in runs[0].items():
         for caller in callers:
             latencies = [run[phase][caller][:, 1] for run in runs]
-            counts = np.histogram(np.concatenate(latencies) * 1e6, bins=(0, *EDGES_US, np.inf))[0]
+            counts = np.histogram(np.concatenate(latencies) * 1e6, bins=(0, *BUCKET_EDGES_US, np.inf))[0]
             cells = " | ".join(f"{count:,}" for count in counts)
             longest = ", ".join(f"{each.max() * 1e3:.2f}" for each in latencies)
             text += f"| {phase} | {caller} | {cells} | {longest} |\n"
@@ -49,21 +49,21 @@ class Call(NamedTuple):
 
 
 def long_calls(run: Phases, pauses: Pauses, *, reference: bool) -> list[Call]:
-    """The calls above the bound, and the longest call in any case; longest first.
+    """Returns the calls above the bound, or only the longest call if there are none; longest first.
 
     `reference` selects the reference's calls; otherwise those of all other callers.
     """
-    found: list[Call] = []
+    calls: list[Call] = []
     for phase, callers in run.items():
         for caller, log in callers.items():
             if (caller == REFERENCE) == reference:
-                long = log[(log[:, 1] > BOUND_MS / 1e3) | (log[:, 1] == log[:, 1].max())]
-                found += [
+                long = log[(log[:, 1] > MAX_LATENCY_MS / 1e3) | (log[:, 1] == log[:, 1].max())]
+                calls += [
                     Call(latency * 1e3, pauses.within(begin, begin + latency) * 1e3, caller, phase)
                     for begin, latency in long
                 ]
-    found.sort(reverse=True)
-    return [call for number, call in enumerate(found) if number == 0 or call.latency > BOUND_MS]
+    calls.sort(reverse=True)
+    return [call for number, call in enumerate(calls) if number == 0 or call.latency > MAX_LATENCY_MS]
 
 
 def paused_shares(runs: list[Phases], pauses: Pauses) -> str:
@@ -82,10 +82,10 @@ def verdict(runs: list[Phases], pauses: Pauses) -> tuple[bool, str]:
     """True if no Engram call exceeded the bound, pauses of cores subtracted; and the report's sentences."""
     engram = [long_calls(run, pauses, reference=False) for run in runs]
     numpy = [long_calls(run, pauses, reference=True) for run in runs]
-    met = [all(call.latency <= BOUND_MS for call in run) for run in engram]
-    met_without_pauses = [all(call.latency - call.paused <= BOUND_MS for call in run) for run in engram]
-    numpy_met = sum(run[0].latency <= BOUND_MS for run in numpy)
-    bound, total = f"no call took longer than {BOUND_MS:g} ms in", f"of {len(runs)}"
+    met = [all(call.latency <= MAX_LATENCY_MS for call in run) for run in engram]
+    met_without_pauses = [all(call.latency - call.paused <= MAX_LATENCY_MS for call in run) for run in engram]
+    numpy_met = sum(run[0].latency <= MAX_LATENCY_MS for run in numpy)
+    bound, total = f"no call took longer than {MAX_LATENCY_MS:g} ms in", f"of {len(runs)}"
     unpaused = f"; without the time in which a core was paused, in {sum(met_without_pauses)} {total}"
     lines = [
         f"* Engram: {bound} {sum(met)} {total} runs{unpaused if pauses.detected else ''}.",
@@ -96,7 +96,11 @@ def verdict(runs: list[Phases], pauses: Pauses) -> tuple[bool, str]:
         else "* Pauses of cores were not detected: the watchers need real-time priority.",
     ]
     for number, run in enumerate(engram, 1):
-        lines += [f"* **Above {BOUND_MS:g} ms in run {number}**: {call}." for call in run if call.latency > BOUND_MS]
+        lines += [
+            f"* **Above {MAX_LATENCY_MS:g} ms in run {number}**: {call}."
+            for call in run
+            if call.latency > MAX_LATENCY_MS
+        ]
     return all(met_without_pauses), "\n".join(lines)
 
 
@@ -124,9 +128,9 @@ def parse(module: str, about: str | None, sizes: Sequence[Size]) -> argparse.Nam
 def main(module: str, about: str | None, section: str, sizes: Sequence[Size], measure: Callable[..., Phases]) -> int:
     """Measures and prints the report; returns 1 if a call exceeded the bound, pauses of cores subtracted."""
     arguments = parse(module, about, sizes)
-    if not KEEP_MEMORY.items() <= os.environ.items():  # read when a process starts
-        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], os.environ | KEEP_MEMORY)  # noqa: S606
-    sys.setswitchinterval(SWITCH)
+    if not KEEP_MEMORY_ENV.items() <= os.environ.items():  # read when a process starts
+        os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], os.environ | KEEP_MEMORY_ENV)  # noqa: S606
+    sys.setswitchinterval(SWITCH_INTERVAL)
     gc.disable()  # Python's garbage collector stops all threads, which is not measured here
     values = {size.name: getattr(arguments, size.name) for size in sizes}
     runs: list[Phases] = []

@@ -25,16 +25,16 @@ fi
 
 rustup="curl --proto '=https' --tlsv1.2 -sSf https://sh.rustup.rs | sh -s -- -y && . \"\$HOME/.cargo/env\""
 have curl || have rustup || have cargo || packages="$packages ca-certificates curl"
-wanted=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
+required=$(sed -n 's/^rust-version = "\(.*\)"/\1/p' Cargo.toml)
 if ! have cargo || ! have rustc; then
     advice="$advice
-  Rust $wanted or newer:
+  Rust $required or newer:
       $rustup"
 else
     found=$(rustc --version | cut -d ' ' -f 2)
-    if ! at_least "$found" "$wanted"; then
+    if ! at_least "$found" "$required"; then
         advice="$advice
-  Rust $wanted or newer ($(command -v rustc) is $found):"
+  Rust $required or newer ($(command -v rustc) is $found):"
         if have rustup; then
             advice="$advice
       rustup update stable"

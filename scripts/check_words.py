@@ -58,9 +58,9 @@ class Rules:
         text = self._exempt_text.sub("", text)
         found = [(match.start(1), match[1], self._names[match[1]]) for match in self._defined.finditer(text)]
         parts = list(PART.finditer(text))
-        for at, part in enumerate(parts):
+        for index, part in enumerate(parts):
             for rest, instead in self._phrases.get(part[0].lower(), ()):
-                phrase = parts[at : at + 1 + len(rest)]
+                phrase = parts[index : index + 1 + len(rest)]
                 if [one[0].lower() for one in phrase[1:]] == rest and _adjacent(text, phrase):
                     found.append((part.start(), text[part.start() : phrase[-1].end()], instead))
         for start, word, instead in sorted(found):
@@ -88,7 +88,7 @@ def checked_files(paths: list[str]) -> list[str]:
 
 
 def main(paths: list[str]) -> int:
-    """Prints each refused word with its replacement; returns the exit status."""
+    """Prints each rejected word with its replacement; returns the exit status."""
     rules = Rules(tomllib.loads(LISTS.read_text(encoding="utf-8")))
     counts: Counter[str] = Counter()
     for name in checked_files(paths):
@@ -103,7 +103,7 @@ def main(paths: list[str]) -> int:
     if paths and counts:
         print("\n" + "\n".join(f"{count:6} {name}" for name, count in counts.most_common()))
     if counts:
-        print(f"{counts.total()} refused words; scripts/words.toml lists them")
+        print(f"{counts.total()} rejected words; scripts/words.toml lists them")
     return 1 if counts else 0
 
 

@@ -15,7 +15,7 @@ PROGRAMS = ("reverb_tutorial",)
 
 def notebook(program: str) -> str:
     """Returns the notebook of a program."""
-    cells = [_cell(at, text) for at, text in enumerate(program.split("# %%")[1:])]
+    cells = [_cell(index, text) for index, text in enumerate(program.split("# %%")[1:])]
     content = {
         "cells": cells,
         "metadata": {
@@ -28,10 +28,10 @@ def notebook(program: str) -> str:
     return json.dumps(content, indent=1, ensure_ascii=False) + "\n"
 
 
-def _cell(at: int, text: str) -> dict[str, Any]:
+def _cell(index: int, text: str) -> dict[str, Any]:
     head, _, body = text.partition("\n")
     lines = body.strip("\n").split("\n")
-    shared: dict[str, Any] = {"id": f"cell-{at}", "metadata": {}}
+    shared: dict[str, Any] = {"id": f"cell-{index}", "metadata": {}}
     if head.strip() == "[markdown]":
         return {"cell_type": "markdown", **shared, "source": _source([line[2:] for line in lines])}
     return {"cell_type": "code", **shared, "execution_count": None, "outputs": [], "source": _source(lines)}

@@ -64,9 +64,9 @@ def work_trajectory(client: engram.Client, rng: Generator) -> None:
     with client.writer(history=8) as writer:
         for _ in range(4):
             length = int(rng.integers(5, 40))
-            for at in range(length):
+            for index in range(length):
                 writer.append(step(rng))
-                if at >= 3:
+                if index >= 3:
                     writer.create_item("weighted", float(rng.random()) + 0.1, num_steps=int(rng.integers(1, 5)))
             writer.end_episode(timeout=60)
 
@@ -196,7 +196,7 @@ def watch(pid: int | None, address: str, began: float, minutes: float) -> tuple[
 
 def median(samples: list[tuple[float, int]], low: float, high: float) -> float:
     """Median memory in MiB between two times."""
-    return statistics.median(size for at, size in samples if low <= at <= high) / 2**20
+    return statistics.median(size for index, size in samples if low <= index <= high) / 2**20
 
 
 def main() -> int:

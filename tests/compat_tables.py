@@ -35,7 +35,7 @@ def steps(client, table="t", n=1):
 
 
 SIGNATURE = {"a": TensorSpec([2], np.float32, "n"), "b": TensorSpec([], np.int64)}
-FITTING = {"b": 1, "a": np.zeros(2, np.float32)}
+FITTING_STEP = {"b": 1, "a": np.zeros(2, np.float32)}
 """A step that fits `SIGNATURE`."""
 
 
@@ -53,7 +53,7 @@ def four_tables():
 
 
 @contextmanager
-def once_each(*more):
+def tables_sampled_once(*more):
     """A client of `t` and of a `queue` of size 1, whose items are sampled once each, of `prioritized` and of `more`."""
     tables = (
         table(max_times_sampled=1),
@@ -69,7 +69,7 @@ def step(value):
     return {"a": np.full(2, value, np.float32), "b": value}
 
 
-def of_three_steps(client):
+def writer_with_three_steps(client):
     """A trajectory writer to which the steps 0 to 2 were appended."""
     writer = client.trajectory_writer(4)
     for value in range(3):
@@ -88,7 +88,7 @@ def items(client, name="t"):
     return [[column.tolist() for column in sample.data] for sample in samples(client, name)]
 
 
-def drawn(client, name):
+def sample_item(client, name):
     """Waits for an item and returns its columns."""
     return [column.tolist() for column in next(client.sample(name, emit_timesteps=False)).data]
 

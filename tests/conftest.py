@@ -16,7 +16,7 @@ IN_CI = os.environ.get("CI") == "true"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Modules that the tests of each marker need. Tests import them inside functions, so that they can be collected without.
-FRAMEWORKS = {"frameworks": ("tensorflow", "torch"), "jax": ("jax",)}
+FRAMEWORKS = {"frameworks": ("tensorflow",), "torch": ("torch",), "jax": ("jax",)}
 
 
 class RemoteStore(engram.Client):

@@ -29,11 +29,11 @@ class Name:
     @property
     def function(self) -> FunctionType | None:
         """The function, or the getter of a property."""
-        found = self.value
-        found = found.fget if isinstance(found, property) else found
-        found = found.__func__ if isinstance(found, staticmethod | classmethod) else found
-        found = inspect.unwrap(found) if callable(found) else found
-        return found if isinstance(found, FunctionType) else None
+        function = self.value
+        function = function.fget if isinstance(function, property) else function
+        function = function.__func__ if isinstance(function, staticmethod | classmethod) else function
+        function = inspect.unwrap(function) if callable(function) else function
+        return function if isinstance(function, FunctionType) else None
 
 
 _MEMBERS = FunctionType | property | staticmethod | classmethod
@@ -41,29 +41,29 @@ _MEMBERS = FunctionType | property | staticmethod | classmethod
 
 def modules(package: str) -> list[str]:
     """Names of a package and all its public modules."""
-    found = importlib.import_module(package)
-    inside = pkgutil.walk_packages(getattr(found, "__path__", []), f"{package}.")
+    module = importlib.import_module(package)
+    inside = pkgutil.walk_packages(getattr(module, "__path__", []), f"{package}.")
     return [package, *[each.name for each in inside if "._" not in each.name and not each.name.endswith("__main__")]]
 
 
 def names_of(module: str) -> list[Name]:
     """Names of a module, its exports, and the members of its classes."""
     loaded = importlib.import_module(module)
-    found = [Name(module, loaded)]
+    members = [Name(module, loaded)]
     for exported in getattr(loaded, "__all__", ()):
         value = getattr(loaded, exported)
-        home = getattr(value, "__module__", "")
+        home = getattr(value, "__module__", "") or ""  # messages of protobuf have none
         if not (inspect.isclass(value) or isinstance(value, FunctionType)) or not home.startswith("engram"):
             continue  # a module, a number, a type alias, or a class with other defaults
         path = f"{home}.{value.__qualname__}"
-        found.append(Name(path, value))
+        members.append(Name(path, value))
         if inspect.isclass(value):
-            found += _members(path, value)
-    return found
+            members += _members(path, value)
+    return members
 
 
 def _members(path: str, cls: type) -> list[Name]:
-    found: dict[str, Name] = {}
+    names: dict[str, Name] = {}
     for base in cls.__mro__:
         if not base.__module__.startswith("engram"):
             continue
@@ -73,8 +73,8 @@ def _members(path: str, cls: type) -> list[Name]:
                 isinstance(value, _MEMBERS) and named.function is not None and named.function.__module__ != "typing"
             )
             if prefixes and (not member.startswith("_") or member == "__init__"):
-                found.setdefault(member, named)
-    return list(found.values())
+                names.setdefault(member, named)
+    return list(names.values())
 
 
 # --- docstrings --------------------------------------------------------------------------------
@@ -256,7 +256,7 @@ class _Reader(ast.NodeVisitor):
     def _inherited(self, member: str) -> Any:
         line = [] if self._owner is None else self._owner.__mro__
         defined = self._function.__qualname__.rpartition(".")[0]
-        here = next((at for at, base in enumerate(line) if base.__qualname__ == defined), -1)
+        here = next((index for index, base in enumerate(line) if base.__qualname__ == defined), -1)
         return next((vars(base)[member] for base in line[here + 1 :] if member in vars(base)), None)
 
 

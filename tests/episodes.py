@@ -65,10 +65,10 @@ def play(adder, steps, *, extras=None):
 
 def items(store, table="priority_table"):
     """Samples all items of a queue; returns each as a nest of lists."""
-    found = []
+    all_items = []
     while store.info()[table].size:
-        found.append(to_lists(store.sample(table, 1, timeout=10).data))
-    return found
+        all_items.append(to_lists(store.sample(table, 1, timeout=10).data))
+    return all_items
 
 
 def to_lists(data):
@@ -91,27 +91,27 @@ PAD = (0, 0.0, 0.0, False)
 def episode_rows(rewards, first):
     """Returns the rows of an episode: its transitions, and the final row."""
     last = len(rewards) - 1
-    found = [(first + t, reward, float(t != last), t == 0) for t, reward in enumerate(rewards)]
-    return [*found, (first + len(rewards), 0.0, 0.0, False)]
+    transitions = [(first + t, reward, float(t != last), t == 0) for t, reward in enumerate(rewards)]
+    return [*transitions, (first + len(rewards), 0.0, 0.0, False)]
 
 
-def expected(episode, length, period, behavior):
-    """Returns the sequences that an episode's rows make."""
+def expected_sequences(episode, length, period, behavior):
+    """Returns the sequences that a sequence adder creates from the rows of an episode."""
     ends = range(length, len(episode) + 1, period)
-    found = [episode[end - length : end] for end in ends]
+    sequences = [episode[end - length : end] for end in ends]
     covered = ends[-1] if ends else 0
     if covered == len(episode):
-        return found
+        return sequences
     following = covered + period if ends else length
-    rest = following - length
-    if behavior == "zero_pad" and rest < len(episode):
+    start = following - length
+    if behavior == "zero_pad" and start < len(episode):
         padded = episode + [PAD] * (following - len(episode))
-        found.append(padded[rest:following])
-    elif behavior == "truncate" and rest < len(episode):
-        found.append(episode[rest:])
+        sequences.append(padded[start:following])
+    elif behavior == "truncate" and start < len(episode):
+        sequences.append(episode[start:])
     elif behavior == "write":
-        found.append(episode[-length:])
-    return found
+        sequences.append(episode[-length:])
+    return sequences
 
 
 rewards = st.lists(st.integers(-3, 3).map(float), min_size=1, max_size=12)

@@ -136,7 +136,7 @@ class Run:
 
     def create(self, number, chosen):
         """Creates an item, unless it would have no columns, or an empty column among others."""
-        columns = [self.picks[at] for at in chosen]
+        columns = [self.picks[index] for index in chosen]
         if None in columns or (len(columns) > 1 and not all(len(column) for _, column in columns)):
             return "skipped"
         lengths = [(len(column), any(reference.expired for reference in column)) for _, column in columns]

@@ -20,6 +20,7 @@ KINDS = {
     20: "sessions",
     21: "end",
     22: "serials",
+    23: "closed",
 }
 
 
@@ -84,11 +85,11 @@ class Record(NamedTuple):
     def end(self):
         return self.padding_offset + -len(self.body) % 8
 
-    def u32(self, at):
-        return struct.unpack_from("<I", self.body, at)[0]
+    def u32(self, offset):
+        return struct.unpack_from("<I", self.body, offset)[0]
 
-    def u64(self, at):
-        return struct.unpack_from("<Q", self.body, at)[0]
+    def u64(self, offset):
+        return struct.unpack_from("<Q", self.body, offset)[0]
 
     def bytes(self, number):
         """Returns the encoded record, for the file with that number."""
@@ -101,7 +102,7 @@ class Record(NamedTuple):
 def records(path):
     """Returns the records of a file, all of which must be valid."""
     data, number = path.read_bytes(), Head.of(path).number
-    found, offset = [], FILE_HEAD
+    records, offset = [], FILE_HEAD
     while offset < len(data):
         code, length = struct.unpack_from("<IQ", data, offset + 4)
         body = data[offset + RECORD_HEAD :][:length]
@@ -109,9 +110,9 @@ def records(path):
         assert data[offset : record.end] == record.bytes(number), (
             f"{path.name}: the record at byte {offset} is not valid"
         )
-        found.append(record)
+        records.append(record)
         offset = record.end
-    return found
+    return records
 
 
 def replace(path, record):

@@ -11,15 +11,15 @@ def column(encoded):
     return np.array(encoded["data"], encoded["dtype"]).reshape(encoded["shape"])
 
 
-def by_key(store, table, wanted):
+def by_key(store, table, num_items):
     """Returns the info and data of every item of a table, by key."""
     samples = {}
     store.set_rate_limiter(table, rate_limiters.MinSize(1))
-    while len(samples) < wanted:
+    while len(samples) < num_items:
         batch = store.sample(table, 1, timeout=10)
         key = int(batch.info.key[0])
         samples.setdefault(key, (batch.info, [leaf[0] for leaf in batch.data]))
-        if len(samples) < wanted and not store.info()[table].max_times_sampled:
+        if len(samples) < num_items and not store.info()[table].max_times_sampled:
             continue
         store.delete(table, [key])
     return samples
@@ -38,6 +38,6 @@ def check(store, expected):
             info, columns = samples[item["key"] & (2**63 - 1)]
             assert info.priority[0] == item["priority"]
             assert info.times_sampled[0] > item["times_sampled"]
-            for got, wanted in zip(columns, map(column, item["columns"]), strict=True):
-                assert (got.dtype, got.shape) == (wanted.dtype, wanted.shape)
-                assert np.array_equal(got, wanted)
+            for array, expected_array in zip(columns, map(column, item["columns"]), strict=True):
+                assert (array.dtype, array.shape) == (expected_array.dtype, expected_array.shape)
+                assert np.array_equal(array, expected_array)

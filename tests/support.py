@@ -34,6 +34,12 @@ def wait_until(condition, seconds=10.0):
         time.sleep(0.002)
 
 
+def skip_if_python_runs_in_other_threads(tf):
+    """Skips a test of Ctrl-C, which only the main thread handles."""
+    if tuple(map(int, tf.__version__.split(".")[:2])) < (2, 18):
+        pytest.skip("before 2.18, TensorFlow calls Python in other threads than the one that waits")
+
+
 class BackgroundCall(threading.Thread):
     """A call in a background thread."""
 

@@ -20,8 +20,8 @@ BLOCK = re.compile(r"^```(\w*)[^\n]*\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 def blocks(text):
     """Python blocks of a page, each with its expected output: the text block directly after it, if any."""
-    found = list(BLOCK.finditer(text))
-    for block, after in zip_longest(found, found[1:]):
+    blocks = list(BLOCK.finditer(text))
+    for block, after in zip_longest(blocks, blocks[1:]):
         if block[1] in {"python", "py", "pycon"}:
             assert block[1] == "python", "write ```python, so that the block is run"
             adjacent = after is not None and after[1] == "text" and not text[block.end() : after.start()].strip()
@@ -112,15 +112,15 @@ RUST_TEST = re.compile(r"#\[(?:tokio::)?test\b[^\n]*\]\n(?: *(?:#\[[^\n]*|//[^\n
 
 def known_tests():
     """Names of the files that contain each test, by test name."""
-    found = {}
+    files_by_test = {}
     for files, pattern in (
         ((ROOT / "tests").rglob("*.py"), PYTHON_TEST),
         ((ROOT / "crates").rglob("*.rs"), RUST_TEST),
     ):
         for file in files:
             for match in pattern.finditer(file.read_text(encoding="utf-8")):
-                found.setdefault(next(filter(None, match.groups())), []).append(file.name)
-    return found
+                files_by_test.setdefault(next(filter(None, match.groups())), []).append(file.name)
+    return files_by_test
 
 
 def untested_rows(text, tests):
@@ -134,9 +134,9 @@ def untested_rows(text, tests):
                 problems.append(f"no test: {row}")
             for name in names:
                 file, _, test = name.rpartition("::")
-                found = [each for each in tests.get(test, []) if each == (file or each)]
-                if len(found) != 1:
-                    problems.append(f"{name}: it is in {found or 'no file'}")
+                files = [each for each in tests.get(test, []) if each == (file or each)]
+                if len(files) != 1:
+                    problems.append(f"{name}: it is in {files or 'no file'}")
     return problems
 
 

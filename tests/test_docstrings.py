@@ -39,7 +39,7 @@ AUDITED = [
     "engram.data.numpy",
     pytest.param("engram.data.jax", marks=pytest.mark.jax),
     pytest.param("engram.data.tensorflow", marks=pytest.mark.frameworks),
-    pytest.param("engram.data.torch", marks=pytest.mark.frameworks),
+    pytest.param("engram.data.torch", marks=[pytest.mark.frameworks, pytest.mark.torch]),
 ]
 
 VERB = re.compile(r"[A-Z][a-z]+s\b")
@@ -95,30 +95,30 @@ def faults(name: Name) -> list[str]:
     documented = [each for section in sections for each in section.get("Args", [])]
     documented += [each for each in sections[1].get("Attributes", []) if each not in documented]
     taken = parameters(name.function)
-    found = [f"argument {each}" for each in taken if each not in documented]
-    found += [f"unknown argument {each}" for each in docstring.sections.get("Args", []) if each not in taken]
+    problems = [f"argument {each}" for each in taken if each not in documented]
+    problems += [f"unknown argument {each}" for each in docstring.sections.get("Args", []) if each not in taken]
     timed = [each for each in taken if re.search("timeout|_ms$|interval", each) and each in docstring.texts]
-    found += [f"unit of {each}" for each in timed if "econds" not in docstring.texts[each]]
+    problems += [f"unit of {each}" for each in timed if "econds" not in docstring.texts[each]]
     word = docstring.first.partition(" ")[0]
     at_once = isinstance(name.value, property) or not VERB.match(word) or word in STATES_RESULT
     if returns(name.function) and not (at_once or {"Returns", "Yields"} & {*docstring.sections}):
-        found.append("what it returns")
+        problems.append("what it returns")
     kinds = {each: kind_named(each, name.function) for section in sections for each in section.get("Raises", [])}
-    found += [f"unknown error {each}" for each, kind in kinds.items() if kind is None]
+    problems += [f"unknown error {each}" for each, kind in kinds.items() if kind is None]
     known = tuple(kind for each, kind in kinds.items() if kind is not None)
     impossible = IMPOSSIBLE.get(name.path, {})
     seen = raised(name.function, name.owner)
     for kind, where in seen.items():
         if not issubclass(kind, known) and kind.__name__ not in impossible:
-            found.append(f"raises {kind.__name__} (in {where})")
-    found += [f"is listed with {each}" for each in impossible if each not in {kind.__name__ for kind in seen}]
-    return found
+            problems.append(f"raises {kind.__name__} (in {where})")
+    problems += [f"is listed with {each}" for each in impossible if each not in {kind.__name__ for kind in seen}]
+    return problems
 
 
 @pytest.mark.parametrize("module", AUDITED)
 def test_docstrings_are_complete(module):
     incomplete = {name.path: faults(name) for name in names_of(module)}
-    assert not {path: found for path, found in incomplete.items() if found}
+    assert not {path: problems for path, problems in incomplete.items() if problems}
 
 
 # --- tests of the audit ---------------------------------------------------------------------------
@@ -215,8 +215,10 @@ EXAMPLES = [
 def example(docstring):
     """First indented block of a docstring."""
     lines = inspect.cleandoc(docstring).splitlines()
-    start = next(at for at, line in enumerate(lines) if line.startswith("    "))
-    end = next((at for at, line in enumerate(lines[start:], start) if line and not line.startswith("    ")), len(lines))
+    start = next(index for index, line in enumerate(lines) if line.startswith("    "))
+    end = next(
+        (index for index, line in enumerate(lines[start:], start) if line and not line.startswith("    ")), len(lines)
+    )
     return textwrap.dedent("\n".join(lines[start:end]))
 
 

@@ -51,6 +51,18 @@ def test_agents_name_their_extra(hide, name, package, text):
     assert caught.value.name == package
 
 
+def test_server_configurations_name_their_extra(hide):
+    hide("google.protobuf", "engram.compat.reverb.server_executable")
+    server_from_proto = importlib.import_module("engram.compat.reverb.server_executable.server_from_proto")
+    assert server_from_proto.tables_from_proto([]) == []
+    needs = "needs protobuf, which is not installed; install it with `pip install 'engram[protobuf]'`"
+    with raises(ModuleNotFoundError, f"a server's configuration in protobuf's text format {needs}"):
+        server_from_proto.parse_config("")
+    messages = "engram.compat.reverb.server_executable.reverb_config_pb2"
+    with raises(ModuleNotFoundError, f"{messages} {needs}"):
+        importlib.import_module(messages)
+
+
 def test_other_import_errors_are_unchanged():
     with raises(ModuleNotFoundError, "No module named 'no_package_of_an_extra'"), importing_extra("torch", "a feature"):
         importlib.import_module("no_package_of_an_extra")

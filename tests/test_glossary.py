@@ -26,8 +26,8 @@ def test_every_exported_type_is_in_the_glossary(exported):
     glossary = text[text.index("## Glossary") : text.index("## How a table works")]
     names = exported()
     assert len(names) > 10
-    found = {name for name in names if f"`{name}`" in glossary or f"**{name.lower()}**" in glossary.lower()}
-    assert found == names
+    explained = {name for name in names if f"`{name}`" in glossary or f"**{name.lower()}**" in glossary.lower()}
+    assert explained == names
 
 
 def test_every_file_that_the_architecture_names_exists():

@@ -43,7 +43,7 @@ def check_words():
         ("mod talk;", "talk"),
     ],
 )
-def test_a_refused_word_is_found(check_words, text, word):
+def test_a_rejected_word_is_found(check_words, text, word):
     assert word in [found for _, found, _ in check_words.Rules(LISTS).in_text(text)]
 
 

@@ -17,6 +17,9 @@ _LOG = logging.getLogger("engram")
 _POLL_INTERVAL = 1.0
 """Seconds between two checks of the log's size."""
 
+_RETRY_INTERVAL = 10.0
+"""Maximum seconds until a checkpoint that failed is retried. Until then, changes may be only in memory."""
+
 _MAX_EMPTY_LOG_BYTES = 256
 """Maximum size of a log that contains no changes."""
 
@@ -45,6 +48,8 @@ class CheckpointThread:
     def _run(self) -> None:
         last = time.monotonic()
         poll_interval = _POLL_INTERVAL if self._interval is None else min(_POLL_INTERVAL, self._interval)
+        retry = max(poll_interval, self._interval or 0.0)
+        retry = max(poll_interval, self._interval or 0.0)
         while not self._stop.wait(poll_interval):
             store = self._store()
             if store is None:
@@ -56,11 +61,11 @@ class CheckpointThread:
             except ClosedError:
                 return
             except EngramError as error:
-                _LOG.warning("checkpoint failed, will retry: %s", error)
+                _LOG.warning("checkpoint failed; the next attempt is in at most %g s: %s", retry, error)
             del store  # while this thread waits, it must not keep the store alive
 
     def _is_due(self, store: "Store", elapsed: float) -> bool:
-        grown = store._native.log_bytes() or 0  # noqa: SLF001, the store's native half
+        grown = store._native.log_bytes() or 0  # noqa: SLF001, the store's native object
         if self._log_bytes is not None and grown > self._log_bytes:
             return True
         changed = not self._journaled or grown > _MAX_EMPTY_LOG_BYTES

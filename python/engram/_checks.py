@@ -39,44 +39,44 @@ def integer(what: str, value: object, *, low: int = 1, high: int = MAX_I64) -> i
 
 def minimum_size(value: object, what: str, size: int) -> int:
     """Returns `at_least`, an integer from 1 to `size`, the value of the argument `what`."""
-    found = integer("`at_least`", value, low=-MAX_I64)
-    if not 1 <= found <= size:
-        raise InvalidArgumentError(f"`at_least` must be from 1 to {what} ({size}); got {found}")
-    return found
+    at_least = integer("`at_least`", value, low=-MAX_I64)
+    if not 1 <= at_least <= size:
+        raise InvalidArgumentError(f"`at_least` must be from 1 to {what} ({size}); got {at_least}")
+    return at_least
 
 
 def number(what: str, value: object) -> float:
     """Returns a number that is not NaN as `float`. NumPy scalars are allowed, bools and strings are not."""
-    found = _as_float(value)
-    if found is None:
+    result = _as_float(value)
+    if result is None:
         raise InvalidArgumentError(f"{what} must be a number; got {_describe(value)}")
-    if math.isnan(found):
+    if math.isnan(result):
         raise InvalidArgumentError(f"{what} must be a number; got nan")
-    return found
+    return result
 
 
 def finite(what: str, value: object) -> float:
     """Returns a number that is neither NaN nor infinite as `float`."""
-    found = number(what, value)
-    if math.isinf(found):
-        raise InvalidArgumentError(f"{what} must be finite; got {found}")
-    return found
+    result = number(what, value)
+    if math.isinf(result):
+        raise InvalidArgumentError(f"{what} must be finite; got {result}")
+    return result
 
 
 def positive(what: str, value: object) -> float:
     """Returns a finite number above 0 as `float`."""
-    found = finite(what, value)
-    if found <= 0:
-        raise InvalidArgumentError(f"{what} must be greater than 0; got {found:g}")
-    return found
+    result = finite(what, value)
+    if result <= 0:
+        raise InvalidArgumentError(f"{what} must be greater than 0; got {result:g}")
+    return result
 
 
 def fraction(what: str, value: object) -> float:
     """Returns a number from 0 to 1 as `float`."""
-    found = number(what, value)
-    if not 0 <= found <= 1:
-        raise InvalidArgumentError(f"{what} must be from 0 to 1; got {found:g}")
-    return found
+    result = number(what, value)
+    if not 0 <= result <= 1:
+        raise InvalidArgumentError(f"{what} must be from 0 to 1; got {result:g}")
+    return result
 
 
 def boolean(what: str, value: object) -> None:
@@ -89,13 +89,13 @@ def seconds(what: str, value: object) -> float | None:
     """Returns a wait time in seconds; None waits forever."""
     if value is None:
         return None
-    found = _as_float(value)
-    if found is None or not found >= 0:
-        got = _describe(value) if found is None else f"{found:g}"
+    result = _as_float(value)
+    if result is None or not result >= 0:
+        got = _describe(value) if result is None else f"{result:g}"
         raise InvalidArgumentError(
             f"{what} must be a number of seconds, at least 0, or None to wait forever; got {got}"
         )
-    return found
+    return result
 
 
 def instance_of(what: str, value: object, union: object, hint: str) -> None:
@@ -135,7 +135,10 @@ def path(what: str, value: object) -> str:
     """Returns a path as `str`."""
     if not isinstance(value, str | os.PathLike):
         raise InvalidArgumentError(f"{what} must be a path, as a str or os.PathLike; got {_describe(value)}")
-    return os.fsdecode(value)
+    decoded = os.fsdecode(value)
+    if not decoded:
+        raise InvalidArgumentError(f'{what} must not be empty; use "." for the working directory')
+    return decoded
 
 
 def function(what: str, value: Callable[..., Any] | None) -> None:
@@ -153,10 +156,10 @@ def elements(what: str, value: Iterable[T], hint: str) -> list[T]:
 
 def names(what: str, value: Iterable[str]) -> set[str]:
     """Returns the elements of an iterable of table names."""
-    found = elements(what, value, "a sequence of table names")
-    for each in found:
+    listed = elements(what, value, "a sequence of table names")
+    for each in listed:
         table_name(f"each of {what}", each)
-    return set(found)
+    return set(listed)
 
 
 def renamed(what: str, value: Mapping[str, str] | None) -> dict[str, str]:

@@ -5,24 +5,33 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from itertools import accumulate
 
+from engram import _engram
+
 __all__ = ["ConsumptionTracker"]
 
 MAX_HOLD = 120.0
-"""Seconds that a fetched item may stay unconsumed, up to twice as long in practice. It is well below the server's
-default `lease_timeout` of 600 s, after which the server would return the item to its table and hand it out again."""
+"""Seconds that a fetched item may stay unconsumed, up to twice as long in practice."""
+
+_LEASE_FRACTION = 0.2
+"""Share of the server's `lease_timeout` that a fetched item may stay unconsumed, if that is less than `MAX_HOLD`. After
+`lease_timeout`, the server would return the item to its table and hand it out again."""
 
 
 class ConsumptionTracker:
     """Counts consumed items whose pieces are delivered in order: an item is consumed with its first piece.
 
-    The code that delivers pieces assigns the result of `consumed_after` or `consumed_at` to `consumed` right before it
-    delivers. No call happens in between, so Ctrl-C cannot strike there. One reader may use a tracker for several
-    streams, one after the other.
+    The code that delivers pieces assigns the result of `consumed_after` or `consumed_at` to `delivered`, or to
+    `consumed`, right before it delivers. No call happens in between, so Ctrl-C cannot strike there. `delivered` also
+    acknowledges the items at once, as tables need whose items are removed by sampling. Items in `consumed` are
+    acknowledged when the next ones are requested. One reader may use a tracker for several streams, one after the
+    other.
 
     Attributes:
         consumed: Number of consumed items, in the order they were fetched. Set by the code that delivers pieces.
         fetched: Number of items fetched so far. Set by the code that reads the streams.
         num_pieces: Number of pieces of all items so far.
+        removes_items: Whether sampling removes items from the table, so that they must be acknowledged at once. Set by
+            the code that reads the streams.
     """
 
     def __init__(self, all_consumed_at_end: Callable[[], bool] | None = None) -> None:
@@ -35,6 +44,7 @@ class ConsumptionTracker:
         self.consumed = 0
         self.fetched = 0
         self.num_pieces = 0
+        self.removes_items = False
         self._delivered_pieces = 0
         self._passed_items = 0  # items that `_first_pieces` no longer lists
         self._first_pieces: list[int] = []
@@ -42,6 +52,32 @@ class ConsumptionTracker:
         self._all_consumed_at_end = all_consumed_at_end
         self._held_until = 0  # number of items fetched at `_held_since`
         self._held_since = 0.0
+        self._stream: _engram.Stream | None = None
+        self._fetched_before = 0  # items of earlier streams
+        self._max_hold = MAX_HOLD
+
+    def begin(self, stream: _engram.Stream) -> None:
+        """Counts the items of a new stream from now on."""
+        self._stream, self._fetched_before = stream, self.fetched
+        lease_timeout = stream.lease_timeout
+        self._max_hold = MAX_HOLD if lease_timeout is None else min(MAX_HOLD, _LEASE_FRACTION * lease_timeout)
+
+    @property
+    def delivered(self) -> int:
+        """The same as `consumed`; assigning it also acknowledges the items."""
+        return self.consumed
+
+    @delivered.setter
+    def delivered(self, consumed: int) -> None:
+        of_this_stream = max(0, consumed - self._fetched_before)
+        # No call after this: if Ctrl-C strikes before, nothing is counted.
+        self.consumed = consumed
+        if self._stream is not None:
+            self._stream.delivered = of_this_stream
+
+    def end(self) -> None:
+        """Acknowledges the consumed items; called before the stream is closed."""
+        self.delivered = self.consumed
 
     def add_items(self, pieces: Iterable[int]) -> None:
         """Adds the next items, given the number of pieces of each."""
@@ -73,15 +109,15 @@ class ConsumptionTracker:
         """Counts items as consumed as soon as the next ones are requested: an insert waits for their space."""
         self._holding = False
 
-    def on_request(self) -> int:
-        """Number of consumed items, reported when the next ones are requested; items held for too long count too."""
+    def on_request(self) -> None:
+        """Acknowledges the consumed items before the next ones are requested; items held for too long count too."""
         if self.consumed >= self._held_until:
             self._held_until, self._held_since = self.fetched, time.monotonic()
-        elif time.monotonic() - self._held_since > MAX_HOLD:
+        elif time.monotonic() - self._held_since > self._max_hold:
             self.consume_all()
         if not self._holding:
             self.consume_all()
-        return self.consumed
+        self.delivered = self.consumed
 
     @property
     def is_holding(self) -> bool:

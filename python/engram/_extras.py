@@ -8,6 +8,8 @@ __all__ = ["importing_extra"]
 _PACKAGES = {
     "ale_py": "the Arcade Learning Environment (ale-py)",
     "cv2": "OpenCV",
+    "google": "protobuf",
+    "google.protobuf": "protobuf",
     "gymnasium": "Gymnasium",
     "jax": "JAX",
     "jaxlib": "JAX",

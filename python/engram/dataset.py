@@ -1,7 +1,6 @@
 """Datasets: iterate over a table's items in batches that are fetched ahead."""
 
 import math
-import threading
 import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import suppress
@@ -11,13 +10,23 @@ from typing import Generic, Self, TypeVar, cast, overload
 from engram import _checks, _engram
 from engram._consumption import ConsumptionTracker
 from engram.batch import Batch, BatchInfo, Sample
-from engram.errors import EngramError, ForkedError
+from engram.errors import DeadlineExceededError, EngramError, ForkedError
+from engram.info import TableInfo
 from engram.store import TableStore
 
 __all__ = ["Dataset"]
 
 GRACE_PERIOD = 0.5
 """Seconds that a shorter timeout is extended by at most, for items that are available or in flight."""
+
+_OPEN_GRACE = 0.8
+"""Seconds by which a server's replies may exceed the timeout when an iteration starts."""
+
+_CLOSE_TIMEOUT = 2.0
+"""Seconds that closing waits at most for a server to confirm it."""
+
+_LATE_CLOSE_TIMEOUT = 0.4
+"""The same if the iteration ends because of its timeout."""
 
 _ROUNDING = 1e-3
 """Seconds by which the partial waits of a timeout may fall short of it in total."""
@@ -26,34 +35,12 @@ T = TypeVar("T", Batch, Sample)
 R = TypeVar("R")
 
 
-class _StreamReader:
-    """State that an iterator shares with `Dataset.close` in another thread."""
-
-    def __init__(self, stream: _engram.Stream) -> None:
-        self._stream = stream
-        self._lock = threading.RLock()  # never held during a wait
-        self._delivered = 0
-        self._closed = False
-
-    def deliver(self, items: int) -> bool:
-        """Counts the newest batch as delivered. False after `close`: then the batch returns to the table."""
-        with self._lock:
-            if not self._closed:
-                self._delivered += items
-            return not self._closed
-
-    def close(self) -> None:
-        with self._lock:
-            self._closed = True
-        self._stream.close(self._delivered)
-
-
 class Dataset(Generic[T]):
     """Batches from one table, which a native thread fetches ahead.
 
-    Each iterator has its own thread. Fetched items are leased: they count as sampled at once, and requesting the next
-    batch acknowledges the previous one. An iterator that ends, by `break`, `close` or an error, returns the items that
-    it did not deliver: the table's counters are reverted, and items of a queue regain their place.
+    Each iterator has its own thread. Fetched items are leased: they count as sampled at once, and are acknowledged when
+    the iterator yields them. An iterator that ends, by `break`, `close` or an error, returns the items that it did not
+    yield: the table's counters are reverted, and items of a queue regain their place.
 
         for batch in Dataset(store, "replay", batch_size=256):
             learn(batch)
@@ -72,6 +59,7 @@ class Dataset(Generic[T]):
         max_items: int | None = None,
         timeout: float | None = None,
         pad: bool = False,
+        hold: bool = False,
     ) -> None: ...
 
     @overload
@@ -87,6 +75,7 @@ class Dataset(Generic[T]):
         max_items: int | None = None,
         timeout: float | None = None,
         pad: bool = False,
+        hold: bool = False,
     ) -> None: ...
 
     def __init__(
@@ -101,6 +90,7 @@ class Dataset(Generic[T]):
         max_items: int | None = None,
         timeout: float | None = None,
         pad: bool = False,
+        hold: bool = False,
     ) -> None:
         """Configures the batches. Fetching starts with iteration.
 
@@ -118,6 +108,9 @@ class Dataset(Generic[T]):
                 available or in flight are waited for up to 0.5 s even so: with 0, the iteration yields what is
                 available without waiting for an insert.
             pad: Pad shorter items with zeros instead of yielding ragged columns.
+            hold: Acknowledge a batch when the next one is requested or the iterator is closed, instead of when it is
+                yielded: if the reader's process dies, the items return to the table. Until then they occupy their
+                place, so a loop that inserts into the full table while it uses a batch waits for itself.
 
         Raises:
             InvalidArgumentError: An argument is invalid. For example, `at_least` is not from 1 to `batch_size`.
@@ -125,6 +118,7 @@ class Dataset(Generic[T]):
         _checks.instance_of("`store`", store, TableStore, "an engram.Store or an engram.Client")
         _checks.table_name("`table`", table)
         _checks.boolean("`pad`", pad)
+        _checks.boolean("`hold`", hold)
         self._store = store
         self._table = table
         self._batch_size = batch_size if batch_size is None else _checked_size(batch_size)
@@ -136,7 +130,8 @@ class Dataset(Generic[T]):
         self._max_items = max_items if max_items is None else _checks.integer("`max_items`", max_items)
         self._timeout = _checks.seconds("`timeout`", timeout)
         self._pad = pad
-        self._open_readers: list[_StreamReader] = []
+        self._hold = hold
+        self._open_streams: list[_engram.Stream] = []
         self._times_closed = 0
 
     def __iter__(self) -> Iterator[T]:
@@ -145,7 +140,7 @@ class Dataset(Generic[T]):
     def _element(self, native: _engram.Batch) -> Batch | Sample:
         return Sample(BatchInfo(native), native.data) if self._batch_size is None else Batch(native)
 
-    def _read(
+    def _read(  # noqa: C901, PLR0912, PLR0915, the statements around a delivery belong together
         self,
         convert: Callable[[_engram.Batch], R],
         poll_interval: float | None = None,
@@ -158,85 +153,124 @@ class Dataset(Generic[T]):
         a whole.
         """
         times_closed = self._times_closed
-        drawn = self._num_drawn()
-        stream = self._store._native.stream(  # noqa: SLF001, the store's native half
-            self._table,
-            self._batch_size,
-            self._at_least,
-            self._prefetch,
-            self._max_batches,
-            self._max_items,
-            _partial_wait(self._timeout, poll_interval),
-            self._pad,
-        )
-        reader = _StreamReader(stream)
-        self._open_readers.append(reader)
+        stream, drawn = self._open(poll_interval)
+        self._open_streams.append(stream)
         batches = items = 0
-        fetched_before = 0 if tracker is None else tracker.fetched
+        if tracker is not None:
+            tracker.begin(stream)
+        has_failed = False
+        close_timeout = _CLOSE_TIMEOUT
         try:
             requested = time.monotonic()
             # `close` in another thread misses a stream that is just being opened.
             while times_closed == self._times_closed:
-                native = stream.next(items if tracker is None else tracker.on_request() - fetched_before)
+                if tracker is not None:
+                    tracker.on_request()
+                native = stream.next()
                 if native is None:
                     waited = time.monotonic() - requested
                     late = self._timeout is not None and waited >= self._timeout - _ROUNDING
                     is_over = batches == self._max_batches or items == self._max_items
-                    if late and waited < GRACE_PERIOD and not is_over and self._is_expected(drawn, items):
+                    left = GRACE_PERIOD - waited
+                    if late and left > 0 and not is_over and self._is_expected(drawn, items, left):
                         time.sleep(0.001)
                         continue
                     if poll_interval is None or late or is_over:
+                        close_timeout = _LATE_CLOSE_TIMEOUT if late else _CLOSE_TIMEOUT
                         break
                     yield None
                     continue
                 element = convert(native)
                 number = len(native)
-                if not reader.deliver(number):
-                    return
-                # Ctrl-C can strike after any call; until here it leaves the batch undelivered.
+                # Ctrl-C can strike after any call; the statements below make none.
                 batches += 1
                 items += number
-                if tracker is not None:
+                if tracker is None:
+                    stream.delivered = items  # acknowledges the batch
+                    if stream.delivered != items:  # closed by another thread, which returned the batch
+                        return
+                else:
                     tracker.fetched += number
                 yield element
                 requested = time.monotonic()
             if tracker is not None:
                 tracker.finish()
         except EngramError:
+            has_failed = True
             if tracker is not None:
                 tracker.finish()
             raise
         finally:
-            with suppress(ForkedError):  # in a forked child, the items belong to the parent
-                stream.close(items if tracker is None else max(0, tracker.consumed - fetched_before))
-            self._open_readers.remove(reader)
+            self._open_streams.remove(stream)
+            # In a forked child, the items belong to the parent. A second error would replace the first.
+            with suppress(EngramError if has_failed else ForkedError):
+                if tracker is not None:
+                    tracker.end()
+                stream.close(close_timeout)
+
+    def _open(self, poll_interval: float | None) -> tuple[_engram.Stream, int | None]:
+        """Opens a stream; returns it with the number of samples drawn before."""
+        started = time.monotonic()
+        drawn = self._num_drawn()
+        open_timeout = None
+        if self._timeout is not None:
+            open_timeout = max(0.0, self._timeout + _OPEN_GRACE - round(time.monotonic() - started, 1))
+        stream = self._store._native.stream(  # noqa: SLF001, the store's native object
+            self._table,
+            self._batch_size,
+            self._at_least,
+            self._prefetch,
+            self._max_batches,
+            self._max_items,
+            open_timeout,
+            _partial_wait(self._timeout, poll_interval),
+            self._pad,
+            self._hold,
+        )
+        return stream, drawn
 
     def _num_drawn(self) -> int | None:
         """Number of samples drawn from the table so far, by all readers; None if `_is_expected` is not used."""
         if self._timeout is None or self._timeout >= GRACE_PERIOD:
             return None
-        info = self._store.info().get(self._table)
+        info = self._table_info(self._timeout + _OPEN_GRACE)
         return None if info is None else info.samples
 
-    def _is_expected(self, drawn: int | None, items: int) -> bool:
-        """Whether another batch is available or in flight.
+    def _table_info(self, timeout: float) -> TableInfo | None:
+        """The state of the table, if it exists. `timeout` limits the wait for a server."""
+        infos = self._store._native.info(timeout)  # noqa: SLF001, the store's native object
+        return next((TableInfo.from_native(info) for info in infos if info["name"] == self._table), None)
+
+    def _is_expected(self, drawn: int | None, items: int, timeout: float) -> bool:
+        """Whether another batch is available or in flight, if the server replies within `timeout` seconds.
 
         Compares the samples drawn since `drawn` with the `items` received. Samples of other readers count as well; if
         there are any, the iteration ends after the grace period.
         """
         if drawn is None:
             return False
-        info = self._store.info().get(self._table)
+        try:
+            info = self._table_info(timeout)
+        except DeadlineExceededError:
+            return False
         required = self._at_least or self._batch_size or 1
         required = required if self._max_items is None else min(required, self._max_items - items)
         # While this reader's thread does not wait for the table, it has items or is about to draw them.
         return info is not None and (info.waiting_samples == 0 or info.samples - drawn - items >= required)
 
     def close(self) -> None:
-        """Ends all iterators. The items that they did not deliver return to the table."""
+        """Ends all iterators. The items that they did not yield return to the table.
+
+        If the store is durable and sampling removes items, the removal of the items that were yielded is as durable as
+        the store promises when this call or the iteration ends.
+        """
         self._times_closed += 1
-        for reader in list(self._open_readers):  # a copy: iterators that end remove themselves
-            reader.close()
+        deadline = time.monotonic() + _CLOSE_TIMEOUT
+        streams = list(self._open_streams)  # a copy: iterators that end remove themselves
+        for stream in streams:
+            stream.close(0.0)
+        for stream in streams:
+            stream.close(max(0.0, deadline - time.monotonic()))
 
     def __enter__(self) -> Self:
         return self

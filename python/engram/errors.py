@@ -4,6 +4,8 @@ Every class derives from `EngramError`, and from the builtin exception that fits
 `TimeoutError`, `ValueError` and so on. Each text states the argument or table, the value given and what is allowed.
 """
 
+from engram._text import printable
+
 __all__ = [
     "BackpressureError",
     "ClosedError",
@@ -26,6 +28,10 @@ __all__ = [
 
 class EngramError(Exception):
     """Base class of all errors that Engram raises on purpose."""
+
+    def __str__(self) -> str:
+        r"""The text, in which control characters of names are escaped, such as `\x1b`. Line breaks stay."""
+        return "\n".join(map(printable, super().__str__().split("\n")))
 
 
 class InvalidArgumentError(EngramError, ValueError):
@@ -107,14 +113,14 @@ class ForkedError(EngramError, RuntimeError):
 
 
 class BackpressureError(EngramError, RuntimeError):
-    """A writer has `max_in_flight_items` unacknowledged items, and its `timeout` has passed."""
+    """A writer has more than `max_in_flight_items` items in flight, and its `timeout` has passed."""
 
 
 class UnavailableError(EngramError, ConnectionError):
     """A server cannot be reached, or has been unreachable for longer than `reconnect_timeout`.
 
-    The text names the server and, for a writer, the number of unacknowledged items. The writer keeps those; `flush`
-    sends them again.
+    The text names the server and, for a writer, the number of items in flight. The writer keeps those; `flush` sends
+    them again.
     """
 
 

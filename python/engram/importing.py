@@ -53,6 +53,6 @@ def import_reverb(path: str | os.PathLike[str], store: Store) -> Imported:
         ClosedError: The store is closed.
     """
     _checks.instance_of("`store`", store, Store, "an engram.Store in this process")
-    native = store._native  # noqa: SLF001, the store's native half
-    found, tables, notes = _engram.import_reverb(native, _checks.path("`path`", path))
-    return Imported(found, tables, tuple(notes))
+    native = store._native  # noqa: SLF001, the store's native object
+    imported_path, tables, notes = _engram.import_reverb(native, _checks.path("`path`", path))
+    return Imported(imported_path, tables, tuple(notes))

@@ -44,12 +44,16 @@ class TableInfo:
         inserts: Number of items inserted.
         samples: Number of samples drawn.
         deletes: Number of items removed for any reason.
+        unreadable_items: Number of items removed because their stored bytes could not be read. Also 0 after the
+            directory was opened.
         inserts_per_s: Average rate over the last seconds.
         samples_per_s: Average rate over the last seconds.
         waiting_inserts: Number of insert calls that wait now.
         waiting_samples: Number of sample calls that wait now.
         inserting_blocked: Reason why an insert would wait now; None if it would not.
         sampling_blocked: Reason why a sample would wait now; None if it would not.
+        storage_problem: Reason why the store's changes are not stored durably now; None if they are, or if the store is
+            in memory.
         rate_limiter: Kind, samples per insert, minimum size, minimum difference and maximum difference.
         sampler: Selector of the items to sample.
         remover: Selector of the items to remove when the table is full.
@@ -71,12 +75,14 @@ class TableInfo:
     inserts: int
     samples: int
     deletes: int
+    unreadable_items: int
     inserts_per_s: float
     samples_per_s: float
     waiting_inserts: int
     waiting_samples: int
     inserting_blocked: str | None
     sampling_blocked: str | None
+    storage_problem: str | None
     rate_limiter: tuple[str, float, int, float, float]
     sampler: Selector
     remover: Selector

@@ -118,7 +118,8 @@ class Inspection:
         in_use: Process that has the directory open, according to its `LOCK` file; None if there is none. Files that
             are being written may look torn.
         store: Random number that identifies the store; None if there is no store.
-        files: Engram's files except `LOCK`: checkpoints, logs, unfinished files and files set aside, each kind sorted.
+        files: Engram's files except `LOCK` and `CLOSED`: checkpoints, logs, unfinished files and files set aside, each
+            kind sorted.
         other_files: Names of files that are not Engram's, sorted.
         checkpoints: Checkpoints, sorted by number.
         opening: Result of opening the directory; None if it cannot be opened even with `repair=True`.
@@ -160,20 +161,20 @@ def inspect_directory(path: str | os.PathLike[str]) -> Inspection:
         InvalidArgumentError: `path` is not a path.
     """
     directory = _checks.path("`path`", path)
-    found = _engram.inspect(directory)
-    opening = found["opening"]
-    checkpoints = [each | {"tables": _tables(each)} for each in found["checkpoints"]]
+    report = _engram.inspect(directory)
+    opening = report["opening"]
+    checkpoints = [each | {"tables": _tables(each)} for each in report["checkpoints"]]
     return Inspection(
         path=directory,
-        in_use=found["in_use"],
-        store=found["store"],
-        files=tuple(InspectedFile(**each) for each in found["files"]),
-        other_files=tuple(found["other_files"]),
+        in_use=report["in_use"],
+        store=report["store"],
+        files=tuple(InspectedFile(**each) for each in report["files"]),
+        other_files=tuple(report["other_files"]),
         checkpoints=tuple(InspectedCheckpoint(**each) for each in checkpoints),
         opening=None if opening is None else InspectedOpening(**opening | {"tables": _tables(opening)}),
-        refusal=found["refusal"],
-        problems=tuple(found["problems"]),
-        notes=tuple(found["notes"]),
+        refusal=report["refusal"],
+        problems=tuple(report["problems"]),
+        notes=tuple(report["notes"]),
     )
 
 

@@ -281,7 +281,7 @@ class Pattern:
             window = slice(-(self.num_steps or 1), None)
             item = _engram.unflatten(structure, [leaf[window] for leaf in leaves])
         else:
-            item = self._call(self.trajectory, step, names)
+            item = self._call(self.trajectory, step, names, "`trajectory`")
         windows, item_names, item_structure = _engram.flatten(item)
         for window, name in zip(windows, item_names, strict=True):
             if not isinstance(window, _Window):
@@ -295,7 +295,7 @@ class Pattern:
             source = (
                 0
                 if subject.source is None
-                else self._select(subject.source, step, names, "the source of a column condition")
+                else self._select(subject.source, step, names, "the function of a `column` condition")
             )
             conditions.append((subject.kind, source, condition.comparison, *condition.operands, condition.inverse))
         columns = [tuple(window.slice) for window in windows]
@@ -314,7 +314,7 @@ class Pattern:
         return _CompiledPattern(self.table, item_names, item_structure, columns, conditions, priority)
 
     def _select(self, source: Callable[[Any], Any], step: Any, names: Sequence[str], what: str) -> int:  # noqa: ANN401, a nest
-        leaf = self._call(source, step, names)
+        leaf = self._call(source, step, names, what)
         if not isinstance(leaf, _Leaf):
             raise InvalidArgumentError(
                 f'pattern for table `{self.table}`: {what} must select one column, such as s["x"]; '
@@ -322,14 +322,13 @@ class Pattern:
             )
         return leaf.index
 
-    def _call(self, function: Callable[[Any], Any], step: Any, names: Sequence[str]) -> Any:  # noqa: ANN401, nests
+    def _call(self, function: Callable[[Any], Any], step: Any, names: Sequence[str], what: str) -> Any:  # noqa: ANN401, nests
         try:
             return function(step)
         except (AttributeError, IndexError, KeyError, TypeError) as error:
             columns = ", ".join(f"`{name}`" for name in names)
             raise InvalidArgumentError(
-                f"pattern for table `{self.table}`: its function failed with {error!r} on a step with the columns "
-                f"{columns}"
+                f"pattern for table `{self.table}`: {what} raised {error!r} for a step with the columns {columns}"
             ) from error
 
 

@@ -94,7 +94,7 @@ class Server:
             self.store = _new_store(store, seed, path, durability, checkpoint_interval)
         self._owns_store = owns_store
         try:
-            native = self.store._native  # noqa: SLF001, the store's native half
+            native = self.store._native  # noqa: SLF001, the store's native object
             self._native = _engram.Server(
                 native, _address(host), port, token, tls, bool(insecure), lease_timeout, metrics_port
             )
@@ -154,12 +154,12 @@ def _address(host: str) -> str:
     except ValueError:
         pass
     try:
-        found = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
+        addresses = socket.getaddrinfo(host, None, type=socket.SOCK_STREAM)
     except OSError as error:
         raise InvalidArgumentError(
             f"`host` must be a name or address of this machine; got {host!r}: {error.strerror or error}"
         ) from error
-    return str(found[0][4][0])
+    return str(addresses[0][4][0])
 
 
 def _new_store(

@@ -84,8 +84,9 @@ class TableStore:
             history: Number of most recent steps that items can refer to.
             chunk_length: Number of steps per chunk. Default: as many as fit into about 16 KiB, from 1 to 16. Items
                 become visible when their chunk is full, at the end of an episode, or on `flush`.
-            max_in_flight_items: Maximum number of items not yet accepted by their tables before `append` waits. While
-                more than 4 MiB are in flight to a server, `append` also slows down.
+            max_in_flight_items: Maximum number of items in flight: sent, and not yet known to be in their tables.
+                `append` waits while there are more. It also waits briefly while more than 4 MiB are in flight to a
+                server.
             timeout: Seconds that `append` waits at that limit. `None` waits forever, 0 does not wait.
             compression: `"auto"` compresses large columns if that saves memory. `"off"` never compresses. `"delta"`
                 compresses integers as differences between steps, which suits images that change little.
@@ -414,12 +415,14 @@ class Store(TableStore):
         Args:
             path: The directory. Only one process can have it open at a time.
             tables: Tables that do not exist in the directory are created. A table that exists gets the configuration
-                given here; items that no longer fit are removed.
+                given here; items that it does not allow (`max_size`, `max_bytes`, `max_times_sampled`, `ttl`) are
+                removed.
             durability: Which failures acknowledged changes survive. `"none"`: only checkpoints are stored. `"process"`:
                 the end of the process, including `kill -9`. `"disk"`: a power failure.
             sync_interval: Minimum seconds between two disk syncs with `"disk"`; acknowledgements wait for them.
-            checkpoint_interval: Seconds between two checkpoints, which a thread writes if anything has changed. A
-                checkpoint that fails is logged and retried. `None` disables this trigger.
+            checkpoint_interval: Seconds between two checkpoints, which a thread writes if anything has changed. If one
+                fails, a warning is logged, and the next attempt follows at the next interval. `None` disables this
+                trigger.
             checkpoint_bytes: Growth of the log in bytes after which a checkpoint is also written. `None` disables
                 this trigger.
             keep: Number of most recent checkpoints to keep.
@@ -436,7 +439,8 @@ class Store(TableStore):
         Raises:
             StorageError: Another process has the directory open, it cannot be read or written, or acknowledged changes
                 are missing. The text states which. The directory was not changed.
-            InvalidArgumentError: An argument is invalid, or tables do not fit those in the directory.
+            InvalidArgumentError: An argument is invalid, or `rename` or `drop` does not match the tables in the
+                directory.
             SignatureError: Items in the directory do not match a table's signature.
         """
         directory = _checks.path("`path`", path)
@@ -519,7 +523,7 @@ class Store(TableStore):
 
         Raises:
             StorageError: Changes could not be written to the directory, for example because the disk is full. The store
-                is closed all the same.
+                is closed nevertheless.
         """
         try:
             super().close()

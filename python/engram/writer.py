@@ -102,7 +102,7 @@ class TrajectoryWriter(_Writer):
     ) -> None:
         _checks.choice("`compression`", compression, ("auto", "delta", "off"))
         self._native: _engram.TrajectoryWriter = _engram.TrajectoryWriter(
-            store._native,  # noqa: SLF001, the store's native half
+            store._native,  # noqa: SLF001, the store's native object
             _checks.integer("`history`", history),
             chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
@@ -127,7 +127,7 @@ class TrajectoryWriter(_Writer):
             SignatureError: A leaf has a different dtype than before, or one that is not supported. Nothing of the step
                 is stored.
             InvalidArgumentError: A leaf already has a value in this step.
-            BackpressureError: Too many items are unacknowledged, and the writer's timeout has passed.
+            BackpressureError: Too many items are in flight, and the writer's timeout has passed.
             UnsatisfiableError, ClosedError: A table rejected an earlier item.
         """
         self._native.append(step, partial_step=partial_step)
@@ -172,7 +172,7 @@ class TrajectoryWriter(_Writer):
             DeadlineExceededError: The server did not describe the table within the writer's timeout.
             InvalidArgumentError: An argument is invalid.
             UnknownTableError: There is no table of this name.
-            BackpressureError: Too many items are unacknowledged, and the writer's timeout has passed.
+            BackpressureError: Too many items are in flight, and the writer's timeout has passed.
             UnsatisfiableError, ClosedError: A table rejected an earlier item.
         """
         return self._native.create_item(table, priority, trajectory, num_steps)
@@ -191,7 +191,7 @@ class TrajectoryWriter(_Writer):
 
         Raises:
             DeadlineExceededError: Tables did not accept all items in time. The rest stays queued, and the episode has
-                ended all the same.
+                ended nevertheless.
             OutOfMemoryError: The last steps could not be compressed into a chunk, and the episode has not ended. Call
                 again; no item is created twice.
             UnsatisfiableError, ClosedError: A table rejected an item.
@@ -224,7 +224,7 @@ class PatternWriter(_Writer):
         _checks.choice("`compression`", compression, ("auto", "delta", "off"))
         checked = checked_patterns(patterns)
         self._native: _engram.PatternWriter = _engram.PatternWriter(
-            store._native,  # noqa: SLF001, the store's native half
+            store._native,  # noqa: SLF001, the store's native object
             len(checked),
             pattern_compiler(checked),
             chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
@@ -247,11 +247,11 @@ class PatternWriter(_Writer):
         Raises:
             SignatureError: The step differs from earlier steps, or its items would not match their table's signature.
                 Nothing of the step is stored.
-            BackpressureError: Too many items are unacknowledged, and the writer's timeout has passed.
+            BackpressureError: Too many items are in flight, and the writer's timeout has passed.
             DeadlineExceededError: The server did not describe a table within the writer's timeout.
             PriorityError: The TD errors of an item are NaN or infinite, or its table rejects their priority. The step
                 is stored, and the items of other patterns are created.
-            UnsatisfiableError, ClosedError: A table rejected an item. The step is stored all the same.
+            UnsatisfiableError, ClosedError: A table rejected an item. The step is stored nevertheless.
         """
         self._native.append(step, partial_step=partial_step)
 
@@ -269,7 +269,7 @@ class PatternWriter(_Writer):
 
         Raises:
             DeadlineExceededError: Tables did not accept all items in time. The rest stays queued, and the episode has
-                ended all the same.
+                ended nevertheless.
             OutOfMemoryError: The last steps could not be compressed into a chunk, and the episode has not ended. Call
                 again; no item is created twice.
             PriorityError: As in `append`.
@@ -298,7 +298,7 @@ class BatchedWriter(_Writer):
         _checks.choice("`compression`", compression, ("auto", "delta", "off"))
         checked = checked_patterns(patterns)
         self._native: _engram.BatchedWriter = _engram.BatchedWriter(
-            store._native,  # noqa: SLF001, the store's native half
+            store._native,  # noqa: SLF001, the store's native object
             _checks.integer("`num_envs`", num_envs),
             pattern_compiler(checked),
             chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
@@ -319,10 +319,10 @@ class BatchedWriter(_Writer):
             SignatureError: The steps differ from earlier ones, or their items would not match their table's signature.
                 Nothing is stored.
             InvalidArgumentError: `episode_ends` has another shape than `[N]`.
-            BackpressureError: Too many items are unacknowledged, and the writer's timeout has passed.
+            BackpressureError: Too many items are in flight, and the writer's timeout has passed.
             DeadlineExceededError: The server did not describe a table within the writer's timeout.
             PriorityError: As in `PatternWriter.append`. The steps are stored, and all other items are created.
-            UnsatisfiableError, ClosedError: A table rejected an item. The steps are stored all the same.
+            UnsatisfiableError, ClosedError: A table rejected an item. The steps are stored nevertheless.
         """
         ends = None if episode_ends is None else np.ascontiguousarray(episode_ends, dtype=np.bool_).view(np.uint8)
         if ends is not None and ends.ndim != 1:

@@ -43,9 +43,9 @@ def test_calls_out_of_order(make):
             adder.add(np.float32(0), dm_env.restart(np.int64(0)))
         adder.reset()
         play(adder, steps)
-        found = items(store)
+        items_before = items(store)
         play(adder, steps)
-        assert items(store) == found != []
+        assert items(store) == items_before != []
 
 
 def test_objects_that_are_no_time_steps(make):
@@ -67,7 +67,7 @@ def test_nothing_is_kept_of_incomplete_time_steps(make, missing):
     with Store([queue()]) as store, make(store) as adder:
         steps = timesteps([1, 2])
         play(adder, steps)
-        wanted = items(store)
+        expected = items(store)
         attributes = {name: getattr(steps[1], name) for name in ("reward", "discount", "observation", "first", "last")}
         incomplete = SimpleNamespace(**{name: value for name, value in attributes.items() if name != missing})
         text = (
@@ -82,7 +82,7 @@ def test_nothing_is_kept_of_incomplete_time_steps(make, missing):
             adder.add(np.float32(9), incomplete)
         adder.add(np.float32(0.1), steps[1])
         adder.add(np.float32(0.2), steps[2])
-        assert items(store) == wanted
+        assert items(store) == expected
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_closing_twice(make):
 def test_an_episode_whose_end_times_out_has_ended(make):
     with Store([queue()]) as store, make(store) as adder:
         play(adder, timesteps([1, 2, 3]))
-        wanted = items(store)
+        expected = items(store)
     with Store([blocked()]) as store, make(store, timeout=0.02) as adder:
         for _ in range(3):
             with suppress(DeadlineExceededError):
@@ -121,4 +121,4 @@ def test_an_episode_whose_end_times_out_has_ended(make):
             adder.flush(timeout=0.01)
         unblock(store)
         adder.flush(timeout=10)
-        assert items(store) == wanted * 3
+        assert items(store) == expected * 3

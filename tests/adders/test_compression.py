@@ -29,13 +29,13 @@ def table_after_episode(make, **options):
 
 
 def test_delta_compression_halves_the_bytes(make):
-    off, wanted = table_after_episode(make, compression="off")
+    raw_bytes, raw_items = table_after_episode(make, compression="off")
     auto, _ = table_after_episode(make)
-    delta, found = table_after_episode(make, compression="delta")
-    assert delta < 0.5 * auto <= 0.5 * off
-    for item, other in zip(found, wanted, strict=True):
-        for leaf, like in zip(item, other, strict=True):
-            np.testing.assert_array_equal(leaf, like, strict=True)
+    delta, items = table_after_episode(make, compression="delta")
+    assert delta < 0.5 * auto <= 0.5 * raw_bytes
+    for item, raw_item in zip(items, raw_items, strict=True):
+        for leaf, expected in zip(item, raw_item, strict=True):
+            np.testing.assert_array_equal(leaf, expected, strict=True)
 
 
 @pytest.mark.parametrize(

@@ -18,10 +18,10 @@ def test_episodes_match_the_model(episodes, padded):
         with EpisodeAdder(store, 13, padding_fn=np.zeros if padded else None) as adder:
             for number, episode in enumerate(episodes):
                 play(adder, timesteps(episode, first=1 + 100 * number))
-        wanted = [episode_rows(episode, 1 + 100 * number) for number, episode in enumerate(episodes)]
+        expected = [episode_rows(episode, 1 + 100 * number) for number, episode in enumerate(episodes)]
         if padded:
-            wanted = [episode + [PAD] * (13 - len(episode)) for episode in wanted]
-        assert [rows(item) for item in items(store)] == wanted
+            expected = [episode + [PAD] * (13 - len(episode)) for episode in expected]
+        assert [rows(item) for item in items(store)] == expected
 
 
 def test_in_process_and_remote(open_store):
@@ -62,8 +62,8 @@ def test_patterns(open_store):
         adder.add(np.float32(5), timesteps([1, 2], first=50)[1])
         adder.reset()
         play(adder, timesteps([3], first=70))
-    found = [to_lists(store.sample("pairs", 1).data) for _ in range(3)]
-    assert found == [
+    sampled = [to_lists(store.sample("pairs", 1).data) for _ in range(3)]
+    assert sampled == [
         {"from": 1, "action": 0.1, "to": 2},
         {"from": 2, "action": 0.2, "to": 3},
         {"from": 70, "action": 7.0, "to": 71},

@@ -78,9 +78,9 @@ def test_a_failing_priority_function_skips_only_its_item():
         with SequenceAdder(store, 2, 1, priority_fns={"a": FailsAtCall(2, 1.0), "b": lambda _: 1.0}) as adder:
             assert play_despite_errors(adder, timesteps([1, 2, 3])) == [3]
         whole = episode_rows([1, 2, 3], 1)
-        wanted = [whole[0:2], whole[1:3], whole[2:4]]
-        assert [rows(item) for item in items(store, "a")] == [wanted[0], wanted[2]]
-        assert [rows(item) for item in items(store, "b")] == wanted
+        expected = [whole[0:2], whole[1:3], whole[2:4]]
+        assert [rows(item) for item in items(store, "a")] == [expected[0], expected[2]]
+        assert [rows(item) for item in items(store, "b")] == expected
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
@@ -90,9 +90,9 @@ def test_a_failing_priority_function_of_transitions(nth):
         with NStepTransitionAdder(store, 2, 1.0, priority_fns=priorities) as adder:
             assert len(play_despite_errors(adder, timesteps([1, 2, 4, 8]))) == 1
             play(adder, timesteps([5], first=50))
-        found = [(item.observation, item.reward) for item in items(store)]
-    wanted = [(1, 3.0), (2, 6.0), (3, 12.0), (4, 8.0), (50, 5.0)]
-    assert found == wanted[: nth - 1] + wanted[nth:]
+        stored = [(item.observation, item.reward) for item in items(store)]
+    expected = [(1, 3.0), (2, 6.0), (3, 12.0), (4, 8.0), (50, 5.0)]
+    assert stored == expected[: nth - 1] + expected[nth:]
 
 
 def test_a_failing_should_insert_function():
@@ -113,23 +113,23 @@ def test_an_item_that_is_too_large_is_an_error():
 
 
 @pytest.mark.parametrize("priority", [1.0, lambda _: 1.0])
-def test_a_table_that_refuses_items_does_not_affect_others(priority):
+def test_a_table_that_rejects_items_does_not_affect_others(priority):
     """All items are too large for one table; the other table gets its items."""
     tables = [Table("small", max_bytes=200), queue("b")]
     with Store(tables) as store:
         with NStepTransitionAdder(store, 2, 1.0, priority_fns=dict.fromkeys(["small", "b"], priority)) as adder:
             steps = timesteps([1, 2, 4, 8])
             adder.add_first(steps[0])
-            refused = []
+            rejections = []
             for step, next_step in pairwise(steps):
                 try:
                     adder.add(np.float32(step.observation / 10), next_step)
                 except (ItemError, UnsatisfiableError) as error:
-                    refused.append(str(error))
+                    rejections.append(str(error))
             with suppress(UnsatisfiableError):
                 play(adder, timesteps([2], first=20))
-        assert refused
-        assert all("max_bytes of 200" in text or "max_bytes 200" in text for text in refused)
+        assert rejections
+        assert all("max_bytes of 200" in text or "max_bytes 200" in text for text in rejections)
         assert [(item.observation, item.reward) for item in items(store, "b")] == [
             (1, 3),
             (2, 6),
@@ -144,16 +144,16 @@ def test_a_dropped_table():
         adder = NStepTransitionAdder(store, 2, 1.0, priority_fns={"a": 1, "b": 1}, chunk_length=1)
         steps = timesteps([1, 2, 4, 8, 16])
         adder.add_first(steps[0])
-        for at, (step, next_step) in enumerate(pairwise(steps)):
-            if at == 3:
+        for index, (step, next_step) in enumerate(pairwise(steps)):
+            if index == 3:
                 store.drop_table("a")
             with suppress(ItemError, ClosedError):
                 adder.add(np.float32(step.observation / 10), next_step)
         with suppress(ClosedError):
             adder.close()
-        found = [(item.observation, item.reward) for item in items(store, "b")]
-        assert found == [(1, 3), (2, 6), (3, 12), (4, 24), (5, 16)][: len(found)]
-        assert len(found) >= 2
+        stored = [(item.observation, item.reward) for item in items(store, "b")]
+        assert stored == [(1, 3), (2, 6), (3, 12), (4, 24), (5, 16)][: len(stored)]
+        assert len(stored) >= 2
 
 
 # --- Environments that reuse their arrays ---
@@ -169,13 +169,13 @@ def test_reused_arrays_do_not_change_items(make):
         ]
         observation, reward = np.zeros(1, np.int64), np.zeros(1)
         with make(store) as adder:
-            for at, step in enumerate(steps):
+            for index, step in enumerate(steps):
                 observation[:], reward[:] = step.observation, step.reward
                 given = step._replace(observation=observation, reward=reward) if reuse else step
-                if at == 0:
+                if index == 0:
                     adder.add_first(given)
                 else:
-                    adder.add(np.float32(at), given)
+                    adder.add(np.float32(index), given)
         return items(store)
 
     assert items_of_episode(reuse=True) == items_of_episode(reuse=False) != []
@@ -190,8 +190,8 @@ def test_should_insert_fns_receive_copies():
         with MultiSequenceAdder(store, lengths, {"priority_table": 1}, should_insert_fns=record) as adder:
             steps = timesteps([1, 2, 3])
             adder.add_first(steps[0])
-            for at, step in enumerate(steps[1:], 1):
-                action[...] = at
+            for index, step in enumerate(steps[1:], 1):
+                action[...] = index
                 adder.add(action, step)
     assert seen == [[1, 2], [2, 3], [3, 0]]
 
@@ -211,17 +211,17 @@ def test_bytes_keep_trailing_zeros():
 
 
 @pytest.mark.parametrize("priority", [1.0, lambda _: 1.0])
-@pytest.mark.parametrize("wrong", [{"x": 1, "y": 1}, {}, 1, None])
-def test_extras_must_keep_their_structure(priority, wrong):
+@pytest.mark.parametrize("extras", [{"x": 1, "y": 1}, {}, 1, None])
+def test_extras_must_keep_their_structure(priority, extras):
     with Store([queue()]) as store, SequenceAdder(store, 2, 1, priority_fns={"priority_table": priority}) as adder:
         steps = timesteps([1, 2])
         adder.add_first(steps[0])
         adder.add(np.float32(0.1), steps[1], {"x": 1})
-        got = () if wrong is None else wrong
+        stored = () if extras is None else extras
         with raises(
-            SignatureError, f"`extras` must have the same structure as in earlier steps: {{'x': *}}; got {got!r}"
+            SignatureError, f"`extras` must have the same structure as in earlier steps: {{'x': *}}; got {stored!r}"
         ):
-            adder.add(np.float32(0.2), steps[2], wrong)
+            adder.add(np.float32(0.2), steps[2], extras)
         adder.add(np.float32(0.2), steps[2], {"x": 2})
         assert [item.extras["x"] for item in items(store)] == [[1, 2], [2, 0]]
 
@@ -273,25 +273,25 @@ def test_a_first_observation_must_not_contain_none(make_strict, observation):
 
 
 @pytest.mark.parametrize(
-    ("refused", "kind", "text"),
+    ("table", "kind", "text"),
     [
         ("nowhere", UnknownTableError, "no table `nowhere`; known tables: `picky`"),
         (
             "picky",
             PriorityError,
-            "priority for table `picky` is -1; a Prioritized selector needs a finite value of at least 0",
+            "priority for table `picky` is -1; a Prioritized selector needs a finite value that is not negative",
         ),
     ],
 )
-def test_unknown_tables_and_bad_priorities(refused, kind, text):
+def test_unknown_tables_and_bad_priorities(table, kind, text):
     steps = timesteps([1, 2])
     with Store([Table("picky", sampler=selectors.Prioritized(1.0))]) as store:
-        adder = SequenceAdder(store, 1, 1, priority_fns={refused: -1.0})
+        adder = SequenceAdder(store, 1, 1, priority_fns={table: -1.0})
         adder.add_first(steps[0])
         for _ in range(2):
             with raises(kind, text):
                 adder.add(np.float32(0), steps[1])
-        with_function = SequenceAdder(store, 1, 1, priority_fns={refused: lambda _: -1.0})
+        with_function = SequenceAdder(store, 1, 1, priority_fns={table: lambda _: -1.0})
         with_function.add_first(steps[0])
         with pytest.raises(ItemError) as caught:
             with_function.add(np.float32(0), steps[1])
@@ -307,7 +307,7 @@ def test_a_failing_padding_fn_skips_the_item_of_its_episode():
         assert [len(item.reward) for item in items(store)] == [5], "this episode needs no padding"
 
 
-def test_an_observation_with_another_dtype_is_refused_at_once(make_strict):
+def test_an_observation_with_another_dtype_is_rejected_at_once(make_strict):
     text = "an observation must have the layout of the earlier ones, int64; got float32"
     with Store([queue()]) as store:
 
@@ -402,8 +402,8 @@ def test_a_reset_that_times_out_does_not_join_episodes():
         unblock(store)
         play(adder, timesteps([5, 6], first=50))
         adder.flush()
-        found = items(store)
-    assert found == [[1, 2], [2, 3], [50, 51], [51, 52], [51, 52]]
+        stored = items(store)
+    assert stored == [[1, 2], [2, 3], [50, 51], [51, 52], [51, 52]]
 
 
 def test_a_blocked_table_does_not_delay_others():
@@ -453,7 +453,7 @@ def test_backpressure_keeps_nothing_of_the_step():
 
 
 @pytest.mark.parametrize("steps_of_first", [1, 2, 3, 4])
-def test_an_episode_whose_end_is_refused_has_ended(make, steps_of_first):
+def test_an_episode_whose_end_is_rejected_has_ended(make, steps_of_first):
     """A writer has a limited number of pending items, which is reached at different points of an episode."""
     with Store([blocked()]) as store:
         adder = make(store, timeout=0, chunk_length=1)
@@ -462,9 +462,9 @@ def test_an_episode_whose_end_is_refused_has_ended(make, steps_of_first):
         unblock(store)
         adder.flush()
         play(adder, timesteps([7_000], first=70_000))
-        found = items(store)
+        stored = items(store)
         adder.close()
-    for item in found:
+    for item in stored:
         leaves = [leaf for leaf in optree.tree_leaves(item) if 10 <= leaf < 1e6]
         seen = item.observation if hasattr(item, "observation") else leaves
         numbers = {int(value) // 10 for value in np.ravel(seen) if value}
@@ -473,7 +473,7 @@ def test_an_episode_whose_end_is_refused_has_ended(make, steps_of_first):
             assert round(item.reward / (item.observation // 10), 6) in {1.0, 1.9}
 
 
-def test_returns_contain_no_rewards_of_an_episode_whose_end_was_refused():
+def test_returns_contain_no_rewards_of_an_episode_whose_end_was_rejected():
     with Store([blocked()]) as store:
         adder = NStepTransitionAdder(store, 3, 1.0, timeout=0, chunk_length=1)
         with pytest.raises(BackpressureError):
@@ -491,7 +491,7 @@ def test_returns_contain_no_rewards_of_an_episode_whose_end_was_refused():
 
 
 def try_to_play(adder, number, steps):
-    """Adds an episode; returns True if some of it was refused."""
+    """Adds an episode; returns True if some of it was rejected."""
     try:
         play(adder, timesteps([number] * steps, first=10 * number))
     except DeadlineExceededError:
@@ -517,19 +517,19 @@ def test_sequences_do_not_continue_across_a_missing_row(steps_of_first):
                 break
             first += steps + 1
         else:
-            pytest.fail("no row was refused")
+            pytest.fail("no row was rejected")
         with suppress(DeadlineExceededError):
             adder.reset()
         unblock(store)
         adder.flush()
         play(adder, timesteps([1, 1], first=first + 10))
         adder.close()
-        found = [item.observation for item in items(store)]
-    assert all(second == before + 1 for before, second in found)
-    assert found[-2:] == [[first + 10, first + 11], [first + 11, first + 12]]
+        stored = [item.observation for item in items(store)]
+    assert all(second == before + 1 for before, second in stored)
+    assert stored[-2:] == [[first + 10, first + 11], [first + 11, first + 12]]
 
 
-def test_a_refused_final_row_does_not_make_another_row_the_last():
+def test_a_rejected_final_row_does_not_make_another_row_the_last():
     ends = Pattern("free", lambda step: step.observation[-1:], when=[end_of_episode()])
     rows_of_all = Pattern("priority_table", num_steps=1)
     with Store([blocked(), queue("free")]) as store:

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from episodes import episode_rows, expected, items, play, queue, rewards, rows, timesteps
+from episodes import episode_rows, expected_sequences, items, play, queue, rewards, rows, timesteps
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -17,17 +17,17 @@ def extras(t):
 @given(st.lists(rewards, min_size=1, max_size=3), st.integers(1, 6), st.booleans())
 def test_sequences_match_the_model(episodes, length, padded):
     with Store([queue()]) as store:
-        wanted = []
+        expected = []
         with NonOverlappingRNNSequenceAdder(store, length, pad_end_of_episode=padded) as adder:
             for number, episode in enumerate(episodes):
                 play(adder, timesteps(episode, first=1 + 100 * number), extras=extras)
                 whole = episode_rows(episode, 1 + 100 * number)
-                wanted += expected(whole, length, length, "zero_pad" if padded else "drop")
-                assert store.info()["priority_table"].size == len(wanted)
-        found = items(store)
-        assert [rows(item) for item in found] == wanted
+                expected += expected_sequences(whole, length, length, "zero_pad" if padded else "drop")
+                assert store.info()["priority_table"].size == len(expected)
+        sampled = items(store)
+        assert [rows(item) for item in sampled] == expected
         last = {1 + 100 * number + len(episode) for number, episode in enumerate(episodes)}
-        for item, sequence in zip(found, wanted, strict=True):
+        for item, sequence in zip(sampled, expected, strict=True):
             t = (sequence[0][0] - 1) % 100
             # The final row has no recurrent state, so zeros are stored.
             starts_with_final_row = sequence[0][0] in last
@@ -42,17 +42,17 @@ def test_overlapping_sequences_contain_every_transition(episodes, length):
         with NonOverlappingRNNSequenceAdder(store, length, overlap=True) as adder:
             for number, episode in enumerate(episodes):
                 play(adder, timesteps(episode, first=1 + 100 * number), extras=extras)
-        found = items(store)
-        assert len(found) == sum(-(-len(episode) // length) for episode in episodes)
-        transitions_found = []
-        for item in found:
+        sampled = items(store)
+        assert len(sampled) == sum(-(-len(episode) // length) for episode in episodes)
+        valid_transitions = []
+        for item in sampled:
             assert type(item) is MaskedStep
             assert len(item.mask) == length + 1
             first = (item.observation[0] - 1) % 100
             assert item.extras["core_state"] == ([[100 + first, first]], {"c": [first]})
             transitions = zip(item.mask, item.observation, item.reward, item.observation[1:], strict=False)
-            transitions_found += [transition for mask, *transition in transitions if mask]
-    assert transitions_found == [
+            valid_transitions += [transition for mask, *transition in transitions if mask]
+    assert valid_transitions == [
         [1 + 100 * number + t, reward, 2 + 100 * number + t]
         for number, episode in enumerate(episodes)
         for t, reward in enumerate(episode)

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from episodes import episode_rows, expected, items, play, queue, rewards, rows, timesteps
+from episodes import episode_rows, expected_sequences, items, play, queue, rewards, rows, timesteps
 from hypothesis import given
 from hypothesis import strategies as st
 from support import raises
@@ -23,13 +23,13 @@ lengths = st.integers(1, 6)
 )
 def test_sequences_match_the_model(episodes, length, period, behavior, priority):
     with Store([queue()]) as store:
-        wanted = []
+        expected = []
         arguments = {"end_of_episode_behavior": behavior, "priority_fns": {"priority_table": priority}}
         with SequenceAdder(store, length, period, **arguments) as adder:
             for number, episode in enumerate(episodes):
                 play(adder, timesteps(episode, first=1 + 100 * number))
-                wanted += expected(episode_rows(episode, 1 + 100 * number), length, period, behavior)
-        assert [rows(item) for item in items(store)] == wanted
+                expected += expected_sequences(episode_rows(episode, 1 + 100 * number), length, period, behavior)
+        assert [rows(item) for item in items(store)] == expected
 
 
 @given(st.lists(rewards, min_size=1, max_size=3), lengths, lengths, st.sampled_from([1.0, lambda _: 1.0]))
@@ -41,8 +41,8 @@ def test_sequences_that_continue_across_episodes_match_the_model(episodes, lengt
             for number, episode in enumerate(episodes):
                 play(adder, timesteps(episode, first=1 + 100 * number))
                 stream += episode_rows(episode, 1 + 100 * number)
-                assert store.info()["priority_table"].size == len(expected(stream, length, period, "drop"))
-        assert [rows(item) for item in items(store)] == expected(stream, length, period, "drop")
+                assert store.info()["priority_table"].size == len(expected_sequences(stream, length, period, "drop"))
+        assert [rows(item) for item in items(store)] == expected_sequences(stream, length, period, "drop")
 
 
 def test_overlapping_sequences_with_zero_padding():
@@ -121,11 +121,11 @@ def test_each_table_gets_the_items_of_an_adder_for_it_alone(episodes, lengths, p
             for number, episode in enumerate(episodes):
                 play(adder, timesteps(episode, first=1 + 100 * number))
         for table in tables:
-            wanted = []
+            expected = []
             for number, episode in enumerate(episodes):
                 whole = episode_rows(episode, 1 + 100 * number)
-                wanted += expected(whole, lengths[table], periods[table], "zero_pad" if padded else "drop")
-            assert [rows(item) for item in items(store, table)] == wanted
+                expected += expected_sequences(whole, lengths[table], periods[table], "zero_pad" if padded else "drop")
+            assert [rows(item) for item in items(store, table)] == expected
 
 
 def test_should_insert_fns_select_items():

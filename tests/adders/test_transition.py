@@ -14,9 +14,9 @@ from engram.adders import NStepTransitionAdder, Transition
 from engram.errors import InvalidArgumentError, SignatureError
 
 
-def expected(rewards, discounts, n, gamma, first=1):
+def expected_items(rewards, discounts, n, gamma, first=1):
     """Returns every transition of an episode, computed by the definition."""
-    found = []
+    transitions = []
     length = len(rewards)
     for start in range(length):
         end = min(start + n, length)
@@ -25,8 +25,8 @@ def expected(rewards, discounts, n, gamma, first=1):
             reward += weight * rewards[t]
             weight *= gamma * discounts[t]
         product = gamma ** (end - start - 1) * np.prod(discounts[start:end])
-        found.append((first + start, (first + start) / 10, reward, product, first + end))
-    return found
+        transitions.append((first + start, (first + start) / 10, reward, product, first + end))
+    return transitions
 
 
 numbers = st.floats(-4, 4, width=16)
@@ -36,14 +36,14 @@ episodes = st.lists(st.tuples(numbers, st.floats(0, 1, width=16)), min_size=1, m
 @given(st.lists(episodes, min_size=1, max_size=3), st.integers(1, 5), st.sampled_from([0.0, 0.5, 0.99, 1.0]))
 def test_transitions_match_the_definition(given_episodes, n, gamma):
     with Store([queue()]) as store, NStepTransitionAdder(store, n, gamma) as adder:
-        wanted = []
+        expected = []
         for number, episode in enumerate(given_episodes):
             rewards, discounts = map(list, zip(*episode, strict=True))
             play(adder, timesteps(rewards, discounts=discounts, first=100 * number))
-            wanted += expected(rewards, discounts, n, gamma, 100 * number)
-        found = [item[:5] for item in items(store)]
-        assert len(found) == len(wanted)
-        np.testing.assert_allclose(found, wanted, atol=1e-5)
+            expected += expected_items(rewards, discounts, n, gamma, 100 * number)
+        actual = [item[:5] for item in items(store)]
+        assert len(actual) == len(expected)
+        np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
 def test_in_process_and_remote(open_store):
@@ -62,8 +62,8 @@ def test_each_table_has_its_own_priority():
         priorities = {"a": 2.0, "b": None, "c": lambda item: item.reward + 10 * item.observation}
         with NStepTransitionAdder(store, 1, 0.9, priority_fns=priorities) as adder:
             play(adder, timesteps([1, 2]))
-        found = {table: store.sample(table, 2).info.priority.tolist() for table in "abc"}
-    assert found == {"a": [2, 2], "b": [1, 1], "c": [11, 22]}
+        sampled = {table: store.sample(table, 2).info.priority.tolist() for table in "abc"}
+    assert sampled == {"a": [2, 2], "b": [1, 1], "c": [11, 22]}
 
 
 def test_rewards_may_be_nests():

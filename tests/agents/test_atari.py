@@ -95,18 +95,18 @@ def test_stacks_store_one_frame_per_step(dqn):
 
 @pytest.mark.parametrize("processes", [1, 3])
 def test_pong_trains_for_max_steps(dqn, processes):
-    seen = []
+    reports = []
     config = dqn.DQNConfig.for_env("ALE/Pong-v5", processes=processes, **SMOKE)
-    result = dqn.train(config, seen.append, report_period=0.0)
+    result = dqn.train(config, reports.append, report_period=0.0)
     assert result.stopped == "budget"
     assert result.steps >= 300
     assert result.learner_steps > 5
     assert result.table.bytes / result.table.inserts < FRAME
-    assert seen[-1].returns == result.returns
+    assert reports[-1].returns == result.returns
     assert all(np.isfinite(layer.weight).all() for layer in result.params)
 
 
-def test_rewards_of_pong_are_the_games(dqn):
+def test_pong_rewards_are_the_points_of_the_game(dqn):
     with dqn.Environment("ALE/Pong-v5") as env:
         assert env.spaces == dqn.Spaces((84, 84), np.uint8, 4, 6)
         frame = env.reset(seed=0)

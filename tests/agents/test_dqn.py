@@ -168,8 +168,8 @@ SMOKE = {"max_steps": 400, "min_replay_size": 64, "batch_size": 32, "hidden_size
 
 
 def test_a_short_training_run(dqn):
-    seen = []
-    result = dqn.train(dqn.DQNConfig(**SMOKE), seen.append, report_period=0.0)
+    reports = []
+    result = dqn.train(dqn.DQNConfig(**SMOKE), reports.append, report_period=0.0)
     assert result.stopped == "budget"
     assert result.steps == 400
     assert result.learner_steps > 100
@@ -177,8 +177,8 @@ def test_a_short_training_run(dqn):
     assert len(result.returns) == len(result.episode_ends) > 5
     assert sum(result.returns) == result.episode_ends[-1]  # in CartPole, each step has a reward of 1
     assert all(np.isfinite(layer.weight).all() for layer in result.params)
-    assert seen[-1].step == 400
-    assert seen[0].table.blocked is not None
+    assert reports[-1].step == 400
+    assert reports[0].table.blocked is not None
 
 
 def test_the_same_seed_gives_the_same_run(dqn):
@@ -220,7 +220,7 @@ def test_the_mean_return_of_too_few_episodes_is_nan(dqn):
 
 
 @pytest.mark.parametrize(
-    ("wrong", "text"),
+    ("arguments", "text"),
     [
         ({"n_step": 0}, "`n_step` must be at least 1; got 0"),
         ({"min_replay_size": 9, "replay_size": 8}, "`min_replay_size` must be from 1 to `replay_size`, 8; got 9"),
@@ -228,11 +228,11 @@ def test_the_mean_return_of_too_few_episodes_is_nan(dqn):
         ({"gamma": 1.5}, "`gamma` must be from 0 to 1; got 1.5"),
     ],
 )
-def test_bad_configurations(dqn, wrong, text):
+def test_bad_configurations(dqn, arguments, text):
     import engram.errors  # noqa: PLC0415
 
     with pytest.raises(engram.errors.InvalidArgumentError) as caught:
-        dqn.DQNConfig(**wrong)
+        dqn.DQNConfig(**arguments)
     assert str(caught.value) == text
 
 

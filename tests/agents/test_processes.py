@@ -28,15 +28,15 @@ def dqn():
 
 
 def test_training_with_two_actors(dqn):
-    seen = []
-    result = dqn.train(dqn.DQNConfig(**SMOKE), seen.append, report_period=0.0)
+    reports = []
+    result = dqn.train(dqn.DQNConfig(**SMOKE), reports.append, report_period=0.0)
     assert result.stopped == "budget"
     assert result.steps >= 400
     assert result.learner_steps > 100
     assert result.table.samples == result.learner_steps * 32
     assert len(result.returns) == len(result.episode_ends) > 5
     assert all(np.isfinite(layer.weight).all() for layer in result.params)
-    assert seen[-1].step == result.steps
+    assert reports[-1].step == result.steps
     assert active_children() == []
 
 
@@ -128,7 +128,7 @@ def test_a_killed_actor_is_an_error(dqn):
     with pytest.raises(dqn.ActorDiedError) as caught:
         dqn.train(config, kill, report_period=0.0)
     assert str(caught.value) == (
-        f"actor 1 (process {killed[0]}) was killed by SIGKILL; all 2 actors must run until the"
-        " learner ends them; see its output on stderr"
+        f"actor 1 (process {killed[0]}) was killed by SIGKILL, but training needs all 2 actors;"
+        " its output on stderr shows the reason"
     )
     assert active_children() == []

@@ -34,13 +34,13 @@ def root(array):
     return array
 
 
-@pytest.mark.parametrize("through", ["sample", "dataset"])
+@pytest.mark.parametrize("method", ["sample", "dataset"])
 @pytest.mark.parametrize("size", [3, 100_000])
-def test_arrays_own_their_memory(open_store, through, size):
+def test_arrays_own_their_memory(open_store, method, size):
     store = open_store(Table("t", max_size=4))
     for value in range(4):
         store.insert({"x": np.full(size, value, np.float32), "y": value}, {"t": 1.0})
-    batch = store.sample("t", 8) if through == "sample" else next(iter(Dataset(store, "t", 8)))
+    batch = store.sample("t", 8) if method == "sample" else next(iter(Dataset(store, "t", 8)))
     x = batch.data["x"]
     assert x.ctypes.data % 64 == 0
     assert x.flags.c_contiguous
@@ -208,7 +208,7 @@ def test_padded(open_store):
         assert batch.mask[name].tolist() == [[True, True, False], [True, False, False], [True, True, True]]
 
 
-def test_items_of_equal_length_need_neither(open_store):
+def test_items_of_equal_length_have_no_splits_and_no_mask(open_store):
     for pad in (False, True):
         batch = lengths_table(open_store, [2, 2]).sample("t", 2, pad=pad)
         assert batch.data["x"].shape == (2, 2)

@@ -11,7 +11,7 @@ import pytest
 from support import raises
 
 from engram import Pattern, Table
-from engram._engram import flatten
+from engram._engram import flatten, unflatten
 from engram._engram import names as names_of
 from engram.errors import SignatureError
 
@@ -61,8 +61,8 @@ NESTS = {
 @pytest.mark.parametrize("name", NESTS)
 def test_nests_round_trip(open_store, name, way):
     nest = NESTS[name]
-    found = round_trip(open_store, nest, way)
-    plain = optree.tree_map(lambda array: array.item(), found, none_is_leaf=True)
+    sampled = round_trip(open_store, nest, way)
+    plain = optree.tree_map(lambda array: array.item(), sampled, none_is_leaf=True)
     assert plain == nest
     assert optree.tree_structure(plain) == optree.tree_structure(nest)
 
@@ -74,29 +74,29 @@ def test_containers_without_leaves(open_store):
 
 
 def test_the_same_namedtuple_class(open_store):
-    found = round_trip(open_store, Timestep(1, 2), "insert")
-    assert type(found) is Timestep
+    sampled = round_trip(open_store, Timestep(1, 2), "insert")
+    assert type(sampled) is Timestep
 
 
 def test_a_redefined_namedtuple(open_store):
     store = open_store(Table("t"))
     for _ in range(2):
-        Point = namedtuple("Point", "x y")  # noqa: PYI024, as a notebook's cell that runs twice
+        Point = namedtuple("Point", "x y")  # noqa: PYI024, like a notebook's cell that runs twice
         store.insert(Point(1, 2), {"t": 1.0})
         assert type(store.sample("t", 1).data) is Point
 
 
 @pytest.mark.parametrize("make", [OrderedDict, MappingProxyType])
 def test_other_mappings_are_returned_as_dicts(open_store, make):
-    found = round_trip(open_store, make({"b": 1, "a": 2}), "insert")
-    assert type(found) is dict
-    assert {name: array.item() for name, array in found.items()} == {"a": 2, "b": 1}
+    sampled = round_trip(open_store, make({"b": 1, "a": 2}), "insert")
+    assert type(sampled) is dict
+    assert {name: array.item() for name, array in sampled.items()} == {"a": 2, "b": 1}
 
 
 @pytest.mark.parametrize("way", ["insert", "writer"])
 def test_registered_nodes_are_returned_as_dicts(open_store, way):
-    found = round_trip(open_store, [Transition({"x": 1}, 2), 3], way)
-    plain = optree.tree_map(lambda array: array.item(), found)
+    sampled = round_trip(open_store, [Transition({"x": 1}, 2), 3], way)
+    plain = optree.tree_map(lambda array: array.item(), sampled)
     assert plain == [{"obs": {"x": 1}, "action": 2}, 3]
 
 
@@ -166,8 +166,8 @@ class Key(str, Enum):  # noqa: UP042, a StrEnum's members print as their text
     ids=["enum", "bool"],
 )
 def test_keys_are_compared_as_stored(open_store, first, second, added, names):
-    _, found, text = flatten({first: 0, second: 0, added: 0})
-    assert found == names == names_of(text)
+    _, names_of_leaves, text = flatten({first: 0, second: 0, added: 0})
+    assert names_of_leaves == names == names_of(text)
     store = open_store(Table("t"))
     with store.writer() as writer:
         writer.append({first: 1, second: 10})
@@ -259,3 +259,16 @@ def test_ctrl_c_and_lack_of_memory_are_not_replaced(open_store, make, error):
 def test_other_errors_are_replaced(open_store, make):
     with pytest.raises(SignatureError):
         open_store(Table("t")).insert({"x": make(ZeroDivisionError)}, {"t": 1.0})
+
+
+@pytest.mark.parametrize("leaves", [[1], [1, 2, 3]])
+def test_a_structure_needs_one_leaf_per_column(leaves):
+    structure = '{"d":[["a",0],["b",0]]}'
+    expected = rf'the structure "{{\"d\":[[\"a\",0],[\"b\",0]]}}" describes 2 columns, got {len(leaves)}'
+    with raises(SignatureError, expected):
+        unflatten(structure, leaves)
+
+
+@pytest.mark.parametrize(("name", "field"), [("not a name", "x"), ("Step", "class"), ("Step", "_x")])
+def test_a_namedtuple_whose_names_python_does_not_allow_becomes_a_mapping(name, field):
+    assert unflatten(f'{{"n":"{name}","f":[["{field}",0],["y",0]]}}', [1, 2]) == {field: 1, "y": 2}

@@ -1,10 +1,17 @@
 """Tokens and certificates on the command line: `serve` requires them, all other commands send them."""
 
+import errno
 import json
+import os
 import ssl
 import urllib.request
+from pathlib import Path
 
 import pytest
+
+import engram
+from engram.cli.output import describe_error
+from engram.errors import InvalidArgumentError, UnknownTableError
 
 
 def options(**files):
@@ -15,8 +22,8 @@ def options(**files):
 @pytest.fixture
 def encrypted(serve, certificates):
     """Starts `engram serve` with TLS and client certificates; the process and its address."""
-    wanted = options(**certificates.server, client_ca=certificates.ca)
-    server, _, address = serve(*wanted, "--metrics-port", 0)
+    server_options = options(**certificates.server, client_ca=certificates.ca)
+    server, _, address = serve(*server_options, "--metrics-port", 0)
     return server, address
 
 
@@ -53,3 +60,27 @@ def test_every_command_sends_its_token(run, serve, command):
     assert run(name, address, *rest).exit_code == 1
     infos = json.loads(run("info", address, "--json", "--token", "s3cret").stdout)
     assert list(infos) == ["replay"]
+
+
+def test_errors_name_options(run, certificates):
+    """Errors of the library name Python arguments; the command line has options instead."""
+    result = run("info", "127.0.0.1:1", "--ca", "missing.pem")
+    assert (
+        result.stderr
+        == f"error: --ca: cannot read the PEM file `missing.pem`: {os.strerror(errno.ENOENT)}\n".replace(
+            "missing.pem", str(Path("missing.pem").absolute())
+        )
+    )
+    assert run("info", "127.0.0.1:1", "--token", "ä").stderr.startswith("error: --token must consist of visible ASCII")
+    with engram.Server([], **certificates.server) as server:
+        result = run("info", server.address)
+    assert result.stderr == (
+        f"error: the server at {server.address} uses TLS; pass the PEM file of its certificate authority as --ca\n"
+    )
+
+
+def test_names_of_tables_and_columns_are_no_options():
+    for text in ("table `token` is full", "column `key` has no value", "no table `host`; known tables: `port`, `ca`"):
+        assert describe_error(UnknownTableError(text)) == text
+    text = "table `token`: `port` must be at most 65535"
+    assert describe_error(InvalidArgumentError(text)) == "table `token`: --port must be at most 65535"

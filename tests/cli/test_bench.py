@@ -25,11 +25,11 @@ NAMES = [
 def test_results_with_its_own_server(run):
     result = run("bench", "--json", "--seconds", 0.02)
     assert result.exit_code == 0, result.output
-    found = json.loads(result.stdout)
-    assert found["own_server"]
-    assert found["version"] == engram.__version__
-    assert [(figure["name"], figure["unit"]) for figure in found["figures"]] == NAMES
-    assert all(figure["value"] > 0 for figure in found["figures"])
+    results = json.loads(result.stdout)
+    assert results["own_server"]
+    assert results["version"] == engram.__version__
+    assert [(figure["name"], figure["unit"]) for figure in results["figures"]] == NAMES
+    assert all(figure["value"] > 0 for figure in results["figures"])
 
 
 def test_another_server_keeps_its_tables(run):

@@ -142,7 +142,7 @@ def test_a_log_with_chunks_only(inspect, tmp_path):
     with (tmp_path / log["name"]).open("r+b") as file:
         file.truncate(log["bytes"] - 1)
     status, _, found = inspect(tmp_path)
-    missing = "1 of 5 chunks that its items refer to are missing"
+    missing = "1 of 5 chunks that its items refer to is missing"
     assert (status, found["problems"][1:]) == (1, [f"{FIRST} cannot be used: {missing}"])
 
 
@@ -160,7 +160,7 @@ def test_an_unreadable_lock_file(inspect, directory):
     (directory / "LOCK").symlink_to("LOCK")
     status, _, found = inspect(directory)
     assert (status, found["in_use"]) == (0, None)
-    why = "Too many levels of symbolic links (os error 40)"
+    why = "it is a symbolic link; a store uses only regular files"
     unknown = "it is unknown whether a process has the directory open"
     assert found["notes"] == [f"LOCK cannot be read: {why}; {unknown}"]
 

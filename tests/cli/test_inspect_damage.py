@@ -53,6 +53,7 @@ def test_several_damaged_record_heads(inspect, directory):
 
 
 def test_the_newest_log_ends_within_a_record(inspect, directory):
+    (directory / "CLOSED").unlink()  # the process was killed
     record = of(directory / LOG_4, "changes")[-1]
     place, why = record.offset, f"the record's length is {len(record.body)} bytes, but the file has only 9 more"
     cut(directory / LOG_4, record.body_offset + 9)
@@ -68,7 +69,7 @@ def test_an_older_log_ends_within_a_record(inspect, directory):
     place = of(directory / LOG_2, "changes")[-1].offset
     cut(directory / LOG_2, place + 1)
     status, _, found = inspect(directory)
-    why = "1 bytes are left, fewer than a record header (24 bytes)"
+    why = "expected a record header of 24 bytes, found 1 byte"
     assert found["problems"] == [f"{LOG_2} is damaged at byte {place}: {why}"]
     assert (status, sizes(found)) == (1, {"a": 9, "b": 4})
 
@@ -107,8 +108,8 @@ def test_the_result_of_a_repair(inspect, directory):
     (directory / LOG_1).unlink()
     status, text, found = inspect(directory)
     assert "\nopening this directory with repair loads checkpoint 2 and replays 3 changes; the store is " in text
-    why = f"is not used: {LOG_1} cannot be read: {os.strerror(errno.ENOENT)} (os error 2)"
-    assert found["refusal"] == f"{directory}: none of 2 checkpoints can be used: {SECOND} {why}; {FIRST} {why}"
+    why = f"it needs {LOG_1}, which cannot be read: {os.strerror(errno.ENOENT)}"
+    assert found["refusal"] == f"{directory}: none of 2 checkpoints can be used: {SECOND}: {why}; {FIRST}: {why}"
     missing = f"cannot be used: it needs {LOG_1}, which is missing"
     assert found["problems"] == [
         f"the store cannot be opened without repair: {found['refusal']}",
@@ -148,7 +149,7 @@ def test_a_checkpoint_with_valid_checksums_and_invalid_values(inspect, directory
     sampler = 27
     replace(directory / SECOND, table._replace(body=table.body[:sampler] + b"\x09" + table.body[sampler + 1 :]))
     status, _, found = inspect(directory)
-    why = "unknown selector kind 9, expected 0 to 5"
+    why = f"it has a record at byte {table.offset} that cannot be used: unknown selector kind 9, expected 0 to 5"
     assert found["notes"] == [f"{SECOND} is not used: {why}"]
     assert found["problems"] == [f"{SECOND} cannot be used: {why}"]
     assert (status, found["opening"]["checkpoint"]) == (1, 1)
@@ -159,6 +160,7 @@ def test_the_first_log_to_replay_is_missing(inspect, directory):
     _, _, found = inspect(directory)
     assert found["problems"] == [
         f"the store cannot be opened without repair: {directory}: {LOG_4} is missing",
+        f"{LOG_4} cannot be used: it is missing, but was there when the store was closed",
         f"{SECOND} cannot be used: it needs {LOG_4}, which is missing",
     ]
 
@@ -234,4 +236,4 @@ def test_an_unreadable_file(inspect, directory):
     (directory / LOG_4).unlink()
     (directory / LOG_4).mkdir()
     _, _, found = inspect(directory)
-    assert found["problems"][1] == f"{LOG_4} cannot be used: it cannot be read: Is a directory (os error 21)"
+    assert found["problems"][1] == f"{LOG_4} cannot be used: it cannot be read: Is a directory"

@@ -86,7 +86,7 @@ def test_metrics_at_the_printed_address(serve):
 def test_other_machines_require_a_token_or_insecure(serve, run):
     refusal = (
         "error: refusing to listen at 0.0.0.0:0 without a token, because other machines can reach that address; "
-        "set `token`, use a loopback address such as 127.0.0.1:0, or set `insecure`\n"
+        "set --token, use a loopback address such as 127.0.0.1:0, or set --insecure\n"
     )
     result = run("serve", "--port", 0, "--host", "0.0.0.0")
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", refusal)
@@ -96,16 +96,16 @@ def test_other_machines_require_a_token_or_insecure(serve, run):
 
 def test_a_port_in_use(spawn):
     with engram.Server([]) as other:
-        text = f"error: `port` {other.port} is already in use; choose another, or 0 for any free port\n"
+        text = f"error: --port {other.port} is already in use; choose another, or 0 for any free port\n"
         assert spawn("serve", "--port", other.port).end() == (1, "", text)
 
 
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        (("--port", "65536"), "`port` must be at most 65535; got 65536"),
+        (("--port", "65536"), "--port must be at most 65535; got 65536"),
         (("--checkpoint-interval", "-3"), "--checkpoint-interval must be at least 0; got -3"),
-        (("--certificate", "c.pem"), "`certificate` and `key` must be given together; got only one of them"),
+        (("--certificate", "c.pem"), "--certificate and --key must be given together; got only one of them"),
         (
             ("--tables", "missing.toml"),
             f"cannot read tables from `missing.toml`: {os.strerror(errno.ENOENT)}",

@@ -58,7 +58,11 @@ def test_tables_like_queues_and_stacks(read):
     ]
 
 
-KEYS = "`max_bytes`, `max_size`, `max_times_sampled`, `note`, `rate_limiter`, `remover`, `sampler`, `seed`, `ttl`"
+KEYS = (
+    "`max_bytes`, `max_size`, `max_times_sampled`, `note`, `rate_limiter`, `remover`, `reverb_signature`, `sampler`, "
+    "`seed`, `signature`, `ttl`"
+)
+STACK_KEYS = "`max_bytes`, `max_size`, `reverb_signature`, `signature`, `ttl`"
 SELECTORS = "`fifo`, `lifo`, `max_heap`, `min_heap`, `prioritized`, `uniform`"
 LIMITERS = "`MinSize`, `Queue`, `RateLimiter`, `SampleToInsertRatio`, `Stack`"
 
@@ -68,6 +72,7 @@ LIMITERS = "`MinSize`, `Queue`, `RateLimiter`, `SampleToInsertRatio`, `Stack`"
     [
         ("max_sise = 1", f"a table has no key `max_sise`; its keys are {KEYS}"),
         ("name = 'n'", f"a table has no key `name`; its keys are {KEYS}"),
+        ("a = 1\nb = 2", f"a table has no keys `a`, `b`; its keys are {KEYS}"),
         ("max_size = 0", "`max_size` must be at least 1; got 0"),
         ("max_size = '1'", "`max_size` must be an integer; got '1' (str)"),
         ("ttl = -1", "`ttl` must be greater than 0; got -1"),
@@ -76,7 +81,7 @@ LIMITERS = "`MinSize`, `Queue`, `RateLimiter`, `SampleToInsertRatio`, `Stack`"
         ("like = 'queue'", "a queue requires `max_size`"),
         (
             "like = 'stack'\nmax_size = 1\nsampler = 'fifo'",
-            "a stack has no key `sampler`; its keys are `max_bytes`, `max_size`, `ttl`",
+            f"a stack has no key `sampler`; its keys are {STACK_KEYS}",
         ),
         ("sampler = 'unifrom'", f"the `kind` of `sampler` must be one of {SELECTORS}; got 'unifrom'"),
         ("remover = ['fifo']", f"the `kind` of `remover` must be one of {SELECTORS}; got ['fifo']"),

@@ -129,8 +129,8 @@ def test_two_checkpoints_are_kept_and_nothing_else_is_removed(tmp_path):
         for n in range(4):
             client.insert([n], {"t": 1.0})
             path = client.checkpoint()
-    found = sorted(each.name for each in tmp_path.iterdir() if not each.name.startswith(("log-", "LOCK")))
-    assert found == ["checkpoint-0000000003", "checkpoint-0000000004", "zebra"]
+    names = sorted(each.name for each in tmp_path.iterdir() if not each.name.startswith(("log-", "LOCK", "CLOSED")))
+    assert names == ["checkpoint-0000000003", "checkpoint-0000000004", "zebra"]
     assert path.endswith("checkpoint-0000000004")
 
 
@@ -177,7 +177,7 @@ def test_the_checkpoint_path_is_absolute(tmp_path, monkeypatch):
     assert filled("here", table()) == f"{tmp_path}/here/checkpoint-0000000001"
 
 
-def test_groups_are_refused():
+def test_checkpoint_groups_are_rejected():
     text = "group ('staff') is not supported: files belong to the user that runs the server"
     with raises(ValueError, text):
         DefaultCheckpointer("here", group="staff")
@@ -234,8 +234,8 @@ def test_reverb_checkpoints_are_loaded(tmp_path):
         tables = [table(name, max_size=1_000, max_times_sampled=0) for name in expected]
         for _ in range(2):  # the second time, Engram's own checkpoint is loaded
             with serving(*tables, checkpointer=checkpointer) as (_, client):
-                found = client.server_info()
-                assert {name: info.current_size for name, info in found.items()} == {
+                infos = client.server_info()
+                assert {name: info.current_size for name, info in infos.items()} == {
                     name: len(content["items"]) for name, content in expected.items()
                 }
     assert sorted(each.name for each in reverb_checkpoint.iterdir()) == before

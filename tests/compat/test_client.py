@@ -43,7 +43,7 @@ def test_the_constructor_does_not_connect():
         client.server_address = "localhost:2"
 
 
-def test_addresses_refused():
+def test_invalid_addresses_are_rejected():
     with raises(TypeError, "`server_address` must be text; got 3 (int)"):
         reverb.Client(3)
     with raises(ValueError, "address is `nonsense`: it has no port; give `host:port`"):
@@ -116,7 +116,10 @@ def test_mutate_arguments_of_other_types(client, changes, text):
 @pytest.mark.parametrize(
     ("priority", "text"),
     [
-        (-1.0, "priority for table `prioritized` is -1; a Prioritized selector needs a finite value of at least 0"),
+        (
+            -1.0,
+            "priority for table `prioritized` is -1; a Prioritized selector needs a finite value that is not negative",
+        ),
         (float("nan"), "priority for table `prioritized` is NaN; it must be a number"),
     ],
 )
@@ -174,8 +177,8 @@ def test_server_info_timeout():
 
 
 def test_info_of_a_table_created_by_the_engine():
-    made = engram.Table("t", max_times_sampled=3, signature={"x": engram.ArraySpec((None, 2), "float32")})
-    with engram.Server([made]) as server:
+    table = engram.Table("t", max_times_sampled=3, signature={"x": engram.ArraySpec((None, 2), "float32")})
+    with engram.Server([table]) as server:
         client = reverb.Client(server.address)
         info = client.server_info()["t"]
         assert (info.max_times_sampled, info.sampler_options.WhichOneof("distribution")) == (3, "uniform")
@@ -265,12 +268,12 @@ def test_ctrl_c_ends_a_call_to_a_silent_port(call):
         ),
     ],
 )
-def test_writers_refused(client, arguments, error, text):
+def test_invalid_arguments_of_writers_are_rejected(client, arguments, error, text):
     with raises(error, text):
         client.writer(**arguments)
 
 
-def test_other_writers_refused(client):
+def test_invalid_arguments_of_other_writers_are_rejected(client):
     with raises(ValueError, "num_keep_alive_refs (0) must be a positive integer"):
         client.trajectory_writer(0)
     with raises(TypeError, "`num_keep_alive_refs` must be an integer; got 1.5 (float)"):

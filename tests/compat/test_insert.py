@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from compat_tables import FITTING, four_tables, keys, serving, steps, table
+from compat_tables import FITTING_STEP, four_tables, keys, serving, steps, table
 from support import BackgroundCall, raises, wait_until
 
 from engram.compat import reverb
@@ -44,7 +44,7 @@ def test_priorities_are_required(client, priorities):
             1,
             {"t": 1.0, "prioritized": -1.0},
             ValueError,
-            "priority for table `prioritized` is -1; a Prioritized selector needs a finite value of at least 0",
+            "priority for table `prioritized` is -1; a Prioritized selector needs a finite value that is not negative",
         ),
         ([], {"t": 1.0}, ValueError, "`data` must have at least one leaf; got an empty nest"),
         (
@@ -61,7 +61,7 @@ def test_priorities_are_required(client, priorities):
         ),
     ],
 )
-def test_inserts_refused(client, data, priorities, error, text):
+def test_invalid_inserts_are_rejected(client, data, priorities, error, text):
     with raises(error, text.format(tables=["prioritized", "queue", "signed", "t"])):
         client.insert(data, priorities)
     assert all(info.current_size == 0 for info in client.server_info().values())
@@ -74,7 +74,7 @@ LISTED = "0: Tensor<name: 'a/n', dtype: float, shape: [2]>, 1: Tensor<name: 'b',
 
 
 @pytest.mark.parametrize(
-    ("data", "wrong", "found"),
+    ("data", "wrong", "data_text"),
     [
         (
             [np.zeros(2, np.float32)],
@@ -93,10 +93,10 @@ LISTED = "0: Tensor<name: 'a/n', dtype: float, shape: [2]>, 1: Tensor<name: 'b',
         ),
     ],
 )
-def test_data_that_does_not_fit_the_signature(client, data, wrong, found):
+def test_data_that_does_not_fit_the_signature(client, data, wrong, data_text):
     text = (
         f"Unable to insert into table 'signed' since the data is inconsistent with the table signature: {wrong}. "
-        f"Table signature: {LISTED}. Data signature: {found}."
+        f"Table signature: {LISTED}. Data signature: {data_text}."
     )
     with raises(ValueError, text):
         client.insert(data, {"t": 1.0, "signed": 1.0})
@@ -104,7 +104,7 @@ def test_data_that_does_not_fit_the_signature(client, data, wrong, found):
 
 
 def test_data_that_fits_the_signature(client):
-    client.insert(FITTING, {"signed": 1.0})
+    client.insert(FITTING_STEP, {"signed": 1.0})
     client.insert([np.zeros(2, np.float32), 1], {"signed": 1.0})  # only the flattened columns are compared
     assert client.server_info()["signed"].current_size == 2
 

@@ -9,8 +9,8 @@ from engram.compat import reverb
 
 @pytest.fixture(scope="module")
 def client():
-    with serving(table()) as (_, found):
-        yield found
+    with serving(table()) as (_, client):
+        yield client
 
 
 @pytest.mark.parametrize(
@@ -27,7 +27,7 @@ def client():
         (lambda _: reverb.Client("localhost"), ValueError, "address is `localhost`: it has no port; give `host:port`"),
     ],
 )
-def test_mistaken_arguments_are_refused(client, call, error, text):
+def test_mistaken_arguments_are_rejected(client, call, error, text):
     with raises(error, text):
         call(client)
     assert client.server_info()["t"].current_size == 0

@@ -54,21 +54,21 @@ def test_top_level_names(name):
 
 @pytest.mark.parametrize("module", sorted(MODULES))
 def test_modules(module):
-    found = importlib.import_module(f"engram.compat.reverb.{module}")
+    loaded = importlib.import_module(f"engram.compat.reverb.{module}")
     for name in MODULES[module]:
-        assert hasattr(found, name), name
+        assert hasattr(loaded, name), name
 
 
 @pytest.mark.parametrize(
     "module", [pytest.param(module, marks=[pytest.mark.frameworks] * (module in NEEDS_TF)) for module in sorted(LATER)]
 )
 def test_lazily_imported_modules(module):
-    found = importlib.import_module(f"engram.compat.reverb.{module}")
+    loaded = importlib.import_module(f"engram.compat.reverb.{module}")
     for name in LATER[module]:
-        assert hasattr(found, name), name
+        assert hasattr(loaded, name), name
         if name in reverb.__all__:
-            assert getattr(reverb, name) is getattr(found, name)
-    assert getattr(reverb, module) is found
+            assert getattr(reverb, name) is getattr(loaded, name)
+    assert getattr(reverb, module) is loaded
 
 
 def test_aliases():

@@ -34,29 +34,29 @@ def two_and_one(step):
 
 
 def test_items_within_episodes(tf):
-    made = reverb.PatternDataset(
+    dataset = reverb.PatternDataset(
         steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end
     )
-    assert isinstance(made, tf.data.Dataset)
-    assert isinstance(made, reverb.PatternDataset)
-    assert made.element_spec == {"two": tf.TensorSpec([2], tf.int32), "one": tf.TensorSpec([2], tf.float32)}
-    found = list(made)
-    assert [each["two"].numpy().tolist() for each in found] == [[0, 1], [1, 2], [2, 3], [4, 5], [6, 7]]
-    assert [each["one"].numpy().tolist() for each in found] == [[i, i + 100] for i in (1, 2, 3, 5, 7)]
+    assert isinstance(dataset, tf.data.Dataset)
+    assert isinstance(dataset, reverb.PatternDataset)
+    assert dataset.element_spec == {"two": tf.TensorSpec([2], tf.int32), "one": tf.TensorSpec([2], tf.float32)}
+    elements = list(dataset)
+    assert [each["two"].numpy().tolist() for each in elements] == [[0, 1], [1, 2], [2, 3], [4, 5], [6, 7]]
+    assert [each["one"].numpy().tolist() for each in elements] == [[i, i + 100] for i in (1, 2, 3, 5, 7)]
 
 
 def test_items_across_episodes(tf):
-    made = reverb.PatternDataset(
+    dataset = reverb.PatternDataset(
         steps(tf), [config(two_and_one)], respect_episode_boundaries=False, is_end_of_episode=is_end
     )
-    assert [each["two"][0].numpy() for each in made] == list(range(7))
+    assert [each["two"][0].numpy() for each in dataset] == list(range(7))
 
 
 def test_every_iteration_starts_from_the_beginning(tf):
-    made = reverb.PatternDataset(
+    dataset = reverb.PatternDataset(
         steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end
     )
-    assert len(list(made)) == len(list(made)) == 5
+    assert len(list(dataset)) == len(list(dataset)) == 5
 
 
 def test_lengths_that_differ(tf):
@@ -65,9 +65,9 @@ def test_lengths_that_differ(tf):
         config(lambda step: [step["a"][-3:], step["end"][-1:]]),
         config(lambda step: [step["a"][-1:], step["end"][-1:]], [condition.is_end_episode()]),
     ]
-    made = reverb.PatternDataset(steps(tf), configs, respect_episode_boundaries=True, is_end_of_episode=is_end)
-    assert made.element_spec == (tf.TensorSpec([None], tf.int32), tf.TensorSpec([1], tf.bool))
-    assert [each[0].numpy().tolist() for each in made] == [[0, 1, 2], [1, 2, 3], [3], [5]]
+    dataset = reverb.PatternDataset(steps(tf), configs, respect_episode_boundaries=True, is_end_of_episode=is_end)
+    assert dataset.element_spec == (tf.TensorSpec([None], tf.int32), tf.TensorSpec([1], tf.bool))
+    assert [each[0].numpy().tolist() for each in dataset] == [[0, 1, 2], [1, 2, 3], [3], [5]]
 
 
 def conditions(which):
@@ -89,7 +89,7 @@ def test_the_same_as_a_structured_writer(tf, which, clear):
 
     source = steps(tf, 40, ends=(2, 9, 10, 27, 39))
     configs = [config(pattern, conditions(which))]
-    made = list(reverb.PatternDataset(source, configs, respect_episode_boundaries=clear, is_end_of_episode=is_end))
+    dataset = list(reverb.PatternDataset(source, configs, respect_episode_boundaries=clear, is_end_of_episode=is_end))
     with serving(reverb.Table.queue("t", 100)) as (_, client):
         writer = client.structured_writer(configs)
         for step in source.as_numpy_iterator():
@@ -98,8 +98,8 @@ def test_the_same_as_a_structured_writer(tf, which, clear):
                 writer.end_episode(clear_buffers=clear)
         writer.flush()
         count = client.server_info()["t"].current_size
-        assert len(made) == count > 0
-        for each, sample in zip(made, client.sample("t", count, emit_timesteps=False), strict=True):
+        assert len(dataset) == count > 0
+        for each, sample in zip(dataset, client.sample("t", count, emit_timesteps=False), strict=True):
             for mine, written in zip(tf.nest.flatten(each), sample.data, strict=True):
                 np.testing.assert_array_equal(mine, written)
 
@@ -111,14 +111,14 @@ def test_steps_of_a_generator_and_of_any_shape(tf):
 
     spec = {"a": tf.TensorSpec([], tf.int64), "b": tf.TensorSpec([None], tf.string), "end": tf.TensorSpec([], tf.bool)}
     source = tf.data.Dataset.from_generator(stream, output_signature=spec)
-    made = reverb.PatternDataset(
+    dataset = reverb.PatternDataset(
         source,
         [config(lambda step: (step["b"][-1], step["a"][-2:]))],
         respect_episode_boundaries=True,
         is_end_of_episode=is_end,
     )
-    assert made.element_spec == (tf.TensorSpec([None], tf.string), tf.TensorSpec([2], tf.int64))
-    assert [each[0].numpy().tolist() for each in made] == [[b"x"], [b"xx"] * 2, [b"xxx"] * 3]
+    assert dataset.element_spec == (tf.TensorSpec([None], tf.string), tf.TensorSpec([2], tf.int64))
+    assert [each[0].numpy().tolist() for each in dataset] == [[b"x"], [b"xx"] * 2, [b"xxx"] * 3]
 
 
 def test_in_a_graph(tf):
@@ -126,19 +126,19 @@ def test_in_a_graph(tf):
 
     @tf.function
     def total():
-        made = reverb.PatternDataset(
+        dataset = reverb.PatternDataset(
             source, [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end
         )
-        return made.reduce(0, lambda state, item: state + item["two"][1])
+        return dataset.reduce(0, lambda state, item: state + item["two"][1])
 
     assert total() == 1 + 2 + 3 + 5 + 7
 
 
 def test_with_info(tf):
-    made = reverb.pattern_dataset.pattern_dataset_with_info(
+    dataset = reverb.pattern_dataset.pattern_dataset_with_info(
         steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end
     )
-    sample = next(iter(made))
+    sample = next(iter(dataset))
     assert isinstance(sample, reverb.ReplaySample)
     assert [float(field) for field in sample.info] == [0.0] * 5
     assert sample.data["two"].numpy().tolist() == [0, 1]
@@ -162,7 +162,7 @@ def test_an_end_function_that_returns_no_bool(tf):
         )
 
 
-def test_configs_refused(tf):
+def test_invalid_configs_are_rejected(tf):
     with raises(ValueError, "At least one config must be provided."):
         reverb.PatternDataset(steps(tf), [], respect_episode_boundaries=True, is_end_of_episode=is_end)
     with pytest.raises(ValueError, match="Invalid configuration at position 1: "):

@@ -1,4 +1,4 @@
-"""Rate limiters: their four numbers, and invalid arguments."""
+"""Rate limiters: the limits they stand for, and invalid arguments."""
 
 import logging
 
@@ -12,8 +12,8 @@ from engram.compat.reverb import rate_limiters
 LARGEST = np.finfo(np.float64).max
 
 
-def numbers(limiter):
-    """The four numbers in a table's info."""
+def limits(limiter):
+    """Returns the limits in the info of a table: samples per insert, minimum size, minimum and maximum difference."""
     info = table(rate_limiter=limiter).info.rate_limiter_info
     return info.samples_per_insert, info.min_size_to_sample, info.min_diff, info.max_diff
 
@@ -33,8 +33,8 @@ def numbers(limiter):
         (rate_limiters.RateLimiter(1.5, 2, -1.0, 7.0), (1.5, 2, -1.0, 7.0)),
     ],
 )
-def test_the_four_numbers(limiter, expected):
-    assert numbers(limiter) == expected
+def test_the_table_info_contains_the_limits(limiter, expected):
+    assert limits(limiter) == expected
 
 
 def test_repr():
@@ -47,14 +47,14 @@ def test_repr():
 
 
 def test_float32_is_a_number_too():
-    assert numbers(rate_limiters.SampleToInsertRatio(2.0, 3, np.float32(4.0))) == (2.0, 3, 2.0, 10.0)
+    assert limits(rate_limiters.SampleToInsertRatio(2.0, 3, np.float32(4.0))) == (2.0, 3, 2.0, 10.0)
 
 
-TOO_SMALL = (
+RANGE_TOO_SMALL = (
     "error_buffer (0.5) leaves a range of 1: it must be >= 2 * max(1.0, samples_per_insert) = 8, "
     "or samples and inserts could block each other"
 )
-TOO_LATE = (
+RANGE_BEGINS_TOO_HIGH = (
     "error_buffer begins at 2, above samples_per_insert * min_size_to_sample = 1: "
     "sampling could not start once min_size_to_sample items are inserted"
 )
@@ -65,13 +65,13 @@ TOO_LATE = (
     [
         ((0, 1, 1.0), "samples_per_insert (0) must be > 0"),
         ((-1.0, 0, 1.0), "samples_per_insert (-1.0) must be > 0"),  # checked before the size
-        ((4.0, 10, 0.5), TOO_SMALL),
-        ((4.0, 0, 0.5), TOO_SMALL),  # checked before the size
-        ((1.0, 1, (2.0, 9.0)), TOO_LATE),
+        ((4.0, 10, 0.5), RANGE_TOO_SMALL),
+        ((4.0, 0, 0.5), RANGE_TOO_SMALL),  # checked before the size
+        ((1.0, 1, (2.0, 9.0)), RANGE_BEGINS_TOO_HIGH),
         ((1.0, 0, 8.0), "min_size_to_sample (0) must be a positive integer"),
     ],
 )
-def test_ratio_refused(arguments, text):
+def test_invalid_ratios_are_rejected(arguments, text):
     with raises(ValueError, text):
         rate_limiters.SampleToInsertRatio(*arguments)
 
@@ -86,7 +86,7 @@ def test_ratio_refused(arguments, text):
         ((1.0, 1, ("a", 9.0)), "`error_buffer[0]` must be a number; got 'a' (str)"),
     ],
 )
-def test_ratio_of_other_types(arguments, text):
+def test_arguments_of_other_types_are_rejected(arguments, text):
     with raises(TypeError, text):
         rate_limiters.SampleToInsertRatio(*arguments)
 
@@ -101,7 +101,7 @@ def test_a_range_that_may_block_without_end_causes_a_warning(caplog):
     assert caplog.messages == [text]
 
 
-def test_the_base_class_is_checked():
+def test_rate_limiter_checks_its_arguments():
     with raises(ValueError, "samples_per_insert (0.0) must be > 0"):
         rate_limiters.RateLimiter(0.0, 1, 0, 5)
     with raises(ValueError, "min_size_to_sample (0) must be a positive integer"):

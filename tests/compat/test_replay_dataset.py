@@ -15,7 +15,7 @@ def queue(**options):
     return reverb.Table.queue("t", 100, **options)
 
 
-def dataset(tf, client, length, **options):
+def make_dataset(tf, client, length, **options):
     options = {"max_in_flight_samples_per_worker": 10, "rate_limiter_timeout_ms": 300, **options}
     return reverb.ReplayDataset(client.server_address, "t", *specs(tf, length), **options)
 
@@ -23,20 +23,20 @@ def dataset(tf, client, length, **options):
 def test_steps(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [2, 3])
-        made = dataset(tf, client, ())
-        assert isinstance(made, tf.data.Dataset)
-        assert isinstance(made, reverb.ReplayDataset)
-        assert [int(each.data["time"]) for each in made] == [0, 0, 1, 1, 1]
+        dataset = make_dataset(tf, client, ())
+        assert isinstance(dataset, tf.data.Dataset)
+        assert isinstance(dataset, reverb.ReplayDataset)
+        assert [int(each.data["time"]) for each in dataset] == [0, 0, 1, 1, 1]
 
 
 def test_sequences_and_their_info(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 4)
-        made = dataset(tf, client, 3, sequence_length=3, emit_timesteps=False)
-        assert made.element_spec.info.key == tf.TensorSpec([3], tf.uint64)
-        found = list(made)
-        assert [each.data["cell"].shape for each in found] == [(3, 2)] * 4
-        for i, each in enumerate(found):
+        dataset = make_dataset(tf, client, 3, sequence_length=3, emit_timesteps=False)
+        assert dataset.element_spec.info.key == tf.TensorSpec([3], tf.uint64)
+        elements = list(dataset)
+        assert [each.data["cell"].shape for each in elements] == [(3, 2)] * 4
+        for i, each in enumerate(elements):
             assert each.info.key.shape == 3
             assert each.info.priority.numpy().tolist() == [1.0 + i] * 3
 
@@ -44,11 +44,11 @@ def test_sequences_and_their_info(tf):
 def test_sequences_of_any_length(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3, 1, 1, 4])
-        made = dataset(tf, client, None, emit_timesteps=False)
-        assert made.element_spec.info.key == tf.TensorSpec([None], tf.uint64)
-        found = list(made)
-        assert [each.info.priority.numpy().tolist() for each in found] == [[1] * 3, [2], [3], [4] * 4]
-        assert [each.data["time"].shape for each in found] == [3, 1, 1, 4]
+        dataset = make_dataset(tf, client, None, emit_timesteps=False)
+        assert dataset.element_spec.info.key == tf.TensorSpec([None], tf.uint64)
+        elements = list(dataset)
+        assert [each.info.priority.numpy().tolist() for each in elements] == [[1] * 3, [2], [3], [4] * 4]
+        assert [each.data["time"].shape for each in elements] == [3, 1, 1, 4]
 
 
 @pytest.mark.parametrize("emit_timesteps", [True, False])
@@ -56,20 +56,20 @@ def test_an_item_of_another_length(tf, emit_timesteps):
     with serving(queue()) as (_, client):
         put(client, "t", [3, 3, 2])
         length = () if emit_timesteps else 3
-        made = dataset(tf, client, length, sequence_length=3, emit_timesteps=emit_timesteps)
-        found = []
+        dataset = make_dataset(tf, client, length, sequence_length=3, emit_timesteps=emit_timesteps)
+        elements = []
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
-            found.extend(np.ravel(each.info.priority)[0] for each in made)
-        assert (
-            "Received sequence of invalid length from table \\'t\\': it has 2 steps, `sequence_length` is 3."
-        ) in str(error.value)
-        assert sorted(set(found)) == [1, 2]
+            elements.extend(np.ravel(each.info.priority)[0] for each in dataset)
+        assert ("Received sequence of invalid length from table 't': it has 2 steps, `sequence_length` is 3.") in str(
+            error.value
+        )
+        assert sorted(set(elements)) == [1, 2]
 
 
-def test_shapes_refused(tf):
+def test_invalid_shapes_are_rejected(tf):
     text = "every shape must begin with sequence_length (4) if emit_timesteps is False; got (3, 2)"
     with serving(table()) as (_, client), raises(ValueError, text):
-        dataset(tf, client, 3, sequence_length=4, emit_timesteps=False)
+        make_dataset(tf, client, 3, sequence_length=4, emit_timesteps=False)
 
 
 @pytest.mark.parametrize(
@@ -80,12 +80,12 @@ def test_shapes_refused(tf):
         ("num_workers_per_iterator", 0, "num_workers_per_iterator (0) must be a positive integer or -1"),
     ],
 )
-def test_arguments_refused(tf, option, value, text):
+def test_invalid_arguments_are_rejected(tf, option, value, text):
     with serving(table()) as (_, client):
         with raises(ValueError, text):
-            dataset(tf, client, (), **{option: value})
+            make_dataset(tf, client, (), **{option: value})
         with raises(TypeError, f"`{option}` must be an integer; got 1.5 (float)"):
-            dataset(tf, client, (), **{option: 1.5})
+            make_dataset(tf, client, (), **{option: 1.5})
 
 
 @pytest.mark.parametrize("emit_timesteps", [True, False])
@@ -96,7 +96,7 @@ def test_from_the_signature_of_a_step(tf, emit_timesteps):
             for t in range(3):
                 writer.append({"cell": np.uint8([t, t]), "time": np.float32(t)})
             writer.create_item("t", 3, 1.0)
-        made = reverb.ReplayDataset.from_table_signature(
+        dataset = reverb.ReplayDataset.from_table_signature(
             client.server_address,
             "t",
             10,
@@ -104,6 +104,6 @@ def test_from_the_signature_of_a_step(tf, emit_timesteps):
             emit_timesteps=emit_timesteps,
             rate_limiter_timeout_ms=300,
         )
-        cells = [each.data["cell"].numpy().tolist() for each in made]
+        cells = [each.data["cell"].numpy().tolist() for each in dataset]
         steps = [[0, 0], [1, 1], [2, 2]]
         assert cells == (steps if emit_timesteps else [steps])

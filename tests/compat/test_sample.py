@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from compat_tables import FITTING, four_tables, serving, steps
+from compat_tables import FITTING_STEP, four_tables, serving, steps
 from support import BackgroundCall, raises, wait_until
 
 from engram.compat import reverb
@@ -38,7 +38,7 @@ def test_nothing_happens_before_the_first_item_is_requested(client):
         ),
     ],
 )
-def test_samples_refused(client, arguments, error, text):
+def test_invalid_samples_are_rejected(client, arguments, error, text):
     with raises(error, text):
         next(client.sample(*arguments))
 
@@ -66,13 +66,13 @@ def test_steps_and_columns(client):
 
 
 def test_inserted_items_have_a_time_axis(client):
-    client.insert(FITTING, {"t": 1.0})
+    client.insert(FITTING_STEP, {"t": 1.0})
     (whole,) = client.sample("t", emit_timesteps=False)
     assert [column.shape for column in whole.data] == [(1, 2), (1,)]
 
 
 def test_data_nested_like_the_signature(client):
-    client.insert(FITTING, {"signed": 1.0, "t": 1.0})
+    client.insert(FITTING_STEP, {"signed": 1.0, "t": 1.0})
     ((step,),) = client.sample("signed", unpack_as_table_signature=True)
     assert {key: value.tolist() for key, value in step.data.items()} == {"a": [0.0, 0.0], "b": 1}
     (whole,) = client.sample("signed", emit_timesteps=False, unpack_as_table_signature=True)

@@ -22,7 +22,7 @@ from engram.compat import reverb
         ([table("a"), table("b"), table("b")], "Multiple items in tables have the same name: b"),
     ],
 )
-def test_tables_refused(tables, text):
+def test_invalid_tables_are_rejected(tables, text):
     with raises(ValueError, text):
         reverb.Server(tables)
 
@@ -49,7 +49,7 @@ def test_the_requested_port():
         assert server.port == port
 
 
-def test_a_used_port_is_refused(tmp_path):
+def test_a_port_in_use_is_rejected(tmp_path):
     mine = table()
     checkpointer = reverb.checkpointers.DefaultCheckpointer(tmp_path)
     with serving(table()) as (server, _):
@@ -69,7 +69,7 @@ def test_a_used_port_is_refused(tmp_path):
         (70_000, ValueError, "`port` must be at most 65535; got 70000"),
     ],
 )
-def test_ports_refused(port, error, text):
+def test_invalid_ports_are_rejected(port, error, text):
     with raises(error, text):
         reverb.Server([table()], port=port)
 
@@ -225,9 +225,9 @@ def test_the_server_works_while_python_is_busy():
     with serving(reverb.Table.queue("q", 1)) as (server, client):
         writer = threading.Thread(target=lambda: [client.insert([n], {"q": 1.0}) for n in range(20)])
         writer.start()
-        found = [int(data[0]) for data in steps(server.localhost_client(), "q", 20)]
+        values = [int(data[0]) for data in steps(server.localhost_client(), "q", 20)]
         writer.join()
-        assert found == list(range(20))
+        assert values == list(range(20))
 
 
 def test_repr():

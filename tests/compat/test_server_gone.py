@@ -91,9 +91,9 @@ def written(start):
 def test_a_program_ends_if_its_server_is_gone(written):
     server, port, program = written
     server.kill()
-    found = re.findall(r"UserWarning: (.*)", program.wait_for_exit())
+    warnings = re.findall(r"UserWarning: (.*)", program.wait_for_exit())
     text = f"was closed before 3 items reached their table: the server at localhost:{port} cannot be reached"
-    assert sorted(found) == [f"a StructuredWriter {text}", f"a Writer {text}"]
+    assert sorted(warnings) == [f"a StructuredWriter {text}", f"a Writer {text}"]
 
 
 def test_a_restarted_server_receives_the_items(written, start):

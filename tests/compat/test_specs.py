@@ -35,10 +35,10 @@ def test_bounds_of_a_single_value_need_no_space():
     spec = BoundedTensorSpec((210, 160, 3), np.float32, low, np.float32(np.nan), "n")
     note = _table_note.encode(0, {"x": spec})
     assert len(note) < 300
-    found = _table_note.decode(note).signature["x"]
-    assert found.minimum.shape == low.shape
-    assert found.minimum.tobytes() == low.tobytes()
-    assert (found.maximum.shape, np.isnan(found.maximum)) == ((), True)
+    decoded = _table_note.decode(note).signature["x"]
+    assert decoded.minimum.shape == low.shape
+    assert decoded.minimum.tobytes() == low.tobytes()
+    assert (decoded.maximum.shape, np.isnan(decoded.maximum)) == ((), True)
     for bound in (np.zeros((0, 3)), np.zeros((1, 1)), np.arange(3.0)):
         spec = BoundedTensorSpec(bound.shape, np.float64, bound, bound + 1)
         assert _table_note.decode(_table_note.encode(0, spec)).signature == spec
@@ -90,7 +90,7 @@ def test_attrs_classes_are_nests():
 
 
 @pytest.mark.parametrize(
-    ("value", "dtype", "found"),
+    ("value", "dtype", "expected"),
     [
         (1, np.int64, 1),
         (2**63, np.uint64, 2**63),
@@ -108,11 +108,11 @@ def test_attrs_classes_are_nests():
         (np.asfortranarray([[1, 2], [3, 4]]), np.int64, [[1, 2], [3, 4]]),
     ],
 )
-def test_leaves_as_arrays(value, dtype, found):
+def test_leaves_as_arrays(value, dtype, expected):
     array = _nest.as_array(value)
     assert array.dtype == dtype
     assert array.dtype.isnative
-    assert array.tolist() == found
+    assert array.tolist() == expected
 
 
 def test_bfloat16_is_not_converted():
@@ -175,7 +175,7 @@ def test_specs_are_values():
         (lambda: BoundedTensorSpec([], "f4", 0, None), "`maximum` must be a number, or an array of them; got None"),
     ],
 )
-def test_specs_refused(make, text):
+def test_invalid_specs_are_rejected(make, text):
     with raises(TypeError, text):
         make()
 
@@ -200,7 +200,7 @@ def test_bounds_broadcast_and_are_of_the_dtype(shape, bound, text):
             BoundedTensorSpec(shape, np.uint8, bound, 9)
 
 
-def test_as_spec_refused():
+def test_as_spec_rejects_other_objects():
     with raises(TypeError, "a tensor spec must have a shape, a dtype and a name; got 5 (int)"):
         as_spec(5)
 

@@ -52,12 +52,12 @@ def test_names_for_annotations():
 
 def test_patterns_nest():
     pattern = sw.pattern_from_transform(STEP, lambda step: Pair({"z": step["a"][-1]}, [step["b"][0][-2:]]))
-    made = config(pattern)
-    assert [node.flat_source_index for node in made.flat] == [0, 1]
-    assert sw.unpack_pattern(made) == pattern
-    assert isinstance(sw.unpack_pattern(made), Pair)
-    made.ClearField("pattern_structure")
-    assert sw.unpack_pattern(made) == made.flat
+    created = config(pattern)
+    assert [node.flat_source_index for node in created.flat] == [0, 1]
+    assert sw.unpack_pattern(created) == pattern
+    assert isinstance(sw.unpack_pattern(created), Pair)
+    created.ClearField("pattern_structure")
+    assert sw.unpack_pattern(created) == created.flat
 
 
 def test_conditions():
@@ -82,17 +82,17 @@ def test_conditions():
 
 
 def test_configs_have_the_interface_of_messages():
-    made = config({"x": REF["a"][-1]}, C.step_index() == 0)
-    twin = copy.deepcopy(made)
-    assert (twin, pickle.loads(pickle.dumps(made))) == (made, made)  # noqa: S301, our own
+    created = config({"x": REF["a"][-1]}, C.step_index() == 0)
+    twin = copy.deepcopy(created)
+    assert (twin, pickle.loads(pickle.dumps(created))) == (created, created)  # noqa: S301, our own
     twin.conditions.append(C.is_end_episode())
     twin.conditions.extend([C.step_index() >= 2])
-    assert (len(made.conditions), len(twin.conditions)) == (1, 3)
-    assert twin != made
-    twin.CopyFrom(made)
-    assert twin == made
-    assert made.HasField("pattern_structure")
-    assert made.priority.WhichOneof("priority_fn") == "constant_fn"
+    assert (len(created.conditions), len(twin.conditions)) == (1, 3)
+    assert twin != created
+    twin.CopyFrom(created)
+    assert twin == created
+    assert created.HasField("pattern_structure")
+    assert created.priority.WhichOneof("priority_fn") == "constant_fn"
     twin.priority.td_error.flat_source_index = 2
     assert twin.priority == Priority(td_error=Priority.TDError(flat_source_index=2))
     empty = sw.Config()
@@ -107,25 +107,25 @@ def test_configs_have_the_interface_of_messages():
     assert condition.WhichOneof("cmp") == "mod_eq"
     condition.ge = 1
     assert not condition.HasField("mod_eq")
-    assert repr(made) == (
+    assert repr(created) == (
         "flat {\n  stop: -1\n}\npattern_structure: {'x': None}\ntable: \"t\"\npriority {\n  constant_fn {\n"
         "    value: 1\n  }\n}\nconditions {\n  step_index: true\n  eq: 0\n}\n"
     )
     with raises(TypeError, "Config.conditions must be a list of Condition; got 3"):
-        made.conditions = [3]
+        created.conditions = [3]
     with raises(TypeError, "`other` must be a Condition; got Config"):
-        condition.CopyFrom(made)
+        condition.CopyFrom(created)
 
 
 def test_writers_copy_their_configs():
-    made = config([REF["a"][-1]])
+    created = config([REF["a"][-1]])
     with serving(table()) as (_, client):
-        writer = client.structured_writer([made])
-        made.table = "nope"
+        writer = client.structured_writer([created])
+        created.table = "nope"
         writer.append({"a": 1, "b": (2, [3])})
         writer.flush()
         assert client.server_info()["t"].current_size == 1
-    assert made.conditions == []
+    assert created.conditions == []
 
 
 def condition(**fields):
@@ -162,7 +162,7 @@ def condition(**fields):
     ],
     ids=lambda value: value if isinstance(value, str) else "",
 )
-def test_configs_refused(wrong, why):
+def test_invalid_configs_are_rejected(wrong, why):
     client = reverb.Client("localhost:1")
     with raises(ValueError, f"Invalid configuration at position 1: {why}"):
         client.structured_writer([config([REF["a"][-1]]), wrong])
@@ -192,12 +192,14 @@ def plain(spec):
 
 
 def test_signatures_are_inferred():
-    made = inferred(config({"x": (REF["a"][-1], REF["a"][-5:-1:3]), "y": REF["b"][0][-2:], "z": REF["b"][1][0][-1:]}))
-    assert list(made) == ["x", "y", "z"]
-    assert plain(made["x"][0]) == ("x/0", np.float32, (3,))
-    assert plain(made["x"][1]) == ("x/1", np.float32, (2, 3))
-    assert plain(made["y"]) == ("y", np.int64, (2,))
-    assert plain(made["z"]) == ("z", np.float64, (1, 2, 2))
+    created = inferred(
+        config({"x": (REF["a"][-1], REF["a"][-5:-1:3]), "y": REF["b"][0][-2:], "z": REF["b"][1][0][-1:]})
+    )
+    assert list(created) == ["x", "y", "z"]
+    assert plain(created["x"][0]) == ("x/0", np.float32, (3,))
+    assert plain(created["x"][1]) == ("x/1", np.float32, (2, 3))
+    assert plain(created["y"]) == ("y", np.int64, (2,))
+    assert plain(created["z"]) == ("z", np.float64, (1, 2, 2))
 
 
 def test_items_of_an_inferred_signature_fit_it():
@@ -212,8 +214,8 @@ def test_items_of_an_inferred_signature_fit_it():
 
 
 def test_lengths_that_differ_become_none():
-    made = inferred(*[config([REF["a"][start:]]) for start in (-3, -2, -3)])
-    assert plain(made[0]) == ("0", np.float32, (None, 3))
+    created = inferred(*[config([REF["a"][start:]]) for start in (-3, -2, -3)])
+    assert plain(created[0]) == ("0", np.float32, (None, 3))
     assert plain(inferred(*[config([REF["b"][0][start:]]) for start in (-3, -2)])[0])[2] == (None,)
 
 
@@ -247,7 +249,7 @@ def test_lengths_that_differ_become_none():
         ),
     ],
 )
-def test_signatures_refused(configs, text):
+def test_invalid_signatures_are_rejected(configs, text):
     with raises(ValueError, text):
         inferred(*configs)
 
@@ -330,11 +332,11 @@ def priority_of(config, columns):
     """The expected priority of an item, given its columns as arrays."""
     if config.priority.HasField("constant_fn"):
         return 1.0
-    found = 0.0
+    priority = 0.0
     for node, values in zip(config.flat, columns, strict=True):
         if node.flat_source_index == 1:
-            found = 0.25 * np.abs(values).max() + 0.75 * np.abs(values).mean()
-    return found
+            priority = 0.25 * np.abs(values).max() + 0.75 * np.abs(values).mean()
+    return priority
 
 
 def random_call(draw):
@@ -346,9 +348,9 @@ def random_call(draw):
 
 @given(draw=st.randoms(use_true_random=True))
 def test_random_patterns(draw):
-    made = [random_config(draw) for _ in range(4)]
+    created = [random_config(draw) for _ in range(4)]
     program = [("step", 0, 0)] * draw.randint(0, 1) + [random_call(draw) for _ in range(30)]
-    patterns = _patterns.PatternSet(made)
+    patterns = _patterns.PatternSet(created)
     expected = []
 
     def append(writer, leaves, *, partial):
@@ -356,7 +358,7 @@ def test_random_patterns(draw):
         expected.extend(patterns.append(leaves, partial=partial))
 
     with serving(table(max_times_sampled=1, max_size=1_000)) as (_, client):
-        writer = client.structured_writer(made)
+        writer = client.structured_writer(created)
         for kind, first, second in program:
             if kind == "step":
                 append(writer, [first, second], partial=False)
@@ -368,10 +370,10 @@ def test_random_patterns(draw):
                 expected.extend(patterns.end_episode(clear=first))
         writer.flush()
         size = client.server_info()["t"].current_size
-        found = list(client.sample("t", size, emit_timesteps=False)) if size else []
-    assert len(found) == len(expected), (made, program)
-    for sample, item in zip(found, expected, strict=True):
+        samples = list(client.sample("t", size, emit_timesteps=False)) if size else []
+    assert len(samples) == len(expected), (created, program)
+    for sample, item in zip(samples, expected, strict=True):
         columns = [_patterns.stack_column(column) for column in item.columns]
         for have, column in zip(sample.data, columns, strict=True):
             np.testing.assert_array_equal(have, column, strict=True)
-        assert sample.info.priority == pytest.approx(priority_of(made[item.config], columns))
+        assert sample.info.priority == pytest.approx(priority_of(created[item.config], columns))

@@ -209,24 +209,24 @@ def test_programs(client, configs, program, t, u, begin):  # noqa: PLR0917, a fi
 @pytest.mark.parametrize(("configs", "program", "t", "u"), PROGRAMS.values(), ids=PROGRAMS)
 def test_patterns_without_a_server(configs, program, t, u):
     patterns = _patterns.PatternSet(configs)
-    made = {"t": [], "u": []}
+    items_by_table = {"t": [], "u": []}
     for kind, *arguments in program:
         if kind == "end":
-            found = patterns.end_episode(clear=arguments[0])
+            new_items = patterns.end_episode(clear=arguments[0])
         else:
             leaves = [arguments[0]["a"], arguments[0]["b"]]
-            found = patterns.append(leaves, partial=arguments[1])
-        for item in found:
+            new_items = patterns.append(leaves, partial=arguments[1])
+        for item in new_items:
             columns = [_patterns.stack_column(column).tolist() for column in item.columns]
-            made[configs[item.config].table].append(columns)
-    assert made == {"t": t, "u": u}
+            items_by_table[configs[item.config].table].append(columns)
+    assert items_by_table == {"t": t, "u": u}
 
 
 # Priorities
 
 
 @pytest.mark.parametrize(
-    ("pattern", "priority", "dtype", "found"),
+    ("pattern", "priority", "dtype", "priorities"),
     [
         (LAST, None, np.int64, [1.0, 1.0, 1.0, 1.0]),
         (LAST, sw.constant_priority_fn(-2), np.int64, [-2.0, -2.0, -2.0, -2.0]),
@@ -237,13 +237,13 @@ def test_patterns_without_a_server(configs, program, t, u):
         ([REF["b"][-1]], BY_A, np.int64, [0.0, 0.0, 0.0, 0.0]),
     ],
 )
-def test_priorities(client, pattern, priority, dtype, found):
+def test_priorities(client, pattern, priority, dtype, priorities):
     """The last column of the leaf is used; an item without such a column has priority 0."""
     writer = client.structured_writer([config(pattern, priority=priority)])
     for number in range(-4, 0):
         writer.append({"a": dtype(number * 7), "b": 0})
     writer.flush()
-    assert [sample.info.priority for sample in samples(client, "t")] == found
+    assert [sample.info.priority for sample in samples(client, "t")] == priorities
 
 
 TD_ERROR = "TD errors must be one float32, float64, int32 or int64 per step; column `0` of the item has"
@@ -257,7 +257,7 @@ TD_ERROR = "TD errors must be one float32, float64, int32 or int64 per step; col
         ("text", "string[]"),
     ],
 )
-def test_priorities_refused(client, value, text):
+def test_invalid_priorities_are_rejected(client, value, text):
     """The step is stored, and the items of other configs are created."""
     writer = client.structured_writer([config([REF["a"][-1:]], priority=BY_A), config([REF["b"][-2:]], table="u")])
     for number in range(2):
@@ -305,7 +305,7 @@ def test_an_item_without_a_priority_is_created_later(client):
     ],
     ids=repr,
 )
-def test_steps_refused(client, data, error, text, begin):
+def test_invalid_steps_are_rejected(client, data, error, text, begin):
     writer = client.structured_writer([config({"x": REF["a"][-2:], "y": REF["b"][-1]})])
     if begin == "part":
         writer.append({"a": None, "b": None}, partial_step=True)
@@ -394,8 +394,8 @@ def test_timeouts(client):
         writer.end_episode(timeout_ms=30)
     with raises(ValueError, "block_until_num_items must be >= 0, got -1"):
         writer.flush(-1)
-    found = [next(client.sample("queue", emit_timesteps=False)).data[0].tolist() for _ in range(3)]
-    assert found == [0, 1, 2]
+    values = [next(client.sample("queue", emit_timesteps=False)).data[0].tolist() for _ in range(3)]
+    assert values == [0, 1, 2]
 
 
 def test_garbage_collected_writers_send_their_items(client):

@@ -38,7 +38,7 @@ class Step(NamedTuple):
         ),
     ],
 )
-def test_refused(changes, text):
+def test_invalid_options_are_rejected(changes, text):
     with raises(ValueError, text):
         table(**changes)
 
@@ -131,10 +131,10 @@ def test_info_returns_the_signature(signature):
 
 
 def test_info_returns_namedtuples_in_signatures():
-    found = table(signature=Step(SPEC, [SPEC])).info.signature
-    assert type(found).__name__ == "Step"
-    assert found._fields == ("observation", "action")
-    assert len(found.action) == 1
+    signature = table(signature=Step(SPEC, [SPEC])).info.signature
+    assert type(signature).__name__ == "Step"
+    assert signature._fields == ("observation", "action")
+    assert len(signature.action) == 1
 
 
 @pytest.mark.parametrize("signature", [None, {}, (), []])

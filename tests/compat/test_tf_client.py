@@ -129,7 +129,7 @@ def test_insert_in_a_loop_of_a_graph(tf):
         (["t"], ("float64", [1.0, 2.0]), "priorities and tables must have the same shape; got (2,) and (1,)"),
     ],
 )
-def test_insert_refused(tf, tables, priorities, text):
+def test_invalid_inserts_of_a_tf_client_are_rejected(tf, tables, priorities, text):
     with serving(table()) as (_, client), raises(ValueError, text):
         dtype, values = priorities
         client_of(client).insert([tf.constant(1)], tf.constant(tables), tf.constant(values, dtype))
@@ -143,7 +143,7 @@ def test_insert_refused(tf, tables, priorities, text):
         ("t", 1.0, 0, "data must have at least one tensor"),
     ],
 )
-def test_insert_refused_by_the_server(tf, run, name, priority, columns, text):  # noqa: PLR0917
+def test_inserts_that_the_server_rejects(tf, run, name, priority, columns, text):  # noqa: PLR0917
     with serving(table()) as (_, client):
 
         def insert():
@@ -152,7 +152,7 @@ def test_insert_refused_by_the_server(tf, run, name, priority, columns, text):  
 
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             run(insert)
-        assert text.lower() in str(error.value).replace("\\'", "'").lower()
+        assert text.lower() in str(error.value).lower()
         assert client.server_info()["t"].current_size == 0
 
 
@@ -179,7 +179,7 @@ def test_update_priorities(tf, run):
         ([1], [float("nan")], "NaN"),
     ],
 )
-def test_update_refused(tf, run, keys, priorities, text):
+def test_invalid_updates_are_rejected(tf, run, keys, priorities, text):
     with serving(table(sampler=reverb.selectors.Prioritized(1.0))) as (_, client):
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             run(lambda: (client_of(client).update_priorities("t", keys, priorities), None)[1])
@@ -202,6 +202,6 @@ def test_keys_of_another_dtype(tf):
 
 def test_server_address_and_repr(tf):  # noqa: ARG001, TensorFlow must be installed
     with serving(table()) as (_, client):
-        made = reverb.TFClient(client.server_address, shared_name="one", name="two")
-        assert made.server_address == client.server_address
-        assert repr(made) == f"TFClient, server_address={client.server_address}"
+        tf_client = reverb.TFClient(client.server_address, shared_name="one", name="two")
+        assert tf_client.server_address == client.server_address
+        assert repr(tf_client) == f"TFClient, server_address={client.server_address}"

@@ -23,12 +23,12 @@ def server():
 @pytest.fixture
 def warnings():
     """Collects TensorFlow's warnings."""
-    found = []
+    messages = []
     handler = logging.Handler(logging.WARNING)
-    handler.emit = lambda record: found.append(record.getMessage())
+    handler.emit = lambda record: messages.append(record.getMessage())
     logger = logging.getLogger("tensorflow")
     logger.addHandler(handler)
-    yield found
+    yield messages
     logger.removeHandler(handler)
 
 
@@ -36,12 +36,12 @@ def warnings():
 def test_autograph_rewrites_nothing(tf, server, warnings, kind):
     """AutoGraph would rewrite all functions that the constructor calls, and warn about those it cannot."""
 
-    def made(number):
+    def make_dataset(number):
         if number == 0:
             return kind.from_table_signature(server, "t", 1)
         return kind(server, "t", {"x": tf.float32}, {"x": tf.TensorShape([2])}, 1)
 
     for way in range(2):
-        dataset = tf.data.Dataset.range(2).interleave(lambda _, way=way: made(way), cycle_length=2)
+        dataset = tf.data.Dataset.range(2).interleave(lambda _, way=way: make_dataset(way), cycle_length=2)
         assert [each.data["x"].numpy().tolist() for each in dataset.take(2)] == [[1.5, 2.5]] * 2
     assert warnings == []

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from compat_tables import drawn, items, of_three_steps, once_each, step
+from compat_tables import items, sample_item, step, tables_sampled_once, writer_with_three_steps
 from support import BackgroundCall, raises, wait_until
 
 from engram.compat import reverb
@@ -11,13 +11,13 @@ from engram.compat.reverb import _sending
 
 @pytest.fixture
 def client():
-    with once_each() as client:
+    with tables_sampled_once() as client:
         yield client
 
 
 @pytest.fixture
 def writer(client):
-    return of_three_steps(client)
+    return writer_with_three_steps(client)
 
 
 def test_episodes(client, writer):
@@ -50,7 +50,7 @@ def test_end_episode_that_times_out(client):
     with pytest.raises(reverb.DeadlineExceededError, match=r"^End episode call did not complete .* of 0:00:00.050000"):
         writer.end_episode(timeout_ms=50)
     assert (writer.episode_steps, len(writer.history[0])) == (0, 0)
-    assert [drawn(client, "queue") for _ in range(2)] == [[0], [1]]
+    assert [sample_item(client, "queue") for _ in range(2)] == [[0], [1]]
     writer.flush(timeout_ms=0)
 
 
@@ -61,7 +61,7 @@ def test_flush_allows_pending_items(client):
         writer.create_item("queue", 1.0, writer.history[0][-1])
     writer.flush(2)
     waiting = BackgroundCall(lambda: writer.flush(1))
-    assert drawn(client, "queue") == [0]
+    assert sample_item(client, "queue") == [0]
     waiting.result()
     with raises(ValueError, "block_until_num_items must be >= 0, got -1"):
         writer.flush(-1)
@@ -75,7 +75,7 @@ def test_the_first_items_are_sent_immediately(client, refs):
     for value in range(10):
         writer.append([value])
         writer.create_item("t", 1.0, writer.history[0][-1])
-        assert drawn(client, "t") == [value]
+        assert sample_item(client, "t") == [value]
 
 
 def test_chunks_have_no_more_steps_than_are_kept(client):
@@ -96,13 +96,13 @@ def test_later_chunks_have_sixteen_steps_or_sixteen_kib(client, size, steps):
 
     for value in range(10):
         write(value)
-        assert drawn(client, "t")[0][0] == value
+        assert sample_item(client, "t")[0][0] == value
     for value in range(10, 9 + steps):
         write(value)
     assert f"writers hold {steps - 1} more item" in client._store.info()["t"].blocked
     write(9 + steps)
     writer.append([np.zeros(size, np.float32)])
-    assert [drawn(client, "t")[0][0] for _ in range(steps)] == list(range(10, 10 + steps))
+    assert [sample_item(client, "t")[0][0] for _ in range(steps)] == list(range(10, 10 + steps))
 
 
 @pytest.mark.parametrize("length", [1, 2])
@@ -166,10 +166,10 @@ def test_columns_share_the_longest_configured_chunk(client):
     assert "writers hold 2 more items in unfinished chunks" in client._store.info()["t"].blocked
     writer.append({"a": 2, "b": 2})
     writer.create_item("t", 1.0, writer.history["a"][-1])
-    assert [drawn(client, "t") for _ in range(3)] == [[0], [1], [2]]
+    assert [sample_item(client, "t") for _ in range(3)] == [[0], [1], [2]]
 
 
-def test_configurations_refused(writer):
+def test_invalid_configurations_are_rejected(writer):
     with raises(ValueError, "num_keep_alive_refs (0) must be a positive integer"):
         writer.configure(("a",), num_keep_alive_refs=0, max_chunk_length=1)
     text = "max_chunk_length (3) must be None or a positive integer <= num_keep_alive_refs (2)"
@@ -213,7 +213,7 @@ def test_pending_items_are_limited(client, monkeypatch):
     writing = BackgroundCall(write)
     writing.join(0.5)
     assert writing.is_alive()  # waits until items are sampled
-    reading = BackgroundCall(lambda: [drawn(client, "queue")[0] for _ in range(6)])
+    reading = BackgroundCall(lambda: [sample_item(client, "queue")[0] for _ in range(6)])
     writing.result()
     writer.flush()
     assert reading.result() == list(range(6))
@@ -281,4 +281,4 @@ def test_large_steps_have_chunks_of_their_own(client):
     for value in range(15):
         writer.append([np.full(1 << 14, value, np.uint8)])
         writer.create_item("t", 1.0, writer.history[0][-1])
-        assert drawn(client, "t")[0][0] == value
+        assert sample_item(client, "t")[0][0] == value

@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import pytest
-from compat_tables import items, of_three_steps, once_each, step, table
+from compat_tables import items, step, table, tables_sampled_once, writer_with_three_steps
 from support import raises
 
 from engram.compat import reverb
@@ -21,13 +21,13 @@ class Step(NamedTuple):
 
 @pytest.fixture
 def client():
-    with once_each(table("signed", signature=SIGNATURE, max_times_sampled=1)) as client:
+    with tables_sampled_once(table("signed", signature=SIGNATURE, max_times_sampled=1)) as client:
         yield client
 
 
 @pytest.fixture
 def writer(client):
-    return of_three_steps(client)
+    return writer_with_three_steps(client)
 
 
 def still_works(client, writer):
@@ -91,8 +91,8 @@ def test_other_containers_grow(client):
     writer.append(OrderedDict(o=Observation(3, {"k": 4.0, "m": 5}), a=defaultdict(list, z=2, y=3)))
     history = writer.history
     assert (type(history), type(history["o"]), type(history["a"])) == (OrderedDict, Observation, defaultdict)
-    found = history["o"].pixels[:], history["o"].more["m"][1], history["a"]["y"][1], history["a"]["z"][:]
-    assert [column.numpy().tolist() for column in found] == [[1, 3], 5, 3, [1, 2]]
+    columns = history["o"].pixels[:], history["o"].more["m"][1], history["a"]["y"][1], history["a"]["z"][:]
+    assert [column.numpy().tolist() for column in columns] == [[1, 3], 5, 3, [1, 2]]
 
 
 @pytest.mark.parametrize(
@@ -167,7 +167,7 @@ def test_first_values_set_the_dtype(client, writer):
     ],
     ids=repr,
 )
-def test_steps_refused(client, writer, data, error, text):
+def test_invalid_steps_are_rejected(client, writer, data, error, text):
     with pytest.raises(error) as raised:
         writer.append(data)
     assert text in str(raised.value)
@@ -251,7 +251,7 @@ def test_items_are_flattened(client, writer):
         ),
     ],
 )
-def test_trajectories_refused(client, writer, trajectory, error, text):
+def test_invalid_trajectories_are_rejected(client, writer, trajectory, error, text):
     writer.append({**step(3), "c": np.zeros(2, np.int64), "d": 1})
     with pytest.raises(error) as raised:
         writer.create_item("t", 1.0, trajectory(writer.history))
@@ -259,7 +259,7 @@ def test_trajectories_refused(client, writer, trajectory, error, text):
     still_works(client, writer)
 
 
-def test_items_refused(client, writer):
+def test_invalid_items_are_rejected(client, writer):
     column = writer.history["b"][-1]
     with raises(ValueError, "`priority` must not be nan."):
         writer.create_item("t", float("nan"), column)
@@ -326,7 +326,7 @@ SIGNED = "0: Tensor<name: 'a/n', dtype: float, shape: [?,2]>, 1: Tensor<name: 'b
 
 
 @pytest.mark.parametrize(
-    ("trajectory", "why", "found"),
+    ("trajectory", "why", "item_text"),
     [
         (
             lambda h: [h["a"][:]],
@@ -345,11 +345,11 @@ SIGNED = "0: Tensor<name: 'a/n', dtype: float, shape: [?,2]>, 1: Tensor<name: 'b
         ),
     ],
 )
-def test_signatures(client, writer, trajectory, why, found):
+def test_signatures(client, writer, trajectory, why, item_text):
     text = (
         "Unable to create item in table 'signed' since the provided trajectory is inconsistent with the table "
         f"signature. {why}\n\nThe table signature is:\n\t{SIGNED}\n\nThe provided trajectory signature is:\n\t"
-        f"{found}.\n"
+        f"{item_text}.\n"
     )
     for _ in range(2):
         with raises(ValueError, text):

@@ -16,19 +16,19 @@ PRINTED = re.compile(r"shape=\(([\d, ]*)\), dtype=(\w+)\)")
 PROMISED = re.compile(r"print\(.*\) +# \(\[([\d, ]*)\], (\w+)\)")
 
 
-def shapes(pattern, text):
-    found = pattern.findall(text)
-    return [([int(axis) for axis in shape.replace(" ", "").split(",") if axis], dtype) for shape, dtype in found]
+def find_shapes(pattern, text):
+    matches = pattern.findall(text)
+    return [([int(axis) for axis in shape.replace(" ", "").split(",") if axis], dtype) for shape, dtype in matches]
 
 
 @pytest.mark.frameworks
 @pytest.mark.slow
 def test_it_prints_the_output_in_its_comments(capsys, tf):
     tf.random.set_seed(0)
-    made = runpy.run_path(str(TUTORIAL))
+    variables = runpy.run_path(str(TUTORIAL))
     try:
-        printed = shapes(PRINTED, capsys.readouterr().out)
-        assert printed == shapes(PROMISED, TUTORIAL.read_text())
+        printed = find_shapes(PRINTED, capsys.readouterr().out)
+        assert printed == find_shapes(PROMISED, TUTORIAL.read_text())
         assert printed == [
             ([2, 3], "uint64"),
             ([2, 3], "float64"),
@@ -39,14 +39,14 @@ def test_it_prints_the_output_in_its_comments(capsys, tf):
             ([128, 100, 10, 10], "uint8"),
             ([128, 99, 2], "float32"),
         ]
-        sizes = {name: info.current_size for name, info in made["client"].server_info().items()}
+        sizes = {name: info.current_size for name, info in variables["client"].server_info().items()}
         assert sizes == {"my_table_a": 2, "my_table_b": 3}
     finally:
         for name in ("simple_server", "complete_episode_server", "multitable_server"):
-            made[name].stop()
+            variables[name].stop()
 
 
-def script(name):
+def import_script(name):
     spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
@@ -54,8 +54,8 @@ def script(name):
 
 
 def test_the_notebook_is_generated_from_the_program():
-    made = script("make_notebooks").notebook(TUTORIAL.read_text())
-    assert NOTEBOOK.read_text() == made, "run `python scripts/make_notebooks.py`"
+    notebook = import_script("make_notebooks").notebook(TUTORIAL.read_text())
+    assert NOTEBOOK.read_text() == notebook, "run `python scripts/make_notebooks.py`"
 
 
 def test_the_notebook_runs_the_same_code():

@@ -4,7 +4,7 @@ import warnings
 
 import numpy as np
 import pytest
-from compat_tables import SIGNATURE, items, once_each, step, table
+from compat_tables import SIGNATURE, items, step, table, tables_sampled_once
 from support import BackgroundCall, raises, wait_until
 
 from engram.compat.reverb.tensor_spec import TensorSpec
@@ -18,7 +18,7 @@ def client():
         table(name, signature=signature, max_times_sampled=1)
         for name, signature in (("step", SIGNATURE), ("trajectory", TRAJECTORY))
     ]
-    with once_each(*signed) as client:
+    with tables_sampled_once(*signed) as client:
         yield client
 
 
@@ -87,7 +87,7 @@ def test_sequences(client):
     ],
     ids=repr,
 )
-def test_steps_refused(client, writer, data, error, text):
+def test_invalid_steps_are_rejected(client, writer, data, error, text):
     with raises(error, text):
         writer.append(data)
     still_works(client, writer)
@@ -112,13 +112,13 @@ def test_steps_refused(client, writer, data, error, text):
     ],
     ids=repr,
 )
-def test_sequences_refused(client, writer, data, text):
+def test_invalid_sequences_are_rejected(client, writer, data, text):
     with raises(ValueError, text):
         writer.append_sequence(data)
     still_works(client, writer)
 
 
-def test_empty_steps_refused(client):
+def test_empty_steps_are_rejected(client):
     with client.writer(1) as writer:
         with raises(ValueError, "Append called with empty data; a step must have at least one column."):
             writer.append({})
@@ -169,7 +169,7 @@ def test_shapes_may_change_between_items(client):
     ],
     ids=repr,
 )
-def test_items_refused(client, writer, arguments, error, text):
+def test_invalid_items_are_rejected(client, writer, arguments, error, text):
     with pytest.raises(error) as raised:
         writer.create_item(*arguments)
     assert text is None or str(raised.value) == text

@@ -28,17 +28,17 @@ def client():
         gc.collect()  # garbage-collected writers wait for their server
 
 
-def of_last(table):
+def last_step_config(table):
     """A config for items of the newest step."""
     return sw.create_config([REF["x"][-1]], table)
 
 
-def of_errors(table):
-    """The same, with a computed priority."""
+def td_error_config(table):
+    """A config for items of the newest step, with a computed priority."""
     return sw.create_config([REF["x"][-1]], table, priority=sw.td_error(1.0, STEP, lambda step: step["x"]))
 
 
-def drawn(client, name, count):
+def sample_values(client, name, count):
     """The first columns of `count` items."""
     return [next(client.sample(name, emit_timesteps=False)).data[0].tolist() for _ in range(count)]
 
@@ -62,17 +62,17 @@ def test_an_episode_continues_while_another_thread_uses_the_writer(client):
     for call in calls:
         with raises(RuntimeError, BUSY):
             call()
-    assert drawn(client, "queue", 3) == [0, 1, 2]
+    assert sample_values(client, "queue", 3) == [0, 1, 2]
     waiting.result()
     assert (writer.episode_steps, len(writer.history["x"])) == (3, 3)
     writer.append({"x": 3})
     writer.create_item("t", 1.0, writer.history["x"][:])
     writer.end_episode()
-    assert drawn(client, "t", 1) == [[0, 1, 2, 3]]
+    assert sample_values(client, "t", 1) == [[0, 1, 2, 3]]
     assert (writer.episode_steps, len(writer.history["x"])) == (0, 0)
 
 
-@pytest.mark.parametrize("config", [of_last, of_errors])
+@pytest.mark.parametrize("config", [last_step_config, td_error_config])
 def test_an_episode_of_a_structured_writer_continues_while_another_thread_uses_it(client, config):
     conditions = [sw.Condition.step_index() == 3]
     whole = sw.create_config([REF["x"][-4:]], "t", conditions)
@@ -85,11 +85,11 @@ def test_an_episode_of_a_structured_writer_continues_while_another_thread_uses_i
     with raises(RuntimeError, BUSY):
         writer.end_episode()
     assert writer.step_is_open
-    assert drawn(client, "queue", 3) == [0, 1, 2]
+    assert sample_values(client, "queue", 3) == [0, 1, 2]
     waiting.result()
     writer.append({"x": 3})
-    assert drawn(client, "queue", 1) == [3]
-    assert drawn(client, "t", 1) == [[0, 1, 2, 3]]
+    assert sample_values(client, "queue", 1) == [3]
+    assert sample_values(client, "t", 1) == [[0, 1, 2, 3]]
 
 
 def _is_busy(writer):
@@ -128,7 +128,7 @@ with serving(table()) as (_, client):
 
 
 @pytest.fixture
-def dropping():
+def client_and_drop():
     """A client, and a function that drops its table `queue`."""
     with serving(table(), reverb.Table.queue("queue", 1)) as (server, client):
 
@@ -142,13 +142,13 @@ def dropping():
 
 def drain(client):
     """Removes all items and returns their first columns by priority. Priorities must be unique."""
-    found = {}
+    data_by_priority = {}
     for _ in range(client.server_info()["t"].current_size):
         ((sample),) = client.sample("t", emit_timesteps=False)
-        assert sample.info.priority not in found
-        found[sample.info.priority] = sample.data[0].tolist()
+        assert sample.info.priority not in data_by_priority
+        data_by_priority[sample.info.priority] = sample.data[0].tolist()
         client.mutate_priorities("t", deletes=[sample.info.key])
-    return found
+    return data_by_priority
 
 
 def succeeded(call):
@@ -161,8 +161,8 @@ def succeeded(call):
 
 
 @pytest.mark.parametrize("length", [1, 2])
-def test_a_trajectory_writer_whose_table_is_dropped(dropping, length):
-    client, drop = dropping
+def test_a_trajectory_writer_whose_table_is_dropped(client_and_drop, length):
+    client, drop = client_and_drop
     writer = client.trajectory_writer(20)
     writer.configure(("x",), num_keep_alive_refs=20, max_chunk_length=length)
     for value in range(8):
@@ -170,25 +170,25 @@ def test_a_trajectory_writer_whose_table_is_dropped(dropping, length):
         if value % 2 == 0:
             writer.create_item("queue", 1.0, writer.history["x"][-1])
     drop()
-    errors, lasts = 0, {}
+    errors, last_values = 0, {}
     for value in range(8, 16):
         errors += not succeeded(lambda: writer.append({"x": value}))  # noqa: B023, called immediately
-        shown = writer._native.history()[0]
-        assert len(writer.history["x"]) == len(shown) == writer.episode_steps
-        assert writer.history["x"][-1].numpy() == shown[-1].numpy()
-        lasts[value] = writer.history["x"][-1].numpy().item()
+        engine_history = writer._native.history()[0]
+        assert len(writer.history["x"]) == len(engine_history) == writer.episode_steps
+        assert writer.history["x"][-1].numpy() == engine_history[-1].numpy()
+        last_values[value] = writer.history["x"][-1].numpy().item()
         errors += not succeeded(lambda: writer.create_item("t", float(value), writer.history["x"][-1]))  # noqa: B023, called immediately
     while not succeeded(writer.flush):
         errors += 1
     assert 1 <= errors <= 3, "each pending item may have an error, which the server may report at any time"
-    assert sum(value == last for value, last in lasts.items()) >= 8 - errors
-    found = drain(client)
-    assert len(found) >= 8 - errors
-    assert all(data == lasts[priority] for priority, data in found.items())
+    assert sum(value == last for value, last in last_values.items()) >= 8 - errors
+    data_by_priority = drain(client)
+    assert len(data_by_priority) >= 8 - errors
+    assert all(data == last_values[priority] for priority, data in data_by_priority.items())
 
 
-def test_a_legacy_writer_whose_table_is_dropped(dropping):
-    client, drop = dropping
+def test_a_legacy_writer_whose_table_is_dropped(client_and_drop):
+    client, drop = client_and_drop
     writer = client.writer(3, chunk_length=2)
     for value in range(4):
         writer.append([value])
@@ -203,17 +203,17 @@ def test_a_legacy_writer_whose_table_is_dropped(dropping):
         errors += 1
     writer.close()
     assert 1 <= errors <= 3
-    found = drain(client)
-    assert len(found) >= 6 - errors
-    assert all(0 <= priority - data[0] <= errors for priority, data in found.items())
+    data_by_priority = drain(client)
+    assert len(data_by_priority) >= 6 - errors
+    assert all(0 <= priority - data[0] <= errors for priority, data in data_by_priority.items())
 
 
-@pytest.mark.parametrize("config", [of_last, of_errors])
-def test_a_structured_writer_whose_table_is_dropped(dropping, config):
-    client, drop = dropping
+@pytest.mark.parametrize("config", [last_step_config, td_error_config])
+def test_a_structured_writer_whose_table_is_dropped(client_and_drop, config):
+    client, drop = client_and_drop
     later = [sw.Condition.step_index() >= 8]
     whole = sw.create_config([REF["x"][-1]], "t", later, sw.td_error(1.0, STEP, lambda step: step["x"]))
-    if config is of_last:
+    if config is last_step_config:
         whole = sw.create_config([REF["x"][-1]], "t", later)
     early = config("queue")
     writer = client.structured_writer([early, whole])
@@ -227,7 +227,7 @@ def test_a_structured_writer_whose_table_is_dropped(dropping, config):
 
 # The end of a writer
 
-DROPPED = {
+WRITERS = {
     "structured": """
     writer = client.structured_writer([sw.create_config([sw.create_reference_step([0])[0][-1]], "queue")])
     for value in range(4):
@@ -255,7 +255,7 @@ from engram.compat import reverb
 from engram.compat.reverb import structured_writer as sw
 warnings.filterwarnings("ignore", category=ResourceWarning)
 client = reverb.Client("localhost:{port}")
-def write():{DROPPED[kind]}
+def write():{WRITERS[kind]}
     return writer
 writer = write()
 {end}
@@ -270,8 +270,8 @@ def test_garbage_collected_writers_wait_for_their_tables(kind, end):
         wait_until(lambda: client.server_info()["queue"].current_size == 1)
         ending.join(0.7)
         assert ending.is_alive()
-        found = drawn(client, "queue", 4)
-        assert [value[0] if kind == "legacy" else value for value in found] == [0, 1, 2, 3]
+        values = sample_values(client, "queue", 4)
+        assert [value[0] if kind == "legacy" else value for value in values] == [0, 1, 2, 3]
         ending.result()
 
 
@@ -289,7 +289,7 @@ def test_garbage_collected_writers_wait_for_a_limited_time(kind):
         assert client.server_info()["queue"].current_size == 1
 
 
-@pytest.mark.parametrize("kind", DROPPED)
+@pytest.mark.parametrize("kind", WRITERS)
 def test_lost_items_are_reported_even_at_process_exit(kind):
     with serving(reverb.Table.queue("queue", 1)) as (server, client):
         program = subprocess.Popen(
@@ -312,7 +312,7 @@ def test_lost_items_are_reported_even_at_process_exit(kind):
         assert client.server_info()["queue"].current_size == 1
 
 
-@pytest.mark.parametrize("kind", DROPPED)
+@pytest.mark.parametrize("kind", WRITERS)
 def test_writers_that_exist_at_process_exit(kind):
     """They are global variables, with a server in the same process."""
     code = f"""
@@ -323,7 +323,7 @@ from engram.compat.reverb import structured_writer as sw
 warnings.filterwarnings("ignore", category=ResourceWarning)
 server = reverb.Server([table("queue")], host="localhost")
 client = reverb.Client(f"localhost:{{server.port}}")
-if True:{DROPPED[kind]}
+if True:{WRITERS[kind]}
 print(client.server_info()["queue"].current_size > -1)
 """
     for _ in range(3):

@@ -77,9 +77,9 @@ class Programs(RuleBasedStateMachine):
         self.items = []
 
     def compare(self):
-        found = list(self.client.sample("t", len(self.items), emit_timesteps=False)) if self.items else []
+        samples = list(self.client.sample("t", len(self.items), emit_timesteps=False)) if self.items else []
         assert self.client.server_info()["t"].current_size == 0
-        for sample, (priority, columns) in zip(found, self.items, strict=True):
+        for sample, (priority, columns) in zip(samples, self.items, strict=True):
             assert sample.info.priority == priority
             assert len(sample.data) == len(columns)
             for have, want in zip(sample.data, columns, strict=True):
@@ -185,7 +185,7 @@ class TrajectoryPrograms(Programs):
         newest = self.columns[-4:]
         chosen = data.draw(st.lists(st.sampled_from(newest), min_size=1, max_size=3))
         expired = [
-            any(at < max(self.ever - self.keep[name], self.ever - len(self.steps)) for at in numbers)
+            any(number < max(self.ever - self.keep[name], self.ever - len(self.steps)) for number in numbers)
             for name, _, numbers, _, _ in chosen
         ]
         trajectory = [column for _, column, *_ in chosen]

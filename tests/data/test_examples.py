@@ -16,8 +16,14 @@ PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 SECTION = re.compile(r"^## (PyTorch|JAX|TensorFlow)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
 BLOCK = re.compile(r"^```\{\.python\}\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
+MARKS = {
+    "PyTorch": [pytest.mark.frameworks, pytest.mark.torch],
+    "JAX": pytest.mark.jax,
+    "TensorFlow": pytest.mark.frameworks,
+}
+
 BLOCKS = [
-    pytest.param(block, marks=pytest.mark.jax if name == "JAX" else pytest.mark.frameworks, id=f"{name}-{number}")
+    pytest.param(block, marks=MARKS[name], id=f"{name}-{number}")
     for name, section in SECTION.findall(PAGE.read_text(encoding="utf-8"))
     for number, block in enumerate(BLOCK.findall(section))
 ]
@@ -59,7 +65,7 @@ def test_code_blocks_run(block):
     [
         "numpy",
         pytest.param("jax", marks=pytest.mark.jax),
-        pytest.param("torch", marks=pytest.mark.frameworks),
+        pytest.param("torch", marks=MARKS["PyTorch"]),
         pytest.param("tensorflow", marks=pytest.mark.frameworks),
     ],
 )

@@ -30,12 +30,12 @@ def test_arrays(dataset):
 
     with Store([queue()]) as store:
         fill(store)
-        found = list(dataset(store, "t", batch_size=2, max_batches=2))
-    assert all(isinstance(element.data["x"], jax.Array) for element in found)
-    assert [element.data["x"].tolist() for element in found] == [[[0, 0], [1, 1]], [[2, 2], [3, 3]]]
-    assert found[0].data["word"].tolist() == [[b"a", b"b"]] * 2
-    assert found[1].data["a"].tolist() == [[2, 9], [3, 9]]
-    assert found[0].info.key.dtype == np.uint64
+        elements = list(dataset(store, "t", batch_size=2, max_batches=2))
+    assert all(isinstance(element.data["x"], jax.Array) for element in elements)
+    assert [element.data["x"].tolist() for element in elements] == [[[0, 0], [1, 1]], [[2, 2], [3, 3]]]
+    assert elements[0].data["word"].tolist() == [[b"a", b"b"]] * 2
+    assert elements[1].data["a"].tolist() == [[2, 9], [3, 9]]
+    assert elements[0].info.key.dtype == np.uint64
 
 
 @pytest.mark.parametrize("options", [{"steps": True}, {"steps": True, "batch_size": 3}, {}])
@@ -44,10 +44,19 @@ def test_steps_and_single_items(dataset, options):
 
     with Store([queue()]) as store:
         fill(store)
-        found = list(dataset(store, "t", timeout=0.1, **options))
-    assert all(isinstance(element.data["x"], jax.Array) for element in found)
-    assert np.concatenate([np.atleast_1d(element.data["x"]) for element in found]).tolist() == [0, 0, 1, 1, 2, 2, 3, 3]
-    assert np.concatenate([np.atleast_1d(element.data["word"]) for element in found]).tolist() == [b"a", b"b"] * 4
+        elements = list(dataset(store, "t", timeout=0.1, **options))
+    assert all(isinstance(element.data["x"], jax.Array) for element in elements)
+    assert np.concatenate([np.atleast_1d(element.data["x"]) for element in elements]).tolist() == [
+        0,
+        0,
+        1,
+        1,
+        2,
+        2,
+        3,
+        3,
+    ]
+    assert np.concatenate([np.atleast_1d(element.data["word"]) for element in elements]).tolist() == [b"a", b"b"] * 4
 
 
 def test_64_bits_are_truncated_to_32(dataset):
@@ -90,8 +99,8 @@ def test_elements_on_the_device_count_as_consumed(dataset, number):
 def test_elements_keep_their_order(dataset, number):
     with Store([queue()]) as store:
         fill(store)
-        found = [int(element.data["x"][0]) for element in dataset(store, "t", device_prefetch=number, timeout=0.2)]
-    assert found == [0, 1, 2, 3]
+        elements = [int(element.data["x"][0]) for element in dataset(store, "t", device_prefetch=number, timeout=0.2)]
+    assert elements == [0, 1, 2, 3]
 
 
 def test_an_element_is_yielded_before_the_next_is_ready(dataset):

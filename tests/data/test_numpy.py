@@ -31,34 +31,34 @@ def xs(elements):
 def test_batches(open_store):
     store = open_store(queue())
     fill(store, [2, 2, 2, 2])
-    found = list(dataset(store, "t", batch_size=2, max_batches=2))
-    assert xs(found) == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
-    assert [element.data["y"][0].shape for element in found] == [(2, 2, 1)] * 2
-    assert [element.mask for element in found] == [None, None]
-    assert found[0].info.priority.tolist() == [2, 2]
-    assert [array.dtype.name for array in found[0].info] == ["uint64", "float64", "int64", "float64", "int32"]
-    assert type(found[0]) is Element
-    assert type(found[0].info) is Info
+    elements = list(dataset(store, "t", batch_size=2, max_batches=2))
+    assert xs(elements) == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+    assert [element.data["y"][0].shape for element in elements] == [(2, 2, 1)] * 2
+    assert [element.mask for element in elements] == [None, None]
+    assert elements[0].info.priority.tolist() == [2, 2]
+    assert [array.dtype.name for array in elements[0].info] == ["uint64", "float64", "int64", "float64", "int32"]
+    assert type(elements[0]) is Element
+    assert type(elements[0].info) is Info
 
 
 def test_single_items(open_store):
     store = open_store(queue())
     fill(store, [2, 3])
-    found = list(dataset(store, "t", timeout=0.1))
-    assert xs(found) == [[0, 1], [2, 3, 4]]
-    assert [float(element.info.priority) for element in found] == [2, 3]
-    assert [(type(array), array.shape) for element in found for array in element.info] == [(np.ndarray, ())] * 10
+    elements = list(dataset(store, "t", timeout=0.1))
+    assert xs(elements) == [[0, 1], [2, 3, 4]]
+    assert [float(element.info.priority) for element in elements] == [2, 3]
+    assert [(type(array), array.shape) for element in elements for array in element.info] == [(np.ndarray, ())] * 10
 
 
 def test_single_items_of_a_block_are_those_inserted(open_store):
     store = open_store(Table("t"))
     fill(store, [2, 3, 1, 4])
     steps = {2.0: [0, 1], 3.0: [2, 3, 4], 1.0: [5], 4.0: [6, 7, 8, 9]}
-    found = list(dataset(store, "t", max_batches=200))
-    assert all(element.data["x"].tolist() == steps[float(element.info.priority)] for element in found)
-    assert all(element.data["y"][0].shape == (len(element.data["x"]), 1) for element in found)
-    assert len(found) == 200
-    assert len({float(element.info.priority) for element in found}) == 4
+    elements = list(dataset(store, "t", max_batches=200))
+    assert all(element.data["x"].tolist() == steps[float(element.info.priority)] for element in elements)
+    assert all(element.data["y"][0].shape == (len(element.data["x"]), 1) for element in elements)
+    assert len(elements) == 200
+    assert len({float(element.info.priority) for element in elements}) == 4
     assert store.info()["t"].samples == 200
 
 
@@ -78,10 +78,10 @@ def test_single_items_may_differ_in_columns_dtypes_and_shapes(open_store):
     """Although items are read in blocks, which need the same columns: the reader falls back to single items."""
     store = open_store(Table("t"))
     insert(store, {"x": np.arange(2)}, {"y": np.arange(3)}, {"x": np.float32([1])}, {"x": np.zeros((1, 2), int)})
-    found = list(dataset(store, "t", max_batches=200))
-    layouts = {(name, leaf.dtype.name, leaf.shape) for element in found for name, leaf in element.data.items()}
-    wanted = {("x", "int64", (2,)), ("y", "int64", (3,)), ("x", "float32", (1,)), ("x", "int64", (1, 2))}
-    assert (len(found), layouts) == (200, wanted)
+    elements = list(dataset(store, "t", max_batches=200))
+    layouts = {(name, leaf.dtype.name, leaf.shape) for element in elements for name, leaf in element.data.items()}
+    expected = {("x", "int64", (2,)), ("y", "int64", (3,)), ("x", "float32", (1,)), ("x", "int64", (1, 2))}
+    assert (len(elements), layouts) == (200, expected)
     assert store.info()["t"].samples == 200, "returned items do not count"
 
 
@@ -164,18 +164,18 @@ def test_steps(lengths, batch_size, max_batches, drop_remainder):
     with Store([queue()]) as store:
         fill(store, lengths)
         options = {"batch_size": batch_size, "max_batches": max_batches, "drop_remainder": drop_remainder}
-        found = list(dataset(store, "t", steps=True, timeout=0.05, **options))
+        elements = list(dataset(store, "t", steps=True, timeout=0.05, **options))
     size = batch_size or 1
-    wanted = [slice(start, start + size) for start in range(0, len(steps), size)]
-    wanted = [at for at in wanted if at.stop <= len(steps) or not drop_remainder][:max_batches]
+    batches = [slice(start, start + size) for start in range(0, len(steps), size)]
+    batches = [batch for batch in batches if batch.stop <= len(steps) or not drop_remainder][:max_batches]
     if batch_size is None:
-        assert [int(element.data["x"]) for element in found] == [steps[at.start] for at in wanted]
-        assert [float(element.info.priority) for element in found] == [owners[at.start] for at in wanted]
-        assert all(element.data["y"][0].shape == (1,) for element in found)
+        assert [int(element.data["x"]) for element in elements] == [steps[batch.start] for batch in batches]
+        assert [float(element.info.priority) for element in elements] == [owners[batch.start] for batch in batches]
+        assert all(element.data["y"][0].shape == (1,) for element in elements)
     else:
-        assert xs(found) == [steps[at] for at in wanted]
-        assert [element.info.priority.tolist() for element in found] == [owners[at] for at in wanted]
-        assert [element.data["y"][0].ravel().tolist() for element in found] == [steps[at] for at in wanted]
+        assert xs(elements) == [steps[batch] for batch in batches]
+        assert [element.info.priority.tolist() for element in elements] == [owners[batch] for batch in batches]
+        assert [element.data["y"][0].ravel().tolist() for element in elements] == [steps[batch] for batch in batches]
 
 
 @settings(max_examples=25)
@@ -186,27 +186,27 @@ def test_steps_of_blocks(lengths, batch_size):
     whole = {int(start): int(start) + length for start, length in zip(starts, lengths, strict=False)}
     with Store([Table("t")], seed=1) as store:
         fill(store, lengths)
-        found = list(dataset(store, "t", steps=True, batch_size=batch_size, max_batches=30))
-    assert len(found) == 30
-    assert {element.data["x"].shape for element in found} == {() if batch_size is None else (batch_size,)}
-    seen = np.concatenate([np.atleast_1d(element.data["x"]) for element in found]).tolist()
-    priorities = np.concatenate([np.atleast_1d(element.info.priority) for element in found]).tolist()
-    at = 0
-    while at < len(seen):
+        elements = list(dataset(store, "t", steps=True, batch_size=batch_size, max_batches=30))
+    assert len(elements) == 30
+    assert {element.data["x"].shape for element in elements} == {() if batch_size is None else (batch_size,)}
+    seen = np.concatenate([np.atleast_1d(element.data["x"]) for element in elements]).tolist()
+    priorities = np.concatenate([np.atleast_1d(element.info.priority) for element in elements]).tolist()
+    start = 0
+    while start < len(seen):
         # The last item may be cut off by `max_batches`.
-        steps = list(range(seen[at], whole[seen[at]]))[: len(seen) - at]
-        assert seen[at : at + len(steps)] == steps
-        assert priorities[at : at + len(steps)] == [whole[seen[at]] - seen[at]] * len(steps)
-        at += len(steps)
+        steps = list(range(seen[start], whole[seen[start]]))[: len(seen) - start]
+        assert seen[start : start + len(steps)] == steps
+        assert priorities[start : start + len(steps)] == [whole[seen[start]] - seen[start]] * len(steps)
+        start += len(steps)
 
 
 @pytest.mark.parametrize("batch_size", [None, 2])
 def test_steps_of_text(open_store, batch_size):
     store = open_store(Table("t"))
     insert(store, {"word": np.array(["a", "bc"])})
-    found = list(dataset(store, "t", steps=True, batch_size=batch_size, max_batches=2))
-    assert {element.data["word"].dtype for element in found} == {np.dtype(object)}
-    assert [element.data["word"].tolist() for element in found] == (
+    elements = list(dataset(store, "t", steps=True, batch_size=batch_size, max_batches=2))
+    assert {element.data["word"].dtype for element in elements} == {np.dtype(object)}
+    assert [element.data["word"].tolist() for element in elements] == (
         [b"a", b"bc"] if batch_size is None else [[b"a", b"bc"]] * 2
     )
 
@@ -277,11 +277,13 @@ def test_writing_to_an_element_changes_no_other(open_store):
     store = open_store(Table("t"))
     insert(store, {"x": np.arange(4)})
     for options in ({"steps": True}, {"steps": True, "batch_size": 2}, {}):
-        found = list(dataset(store, "t", max_batches=8, **options))
-        before = [element.data["x"].copy() for element in found]
-        for i, element in enumerate(found):
+        elements = list(dataset(store, "t", max_batches=8, **options))
+        before = [element.data["x"].copy() for element in elements]
+        for i, element in enumerate(elements):
             element.data["x"][...] = 100 + i
-            assert all((later.data["x"] == old).all() for later, old in list(zip(found, before, strict=True))[i + 1 :])
+            assert all(
+                (later.data["x"] == old).all() for later, old in list(zip(elements, before, strict=True))[i + 1 :]
+            )
 
 
 # --- consumed and returned items -----------------------------------------------------------------
@@ -332,14 +334,14 @@ def test_closing_the_store_ends_an_iterator(open_store):
 @pytest.fixture
 def block_sizes(monkeypatch):
     """Sizes of the blocks that datasets request, in items, in order."""
-    found = []
+    elements = []
 
     def record(store, table, size, **options):
-        found.append(size)
+        elements.append(size)
         return Dataset(store, table, size, **options)
 
     monkeypatch.setattr(table_reader, "Dataset", record)
-    return found
+    return elements
 
 
 @pytest.mark.parametrize(
@@ -374,18 +376,18 @@ def test_the_first_block_of_large_items_is_small(block_sizes):
 
 def test_block_sizes_adapt_to_the_items_read(block_sizes):
     with Store([Table("t", sampler=selectors.Lifo())]) as store:
-        found = iter(dataset(store, "t", timeout=10))
+        elements = iter(dataset(store, "t", timeout=10))
         filling = threading.Timer(0.1, lambda: insert(store, np.zeros(2**20, np.uint8)))
         filling.start()
         for _ in range(40):
-            next(found)
+            next(elements)
         assert block_sizes == [16, 4]
         insert(store, np.zeros(1, np.uint8))
         for _ in range(4_000):
-            next(found)
+            next(elements)
         assert 32 < block_sizes[-1] <= 64
         assert len(block_sizes) < 10
-        found.close()
+        elements.close()
 
 
 def test_the_parts_of_a_batch_are_concatenated_once(monkeypatch):
@@ -416,8 +418,8 @@ def test_available_items_are_yielded_despite_a_short_timeout(open_store, table, 
 def test_all_available_items_are_yielded_with_a_timeout_of_0(open_store, options):
     store = open_store(queue())
     fill(store, [2] * 80)
-    found = [np.ravel(element.data["x"]) for element in dataset(store, "t", timeout=0, **options)]
-    assert np.concatenate(found).tolist() == list(range(160))
+    elements = [np.ravel(element.data["x"]) for element in dataset(store, "t", timeout=0, **options)]
+    assert np.concatenate(elements).tolist() == list(range(160))
 
 
 def test_read_together_yields_none_while_it_waits():

@@ -12,7 +12,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from data_tables import fill, insert, queue
-from support import BackgroundCall, raises, wait_until
+from support import BackgroundCall, raises, skip_if_python_runs_in_other_threads, wait_until
 
 from engram import ArraySpec, Server, Store, Table, rate_limiters, selectors
 from engram.data import Element, Info
@@ -210,7 +210,7 @@ def test_dtypes(dataset, name):
     assert element.data.numpy().astype(np.complex64).tolist() == [[0, 1]]
 
 
-def test_float8_is_refused(dataset):
+def test_float8_is_rejected(dataset):
     signature = {"x": ArraySpec((None,), "float8_e5m2")}
     text = "column `x` has dtype float8_e5m2, which tf.data cannot unbatch"
     with Store([queue(signature=signature)]) as store, raises(InvalidArgumentError, text):
@@ -526,6 +526,7 @@ def test_closing_the_store_fails_an_iterator(dataset, tf):
 
 
 def test_ctrl_c_ends_a_wait(dataset, tf):
+    skip_if_python_runs_in_other_threads(tf)
     with Store([queue()]) as store:
         fill(store, [2])
         iterator = iter(dataset(store, "t"))

@@ -12,17 +12,12 @@ def step(number):
     return next(ITERATORS[int(number)])
 
 
-@pytest.fixture(params=["direct", "numpy_function"])
-def make_dataset(request, monkeypatch):
-    """Makes a dataset of what an iterator yields: with direct calls, and with `numpy_function`."""
+@pytest.fixture
+def make_dataset():
+    """Makes a dataset of what an iterator yields."""
     import tensorflow as tf  # noqa: PLC0415, the extra
 
     from engram.data import _tf_function_dataset  # noqa: PLC0415, the extra
-
-    if request.param == "numpy_function":
-        monkeypatch.setattr(_tf_function_dataset, "_direct_calls_work", lambda: False)
-    else:
-        assert _tf_function_dataset._direct_calls_work()
 
     def make(iterator, *specs):
         number = len(ITERATORS)

@@ -9,7 +9,7 @@ from engram import Store, Table
 from engram.data import Ragged
 from engram.errors import InvalidArgumentError, SignatureError
 
-pytestmark = pytest.mark.frameworks
+pytestmark = [pytest.mark.frameworks, pytest.mark.torch]
 
 
 @pytest.fixture
@@ -97,9 +97,9 @@ def test_steps_and_single_items(dataset, options, table):
 
     with Store([table]) as store:
         insert(store, {"x": np.float32([1, 2])}, {"x": np.float32([1, 2])})
-        found = list(dataset(store, "t", timeout=0.1, max_batches=2, **options))
-    assert all(isinstance(element.data["x"], torch.Tensor) for element in found)
-    assert torch.cat([torch.atleast_1d(element.data["x"]) for element in found]).tolist()[:2] == [1, 2]
+        elements = list(dataset(store, "t", timeout=0.1, max_batches=2, **options))
+    assert all(isinstance(element.data["x"], torch.Tensor) for element in elements)
+    assert torch.cat([torch.atleast_1d(element.data["x"]) for element in elements]).tolist()[:2] == [1, 2]
 
 
 def test_a_device(dataset):

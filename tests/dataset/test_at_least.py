@@ -36,9 +36,9 @@ def test_fewer_than_at_least_wait(open_store):
     call = BackgroundCall(lambda: store.sample("q", 10, at_least=3))
     wait_until(lambda: store.info()["q"].waiting_samples)
     fill(store, "q", [1, 2, 3])
-    got = values(call.result())
-    assert got == list(range(len(got)))
-    assert len(got) >= 3
+    sampled = values(call.result())
+    assert sampled == list(range(len(sampled)))
+    assert len(sampled) >= 3
 
 
 def test_all_items_return_at_the_deadline(open_store):
@@ -88,10 +88,10 @@ def test_a_dataset_yields_partial_batches(open_store):
     store = queue(open_store, 5)
     with Dataset(store, "q", 3, at_least=1) as dataset:
         batches = iter(dataset)
-        got = []
-        while len(got) < 5:
-            got += values(next(batches))
-        assert got == [0, 1, 2, 3, 4]
+        sampled = []
+        while len(sampled) < 5:
+            sampled += values(next(batches))
+        assert sampled == [0, 1, 2, 3, 4]
         fill(store, "q", [5])
         assert values(next(batches)) == [5]
 
@@ -101,9 +101,9 @@ def test_a_dataset_yields_partial_batches(open_store):
 def test_max_items_is_exact(open_store, at_least, prefetch):
     store = queue(open_store, 20)
     dataset = Dataset(store, "q", 4, at_least=at_least, prefetch=prefetch, max_items=10)
-    got = [values(batch) for batch in dataset]
-    assert [value for batch in got for value in batch] == list(range(10))
-    assert [len(batch) for batch in got] == [4, 4, 2]
+    sampled = [values(batch) for batch in dataset]
+    assert [value for batch in sampled for value in batch] == list(range(10))
+    assert [len(batch) for batch in sampled] == [4, 4, 2]
     info = store.info()["q"]
     assert (info.size, info.leased_out, info.samples) == (10, 0, 10)
 
@@ -118,10 +118,10 @@ def test_max_items_with_small_batches(open_store):
     writer = threading.Thread(target=trickle)
     writer.start()
     dataset = Dataset(store, "q", 4, at_least=3, prefetch=8, max_items=10)
-    got = [values(batch) for batch in dataset]
+    sampled = [values(batch) for batch in dataset]
     writer.join()
-    assert [value for batch in got for value in batch] == list(range(10))
-    assert all(len(batch) in {3, 4} for batch in got[:-1])
+    assert [value for batch in sampled for value in batch] == list(range(10))
+    assert all(len(batch) in {3, 4} for batch in sampled[:-1])
     wait_until(lambda: store.info()["q"].size == 2)
 
 
@@ -149,8 +149,8 @@ def test_all_available_items(open_store, size):
     with store.batched_writer(1000, [Pattern("t", num_steps=1)]) as writer:
         for start in range(0, size, 1000):
             writer.append_batch({"x": np.arange(start, start + 1000)})
-    there = store.info()["t"].size
-    assert len(store.sample("t", 40_000, at_least=1)) == there
+    size_before = store.info()["t"].size
+    assert len(store.sample("t", 40_000, at_least=1)) == size_before
 
 
 def test_items_inserted_together_are_sampled_together(open_store):

@@ -22,7 +22,7 @@ def batches(dataset):
     return [batch.data["x"].tolist() for batch in dataset]
 
 
-def prefetched(store, table, samples):
+def wait_for_prefetch(store, table, samples):
     """Waits until the prefetching thread has drawn `samples` samples."""
     wait_until(lambda: store.info()[table].samples >= samples)
     return store.info()[table].samples
@@ -63,7 +63,7 @@ def test_prefetch_limits_the_fetched_batches(open_store):
     iterator = iter(Dataset(store, "q", 2, prefetch=3))
     next(iterator)
     # One delivered, three ready, and one that waits for space.
-    assert prefetched(store, "q", 8) <= 10
+    assert wait_for_prefetch(store, "q", 8) <= 10
     time.sleep(0.1)
     assert store.info()["q"].samples <= 10
     iterator.close()
@@ -75,10 +75,21 @@ def test_prefetch_can_exceed_the_servers_own_limit(open_store):
     assert batches(Dataset(store, "t", 1, prefetch=3_000, max_batches=4_000)) == [[7]] * 4_000
 
 
-def test_requesting_a_batch_acknowledges_the_last(open_store):
+def test_a_yielded_batch_is_acknowledged(open_store):
     store = open_store(Table.queue("q", max_size=6))
     fill(store, "q", range(6))
     iterator = iter(Dataset(store, "q", 2, prefetch=1))
+    for left in (4, 2, 0):
+        next(iterator)
+        assert store.info()["q"].size == left
+        assert (store._native.can_insert("q", 6 - left), store._native.can_insert("q", 7 - left)) == (True, False)
+    assert not store._native.can_sample("q", 1)
+
+
+def test_hold_acknowledges_a_batch_when_the_next_is_requested(open_store):
+    store = open_store(Table.queue("q", max_size=6))
+    fill(store, "q", range(6))
+    iterator = iter(Dataset(store, "q", 2, prefetch=1, hold=True))
     next(iterator)
     assert store.info()["q"].size == 6, "leased items stay until they are acknowledged"
     next(iterator)
@@ -133,7 +144,7 @@ def leave_by_with(dataset, fetched):
 def test_undelivered_items_regain_their_place_in_the_queue(open_store, leave):
     store = open_store(Table.queue("q", max_size=20))
     fill(store, "q", range(20))
-    leave(Dataset(store, "q", 3, prefetch=4), lambda: prefetched(store, "q", 15))
+    leave(Dataset(store, "q", 3, prefetch=4), lambda: wait_for_prefetch(store, "q", 15))
     info = store.info()["q"]
     assert (info.size, info.samples, info.leased_out) == (17, 3, 0)
     assert sample_x(store, "q", 17) == list(range(3, 20))
@@ -145,11 +156,11 @@ def test_items_return_if_ctrl_c_strikes_before_delivery(open_store, monkeypatch)
     iterator = iter(Dataset(store, "q", 2))
     assert next(iterator).data["x"].tolist() == [0, 1]
 
-    def struck(_):
+    def raise_sigint(_):
         signal.raise_signal(signal.SIGINT)
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr("engram.dataset.Batch", struck)
+        patched.setattr("engram.dataset.Batch", raise_sigint)
         next(iterator)
     assert sample_x(store, "q", 4) == [2, 3, 4, 5]
     assert store.info()["q"].samples == 6
@@ -162,12 +173,12 @@ def test_items_return_if_closed_before_delivery(open_store, monkeypatch):
     iterator = iter(dataset)
     assert next(iterator).data["x"].tolist() == [0, 1]
 
-    def closed_meanwhile(native):
+    def close_dataset_first(native):
         BackgroundCall(dataset.close).result()
         return Batch(native)
 
     with monkeypatch.context() as patched:
-        patched.setattr("engram.dataset.Batch", closed_meanwhile)
+        patched.setattr("engram.dataset.Batch", close_dataset_first)
         assert list(iterator) == []
     assert sample_x(store, "q", 4) == [2, 3, 4, 5]
     assert store.info()["q"].samples == 6
@@ -177,10 +188,10 @@ class FailingNest(namedtuple("FailingNest", "x")):  # noqa: PYI024, a subclass w
     """A namedtuple whose constructor can fail."""
 
     __slots__ = ()
-    refuses = False
+    fails = False
 
     def __new__(cls, x):
-        if cls.refuses:
+        if cls.fails:
             raise ZeroDivisionError
         return super().__new__(cls, x)
 
@@ -192,7 +203,7 @@ def test_items_return_if_their_batch_cannot_be_built(open_store, monkeypatch):
     iterator = iter(Dataset(store, "q", 2))
     assert next(iterator).data.x.tolist() == [0, 1]
     with monkeypatch.context() as patched, pytest.raises(ZeroDivisionError):
-        patched.setattr(FailingNest, "refuses", True)
+        patched.setattr(FailingNest, "fails", True)
         next(iterator)
     assert store.sample("q", 2, timeout=10).data.x.tolist() == [2, 3]
 
@@ -202,7 +213,7 @@ def test_heap_order_is_regained(open_store):
     fill(store, "t", [5, 3, 8, 1, 9, 2], priority=float)
     iterator = iter(Dataset(store, "t", 1, prefetch=3))
     assert next(iterator).data["x"].tolist() == [1]
-    prefetched(store, "t", 4)
+    wait_for_prefetch(store, "t", 4)
     iterator.close()
     assert store.info()["t"].samples == 1
     assert sample_x(store, "t", 5) == [2, 3, 5, 8, 9]
@@ -213,7 +224,7 @@ def test_equal_priorities_regain_their_order(open_store):
     fill(store, "t", range(6))
     iterator = iter(Dataset(store, "t", 2, prefetch=1))
     next(iterator)
-    prefetched(store, "t", 4)
+    wait_for_prefetch(store, "t", 4)
     iterator.close()
     assert sample_x(store, "t", 4) == [2, 3, 4, 5]
 
@@ -223,7 +234,7 @@ def test_times_sampled_are_undone(open_store):
     fill(store, "t", [7])
     iterator = iter(Dataset(store, "t", 1, prefetch=5))
     next(iterator)
-    prefetched(store, "t", 6)
+    wait_for_prefetch(store, "t", 6)
     iterator.close()
     assert store.info()["t"].samples == 1
     assert store.sample("t", 1).info.times_sampled.tolist() == [2]
@@ -234,7 +245,7 @@ def test_deleted_items_do_not_return(open_store):
     keys = fill(store, "q", range(6))
     iterator = iter(Dataset(store, "q", 1, prefetch=3))
     next(iterator)
-    prefetched(store, "q", 4)
+    wait_for_prefetch(store, "q", 4)
     store.delete("q", keys[:2])
     iterator.close()
     assert sample_x(store, "q", 4) == [2, 3, 4, 5]
@@ -247,15 +258,16 @@ def test_deleted_items_do_not_return(open_store):
     assert (store.info()["q"].size, store.info()["q"].samples) == (0, 0)
 
 
-def test_inserts_wait_while_only_leased_items_are_left(open_store):
-    store = open_store(Table("t", max_size=2, sampler=selectors.Fifo(), max_times_sampled=1))
+def test_inserts_into_a_queue_wait_while_all_items_are_held(open_store):
+    store = open_store(Table.queue("t", max_size=2))
     fill(store, "t", [1, 2])
-    iterator = iter(Dataset(store, "t", 2, prefetch=1))
+    iterator = iter(Dataset(store, "t", 2, prefetch=1, hold=True))
     next(iterator)
+    assert not store._native.can_insert("t", 1)
     blocked = (
-        "`t`: sampling waits: all 2 items have reached `max_times_sampled`, and readers still hold them; insert new "
-        "items or request the next batch; `t`: inserting waits: the table is full, and readers still hold 2 of 2 "
-        "items; request the next batch from the dataset to free them"
+        "`t`: sampling waits: the learner has caught up with the writers, which is as far as Queue allows (2 inserted, "
+        "2 sampled); `t`: inserting waits: the table is full, and readers still hold 2 of 2 items; read on from their "
+        "datasets or close them"
     )
     assert store.info()["t"].blocked == blocked
     caller = BackgroundCall(lambda: fill(store, "t", [3]))
@@ -263,6 +275,22 @@ def test_inserts_wait_while_only_leased_items_are_left(open_store):
     iterator.close()
     caller.result()
     assert sample_x(store, "t", 1) == [3]
+
+
+def test_inserts_replace_items_that_a_dataset_has_fetched(open_store):
+    store = open_store(Table("t", max_size=2, sampler=selectors.Fifo(), max_times_sampled=1))
+    fill(store, "t", [0, 1])
+    iterator = iter(Dataset(store, "t", 1, prefetch=9))
+    next(iterator)
+    fill(store, "t", [2])
+    wait_until(lambda: store.info()["t"].leased_out == 2)
+    blocked = (
+        "`t`: sampling waits: all 2 items have reached `max_times_sampled`, and readers still hold them; insert new "
+        "items, or read on from the datasets or close them"
+    )
+    assert store.info()["t"].blocked == blocked
+    fill(store, "t", range(3, 9))
+    assert next(iterator).data["x"].tolist() == [1]
 
 
 # --- end of an iteration ---------------------------------------------------------------------------------
@@ -413,6 +441,6 @@ def test_batches_that_can_never_be_available(open_store):
     store = open_store(Table.queue("q", max_size=2))
     with raises(UnknownTableError, "no table `t`; known tables: `q`"):
         next(iter(Dataset(store, "t")))
-    text = "table `q` can never yield 3 samples at once: it has at most 2 items, each sampled at most 1 times"
+    text = "table `q` can never yield 3 samples at once: it has at most 2 items, each sampled at most 1 time"
     with raises(UnsatisfiableError, text):
         next(iter(Dataset(store, "q", 3)))

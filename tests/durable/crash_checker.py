@@ -80,17 +80,18 @@ class TableState:
 
     def faults(self, expected):
         """Counts the differences from the expected state."""
-        found, wanted = self.by_seq(), expected.by_seq()
-        both = found.keys() & wanted.keys()
+        actual, expected_items = self.by_seq(), expected.by_seq()
+        both = actual.keys() & expected_items.keys()
         return +Counter(
             {
-                "lost": len(wanted.keys() - found.keys()),
-                "phantom": len(found.keys() - wanted.keys()),
-                "duplicated": len(self.items) - len(found),
-                "priorities": sum(found[seq][0] != wanted[seq][0] for seq in both),
-                "sample counts": sum(found[seq][2:4] != wanted[seq][2:4] for seq in both),
-                "content": sum(found[seq][4] != wanted[seq][4] for seq in both),
-                "order": self.orders != expected.orders or any(found[seq][1] != wanted[seq][1] for seq in both),
+                "lost": len(expected_items.keys() - actual.keys()),
+                "phantom": len(actual.keys() - expected_items.keys()),
+                "duplicated": len(self.items) - len(actual),
+                "priorities": sum(actual[seq][0] != expected_items[seq][0] for seq in both),
+                "sample counts": sum(actual[seq][2:4] != expected_items[seq][2:4] for seq in both),
+                "content": sum(actual[seq][4] != expected_items[seq][4] for seq in both),
+                "order": self.orders != expected.orders
+                or any(actual[seq][1] != expected_items[seq][1] for seq in both),
                 "limiter": self.limiter != expected.limiter,
                 "generator": self.counters != expected.counters,
             }

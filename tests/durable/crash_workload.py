@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from engram import Dataset, Pattern, Store, Table, rate_limiters, selectors
+from engram import Client, Dataset, Pattern, Server, Store, Table, rate_limiters, selectors
 from engram.errors import DeadlineExceededError
 
 STREAM, QUEUE, LATE = "stream", "queue", "late"
@@ -133,20 +133,20 @@ class Calls:
     def write(self):
         """Inserts items that share chunks and span several of them."""
         with self.store.writer(history=3, chunk_length=2) as writer:
-            for at, tag in enumerate(self.tags[:6]):
+            for index, tag in enumerate(self.tags[:6]):
                 writer.append(steps(tag))
-                length = min(at + 1, 3)
+                length = min(index + 1, 3)
                 key = writer.create_item(self.name, self.priority(), num_steps=length)
                 writer.flush()
-                yield Change({self.name: [self.tags[at + 1 - length : at + 1]]}, key)
+                yield Change({self.name: [self.tags[index + 1 - length : index + 1]]}, key)
 
     def write_patterns(self):
         with self.store.pattern_writer([Pattern(self.name, num_steps=3, priority=self.priority())]) as writer:
-            for at, tag in enumerate(self.tags[:5]):
+            for index, tag in enumerate(self.tags[:5]):
                 writer.append(steps(tag))
                 writer.flush()
-                if at > 1:
-                    yield Change({self.name: [self.tags[at - 2 : at + 1]]})
+                if index > 1:
+                    yield Change({self.name: [self.tags[index - 2 : index + 1]]})
 
     def write_batches(self):
         with self.store.batched_writer(2, [Pattern(self.name, num_steps=2, priority=self.priority())]) as writer:
@@ -248,21 +248,31 @@ class Workload:
         self.insert_numbers(QUEUE)
 
     def use_queue(self):
-        """Samples items in order; reports how many it may have sampled, and how many are durably removed."""
+        """Samples items in order, in process and over the network.
+
+        Reports how many it may have sampled, and how many are durably removed.
+        """
         rng = np.random.default_rng()
+        server = Server(self.store)
+        client = Client(server.address)
         removed = self.store.info()[QUEUE].deletes
         while True:
+            store = self.store if rng.random() < 0.5 else client
             if rng.random() < 0.3:
                 self.report("sampled", removed + 5)
-                removed = self.store.sample(QUEUE, 5).data["n"].max() + 1
+                removed = store.sample(QUEUE, 5).data["n"].max() + 1
             else:
                 # Items fetched after the last batch are returned.
-                wanted = rng.integers(1, 5)
-                with Dataset(self.store, QUEUE, 4, prefetch=3, max_batches=int(rng.integers(wanted, 6))) as batches:
-                    for batch in itertools.islice(batches, wanted):
-                        removed = batch.data["n"].max() + 1
-                        self.report("sampled", removed)
-                self.store.update_priorities(QUEUE, [], [])
+                num_batches = rng.integers(1, 5)
+                dataset = Dataset(store, QUEUE, 4, prefetch=3, max_batches=int(rng.integers(num_batches, 6)))
+                batches = iter(dataset)
+                for _ in range(num_batches):
+                    self.report("sampled", removed + 4)
+                    batch = next(batches)
+                    # The batch before is durably removed.
+                    self.report("removed", removed)
+                    removed = batch.data["n"].max() + 1
+                dataset.close()
             self.report("removed", removed)
 
     def checkpoints(self):
@@ -286,6 +296,8 @@ def warm_up():
         store.insert(steps([1, 2]), {QUEUE: 1.0}, time_axis=True)
         with Dataset(store, QUEUE, 1, max_batches=1) as batches:
             list(batches)
+        with Server(store) as server, Client(server.address) as client:
+            client.info()
 
 
 if __name__ == "__main__":

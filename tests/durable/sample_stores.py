@@ -34,10 +34,10 @@ def make_changes(store, first, count):
         for tag in tags:
             writer.append(steps(tag))
     with store.writer(history=3, chunk_length=2) as writer:
-        for at, tag in enumerate(tags):
+        for index, tag in enumerate(tags):
             writer.append(steps(tag))
-            if at:
-                writer.create_item("weighted", 1.0 + at, {"n": writer.history["n"][-2:]})
+            if index:
+                writer.create_item("weighted", 1.0 + index, {"n": writer.history["n"][-2:]})
     keys = store.sample("weighted", 5).info.key
     store.update_priorities("weighted", keys, [2.0] * 5)
     store.delete("uniform", store.sample("uniform", 1).info.key)

@@ -40,10 +40,10 @@ def set_times(path, seconds):
     """Sets all times in the files to another time of the system's clock."""
     for file in path.glob("*-*"):
         for record in records.records(file):
-            at = {"logs": 24, "begin": 16}.get(record.kind)
-            if at is not None:
-                assert abs(record.u64(at) - time.time()) < 60
-                body = record.body[:at] + int(seconds).to_bytes(8, "little") + record.body[at + 8 :]
+            offset = {"logs": 24, "begin": 16}.get(record.kind)
+            if offset is not None:
+                assert abs(record.u64(offset) - time.time()) < 60
+                body = record.body[:offset] + int(seconds).to_bytes(8, "little") + record.body[offset + 8 :]
                 records.replace(file, record._replace(body=body))
 
 
@@ -159,10 +159,10 @@ def test_killing_a_process_during_a_checkpoint(large, tmp_path):
             time.sleep(rng.uniform(0, 0.1))
             child.send_signal(signal.SIGKILL)
             reported = [int(line) for line in child.stdout.read().splitlines(keepends=True) if line.endswith("\n")]
-        found = files(path)
-        numbers = [int(name[-10:]) for name in found if name.startswith("checkpoint") and not name.endswith(".tmp")]
+        names = files(path)
+        numbers = [int(name[-10:]) for name in names if name.startswith("checkpoint") and not name.endswith(".tmp")]
         assert max(reported, default=0) <= max(numbers, default=0)
-        unfinished += any(name.endswith(".tmp") for name in found)
+        unfinished += any(name.endswith(".tmp") for name in names)
         with Store.open(path) as store:
             assert store.notes == ()
             assert store.info()["t"].size == MANY

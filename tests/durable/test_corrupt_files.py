@@ -34,17 +34,17 @@ def each_damage(record):
     size = len(record.body)
     for field in (0, 4, 8, 16, 20, RECORD_HEAD - 1):
         why = "the checksum of the record's header is wrong"
-        yield lambda path, at=record.offset + field: flip(path, at), why
-    for at in sorted({0, size // 3, size - 1}):
+        yield lambda path, offset=record.offset + field: flip(path, offset), why
+    for index in sorted({0, size // 3, size - 1}):
         why = f"the checksum of the record's {size} bytes is wrong"
-        yield lambda path, at=record.body_offset + at: flip(path, at), why
+        yield lambda path, offset=record.body_offset + index: flip(path, offset), why
     for left in (1, RECORD_HEAD - 1):
-        why = f"{left} bytes are left, fewer than a record header (24 bytes)"
-        yield lambda path, at=record.offset + left: cut(path, at), why
+        why = f"expected a record header of 24 bytes, found {left} byte{'s' if left > 1 else ''}"
+        yield lambda path, offset=record.offset + left: cut(path, offset), why
     # The last one may leave the body complete, and cut only its padding.
     for left in sorted({0, size // 2, size - 1, record.end - record.body_offset - 1}):
         why = f"the record's length is {size} bytes, but the file has only {left} more"
-        yield lambda path, at=record.body_offset + left: cut(path, at), why
+        yield lambda path, offset=record.body_offset + left: cut(path, offset), why
 
 
 def first_and_last(path, kind):
@@ -61,11 +61,14 @@ def torn_log_note(path, record, why, original):
     after = sum(each.body_offset + len(each.body) <= size for each in after)
     rest = "and were never acknowledged"
     if after:
+        records_after = "1 intact record" if after == 1 else f"{after} intact records"
         rest = (
-            f"with {after} intact records: unless the machine lost power, these were acknowledged, "
+            f"with {records_after}: unless the machine lost power, these were acknowledged, "
             "and the file was damaged later"
         )
-    return f"{path.name} ends at byte {record.offset}: {why}; {size - record.offset} more bytes follow, {rest}"
+    left = size - record.offset
+    follow = "1 more byte follows" if left == 1 else f"{left} more bytes follow"
+    return f"{path.name} ends at byte {record.offset}: {why}; {follow}, {rest}"
 
 
 def test_the_samples_have_records_of_all_kinds(tmp_path):
@@ -81,14 +84,17 @@ def test_the_samples_have_records_of_all_kinds(tmp_path):
 @pytest.mark.parametrize("kind", IN_LOGS)
 @sample_store(logged)
 def test_the_newest_log_is_truncated_at_the_damage(sample, tmp_path, kind):
+    """The store was not closed: `test_closed_stores.py` tests damage of closed ones."""
     path, (_, values, _) = sample
     for record in first_and_last(path / FIRST, kind):
         before = copied(path, tmp_path / "before")
+        (before / "CLOSED").unlink()
         cut(before / FIRST, record.offset)
         table_states, first_values, notes = state(before)
         assert (first_values, notes) == (values[: len(first_values)], ())
         for damage, why in each_damage(record):
             damaged = copied(path, tmp_path / "damaged")
+            (damaged / "CLOSED").unlink()
             damage(damaged / FIRST)
             note = torn_log_note(damaged / FIRST, record, why, path / FIRST)
             assert state(damaged) == (table_states, first_values, (note,))
@@ -111,7 +117,7 @@ def changes(path):
 
 @pytest.mark.parametrize("kind", IN_LOGS)
 @sample_store(logged_twice)
-def test_a_damaged_log_before_the_newest_is_refused(sample, tmp_path, kind):
+def test_a_damaged_log_before_the_newest_is_rejected(sample, tmp_path, kind):
     path, expected = sample
     last = records.records(path / SECOND)[0].u64(0) - 1
     assert [number for number, _ in changes(path / FIRST)] == list(range(1, last + 1))
@@ -150,7 +156,7 @@ def test_missing_chunks_of_items_are_an_error(tmp_path):
         copied(path, damaged)
         flip(damaged / log.name, of_log[0].body_offset)
         gone = {name: f"{len(serials - left)} of {len(serials)} chunks" for name, serials in needed.items()}
-        why = "; ".join(f"{name} is not used: {gone[name]} that its items refer to are missing" for name in (new, old))
+        why = "; ".join(f"{name}: {gone[name]} that its items refer to are missing" for name in (new, old))
         before = files(damaged)
         with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {why}{ADVICE}"):
             open_sample(damaged)
@@ -186,7 +192,7 @@ def chunks(path):
 def serials(checkpoint):
     """Returns the serial numbers of the chunks that a checkpoint's items refer to."""
     lists = [record for record in records.records(checkpoint) if record.kind == "serials"]
-    pairs = [(each.u64(4 + 16 * at), each.u64(12 + 16 * at)) for each in lists for at in range(each.u32(0))]
+    pairs = [(each.u64(4 + 16 * index), each.u64(12 + 16 * index)) for each in lists for index in range(each.u32(0))]
     return {serial for first, count in pairs for serial in range(first, first + count)}
 
 
@@ -214,6 +220,7 @@ def test_valid_files_next_to_a_damaged_checkpoint_are_kept(sample, tmp_path):
     store = copied(path, tmp_path / "store")
     flip(store / NEW, records.records(path / NEW)[-1].offset)
     before = files(store)
+    del before["CLOSED"]  # removed when the store is opened
     with open_sample(store) as opened:
         assert opened.checkpoint().number == 3
     assert before.items() <= files(store).items()
@@ -226,15 +233,15 @@ def test_valid_files_next_to_a_damaged_checkpoint_are_kept(sample, tmp_path):
 
 
 @sample_store(checkpointed)
-def test_a_store_without_a_valid_checkpoint_is_refused(sample, tmp_path):
+def test_a_store_without_a_valid_checkpoint_is_rejected(sample, tmp_path):
     path, expected = sample
     damaged = copied(path, tmp_path / "damaged")
     place = FILE_HEAD
     for name in (OLD, NEW):
         flip(damaged / name, place)
     before = files(damaged)
-    why = f"is not used: it is damaged at byte {place}: the checksum of the record's header is wrong"
-    with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {NEW} {why}; {OLD} {why}{ADVICE}"):
+    why = f"it is damaged at byte {place}: the checksum of the record's header is wrong"
+    with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {NEW}: {why}; {OLD}: {why}{ADVICE}"):
         open_sample(damaged)
     assert files(damaged) == before
     for name in (OLD, NEW):
@@ -258,15 +265,18 @@ def test_padding_after_a_record_is_not_read(sample, tmp_path):
 
 
 def each_head_damage():
-    for at in range(FILE_HEAD):
+    for offset in range(FILE_HEAD):
         what = (
             "it is not an Engram file, or its first 8 bytes are damaged"
-            if at < 8
+            if offset < 8
             else "its file header (the first 48 bytes) is damaged"
         )
-        yield lambda path, at=at: flip(path, at), what
+        yield lambda path, offset=offset: flip(path, offset), what
     for length in (0, 1, FILE_HEAD - 1):
-        yield lambda path, at=length: cut(path, at), f"it has {length} bytes, fewer than a file header (48 bytes)"
+        yield (
+            lambda path, offset=length: cut(path, offset),
+            f"it has {length} bytes, fewer than a file header (48 bytes)",
+        )
 
 
 @sample_store(checkpointed)
@@ -276,19 +286,19 @@ def test_a_checkpoint_with_a_damaged_head_is_not_used(sample, tmp_path):
     for damage, why in each_head_damage():
         (damaged / NEW).write_bytes((path / NEW).read_bytes())
         damage(damaged / NEW)
-        assert state(damaged) == (table_states, values, (f"{NEW} is not used: {NEW}: {why}",))
+        assert state(damaged) == (table_states, values, (f"{NEW} is not used: it is damaged: {why}",))
 
 
 @pytest.mark.parametrize("name", [FIRST, SECOND])
 @sample_store(logged_twice)
-def test_a_log_with_a_damaged_head_is_refused(sample, tmp_path, name):
+def test_a_log_with_a_damaged_head_is_rejected(sample, tmp_path, name):
     path, expected = sample
     damaged = copied(path, tmp_path / "damaged")
     for damage, why in each_head_damage():
         (damaged / name).write_bytes((path / name).read_bytes())
         damage(damaged / name)
         before = files(damaged)
-        with raises(StorageError, f"{damaged}: {name}: {why}{ADVICE}"):
+        with raises(StorageError, f"{damaged}: {name} is damaged: {why}{ADVICE}"):
             open_sample(damaged)
         assert files(damaged) == before
     (damaged / name).write_bytes((path / name).read_bytes())

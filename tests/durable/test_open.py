@@ -106,7 +106,7 @@ def test_tables_may_be_opened_with_other_options(tmp_path):
         assert store.info()["weighted"].max_size == 7
 
 
-def test_a_signature_that_items_do_not_match_is_refused(tmp_path):
+def test_a_signature_that_items_do_not_match_is_rejected(tmp_path):
     with Store.open(tmp_path, tables()) as store:
         fill(store)
     signature = {"x": engram.ArraySpec((3,), np.float32)}

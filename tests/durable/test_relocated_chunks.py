@@ -88,5 +88,5 @@ def test_chunks_of_any_size_are_read(tmp_path, sizes):
     with Store.open(tmp_path) as store:
         assert store.notes == ()
         for number in range(len(sizes)):
-            found = store.sample("t", 1).data["x"].ravel()
-            np.testing.assert_array_equal(found, noise(number, sizes), f"item {number}")
+            stored = store.sample("t", 1).data["x"].ravel()
+            np.testing.assert_array_equal(stored, noise(number, sizes), f"item {number}")

@@ -27,10 +27,11 @@ TABLES = """[
 ] + [engram.Table("weighted", sampler=engram.selectors.Prioritized(1.0))]"""
 
 WRITERS = ("trajectory", "pattern", "batched", "single")
-LATE = 0.05
+# Timeout of calls that wait for a table, in seconds.
+CALL_TIMEOUT = 0.05
 
-# Maximum items per sample: a round can write more items than a server returns in one batch.
-MAX_BATCH = 1_000
+# Maximum number of items per sample: a round can write more items than a server returns in one batch.
+MAX_SAMPLE_SIZE = 1_000
 
 # Abandoned writers warn about their pending items.
 pytestmark = pytest.mark.filterwarnings("ignore:a .*Writer was dropped:ResourceWarning")
@@ -157,12 +158,12 @@ def start_calls_with_timeout(client):
     def flush():
         writer.append({"x": 0})
         writer.create_item("late", num_steps=1)
-        writer.flush(timeout=LATE)
+        writer.flush(timeout=CALL_TIMEOUT)
 
     return [
-        Worker(lambda: client.sample("empty", 1, timeout=LATE), LATE),
-        Worker(lambda: client.insert({"x": 0}, {"late": 1.0}, timeout=LATE), LATE),
-        Worker(flush, LATE),
+        Worker(lambda: client.sample("empty", 1, timeout=CALL_TIMEOUT), CALL_TIMEOUT),
+        Worker(lambda: client.insert({"x": 0}, {"late": 1.0}, timeout=CALL_TIMEOUT), CALL_TIMEOUT),
+        Worker(flush, CALL_TIMEOUT),
     ]
 
 
@@ -181,12 +182,12 @@ def kill(server):
     return before, time.monotonic()
 
 
-UNACKNOWLEDGED = {
+ERROR_ENDINGS = {
     "sample": "; 5 items were requested from table `weighted`",
     "wait": "; 1 item was requested from table `empty`",
     "dataset": "",
     "update": "; an update of the priorities of 10 items of table `weighted` is not acknowledged",
-    "delete": "; a deletion of 1 items of table `weighted` is not acknowledged",
+    "delete": "; a deletion of 1 item of table `weighted` is not acknowledged",
     "info": "",
 }
 
@@ -205,11 +206,11 @@ def test_calls_end_if_a_killed_server_is_not_restarted(rounds):
                 _, killed = kill(server)
                 for name, worker in workers.items():
                     text = worker.check_failed(killed + timeout + MARGIN, server.address)
-                    assert text.endswith(UNACKNOWLEDGED[name]), text
+                    assert text.endswith(ERROR_ENDINGS[name]), text
                 for name, worker in writers.items():
                     text = worker.check_failed(killed + timeout + MARGIN, server.address)
                     # A single insert may fail before it has sent anything.
-                    assert name == "single" or re.search(r"; \d+ items are not acknowledged$", text), text
+                    assert name == "single" or re.search(r"; \d+ items? not acknowledged$", text), text
                 for worker in timed_workers:
                     worker.check_deadlines()
             server.start()
@@ -249,11 +250,11 @@ def check_content(client, table, writer, killed):
     Returns the first of them.
     """
     size = client.info()[table].size
-    found = []
-    while len(found) < size:
-        batch = client.sample(table, min(size - len(found), MAX_BATCH), timeout=20)
-        found += batch.data["x"].ravel().tolist()
+    values = []
+    while len(values) < size:
+        batch = client.sample(table, min(size - len(values), MAX_SAMPLE_SIZE), timeout=20)
+        values += batch.data["x"].ravel().tolist()
     first = writer.written - size
-    assert found == list(range(first, writer.written))
+    assert values == list(range(first, writer.written))
     assert first >= writer.acknowledged_before(killed)
     return first

@@ -1,7 +1,9 @@
 """Import of dm-reverb checkpoints. dm-reverb 0.14 wrote the one in this folder (tests/interop/write_checkpoint.py)."""
 
+import errno
 import functools
 import json
+import os
 import re
 import shutil
 import struct
@@ -129,7 +131,7 @@ def test_a_directory_without_a_checkpoint(tmp_path):
         )
         with raises(StorageError, text):
             engram.import_reverb(tmp_path, store)
-        with pytest.raises(StorageError, match=r"cannot be read: .*os error 2"):
+        with pytest.raises(StorageError, match=r"cannot be read: " + os.strerror(errno.ENOENT)):
             engram.import_reverb(tmp_path / "nowhere", store)
 
 
@@ -137,7 +139,7 @@ def test_a_directory_without_a_checkpoint(tmp_path):
 def test_a_file_is_missing(copy, name):
     (copy / name).unlink()
     with Store([]) as store:
-        with pytest.raises(StorageError, match=f"{name} cannot be read: .*os error 2"):
+        with pytest.raises(StorageError, match=f"{name} cannot be read: " + os.strerror(errno.ENOENT)):
             engram.import_reverb(copy, store)
         assert store.tables == []
 
@@ -195,7 +197,7 @@ def test_items_that_are_missing(copy):
         text = "table `few` of the checkpoint is incomplete: it has 0 items, but counts 11 inserts and 0 deletes"
         with pytest.raises(StorageError) as error:
             engram.import_reverb(copy, store)
-        assert re.sub(r"counts.*deletes", "counts 11 inserts and 0 deletes", str(error.value)) == text
+        assert re.sub(r"counts.*deletes?$", "counts 11 inserts and 0 deletes", str(error.value)) == text
         assert store.tables == []
 
 

@@ -10,7 +10,9 @@ import threading
 from pathlib import Path
 
 import pytest
+from reverb_configs import config_text
 from reverb_tables import TABLES, create_table, note
+from serve_command import serving
 
 import engram
 from engram.compat import reverb
@@ -138,9 +140,15 @@ def compatible(description):
     return create_table(reverb, description, _table_note.decode(note(description)).signature)
 
 
-@pytest.fixture(scope="session", params=["engram", "compatible"])
+@pytest.fixture(scope="session", params=["engram", "compatible", "config"])
 def engram_address(request, tmp_path_factory):
-    """The address of an Engram server, created with Engram's own API and with `engram.compat.reverb`."""
+    """The address of an Engram server: of Engram's own API, `engram.compat.reverb`, and Reverb's configuration."""
+    if request.param == "config":
+        file = tmp_path_factory.mktemp("config") / "server.textproto"
+        file.write_text("".join(config_text(description) for description in TABLES))
+        with serving("--reverb-config", file, "--path", tmp_path_factory.mktemp("store")) as address:
+            yield address
+        return
     if request.param == "engram":
         tables = [table(description) for description in TABLES]
         with engram.Server(tables, path=tmp_path_factory.mktemp("store")) as server:

@@ -13,8 +13,8 @@ def read_three(address):
 def write_pairs(address):
     client = reverb.Client(address)
     with client.trajectory_writer(2) as writer:
-        for at in range(2):
-            writer.append({"x": np.full(2, at, np.float32), "y": np.int64(at)})
+        for index in range(2):
+            writer.append({"x": np.full(2, index, np.float32), "y": np.int64(index)})
         columns = {"x": writer.history["x"][:], "y": writer.history["y"][-1]}
         for table in ("table", "pairs"):
             writer.create_item(table, 1.0, columns)
@@ -65,8 +65,8 @@ def one_cell_twice(address):
     def write():
         with reverb.Client(address).trajectory_writer(4) as writer:
             writer.configure((0,), num_keep_alive_refs=4, max_chunk_length=4)
-            for at in range(4):
-                writer.append([np.int32(at)])
+            for index in range(4):
+                writer.append([np.int32(index)])
             writer.create_item("table", 1.0, [writer.history[0][[3, 3]]])
 
     return outcome(write)
@@ -83,10 +83,41 @@ def write_mismatching_item(address):
     return outcome(write)
 
 
+def insert_steps(address):
+    client = reverb.Client(address)
+    for step in range(2):
+        client.insert({"x": np.full(2, step, np.float32), "y": np.int64(step)}, {"pairs": 1.0})
+
+
+def write_two_steps(address):
+    def write():
+        with reverb.Client(address).trajectory_writer(2, validate_items=False) as writer:
+            for step in range(2):
+                writer.append({"x": np.full(2, step, np.float32), "y": np.int64(step)})
+            writer.create_item("pairs", 1.0, {"x": writer.history["x"][:], "y": writer.history["y"][:]})
+
+    return outcome(write)
+
+
+def datasets_of_pairs(address):
+    """Returns the data of two elements of each dataset with the specs of the signature, or the error."""
+
+    def read(dataset):
+        dataset = dataset.from_table_signature(address, "pairs", 1, max_samples=2)
+        return [{key: value.numpy().tolist() for key, value in element.data.items()} for element in dataset]
+
+    def read_steps():
+        dtypes, shapes = {"x": tf.float32, "y": tf.int64}, {"x": tf.TensorShape([2]), "y": tf.TensorShape([])}
+        return len(list(reverb.TimestepDataset(address, "pairs", dtypes, shapes, 1, max_samples=2)))
+
+    calls = (lambda: read(reverb.TimestepDataset), lambda: read(reverb.TrajectoryDataset), read_steps)
+    return [outcome(call) for call in calls]
+
+
 def write_five_into_a_queue(address):
     with reverb.Client(address).trajectory_writer(1) as writer:
-        for at in range(5):
-            writer.append([np.int32(at)])
+        for index in range(5):
+            writer.append([np.int32(index)])
             writer.create_item("queue", 1.0, [writer.history[0][-1]])
         writer.flush()
     return "flushed"
@@ -115,7 +146,7 @@ def write_second(address):
 
 def write_ten():
     """Writes ten items and waits until they are in the table."""
-    for at in range(10):
-        WRITERS[0].append([np.int32(at)])
+    for index in range(10):
+        WRITERS[0].append([np.int32(index)])
         WRITERS[0].create_item("table", 1.0, [WRITERS[0].history[0][-1:]])
     WRITERS[0].flush()

@@ -5,11 +5,19 @@ import pkgutil
 
 import reverb
 from random_writers import PROGRAMS, outcomes
+from reverb.server_executable import reverb_config_pb2
+from reverb_messages import message_fields
 
 
 def random_writers(address):
     client = reverb.Client(address)
     return [outcomes(client, "random", seed) for seed in range(PROGRAMS)]
+
+
+def config_messages(address):
+    """Returns the fields of the messages of a server's configuration."""
+    del address
+    return message_fields(reverb_config_pb2.ReverbServerConfig.DESCRIPTOR)
 
 
 def public_names(address):

@@ -57,13 +57,13 @@ def legacy(address):
         for delta in (0, 1):
             table = f"legacy_{length}_{delta}"
             with client.writer(7, delta_encoded=bool(delta), chunk_length=length) as writer:
-                for at in range(20):
-                    image = (np.arange(48).reshape(4, 4, 3) * at % 251).astype(np.uint8)
-                    wide = np.array([[-at, at * 2**40], [2**62, -(2**62)]], np.int64)
-                    writer.append([image, np.float32(at), wide, np.array(at, np.int16), at % 3 == 0])
+                for index in range(20):
+                    image = (np.arange(48).reshape(4, 4, 3) * index % 251).astype(np.uint8)
+                    wide = np.array([[-index, index * 2**40], [2**62, -(2**62)]], np.int64)
+                    writer.append([image, np.float32(index), wide, np.array(index, np.int16), index % 3 == 0])
                     for steps in (1, 2, 5, 7):
-                        if at + 1 >= steps and at % 2:
-                            writer.create_item(table, steps, at + steps / 10)
+                        if index + 1 >= steps and index % 2:
+                            writer.create_item(table, steps, index + steps / 10)
             observed.append(info(client, table))
             observed.append(sample_items(client, table, 30))
             observed.append(sample_observations(client, table, 4))
@@ -80,16 +80,16 @@ def trajectory(address):
             for path in (("obs", "image"), ("obs", "scalar"), ("action",), ("text",)):
                 writer.configure(path, num_keep_alive_refs=5, max_chunk_length=length)
             for episode in range(2):
-                for at in range(9):
-                    image = np.full((3, 2), 10 * episode + at, np.uint8)
+                for index in range(9):
+                    image = np.full((3, 2), 10 * episode + index, np.uint8)
                     step = {
-                        "obs": {"image": image, "scalar": np.float64(at)},
-                        "action": np.int32(-at),
-                        "text": f"{episode}.{at}",
+                        "obs": {"image": image, "scalar": np.float64(index)},
+                        "action": np.int32(-index),
+                        "text": f"{episode}.{index}",
                     }
                     writer.append(step)
                     history = writer.history
-                    if at >= 4:
+                    if index >= 4:
                         chosen = {
                             "stack": history["obs"]["image"][-4:],
                             "last": history["obs"]["scalar"][-1],
@@ -97,7 +97,7 @@ def trajectory(address):
                             "texts": history["text"][-2:],
                             "text": history["text"][-5],
                         }
-                        writer.create_item(table, priority=at + episode, trajectory=chosen)
+                        writer.create_item(table, priority=index + episode, trajectory=chosen)
                 writer.end_episode()
             writer.flush()
         observed.append(info(client, table))
@@ -111,12 +111,12 @@ def strided(address):
     client = reverb.Client(address)
     with client.trajectory_writer(num_keep_alive_refs=4) as writer:
         writer.configure(("x",), num_keep_alive_refs=4, max_chunk_length=4)
-        for at in range(4):
-            writer.append({"x": np.int32(at)})
+        for index in range(4):
+            writer.append({"x": np.int32(index)})
         writer.create_item("sparse", 1.0, [writer.history["x"][[0, 2]]])
         writer.flush()
-        for at in range(4, 8):
-            writer.append({"x": np.int32(at)} if at % 2 else {"x": None})
+        for index in range(4, 8):
+            writer.append({"x": np.int32(index)} if index % 2 else {"x": None})
         writer.create_item("sparse", 1.0, [writer.history["x"][-1], writer.history["x"][-3]])
     return sample_items(client, "sparse", 2)
 
@@ -127,12 +127,12 @@ def several_tables(address):
     client = reverb.Client(address)
     client.insert([np.arange(3)], {"several_1": 1.0, "several_2": 2.0})
     with client.trajectory_writer(num_keep_alive_refs=3) as writer:
-        for at in range(10):
-            writer.append([np.float32(at)])
-            if at >= 2:
+        for index in range(10):
+            writer.append([np.float32(index)])
+            if index >= 2:
                 for table in ("several_1", "several_2"):
-                    writer.create_item(table, at, [writer.history[0][-3:]])
-            if at == 5:
+                    writer.create_item(table, index, [writer.history[0][-3:]])
+            if index == 5:
                 writer.flush(block_until_num_items=2)
         writer.flush()
     return [sample_items(client, table, 9) for table in ("several_1", "several_2")]
@@ -142,12 +142,12 @@ def several_tables(address):
 def partial(address):
     client = reverb.Client(address)
     with client.trajectory_writer(num_keep_alive_refs=3) as writer:
-        for at in range(6):
-            writer.append({"a": np.int32(at)}, partial_step=True)
-            writer.append({"b": np.array([at, at], np.float32)} if at % 2 else {"c": f"c{at}"})
-            if at >= 3:
+        for index in range(6):
+            writer.append({"a": np.int32(index)}, partial_step=True)
+            writer.append({"b": np.array([index, index], np.float32)} if index % 2 else {"c": f"c{index}"})
+            if index >= 3:
                 history = writer.history
-                columns = {"a": history["a"][-2:], "b": history["b"][-1 if at % 2 else -2]}
+                columns = {"a": history["a"][-2:], "b": history["b"][-1 if index % 2 else -2]}
                 writer.create_item("partial", 1.0, columns)
         writer.end_episode(clear_buffers=False)
         writer.append({"a": np.int32(6), "b": np.zeros(2, np.float32), "c": "end"})
@@ -171,8 +171,10 @@ def structured(address):
     configs = [reverb.structured.create_config(pattern, table, conditions) for pattern, table, conditions in patterns]
     writer = client.structured_writer(configs)
     for episode in range(2):
-        for at in range(8):
-            writer.append({"x": np.full(2, at, np.float32), "y": np.int32(at + episode), "s": f"{episode}{at}"})
+        for index in range(8):
+            writer.append(
+                {"x": np.full(2, index, np.float32), "y": np.int32(index + episode), "s": f"{episode}{index}"}
+            )
         writer.end_episode()
     writer.flush()
     counts = [client.server_info(30)[table].current_size for table in ("structured", "structured_end")]
@@ -182,21 +184,21 @@ def structured(address):
 def fill_steps(client, table, count):
     """Writes items of one step each that fit the signature `STEP`."""
     with client.writer(1) as writer:
-        for at in range(count):
-            action = (np.int32(at), np.array([True, at % 2 == 0]))
-            writer.append({"action": action, "observation": np.full(3, at, np.float32)})
+        for index in range(count):
+            action = (np.int32(index), np.array([True, index % 2 == 0]))
+            writer.append({"action": action, "observation": np.full(3, index, np.float32)})
             writer.create_item(table, 1, 1.0)
 
 
 def fill_sequences(client, table, count):
     """Writes items of different lengths that fit the signature `SEQUENCE`."""
     with client.trajectory_writer(num_keep_alive_refs=4) as writer:
-        for at in range(count):
-            writer.append({"action": [np.int32(at)], "observation": np.full(3, at, np.float32)})
-            length = at % 4 + 1
+        for index in range(count):
+            writer.append({"action": [np.int32(index)], "observation": np.full(3, index, np.float32)})
+            length = index % 4 + 1
             columns = tree.map_structure(lambda column, length=length: column[-length:], writer.history)
-            if at >= 3:
-                writer.create_item(table, float(at), columns)
+            if index >= 3:
+                writer.create_item(table, float(index), columns)
 
 
 def read_elements(dataset, count):
@@ -250,8 +252,8 @@ def signatures(address):
 def infos(address):
     client = reverb.Client(address)
     names = ("weighted", "lowest", "thrice", "uniform", "mutated")
-    for at in range(7):
-        client.insert([np.float32(at)], {name: float(at) for name in names})
+    for index in range(7):
+        client.insert([np.float32(index)], {name: float(index) for name in names})
     for name in names[1:3]:
         list(client.sample(name, 4))
     return [info(client, name) for name in names]
@@ -261,8 +263,8 @@ def infos(address):
 def mutate(address):
     client = reverb.Client(address)
     client.reset("mutated")
-    for at in range(8):
-        client.insert([np.int32(at)], {"mutated": float(at)})
+    for index in range(8):
+        client.insert([np.int32(index)], {"mutated": float(index)})
     observed = [info(client, "mutated"), sample_items(client, "mutated", 2)]
     (best,) = next(client.sample("mutated", 1))
     client.mutate_priorities("mutated", updates={best.info.key: -5.0, 2**64 - 2: 3.0})
@@ -277,8 +279,8 @@ def mutate(address):
 @program
 def reset(address):
     client = reverb.Client(address)
-    for at in range(3):
-        client.insert([np.int32(at)], {"reset": 1.0})
+    for index in range(3):
+        client.insert([np.int32(index)], {"reset": 1.0})
     sample_items(client, "reset", 2)
     observed = [info(client, "reset")]
     client.reset("reset")
@@ -295,8 +297,8 @@ def blocked(address):
 
     def write():
         with client.writer(1) as writer:
-            for at in range(12):
-                writer.append([np.int32(at)])
+            for index in range(12):
+                writer.append([np.int32(index)])
                 writer.create_item("blocked", 1, 1.0)
         done.append(True)
 
@@ -330,8 +332,8 @@ def large(address):
 def repeated(address):
     """Many samples over one stream, in separate messages."""
     client = reverb.Client(address)
-    for at in range(3):
-        client.insert([np.full((1000,), at)], {"repeated": float(at)})
+    for index in range(3):
+        client.insert([np.full((1000,), index)], {"repeated": float(index)})
     dataset = reverb.TrajectoryDataset(
         address,
         "repeated",
@@ -404,9 +406,9 @@ def threads(address):
 
     def write(writer_number):
         with client.trajectory_writer(2) as writer:
-            for at in range(100):
-                writer.append([np.int32(writer_number * 1000 + at)])
-                if at:
+            for index in range(100):
+                writer.append([np.int32(writer_number * 1000 + index)])
+                if index:
                     writer.create_item("several_1", 1.0, [writer.history[0][-2:]])
 
     writers = [threading.Thread(target=write, args=(number,)) for number in range(4)]

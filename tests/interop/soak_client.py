@@ -44,8 +44,8 @@ def shared(client, start):
             for number in range(start, start + ROUND):
                 writer.append(step(number))
                 if (number + 1) % 10 == 0:
-                    for at in range(-10, 0):
-                        columns = [column[at : at + 1 or None] for column in writer.history]
+                    for index in range(-10, 0):
+                        columns = [column[index : index + 1 or None] for column in writer.history]
                         for table in TABLES:
                             writer.create_item(table, 1.0, columns)
             writer.flush()

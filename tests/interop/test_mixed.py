@@ -29,8 +29,13 @@ def test_reverb_client_reads_items_of_engram_client(programs, serve):
     server, address = serve(engram.Table.queue("table", max_size=100))
     client = engram.Client(server.address)
     steps = [
-        {"image": np.full((40, 50), at, np.uint8), "text": f"é{at}", "value": np.float16(at), "wide": np.int64(at)}
-        for at in range(6)
+        {
+            "image": np.full((40, 50), index, np.uint8),
+            "text": f"é{index}",
+            "value": np.float16(index),
+            "wide": np.int64(index),
+        }
+        for index in range(6)
     ]
     with client.writer(history=6, chunk_length=3) as writer:
         for step in steps:
@@ -40,11 +45,11 @@ def test_reverb_client_reads_items_of_engram_client(programs, serve):
                 item = {"stack": history["image"][-4::2], "text": history["text"][-3:], "last": history["value"][-1]}
                 writer.create_item("table", 2.5, item)
     seen = programs.run("read_three", address)
-    assert [facts for _, facts, _ in seen] == [(1.0, 3 - at, 2.5, 1) for at in range(3)]
-    for at, (_, _, [[last, stack, text]]) in enumerate(seen, 3):
-        assert (last.dtype, last.shape, last) == (np.dtype("float16"), (), at)
-        np.testing.assert_array_equal(stack, [steps[at - 3]["image"], steps[at - 1]["image"]])
-        assert text.tolist() == [f"é{one}".encode() for one in (at - 2, at - 1, at)]
+    assert [facts for _, facts, _ in seen] == [(1.0, 3 - index, 2.5, 1) for index in range(3)]
+    for index, (_, _, [[last, stack, text]]) in enumerate(seen, 3):
+        assert (last.dtype, last.shape, last) == (np.dtype("float16"), (), index)
+        np.testing.assert_array_equal(stack, [steps[index - 3]["image"], steps[index - 1]["image"]])
+        assert text.tolist() == [f"é{one}".encode() for one in (index - 2, index - 1, index)]
 
 
 def test_engram_client_reads_items_of_reverb_client(programs, serve):
@@ -65,6 +70,54 @@ def test_reverb_client_sees_an_engram_signature(programs, serve):
         ("x", "TensorSpec(shape=(None, 2), dtype=tf.float32, name='x')"),
         ("y", "TensorSpec(shape=(), dtype=tf.int64, name='y')"),
     ]
+
+
+@pytest.mark.parametrize("writer", ["dm-reverb", "engram"])
+def test_a_table_of_steps_serves_both_datasets(programs, serve, writer):
+    signature = {"x": engram.ArraySpec((2,), "float32"), "y": engram.ArraySpec((), "int64")}
+    server, address = serve(engram.Table("pairs", sampler=engram.selectors.Fifo(), signature=signature))
+    client = engram.Client(server.address)
+    if writer == "engram":
+        for value in range(2):
+            client.insert({"x": np.full(2, value, np.float32), "y": np.int64(value)}, {"pairs": 1.0})
+    else:
+        programs.run("insert_steps", address)
+    *datasets, explicit = programs.run("datasets_of_pairs", address)
+    assert datasets == [("returned", [{"x": [0.0, 0.0], "y": 0}] * 2)] * 2
+    assert explicit == ("returned", 2)
+    batch = client.sample("pairs", 1).data
+    assert (batch["x"].tolist(), batch["y"].tolist()) == ([[0.0, 0.0]], [0])
+
+
+def test_a_timestep_dataset_of_items_states_table_and_signatures(programs, serve):
+    """dm-reverb's client compares single steps with the signature of whole items."""
+    signature = {"x": engram.ArraySpec((None, 2), "float32"), "y": engram.ArraySpec((None,), "int64")}
+    server, address = serve(engram.Table("pairs", sampler=engram.selectors.Fifo(), signature=signature))
+    programs.run("insert_steps", address)
+    steps, trajectories, explicit = programs.run("datasets_of_pairs", address)
+    assert trajectories == ("returned", [{"x": [[0.0, 0.0]], "y": [0]}] * 2)
+    kind, text = steps
+    assert kind == "InvalidArgumentError"
+    for part in (
+        "'pairs'",
+        "Specification has (dtype, shape): (float, [?,2])",
+        "Tensor has (dtype, shape): (float, [2])",
+    ):
+        assert part in text
+    kind, text = explicit
+    assert kind == "InvalidArgumentError"
+    for part in ("'pairs'", "Requested (dtype, shape): (float, [2])", "Signature (dtype, shape): (float, [?,2])"):
+        assert part in text
+    assert server.store.info()["pairs"].size == 2
+
+
+def test_several_steps_do_not_fit_a_signature_of_one(programs, serve):
+    signature = {"x": engram.ArraySpec((2,), "float32"), "y": engram.ArraySpec((), "int64")}
+    _, address = serve(engram.Table("pairs", signature=signature))
+    kind, text = programs.run("write_two_steps", address)
+    assert kind == "ValueError", text
+    assert text.startswith("item does not match the signature of table `pairs`: columns `x`, `y` have a time axis, ")
+    assert "signature: `x` float32[2], `y` int64[]; item: `x` float32[2,2], `y` int64[2]" in text
 
 
 def test_bfloat16_is_supported_and_float8_is_not(programs, serve):
@@ -98,7 +151,7 @@ def test_only_the_invalid_priority_is_rejected(programs, serve):
     rejected = [
         (
             "ValueError",
-            f"priority for table `table` is {bad}; a Prioritized selector needs a finite value of at least 0",
+            f"priority for table `table` is {bad}; a Prioritized selector needs a finite value that is not negative",
         )
         for bad in ("-1", "inf")
         for _ in range(2)
@@ -119,9 +172,9 @@ def test_an_item_that_does_not_fit_an_engram_signature_is_rejected(programs, ser
     """The server checks signatures, even if the writer does not validate its items."""
     server, address = serve(engram.Table("pairs", signature=PAIR))
     kind, text = programs.run("write_mismatching_item", address)
-    assert (kind, text.partition(";")[0]) == (
+    assert (kind, text.partition("; signature")[0]) == (
         "ValueError",
-        "item does not match the signature of table `pairs`: column `x` must be float32[?,2], got float32[1,3]",
+        "item does not match the signature of table `pairs`: column `x` must be float32[?,2]; got float32[1,3]",
     )
     assert server.store.info()["pairs"].size == 0
     programs.run("write_pair", address)

@@ -3,6 +3,7 @@
 import importlib
 
 import pytest
+from reverb_messages import message_fields
 
 pytestmark = pytest.mark.interop
 
@@ -11,9 +12,21 @@ ABSENT = {
     "reverb.platform.default.load_op_library",
     "reverb.platform.default.server_main_command_line_args",
     "reverb.reverb_types.TableInfo.from_serialized_proto",
-    "reverb.server_executable.server_from_proto",
     "reverb.server_executable.server_main.app_run_main",
 }
+
+
+def test_messages_have_the_fields_of_reverbs(programs):
+    from engram.compat.reverb.server_executable import reverb_config_pb2  # noqa: PLC0415, needs protobuf
+
+    expected = programs.run("config_messages", "-")
+    fields = message_fields(reverb_config_pb2.ReverbServerConfig.DESCRIPTOR)
+    assert len(fields) == 19
+    for name, reverbs in expected.items():
+        assert set(fields.get(name, ())) <= set(reverbs), name
+    assert fields.keys() <= expected.keys()
+    own = "deepmind.reverb.PriorityTableCheckpoint"
+    assert {name for name, *_ in set(expected[own]) - set(fields[own])} == {"deprecated_items"}
 
 
 def test_all_public_names_exist(programs):

@@ -116,7 +116,7 @@ class Comparison:
             case ("pick", *_):
                 self.picks.append((call[1], mine, other))
             case ("create", number, chosen):
-                self.items[number] = [self.picks[at] for at in chosen]
+                self.items[number] = [self.picks[index] for index in chosen]
                 for created, outcome in zip(self.created, (mine, other), strict=True):
                     if outcome[1][1] == "created":
                         created.add(number)
@@ -148,14 +148,14 @@ class Comparison:
         """The row for different usable steps: dm-reverb may keep more steps, or fewer of a configured column."""
         kept = self.kept.get(name, self.keep)
         pairs = list(enumerate(zip(usable, reverb_usable, strict=True)))
-        only_reverb = [at for at, (mine, other) in pairs if other > mine]
-        only_engram = [at for at, (mine, other) in pairs if other < mine]
-        if any(at >= len(usable) - kept for at in only_reverb) or (only_engram and kept <= self.keep):
+        only_reverb = [index for index, (mine, other) in pairs if other > mine]
+        only_engram = [index for index, (mine, other) in pairs if other < mine]
+        if any(index >= len(usable) - kept for index in only_reverb) or (only_engram and kept <= self.keep):
             return None
         return CONFIGURED if only_engram else REFERENCES
 
     def create(self, call, mine, other):
-        picks = [self.picks[at] for at in call[2]]
+        picks = [self.picks[index] for index in call[2]]
         if any(kind(picked) != kind(reverb_picked) for _, picked, reverb_picked in picks):
             return CONSEQUENCE
         if isinstance(mine[1], str) or isinstance(other[1], str):

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from serve_command import serving
 
 pytestmark = pytest.mark.interop
 
@@ -15,8 +16,8 @@ def assert_equal(actual, expected, where=""):
     """Checks that two nests are equal, including types."""
     if isinstance(expected, (list, tuple)):
         assert (type(actual), len(actual)) == (type(expected), len(expected)), (where, actual, expected)
-        for at, (one, other) in enumerate(zip(actual, expected, strict=True)):
-            assert_equal(one, other, f"{where}[{at}]")
+        for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
+            assert_equal(one, other, f"{where}[{index}]")
     elif isinstance(expected, dict):
         assert sorted(actual) == sorted(expected), where
         for key, other in expected.items():
@@ -31,3 +32,27 @@ def assert_equal(actual, expected, where=""):
 @pytest.mark.parametrize("name", NAMES)
 def test_program_observes_the_same_at_both_servers(name, programs, engram_address, expected):
     assert_equal(programs.run(name, engram_address), expected(name))
+
+
+TABLES_FILE = """
+[steps]
+sampler = "fifo"
+reverb_signature = { action = ["int32[]", "bool[2]"], observation = "float32[3]" }
+
+[sequences]
+sampler = "fifo"
+reverb_signature = { action = ["int32[?]"], observation = "float32[?,3]" }
+
+[timeout]
+like = "queue"
+max_size = 1000
+reverb_signature = { action = ["int32[?]"], observation = "float32[?,3]" }
+"""
+
+
+@pytest.mark.parametrize("name", ["timestep_dataset", "trajectory_dataset", "dataset_timeout"])
+def test_datasets_observe_the_same_with_a_tables_file(name, programs, expected, tmp_path):
+    file = tmp_path / "tables.toml"
+    file.write_text(TABLES_FILE)
+    with serving("--tables", file) as address:
+        assert_equal(programs.run(name, address), expected(name))

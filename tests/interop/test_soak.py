@@ -106,8 +106,8 @@ class Reader:
         while not self.stop:
             if not (info := self._client.info())["log"].size:
                 continue
-            if wanted := min(info["queue"].inserts // 2 - len(self.sampled), info["queue"].size, 500):
-                self.sampled += checked(self._client.sample("queue", wanted, timeout=30))
+            if number_of_items := min(info["queue"].inserts // 2 - len(self.sampled), info["queue"].size, 500):
+                self.sampled += checked(self._client.sample("queue", number_of_items, timeout=30))
             checked(self._client.sample("log", 64, timeout=30))
 
 
@@ -139,7 +139,7 @@ def test_no_item_is_lost_or_duplicated_when_a_client_is_killed(clients, served, 
     while left := client.info()["queue"].size:
         sampled += checked(client.sample("queue", min(left, 1000), timeout=30))
     counts = collections.Counter(sampled)
-    assert [number for number, count in counts.items() if count > 1] == []
+    assert [number for number, number_of_items in counts.items() if number_of_items > 1] == []
     assert set(written) - set(sampled) == set()
     # The killed process had sent more items than it logged; they are in order.
     unlogged = sorted(set(sampled) - set(written))

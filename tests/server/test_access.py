@@ -1,8 +1,12 @@
 """Access to servers: tokens, certificates, addresses."""
 
+import contextlib
 import errno
+import http.server
 import os
+import re
 import socket
+import threading
 
 import numpy as np
 import pytest
@@ -69,18 +73,16 @@ def test_a_valid_token_is_accepted_and_a_server_without_a_token_ignores_it():
             assert client.sample("t", 1, timeout=10).data["x"].tolist() == [1]
 
 
-@pytest.mark.parametrize("token", ["", "two words", "ümlaut", "line\n"])
+@pytest.mark.parametrize("token", ["", "ä", "two words", "ümlaut", "line\n"])
 def test_tokens_must_be_visible_ascii(token):
     text = (
-        f"`token` must consist of visible ASCII characters, at least one; the given token has {len(token)} characters"
+        f"`token` must consist of visible ASCII characters, at least one; the given token has {len(token)} "
+        f"character{'' if len(token) == 1 else 's'}"
     )
     with raises(InvalidArgumentError, text):
         serve(token=token)
-
-
-def test_a_client_checks_its_token():
-    with raises(InvalidArgumentError, "`token` must consist of visible ASCII characters only"):
-        engram.Client("127.0.0.1:1", token="line\n")
+    with raises(InvalidArgumentError, text):
+        engram.Client("127.0.0.1:1", token=token)
 
 
 def test_tokens_must_be_text():
@@ -140,14 +142,21 @@ def test_token_and_tls_together(certificates):
 
 
 def test_only_one_side_uses_tls(certificates):
-    with serve(**certificates.server) as server, pytest.raises(UnavailableError) as caught:
-        engram.Client(server.address, reconnect_timeout=0.5).info()
-    unreachable = f"the server at {server.address} cannot be reached: "
-    assert str(caught.value).startswith(unreachable)
-    assert str(caught.value).endswith(
-        " (is it an Engram server? if it uses TLS, pass `ca`); tried for 0.5 s (`reconnect_timeout`)"
-    )
-    with serve() as server, pytest.raises(HandshakeError, match="it does not use TLS; create the client without `ca`"):
+    with (
+        serve(**certificates.server) as server,
+        raises(
+            HandshakeError,
+            f"the server at {server.address} uses TLS; pass the PEM file of its certificate authority as `ca`",
+        ),
+    ):
+        engram.Client(server.address).info()
+    with (
+        serve() as server,
+        raises(
+            HandshakeError,
+            f"the TLS handshake with the server at {server.address} failed: it does not use TLS; omit `ca`",
+        ),
+    ):
         engram.Client(server.address, ca=certificates.ca).info()
 
 
@@ -219,7 +228,7 @@ def test_files_with_other_content(certificates, tmp_path):
 # --- addresses -----------------------------------------------------------------------------------
 
 
-def test_a_port_in_use_is_refused_and_free_after_close():
+def test_a_port_in_use_is_rejected_and_free_after_close():
     with serve() as server:
         address, port = server.address, server.port
         with raises(InvalidArgumentError, f"`port` {port} is already in use; choose another, or 0 for any free port"):
@@ -256,7 +265,9 @@ def test_host_names_of_this_machine():
 def test_hosts_of_other_machines():
     with pytest.raises(InvalidArgumentError) as caught:
         serve(host="192.0.2.1", token=TOKEN)
-    assert str(caught.value) == "cannot listen at 192.0.2.1:0: Cannot assign requested address (os error 99)"
+    assert str(caught.value) == (
+        "`host` 192.0.2.1 is not an address of this machine; use one of its addresses, or 0.0.0.0 for all of them"
+    )
     with pytest.raises(
         InvalidArgumentError, match=r"^`host` must be a name or address of this machine; got 'unknown host': \w[^\[]+$"
     ):
@@ -284,13 +295,96 @@ def test_addresses_must_be_text():
         engram.Client(7077)
 
 
-def test_another_program_at_the_address():
+class OtherProgram:
+    """A program that is not an Engram server. It answers with `response`, then hangs up."""
+
+    def __init__(self, response):
+        self._response = response
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+        threading.Thread(target=self._serve, daemon=True).start()
+
+    def _serve(self):
+        while True:
+            with contextlib.suppress(ConnectionError):
+                try:
+                    connection, _ = self._listener.accept()
+                except OSError:
+                    return
+                with connection:
+                    connection.recv(1 << 16)
+                    connection.sendall(self._response)
+                    connection.shutdown(socket.SHUT_WR)
+                    while connection.recv(1 << 16):  # closing with unread data would discard the response
+                        pass
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._listener.shutdown(socket.SHUT_RDWR)
+        self._listener.close()
+
+
+@pytest.mark.parametrize("with_tls", [False, True])
+@pytest.mark.parametrize(
+    ("response", "why"),
+    [
+        (
+            b"HTTP/1.1 400 Bad Request\r\n\r\n",
+            "a web server (HTTP/1) listens there, not an Engram server; is the port right?",
+        ),
+        (b"-ERR unknown command\r\n", "another program listens there, not an Engram server; is the port right?"),
+        (b"", "it closed the connection before it sent anything (is it an Engram server?)"),
+    ],
+    ids=["web server", "other", "nothing"],
+)
+def test_another_program_at_the_address(certificates, response, why, with_tls):
+    ca = certificates.ca if with_tls else None
+    with OtherProgram(response) as other, pytest.raises(UnavailableError) as caught:
+        engram.Client(other.address, ca=ca, reconnect_timeout=0.3).info()
+    assert str(caught.value) == (
+        f"the server at {other.address} cannot be reached: {why}; tried for 0.3 s (`reconnect_timeout`)"
+    )
+
+
+def test_a_web_server_at_the_address():
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as web:
+        threading.Thread(target=web.serve_forever, daemon=True).start()
+        address = f"127.0.0.1:{web.server_port}"
+        with pytest.raises(UnavailableError, match=re.escape("a web server (HTTP/1) listens there, not an Engram")):
+            engram.Client(address, reconnect_timeout=2.0).info()
+        web.shutdown()
+
+
+def test_a_silent_program_at_the_address():
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(UnavailableError) as caught:
             engram.Client(address, reconnect_timeout=0.3).info()
     assert str(caught.value) == (
-        f"the server at {address} cannot be reached: it does not reply; tried for 0.3 s (`reconnect_timeout`)"
+        f"the server at {address} cannot be reached: it accepts connections, but does not respond (is it frozen, or "
+        "not an Engram server?); tried for 0.3 s (`reconnect_timeout`)"
+    )
+
+
+def test_an_address_without_a_server():
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        address = f"127.0.0.1:{other.getsockname()[1]}"
+    with pytest.raises(UnavailableError) as caught:
+        engram.Client(address, reconnect_timeout=0.3).info()
+    assert str(caught.value) == (
+        f"the server at {address} cannot be reached: connection refused (is it running? is the port right?); tried for "
+        "0.3 s (`reconnect_timeout`)"
+    )
+
+
+def test_a_host_that_does_not_exist():
+    with pytest.raises(UnavailableError) as caught:
+        engram.Client("no-such-host.invalid:7077", reconnect_timeout=0.3).info()
+    assert str(caught.value) == (
+        "the server at no-such-host.invalid:7077 cannot be reached: the host name cannot be resolved; tried for 0.3 s "
+        "(`reconnect_timeout`)"
     )
 
 

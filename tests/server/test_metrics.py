@@ -53,7 +53,7 @@ def test_metrics_match_info(server):
     waiting = BackgroundCall(lambda: client.insert({"x": np.float32(1)}, {"queue": 1.0}))
     wait_until(lambda: server.store.info()["queue"].waiting_inserts)
 
-    found = scrape(server)
+    scraped = scrape(server)
     for name, info in server.store.info().items():
         _, samples_per_insert, min_size, min_diff, max_diff = info.rate_limiter
         expected = {
@@ -68,6 +68,7 @@ def test_metrics_match_info(server):
             "deletes_total": info.deletes,
             "unique_samples_total": info.num_unique_samples,
             "deleted_episodes_total": info.num_deleted_episodes,
+            "unreadable_items_total": info.unreadable_items,
             "waiting_inserts": info.waiting_inserts,
             "waiting_samples": info.waiting_samples,
             "inserting_blocked": info.inserting_blocked is not None,
@@ -78,11 +79,11 @@ def test_metrics_match_info(server):
             "limiter_min_items": min_size,
             "limiter_samples_per_insert": samples_per_insert,
         }
-        metrics = {key[0].removeprefix("engram_table_"): value for key, value in found.items() if key[1:] == (name,)}
+        metrics = {key[0].removeprefix("engram_table_"): value for key, value in scraped.items() if key[1:] == (name,)}
         assert metrics == {key: value for key, value in expected.items() if value is not None}
-    assert found["engram_table_deletes_total", "plain"] == 2
-    assert found["engram_table_limiter_max_diff", "plain"] == math.inf
-    assert found["engram_table_inserting_blocked", "queue"] == 1
+    assert scraped["engram_table_deletes_total", "plain"] == 2
+    assert scraped["engram_table_limiter_max_diff", "plain"] == math.inf
+    assert scraped["engram_table_inserting_blocked", "queue"] == 1
     client.sample("queue", 1, timeout=10)
     waiting.result()
     assert scrape(server)["engram_table_waiting_inserts", "queue"] == 0

@@ -17,8 +17,8 @@ from engram.errors import (
 def priorities(store, table, keys):
     """Priorities of the items, read from samples of all of them."""
     batch = store.sample(table, 500)
-    found = dict(zip(batch.info.key.tolist(), batch.info.priority.tolist(), strict=True))
-    return [found.get(key) for key in keys]
+    priorities = dict(zip(batch.info.key.tolist(), batch.info.priority.tolist(), strict=True))
+    return [priorities.get(key) for key in keys]
 
 
 # --- update_priorities ---------------------------------------------------------------------------
@@ -55,8 +55,8 @@ def test_update_of_a_batch(three):
     ("bad", "text"),
     [
         (np.nan, "priority for table `t` is NaN; it must be a number"),
-        (np.inf, "priority for table `t` is inf; a Prioritized selector needs a finite value of at least 0"),
-        (-0.5, "priority for table `t` is -0.5; a Prioritized selector needs a finite value of at least 0"),
+        (np.inf, "priority for table `t` is inf; a Prioritized selector needs a finite value that is not negative"),
+        (-0.5, "priority for table `t` is -0.5; a Prioritized selector needs a finite value that is not negative"),
     ],
 )
 def test_one_bad_priority_rejects_the_whole_call(three, bad, text):
@@ -85,7 +85,8 @@ def test_infinite_and_negative_priorities_without_prioritized(open_store):
 def test_prioritized_rejects_priorities_as_sampler_and_remover(open_store, selector):
     store = open_store(Table("t", **{selector: selectors.Prioritized(1.0)}))
     with raises(
-        PriorityError, "priority for table `t` is -1; a Prioritized selector needs a finite value of at least 0"
+        PriorityError,
+        "priority for table `t` is -1; a Prioritized selector needs a finite value that is not negative",
     ):
         store.insert({"x": 0}, {"t": -1.0})
     assert store.info()["t"].size == 0
@@ -96,7 +97,7 @@ def test_prioritized_rejects_priorities_as_sampler_and_remover(open_store, selec
 @pytest.mark.parametrize(
     ("keys", "values", "text"),
     [
-        ([1, 2], [1.0], "2 keys and 1 priorities for table `t`; each key needs one priority"),
+        ([1, 2], [1.0], "`keys` has length 2 and `priorities` 1 for table `t`; each key needs one priority"),
         ([1.5], [1.0], "`keys` must be integers; got float64"),
         ([-1], [1.0], "`keys` must be at least 0; got -1"),
         (["a"], [1.0], "`keys` must be integers; got <U1"),
@@ -163,15 +164,19 @@ def test_a_change_of_more_keys_than_one_message_has(many):
 
 @pytest.mark.parametrize("wait", [True, False])
 @pytest.mark.parametrize(
-    ("bad", "found"),
-    [(np.nan, "NaN; it must be a number"), (-1.0, "-1; a Prioritized selector needs a finite value of at least 0")],
+    ("bad", "shown"),
+    [
+        (np.nan, "NaN; it must be a number"),
+        (-1.0, "-1; a Prioritized selector needs a finite value that is not negative"),
+    ],
 )
-def test_one_bad_priority_rejects_many_messages(many, bad, found, wait):
+def test_one_bad_priority_rejects_many_messages(many, bad, shown, wait):
     store, keys, present = many
-    with raises(PriorityError, f"priority for table `t` is {found}"):
+    with raises(PriorityError, f"priority for table `t` is {shown}"):
         store.update_priorities("t", keys, np.r_[np.full(MANY - 1, 7.0), bad], wait=wait)
     with raises(
-        InvalidArgumentError, f"{MANY} keys and {MANY - 1} priorities for table `t`; each key needs one priority"
+        InvalidArgumentError,
+        f"`keys` has length {MANY} and `priorities` {MANY - 1} for table `t`; each key needs one priority",
     ):
         store.update_priorities("t", keys, np.full(MANY - 1, 7.0), wait=wait)
     assert priorities(store, "t", present) == [1.0, 1.0, 1.0]
@@ -292,7 +297,7 @@ def test_a_closed_store(open_store):
 
 
 def test_a_priority_whose_power_is_too_large():
-    text = r"^priority for table `t` is too large: 1e300 to the power of .* exponent 2 must be at most .*e\d+, got inf$"
+    text = r"^priority for table `t` is too large: 1e300 to the power of .* exponent 2 must be at most .*e\d+; got inf$"
     with engram.Store([Table("t", sampler=selectors.Prioritized(2.0))]) as store:
         store.insert({"x": np.zeros(1)}, {"t": 1.0})
         with pytest.raises(PriorityError, match=text):

@@ -15,8 +15,8 @@ def quantile(degrees, z=3.09):
     return degrees * (1 - spread + z * spread**0.5) ** 3
 
 
-def chi_square(found, expected):
-    return float(((found - expected) ** 2 / expected).sum())
+def chi_square(counts, expected):
+    return float(((counts - expected) ** 2 / expected).sum())
 
 
 def test_the_quantile_matches_published_values():
@@ -31,8 +31,8 @@ def draws(open_store, table, priorities):
 
 def test_uniform(open_store):
     _, batch = draws(open_store, Table("t"), np.ones(ITEMS))
-    found = np.bincount(batch.data["x"], minlength=ITEMS)
-    assert chi_square(found, np.full(ITEMS, DRAWS / ITEMS)) < quantile(ITEMS - 1)
+    counts = np.bincount(batch.data["x"], minlength=ITEMS)
+    assert chi_square(counts, np.full(ITEMS, DRAWS / ITEMS)) < quantile(ITEMS - 1)
     assert (batch.info.probability == 1 / ITEMS).all()
 
 
@@ -55,15 +55,15 @@ def test_prioritized(open_store, exponent):
     expected = left**exponent / (left**exponent).sum()
     x = store.sample("t", DRAWS).data["x"]
     alive = expected > 0
-    found = np.bincount(x, minlength=ITEMS)
-    assert found[~alive].sum() == 0
-    assert chi_square(found[alive], expected[alive] * DRAWS) < quantile(alive.sum() - 1)
+    counts = np.bincount(x, minlength=ITEMS)
+    assert counts[~alive].sum() == 0
+    assert chi_square(counts[alive], expected[alive] * DRAWS) < quantile(alive.sum() - 1)
 
 
 def test_the_test_detects_a_wrong_distribution(open_store):
     _, batch = draws(open_store, Table("t", sampler=selectors.Prioritized(0.1)), np.linspace(0.2, 3.0, ITEMS))
-    found = np.bincount(batch.data["x"], minlength=ITEMS)
-    assert chi_square(found, np.full(ITEMS, DRAWS / ITEMS)) > quantile(ITEMS - 1)
+    counts = np.bincount(batch.data["x"], minlength=ITEMS)
+    assert chi_square(counts, np.full(ITEMS, DRAWS / ITEMS)) > quantile(ITEMS - 1)
 
 
 def test_uniform_remover(open_store):

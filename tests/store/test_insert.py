@@ -183,21 +183,21 @@ MISMATCH = "item does not match the signature of table `t`: {}; signature: `a` f
 
 
 @pytest.mark.parametrize(
-    ("data", "problem", "found"),
+    ("data", "problem", "item_columns"),
     [
         (
             {"a": np.zeros(2), "b": {"c": 1}},
-            "column `a` must be float32[2], got float64[2]",
+            "column `a` must be float32[2]; got float64[2]",
             "`a` float64[2], `b/c` int64[]",
         ),
         (
             {"a": np.zeros(3, np.float32), "b": {"c": 1}},
-            "column `a` must be float32[2], got float32[3]",
+            "column `a` must be float32[2]; got float32[3]",
             "`a` float32[3], `b/c` int64[]",
         ),
         (
             {"a": np.zeros((2, 1), np.float32), "b": {"c": 1}},
-            "column `a` must be float32[2], got float32[2,1]",
+            "column `a` must be float32[2]; got float32[2,1]",
             "`a` float32[2,1], `b/c` int64[]",
         ),
         (
@@ -213,10 +213,10 @@ MISMATCH = "item does not match the signature of table `t`: {}; signature: `a` f
         ),
     ],
 )
-def test_signature_errors_name_both_sides(open_store, data, problem, found):
+def test_signature_errors_name_both_sides(open_store, data, problem, item_columns):
     signature = {"a": ArraySpec((2,), np.float32), "b": {"c": ArraySpec((), "int64")}}
     store = open_store(Table("t", signature=signature), Table("other"))
-    with raises(SignatureError, MISMATCH.format(problem, found)):
+    with raises(SignatureError, MISMATCH.format(problem, item_columns)):
         store.insert(data, {"other": 1.0, "t": 1.0})
     assert [info.size for info in store.info().values()] == [0, 0]
     store.insert({"a": np.zeros(2, np.float32), "b": {"c": 1}}, {"t": 1.0})
@@ -287,10 +287,10 @@ def test_priorities_of_wrong_types(open_store, priorities, text):
 
 
 @pytest.mark.parametrize("priority", [1.0, True])
-@pytest.mark.parametrize("found", ["x", None, 1])
-def test_a_time_axis_of_a_wrong_type(open_store, found, priority):
+@pytest.mark.parametrize("value", ["x", None, 1])
+def test_a_time_axis_of_a_wrong_type(open_store, value, priority):
     store = open_store(Table("t"))
-    shown = found if found is None else f"{found!r} ({type(found).__name__})"
+    shown = value if value is None else f"{value!r} ({type(value).__name__})"
     with raises(InvalidArgumentError, f"`time_axis` must be True or False; got {shown}"):
-        store.insert({"x": 1}, {"t": priority}, time_axis=found)
+        store.insert({"x": 1}, {"t": priority}, time_axis=value)
     assert store.info()["t"].size == 0

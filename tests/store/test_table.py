@@ -160,6 +160,8 @@ def test_every_field_of_info(open_store):
         "inserts": 0,
         "samples": 0,
         "deletes": 0,
+        "unreadable_items": 0,
+        "storage_problem": None,
         "inserts_per_s": 0.0,
         "samples_per_s": 0.0,
         "waiting_inserts": 0,
@@ -219,8 +221,8 @@ def test_the_text_of_every_blocking_reason(open_store):
     )
     store.sample("ratio", 4)
     assert store.info()["ratio"].blocked == (
-        "`ratio`: sampling waits: the learner has caught up with the writers, the limit of SampleToInsertRatio(2) "
-        "(2 inserted, 4 sampled)"
+        "`ratio`: sampling waits: the learner has caught up with the writers, which is as far as "
+        "SampleToInsertRatio(2) allows (2 inserted, 4 sampled)"
     )
 
 
@@ -235,7 +237,7 @@ def test_the_blocking_reason_mentions_items_in_unfinished_chunks(open_store):
             "chunks; call `flush` to send them"
         )
         assert (writer.pending_items, store.info()["t"].size, store.info()["t"].blocked) == (2, 0, text)
-        with raises(DeadlineExceededError, f"table `t` yielded 0 of 1 samples within 0 s; {text}"):
+        with raises(DeadlineExceededError, f"table `t` yielded 0 of 1 sample within 0 s; {text}"):
             store.sample("t", 1, timeout=0)
         for value in range(2, 6):  # the sixth step starts another chunk
             writer.append({"x": value})

@@ -20,13 +20,13 @@ from engram.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRati
 INF, NAN = math.inf, math.nan
 
 
-def rejected(create, text):
+def check_rejected(create, text):
     """Checks that `create()` raises an error with exactly this text."""
     with pytest.raises(InvalidArgumentError, match=f"^{re.escape(text)}$"):
         create()
 
 
-def copied(value):
+def pickle_copy(value):
     return pickle.loads(pickle.dumps(value))  # noqa: S301, the bytes are from this process
 
 
@@ -56,7 +56,7 @@ def test_only_the_name_is_positional():
 
 def test_table_is_a_value():
     table = Table("replay", max_size=10, signature={"obs": 1})
-    assert copied(table) == copy.deepcopy(table) == table
+    assert pickle_copy(table) == copy.deepcopy(table) == table
     assert hash(table) == hash(copy.deepcopy(table))
     with pytest.raises(dataclasses.FrozenInstanceError):
         table.max_size = 11
@@ -64,7 +64,7 @@ def test_table_is_a_value():
 
 def test_replace_checks_again():
     table = Table("replay", max_size=10)
-    rejected(
+    check_rejected(
         lambda: dataclasses.replace(table, max_size=0),
         "table `replay`: `max_size` must be at least 1; got 0",
     )
@@ -146,17 +146,17 @@ def test_queue_and_stack():
 )
 def test_bad_tables_are_rejected(arguments, text):
     text = text.replace("2**63", str(2**63)).replace("2**31", str(2**31)).replace("2**64", str(2**64))
-    rejected(lambda: Table("replay", **arguments), f"table `replay`: {text}")
+    check_rejected(lambda: Table("replay", **arguments), f"table `replay`: {text}")
 
 
 @pytest.mark.parametrize("name", ["", None, 3, b"replay"])
 def test_bad_names_are_rejected(name):
-    rejected(lambda: Table(name), f"`name` must be a non-empty str; got {name!r}")
+    check_rejected(lambda: Table(name), f"`name` must be a non-empty str; got {name!r}")
 
 
 @pytest.mark.parametrize("make", [Table.queue, Table.stack])
 def test_bad_queues_and_stacks_are_rejected(make):
-    rejected(lambda: make("q", max_size=0), "table `q`: `max_size` must be at least 1; got 0")
+    check_rejected(lambda: make("q", max_size=0), "table `q`: `max_size` must be at least 1; got 0")
 
 
 def test_min_size_may_equal_max_size():
@@ -191,13 +191,13 @@ def test_prioritized_exponent():
     ],
 )
 def test_bad_exponents_are_rejected(exponent, text):
-    rejected(lambda: selectors.Prioritized(exponent), text)
+    check_rejected(lambda: selectors.Prioritized(exponent), text)
 
 
 # --- rate limiters -------------------------------------------------------------------------------
 
 
-def four(limiter):
+def parameters_of(limiter):
     return limiter.samples_per_insert, limiter.min_size, limiter.min_diff, limiter.max_diff
 
 
@@ -215,9 +215,9 @@ def four(limiter):
     ],
 )
 def test_the_four_parameters(limiter, kind, numbers):
-    assert (limiter.kind, four(limiter)) == (kind, numbers)
-    assert [type(x) for x in four(limiter)] == [float, int, float, float]
-    assert copied(limiter) == limiter
+    assert (limiter.kind, parameters_of(limiter)) == (kind, numbers)
+    assert [type(x) for x in parameters_of(limiter)] == [float, int, float, float]
+    assert pickle_copy(limiter) == limiter
 
 
 @pytest.mark.parametrize("make", [MinSize, Queue, Stack])
@@ -234,13 +234,13 @@ def test_the_four_parameters(limiter, kind, numbers):
 )
 def test_bad_sizes_are_rejected(make, size, text):
     what = "`min_size`" if make is MinSize else "`size`"
-    rejected(lambda: make(size), f"{what} {text}")
+    check_rejected(lambda: make(size), f"{what} {text}")
 
 
-def error_buffer_text(needed, ratio, found, width):
+def error_buffer_text(needed, ratio, given, width):
     return (
         f"`error_buffer` must allow a range of at least {needed} samples for {ratio} samples per insert; "
-        f"got {found}, a range of {width}"
+        f"got {given}, a range of {width}"
     )
 
 
@@ -293,7 +293,7 @@ def error_buffer_text(needed, ratio, found, width):
     ],
 )
 def test_bad_ratios_are_rejected(arguments, text):
-    rejected(lambda: SampleToInsertRatio(*arguments), text)
+    check_rejected(lambda: SampleToInsertRatio(*arguments), text)
 
 
 NEVER = (
@@ -319,7 +319,7 @@ NEVER = (
     ],
 )
 def test_bad_rate_limiters_are_rejected(arguments, text):
-    rejected(lambda: RateLimiter(*arguments), text)
+    check_rejected(lambda: RateLimiter(*arguments), text)
 
 
 def test_rate_limiters_at_the_limit_are_allowed():

@@ -39,7 +39,7 @@ def test_append_raises_at_the_limit(store, timeout, seconds):
     writer = store.writer(max_in_flight_items=2, timeout=timeout, chunk_length=1)
     written = 0
     text = (
-        "the writer has 3 unaccepted items, above `max_in_flight_items` = 2, "
+        "the writer has 3 items in flight, above `max_in_flight_items` = 2, "
         f"and no table accepted one within {seconds} s (`timeout`); {FULL}"
     )
     with raises(BackpressureError, text):
@@ -60,7 +60,7 @@ def test_large_items_wait_like_small_ones(open_store):
     write(writer, np.zeros((20, 2**20), np.uint8))
     writer.create_item("q", num_steps=1)
     with pytest.raises(
-        BackpressureError, match=r"^the writer has 2\d unaccepted items, above `max_in_flight_items` = 20"
+        BackpressureError, match=r"^the writer has 2\d items in flight, above `max_in_flight_items` = 20"
     ):
         write(writer, np.zeros((20, 2**20), np.uint8))
     reader = BackgroundCall(lambda: [store.sample("q", 1, timeout=5).data["x"].shape for _ in range(21)])
@@ -77,9 +77,7 @@ def test_writers_with_patterns_raise_at_the_limit(store, kind):
     else:
         writer = store.batched_writer(1, patterns, **options)
     written = 0
-    with pytest.raises(
-        BackpressureError, match=r"^the writer has \d unaccepted items, above `max_in_flight_items` = 2"
-    ):
+    with pytest.raises(BackpressureError, match=r"^the writer has \d items in flight, above `max_in_flight_items` = 2"):
         while True:
             if kind == "pattern":
                 writer.append({"x": written})
@@ -131,10 +129,10 @@ def test_writers_with_patterns_cannot_be_used_by_two_threads_at_once(store, kind
     pattern = Pattern("q", lambda step: {"x": step["x"][-1:]})
     if kind == "pattern":
         writer = store.pattern_writer([pattern])
-        steps = [lambda at=at: writer.append({"x": at}) for at in range(3)]
+        steps = [lambda index=index: writer.append({"x": index}) for index in range(3)]
     else:
         writer = store.batched_writer(1, [pattern])
-        steps = [lambda at=at: writer.append_batch({"x": np.array([at])}) for at in range(3)]
+        steps = [lambda index=index: writer.append_batch({"x": np.array([index])}) for index in range(3)]
     for step in steps:
         step()
     caller = BackgroundCall(writer.flush)

@@ -29,8 +29,8 @@ def test_items_of_each_environment(store):
         for t in range(3):
             steps = {"x": np.arange(3) * 10 + t, "y": np.full((3, 2), t, np.float32)}
             writer.append_batch(steps, episode_ends=[False, t == 1, False])
-    found = sorted(data["x"][0].tolist() for data in drained(store))
-    assert found == [[0, 1], [1, 2], [10, 11], [20, 21], [21, 22]]
+    sequences = sorted(data["x"][0].tolist() for data in drained(store))
+    assert sequences == [[0, 1], [1, 2], [10, 11], [20, 21], [21, 22]]
 
 
 def test_text_and_nests(store):
@@ -137,11 +137,11 @@ def pattern(number, drawn):
 
 
 def contents(store):
-    found = Counter()
+    counts = Counter()
     for _ in range(store.info()["t"].size):
         sample = next(iter(engram.Dataset(store, "t")))
-        found[sample.info.priority.item(), sample.data["x"].tobytes(), sample.data["c"].tobytes()] += 1
-    return found
+        counts[sample.info.priority.item(), sample.data["x"].tobytes(), sample.data["c"].tobytes()] += 1
+    return counts
 
 
 @given(

@@ -20,15 +20,15 @@ def frames(dtype, steps, seed=0):
 @pytest.mark.parametrize("dtype", INTEGERS)
 def test_every_integer_width(open_store, dtype):
     store = open_store(Table("t", sampler=selectors.Fifo()))
-    wanted = frames(dtype, 20)
+    values = frames(dtype, 20)
     with store.writer(history=20, chunk_length=8, compression="delta") as writer:
-        for frame in wanted:
+        for frame in values:
             writer.append({"x": frame, "f": frame.astype(np.float32), "n": np.int64(3), "flag": frame > 0})
         writer.create_item("t", trajectory={name: writer.history[name][1:19] for name in ("x", "f", "n", "flag")})
     data = store.sample("t", 1, timeout=10).data
-    assert np.array_equal(data["x"][0], wanted[1:19])
-    assert np.array_equal(data["f"][0], np.asarray(wanted[1:19], np.float32))
-    assert np.array_equal(data["flag"][0], np.asarray(wanted[1:19]) > 0)
+    assert np.array_equal(data["x"][0], values[1:19])
+    assert np.array_equal(data["f"][0], np.asarray(values[1:19], np.float32))
+    assert np.array_equal(data["flag"][0], np.asarray(values[1:19]) > 0)
     assert data["x"].dtype == dtype
 
 
@@ -47,8 +47,8 @@ def test_delta_compression_saves_space(tmp_path):
 
 def test_batched(open_store):
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
-    wanted = np.stack([frames("uint16", 6, seed) for seed in range(3)])
+    values = np.stack([frames("uint16", 6, seed) for seed in range(3)])
     with store.batched_writer(3, [Pattern("t", num_steps=6)], chunk_length=4, compression="delta") as writer:
         for step in range(6):
-            writer.append_batch({"x": wanted[:, step]})
-    assert np.array_equal(store.sample("t", 3, timeout=10).data["x"], wanted)
+            writer.append_batch({"x": values[:, step]})
+    assert np.array_equal(store.sample("t", 3, timeout=10).data["x"], values)

@@ -65,6 +65,16 @@ def test_nested_lists(store):
         store.insert({"obs": [[1, 2], [3, 4]]}, {"any": 1.0}, time_axis=True)
 
 
+def test_sampled_items_with_lists_of_other_lengths(store):
+    store.insert({"obs": [1, 2]}, {"any": 1.0})
+    store.insert({"obs": [1, 2, 3]}, {"any": 1.0})
+    text = (
+        "cannot form one batch; sample them one by one, or insert arrays instead of lists: each element of a list is a"
+    )
+    with pytest.raises(SignatureError, match=text):
+        store.sample("any", 100, timeout=0)
+
+
 def test_lists_of_arrays_get_no_hint(store):
     with store.pattern_writer([Pattern("any", num_steps=1)]) as writer:
         writer.append({"obs": [np.zeros(1)]})

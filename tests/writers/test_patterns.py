@@ -34,11 +34,11 @@ def items(store, pattern, episodes, *, table="t"):
 
 
 def all_of(store, table="t"):
-    found = []
+    all_data = []
     while store.info()[table].size:
         data = store.sample(table, 1, timeout=0).data
-        found.append(data["x"][0].tolist() if isinstance(data, dict) else data[0].tolist())
-    return found
+        all_data.append(data["x"][0].tolist() if isinstance(data, dict) else data[0].tolist())
+    return all_data
 
 
 def test_num_steps(store):
@@ -216,30 +216,16 @@ BAD_SLICE = (
         (lambda s: s["x"][:], "`x[:]` needs a start that counts back from the newest step, such as [-2:]"),
         (lambda s: s["x"][:-1], "`x[:-1]` needs a start that counts back from the newest step, such as [-2:]"),
         (lambda s: s["x"][0], "`x[0]` must be negative: it counts back from the newest step, such as [-1]"),
-        (
-            lambda s: s["x"][0:],
-            f"`x[0:]` {BAD_SLICE}",
-        ),
-        (
-            lambda s: s["x"][-2:-2],
-            f"`x[-2:-2]` {BAD_SLICE}",
-        ),
-        (
-            lambda s: s["x"][-2:1],
-            f"`x[-2:1]` {BAD_SLICE}",
-        ),
+        (lambda s: s["x"][0:], f"`x[0:]` {BAD_SLICE}"),
+        (lambda s: s["x"][-2:-2], f"`x[-2:-2]` {BAD_SLICE}"),
+        (lambda s: s["x"][-2:1], f"`x[-2:1]` {BAD_SLICE}"),
         (lambda s: s["x"][-2.5:], "the start of `x[-2.5:]` must be an integer; got -2.5 (float)"),
         (lambda s: s["x"][-2:"a"], "the stop of `x[-2:a]` must be an integer; got 'a' (str)"),
         (lambda s: s["x"][-3::-1], "the step of `x[-3::-1]` must be at least 1; got -1"),
         (lambda s: s["x"]["a"], "the index of `x[a]` must be an integer; got 'a' (str)"),
-        (
-            lambda s: {"o": s["x"]},
-            NO_SLICE.format("a whole column for `o`"),
-        ),
-        (
-            lambda _: 3,
-            NO_SLICE.format("int"),
-        ),
+        (lambda s: {"o": s["x"]}, NO_SLICE.format("a whole column for `o`")),
+        (lambda _: 3, NO_SLICE.format("int")),
+        (lambda s: s["y"], "pattern for table `t`: `trajectory` raised KeyError('y') for a step with the columns `x`"),
     ],
 )
 def test_bad_patterns_raise_at_the_first_step(store, make, text):
@@ -251,9 +237,14 @@ def test_bad_patterns_raise_at_the_first_step(store, make, text):
 
 
 def test_a_column_condition_selects_one_column(store):
-    text = 'pattern for table `t`: the source of a column condition must select one column, such as s["x"]; got dict'
+    text = (
+        'pattern for table `t`: the function of a `column` condition must select one column, such as s["x"]; got dict'
+    )
     with raises(InvalidArgumentError, text):
         store.pattern_writer([Pattern("t", num_steps=1, when=[column(lambda s: s) == 1])]).append({"x": 1})
+    text = "the function of a `column` condition raised KeyError('y') for a step with the columns `x`"
+    with raises(InvalidArgumentError, f"pattern for table `t`: {text}"):
+        store.pattern_writer([Pattern("t", num_steps=1, when=[column(lambda s: s["y"]) == 1])]).append({"x": 1})
 
 
 @pytest.mark.parametrize(
@@ -365,7 +356,7 @@ def test_steps_must_have_the_same_columns(store):
 def test_signature_at_the_first_append(open_store):
     store = open_store(Table("t", signature={"x": ArraySpec((2,), np.float32)}))
     text = (
-        "item does not match the signature of table `t`: column `x` must be float32[2], got float64[2]; "
+        "item does not match the signature of table `t`: column `x` must be float32[2]; got float64[2]; "
         "signature: `x` float32[2]; item: `x` float64[2]"
     )
     writer = store.pattern_writer([Pattern("t", num_steps=2)])

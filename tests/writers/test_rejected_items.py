@@ -50,16 +50,16 @@ def test_an_append_that_raises_for_an_earlier_item_stores_nothing(open_store):
 
 def test_create_item_that_raises_for_an_earlier_item_creates_nothing(open_store):
     store, writer = writer_with_rejected_items(open_store)
-    made = 0
+    num_created = 0
     for _ in range(50):
         try:
             writer.create_item("t", num_steps=1)
         except EngramError:
             continue
-        made += 1
+        num_created += 1
     while writer.pending_items:
         with suppress(EngramError):
             writer.flush()
-    assert store.info()["t"].size == made
+    assert store.info()["t"].size == num_created
     with pytest.raises(UnknownTableError):
         writer.create_item("full", num_steps=1)

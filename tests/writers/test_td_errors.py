@@ -24,10 +24,10 @@ def sizes_of(length):
 
 
 def priorities(store):
-    found = []
+    all_priorities = []
     while store.info()["t"].size:
-        found += store.sample("t", 1, timeout=0).info.priority.tolist()
-    return found
+        all_priorities += store.sample("t", 1, timeout=0).info.priority.tolist()
+    return all_priorities
 
 
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64])
@@ -46,34 +46,34 @@ def test_td_errors(store, dtype, shape, chunk_length):
 @pytest.mark.parametrize("wide", [0, 2_000])
 def test_td_errors_of_environments(open_store, num_envs, chunk_length, wide):
     """Environments share a chunk, or have their own compressed chunks."""
-    found = []
+    all_priorities = []
     for batched in (True, False):
         store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
         values = np.arange(11 * num_envs).reshape(11, num_envs) * 7 % 13 - 6.0
         steps = {"td": values, "x": np.ones((11, num_envs)), "pad": np.zeros((11, num_envs, wide), np.uint8)}
         if batched:
             with store.batched_writer(num_envs, [sizes_of(4)], chunk_length=chunk_length) as writer:
-                for at in range(11):
-                    writer.append_batch({name: column[at] for name, column in steps.items()})
-            found.append(sorted(priorities(store)))
+                for index in range(11):
+                    writer.append_batch({name: column[index] for name, column in steps.items()})
+            all_priorities.append(sorted(priorities(store)))
             continue
         for env in range(num_envs):
             with store.pattern_writer([sizes_of(4)], chunk_length=chunk_length) as writer:
-                for at in range(11):
-                    writer.append({name: column[at, env] for name, column in steps.items()})
-        found.append(sorted(priorities(store)))
-    assert found[0] == found[1]
-    assert len(set(found[0])) > 3
+                for index in range(11):
+                    writer.append({name: column[index, env] for name, column in steps.items()})
+        all_priorities.append(sorted(priorities(store)))
+    assert all_priorities[0] == all_priorities[1]
+    assert len(set(all_priorities[0])) > 3
 
 
 @pytest.mark.parametrize(
-    ("value", "found"),
+    ("value", "problem"),
     [(np.ones(2, np.float32), "float32[2]"), (np.int8(1), "int8[]"), (True, "bool[]"), ("text", "string[]")],
 )
-def test_values_that_are_no_td_errors_are_rejected(open_store, value, found):
+def test_values_that_are_no_td_errors_are_rejected(open_store, value, problem):
     """The step is stored all the same, and other patterns create their items."""
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("u"))
-    text = f"TD errors must be one float32, float64, int32 or int64 per step; column `td` of the item has {found}"
+    text = f"TD errors must be one float32, float64, int32 or int64 per step; column `td` of the item has {problem}"
     patterns = [sizes_of(1), Pattern("u", lambda s: s["x"][-2:])]
     writer = store.pattern_writer(patterns)
     batched = store.batched_writer(2, patterns)

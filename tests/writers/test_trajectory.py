@@ -30,7 +30,7 @@ def count_up(writer, steps, first=0):
         writer.append({"x": value, "y": np.full(2, value, np.float32)})
 
 
-def made(store, writer, trajectory):
+def created_item(store, writer, trajectory):
     """Data of the item, as sampled from the table."""
     writer.create_item("t", trajectory=trajectory)
     writer.flush(10)
@@ -67,7 +67,7 @@ def test_slices_work_like_those_of_a_list(store, index, chunk_length):
         assert len(column) == len(expected)
         assert (tuple(column.shape), column.dtype) == (expected.shape, np.float32)
         np.testing.assert_array_equal(column.numpy(), expected)
-        data = made(store, writer, {"y": column, "x": writer.history["x"][-1]})
+        data = created_item(store, writer, {"y": column, "x": writer.history["x"][-1]})
         np.testing.assert_array_equal(data["y"], expected[None])
         assert data["x"].tolist() == [5]
 
@@ -78,14 +78,14 @@ def test_an_index_is_a_step_without_a_time_axis(store, index):
         count_up(writer, 6)
         column = writer.history["y"][index]
         assert (column.is_squeezed, tuple(column.shape)) == (True, (2,))
-        assert made(store, writer, [column])[0].tolist() == [[index % 6, index % 6]]
+        assert created_item(store, writer, [column])[0].tolist() == [[index % 6, index % 6]]
 
 
 def test_columns_of_an_item_can_differ_in_length_and_position(store):
     with store.writer(chunk_length=2) as writer:
         count_up(writer, 6)
         x, y = writer.history["x"], writer.history["y"]
-        data = made(store, writer, {"b": (x[:2], y[-4:]), "a": x[::-2]})
+        data = created_item(store, writer, {"b": (x[:2], y[-4:]), "a": x[::-2]})
         assert data["a"].tolist() == [[5, 3, 1]]
         assert data["b"][0].tolist() == [[0, 1]]
         assert data["b"][1][0, :, 0].tolist() == [2, 3, 4, 5]
@@ -98,10 +98,10 @@ def test_history_counts_from_the_start_of_the_episode(store):
         writer.end_episode()
         assert (len(writer.history["x"]), writer.episode_steps) == (0, 0)
         count_up(writer, 2, first=100)
-        assert made(store, writer, {"x": writer.history["x"][:]})["x"].tolist() == [[100, 101]]
+        assert created_item(store, writer, {"x": writer.history["x"][:]})["x"].tolist() == [[100, 101]]
         writer.end_episode(clear=False)
         count_up(writer, 1, first=102)
-        assert made(store, writer, {"x": writer.history["x"][-3:]})["x"].tolist() == [[100, 101, 102]]
+        assert created_item(store, writer, {"x": writer.history["x"][-3:]})["x"].tolist() == [[100, 101, 102]]
         assert writer.episode_steps == 1
 
 
@@ -221,8 +221,8 @@ def test_cells_of_several_shapes(store):
         for size in (2, 2, 3):
             writer.append({"x": np.full(size, size)})
         x = writer.history["x"]
-        assert made(store, writer, {"x": x[:2]})["x"].tolist() == [[[2, 2], [2, 2]]]
-        assert made(store, writer, {"x": x[2]})["x"].tolist() == [[3, 3, 3]]
+        assert created_item(store, writer, {"x": x[:2]})["x"].tolist() == [[[2, 2], [2, 2]]]
+        assert created_item(store, writer, {"x": x[2]})["x"].tolist() == [[3, 3, 3]]
         with pytest.raises(
             SignatureError,
             match=r"^column `x` of the trajectory has cells of different shapes, \[2\] and, at step 2, \[3\]",
@@ -243,24 +243,24 @@ def test_partial_steps(store):
             writer.append({"y": value + 10})
         assert writer.episode_steps == 3
         history = writer.history
-        data = made(store, writer, {"x": history["x"][:], "y": history["y"][:]})
+        data = created_item(store, writer, {"x": history["x"][:], "y": history["y"][:]})
         assert (data["x"].tolist(), data["y"].tolist()) == ([[0, 1, 2]], [[10, 11, 12]])
         writer.append({"x": 3}, partial_step=True)
-        assert made(store, writer, {"x": history["x"][-2:]})["x"].tolist() == [[2, 3]]
+        assert created_item(store, writer, {"x": history["x"][-2:]})["x"].tolist() == [[2, 3]]
         with raises(
             InvalidArgumentError,
             "column `x` already has a value in the open step; a step can have only one value per column",
         ):
             writer.append({"x": 4})
         writer.append({"y": 13})
-        assert made(store, writer, {"y": history["y"][-1]})["y"].tolist() == [13]
+        assert created_item(store, writer, {"y": history["y"][-1]})["y"].tolist() == [13]
 
 
 def test_none_means_no_value(store):
     with store.writer() as writer:
         for value in range(3):
             writer.append({"x": value, "y": None if value == 1 else value})
-        assert made(store, writer, {"y": writer.history["y"][[0, 2]]})["y"].tolist() == [[0, 2]]
+        assert created_item(store, writer, {"y": writer.history["y"][[0, 2]]})["y"].tolist() == [[0, 2]]
         with raises(
             InvalidArgumentError,
             "the trajectory refers to column `y` at step 1, where it has no value; select only steps with a value",
@@ -288,11 +288,11 @@ def test_the_structure_grows(store, first, second, names):
     with store.writer() as writer:
         for step in (first, second):
             writer.append(step)
-        columns, found, _ = flatten(writer.history)
-        assert found == names
+        columns, paths, _ = flatten(writer.history)
+        assert paths == names
         given = dict(zip(*flatten(second)[1::-1], strict=True))
         for name, value in given.items():
-            assert made(store, writer, [columns[names.index(name)][-1]])[0].tolist() == [value]
+            assert created_item(store, writer, [columns[names.index(name)][-1]])[0].tolist() == [value]
 
 
 def test_structures_that_do_not_merge(store):
@@ -319,7 +319,7 @@ def test_nothing_of_a_rejected_step_is_stored(store):
         assert list(writer.history) == ["x", "y"]
         count_up(writer, 1, first=2)
         writer.append({"new": "text", "x": 3, "y": np.zeros(2, np.float32)})
-        assert made(store, writer, {"x": writer.history["x"][:]})["x"].tolist() == [[0, 1, 2, 3]]
+        assert created_item(store, writer, {"x": writer.history["x"][:]})["x"].tolist() == [[0, 1, 2, 3]]
 
 
 def test_a_rejected_first_step_has_no_effect(store):
@@ -340,7 +340,7 @@ def test_a_rejected_step_with_a_new_column(store):
         writer.append({})
         writer.append({"a": 6, "m": 4})
         history = writer.history
-        data = made(store, writer, {"a": history["a"][-1], "m": history["m"][:]})
+        data = created_item(store, writer, {"a": history["a"][-1], "m": history["m"][:]})
         assert (data["a"].tolist(), data["m"].tolist()) == ([6], [[1, 2, 4]])
 
 
@@ -352,7 +352,7 @@ def test_signature_at_create_item(open_store):
         count_up(writer, 3)
         with raises(
             SignatureError,
-            mismatch.format("column `x` must be int64[2], got int64[3]", "`x` int64[3], `y` float32[3,2]"),
+            mismatch.format("column `x` must be int64[2]; got int64[3]", "`x` int64[3], `y` float32[3,2]"),
         ):
             writer.create_item("t", num_steps=3)
         with raises(SignatureError, mismatch.format("column `y` is missing", "`x` int64[2]")):
@@ -424,7 +424,7 @@ def test_every_combination_of_history_and_chunk_length(store):
         for chunk_length in (1, 2, 50):
             with store.writer(history=history, chunk_length=chunk_length, compression="off") as writer:
                 count_up(writer, 20)
-                data = made(store, writer, {"x": writer.history["x"][-history:]})
+                data = created_item(store, writer, {"x": writer.history["x"][-history:]})
                 assert data["x"].tolist() == [list(range(20 - history, 20))]
 
 

@@ -55,18 +55,18 @@ def some(dtype, shape):
 def test_every_dtype(through, dtype):
     for shape in ((), (3,), (2, 3), (0,), (2, 0)):
         value = some(dtype, shape)
-        found = np.asarray(through(value))
-        assert (found.dtype, found.shape) == (value.dtype, value.shape)
-        np.testing.assert_array_equal(found, value)
+        stored = np.asarray(through(value))
+        assert (stored.dtype, stored.shape) == (value.dtype, value.shape)
+        np.testing.assert_array_equal(stored, value)
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
 def test_small_floats(through, name):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     value = np.arange(-3, 3).astype(getattr(ml_dtypes, name))
-    found = through(value)
-    assert found.dtype == value.dtype
-    np.testing.assert_array_equal(found, value)
+    stored = through(value)
+    assert stored.dtype == value.dtype
+    np.testing.assert_array_equal(stored, value)
 
 
 @pytest.mark.parametrize(
@@ -88,9 +88,9 @@ def test_small_floats(through, name):
     ids=lambda value: f"{value.dtype.str}{value.shape}",
 )
 def test_every_layout(through, value):
-    found = np.asarray(through(value))
-    assert found.dtype == value.dtype.newbyteorder("=")
-    np.testing.assert_array_equal(found, value)
+    stored = np.asarray(through(value))
+    assert stored.dtype == value.dtype.newbyteorder("=")
+    np.testing.assert_array_equal(stored, value)
 
 
 @pytest.mark.parametrize(
@@ -106,8 +106,8 @@ def test_every_layout(through, value):
     ],
 )
 def test_text(through, value, expected):
-    found = np.asarray(through(value), object)
-    assert (found.dtype, found.tolist()) == (np.dtype(object), expected)
+    stored = np.asarray(through(value), object)
+    assert (stored.dtype, stored.tolist()) == (np.dtype(object), expected)
 
 
 @pytest.mark.parametrize("value", ["", "text", "nul\0", "\0", b"bytes\0\0", "ü€😀", np.str_("n")])
@@ -123,9 +123,9 @@ def test_jax_arrays(open_store):
     for dtype in (jnp.float32, jnp.bfloat16, jnp.int32, jnp.bool_):
         value = jnp.arange(6).reshape(2, 3).astype(dtype)
         for way in (by_insert, by_writer, by_patterns):
-            found = way(open_store(Table("t")), value)
-            assert found.dtype == np.asarray(value).dtype
-            np.testing.assert_array_equal(found, np.asarray(value))
+            stored = way(open_store(Table("t")), value)
+            assert stored.dtype == np.asarray(value).dtype
+            np.testing.assert_array_equal(stored, np.asarray(value))
 
 
 # --- Python numbers ------------------------------------------------------------------------------
@@ -137,8 +137,8 @@ def test_jax_arrays(open_store):
 )
 @pytest.mark.parametrize("way", [by_insert, by_writer, by_patterns])
 def test_the_dtypes_of_python_numbers(open_store, way, value, dtype):
-    found = np.asarray(way(open_store(Table("t")), value))
-    assert (found.dtype, found.item()) == (np.dtype(dtype), value)
+    stored = np.asarray(way(open_store(Table("t")), value))
+    assert (stored.dtype, stored.item()) == (np.dtype(dtype), value)
 
 
 def append_both(open_store, first, second):
@@ -168,8 +168,8 @@ def append_both(open_store, first, second):
     ids=str,
 )
 def test_python_numbers_take_the_columns_dtype(open_store, column, value):
-    found = append_both(open_store, column, value)
-    assert (found.dtype, found.item()) == (column.dtype, column.dtype.type(value).item())
+    stored = append_both(open_store, column, value)
+    assert (stored.dtype, stored.item()) == (column.dtype, column.dtype.type(value).item())
 
 
 @pytest.mark.parametrize(

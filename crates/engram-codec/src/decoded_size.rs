@@ -37,7 +37,8 @@ pub const fn repeated<T>(number: u32, nested: &'static [Field]) -> Field {
     field(number, size_of::<T>(), 0, nested)
 }
 
-/// A singular message field: its struct is part of the parent's.
+/// A message field that is not repeated: its struct is part of the parent's, so only its nested
+/// fields take memory.
 #[must_use]
 pub const fn message(number: u32, nested: &'static [Field]) -> Field {
     field(number, 0, 0, nested)

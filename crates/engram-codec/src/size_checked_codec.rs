@@ -5,10 +5,16 @@ use std::marker::PhantomData;
 use bytes::Buf as _;
 use prost::Message;
 use tonic::Status;
-use tonic::codec::{Codec, DecodeBuf, Decoder};
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
 use tonic_prost::{ProstDecoder, ProstEncoder};
 
 use crate::decoded_size::{DecodedSize, check_decoded_size};
+
+/// Initial bytes of the buffers of a stream, which it allocates before its first message.
+const BUFFER_BYTES: usize = 1 << 10;
+
+/// Number of encoded bytes from which on the transport sends them, as in tonic.
+const SEND_BYTES: usize = 32 << 10;
 
 /// Encodes messages of type `T` and decodes messages of type `U`.
 #[derive(Debug)]
@@ -31,12 +37,16 @@ where
     type Decoder = SizeCheckedDecoder<U>;
 
     fn encoder(&mut self) -> Self::Encoder {
-        ProstEncoder::default()
+        ProstEncoder::new(buffer_settings())
     }
 
     fn decoder(&mut self) -> Self::Decoder {
-        SizeCheckedDecoder(ProstDecoder::default())
+        SizeCheckedDecoder(ProstDecoder::new(buffer_settings()))
     }
+}
+
+fn buffer_settings() -> BufferSettings {
+    BufferSettings::new(BUFFER_BYTES, SEND_BYTES)
 }
 
 /// Rejects messages whose decoded size exceeds their limit, with `RESOURCE_EXHAUSTED`.
@@ -51,5 +61,9 @@ impl<U: Message + Default + DecodedSize> Decoder for SizeCheckedDecoder<U> {
         // tonic passes each message as one contiguous slice.
         check_decoded_size::<U>(message.chunk()).map_err(Status::resource_exhausted)?;
         self.0.decode(message)
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        self.0.buffer_settings()
     }
 }

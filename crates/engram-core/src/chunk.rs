@@ -14,6 +14,7 @@ use crate::error::{Error, Result};
 use crate::holders::Holders;
 use crate::payload::{Payload, Pinned};
 use crate::schema::Schema;
+use crate::text::count;
 
 /// Maximum bytes of a chunk's payload: offsets within a chunk have 32 bits.
 pub const MAX_CHUNK_BYTES: usize = u32::MAX as usize;
@@ -158,15 +159,21 @@ impl Chunk {
             let name = &self.schema.layout.names[column];
             Error::out_of_memory(format_args!("column `{name}` of a chunk"), Some(bytes))
         })?;
-        match extent.codec {
-            Codec::Raw => out.copy_from_slice(self.stored(pinned, column)),
-            Codec::Lz4 => decompress_lz4(self.stored(pinned, column), &mut out)?,
-            Codec::Delta => {
-                decompress_lz4(self.stored(pinned, column), &mut out)?;
-                delta::decode_differences(&mut out, &self.schema.cells[column]);
-            }
+        if extent.codec == Codec::Raw {
+            out.copy_from_slice(self.stored(pinned, column));
+            return Ok(out);
+        }
+        decompress_lz4(self.stored(pinned, column), &mut out)
+            .map_err(|error| self.corrupt_column(column, &error))?;
+        if extent.codec == Codec::Delta {
+            delta::decode_differences(&mut out, &self.schema.cells[column]);
         }
         Ok(out)
+    }
+
+    fn corrupt_column(&self, column: usize, problem: &Error) -> Error {
+        let name = &self.schema.layout.names[column];
+        Error::Payload(format!("column `{name}` is corrupt: {problem}"))
     }
 
     /// The stored bytes of a column, given the pinned payload.
@@ -390,7 +397,7 @@ impl ChunkBuilder {
     /// Appends and commits one encoded cell of a string column.
     ///
     /// # Errors
-    /// As [`Self::stage_string`].
+    /// Those of [`Self::stage_string`].
     pub fn push_string(&mut self, column: usize, encoded: &[u8]) -> Result<()> {
         self.stage_string(column, encoded)?;
         self.commit(column);
@@ -425,7 +432,7 @@ impl ChunkBuilder {
     /// Encodes the committed rows without changing the builder: the part of sealing that can fail.
     ///
     /// # Errors
-    /// As [`Self::seal`].
+    /// Those of [`Self::seal`].
     pub(crate) fn pack(&self, compressor: &mut Compressor) -> Result<PackedColumns> {
         let packed: SmallVec<[Option<EncodedColumn>; 4]> = (self.schema.cells.iter().enumerate())
             .map(|(column, cell)| {
@@ -511,8 +518,12 @@ impl StringColumn {
 }
 
 fn allocate(bytes: usize, rows: usize) -> Result<AlignedBytes> {
-    AlignedBytes::zeroed(bytes)
-        .ok_or_else(|| Error::out_of_memory(format_args!("a chunk of {rows} rows"), Some(bytes)))
+    AlignedBytes::zeroed(bytes).ok_or_else(|| {
+        Error::out_of_memory(
+            format_args!("a chunk of {}", count(rows, "row")),
+            Some(bytes),
+        )
+    })
 }
 
 fn too_large(schema: &Schema, rows: usize) -> Error {
@@ -522,7 +533,8 @@ fn too_large(schema: &Schema, rows: usize) -> Error {
         .map(crate::schema::CellSpec::bytes)
         .sum();
     Error::InvalidArgument(format!(
-        "a chunk of {rows} steps of {step_bytes} bytes is too large: a chunk has at most \
-         {MAX_CHUNK_BYTES} bytes; lower chunk_length"
+        "a chunk of {} of {step_bytes} bytes is too large: a chunk has at most {MAX_CHUNK_BYTES} bytes; \
+         lower chunk_length",
+        count(rows, "step")
     ))
 }

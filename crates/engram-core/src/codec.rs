@@ -4,7 +4,9 @@ use lz4::block;
 
 use crate::error::{Error, Result};
 use crate::schema::CellSpec;
+use crate::text::count;
 
+mod block_check;
 pub(crate) mod delta;
 
 /// Encoding of a column.
@@ -101,17 +103,28 @@ impl Compressor {
 pub fn decompress_lz4(stored: &[u8], out: &mut [u8]) -> Result<()> {
     let max_len = i32::try_from(out.len()).ok();
     let len = max_len.and_then(|max| block::decompress_to_buffer(stored, Some(max), out).ok());
-    match len {
-        Some(len) if len == out.len() => Ok(()),
-        Some(len) => Err(Error::Payload(format!(
-            "a compressed column is corrupt: it has {len} bytes, expected {}",
-            out.len()
-        ))),
-        None => Err(Error::Payload(format!(
-            "a compressed column is corrupt: it cannot be decompressed to the {} bytes expected",
-            out.len()
-        ))),
+    if len == Some(out.len()) {
+        return Ok(());
     }
+    Err(corrupt_block(out.len()))
+}
+
+/// Checks that an LZ4 block can be decompressed to exactly `raw` bytes, without decompressing it.
+///
+/// # Errors
+/// [`Error::Payload`] if it cannot.
+pub(crate) fn check_lz4(stored: &[u8], raw: usize) -> Result<()> {
+    if block_check::is_valid_block(stored, raw) {
+        return Ok(());
+    }
+    Err(corrupt_block(raw))
+}
+
+fn corrupt_block(raw: usize) -> Error {
+    Error::Payload(format!(
+        "its LZ4 block cannot be decompressed to {}",
+        count(raw, "byte")
+    ))
 }
 
 #[cfg(test)]
@@ -168,7 +181,7 @@ mod tests {
         let error = decompress_lz4(&packed, &mut long).unwrap_err();
         assert_eq!(
             error.to_string(),
-            "a compressed column is corrupt: it has 5000 bytes, expected 5001"
+            "its LZ4 block cannot be decompressed to 5001 bytes"
         );
     }
 }

@@ -80,18 +80,18 @@ impl<T: Clone> CowPages<T> {
         }
     }
 
-    /// Grows the array until `at` is a valid index.
-    pub fn ensure_index(&mut self, at: usize) {
-        while self.pages.len() * ENTRIES_PER_COW_PAGE <= at {
+    /// Grows the array until `index` is a valid index.
+    pub fn ensure_index(&mut self, index: usize) {
+        while self.pages.len() * ENTRIES_PER_COW_PAGE <= index {
             let page = std::array::from_fn(|_| self.fill.clone());
             self.pages.push(Arc::new(page));
         }
     }
 
     /// Prefetches an entry that will be written, and the reference count of its page.
-    pub fn prefetch(&self, at: usize) {
-        let page = &self.pages[at / ENTRIES_PER_COW_PAGE];
-        prefetch_line(&raw const page[at % ENTRIES_PER_COW_PAGE]);
+    pub fn prefetch(&self, index: usize) {
+        let page = &self.pages[index / ENTRIES_PER_COW_PAGE];
+        prefetch_line(&raw const page[index % ENTRIES_PER_COW_PAGE]);
         prefetch_line(Arc::heap_ptr(page));
     }
 
@@ -158,14 +158,14 @@ impl<T: Clone> CowPages<T> {
 impl<T> Index<usize> for CowPages<T> {
     type Output = T;
 
-    fn index(&self, at: usize) -> &T {
-        &self.pages[at / ENTRIES_PER_COW_PAGE][at % ENTRIES_PER_COW_PAGE]
+    fn index(&self, index: usize) -> &T {
+        &self.pages[index / ENTRIES_PER_COW_PAGE][index % ENTRIES_PER_COW_PAGE]
     }
 }
 
 impl<T: Clone> IndexMut<usize> for CowPages<T> {
-    fn index_mut(&mut self, at: usize) -> &mut T {
-        let (page, entry) = (at / ENTRIES_PER_COW_PAGE, at % ENTRIES_PER_COW_PAGE);
+    fn index_mut(&mut self, index: usize) -> &mut T {
+        let (page, entry) = (index / ENTRIES_PER_COW_PAGE, index % ENTRIES_PER_COW_PAGE);
         if self.in_progress.is_some() {
             self.share_before_write(page);
         }

@@ -2,15 +2,18 @@
 
 use std::fmt;
 
+use crate::{ErrorText, Printable};
+
 /// Result with the engine's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call failed. Texts name the argument, the value given and the values allowed.
+/// Why a call failed. Texts name the argument, the value given and the values allowed. Control characters in them are
+/// escaped, because they may contain names from outside.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
     /// There is no table with this name.
-    #[error("no table `{name}`; known tables: {}", quoted_list(.known))]
+    #[error("no table `{}`; known tables: {}", Printable(.name), quoted_list(.known))]
     UnknownTable {
         /// The requested name.
         name: String,
@@ -18,44 +21,44 @@ pub enum Error {
         known: Vec<String>,
     },
     /// Data does not match its column or the table's signature.
-    #[error("{0}")]
+    #[error("{}", ErrorText(.0))]
     Signature(String),
     /// The table does not accept this priority.
-    #[error("{0}")]
+    #[error("{}", ErrorText(.0))]
     Priority(String),
     /// An argument or option has a value that is not allowed.
-    #[error("{0}")]
+    #[error("{}", ErrorText(.0))]
     InvalidArgument(String),
     /// The call timed out. The text reports what it had completed.
-    #[error("{0}")]
+    #[error("{}", ErrorText(.0))]
     DeadlineExceeded(String),
     /// No future state of the table can satisfy the request, so waiting would never end.
-    #[error("{0}")]
+    #[error("{}", ErrorText(.0))]
     Unsatisfiable(String),
     /// The store, table or writer was closed or dropped.
-    #[error("{0}")]
+    #[error("{}", ErrorText(.0))]
     Closed(String),
     /// An item refers to steps that its writer no longer retains.
-    #[error("{0}")]
+    #[error("{}", ErrorText(.0))]
     ExpiredStep(String),
     /// The writer has as many unconfirmed items as allowed, and the call does not wait.
-    #[error("{0}")]
+    #[error("{}", ErrorText(.0))]
     Backpressure(String),
     /// The server cannot be reached, or did not return within the reconnect timeout.
-    #[error("{0}")]
+    #[error("{}", ErrorText(.0))]
     Unavailable(String),
     /// The server rejected the client, because of its token, certificate or protocol version.
-    #[error("{0}")]
+    #[error("{}", ErrorText(.0))]
     Handshake(String),
-    /// Stored bytes cannot be read or decoded.
-    #[error("{0}")]
+    /// Bytes are corrupt: reading them again does not help.
+    #[error("{}", ErrorText(.0))]
     Payload(String),
     /// The store's files cannot be read or written.
-    #[error("{0}")]
+    #[error("{}", ErrorText(.0))]
     Storage(String),
     /// An allocation failed or would exceed a limit. Nothing was written. Items drawn by the failed
     /// call are returned if they were leased, and count as sampled otherwise.
-    #[error("{0}")]
+    #[error("{}", ErrorText(.0))]
     OutOfMemory(String),
 }
 
@@ -73,6 +76,9 @@ fn quoted_list(names: &[String]) -> String {
     if names.is_empty() {
         return "none".into();
     }
-    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
+    let quoted: Vec<String> = names
+        .iter()
+        .map(|name| format!("`{}`", Printable(name)))
+        .collect();
     quoted.join(", ")
 }

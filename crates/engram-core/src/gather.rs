@@ -1,5 +1,6 @@
 //! Builds batches: copies the cells of many trajectories into one array per column.
 
+mod estimate;
 mod unpacked_columns;
 
 use std::sync::{Arc, OnceLock};
@@ -12,7 +13,9 @@ use crate::pool::{Pool, PooledBytes};
 use crate::prefetch::prefetch_line;
 use crate::schema::{CellSpec, Layout};
 use crate::table::Draw;
+use crate::text::count;
 use crate::trajectory::Trajectory;
+pub use estimate::estimate_bytes;
 use unpacked_columns::UnpackedColumns;
 
 /// Batches of at least this many bytes are copied by several threads.
@@ -100,7 +103,8 @@ impl AsTrajectory for Draw {
 ///
 /// # Errors
 /// [`Error::Signature`] if the items' columns differ in name, nesting, dtype or shape,
-/// [`Error::Payload`] if stored bytes cannot be read, [`Error::OutOfMemory`].
+/// [`Error::Payload`] if stored bytes are corrupt, [`Error::Storage`] if they cannot be read now,
+/// [`Error::OutOfMemory`].
 pub fn gather<T: AsTrajectory>(
     items: &[T],
     length_policy: LengthPolicy,
@@ -150,7 +154,7 @@ pub fn gather<T: AsTrajectory>(
         .into_iter()
         .zip(buffers)
         .enumerate()
-        .map(|(at, (plan, buffer))| plan.finish(items, at, buffer, pool, &mut batch_bytes))
+        .map(|(column, (plan, buffer))| plan.finish(items, column, buffer, pool, &mut batch_bytes))
         .collect::<Result<Vec<_>>>()?;
     Ok(Columns {
         layout: Arc::clone(first.layout()),
@@ -160,7 +164,7 @@ pub fn gather<T: AsTrajectory>(
 
 fn too_large(name: &str, items: usize, bytes: Option<usize>) -> Error {
     Error::out_of_memory(
-        format_args!("column `{name}` of a batch of {items} items"),
+        format_args!("column `{name}` of a batch of {}", count(items, "item")),
         bytes,
     )
 }
@@ -190,9 +194,21 @@ fn check_layouts<T: AsTrajectory>(items: &[T]) -> Result<()> {
             text = format!("{text} and with columns {}", quote_names(&layout.names));
         }
         text += " cannot form one batch; sample them one by one";
+        if layout.names != first.names
+            && has_numbered_columns(layout)
+            && has_numbered_columns(first)
+        {
+            text += ", or insert arrays instead of lists: each element of a list is a column";
+        }
         return Err(Error::Signature(text));
     }
     Ok(())
+}
+
+/// True if a column is an element of a list, as in `obs/0`, or of another container with integer keys.
+fn has_numbered_columns(layout: &Layout) -> bool {
+    let mut last_keys = layout.names.iter().map(|name| name.rsplit('/').next());
+    last_keys.any(|key| key.is_some_and(|key| key.parse::<u32>().is_ok()))
 }
 
 fn quote_names(names: &[Box<str>]) -> String {
@@ -344,13 +360,13 @@ impl ColumnPlan {
     fn finish<T: AsTrajectory>(
         self,
         items: &[T],
-        at: usize,
+        item_column: usize,
         bytes: PooledBytes,
         pool: &Pool,
         batch_bytes: &mut usize,
     ) -> Result<Column> {
         let data = if self.is_string() {
-            ColumnData::Strings(self.gather_strings(items, at, pool, batch_bytes)?)
+            ColumnData::Strings(self.gather_strings(items, item_column, pool, batch_bytes)?)
         } else {
             ColumnData::Bytes(bytes)
         };
@@ -361,12 +377,12 @@ impl ColumnPlan {
         })
     }
 
-    /// Gathers the strings of column `at`. `batch_bytes` is the size of the whole batch, where
+    /// Gathers the strings of `item_column`. `batch_bytes` is the size of the whole batch, where
     /// strings not gathered yet count as empty; adds the bytes of this column's strings to it.
     fn gather_strings<T: AsTrajectory>(
         &self,
         items: &[T],
-        at: usize,
+        item_column: usize,
         pool: &Pool,
         batch_bytes: &mut usize,
     ) -> Result<Vec<u8>> {
@@ -378,7 +394,7 @@ impl ColumnPlan {
             pool.check_batch_size(items.len(), sum)?;
             let reserved = more.and_then(|more| out.try_reserve(more).ok());
             reserved.ok_or_else(|| {
-                let name = &items[0].trajectory().layout().names[at];
+                let name = &items[0].trajectory().layout().names[item_column];
                 let bytes = more.and_then(|more| out.len().checked_add(more));
                 too_large(name, items.len(), bytes)
             })
@@ -386,7 +402,7 @@ impl ColumnPlan {
         reserve(&mut out, min)?;
         for (i, item) in items.iter().enumerate() {
             item.trajectory()
-                .for_each_slice(at, |chunk, column, first, len| {
+                .for_each_slice(item_column, |chunk, column, first, len| {
                     let pinned = chunk.payload().pin()?;
                     let stored = chunk.stored(&pinned, column);
                     let rows = chunk.extents()[column].rows as usize;
@@ -484,17 +500,17 @@ fn copy_part<T: AsTrajectory>(
 /// chunk.
 const MAX_SLICES_IN_ORDER: usize = 8;
 
-/// Copies the slices of an item's column `at` into `target`, end to end.
+/// Copies the slices of `item_column` into `target`, end to end.
 fn copy_slices(
     trajectory: &Trajectory,
-    at: usize,
+    item_column: usize,
     cell_bytes: usize,
     mut target: &mut [u8],
     unpacked: &mut UnpackedColumns,
 ) -> Result<()> {
     let mut deferred = Vec::new();
     let mut count = 0;
-    trajectory.for_each_slice(at, |chunk, column, offset, len| {
+    trajectory.for_each_slice(item_column, |chunk, column, offset, len| {
         let (part, later) = std::mem::take(&mut target).split_at_mut(len * cell_bytes);
         target = later;
         count += 1;
@@ -542,8 +558,8 @@ fn prefetch_cells(trajectory: &Trajectory, plans: &[ColumnPlan]) {
         && let Some(bytes) = chunk.heap()
     {
         for (extent, plan) in chunk.extents().iter().zip(plans) {
-            let at = extent.offset as usize + *offset as usize * plan.cell_bytes;
-            prefetch_line(bytes.as_ptr().wrapping_add(at));
+            let byte_offset = extent.offset as usize + *offset as usize * plan.cell_bytes;
+            prefetch_line(bytes.as_ptr().wrapping_add(byte_offset));
         }
     }
 }

@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 pub struct HolderId(u32);
 
 impl HolderId {
-    /// An id not used before in this process (up to 2^32 ids).
+    /// Returns an id not used before in this process (up to 2^32 ids).
     #[must_use]
     pub fn fresh() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -36,11 +36,11 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// Adds a reference; true if it is the table's first.
+    /// Adds a reference; returns true if it is the table's first.
     pub fn hold(&self, id: HolderId) -> bool {
         let mut word = self.first.load(Ordering::Acquire);
         loop {
-            if holder(word) == id.0 {
+            if holder_id(word) == id.0 {
                 // While the word contains this id, only this table changes it.
                 self.first.store(word + 1, Ordering::Release);
                 return false;
@@ -81,10 +81,11 @@ impl Holders {
             })
     }
 
-    /// Removes a reference; true if it was the table's last.
+    /// Removes a reference; returns true if it was the table's last, false if the table has more or
+    /// had none.
     pub fn release(&self, id: HolderId) -> bool {
         let word = self.first.load(Ordering::Acquire);
-        if holder(word) == id.0 {
+        if holder_id(word) == id.0 {
             let last = word & 0xffff_ffff == 1;
             self.first
                 .store(if last { 0 } else { word - 1 }, Ordering::Release);
@@ -94,20 +95,20 @@ impl Holders {
             return false;
         };
         let mut others = others.lock().unwrap_or_else(PoisonError::into_inner);
-        let Some(at) = others.iter().position(|entry| entry.0 == id.0) else {
+        let Some(index) = others.iter().position(|entry| entry.0 == id.0) else {
             return false;
         };
-        others[at].1 -= 1;
-        let last = others[at].1 == 0;
+        others[index].1 -= 1;
+        let last = others[index].1 == 0;
         if last {
-            others.swap_remove(at);
+            others.swap_remove(index);
         }
         last
     }
 }
 
-/// Id in a word of [`Holders::first`].
-const fn holder(word: u64) -> u32 {
+/// The id in a value of [`Holders::first`].
+const fn holder_id(word: u64) -> u32 {
     (word >> 32) as u32
 }
 

@@ -21,33 +21,34 @@ impl<V: Copy> Default for KeyMap<V> {
 }
 
 impl<V: Copy> KeyMap<V> {
-    /// The shard of a key. Multiplicative hashing spreads sequential keys as evenly as random ones.
-    fn shard(key: u64) -> usize {
+    /// Returns the number of a key's shard. Multiplicative hashing spreads sequential keys as
+    /// evenly as random ones.
+    fn shard_number(key: u64) -> usize {
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize
     }
 
-    /// The value of `key`.
+    /// Returns the value of `key`.
     #[must_use]
     pub fn get(&self, key: u64) -> Option<V> {
-        self.shards[Self::shard(key)].get(&key).copied()
+        self.shards[Self::shard_number(key)].get(&key).copied()
     }
 
     /// Sets the value of `key`.
     pub fn insert(&mut self, key: u64, value: V) {
-        self.shards[Self::shard(key)].insert(key, value);
+        self.shards[Self::shard_number(key)].insert(key, value);
     }
 
     /// Removes `key`; returns its value.
     pub fn remove(&mut self, key: u64) -> Option<V> {
-        self.shards[Self::shard(key)].remove(&key)
+        self.shards[Self::shard_number(key)].remove(&key)
     }
 
-    /// The value of `key`; inserts `V::default()` if absent.
+    /// Returns the value of `key` for changes; inserts `V::default()` if there is none.
     pub fn entry(&mut self, key: u64) -> &mut V
     where
         V: Default,
     {
-        self.shards[Self::shard(key)].entry(key).or_default()
+        self.shards[Self::shard_number(key)].entry(key).or_default()
     }
 
     /// Number of keys, summed over all shards.

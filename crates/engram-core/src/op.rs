@@ -21,7 +21,7 @@ pub enum Removal {
     Exhausted,
     /// It became older than the table's ttl.
     Expired,
-    /// A caller deleted it.
+    /// A caller deleted it, or it could not be read.
     Deleted,
 }
 
@@ -121,6 +121,11 @@ pub trait OpSink: fmt::Debug + Send + Sync {
     /// poll may succeed: the sink retains the changes and retries.
     fn poll_durable(&self, lsn: Lsn, waker: &Waker) -> Poll<Result<()>>;
 
+    /// True if the sink records changes, so that they can outlive the process.
+    fn is_durable(&self) -> bool {
+        true
+    }
+
     /// Ready while the sink accepts more changes: the changes that are recorded and not yet written
     /// are bounded. Stores and wakes the waker like [`OpSink::poll_durable`].
     ///
@@ -128,6 +133,11 @@ pub trait OpSink: fmt::Debug + Send + Sync {
     /// See [`OpSink::poll_durable`].
     fn poll_room(&self, _waker: &Waker) -> Poll<Result<()>> {
         Poll::Ready(Ok(()))
+    }
+
+    /// Why changes are not made as durable as configured now; `None` if they are.
+    fn problem(&self) -> Option<String> {
+        None
     }
 }
 
@@ -142,6 +152,10 @@ impl OpSink for Volatile {
 
     fn last(&self) -> Lsn {
         Lsn(0)
+    }
+
+    fn is_durable(&self) -> bool {
+        false
     }
 
     fn poll_durable(&self, _lsn: Lsn, _waker: &Waker) -> Poll<Result<()>> {

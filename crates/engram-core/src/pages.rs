@@ -6,8 +6,8 @@ use std::ops::{Index, IndexMut};
 pub const ENTRIES_PER_PAGE: usize = 4096;
 
 /// Page of an entry, and its index in the page.
-const fn split(at: usize) -> (usize, usize) {
-    (at / ENTRIES_PER_PAGE, at % ENTRIES_PER_PAGE)
+const fn split(index: usize) -> (usize, usize) {
+    (index / ENTRIES_PER_PAGE, index % ENTRIES_PER_PAGE)
 }
 
 /// A growing array of `Copy` values. Entries never set have the fill value.
@@ -27,25 +27,25 @@ impl<T: Copy> Pages<T> {
         }
     }
 
-    /// Grows the array until `at` is a valid index.
-    pub fn ensure_index(&mut self, at: usize) {
-        while self.pages.len() * ENTRIES_PER_PAGE <= at {
+    /// Grows the array until `index` is a valid index.
+    pub fn ensure_index(&mut self, index: usize) {
+        while self.pages.len() * ENTRIES_PER_PAGE <= index {
             self.pages
                 .push(vec![self.fill; ENTRIES_PER_PAGE].into_boxed_slice());
         }
     }
 
     /// Sets an entry; grows the array as needed.
-    pub fn set(&mut self, at: usize, value: T) {
-        self.ensure_index(at);
-        self[at] = value;
+    pub fn set(&mut self, index: usize, value: T) {
+        self.ensure_index(index);
+        self[index] = value;
     }
 
-    /// The `len` entries from `at` on. They must lie in one page: `len` divides
-    /// [`ENTRIES_PER_PAGE`], and `at` is a multiple of `len`.
+    /// The `len` entries from `index` on. They must lie in one page: `len` divides
+    /// [`ENTRIES_PER_PAGE`], and `index` is a multiple of `len`.
     #[must_use]
-    pub fn group(&self, at: usize, len: usize) -> &[T] {
-        let (page, entry) = split(at);
+    pub fn group(&self, index: usize, len: usize) -> &[T] {
+        let (page, entry) = split(index);
         &self.pages[page][entry..entry + len]
     }
 }
@@ -53,15 +53,15 @@ impl<T: Copy> Pages<T> {
 impl<T> Index<usize> for Pages<T> {
     type Output = T;
 
-    fn index(&self, at: usize) -> &T {
-        let (page, entry) = split(at);
+    fn index(&self, index: usize) -> &T {
+        let (page, entry) = split(index);
         &self.pages[page][entry]
     }
 }
 
 impl<T> IndexMut<usize> for Pages<T> {
-    fn index_mut(&mut self, at: usize) -> &mut T {
-        let (page, entry) = split(at);
+    fn index_mut(&mut self, index: usize) -> &mut T {
+        let (page, entry) = split(index);
         &mut self.pages[page][entry]
     }
 }
@@ -103,10 +103,10 @@ impl<T: Copy> PagesCopy<T> {
             .flat_map(|page| page.iter().copied())
     }
 
-    /// The entry at index `at`, if the array had it.
+    /// The entry at `index`, if the array had it.
     #[must_use]
-    pub fn get(&self, at: usize) -> Option<T> {
-        let (page, entry) = split(at);
+    pub fn get(&self, index: usize) -> Option<T> {
+        let (page, entry) = split(index);
         self.0.get(page)?.as_ref()?.get(entry).copied()
     }
 }
@@ -122,9 +122,9 @@ impl<T: Copy> CopyablePages<T> {
     }
 
     /// Sets an entry; grows the array as needed.
-    pub fn set(&mut self, at: usize, value: T) {
-        self.live.ensure_index(at);
-        self[at] = value;
+    pub fn set(&mut self, index: usize, value: T) {
+        self.live.ensure_index(index);
+        self[index] = value;
     }
 
     /// Number of pages.
@@ -176,17 +176,17 @@ impl<T: Copy> CopyablePages<T> {
 impl<T> Index<usize> for CopyablePages<T> {
     type Output = T;
 
-    fn index(&self, at: usize) -> &T {
-        &self.live[at]
+    fn index(&self, index: usize) -> &T {
+        &self.live[index]
     }
 }
 
 impl<T: Copy> IndexMut<usize> for CopyablePages<T> {
-    fn index_mut(&mut self, at: usize) -> &mut T {
+    fn index_mut(&mut self, index: usize) -> &mut T {
         if self.in_progress.is_some() {
-            self.copy_before_write(split(at).0);
+            self.copy_before_write(split(index).0);
         }
-        &mut self.live[at]
+        &mut self.live[index]
     }
 }
 

@@ -18,7 +18,8 @@ pub trait ColdBytes: fmt::Debug + Send + Sync {
     /// Fetches the bytes.
     ///
     /// # Errors
-    /// [`crate::Error::Payload`] if they cannot be read or are corrupt.
+    /// [`crate::Error::Payload`] if they are corrupt: the items that refer to them are then removed.
+    /// [`crate::Error::Storage`] if they cannot be read now.
     fn fetch(&self) -> Result<Arc<AlignedBytes>>;
 
     /// Number of bytes that a fetch returns.
@@ -88,7 +89,7 @@ impl Payload {
     /// Makes the bytes readable. May do I/O: never called under a table's lock.
     ///
     /// # Errors
-    /// [`crate::Error::Payload`] if cold bytes cannot be fetched or the region is too short.
+    /// [`crate::Error::Payload`] if the region is too short, and as [`ColdBytes::fetch`].
     pub fn pin(&self) -> Result<Pinned<'_>> {
         Ok(match self {
             Self::Heap(bytes) => Pinned::Borrowed(bytes),

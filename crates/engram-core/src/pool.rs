@@ -5,6 +5,7 @@ use std::sync::{Arc, Mutex, MutexGuard, TryLockError};
 
 use crate::aligned::AlignedBytes;
 use crate::error::{Error, Result};
+use crate::text::count;
 
 /// Maximum bytes of unused buffers in a pool; buffers beyond that are freed.
 const MAX_UNUSED_BYTES: usize = 256 << 20;
@@ -38,7 +39,7 @@ pub struct PooledBytes {
 }
 
 impl Pool {
-    /// A pool for batches of at most `max_batch_bytes` bytes.
+    /// Creates a pool for batches of at most `max_batch_bytes` bytes.
     #[must_use]
     pub fn with_max_batch(max_batch_bytes: usize) -> Self {
         Self {
@@ -61,12 +62,13 @@ impl Pool {
             None => "more than 2^64".into(),
         };
         Err(Error::OutOfMemory(format!(
-            "a batch of {items} items takes {needed} bytes, but at most {max} are allowed; \
-             sample fewer items at once"
+            "a batch of {} takes {needed} bytes, but at most {max} are allowed; sample fewer items at \
+             once",
+            count(items, "item")
         )))
     }
 
-    /// A buffer of `len` bytes, reused or new; `None` if the allocation fails.
+    /// Returns a buffer of `len` bytes, reused or new; `None` if the allocation fails.
     #[must_use]
     pub fn take(self: &Arc<Self>, len: usize) -> Option<PooledBytes> {
         let reused = (len >= MIN_POOLED_BYTES)
@@ -80,8 +82,8 @@ impl Pool {
         })
     }
 
-    /// The unused buffers; `None` if they are locked. Never waits: in a forked child, the lock may be
-    /// held by a thread that only the parent has.
+    /// Locks and returns the unused buffers; `None` if they are locked already. Never waits: in a
+    /// forked child, the lock may be held by a thread that only the parent has.
     fn unused(&self) -> Option<MutexGuard<'_, UnusedBuffers>> {
         match self.unused.try_lock() {
             Ok(unused) => Some(unused),
@@ -91,17 +93,17 @@ impl Pool {
     }
 
     /// Takes a buffer of suitable size out of the pool. If there is none, frees the buffer that has
-    /// been unused for longest, so that sizes no longer requested leave the pool.
+    /// been unused for longest, so that sizes no longer requested leave the pool, and returns `None`.
     fn take_unused(&self, len: usize) -> Option<AlignedBytes> {
         let mut unused = self.unused()?;
         // At most about half as much again as needed: more would waste memory.
         let fits = |buffer: &AlignedBytes| buffer.len() >= len && buffer.len() / 3 <= len / 2;
-        let at = unused.buffers.iter().rposition(fits);
+        let index = unused.buffers.iter().rposition(fits);
         let buffer =
-            (!unused.buffers.is_empty()).then(|| unused.buffers.remove(at.unwrap_or(0)))?;
+            (!unused.buffers.is_empty()).then(|| unused.buffers.remove(index.unwrap_or(0)))?;
         unused.bytes -= buffer.len();
         drop(unused);
-        at.map(|_| buffer)
+        index.map(|_| buffer)
     }
 }
 

@@ -8,8 +8,8 @@ use crate::aligned::ALIGN;
 #[inline]
 pub(crate) fn prefetch_value<T>(value: *const T) {
     let begin = value.cast::<u8>();
-    for at in (0..size_of::<T>()).step_by(ALIGN) {
-        prefetch_line(begin.wrapping_add(at));
+    for byte_offset in (0..size_of::<T>()).step_by(ALIGN) {
+        prefetch_line(begin.wrapping_add(byte_offset));
     }
     // A value that does not begin at a cache line extends into one more.
     prefetch_line(begin.wrapping_add(size_of::<T>()));

@@ -3,6 +3,7 @@
 use std::cmp::Ordering;
 
 use crate::error::{Error, Result};
+use crate::table::MAX_NAME_BYTES;
 
 /// Limits of `diff = inserts * samples_per_insert - samples`, the number of samples by which the
 /// writers are ahead of the learner, and of the number of items.
@@ -86,6 +87,20 @@ impl RateLimits {
             "rate limiter {kind} of table `{table}`: {problem}"
         )))
     }
+
+    /// Checks the size of `kind`, which infos and error texts repeat.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] with the size and the maximum.
+    pub fn check_kind_size(&self, table: &str) -> Result<()> {
+        let bytes = self.kind.len();
+        if bytes <= MAX_NAME_BYTES {
+            return Ok(());
+        }
+        Err(Error::InvalidArgument(format!(
+            "the rate limiter's kind of table `{table}` must have at most {MAX_NAME_BYTES} bytes, got {bytes}"
+        )))
+    }
 }
 
 /// Limits and the counts they apply to.
@@ -138,17 +153,15 @@ impl RateLimiter {
     /// True if `n` items may be inserted now.
     #[must_use]
     pub fn can_insert(&self, n: u64) -> bool {
-        let samples_due = self.inserts.saturating_add(n) as f64 * self.limits.samples_per_insert;
-        self.size().saturating_add(n) <= self.limits.min_size
-            || samples_due - self.samples as f64 <= self.limits.max_diff
+        self.can_insert_if_undone(n, 0)
     }
 
-    /// True if an item could be inserted now if `samples` of the samples were undone.
+    /// True if `n` items could be inserted now if `samples` of the samples were undone.
     #[must_use]
-    pub fn can_insert_if_undone(&self, samples: u64) -> bool {
+    pub fn can_insert_if_undone(&self, n: u64, samples: u64) -> bool {
         let remaining_samples = self.samples.saturating_sub(samples);
-        let samples_due = (self.inserts + 1) as f64 * self.limits.samples_per_insert;
-        self.size() < self.limits.min_size
+        let samples_due = self.inserts.saturating_add(n) as f64 * self.limits.samples_per_insert;
+        self.size().saturating_add(n) <= self.limits.min_size
             || samples_due - remaining_samples as f64 <= self.limits.max_diff
     }
 
@@ -201,7 +214,8 @@ impl RateLimiter {
         };
         let reason = match (compare(diff, min_diff), compare(min_diff, 0.0)) {
             (Ordering::Equal, Ordering::Greater) => format!(", the minimum of {limiter}"),
-            (Ordering::Equal, _) => format!(", the limit of {limiter}"),
+            (Ordering::Equal, Ordering::Equal) => format!(", which is as far as {limiter} allows"),
+            (Ordering::Equal, Ordering::Less) => format!(", the limit of {limiter}"),
             (_, Ordering::Greater) => {
                 format!(
                     "; {limiter} keeps writers at least {} ahead",
@@ -252,7 +266,8 @@ impl RateLimiter {
         };
         let reason = match (compare(diff, max_diff), compare(max_diff, 0.0)) {
             (Ordering::Equal, Ordering::Less) => format!(", the minimum of {limiter}"),
-            (Ordering::Equal, _) => format!(", the limit of {limiter}"),
+            (Ordering::Equal, Ordering::Equal) => format!(", which is as far as {limiter} allows"),
+            (Ordering::Equal, Ordering::Greater) => format!(", the limit of {limiter}"),
             (Ordering::Greater, _) => format!("; {limiter} {allowed}"),
             (Ordering::Less, _) => {
                 let each = format_samples(self.limits.samples_per_insert);
@@ -330,8 +345,8 @@ fn format_number(value: f64) -> String {
     let text = text.trim_end_matches('0').trim_end_matches('.');
     let (whole, decimals) = text.split_at(text.find('.').unwrap_or(text.len()));
     let mut out = String::new();
-    for (at, digit) in whole.char_indices() {
-        if at > 0 && (whole.len() - at).is_multiple_of(3) {
+    for (index, digit) in whole.char_indices() {
+        if index > 0 && (whole.len() - index).is_multiple_of(3) {
             out.push(',');
         }
         out.push(digit);
@@ -419,7 +434,7 @@ mod tests {
         // All items are leased.
         assert_eq!(
             why_sampling(RateLimits::queue(4), [3, 3, 0]),
-            "sampling waits: the learner has caught up with the writers, the limit of Queue (3 inserted, 3 sampled)"
+            "sampling waits: the learner has caught up with the writers, which is as far as Queue allows (3 inserted, 3 sampled)"
         );
     }
 
@@ -446,7 +461,7 @@ mod tests {
         );
         assert_eq!(
             text(0.0, 2, 3),
-            "writers have caught up with the learner, the limit of SampleToInsertRatio(1.5) (2 \
+            "writers have caught up with the learner, which is as far as SampleToInsertRatio(1.5) allows (2 \
              inserted, 3 sampled)"
         );
         assert_eq!(
@@ -478,7 +493,7 @@ mod tests {
         };
         assert_eq!(
             text(0.0, 4, 2),
-            "the learner has caught up with the writers, the limit of RateLimiter (4 inserted, 2 sampled)"
+            "the learner has caught up with the writers, which is as far as RateLimiter allows (4 inserted, 2 sampled)"
         );
         assert_eq!(
             text(0.0, 5, 2),

@@ -7,6 +7,7 @@ use smallvec::SmallVec;
 
 use crate::dtype::DType;
 use crate::error::{Error, Result};
+use crate::structure::check_structure;
 
 /// Sizes of the axes of an array.
 pub type Shape = SmallVec<[usize; 4]>;
@@ -58,8 +59,19 @@ impl fmt::Display for CellSpec {
 pub struct Layout {
     /// Path of each column, for example `obs/pixels`, in flattening order.
     pub names: Box<[Box<str>]>,
-    /// Nesting of the columns, encoded by the client; opaque to the engine.
+    /// Nesting of the columns as text, of which the engine reads only the number of leaves; see
+    /// [`Layout::check`].
     pub structure: Box<str>,
+}
+
+impl Layout {
+    /// Checks that the structure can be read and has one leaf per name.
+    ///
+    /// # Errors
+    /// [`Error::Signature`] if not.
+    pub fn check(&self) -> Result<()> {
+        check_structure("a layout", &self.structure, self.names.len())
+    }
 }
 
 /// Layout and cells of the columns of a chunk.
@@ -88,7 +100,7 @@ pub struct ColumnSpec {
 pub struct Signature {
     /// The columns, in flattening order.
     pub columns: Box<[ColumnSpec]>,
-    /// Nesting of the columns; opaque to the engine.
+    /// Nesting of the columns as text, as in a [`Layout`].
     pub structure: Box<str>,
 }
 
@@ -133,6 +145,22 @@ fn all_equal(axes: impl Iterator<Item = usize>, spec: &[Option<usize>]) -> bool 
 }
 
 impl Signature {
+    /// Upper bound of the bytes of its names, shapes and nesting in a message.
+    pub(crate) fn text_bytes(&self) -> usize {
+        let columns = self.columns.iter();
+        let columns = columns.map(|column| 16 + column.name.len() + 10 * column.shape.len());
+        self.structure.len() + columns.sum::<usize>()
+    }
+
+    /// Checks that the structure can be read and has one leaf per column.
+    ///
+    /// # Errors
+    /// [`Error::Signature`] if not.
+    pub(crate) fn check_structure(&self, table: &str) -> Result<()> {
+        let owner = format!("the signature of table `{table}`");
+        check_structure(&owner, &self.structure, self.columns.len())
+    }
+
     /// Checks the columns of an item.
     ///
     /// # Errors
@@ -206,7 +234,7 @@ impl Signature {
                 (actual.cell.dtype, actual.format_axes()),
             ]
             .map(|(dtype, axes)| format!("{dtype}[{axes}]"));
-            return format!("column `{}` must be {expected}, got {got}", spec.name);
+            return format!("column `{}` must be {expected}; got {got}", spec.name);
         };
         let affected =
             pairs.filter(|(actual, spec)| actual.extra_time_axis(spec) == Some(only_item_has_axis));
@@ -312,11 +340,11 @@ mod tests {
         assert_eq!(problem(&signature, &[("obs", Some(7), FLOAT, &[4])]), None);
         assert_eq!(
             problem(&signature, &[("obs", Some(7), DType::Float64, &[4])]).unwrap(),
-            "column `obs` must be float32[?,4], got float64[7,4]; signature: `obs` float32[?,4]; item: \
+            "column `obs` must be float32[?,4]; got float64[7,4]; signature: `obs` float32[?,4]; item: \
              `obs` float64[7,4]"
         );
         let text = problem(&signature, &[("obs", Some(7), FLOAT, &[5])]).unwrap();
-        assert!(text.starts_with("column `obs` must be float32[?,4], got float32[7,5]; "));
+        assert!(text.starts_with("column `obs` must be float32[?,4]; got float32[7,5]; "));
     }
 
     #[test]

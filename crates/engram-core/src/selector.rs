@@ -55,7 +55,7 @@ impl SelectorKind {
         };
         if !(priority.is_finite() && priority >= 0.0) {
             return Err(Error::Priority(format!(
-                "priority for table `{table}` is {priority}; a Prioritized selector needs a finite value of at least 0"
+                "priority for table `{table}` is {priority}; a Prioritized selector needs a finite value that is not negative"
             )));
         }
         // `powf` is slow; these exponents and priorities stay below the limit.
@@ -68,7 +68,7 @@ impl SelectorKind {
         }
         Err(Error::Priority(format!(
             "priority for table `{table}` is too large: {priority:e} to the power of the selector's exponent {exponent} \
-             must be at most {:e}, got {weight:e}",
+             must be at most {:e}; got {weight:e}",
             prioritized::MAX_WEIGHT
         )))
     }
@@ -81,7 +81,7 @@ impl SelectorKind {
         match self {
             Self::Prioritized { exponent } if !exponent.is_finite() => {
                 Err(Error::InvalidArgument(format!(
-                    "exponent of the Prioritized selector of table `{table}` must be finite, got {exponent}"
+                    "exponent of the Prioritized selector of table `{table}` must be finite; got {exponent}"
                 )))
             }
             _ => Ok(()),

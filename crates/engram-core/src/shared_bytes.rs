@@ -62,10 +62,10 @@ impl<'a> SharedBytes<'a> {
         };
     }
 
-    /// Splits into the first `at` bytes and the rest.
-    pub(crate) fn split_at(self, at: usize) -> (Self, Self) {
-        assert!(at <= self.len, "`at` must not exceed the length");
-        (self.part(0, at), self.part(at, self.len - at))
+    /// Splits into the first `offset` bytes and the rest.
+    pub(crate) fn split_at(self, offset: usize) -> (Self, Self) {
+        assert!(offset <= self.len, "`at` must not exceed the length");
+        (self.part(0, offset), self.part(offset, self.len - offset))
     }
 
     /// Consecutive pieces of `size` bytes; a shorter remainder is left out.

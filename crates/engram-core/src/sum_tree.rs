@@ -59,13 +59,13 @@ impl Default for SumTree {
 }
 
 impl SumTree {
-    /// Grows the tree until `at` is a valid leaf. New leaves have weight 0.
-    pub fn ensure_index(&mut self, at: usize) {
-        if at < self.reached {
+    /// Grows the tree until `index` is a valid leaf. New leaves have weight 0.
+    pub fn ensure_index(&mut self, index: usize) {
+        if index < self.reached {
             return;
         }
-        self.reached = at + 1;
-        let mut index = at;
+        self.reached = index + 1;
+        let mut entry = index;
         for depth in 0.. {
             if depth == self.levels.len() {
                 self.levels.push(Level::new());
@@ -74,26 +74,26 @@ impl SumTree {
                 self.refresh(depth, 0);
             }
             let level = &mut self.levels[depth];
-            level.sums.ensure_index(index);
+            level.sums.ensure_index(entry);
             if depth > 0 {
-                level.mins.ensure_index(index);
-                if index == 0 && depth + 1 == self.levels.len() {
+                level.mins.ensure_index(entry);
+                if entry == 0 && depth + 1 == self.levels.len() {
                     return;
                 }
             }
-            index /= FANOUT;
+            entry /= FANOUT;
         }
     }
 
-    /// Sets the weight of leaf `at`; grows the tree as needed. The weight must be finite and at
+    /// Sets the weight of leaf `index`; grows the tree as needed. The weight must be finite and at
     /// least 0.
-    pub fn set(&mut self, at: usize, weight: f64) {
-        self.ensure_index(at);
-        let old = std::mem::replace(&mut self.levels[0].sums[at], weight);
+    pub fn set(&mut self, index: usize, weight: f64) {
+        self.ensure_index(index);
+        let old = std::mem::replace(&mut self.levels[0].sums[index], weight);
         self.non_zero += usize::from(weight > 0.0);
         self.non_zero -= usize::from(old > 0.0);
-        if self.stale.last() != Some(&(at / FANOUT)) {
-            self.stale.push(at / FANOUT);
+        if self.stale.last() != Some(&(index / FANOUT)) {
+            self.stale.push(index / FANOUT);
             if self.stale.len() == MAX_STALE_PARENTS {
                 self.refresh_stale();
             }
@@ -148,15 +148,15 @@ impl SumTree {
         self.levels[depth].mins[index] = min;
     }
 
-    /// Prefetches leaf `at` and its siblings.
-    pub fn prefetch(&self, at: usize) {
-        prefetch_group(&self.levels[0].sums, at / FANOUT);
+    /// Prefetches leaf `index` and its siblings.
+    pub fn prefetch(&self, index: usize) {
+        prefetch_group(&self.levels[0].sums, index / FANOUT);
     }
 
-    /// Weight of leaf `at`.
+    /// Weight of leaf `index`.
     #[must_use]
-    pub fn weight(&self, at: usize) -> f64 {
-        self.levels[0].sums[at]
+    pub fn weight(&self, index: usize) -> f64 {
+        self.levels[0].sums[index]
     }
 
     /// Sum of all weights.
@@ -187,22 +187,22 @@ impl SumTree {
         for masses in masses.chunks(DRAWS_TOGETHER) {
             let mut left = [0.0; DRAWS_TOGETHER];
             left[..masses.len()].copy_from_slice(masses);
-            let mut at = [0_usize; DRAWS_TOGETHER];
+            let mut indices = [0_usize; DRAWS_TOGETHER];
             for depth in (1..self.levels.len()).rev() {
                 let below = &self.levels[depth - 1].sums;
                 let next = depth.checked_sub(2).map(|depth| &self.levels[depth].sums);
-                for (at, left) in at.iter_mut().zip(&mut left).take(masses.len()) {
-                    if let Some(group) = below.group(*at * FANOUT, FANOUT).first_chunk() {
+                for (index, left) in indices.iter_mut().zip(&mut left).take(masses.len()) {
+                    if let Some(group) = below.group(*index * FANOUT, FANOUT).first_chunk() {
                         let (child, remaining) = descend(group, *left);
-                        *at = *at * FANOUT + child;
+                        *index = *index * FANOUT + child;
                         *left = remaining;
                     }
                     if let Some(next) = next {
-                        prefetch_group(next, *at);
+                        prefetch_group(next, *index);
                     }
                 }
             }
-            leaves.extend_from_slice(&at[..masses.len()]);
+            leaves.extend_from_slice(&indices[..masses.len()]);
         }
     }
 }

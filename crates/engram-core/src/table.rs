@@ -24,9 +24,10 @@ use crate::op::{Lsn, OpSink, Removal, SessionNumber, TableOp};
 use crate::pages::CopyablePages;
 use crate::rate_limiter::{RateLimiter, RateLimits};
 use crate::selector::{Pick, Selector, SelectorKind, TableRng};
+use crate::text::count;
 use crate::trajectory::Trajectory;
 pub use draw::{Draw, Handle, SampledItemInfo};
-pub use options::{MAX_NOTE_BYTES, TableOptions};
+pub use options::{MAX_NAME_BYTES, MAX_NOTE_BYTES, TableOptions};
 pub use restore::{Restore, SavedItem};
 pub use sessions::SESSION_IDLE;
 use sessions::Sessions;
@@ -64,7 +65,7 @@ impl DeferredDrops {
         self.trajectories.is_empty() && self.contents.is_empty() && self.snapshots.is_empty()
     }
 
-    /// Adds an item that is not inserted.
+    /// Adds an item that was not inserted.
     pub fn add(&mut self, item: NewItem) {
         self.trajectories.push(item.trajectory);
     }
@@ -170,6 +171,8 @@ pub struct TableState {
     num_unique_samples: u64,
     /// Number of open leases, including those of removed items.
     leased: u64,
+    /// Where the next search for a hidden item begins.
+    next_searched: Slot,
     last_lsn: Lsn,
     /// Memory reused by draws and evictions.
     picks: Vec<Pick>,
@@ -201,7 +204,7 @@ pub struct TableStats {
 }
 
 impl TableState {
-    /// An empty table.
+    /// Creates an empty table.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an option is not allowed.
@@ -218,6 +221,7 @@ impl TableState {
             num_deleted_episodes: 0,
             num_unique_samples: 0,
             leased: 0,
+            next_searched: 0,
             last_lsn: Lsn::default(),
             picks: Vec::new(),
             drawn_keys: Vec::new(),
@@ -261,25 +265,49 @@ impl TableState {
     /// True while the table exceeds its bounds and [`TableState::shrink`] can evict items.
     #[must_use]
     pub fn must_shrink(&self) -> bool {
-        // While items are hidden, the last visible item stays: the hidden ones will be removed
-        // anyway.
-        let can_evict = self.contents.remover.len() > usize::from(self.hidden() > 0);
-        self.exceeds_bounds(0) && can_evict
+        self.exceeds_bounds(0) && (self.can_evict_visible() || self.can_evict_hidden())
+    }
+
+    /// True if an item that the remover can choose may be evicted. While items are hidden, the last
+    /// visible item stays: it is the newest, and the hidden ones are about to be removed anyway.
+    fn can_evict_visible(&self) -> bool {
+        self.contents.remover.len() > usize::from(self.hidden() > 0)
+    }
+
+    /// True if a hidden item may be evicted: its readers keep it, as with any evicted item.
+    fn can_evict_hidden(&self) -> bool {
+        self.hidden() > 0 && self.limiter_allows_eviction(0)
     }
 
     /// True if a full table may evict an item to make room for a new one.
     ///
-    /// False if the limiter would block the new item without the samples of hidden items, as in a
-    /// queue: the hidden items are removed once they are acknowledged, while evicting would lose an
-    /// item that was never sampled.
+    /// False if items are hidden and the limiter would block the new item without the samples of open
+    /// leases, as in a queue: the hidden items are removed once they are acknowledged, while evicting
+    /// would lose an item that was never delivered.
     #[must_use]
     pub fn may_evict(&self) -> bool {
-        let limiter = &self.limiter;
-        let samples_of_hidden_items = self.hidden() * u64::from(self.options.max_times_sampled);
-        !self.contents.remover.is_empty()
-            && !self.exceeds_bounds(0)
-            && (samples_of_hidden_items == 0
-                || limiter.can_insert_if_undone(samples_of_hidden_items))
+        self.contents.size > 0 && !self.exceeds_bounds(0) && self.limiter_allows_eviction(1)
+    }
+
+    /// True if no item is hidden, or the limiter would allow `n` more items without the samples of open
+    /// leases.
+    fn limiter_allows_eviction(&self, n: u64) -> bool {
+        self.hidden() == 0 || self.limiter.can_insert_if_undone(n, self.leased)
+    }
+
+    /// True if `n` items can be inserted now: the limiter allows them, and the table has space for them
+    /// or may evict items.
+    #[must_use]
+    pub fn can_insert(&self, n: u64) -> bool {
+        let has_space = self.contents.size.saturating_add(n) <= self.options.max_size;
+        self.limiter.can_insert(n) && (has_space || self.limiter_allows_eviction(n))
+    }
+
+    /// True if the limiter allows `n` samples now of the items that are not hidden.
+    #[must_use]
+    pub fn can_sample(&self, n: u64) -> bool {
+        let visible = self.contents.sampler.len() as u64;
+        visible >= self.limiter.limits.min_size && self.limiter.can_sample(n)
     }
 
     /// Number of items that a caller may change before it should release the lock for other threads.
@@ -363,6 +391,13 @@ impl TableState {
             if !self.must_shrink() {
                 break;
             }
+            if !self.can_evict_visible() {
+                match self.find_hidden() {
+                    Some(slot) => self.remove(slot, Removal::Evicted, deferred),
+                    None => break,
+                }
+                continue;
+            }
             victim.clear();
             self.contents.remover.pick(1, &mut self.rng, &mut victim);
             if self.contents.remover.is_random() {
@@ -372,6 +407,18 @@ impl TableState {
         }
         self.picks = victim;
         !self.must_shrink()
+    }
+
+    /// Returns a hidden item, after a search of bounded length that the next call continues.
+    fn find_hidden(&mut self) -> Option<Slot> {
+        for _ in 0..MAX_ITEMS_PER_LOCK_HOLD {
+            let slot = self.next_searched % self.contents.slots;
+            self.next_searched = slot + 1;
+            if self.contents.items[slot as usize].is_hidden() {
+                return Some(slot);
+            }
+        }
+        None
     }
 
     /// Removes a bounded number of items older than the ttl, and forgets a bounded number of idle
@@ -394,7 +441,8 @@ impl TableState {
         false
     }
 
-    /// Clock reading at which the oldest item expires, in nanoseconds. `None` without a ttl or items.
+    /// Clock reading at which the next visible item expires, in nanoseconds. `None` without a ttl or
+    /// visible items.
     #[must_use]
     pub fn next_expiry(&self) -> Option<u64> {
         let ttl = self.options.ttl?;
@@ -464,8 +512,9 @@ impl TableState {
     /// Sets the limits of the rate limiter; its counters stay.
     ///
     /// # Errors
-    /// As [`RateLimits::check`].
+    /// Those of [`RateLimits::check`].
     pub fn set_limits(&mut self, limits: RateLimits) -> Result<()> {
+        limits.check_kind_size(&self.options.name)?;
         limits.check(&self.options.name, self.options.max_size)?;
         self.record(&TableOp::SetLimits { limits: &limits });
         self.limiter.limits = limits;
@@ -500,14 +549,16 @@ impl TableState {
         } = &*self.options;
         if n == 0 {
             return Err(Error::InvalidArgument(format!(
-                "`n` must be at least 1, got 0 samples from table `{name}`"
+                "`n` must be at least 1; got 0 samples from table `{name}`"
             )));
         }
         let max_samples = max_size.saturating_mul(u64::from(*max_times_sampled));
         if *max_times_sampled > 0 && n as u64 > max_samples {
             return Err(Error::Unsatisfiable(format!(
-                "table `{name}` can never yield {n} samples at once: it has at most {max_size} items, \
-                 each sampled at most {max_times_sampled} times"
+                "table `{name}` can never yield {} at once: it has at most {}, each sampled at most {}",
+                count(n, "sample"),
+                count(*max_size, "item"),
+                count(*max_times_sampled, "time")
             )));
         }
         Ok(())

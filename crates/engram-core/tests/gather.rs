@@ -51,7 +51,7 @@ fn name(step: usize) -> Vec<u8> {
 
 fn obs(step: usize, size: usize) -> Vec<u8> {
     (0..size)
-        .map(|at| ((step * 7 + at / 64) % 251) as u8 + 1)
+        .map(|byte| ((step * 7 + byte / 64) % 251) as u8 + 1)
         .collect()
 }
 
@@ -254,9 +254,13 @@ fn padding_in_a_reused_buffer_is_zero() {
 fn a_large_batch_is_the_same_in_parallel() {
     let wide = chunk_of(schema(30_000), 0, 40, Compression::Off);
     let packed = chunk_of(schema(30_000), 40, 40, Compression::Auto);
-    let item = |at: u32| {
-        let chunk = if at.is_multiple_of(3) { &packed } else { &wide };
-        rows(chunk, at % 30, 1 + at % 5)
+    let item = |index: u32| {
+        let chunk = if index.is_multiple_of(3) {
+            &packed
+        } else {
+            &wide
+        };
+        rows(chunk, index % 30, 1 + index % 5)
     };
     let items: Vec<Trajectory> = (0..203).map(item).collect();
     for length_policy in [LengthPolicy::Ragged, LengthPolicy::Pad] {
@@ -267,14 +271,14 @@ fn a_large_batch_is_the_same_in_parallel() {
         );
         for (i, item) in items.iter().enumerate() {
             let alone = gathered(std::slice::from_ref(item), LengthPolicy::Ragged).unwrap();
-            for at in [0, 2] {
-                let (column, size) = (&all.columns[at], all.columns[at].cell.bytes());
+            for index in [0, 2] {
+                let (column, size) = (&all.columns[index], all.columns[index].cell.bytes());
                 let start = match &column.time {
                     TimeAxis::Ragged(splits) => usize::try_from(splits[i]).unwrap(),
                     TimeAxis::Padded { longest, .. } => i * longest,
                     time => panic!("{time:?}"),
                 };
-                let expected = bytes(&alone.columns[at]);
+                let expected = bytes(&alone.columns[index]);
                 assert!(bytes(column)[start * size..].starts_with(expected));
             }
         }
@@ -285,8 +289,8 @@ fn a_large_batch_is_the_same_in_parallel() {
 fn compressed_columns_are_unpacked() {
     let packed = chunk_of(schema(2_000), 0, 30, Compression::Auto);
     assert!(packed.footprint() < 30_000, "the chunk is compressed");
-    let items: Vec<Trajectory> = (0..29).map(|at| rows(&packed, at, 2)).collect();
-    let steps: Vec<usize> = (0..29).flat_map(|at| [at, at + 1]).collect();
+    let items: Vec<Trajectory> = (0..29).map(|index| rows(&packed, index, 2)).collect();
+    let steps: Vec<usize> = (0..29).flat_map(|index| [index, index + 1]).collect();
     expect_steps(
         &gathered(&items, LengthPolicy::Ragged).unwrap(),
         [&steps; 3],
@@ -323,7 +327,7 @@ fn strings_count_towards_the_limit_of_a_batch() {
     assert_eq!(bytes(&gather_within(200).unwrap().columns[1]), text);
     assert_eq!(
         gather_within(199).unwrap_err().to_string(),
-        "a batch of 1 items takes at least 200 bytes, but at most 199 are allowed; sample fewer items at once"
+        "a batch of 1 item takes at least 200 bytes, but at most 199 are allowed; sample fewer items at once"
     );
 }
 

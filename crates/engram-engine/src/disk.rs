@@ -9,6 +9,7 @@ mod checkpoint_writer;
 mod chunk_checkers;
 mod chunk_loader;
 mod chunk_log;
+mod close_mark;
 mod direct_io;
 mod directory;
 mod directory_lock;
@@ -17,15 +18,19 @@ mod file_format;
 mod file_names;
 mod inspect;
 mod journal;
+mod kind;
 mod large_pages;
 mod log;
 mod log_writer;
+mod manifest;
+mod os_directory;
 mod pending_log;
 mod read_ahead;
 mod record_codec;
 mod record_reader;
 mod record_writer;
 mod recover;
+mod recovery_error;
 mod replay;
 mod serial_ranges;
 mod storage;
@@ -42,6 +47,8 @@ pub(crate) use storage::{CheckpointView, Storage};
 
 #[cfg(test)]
 mod fuzz;
+#[cfg(test)]
+mod lost_log_tests;
 #[cfg(test)]
 mod power_loss;
 #[cfg(test)]

@@ -7,6 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use engram_core::pool::Pool;
+use engram_core::text::count;
 use engram_core::{Error, OpSink, Result, TableOptions, TableState, Volatile};
 use parking_lot::{Mutex, RwLock};
 use rand_xoshiro::SplitMix64;
@@ -63,10 +64,10 @@ impl Engine {
         )
     }
 
-    /// As [`Engine::new`], with this clock, and recording changes in `sink`.
+    /// Like [`Engine::new`], with this clock, and recording changes in `sink`.
     ///
     /// # Errors
-    /// As [`Engine::new`].
+    /// Those of [`Engine::new`].
     pub fn with_clock_and_sink(
         tables: Vec<TableOptions>,
         entropy: u64,
@@ -142,7 +143,7 @@ impl Engine {
     /// Returns a note about items in unfinished chunks of writers, because of which a table may have
     /// fewer items than were appended. `None` if there are none.
     #[must_use]
-    pub fn unsent_note(&self) -> Option<String> {
+    pub fn unsent_items_note(&self) -> Option<String> {
         unsent_items_note(self.unsent_items.load(Ordering::Relaxed))
     }
 
@@ -162,7 +163,7 @@ impl Engine {
         } else {
             ticket.cancel(seconds)
         };
-        outcome.map_err(|error| match (error, self.unsent_note()) {
+        outcome.map_err(|error| match (error, self.unsent_items_note()) {
             (Error::DeadlineExceeded(text), Some(note)) => {
                 Error::DeadlineExceeded(format!("{text}; {note}"))
             }
@@ -175,6 +176,7 @@ impl Engine {
     /// # Errors
     /// [`Error::InvalidArgument`] for invalid options or a name that exists; [`Error::Closed`].
     pub fn create_table(&self, options: TableOptions) -> Result<Arc<Table>> {
+        options.check_sizes()?;
         // Locked until the table is added, so that `close` does not miss it.
         let is_closed = self.is_closed.read();
         if *is_closed {
@@ -288,9 +290,9 @@ pub fn derive_number(entropy: u64, number: u64) -> u64 {
 /// Returns a note about this many items in unfinished chunks; `None` if there are none.
 #[must_use]
 pub fn unsent_items_note(items: u64) -> Option<String> {
-    let noun = if items == 1 { "item" } else { "items" };
     (items > 0).then(|| {
-        format!("writers hold {items} more {noun} in unfinished chunks; call `flush` to send them")
+        let items = count(items, "more item");
+        format!("writers hold {items} in unfinished chunks; call `flush` to send them")
     })
 }
 

@@ -2,8 +2,8 @@
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
-/// A mutex that a thread which has just released it cannot lock again before at least one of the
-/// threads that are already waiting.
+/// A mutex that serves waiting threads first: a thread that has released it and locks it again waits until at
+/// least one of the threads that were already waiting has had it.
 ///
 /// Waiting threads block instead of spinning or yielding: on a busy machine, a yield costs a whole time slice.
 #[derive(Debug)]
@@ -40,7 +40,7 @@ mod tests {
     fn relocking_does_not_overtake_a_waiting_thread() {
         let lock = FairMutex::new(());
         let (rounds, stop) = (AtomicU32::new(0), AtomicBool::new(false));
-        let mut waits = std::thread::scope(|scope| {
+        let mut rounds_per_wait = std::thread::scope(|scope| {
             scope.spawn(|| {
                 while !stop.load(Ordering::SeqCst) {
                     let _guard = lock.lock();
@@ -48,21 +48,21 @@ mod tests {
                     sleep(Duration::from_millis(1));
                 }
             });
-            let waits = (0..21).map(|_| {
+            let rounds_per_wait = (0..21).map(|_| {
                 sleep(Duration::from_millis(3));
                 let before = rounds.load(Ordering::SeqCst);
                 let _guard = lock.lock();
                 rounds.load(Ordering::SeqCst) - before
             });
-            let waits: Vec<u32> = waits.collect();
+            let rounds_per_wait: Vec<u32> = rounds_per_wait.collect();
             stop.store(true, Ordering::SeqCst);
-            waits
+            rounds_per_wait
         });
         // The median, because the machine may pause this thread between the two reads of `rounds`.
-        waits.sort_unstable();
+        rounds_per_wait.sort_unstable();
         assert!(
-            waits[10] == 0,
-            "the other thread locked it this often during each wait: {waits:?}"
+            rounds_per_wait[10] == 0,
+            "the other thread locked it this often during each wait: {rounds_per_wait:?}"
         );
     }
 }

@@ -6,19 +6,94 @@
 //!               drop: the item is available again, as if it had not been sampled
 //! ```
 
+use std::collections::HashSet;
+use std::fmt::Write as _;
 use std::sync::Arc;
 
-use engram_core::Draw;
+use engram_core::gather::{Columns, LengthPolicy, gather};
+use engram_core::pool::Pool;
+use engram_core::text::count;
+use engram_core::{Draw, Error, Result};
 
 use crate::table::Table;
+use crate::ticket::UntilDurable;
+
+/// Maximum number of keys in the error about unreadable items.
+const MAX_LISTED_KEYS: usize = 10;
 
 /// Result of a sampling call.
 #[derive(Debug)]
 pub struct Sample {
+    /// The table of the items.
+    pub table: Arc<Table>,
     /// The drawn items: as many as requested, or fewer for a partial sample.
     pub draws: Vec<Draw>,
     /// Their lease, if one was requested.
     pub lease: Option<Lease>,
+}
+
+impl Sample {
+    /// Copies the items into columns.
+    ///
+    /// # Errors
+    /// As [`gather`], with the lease dropped; for items that cannot be read, as [`Self::remove_unreadable`].
+    pub fn gather(self, length_policy: LengthPolicy, pool: &Arc<Pool>) -> Result<(Columns, Self)> {
+        match gather(&self.draws, length_policy, pool) {
+            Ok(columns) => Ok((columns, self)),
+            Err(error) => Err(self.remove_unreadable(error, pool)),
+        }
+    }
+
+    /// Handles the error of a sample that could not be gathered. If it is [`Error::Payload`], removes the
+    /// items whose stored bytes are corrupt from their table: otherwise, a queue would return the same items
+    /// again and again. Their samples are final; the other items of a lease return to the table.
+    ///
+    /// Returns the error to report, which names the table and the removed items.
+    #[must_use]
+    pub fn remove_unreadable(mut self, error: Error, pool: &Arc<Pool>) -> Error {
+        if !matches!(error, Error::Payload(_)) {
+            return error;
+        }
+        let cause = |draw: &Draw| {
+            let gathered = gather(std::slice::from_ref(draw), LengthPolicy::Ragged, pool);
+            match gathered {
+                Err(Error::Payload(cause)) => Some(cause),
+                _ => None,
+            }
+        };
+        let causes: Vec<Option<String>> = self.draws.iter().map(cause).collect();
+        let unreadable = self.draws.iter().zip(&causes);
+        let unreadable: Vec<(&Draw, &String)> = unreadable
+            .filter_map(|(draw, cause)| Some((draw, cause.as_ref()?)))
+            .collect();
+        let Some((first, cause)) = unreadable.first() else {
+            return error;
+        };
+        // An item may have been drawn several times.
+        let mut seen = HashSet::new();
+        let keys = unreadable.iter().map(|(draw, _)| draw.key);
+        let keys: Vec<u64> = keys.filter(|key| seen.insert(*key)).collect();
+        let table = &self.table.options().name;
+        let text = if let [key] = *keys {
+            format!("item {key} of table `{table}` cannot be read and was removed: {cause}")
+        } else {
+            let listed = keys.iter().take(MAX_LISTED_KEYS).map(u64::to_string);
+            let mut listed = listed.collect::<Vec<_>>().join(", ");
+            if let Some(more) = keys.len().checked_sub(MAX_LISTED_KEYS + 1) {
+                let _ = write!(listed, " and {}", count(more + 1, "other"));
+            }
+            format!(
+                "items {listed} of table `{table}` cannot be read and were removed; item {}: {cause}",
+                first.key
+            )
+        };
+        let handles: Vec<_> = unreadable.iter().map(|(draw, _)| draw.handle).collect();
+        self.table.remove_unreadable(&handles);
+        if let Some(lease) = self.lease.take() {
+            lease.acknowledge_each(causes.iter().map(Option::is_some));
+        }
+        Error::Payload(text)
+    }
 }
 
 /// Leased draws. Acknowledging them makes the samples final; dropping the lease returns the items to
@@ -48,15 +123,43 @@ impl Lease {
         }
     }
 
-    /// Makes all samples final.
-    pub fn acknowledge(mut self) {
-        let handles = std::mem::take(&mut self.handles);
-        self.table.acknowledge(&handles);
+    /// True if the acknowledgement must be durable: it removes items from a durable store, and after a
+    /// restart these items must not be sampled again.
+    #[must_use]
+    pub fn removes_durably(&self) -> bool {
+        self.table.options().max_times_sampled > 0 && self.table.sink.is_durable()
     }
 
-    /// Makes the first `n` samples final (or all, if there are fewer) and returns the others.
-    pub fn acknowledge_first(mut self, n: usize) {
-        self.split_first(n).acknowledge();
+    /// Makes all samples final. Returns a future that is ready once that is durable, if it must be:
+    /// see [`Self::removes_durably`].
+    #[expect(
+        clippy::must_use_candidate,
+        reason = "not every caller waits until it is durable"
+    )]
+    pub fn acknowledge(mut self) -> Option<UntilDurable> {
+        let handles = std::mem::take(&mut self.handles);
+        self.table.acknowledge(&handles);
+        self.removes_durably().then(|| self.table.until_durable())
+    }
+
+    /// Makes the samples final for which `is_final` is true, and returns the others.
+    fn acknowledge_each(mut self, mut is_final: impl Iterator<Item = bool>) {
+        let handles = std::mem::take(&mut self.handles);
+        let (acknowledged, returned): (Vec<_>, Vec<_>) = handles
+            .into_iter()
+            .partition(|_| is_final.next().unwrap_or(false));
+        self.handles = returned;
+        self.table.acknowledge(&acknowledged);
+    }
+
+    /// Makes the first `n` samples final (or all, if there are fewer) and returns the others. Returns the
+    /// same as [`Self::acknowledge`].
+    #[expect(
+        clippy::must_use_candidate,
+        reason = "not every caller waits until it is durable"
+    )]
+    pub fn acknowledge_first(mut self, n: usize) -> Option<UntilDurable> {
+        self.split_first(n).acknowledge()
     }
 }
 

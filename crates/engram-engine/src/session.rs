@@ -1,5 +1,6 @@
 //! Session numbers of a writer's items: by these, a table detects items that are sent again.
 
+use engram_core::text::count;
 use engram_core::{Error, Result, SessionNumber};
 
 /// A writer's session, and the session numbers of one call's items: `first`, `first + 1`, ...
@@ -24,8 +25,9 @@ impl Session {
         end.map_or_else(
             || {
                 Err(Error::InvalidArgument(format!(
-                    "{items} items for table `{table}` have session numbers from {first} on; \
-                     session numbers must be at least 1 and below 2^64"
+                    "{} for table `{table}` with session numbers from {first} on; session numbers must be at \
+                     least 1 and below 2^64",
+                    count(items, "item")
                 )))
             },
             |end| {

@@ -3,12 +3,12 @@
 //! Every batch is leased. Its states:
 //!
 //! ```text
-//!   sampling ──► ready ──► delivered ──► acknowledged
-//!  (prefetch     (queue of   (returned    when the reader has acknowledged all its items
-//!   thread)      `prefetch`   to the
-//!      │         batches)     reader)
-//!      └────────────┴───────────┴──► returned to the table: the stream closed, or the batch did
-//!                                    not reach its reader; a partly acknowledged batch is split
+//!   sampling ──► ready ──► returned by ──► delivered, ──► acknowledged
+//!  (prefetch     (queue of   `next`        as `deliver`   (at once; with `hold`, when the
+//!   thread)      `prefetch`    │           reports        next batch is requested)
+//!      │         batches)      │
+//!      └────────────┴──────────┴──► returned to the table: the stream closed, or the batch did
+//!                                   not reach the caller; a partly delivered batch is split
 //! ```
 
 use std::collections::VecDeque;
@@ -18,7 +18,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 use std::time::{Duration, Instant};
 
-use engram_core::gather::{Columns, LengthPolicy, gather};
+use engram_core::gather::{Columns, LengthPolicy};
 use engram_core::pool::Pool;
 use engram_core::{Draw, Error, Result};
 use parking_lot::{Condvar, Mutex, MutexGuard};
@@ -49,6 +49,8 @@ pub struct StreamOptions {
     pub max_items: Option<u64>,
     /// How items of different lengths are combined.
     pub length_policy: LengthPolicy,
+    /// Acknowledge delivered items only when the next batch is requested, instead of at once.
+    pub hold: bool,
 }
 
 impl StreamOptions {
@@ -90,14 +92,16 @@ pub struct StreamBatch {
 
 /// The reader's end of a running prefetch thread.
 ///
-/// With each request for a batch, and on close, the reader reports how many of the stream's items
-/// it acknowledges in total. The stream ends the leases of completely acknowledged batches; on close,
-/// it returns all other items to the table.
+/// The reader reports how many of the stream's items it has delivered in total. The stream
+/// acknowledges the batches that are delivered completely; on close, it acknowledges the delivered part
+/// of the last batch and returns all other items to the table.
 #[derive(Debug)]
 pub struct Stream {
     prefetcher: Arc<Prefetcher>,
     thread: Option<JoinHandle<()>>,
     deliveries: DeliveryTracker<Lease>,
+    /// Number of the stream's items that are delivered.
+    delivered: u64,
     /// Pending until acknowledgements that removed items from the table are durable.
     durable: Option<UntilDurable>,
 }
@@ -143,7 +147,7 @@ impl Stream {
     pub fn open(table: Arc<Table>, pool: Arc<Pool>, options: StreamOptions) -> Result<Self> {
         if options.batch_size == 0 || options.prefetch == 0 {
             return Err(Error::InvalidArgument(format!(
-                "`batch_size` and `prefetch` must be at least 1, got {} and {}",
+                "`batch_size` and `prefetch` must be at least 1; got {} and {}",
                 options.batch_size, options.prefetch
             )));
         }
@@ -178,30 +182,22 @@ impl Stream {
             prefetcher,
             thread: Some(thread),
             deliveries: DeliveryTracker::default(),
+            delivered: 0,
             durable: None,
         })
     }
 
-    /// Returns the next batch. `acknowledged` is how many of the stream's items the reader has
-    /// acknowledged so far.
+    /// Returns the next batch. Before that, waits until earlier acknowledgements are durable.
     ///
     /// # Errors
     /// The error that ended the prefetch thread: the table was dropped, the store closed, a chunk
-    /// unreadable. [`Error::Storage`] if acknowledgements cannot be logged: the next call retries.
-    pub fn next(&mut self, acknowledged: u64, options: &mut WaitOptions<'_>) -> Result<NextBatch> {
-        while let Some(lease) = self.deliveries.pop_acknowledged(acknowledged) {
-            lease.acknowledge();
-            if self.prefetcher.table.options().max_times_sampled > 0 {
-                // After a restart, items sampled `max_times_sampled` times must not be sampled again.
-                self.durable = Some(self.prefetcher.table.until_durable());
-            }
-        }
-        if let Some(durable) = &mut self.durable {
-            match wait(durable, options) {
-                WaitOutcome::Ready(outcome) => self.durable = outcome.map(|()| None)?,
-                WaitOutcome::TimedOut => return Ok(NextBatch::End),
-                WaitOutcome::Interrupted => return Ok(NextBatch::Interrupted),
-            }
+    /// unreadable and its items removed. [`Error::Storage`] if acknowledgements cannot be logged: the next call retries.
+    pub fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<NextBatch> {
+        self.acknowledge_delivered();
+        match self.wait_until_durable(options) {
+            WaitOutcome::Ready(outcome) => outcome?,
+            WaitOutcome::TimedOut => return Ok(NextBatch::End),
+            WaitOutcome::Interrupted => return Ok(NextBatch::Interrupted),
         }
         let mut ready = self.prefetcher.ready.lock();
         loop {
@@ -227,14 +223,51 @@ impl Stream {
         }
     }
 
+    /// Reports that the first `items` of the stream's items are delivered: the caller has them, or will
+    /// have them without a further call. False after [`Self::close`], which has returned them to the table.
+    pub fn deliver(&mut self, items: u64) -> bool {
+        if self.thread.is_none() {
+            return false;
+        }
+        self.delivered = items;
+        if !self.prefetcher.options.hold {
+            self.acknowledge_delivered();
+        }
+        true
+    }
+
+    fn acknowledge_delivered(&mut self) {
+        while let Some(lease) = self.deliveries.pop_acknowledged(self.delivered) {
+            // Later acknowledgements become durable after earlier ones.
+            self.durable = lease.acknowledge().or_else(|| self.durable.take());
+        }
+    }
+
+    /// Waits until all acknowledgements that removed items from the table are durable.
+    fn wait_until_durable(&mut self, options: &mut WaitOptions<'_>) -> WaitOutcome<Result<()>> {
+        let Some(durable) = &mut self.durable else {
+            return WaitOutcome::Ready(Ok(()));
+        };
+        let outcome = wait(durable, options);
+        if matches!(outcome, WaitOutcome::Ready(Ok(()))) {
+            self.durable = None;
+        }
+        outcome
+    }
+
     /// Returns the items of the last batch, which did not reach its reader, to the table.
     pub fn return_last(&mut self) {
         drop(self.deliveries.pop_newest());
     }
 
-    /// Stops prefetching. Acknowledges the first `acknowledged` of the stream's items and returns all
-    /// others to the table.
-    pub fn close(&mut self, acknowledged: u64) {
+    /// Stops prefetching. Acknowledges the delivered items and returns all others to the table. Then waits
+    /// until the acknowledgements are durable, if they removed items.
+    pub fn close(&mut self, options: &mut WaitOptions<'_>) -> WaitOutcome<Result<()>> {
+        self.stop();
+        self.wait_until_durable(options)
+    }
+
+    fn stop(&mut self) {
         self.prefetcher.stop.store(true, Ordering::Release);
         self.prefetcher.changed.notify_all();
         if let Some(thread) = self.thread.take() {
@@ -242,12 +275,13 @@ impl Stream {
             // A panic of the thread is already recorded in `ready.ended`.
             let _ = thread.join();
         }
-        for outcome in self.deliveries.finish(acknowledged) {
-            match outcome {
+        for outcome in self.deliveries.finish(self.delivered) {
+            let durable = match outcome {
                 LeaseOutcome::Acknowledged(lease) => lease.acknowledge(),
                 LeaseOutcome::PartlyAcknowledged(items, lease) => lease.acknowledge_first(items),
-                LeaseOutcome::Unacknowledged(lease) => drop(lease),
-            }
+                LeaseOutcome::Unacknowledged(_) => None,
+            };
+            self.durable = durable.or_else(|| self.durable.take());
         }
         let batches = std::mem::take(&mut self.prefetcher.ready.lock().batches);
         drop(batches);
@@ -256,7 +290,7 @@ impl Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        self.close(u64::MAX);
+        self.stop();
     }
 }
 
@@ -297,7 +331,7 @@ impl Prefetcher {
                 WaitOutcome::TimedOut | WaitOutcome::Interrupted => return Ok(()),
             };
             items_fetched += sample.draws.len() as u64;
-            let columns = gather(&sample.draws, length_policy, &self.pool)?;
+            let (columns, sample) = sample.gather(length_policy, &self.pool)?;
             let Some(lease) = sample.lease else {
                 return Ok(());
             };

@@ -13,9 +13,10 @@ use std::sync::{Arc, MutexGuard};
 use std::task::{Poll, Waker};
 
 use engram_core::table::{SnapshotBuffers, SnapshotStep};
+use engram_core::text::count;
 use engram_core::{
-    DeferredDrops, Error, Handle, NewItem, OpSink, RateLimits, Result, Snapshot, TableOptions,
-    TableState,
+    DeferredDrops, Error, Handle, NewItem, OpSink, Printable, RateLimits, Result, Snapshot,
+    TableOptions, TableState,
 };
 use parking_lot::Mutex;
 
@@ -84,6 +85,7 @@ impl Table {
             is_being_served: false,
             close_reason: None,
             meter: Meter::default(),
+            unreadable_items: 0,
         });
         Self {
             number,
@@ -106,7 +108,8 @@ impl Table {
         UntilDurable::new(&self.sink)
     }
 
-    /// Returns a ticket to wait for if the journal's buffer is full; otherwise `None`.
+    /// Returns a ticket to wait for until the journal accepts more changes; `None` if it accepts them
+    /// now.
     #[must_use]
     pub fn journal_space(&self) -> Option<JournalSpace> {
         let has_space = self.sink.poll_room(Waker::noop());
@@ -163,22 +166,23 @@ impl Table {
     /// Inserts items in order, waiting for the rate limiter if necessary.
     ///
     /// # Errors
-    /// As [`TableOptions::check_item`], before any item is inserted; [`Error::Closed`].
+    /// Those of [`TableOptions::check_item`], before any item is inserted; [`Error::Closed`].
     pub fn insert(self: &Arc<Self>, items: Vec<NewItem>) -> Result<InsertTicket> {
         self.insert_with(items, None, false)
     }
 
-    /// As [`Table::insert`], except for an item whose key the table already has: it only updates the
+    /// Like [`Table::insert`], except for an item whose key the table already has: it only updates the
     /// existing item's priority, without waiting for the rate limiter.
     ///
     /// # Errors
-    /// As [`Table::insert`].
+    /// Those of [`Table::insert`].
     pub fn insert_or_update(self: &Arc<Self>, items: Vec<NewItem>) -> Result<InsertTicket> {
         self.insert_with(items, None, true)
     }
 
-    /// As [`Table::insert`], for items that may be sent again: an item whose session number was already
-    /// applied is skipped, and counts as inserted. Without a session, the same as [`Table::insert`].
+    /// Like [`Table::insert`], for items that may be sent again: an item whose session number was
+    /// already applied is skipped, and counts as inserted. Without a session, the same as
+    /// [`Table::insert`].
     ///
     /// A session number is applied when its item is inserted, or skipped because its key exists.
     /// The numbers of withdrawn items are not applied. A session sends its items in order, so all
@@ -186,7 +190,7 @@ impl Table {
     /// [`SESSION_IDLE`](engram_core::table::SESSION_IDLE) without an insert that is applied or waits.
     ///
     /// # Errors
-    /// As [`Table::insert`]; [`Error::InvalidArgument`] for session numbers out of range.
+    /// Those of [`Table::insert`]; [`Error::InvalidArgument`] for session numbers out of range.
     pub fn insert_numbered(
         self: &Arc<Self>,
         items: Vec<NewItem>,
@@ -247,7 +251,7 @@ impl Table {
     /// for `n`.
     ///
     /// # Errors
-    /// As [`Self::sample`]; [`Error::InvalidArgument`] unless `at_least` is from 1 to `n`.
+    /// Those of [`Self::sample`]; [`Error::InvalidArgument`] unless `at_least` is from 1 to `n`.
     pub fn sample_some(
         self: &Arc<Self>,
         n: usize,
@@ -256,7 +260,7 @@ impl Table {
     ) -> Result<SampleTicket> {
         if at_least > n || (at_least == 0 && n > 0) {
             return Err(Error::InvalidArgument(format!(
-                "`at_least` must be from 1 to the number of samples ({n}), got {at_least}"
+                "`at_least` must be from 1 to the number of samples ({n}); got {at_least}"
             )));
         }
         let mut draws = Vec::with_capacity(n.min(MAX_PREALLOCATED));
@@ -339,6 +343,7 @@ impl Table {
         self.change(|locked, after, _| {
             locked.check_open()?;
             locked.state.reset(&mut after.deferred);
+            locked.unreadable_items = 0;
             // Waiting samples start again: the items they had drawn are gone.
             let waiting = locked.samples.values_mut();
             let discarded_draws = waiting.map(|sample| {
@@ -382,18 +387,19 @@ impl Table {
     /// Returns options, sizes, rates, and why calls are blocked.
     #[must_use]
     pub fn info(&self) -> TableInfo {
+        let storage_problem = self.sink.problem();
         self.change(|locked, _, now| {
             let stats = locked.state.stats();
             let (inserts_per_s, samples_per_s) = locked.meter.rates(now);
             let name = &self.options.name;
-            let with_name = |why: Option<String>| why.map(|why| format!("`{name}`: {why}"));
+            let with_name = |why: Option<String>| why.map(|why| format!("`{}`: {why}", Printable(name)));
             let all_hidden = stats.size > 0 && stats.hidden == stats.size;
             let sampling_blocked = stats.limiter.why_sampling_waits().or_else(|| {
                 all_hidden.then(|| {
                     format!(
-                        "sampling waits: all {} items have reached `max_times_sampled`, and readers still hold them; \
-                         insert new items or request the next batch",
-                        stats.size
+                        "sampling waits: all {} have reached `max_times_sampled`, and readers still hold them; \
+                         insert new items, or read on from the datasets or close them",
+                        count(stats.size, "item")
                     )
                 })
             });
@@ -401,9 +407,10 @@ impl Table {
                 let full = stats.size >= self.options.max_size || !locked.inserts.is_empty();
                 (full && stats.hidden > 0 && !locked.state.may_evict()).then(|| {
                     format!(
-                        "inserting waits: the table is full, and readers still hold {} of {} items; request the next \
-                         batch from the dataset to free them",
-                        stats.hidden, stats.size
+                        "inserting waits: the table is full, and readers still hold {} of {}; read on from \
+                         their datasets or close them",
+                        stats.hidden,
+                        count(stats.size, "item")
                     )
                 })
             });
@@ -415,6 +422,8 @@ impl Table {
                 waiting_samples: locked.samples.len(),
                 inserting_blocked: with_name(inserting_blocked),
                 sampling_blocked: with_name(sampling_blocked),
+                storage_problem,
+                unreadable_items: locked.unreadable_items,
                 stats,
             }
         })
@@ -451,16 +460,17 @@ impl Table {
         }
     }
 
-    /// True if the rate limiter allows `n` samples now.
+    /// True if the rate limiter allows `n` samples now. Items that readers hold for the last time do not count.
     #[must_use]
     pub fn can_sample(&self, n: u64) -> bool {
-        self.change(|locked, _, _| locked.state.limiter().can_sample(n))
+        self.change(|locked, _, _| locked.state.can_sample(n))
     }
 
-    /// True if the rate limiter allows `n` inserts now.
+    /// True if `n` inserts would not wait now: the rate limiter allows them, and there is space or items may
+    /// be evicted.
     #[must_use]
     pub fn can_insert(&self, n: u64) -> bool {
-        self.change(|locked, _, _| locked.state.limiter().can_insert(n))
+        self.change(|locked, _, _| locked.state.can_insert(n))
     }
 
     /// Makes leased draws final; also for a closed table.
@@ -479,6 +489,17 @@ impl Table {
         for handles in handles.chunks(MAX_RETURNED_PER_LOCK) {
             self.change(|locked, _, _| locked.state.return_leases(handles.iter().copied()));
         }
+    }
+
+    /// Removes and counts drawn items that cannot be read.
+    pub(crate) fn remove_unreadable(&self, handles: &[Handle]) {
+        // The closure cannot fail.
+        let _ = self.in_lock_steps(handles.len(), |locked, after, range| {
+            let handles = handles[range].iter().copied();
+            let removed = (locked.state).remove_unreadable(handles, &mut after.deferred);
+            locked.unreadable_items += removed as u64;
+            Ok(removed)
+        });
     }
 
     /// Fails if the table can never yield `n` samples.

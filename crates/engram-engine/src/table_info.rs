@@ -16,6 +16,9 @@ pub struct TableInfo {
     pub inserts_per_s: f64,
     /// Samples per second over the last few seconds.
     pub samples_per_s: f64,
+    /// Number of items removed because they could not be read, since the table was created, opened or
+    /// reset.
+    pub unreadable_items: u64,
     /// Number of waiting insert calls.
     pub waiting_inserts: usize,
     /// Number of waiting sample calls.
@@ -24,6 +27,8 @@ pub struct TableInfo {
     pub inserting_blocked: Option<String>,
     /// Why samples are blocked now; `None` if they are not.
     pub sampling_blocked: Option<String>,
+    /// Why changes are not stored durably now; `None` if they are, or for a store in memory.
+    pub storage_problem: Option<String>,
 }
 
 /// Minimum time between two readings, in nanoseconds.

@@ -4,6 +4,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
 
+use engram_core::text::count;
 use engram_core::{Draw, Error, Lsn, OpSink, Result};
 
 use crate::lease::{Lease, Sample};
@@ -150,7 +151,12 @@ impl SampleTicket {
     fn take_sample(&mut self) -> Sample {
         let draws = std::mem::take(&mut self.draws);
         let lease = self.leased.then(|| Lease::new(&self.table, &draws));
-        Sample { draws, lease }
+        let table = Arc::clone(&self.table);
+        Sample {
+            table,
+            draws,
+            lease,
+        }
     }
 
     /// Stops waiting and returns the items drawn so far, perhaps none. Without a lease, they are final.
@@ -162,7 +168,7 @@ impl SampleTicket {
         self.take_sample()
     }
 
-    /// As [`Self::take_partial`], but an empty sample is an error.
+    /// Like [`Self::take_partial`], but an empty sample is an error.
     ///
     /// # Errors
     /// [`Error::DeadlineExceeded`] if nothing was drawn.
@@ -173,8 +179,9 @@ impl SampleTicket {
             return Ok(sample);
         }
         Err(Error::DeadlineExceeded(format!(
-            "table `{}` yielded 0 of {n} samples within {seconds} s{}",
+            "table `{}` yielded 0 of {} within {seconds} s{}",
             table.options().name,
+            count(n, "sample"),
             table.sampling_blocked_reason()
         )))
     }
@@ -195,9 +202,9 @@ impl SampleTicket {
                         _ => String::new(),
                     };
                     return Err(Error::DeadlineExceeded(format!(
-                        "table `{}` yielded {drawn} of {} samples{minimum} within {seconds} s{reason}",
+                        "table `{}` yielded {drawn} of {}{minimum} within {seconds} s{reason}",
                         self.table.options().name,
-                        self.n
+                        count(self.n, "sample")
                     )));
                 }
             }

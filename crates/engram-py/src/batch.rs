@@ -9,7 +9,7 @@ use pyo3::types::PyList;
 use crate::arrays;
 use crate::structure::Structure;
 
-/// The native half of `engram.Batch`. Arrays of metadata are created on demand.
+/// The native class of `engram.Batch`. Arrays of metadata are created on demand.
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct Batch {
@@ -57,7 +57,7 @@ impl Batch {
             arrays.push(to_array(py, column, items, single)?);
         }
         // Columns that are neither ragged nor padded have None in the nest.
-        let nest = |leaves: Vec<Option<Bound<'_, PyAny>>>| -> PyResult<Option<Py<PyAny>>> {
+        let build_nest = |leaves: Vec<Option<Bound<'_, PyAny>>>| -> PyResult<Option<Py<PyAny>>> {
             if leaves.iter().all(Option::is_none) {
                 return Ok(None);
             }
@@ -70,8 +70,8 @@ impl Batch {
                 .map(|nest| Some(nest.unbind()))
         };
         Ok(Self {
-            row_splits: nest(splits)?,
-            lengths: nest(lengths)?,
+            row_splits: build_nest(splits)?,
+            lengths: build_nest(lengths)?,
             data: structure.unflatten(py, arrays)?.unbind(),
             squeezed,
             infos,
@@ -181,9 +181,9 @@ impl Batch {
         match normalize {
             Normalize::Not => {}
             Normalize::Batch => {
-                let most = weights.iter().copied().fold(0.0, f64::max);
+                let largest = weights.iter().copied().fold(0.0, f64::max);
                 for weight in &mut weights {
-                    *weight /= most;
+                    *weight /= largest;
                 }
             }
             Normalize::Table => {

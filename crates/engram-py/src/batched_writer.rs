@@ -1,7 +1,8 @@
-//! The native half of `engram.BatchedWriter`.
+//! The native class of `engram.BatchedWriter`.
 
 use std::sync::Arc;
 
+use engram_core::text::count;
 use engram_core::writer::{BatchColumn, BatchedRecorder, Pattern};
 use engram_core::{CellSpec, Layout, Schema, Shape, TableOptions};
 use numpy::PyReadonlyArray1;
@@ -9,13 +10,13 @@ use pyo3::prelude::*;
 
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, exclusive, shared};
-use crate::leaf::{Leaf, bytes_of, hold};
+use crate::leaf::{Leaf, bytes_of, prevent_resize};
 use crate::patterns::{PatternConfig, check_signature};
 use crate::sender::Sender;
 use crate::step_recorder::structure_differs;
 use crate::store::Store;
 use crate::structure::{Structure, with_list_hint};
-use crate::writer::options;
+use crate::writer::writer_options;
 
 /// Writes one step of N environments at a time, and creates items as patterns declare.
 #[pyclass(module = "engram._engram")]
@@ -48,7 +49,8 @@ fn env_cell(py: Python<'_>, leaf: &Leaf<'_>, name: &str, envs: usize) -> PyResul
         }),
         _ => {
             let text = format!(
-                "column `{name}` must have shape [{envs}, ...] with {envs} environments; got shape {:?}",
+                "column `{name}` must have shape [{envs}, ...] with {}; got shape {:?}",
+                count(envs, "environment"),
                 shape.as_slice()
             );
             Err(errors::signature(py, text))
@@ -64,7 +66,7 @@ impl BatchedState {
         structure: Structure,
         cells: Vec<CellSpec>,
     ) -> PyResult<()> {
-        let wrong = |error| errors::to_py(py, &error);
+        let to_py = |error| errors::to_py(py, &error);
         let names = structure
             .names
             .iter()
@@ -100,13 +102,13 @@ impl BatchedState {
         let base = self.sender.unique_number();
         let recorder =
             BatchedRecorder::new(self.options.clone(), base, self.num_envs, schema, patterns);
-        self.recording = Some((structure, recorder.map_err(wrong)?));
+        self.recording = Some((structure, recorder.map_err(to_py)?));
         Ok(())
     }
 
     fn append(&mut self, steps: &Bound<'_, PyAny>, ends: Option<&[bool]>) -> PyResult<()> {
         let py = steps.py();
-        let wrong = |error| errors::to_py(py, &error);
+        let to_py = |error| errors::to_py(py, &error);
         let mut values = Vec::new();
         let new_structure = if let Some((structure, _)) = &self.recording {
             if !structure.flatten(steps, &mut values)? {
@@ -144,7 +146,7 @@ impl BatchedState {
             for pattern in &self.patterns {
                 check_signature(py, pattern, &self.sender, &schema)?;
             }
-            recorder.reshape(schema.cells).map_err(wrong)?;
+            recorder.reshape(schema.cells).map_err(to_py)?;
         }
         let Some((_, recorder)) = &mut self.recording else {
             return Ok(());
@@ -155,11 +157,11 @@ impl BatchedState {
             .map(|(leaf, cell)| leaf.split_strings(cell.elements(), self.num_envs))
             .collect();
         let arrays = leaves.iter().filter_map(|leaf| match leaf {
-            Leaf::Array { array, .. } => Some(hold(array)),
+            Leaf::Array { array, .. } => Some(prevent_resize(array)),
             _ => None,
         });
-        // Before any address or length is read, because holding an array may run Python code.
-        let _held = arrays.collect::<PyResult<Vec<_>>>()?;
+        // Before any address or length is read, because preventing a resize may run Python code.
+        let _resize_guards = arrays.collect::<PyResult<Vec<_>>>()?;
         let columns: Vec<BatchColumn<'_>> = leaves
             .iter()
             .zip(&strings)
@@ -176,7 +178,7 @@ impl BatchedState {
         };
         let appended = py.detach(|| recorder.append_batch(&columns, ends, accepts));
         let sent = self.send(py);
-        appended.map_err(wrong)?;
+        appended.map_err(to_py)?;
         sent
     }
 
@@ -221,7 +223,7 @@ impl BatchedWriter {
         let tables = store.tables(py)?;
         let timeout = Timeout::from_python(timeout)?;
         let state = BatchedState {
-            options: options(1, chunk_length, compression, py)?,
+            options: writer_options(1, chunk_length, compression, py)?,
             num_envs,
             recording: None,
             sender: Sender::new(&tables, max_in_flight_items, timeout),

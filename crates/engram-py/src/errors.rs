@@ -83,7 +83,7 @@ pub(crate) fn is_about_columns(py: Python<'_>, error: &PyErr) -> bool {
     name.is_ok_and(|name| name == "SignatureError" || name == "InvalidArgumentError")
 }
 
-/// The same error with a text appended.
+/// Returns the error with a text appended.
 pub(crate) fn append_text(py: Python<'_>, error: PyErr, text: &str) -> PyErr {
     let longer = format!("{}{text}", error.value(py));
     match error.get_type(py).call1((longer,)) {

@@ -11,9 +11,9 @@ use pyo3::prelude::*;
 use pyo3::types::PyType;
 
 use crate::dtypes;
-use crate::leaf::{LARGE, bytes_of};
+use crate::leaf::{MIN_DETACHED_BYTES, bytes_of};
 
-/// The expected leaves of one schema.
+/// Writes steps of one schema.
 #[derive(Debug)]
 pub(crate) struct FastPath {
     schema: Arc<Schema>,
@@ -24,9 +24,9 @@ pub(crate) struct FastPath {
 impl FastPath {
     /// Creates the fast path for a schema.
     pub(crate) fn new(py: Python<'_>, schema: &Arc<Schema>) -> PyResult<Self> {
-        let plain = schema.cells.iter().all(|cell| cell.dtype != DType::String);
+        let has_only_fixed_size_cells = schema.cells.iter().all(|cell| cell.dtype != DType::String);
         let class = |dtype| Ok(dtypes::to_numpy(py, dtype)?.typeobj().unbind());
-        let scalars = if plain {
+        let scalars = if has_only_fixed_size_cells {
             schema
                 .cells
                 .iter()
@@ -46,8 +46,8 @@ impl FastPath {
         Arc::ptr_eq(&self.schema, schema)
     }
 
-    /// Writes the cells of a step, except for leaves that are None. Returns false, and writes nothing, if the step
-    /// needs the slow path.
+    /// Writes the cells of a step, except for leaves that are None. Returns false if the step needs the slow path;
+    /// what was written of it is then discarded.
     pub(crate) fn write(
         &self,
         recorder: &mut Recorder,
@@ -74,7 +74,7 @@ impl FastPath {
                 && array.is_c_contiguous()
                 && array.is_aligned()
                 && descr.is_native_byteorder() != Some(false);
-            if !fits || cell.bytes() >= LARGE {
+            if !fits || cell.bytes() >= MIN_DETACHED_BYTES {
                 return false;
             }
             let Ok(target) = recorder.cell_mut(column) else {

@@ -81,7 +81,7 @@ impl<T: Send> ForkGuard<T> {
     /// Returns the value for changes.
     ///
     /// # Errors
-    /// As [`ForkGuard::get`].
+    /// Those of [`ForkGuard::get`].
     pub(crate) fn get_mut(&mut self, py: Python<'_>) -> PyResult<&mut T> {
         self.check(py)?;
         self.value
@@ -136,6 +136,11 @@ impl Timeout {
     /// `InvalidArgumentError` if it is neither a number of at least 0 nor None.
     pub(crate) fn from_python(value: &Bound<'_, PyAny>) -> PyResult<Self> {
         arguments::seconds("`timeout`", value).map(|seconds| Self { seconds })
+    }
+
+    /// A timeout that was checked before; `None` to wait forever.
+    pub(crate) fn from_seconds(seconds: Option<f64>) -> Self {
+        Self { seconds }
     }
 
     /// The timeout as a duration; `None` to wait forever.

@@ -1,5 +1,6 @@
 //! Histories of columns, and slices of them for trajectories.
 
+use engram_core::text::count;
 use engram_core::{DType, Error};
 use pyo3::exceptions::{PyIndexError, PyTypeError};
 use pyo3::prelude::*;
@@ -47,7 +48,7 @@ impl Positions {
         }
     }
 
-    fn all(&self) -> Vec<u64> {
+    fn to_vec(&self) -> Vec<u64> {
         match self {
             Self::Range { first, stride, len } => (0..*len).map(|n| first + n * stride).collect(),
             Self::List(list) => list.clone(),
@@ -85,13 +86,16 @@ impl ColumnHistory {
     }
 }
 
+/// Returns the position of the step with this index in a history of `len` steps, the first of which has position
+/// `first`. A negative index counts from the end.
 fn position(index: i64, first: u64, len: u64) -> PyResult<u64> {
-    let signed = i64::try_from(len).unwrap_or(i64::MAX);
-    let at = if index < 0 { index + signed } else { index };
-    match u64::try_from(at) {
-        Ok(at) if at < len => Ok(first + at),
+    let signed_len = i64::try_from(len).unwrap_or(i64::MAX);
+    let offset = if index < 0 { index + signed_len } else { index };
+    match u64::try_from(offset) {
+        Ok(offset) if offset < len => Ok(first + offset),
         _ => Err(PyIndexError::new_err(format!(
-            "index {index} is out of range for a history of {len} steps"
+            "index {index} is out of range for a history of {}",
+            count(len, "step")
         ))),
     }
 }
@@ -112,18 +116,18 @@ impl ColumnHistory {
         if let Ok(slice) = index.cast::<PySlice>() {
             let bounds = slice.indices(isize::try_from(len).unwrap_or(isize::MAX))?;
             let count = bounds.slicelength as u64;
-            let at = |n: u64| {
+            let nth_position = |n: u64| {
                 let offset = i64::try_from(bounds.start).unwrap_or(0)
                     + i64::try_from(n).unwrap_or(0) * i64::try_from(bounds.step).unwrap_or(1);
                 visible.start.saturating_add_signed(offset)
             };
             let positions = match u64::try_from(bounds.step) {
                 Ok(stride) => Positions::Range {
-                    first: at(0),
+                    first: nth_position(0),
                     stride,
                     len: count,
                 },
-                Err(_) => Positions::List((0..count).map(at).collect()),
+                Err(_) => Positions::List((0..count).map(nth_position).collect()),
             };
             return Ok(self.column(&writer, positions, false));
         }
@@ -170,10 +174,12 @@ impl TrajectoryColumn {
         state: &'a TrajectoryState,
     ) -> PyResult<(usize, &'a engram_core::CellSpec)> {
         let column = state.steps.column(self.leaf);
-        let first = self.positions.all().first().copied();
+        let first = self.positions.to_vec().first().copied();
         column
             .zip(first)
-            .and_then(|(column, at)| Some((column, state.recorder.cell_spec(column, at)?)))
+            .and_then(|(column, position)| {
+                Some((column, state.recorder.cell_spec(column, position)?))
+            })
             .ok_or_else(|| {
                 errors::signature(py, "the column has no value at the selected steps".into())
             })
@@ -213,8 +219,8 @@ impl TrajectoryColumn {
         let state = writer.state(py)?;
         let (column, cell) = self.cell(py, state)?;
         let mut bytes = Vec::new();
-        for at in self.positions.all() {
-            if let Some(other) = state.recorder.cell_spec(column, at)
+        for position in self.positions.to_vec() {
+            if let Some(other) = state.recorder.cell_spec(column, position)
                 && other != cell
             {
                 let text = format!(
@@ -226,7 +232,7 @@ impl TrajectoryColumn {
             }
             state
                 .recorder
-                .read_cell(column, at, &mut bytes)
+                .read_cell(column, position, &mut bytes)
                 .map_err(|error| errors::to_py(py, &error))?;
         }
         if cell.dtype == DType::String {

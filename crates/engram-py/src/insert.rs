@@ -13,14 +13,14 @@ use pyo3::types::PyWeakrefReference;
 use crate::errors;
 use crate::gil::{Timeout, detached};
 use crate::insert_item::{insert_local, insert_remote};
-use crate::leaf::{Leaf, hold};
+use crate::leaf::{Leaf, prevent_resize};
 use crate::structure::{Structure, with_list_hint};
 use crate::tables::{TOTAL_REPLY_GRACE, Tables};
 
 /// Maximum wait for the statistics that explain a missed deadline.
 const MAX_EXPLANATION_WAIT: Duration = Duration::from_millis(400);
 
-/// Inserts items, and caches the template of the last one, as the next usually matches it.
+/// Inserts single items. Caches the template of the last item, because the next one usually matches it.
 #[derive(Debug, Default)]
 pub(crate) struct Inserter {
     last: Mutex<Option<Arc<ItemTemplate>>>,
@@ -91,13 +91,14 @@ impl Inserter {
                 .map(|(name, _)| format!("`{name}`"))
                 .collect::<Vec<_>>()
         };
-        let late = names_where(false);
-        if late.is_empty() {
+        let tables_without_item = names_where(false);
+        if tables_without_item.is_empty() {
             return Ok(key);
         }
         // The time that a slow server has used beyond the deadline reduces the wait.
-        let soon = Instant::now() + MAX_EXPLANATION_WAIT;
-        let explain_by = deadline.map_or(soon, |deadline| soon.min(deadline + TOTAL_REPLY_GRACE));
+        let latest = Instant::now() + MAX_EXPLANATION_WAIT;
+        let explain_by =
+            deadline.map_or(latest, |deadline| latest.min(deadline + TOTAL_REPLY_GRACE));
         let infos = tables.infos_until(py, explain_by)?;
         let reasons = names
             .iter()
@@ -109,7 +110,11 @@ impl Inserter {
                     .as_ref()
                     .map(|why| format!("; {why}"))
             });
-        let noun = if late.len() == 1 { "table" } else { "tables" };
+        let noun = if tables_without_item.len() == 1 {
+            "table"
+        } else {
+            "tables"
+        };
         let others = names_where(true);
         let others = if others.is_empty() {
             "no table has the item".to_string()
@@ -118,7 +123,7 @@ impl Inserter {
         };
         let text = format!(
             "{noun} {} did not accept the item within {} s; {others}{}",
-            late.join(", "),
+            tables_without_item.join(", "),
             timeout.seconds(),
             reasons.collect::<String>()
         );
@@ -135,10 +140,10 @@ impl Inserter {
         time_axis: bool,
     ) -> PyResult<Prepared> {
         let py = data.py();
-        let _held = match tables {
+        let _resize_guards = match tables {
             Tables::Local(_) => Vec::new(),
             // During a request other threads run; they must not resize arrays that are not read yet.
-            Tables::Remote(_) => self.hold_all(data)?,
+            Tables::Remote(_) => self.prevent_resizes(data)?,
         };
         let options = priorities.iter().map(|(name, _)| match tables {
             Tables::Local(_) => tables.options(py, name),
@@ -147,9 +152,9 @@ impl Inserter {
         let options = options.collect::<PyResult<Vec<_>>>()?;
         let signature = options.iter().find_map(|table| table.signature.clone());
         let (template, leaves) = self.template_for(data, time_axis, signature.as_ref())?;
-        let steps = steps(py, &template, &leaves)?;
-        let wrong = |error: Error| errors::to_py(py, &error);
-        let mut builder = ChunkBuilder::new(Arc::clone(&template.schema), steps).map_err(wrong)?;
+        let steps = count_steps(py, &template, &leaves)?;
+        let to_py = |error: Error| errors::to_py(py, &error);
+        let mut builder = ChunkBuilder::new(Arc::clone(&template.schema), steps).map_err(to_py)?;
         for (column, leaf) in leaves.iter().enumerate() {
             fill(py, &template, leaf, &mut builder, column, steps)?;
         }
@@ -170,7 +175,7 @@ impl Inserter {
     }
 
     /// Prevents other threads from resizing the arrays of a nest.
-    fn hold_all<'py>(
+    fn prevent_resizes<'py>(
         &self,
         data: &Bound<'py, PyAny>,
     ) -> PyResult<Vec<Vec<Bound<'py, PyWeakrefReference>>>> {
@@ -183,7 +188,7 @@ impl Inserter {
             (_, leaves) = Structure::of(data)?;
         }
         let arrays = leaves.iter().filter_map(|leaf| leaf.cast().ok());
-        arrays.map(hold).collect()
+        arrays.map(prevent_resize).collect()
     }
 
     /// Template of the last item.
@@ -200,17 +205,17 @@ impl Inserter {
         signature: Option<&Arc<Signature>>,
     ) -> PyResult<(Arc<ItemTemplate>, Vec<Leaf<'py>>)> {
         let last = self.last();
-        let same_table = |template: &Arc<ItemTemplate>| {
+        let same_signature = |template: &Arc<ItemTemplate>| {
             template.signature.as_ref().map(Arc::as_ptr) == signature.map(Arc::as_ptr)
         };
         if let Some(template) =
-            last.filter(|template| template.time_axis == time_axis && same_table(template))
+            last.filter(|template| template.time_axis == time_axis && same_signature(template))
         {
             let mut values = Vec::with_capacity(template.schema.cells.len());
             if template.structure.flatten(data, &mut values)? {
                 let leaves = read_leaves(&values, &template.structure.names)?;
-                let same = |(leaf, cell): (&Leaf<'_>, &CellSpec)| match cell_of(leaf, time_axis) {
-                    Some(found) if time_axis => found == *cell,
+                let same = |(leaf, cell): (&Leaf<'_>, &CellSpec)| match cell_spec(leaf, time_axis) {
+                    Some(spec) if time_axis => spec == *cell,
                     _ => !time_axis && leaf.matches(cell),
                 };
                 if leaves.iter().zip(&template.schema.cells).all(same) {
@@ -225,7 +230,7 @@ impl Inserter {
             .iter()
             .zip(&structure.names)
             .map(|(leaf, name)| {
-                cell_of(leaf, time_axis).ok_or_else(|| {
+                cell_spec(leaf, time_axis).ok_or_else(|| {
                     let text = format!(
                         "with time_axis=True every column must have shape [T, ...]; got `{name}` with shape []"
                     );
@@ -278,7 +283,7 @@ fn read_leaves<'py>(values: &[Bound<'py, PyAny>], names: &[String]) -> PyResult<
 }
 
 /// Dtype and shape of one step of a leaf; `None` if it lacks the time axis that it should have.
-fn cell_of(leaf: &Leaf<'_>, time_axis: bool) -> Option<CellSpec> {
+fn cell_spec(leaf: &Leaf<'_>, time_axis: bool) -> Option<CellSpec> {
     let CellSpec { dtype, shape } = leaf.spec();
     if !time_axis {
         return Some(CellSpec { dtype, shape });
@@ -287,8 +292,8 @@ fn cell_of(leaf: &Leaf<'_>, time_axis: bool) -> Option<CellSpec> {
     Some(CellSpec { dtype, shape })
 }
 
-/// Number of steps of the item.
-fn steps(py: Python<'_>, template: &ItemTemplate, leaves: &[Leaf<'_>]) -> PyResult<usize> {
+/// Returns the number of steps of the item; checks that all columns have it.
+fn count_steps(py: Python<'_>, template: &ItemTemplate, leaves: &[Leaf<'_>]) -> PyResult<usize> {
     if leaves.is_empty() {
         return Err(errors::signature(
             py,
@@ -302,7 +307,7 @@ fn steps(py: Python<'_>, template: &ItemTemplate, leaves: &[Leaf<'_>]) -> PyResu
     if lengths.iter().all(|len| *len == lengths[0]) && lengths[0] > 0 {
         return Ok(lengths[0]);
     }
-    let found: Vec<String> = template
+    let listed: Vec<String> = template
         .structure
         .names
         .iter()
@@ -311,7 +316,7 @@ fn steps(py: Python<'_>, template: &ItemTemplate, leaves: &[Leaf<'_>]) -> PyResu
         .collect();
     let text = format!(
         "with time_axis=True all columns must have the same number of steps, at least 1; got {}",
-        found.join(", ")
+        listed.join(", ")
     );
     Err(errors::signature(py, text))
 }

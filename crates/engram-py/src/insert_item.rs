@@ -12,8 +12,8 @@ use crate::errors;
 use crate::gil::{Timeout, detached, wait_for};
 use crate::tables::{REPLY_GRACE, RemoteTables};
 
-/// Inserts an item into each local table. Returns for each table whether it accepted the item,
-/// which may be shortly after the deadline.
+/// Inserts an item into each local table. Returns for each table whether it accepted the item, which may happen
+/// shortly after the deadline.
 pub(crate) fn insert_local(
     py: Python<'_>,
     engine: &Engine,
@@ -34,30 +34,30 @@ pub(crate) fn insert_local(
     for mut ticket in tickets {
         let in_time = wait_for(py, &mut ticket, deadline)?.is_some();
         // The table may have accepted it between the deadline and the withdrawal.
-        let late = !in_time && py.detach(|| ticket.withdraw()) == 0;
-        if late {
+        let accepted_late = !in_time && py.detach(|| ticket.withdraw()) == 0;
+        if accepted_late {
             wait_for(py, &mut engine.until_durable(), None)?;
         }
-        accepted.push(in_time || late);
+        accepted.push(in_time || accepted_late);
     }
     Ok(accepted)
 }
 
-/// The same for tables of a server.
+/// Inserts an item into each table of a server. Returns for each table whether it accepted the item.
 pub(crate) fn insert_remote(
     py: Python<'_>,
     remote: &RemoteTables,
     options: &[Arc<TableOptions>],
     items: Vec<NewItem>,
-    until: (Timeout, Option<Instant>),
+    (timeout, deadline): (Timeout, Option<Instant>),
 ) -> PyResult<Vec<bool>> {
     if !remote.client.are_acks_flushed() {
         // An earlier sample may have to be acknowledged before the table has space.
-        let acknowledged_by = until.1.map(|deadline| deadline + REPLY_GRACE);
-        wait_for(py, &mut remote.client.acks_flushed(), acknowledged_by)?;
+        let acknowledged_by = deadline.map(|deadline| deadline + REPLY_GRACE);
+        wait_for(py, &mut remote.client.until_acks_flushed(), acknowledged_by)?;
     }
     let mut outbox = remote.outbox();
-    let inserted = insert_through(py, remote, &mut outbox, options, items, until);
+    let inserted = insert_through(py, remote, &mut outbox, options, items, (timeout, deadline));
     if let Ok(None) = inserted {
         remote.recycle_outbox(outbox);
     } else {
@@ -85,16 +85,16 @@ fn insert_through(
         return Ok(None);
     }
     let replied = py.detach(|| outbox.finish(REPLY_GRACE));
-    let unknown = (numbers.iter().zip(options))
+    let incomplete = (numbers.iter().zip(options))
         .filter(|(number, _)| outbox.incomplete_items(**number) > 0)
         .map(|(_, table)| format!("`{}`", table.name));
-    let unknown: Vec<_> = unknown.collect();
-    if !replied && !unknown.is_empty() {
+    let incomplete: Vec<_> = incomplete.collect();
+    if !replied && !incomplete.is_empty() {
         let text = format!(
             "the server at {} did not acknowledge the item within {} s; it is unknown whether {} has it",
             remote.client.address(),
             timeout.seconds(),
-            unknown.join(", ")
+            incomplete.join(", ")
         );
         return Err(errors::to_py(py, &Error::DeadlineExceeded(text)));
     }

@@ -7,6 +7,7 @@
 
 use std::path::PathBuf;
 
+use engram_core::ErrorText;
 use engram_engine::{
     FileState, InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection,
     InvalidRecord,
@@ -44,10 +45,19 @@ pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDic
         .map(|opening| opening_dict(py, opening))
         .transpose()?;
     dict.set_item("opening", opening)?;
-    dict.set_item("refusal", refusal)?;
-    dict.set_item("problems", problems)?;
-    dict.set_item("notes", notes)?;
+    dict.set_item("refusal", refusal.map(clean))?;
+    dict.set_item("problems", clean_all(problems))?;
+    dict.set_item("notes", clean_all(notes))?;
     Ok(dict)
+}
+
+/// Returns a text as errors show it: with control characters escaped, and without error numbers of the system.
+fn clean(text: String) -> String {
+    ErrorText(&text).to_string()
+}
+
+pub(crate) fn clean_all(texts: Vec<String>) -> Vec<String> {
+    texts.into_iter().map(clean).collect()
 }
 
 fn to_dicts<'py, T>(
@@ -80,7 +90,10 @@ fn file(py: Python<'_>, file: InspectedFile) -> PyResult<Bound<'_, PyDict>> {
         changes_after,
         ..
     } = invalid.unwrap_or_default();
-    dict.set_item("reason", why.or((!torn.is_empty()).then_some(torn)))?;
+    dict.set_item(
+        "reason",
+        why.or((!torn.is_empty()).then_some(torn)).map(clean),
+    )?;
     dict.set_item("records_after", records_after)?;
     dict.set_item("changes_after", changes_after)?;
     Ok(dict)
@@ -98,7 +111,7 @@ fn checkpoint(py: Python<'_>, checkpoint: InspectedCheckpoint) -> PyResult<Bound
     dict.set_item("chunks", checkpoint.chunks)?;
     dict.set_item("chunk_bytes", checkpoint.chunk_bytes)?;
     dict.set_item("missing_chunks", checkpoint.missing_chunks)?;
-    dict.set_item("problem", checkpoint.problem)?;
+    dict.set_item("problem", checkpoint.problem.map(clean))?;
     Ok(dict)
 }
 

@@ -10,7 +10,7 @@ use crate::dtypes;
 use crate::errors;
 
 /// Minimum size in bytes of leaves that are copied without the GIL.
-pub(crate) const LARGE: usize = 256 << 10;
+pub(crate) const MIN_DETACHED_BYTES: usize = 256 << 10;
 
 /// A leaf of a step.
 #[derive(Debug)]
@@ -168,11 +168,11 @@ impl<'py> Leaf<'py> {
         }
     }
 
-    /// Checks that the value fits the dtype of [`Leaf::spec`].
+    /// Checks that the value can be stored in a new column, whose dtype is that of [`Leaf::spec`].
     ///
     /// # Errors
     /// `SignatureError` for an integer beyond 64 bits.
-    pub(crate) fn check_alone(&self, path: &str) -> PyResult<()> {
+    pub(crate) fn check_in_new_column(&self, path: &str) -> PyResult<()> {
         match self {
             Self::Number {
                 value,
@@ -190,8 +190,10 @@ impl<'py> Leaf<'py> {
     pub(crate) fn copy_to(&self, dtype: DType, out: &mut [u8], path: &str) -> PyResult<()> {
         match self {
             Self::Array { array, .. } => {
-                // Before its address and length are read, because holding it may run Python code.
-                let held = (out.len() >= LARGE).then(|| hold(array)).transpose()?;
+                // Before its address and length are read, because preventing a resize may run Python code.
+                let resize_guard = (out.len() >= MIN_DETACHED_BYTES)
+                    .then(|| prevent_resize(array))
+                    .transpose()?;
                 let bytes = bytes_of(array);
                 if bytes.len() != out.len() {
                     let text = format!(
@@ -202,7 +204,7 @@ impl<'py> Leaf<'py> {
                     );
                     return Err(errors::signature(array.py(), text));
                 }
-                match held {
+                match resize_guard {
                     Some(_) => array.py().detach(|| bytes.copy_to(out)),
                     None => bytes.copy_to(out),
                 }
@@ -218,7 +220,7 @@ impl<'py> Leaf<'py> {
 }
 
 /// The bytes of a C-ordered array. They must be read before any Python code runs, as that may move them. A caller that
-/// releases the GIL must [`hold`] the array first.
+/// releases the GIL must [`prevent_resize`] the array first.
 #[expect(unsafe_code, reason = "NumPy's data pointer")]
 pub(crate) fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>) -> SharedBytes<'a> {
     let len = array.len() * array.dtype().itemsize();
@@ -226,7 +228,7 @@ pub(crate) fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>) -> SharedBytes<
         return SharedBytes::from(&[][..]);
     }
     // SAFETY: the array object is kept alive by the borrow and, being C-contiguous, spans `len`
-    // bytes from its data pointer. `hold` prevents `resize`, the usual way to move them. It cannot
+    // bytes from its data pointer. `prevent_resize` prevents `resize`, the usual way to move them. It cannot
     // prevent `__setstate__`, assignment to `data`, or freeing of foreign storage. Doing that while
     // another thread reads the array is invalid for NumPy as well.
     unsafe { SharedBytes::new((*array.as_array_ptr()).fields.data.cast::<u8>(), len) }
@@ -237,16 +239,16 @@ pub(crate) fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>) -> SharedBytes<
 ///
 /// Creating a weak reference may collect garbage, whose finalizers may resize the array, so the caller must read its
 /// address and length afterwards.
-pub(crate) fn hold<'py>(
+pub(crate) fn prevent_resize<'py>(
     array: &Bound<'py, PyUntypedArray>,
 ) -> PyResult<Vec<Bound<'py, PyWeakrefReference>>> {
-    let mut held = vec![PyWeakrefReference::new(array)?];
+    let mut guards = vec![PyWeakrefReference::new(array)?];
     let mut base = base_of(array);
     while let Some(array) = base {
-        held.push(PyWeakrefReference::new(&array)?);
+        guards.push(PyWeakrefReference::new(&array)?);
         base = base_of(&array);
     }
-    Ok(held)
+    Ok(guards)
 }
 
 /// The array that another one is a view of. Not read from the attribute `base`, which a subclass may override.
@@ -258,13 +260,13 @@ fn base_of<'py>(array: &Bound<'py, PyUntypedArray>) -> Option<Bound<'py, PyUntyp
     base?.cast_into().ok()
 }
 
-/// True if a Python number of dtype `from` can be stored in a column of the other dtype.
-fn fits(found: DType, column: DType) -> bool {
+/// True if a Python number that [`Leaf::new`] gave the dtype `number` can be stored in a column.
+fn fits(number: DType, column: DType) -> bool {
     use DType::{
         Bfloat16, Bool, Complex64, Complex128, Float8E4m3fn, Float8E5m2, Float16, Float32, Float64,
         String,
     };
-    match found {
+    match number {
         Bool => column == Bool,
         Complex128 => matches!(column, Complex64 | Complex128),
         Float64 => matches!(
@@ -350,7 +352,7 @@ fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, P
     let asarray = ASARRAY.get_or_try_init(py, || {
         py.import("numpy")?.getattr("asarray").map(Bound::unbind)
     })?;
-    let refused = || {
+    let not_an_array = || {
         let class = value.get_type();
         let name = class
             .name()
@@ -367,8 +369,8 @@ fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, P
     let array = asarray
         .bind(py)
         .call1((value,))
-        .map_err(|error| errors::replace_rejection(py, error, refused))?;
-    array.cast_into().map_err(|_| refused())
+        .map_err(|error| errors::replace_rejection(py, error, not_an_array))?;
+    array.cast_into().map_err(|_| not_an_array())
 }
 
 fn encode_strings<'py>(array: &Bound<'py, PyUntypedArray>, path: &str) -> PyResult<Leaf<'py>> {
@@ -416,13 +418,13 @@ fn encode_string(element: &Bound<'_, PyAny>, path: &str, encoded: &mut Vec<u8>) 
 
 /// Size in bytes of the first `elements` encoded strings.
 fn encoded_len(encoded: &[u8], elements: usize) -> usize {
-    (0..elements).fold(0, |at, _| {
+    (0..elements).fold(0, |offset, _| {
         let len = [
-            encoded[at],
-            encoded[at + 1],
-            encoded[at + 2],
-            encoded[at + 3],
+            encoded[offset],
+            encoded[offset + 1],
+            encoded[offset + 2],
+            encoded[offset + 3],
         ];
-        at + 4 + u32::from_le_bytes(len) as usize
+        offset + 4 + u32::from_le_bytes(len) as usize
     })
 }

@@ -1,4 +1,4 @@
-//! The native half of `engram.PatternWriter`.
+//! The native class of `engram.PatternWriter`.
 
 use std::sync::Arc;
 
@@ -12,7 +12,7 @@ use crate::sender::Sender;
 use crate::step_recorder::{StepEffects, StepRecorder};
 use crate::store::Store;
 use crate::structure::with_list_hint;
-use crate::writer::options;
+use crate::writer::writer_options;
 use crate::{arguments, errors};
 
 /// Writes steps, and creates items as patterns declare.
@@ -149,7 +149,7 @@ impl PatternWriter {
     ) -> PyResult<Self> {
         let tables = store.tables(py)?;
         let timeout = Timeout::from_python(timeout)?;
-        let options = options(1, chunk_length, compression, py)?;
+        let options = writer_options(1, chunk_length, compression, py)?;
         let recorder = Recorder::new(options.clone(), tables.unique_number())
             .map_err(|error| errors::to_py(py, &error))?;
         let state = PatternState {

@@ -47,12 +47,12 @@ impl PatternConfig {
         sender: &mut Sender,
         column: impl Fn(usize) -> Option<usize>,
     ) -> PyResult<Option<Pattern>> {
-        let wrong = |error| errors::to_py(py, &error);
+        let to_py = |error| errors::to_py(py, &error);
         let number = sender.table_number(py, &self.table)?;
         let priority = match self.priority {
             PriorityConfig::Constant(priority) => {
                 let options = sender.options(number);
-                options.check_priority(priority).map_err(wrong)?;
+                options.check_priority(priority).map_err(to_py)?;
                 PriorityRule::Constant(priority)
             }
             PriorityConfig::TdError((column, max_weight)) => {
@@ -108,7 +108,7 @@ impl PatternConfig {
         });
         Pattern::new(number, layout, columns, conditions, priority)
             .map(Some)
-            .map_err(wrong)
+            .map_err(to_py)
     }
 }
 

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engram_core::pool::Pool;
+use engram_core::text::count;
 use engram_core::{Error, NewItem, TableOptions};
 use engram_engine::{Engine, Outbox};
 use engram_rpc::client::RemoteOutbox;
@@ -143,7 +144,7 @@ impl Sender {
         }
     }
 
-    /// Number of items sent that are not in their table yet.
+    /// Number of items in flight, plus rejected items whose errors were not raised yet.
     pub(crate) fn items_left(&self, py: Python<'_>) -> usize {
         py.detach(|| match &self.outbox {
             AnyOutbox::Local(_, outbox) => outbox.items_left(),
@@ -165,7 +166,7 @@ impl Sender {
         })
     }
 
-    /// Waits until at most `allowed` items are in flight. False at the deadline.
+    /// Waits until at most `allowed` items are in flight. Returns false if the deadline has passed before.
     fn wait_until(
         &mut self,
         py: Python<'_>,
@@ -196,8 +197,8 @@ impl Sender {
             ));
         }
         if let AnyOutbox::Local(_, outbox) = &self.outbox
-            && let Some(mut room) = outbox.journal_space()
-            && wait_for(py, &mut room, self.timeout.deadline())?.is_none()
+            && let Some(mut space) = outbox.journal_space()
+            && wait_for(py, &mut space, self.timeout.deadline())?.is_none()
         {
             let text = format!(
                 "the disk cannot keep up: the buffer of unwritten changes stayed full for {} s (`timeout`); write more slowly, or \
@@ -220,10 +221,9 @@ impl Sender {
         }
         let in_flight = self.in_flight();
         let text = format!(
-            "the writer has {} unaccepted {}, above `max_in_flight_items` = {}, and no table accepted one within {} s \
+            "the writer has {} in flight, above `max_in_flight_items` = {}, and no table accepted one within {} s \
              (`timeout`){}",
-            in_flight,
-            if in_flight == 1 { "item" } else { "items" },
+            count(in_flight, "item"),
             self.max_in_flight,
             self.timeout.seconds(),
             self.blocked_reason(py)
@@ -282,7 +282,7 @@ impl Sender {
         })
     }
 
-    /// Waits until the tables have all sent items except `allowed`.
+    /// Waits until at most `allowed` items are in flight; for 0, also until all items are durable.
     pub(crate) fn wait(
         &mut self,
         py: Python<'_>,

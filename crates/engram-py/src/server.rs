@@ -1,4 +1,4 @@
-//! The native half of `engram.Server`.
+//! The native class of `engram.Server`.
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
@@ -11,6 +11,9 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::gil::{ForkGuard, detached};
 use crate::store::Store;
+
+/// Used for longer timeouts, too. It can be added to the current time without an overflow.
+const MAX_LEASE_TIMEOUT: Duration = Duration::from_secs(u64::MAX / 4);
 
 /// A running server.
 #[pyclass(frozen, name = "Server", module = "engram._engram")]
@@ -39,27 +42,29 @@ impl PyServer {
         metrics_port: Option<u16>,
     ) -> PyResult<Self> {
         let engine = store.engine(py)?;
-        let wrong = |error| errors::to_py(py, &error);
+        let to_py = |error| errors::to_py(py, &error);
         let host: IpAddr = host.parse().map_err(|_| {
-            wrong(Error::InvalidArgument(format!(
+            to_py(Error::InvalidArgument(format!(
                 "`host` must be an IP address; got {host:?}"
             )))
         })?;
         let tls = tls.map(|(certificate, key, client_ca)| {
             Ok(ServerTls {
-                certificate_pem: text(certificate, "certificate")?,
-                key_pem: text(key, "key")?,
-                client_ca_pem: client_ca.map(|ca| text(ca, "client_ca")).transpose()?,
+                certificate_pem: decode_pem(certificate, "certificate")?,
+                key_pem: decode_pem(key, "key")?,
+                client_ca_pem: client_ca
+                    .map(|ca| decode_pem(ca, "client_ca"))
+                    .transpose()?,
             })
         });
-        let tls = tls.transpose().map_err(wrong)?;
+        let tls = tls.transpose().map_err(to_py)?;
         let options = ServerOptions {
             address: SocketAddr::new(host, port),
             metrics_port,
             token,
             tls,
             insecure,
-            lease_timeout: Duration::try_from_secs_f64(lease_timeout).unwrap_or(Duration::MAX / 4),
+            lease_timeout: Duration::try_from_secs_f64(lease_timeout).unwrap_or(MAX_LEASE_TIMEOUT),
             seed: store.seed(),
             ..ServerOptions::default()
         };
@@ -90,10 +95,10 @@ impl PyServer {
     }
 }
 
-fn text(pem: Vec<u8>, what: &str) -> Result<String, Error> {
+fn decode_pem(pem: Vec<u8>, argument: &str) -> Result<String, Error> {
     String::from_utf8(pem).map_err(|_| {
         Error::InvalidArgument(format!(
-            "`{what}` must be a PEM file, which is plain text; got a file that is not UTF-8"
+            "`{argument}` must be a PEM file, which is plain text; got a file that is not UTF-8"
         ))
     })
 }

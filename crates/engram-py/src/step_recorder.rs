@@ -6,7 +6,7 @@ use std::sync::Arc;
 use engram_core::writer::Recorder;
 use engram_core::{CellSpec, Layout};
 use pyo3::prelude::*;
-use serde_json::Value;
+use serde_json::{Value, json};
 
 use crate::errors;
 use crate::fast_path::FastPath;
@@ -19,7 +19,7 @@ pub(crate) struct StepRecorder {
     structure: Option<Arc<Structure>>,
     /// The recorder's column of each leaf; `None` for leaves that never had a value.
     columns: Vec<Option<usize>>,
-    /// Both fields as they were before the step in progress changed them.
+    /// `structure` and `columns` before the step in progress, if it has changed them.
     before: Option<StructureAndColumns>,
     fast_path: Option<FastPath>,
 }
@@ -94,7 +94,7 @@ impl StepRecorder {
             if let Some(column) = self.columns[index] {
                 check_dtype(recorder, column, &leaf, name, py)?;
             } else {
-                leaf.check_alone(name)?;
+                leaf.check_in_new_column(name)?;
                 has_new_columns = true;
             }
             leaves.push(Some(leaf));
@@ -106,17 +106,17 @@ impl StepRecorder {
             let (Some(column), Some(leaf)) = (self.columns[index], leaf) else {
                 continue;
             };
-            let wrong = |error| errors::to_py(py, &error);
+            let to_py = |error| errors::to_py(py, &error);
             let cell = &recorder.schema().cells[column];
             if !leaf.matches(cell) {
                 // A different shape starts a new chunk.
-                recorder.reshape(column, leaf.spec().shape).map_err(wrong)?;
+                recorder.reshape(column, leaf.spec().shape).map_err(to_py)?;
             }
             let dtype = recorder.schema().cells[column].dtype;
             if let Leaf::Strings { encoded, .. } = leaf {
-                recorder.set_string(column, encoded).map_err(wrong)?;
+                recorder.set_string(column, encoded).map_err(to_py)?;
             } else {
-                let cell = recorder.cell_mut(column).map_err(wrong)?;
+                let cell = recorder.cell_mut(column).map_err(to_py)?;
                 leaf.copy_to(dtype, cell, &structure.names[index])?;
             }
         }
@@ -235,7 +235,8 @@ impl StepRecorder {
             names.push(structure.names[index].as_str().into());
         }
         let text: Value = serde_json::from_str(&structure.text).unwrap_or_default();
-        let pruned = prune(&text, &mut columns.iter().map(Option::is_some)).unwrap_or_default();
+        let pruned = prune(&text, &mut columns.iter().map(Option::is_some));
+        let pruned = pruned.unwrap_or_else(|| json!({ "d": [] }));
         let layout = Layout {
             names: names.into(),
             structure: pruned.to_string().into(),
@@ -252,15 +253,15 @@ impl StepRecorder {
 fn check_dtype(
     recorder: &Recorder,
     column: usize,
-    found: &Leaf<'_>,
+    leaf: &Leaf<'_>,
     name: &str,
     py: Python<'_>,
 ) -> PyResult<()> {
     let cell = &recorder.schema().cells[column];
-    if found.matches(cell) {
+    if leaf.matches(cell) {
         return Ok(());
     }
-    let spec = found.spec();
+    let spec = leaf.spec();
     if spec.dtype == cell.dtype {
         return Ok(());
     }
@@ -280,16 +281,16 @@ pub(crate) fn structure_differs(py: Python<'_>, found: &[String], known: &[Strin
     let detail = if found == known {
         "the same names in a different structure, such as a list instead of a dict, or int instead of str keys".into()
     } else {
-        listed(found)
+        quote_names(found)
     };
     let text = format!(
         "all steps of a writer must have the same columns, {}; got {detail}",
-        listed(known)
+        quote_names(known)
     );
     errors::signature(py, text)
 }
 
-fn listed(names: &[String]) -> String {
+fn quote_names(names: &[String]) -> String {
     names
         .iter()
         .map(|name| format!("`{name}`"))

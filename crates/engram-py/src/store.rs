@@ -1,4 +1,4 @@
-//! The native half of `engram.Store` and `engram.Client`.
+//! The native class of `engram.Store` and `engram.Client`.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -12,10 +12,11 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use engram_core::gather::{LengthPolicy, gather};
+use engram_core::gather::LengthPolicy;
+use engram_core::text::count;
 use engram_core::{Draw, Error, RateLimits, TableOptions};
 use engram_engine::{Engine, Stream, StreamOptions};
-use engram_rpc::client::{BatchRequest, Client, ClientOptions, ClientTls};
+use engram_rpc::client::{BatchRequest, Client, ClientOptions, ClientTls, PendingResponse};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
@@ -27,6 +28,7 @@ use crate::durable::{open_options, storage_options, with_progress};
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, detached, wait_for};
 use crate::insert::Inserter;
+use crate::inspection::clean_all;
 use crate::memory;
 use crate::snapshot::TableSnapshot;
 use crate::stream::{BatchStream, PyStream};
@@ -143,7 +145,7 @@ impl Store {
         let (engine, notes) = with_progress(py, progress.as_ref(), |progress| {
             Engine::open(&path, storage, &opening, options, entropy(), progress)
         })?;
-        Ok((Self::local(engine, seed, created), notes))
+        Ok((Self::local(engine, seed, created), clean_all(notes)))
     }
 
     /// Adds the tables of a directory. Returns their names, and descriptions of what was found damaged or unfinished.
@@ -214,9 +216,9 @@ impl Store {
     }
 
     /// Sends a server the acknowledgements of sampled items, and waits briefly for its reply.
-    fn flush_acknowledgements(&self, py: Python<'_>) {
+    fn wait_for_pending_replies(&self, py: Python<'_>) {
         if let Location::Remote(remote) = &self.location {
-            remote.flush_acknowledgements(py);
+            remote.wait_for_pending_replies(py);
         }
     }
 
@@ -318,7 +320,9 @@ impl Store {
         clippy::too_many_arguments,
         reason = "one per keyword of engram.Dataset"
     )]
-    #[pyo3(signature = (table, batch_size, at_least, prefetch, max_batches, max_items, timeout, pad))]
+    #[pyo3(signature = (
+        table, batch_size, at_least, prefetch, max_batches, max_items, open_timeout, timeout, pad, hold
+    ))]
     fn stream(
         &self,
         py: Python<'_>,
@@ -328,9 +332,12 @@ impl Store {
         prefetch: usize,
         max_batches: Option<u64>,
         max_items: Option<u64>,
+        open_timeout: &Bound<'_, PyAny>,
         timeout: &Bound<'_, PyAny>,
         pad: bool,
+        hold: bool,
     ) -> PyResult<PyStream> {
+        let open_timeout = Timeout::from_python(open_timeout)?;
         let timeout = Timeout::from_python(timeout)?;
         let tables = self.tables(py)?;
         let length_policy = if pad {
@@ -346,6 +353,7 @@ impl Store {
             max_batches,
             max_items,
             length_policy,
+            hold,
         };
         let stream = match &tables {
             Tables::Local(engine) => detached(py, || {
@@ -354,8 +362,8 @@ impl Store {
             })?,
             Tables::Remote(remote) => {
                 // An unknown table is an error now, as in process, not at the first batch.
-                tables.options(py, table)?;
-                let stream = detached(py, || remote.client.stream(table.into(), options))?;
+                let table = remote.describe_table(py, table, open_timeout)?;
+                let stream = detached(py, || remote.client.stream(&table, options))?;
                 BatchStream::Remote(stream)
             }
         };
@@ -454,11 +462,19 @@ impl Store {
         )
     }
 
-    /// Returns a dict per table, for `engram.TableInfo`.
-    fn info<'py>(&self, py: Python<'py>) -> PyResult<Vec<Bound<'py, PyDict>>> {
+    /// Returns a dict per table, for `engram.TableInfo`. `timeout` limits the wait for a server, in seconds.
+    #[pyo3(signature = (timeout = None))]
+    fn info<'py>(
+        &self,
+        py: Python<'py>,
+        timeout: Option<f64>,
+    ) -> PyResult<Vec<Bound<'py, PyDict>>> {
         let tables = self.tables(py)?;
-        let infos = tables.infos(py)?;
-        let unsent = tables.unsent();
+        let infos = match timeout {
+            None => tables.infos(py)?,
+            Some(_) => tables.infos_within(py, Timeout::from_seconds(timeout))?,
+        };
+        let unsent = tables.unsent_items_note();
         infos
             .iter()
             .map(|info| table_info_dict(py, info, unsent.as_deref()))
@@ -510,20 +526,35 @@ fn sample_local(
             engine.finish_at_deadline(ticket, timeout.seconds(), partial)
         })?,
     };
-    let columns = detached(py, || gather(&sample.draws, length_policy, engine.pool()))?;
+    let (columns, sample) = detached(py, || sample.gather(length_policy, engine.pool()))?;
     let infos = sample.draws.iter().map(Draw::info).collect();
     let batch = Batch::new(py, columns, infos, false)?;
-    if let Some(lease) = sample.lease {
-        py.detach(|| lease.acknowledge());
+    if let Some(lease) = sample.lease
+        && let Some(durable) = py.detach(|| lease.acknowledge())
+    {
         // The caller has the items, so an error is ignored: a store that reopens the directory might sample them again.
-        let until_durable = engine.until_durable();
         let mut durable = Box::pin(async move {
-            let _ = until_durable.await;
+            let _ = durable.await;
             Ok::<(), Error>(())
         });
         wait_for(py, &mut durable, None)?;
     }
     Ok(batch)
+}
+
+/// Waits until a server has made an acknowledgement durable.
+///
+/// # Errors
+/// `UnavailableError` if the connection is lost before: then it is unknown whether the samples are used up.
+fn wait_until_durable(py: Python<'_>, durable: PendingResponse<()>) -> PyResult<()> {
+    let mut durable = Box::pin(async move {
+        match durable.await {
+            // As in process: the caller has the items.
+            Err(Error::Storage(_)) => Ok(()),
+            outcome => outcome,
+        }
+    });
+    wait_for(py, &mut durable, None).map(|_| ())
 }
 
 fn sample_remote(
@@ -541,13 +572,16 @@ fn sample_remote(
     let outcome = match wait_for(py, &mut ticket, deadline) {
         Ok(Some(delivered)) => {
             let batch = Batch::new(py, delivered.batch.columns, delivered.batch.infos, false)?;
-            delivered.lease.acknowledge();
+            if let Some(durable) = delivered.lease.acknowledge() {
+                wait_until_durable(py, durable)?;
+            }
             return Ok(batch);
         }
         Ok(None) => Error::DeadlineExceeded(format!(
-            "the server at {} did not reply within {} s to a request for {n} samples of table `{table}`",
+            "the server at {} did not reply within {} s to a request for {} of table `{table}`",
             client.address(),
-            timeout.seconds()
+            timeout.seconds(),
+            count(n, "sample")
         )),
         Err(error) => return Err(error),
     };

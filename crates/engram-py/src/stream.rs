@@ -1,18 +1,19 @@
 //! Streams of prefetched batches, for `engram.Dataset`.
 
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Mutex, PoisonError};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::Duration;
 
 use engram_core::gather::Columns;
 use engram_core::{Draw, Result, SampledItemInfo};
 use engram_engine::stream::NextBatch;
-use engram_engine::{Stream, WaitOptions};
+use engram_engine::{Stream, WaitOptions, WaitOutcome};
 use engram_rpc::client::{RemoteNextBatch, RemoteStream};
 use pyo3::prelude::*;
 
 use crate::batch::Batch;
 use crate::errors;
-use crate::gil::{ForkGuard, Timeout, check_signals, detached};
+use crate::gil::{ForkGuard, Timeout, check_signals};
 
 /// A stream of batches of a local or a remote table.
 #[derive(Debug)]
@@ -29,9 +30,9 @@ enum Fetched {
 }
 
 impl BatchStream {
-    fn next(&mut self, delivered: u64, options: &mut WaitOptions<'_>) -> Result<Fetched> {
+    fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<Fetched> {
         Ok(match self {
-            Self::Local(stream) => match stream.next(delivered, options)? {
+            Self::Local(stream) => match stream.next(options)? {
                 NextBatch::Batch(batch) => {
                     let infos = batch.draws.iter().map(Draw::info).collect();
                     Fetched::Batch(batch.columns, infos)
@@ -39,12 +40,19 @@ impl BatchStream {
                 NextBatch::End => Fetched::End,
                 NextBatch::Interrupted => Fetched::Interrupted,
             },
-            Self::Remote(stream) => match stream.next(delivered, options)? {
+            Self::Remote(stream) => match stream.next(options)? {
                 RemoteNextBatch::Batch(batch) => Fetched::Batch(batch.columns, batch.infos),
                 RemoteNextBatch::End => Fetched::End,
                 RemoteNextBatch::Interrupted => Fetched::Interrupted,
             },
         })
+    }
+
+    fn deliver(&mut self, items: u64) -> bool {
+        match self {
+            Self::Local(stream) => stream.deliver(items),
+            Self::Remote(stream) => stream.deliver(items),
+        }
     }
 
     fn return_last(&mut self) {
@@ -54,15 +62,26 @@ impl BatchStream {
         }
     }
 
-    fn close(&mut self, delivered: u64) {
+    fn close(
+        &mut self,
+        at_most: Duration,
+        options: &mut WaitOptions<'_>,
+    ) -> WaitOutcome<Result<()>> {
         match self {
-            Self::Local(stream) => stream.close(delivered),
-            Self::Remote(stream) => stream.close(delivered),
+            Self::Local(stream) => stream.close(options),
+            Self::Remote(stream) => stream.close(at_most, options),
+        }
+    }
+
+    fn lease_timeout(&self) -> Option<Duration> {
+        match self {
+            Self::Local(_) => None,
+            Self::Remote(stream) => stream.lease_timeout(),
         }
     }
 }
 
-/// The native half of an iterator of `engram.Dataset`.
+/// The native class of the iterators of `engram.Dataset`.
 #[pyclass(frozen, name = "Stream", module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct PyStream {
@@ -70,6 +89,8 @@ pub(crate) struct PyStream {
     stream: ForkGuard<Mutex<BatchStream>>,
     /// Makes a waiting reader release the lock, so that another thread can close the stream.
     closing: AtomicBool,
+    /// Number of items that the reader has delivered.
+    delivered: AtomicU64,
     timeout: Timeout,
     single: bool,
 }
@@ -79,6 +100,7 @@ impl PyStream {
         Self {
             stream: ForkGuard::new("dataset", Mutex::new(stream)),
             closing: AtomicBool::new(false),
+            delivered: AtomicU64::new(0),
             timeout,
             single,
         }
@@ -87,13 +109,16 @@ impl PyStream {
     fn is_closing(&self) -> bool {
         self.closing.load(Ordering::Acquire)
     }
+
+    fn lock(stream: &Mutex<BatchStream>) -> MutexGuard<'_, BatchStream> {
+        stream.lock().unwrap_or_else(PoisonError::into_inner)
+    }
 }
 
 #[pymethods]
 impl PyStream {
-    /// Returns the next batch, or None at the end. `delivered` is the number of items that the reader has received so
-    /// far. If the batch cannot be built, its items return to the table.
-    fn next(&self, py: Python<'_>, delivered: u64) -> PyResult<Option<Batch>> {
+    /// Returns the next batch, or None at the end. If the batch cannot be built, its items return to the table.
+    fn next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
         let deadline = self.timeout.deadline();
         let stream = self.stream.get(py)?;
         let mut raised = None;
@@ -103,17 +128,13 @@ impl PyStream {
                 deadline,
                 interrupted: &mut interrupted,
             };
-            let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
-            stream.next(delivered, &mut options)
+            Self::lock(stream).next(&mut options)
         });
         match next.map_err(|error| errors::to_py(py, &error))? {
             Fetched::Batch(columns, infos) => {
                 let batch = Batch::new(py, columns, infos, self.single);
                 if batch.is_err() {
-                    py.detach(|| {
-                        let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
-                        stream.return_last();
-                    });
+                    py.detach(|| Self::lock(stream).return_last());
                 }
                 batch.map(Some)
             }
@@ -122,15 +143,53 @@ impl PyStream {
         }
     }
 
-    /// Stops fetching. All items except the first `delivered` return to the table. The caller passes the number because
-    /// `next` may be running in another thread.
-    fn close(&self, py: Python<'_>, delivered: u64) -> PyResult<()> {
+    /// Number of items that the reader has delivered, all batches together. Assigning it acknowledges them, unless the
+    /// stream holds its items until the next batch is requested. After `close`, an assignment has no effect.
+    ///
+    /// An attribute and not a method: after a call, Python runs signal handlers, and Ctrl-C would then strike between
+    /// the acknowledgement and the delivery.
+    #[getter]
+    fn delivered(&self) -> u64 {
+        self.delivered.load(Ordering::Acquire)
+    }
+
+    #[setter]
+    fn set_delivered(&self, py: Python<'_>, items: u64) -> PyResult<()> {
         let stream = self.stream.get(py)?;
+        py.detach(|| {
+            let mut stream = Self::lock(stream);
+            if stream.deliver(items) {
+                self.delivered.store(items, Ordering::Release);
+            }
+        });
+        Ok(())
+    }
+
+    /// Seconds after which the items of a batch that is not acknowledged return to their table; None if they never do.
+    #[getter]
+    fn lease_timeout(&self, py: Python<'_>) -> PyResult<Option<f64>> {
+        let stream = self.stream.get(py)?;
+        let timeout = py.detach(|| Self::lock(stream).lease_timeout());
+        Ok(timeout.map(|timeout| timeout.as_secs_f64()))
+    }
+
+    /// Stops fetching. The items that are not delivered return to the table. Then waits until the acknowledgements are
+    /// durable, if sampling removes items. `timeout` limits the wait for a server's other replies, in seconds.
+    fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+        let stream = self.stream.get(py)?;
+        let at_most = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::ZERO);
         self.closing.store(true, Ordering::Release);
-        detached(py, || {
-            let mut stream = stream.lock().unwrap_or_else(PoisonError::into_inner);
-            stream.close(delivered);
-            Ok(())
-        })
+        let mut raised = None;
+        let durable = py.detach(|| {
+            let mut options = WaitOptions {
+                deadline: None,
+                interrupted: &mut || check_signals(&mut raised),
+            };
+            Self::lock(stream).close(at_most, &mut options)
+        });
+        match durable {
+            WaitOutcome::Ready(outcome) => outcome.map_err(|error| errors::to_py(py, &error)),
+            WaitOutcome::TimedOut | WaitOutcome::Interrupted => raised.map_or(Ok(()), Err),
+        }
     }
 }

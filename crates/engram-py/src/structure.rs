@@ -10,6 +10,7 @@ mod text;
 use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError};
 
+use engram_core::text::count;
 use pyo3::exceptions::PyTypeError;
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
@@ -73,7 +74,8 @@ impl Structure {
         ))
     }
 
-    /// Flattens a nest of this structure. Returns false if its structure differs.
+    /// Appends the leaves of a nest of this structure. Returns false if its structure differs; some leaves may have
+    /// been appended then.
     pub(crate) fn flatten<'py>(
         &self,
         tree: &Bound<'py, PyAny>,
@@ -82,7 +84,8 @@ impl Structure {
         self.root.flatten(tree, leaves)
     }
 
-    /// Flattens a nest that may lack leaves of this structure, which become `None`. Returns false if it has others.
+    /// Appends the leaves of a nest that may lack leaves of this structure, which become `None`. Returns false if it
+    /// has others; some leaves may have been appended then.
     pub(crate) fn flatten_part<'py>(
         &self,
         tree: &Bound<'py, PyAny>,
@@ -97,18 +100,26 @@ impl Structure {
         py: Python<'py>,
         leaves: Leaves<'py>,
     ) -> PyResult<Bound<'py, PyAny>> {
+        if leaves.len() != self.names.len() {
+            let (expected, given) = (count(self.names.len(), "column"), leaves.len());
+            let text = format!(
+                "the structure {:?} describes {expected}, got {given}",
+                self.text
+            );
+            return Err(errors::signature(py, text));
+        }
         self.root.build(py, &mut leaves.into_iter())
     }
 
     /// Parses a serialized structure.
     pub(crate) fn parse(py: Python<'_>, text: &str) -> PyResult<Arc<Self>> {
-        if let Some(found) = PARSED
+        if let Some(cached) = PARSED
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
             .as_ref()
-            .and_then(|k| k.get(text))
+            .and_then(|cache| cache.get(text))
         {
-            return Ok(Arc::clone(found));
+            return Ok(Arc::clone(cached));
         }
         let value: Value =
             serde_json::from_str(text).map_err(|error| unreadable(py, text, &error.to_string()))?;
@@ -160,9 +171,8 @@ impl Node {
     fn flatten<'py>(&self, tree: &Bound<'py, PyAny>, leaves: &mut Leaves<'py>) -> PyResult<bool> {
         match self {
             Self::Leaf => {
-                let leaf = !is_container(tree)?;
                 leaves.push(tree.clone());
-                Ok(leaf)
+                Ok(!is_container(tree)?)
             }
             Self::Dict(children) => {
                 if let Ok(dict) = tree.cast::<PyDict>() {
@@ -253,27 +263,27 @@ impl Node {
                 if !is_mapping(tree)? {
                     return Ok(false);
                 }
-                let mut found = 0;
+                let mut num_present = 0;
                 for (key, child) in children {
                     let value = if tree.contains(key)? {
                         Some(tree.get_item(key)?)
                     } else {
                         None
                     };
-                    found += usize::from(value.is_some());
+                    num_present += usize::from(value.is_some());
                     if !child.flatten_part(value.as_ref(), py, leaves)? {
                         return Ok(false);
                     }
                 }
-                Ok(found == tree.len()?)
+                Ok(num_present == tree.len()?)
             }
             Self::List(children) | Self::Tuple(children) => {
                 let Ok(values) = tree.try_iter() else {
                     return Ok(false);
                 };
                 let values = values.collect::<PyResult<Vec<_>>>()?;
-                for (at, child) in children.iter().enumerate() {
-                    if !child.flatten_part(values.get(at), py, leaves)? {
+                for (index, child) in children.iter().enumerate() {
+                    if !child.flatten_part(values.get(index), py, leaves)? {
                         return Ok(false);
                     }
                 }
@@ -362,7 +372,7 @@ fn build_all<'py>(
 /// True for a dict, list, tuple or other mapping. Fast for arrays, scalars and columns, which are none of these.
 ///
 /// # Errors
-/// As [`is_mapping`].
+/// Those of [`is_mapping`].
 fn is_container(value: &Bound<'_, PyAny>) -> PyResult<bool> {
     if value.cast::<PyDict>().is_ok()
         || value.cast::<PyList>().is_ok()

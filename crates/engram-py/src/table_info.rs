@@ -30,6 +30,7 @@ pub(crate) fn table_info_dict<'py>(
     dict.set_item("inserts", limiter.inserts)?;
     dict.set_item("samples", limiter.samples)?;
     dict.set_item("deletes", limiter.deletes)?;
+    dict.set_item("unreadable_items", info.unreadable_items)?;
     dict.set_item("inserts_per_s", info.inserts_per_s)?;
     dict.set_item("samples_per_s", info.samples_per_s)?;
     dict.set_item("waiting_inserts", info.waiting_inserts)?;
@@ -40,6 +41,7 @@ pub(crate) fn table_info_dict<'py>(
         None => why.clone(),
     });
     dict.set_item("sampling_blocked", sampling)?;
+    dict.set_item("storage_problem", &info.storage_problem)?;
     dict.set_item("sampler", selector_to_python(options.sampler))?;
     dict.set_item("remover", selector_to_python(options.remover))?;
     let times = options.max_times_sampled;

@@ -85,15 +85,15 @@ impl RemoteStore {
         Ok(connection)
     }
 
-    /// Sends the acknowledgements of this process's samples, and waits briefly for the server's reply. Does nothing
-    /// in a forked child that has not used the connection.
-    pub(crate) fn flush_acknowledgements(&self, py: Python<'_>) {
+    /// Waits for the replies to this process's changes, then at most a second for those to its acknowledgements. Does
+    /// nothing in a forked child that has not used the connection.
+    pub(crate) fn wait_for_pending_replies(&self, py: Python<'_>) {
         let cached = self.connection.load_full();
         match cached {
             Some(connection) if connection.forks == forks() => {
                 // `close` reports the errors of changes.
                 let _ = connection.wait_for_changes(py, 0);
-                py.detach(|| connection.client.flush_acks());
+                py.detach(|| connection.client.wait_for_acks());
             }
             inherited => std::mem::forget(inherited),
         }
@@ -141,17 +141,35 @@ impl RemoteTables {
     ) -> PyResult<Arc<TableOptions>> {
         let deadline = deadline.map(|deadline| deadline + REPLY_GRACE);
         let described = wait_for(py, &mut self.client.describe(table), deadline)?;
-        let options = described.ok_or_else(|| {
-            let text = format!(
-                "the server at {} did not reply within {} s to a request for the options of table `{table}`",
-                self.client.address(),
-                timeout.seconds()
-            );
-            errors::to_py(py, &Error::DeadlineExceeded(text))
-        })?;
+        let options = described.ok_or_else(|| self.no_options(py, timeout, table))?;
         let cached = Arc::clone(&options);
         self.cache().options.insert(table.into(), cached);
         Ok(options)
+    }
+
+    /// Checks that the server has a table.
+    pub(crate) fn describe_table(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        timeout: Timeout,
+    ) -> PyResult<Arc<TableOptions>> {
+        let described = wait_for(py, &mut self.client.describe(table), timeout.deadline())?;
+        described.ok_or_else(|| self.no_options(py, timeout, table))
+    }
+
+    fn no_options(&self, py: Python<'_>, timeout: Timeout, table: &str) -> PyErr {
+        self.no_reply(py, timeout, &format!("the options of table `{table}`"))
+    }
+
+    /// The error if the server does not reply in time.
+    fn no_reply(&self, py: Python<'_>, timeout: Timeout, what: &str) -> PyErr {
+        let text = format!(
+            "the server at {} did not reply within {} s to a request for {what}",
+            self.client.address(),
+            (timeout.seconds() * 1e3).round() / 1e3
+        );
+        errors::to_py(py, &Error::DeadlineExceeded(text))
     }
 
     /// Removes a table's options from the cache, as the table may have been replaced. True if they were cached.
@@ -300,6 +318,19 @@ impl Tables {
         )
     }
 
+    /// Returns the statistics of all tables. The timeout applies to a server only.
+    pub(crate) fn infos_within(
+        &self,
+        py: Python<'_>,
+        timeout: Timeout,
+    ) -> PyResult<Vec<TableInfo>> {
+        let Self::Remote(remote) = self else {
+            return self.infos(py);
+        };
+        let infos = wait_for(py, &mut remote.client.infos(), timeout.deadline())?;
+        infos.ok_or_else(|| remote.no_reply(py, timeout, "the state of its tables"))
+    }
+
     /// Returns the statistics for an error text, or nothing if they are not available by the deadline.
     ///
     /// # Errors
@@ -329,11 +360,11 @@ impl Tables {
         }
     }
 
-    /// Describes the items in unfinished chunks, which explain a table that is emptier than expected.
-    pub(crate) fn unsent(&self) -> Option<String> {
+    /// Describes the items in unfinished chunks, if there are any: a table may be empty because of them.
+    pub(crate) fn unsent_items_note(&self) -> Option<String> {
         match self {
-            Self::Local(engine) => engine.unsent_note(),
-            Self::Remote(remote) => remote.client.unsent(),
+            Self::Local(engine) => engine.unsent_items_note(),
+            Self::Remote(remote) => remote.client.unsent_items_note(),
         }
     }
 }

@@ -1,4 +1,4 @@
-//! The native half of `engram.TrajectoryWriter`.
+//! The native class of `engram.TrajectoryWriter`.
 
 use std::collections::HashMap;
 use std::ops::Range;
@@ -39,7 +39,7 @@ pub(crate) struct TrajectoryState {
 }
 
 /// Builds the options that all writers have.
-pub(crate) fn options(
+pub(crate) fn writer_options(
     history: u64,
     chunk_length: Option<usize>,
     compression: &str,
@@ -79,7 +79,7 @@ impl TrajectoryState {
         self.sender.send(py, ready, unsent)
     }
 
-    /// Sends all items and waits until their tables have all except `allowed`.
+    /// Sends all items and waits until at most `allowed` of them are in flight.
     fn flush(&mut self, py: Python<'_>, timeout: Timeout, allowed: usize) -> PyResult<()> {
         self.recorder
             .flush()
@@ -94,13 +94,13 @@ impl TrajectoryState {
         tree: &Bound<'py, PyAny>,
     ) -> PyResult<(Arc<Layout>, Vec<Bound<'py, TrajectoryColumn>>)> {
         let mut leaves = Vec::new();
-        let known = match &self.last_trajectory {
+        let is_last_structure = match &self.last_trajectory {
             Some((structure, _)) => structure.flatten(tree, &mut leaves)?,
             None => false,
         };
-        if !known {
-            let (structure, found) = Structure::of(tree)?;
-            leaves = found;
+        if !is_last_structure {
+            let (structure, new_leaves) = Structure::of(tree)?;
+            leaves = new_leaves;
             let names = structure
                 .names
                 .iter()
@@ -196,7 +196,7 @@ impl TrajectoryWriter {
     ) -> PyResult<Self> {
         let tables = store.tables(py)?;
         let timeout = Timeout::from_python(timeout)?;
-        let options = options(history, chunk_length, compression, py)?;
+        let options = writer_options(history, chunk_length, compression, py)?;
         let recorder = Recorder::new(options, tables.unique_number())
             .map_err(|error| errors::to_py(py, &error))?;
         let state = TrajectoryState {
@@ -282,10 +282,10 @@ impl TrajectoryWriter {
         let mut this = exclusive(slf)?;
         let state = this.state.get_mut(py)?;
         state.sender.wait_for_capacity(py)?;
-        let wrong = |error| errors::to_py(py, &error);
+        let to_py = |error| errors::to_py(py, &error);
         let number = state.sender.table_number(py, table)?;
         let options = Arc::clone(state.sender.options(number));
-        options.check_priority(priority).map_err(wrong)?;
+        options.check_priority(priority).map_err(to_py)?;
         let key = state.recorder.next_key();
         let check = |columns: &engram_core::writer::ItemColumns<'_>| match &options.signature {
             Some(signature) => columns.check(&options.name, signature),
@@ -304,7 +304,7 @@ impl TrajectoryWriter {
                 let (layout, columns) = state
                     .layout(tree)
                     .map_err(|error| with_list_hint(error, tree))?;
-                let mut picked = Vec::with_capacity(columns.len());
+                let mut selections = Vec::with_capacity(columns.len());
                 for (column, name) in columns.iter().zip(&layout.names) {
                     let column = column.get();
                     if !column.is_of(slf) {
@@ -319,7 +319,7 @@ impl TrajectoryWriter {
                             format!("{} has never had a value", describe_trajectory_column(name));
                         return Err(errors::signature(py, text));
                     };
-                    picked.push(ColumnSelection {
+                    selections.push(ColumnSelection {
                         source,
                         cells: column.cells(),
                         squeeze: column.squeeze,
@@ -327,7 +327,7 @@ impl TrajectoryWriter {
                 }
                 let selection = Selection::Columns {
                     layout: &layout,
-                    columns: &picked,
+                    columns: &selections,
                 };
                 state
                     .recorder

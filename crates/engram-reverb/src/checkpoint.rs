@@ -7,6 +7,7 @@ use std::sync::Arc;
 
 use engram_core::selector::TableRng;
 use engram_core::table::{Counters, Restore, SavedItem};
+use engram_core::text::count;
 use engram_core::{
     DeferredDrops, Error, Lsn, RateLimiter, RateLimits, Result, SelectorKind, TableOptions,
     TableState, Volatile,
@@ -227,11 +228,11 @@ impl ImportedTable {
         let counted = limiter.inserts.checked_sub(limiter.deletes);
         if counted != Some(self.items.len() as u64) {
             return Err(Error::Storage(format!(
-                "table `{}` of the checkpoint is incomplete: it has {} items, but counts {} inserts and {} deletes",
+                "table `{}` of the checkpoint is incomplete: it has {}, but counts {} and {}",
                 self.options.name,
-                self.items.len(),
-                limiter.inserts,
-                limiter.deletes
+                count(self.items.len(), "item"),
+                count(limiter.inserts, "insert"),
+                count(limiter.deletes, "delete")
             )));
         }
         let counters = Counters {
@@ -261,7 +262,7 @@ fn limits(limiter: &pb::RateLimiterCheckpoint) -> Result<RateLimits, String> {
 }
 
 fn number(what: &str, number: i64) -> Result<u64, String> {
-    u64::try_from(number).map_err(|_| format!("{what} must be at least 0, got {number}"))
+    u64::try_from(number).map_err(|_| format!("{what} must be at least 0; got {number}"))
 }
 
 fn selector(

@@ -14,20 +14,20 @@ use crate::pb::{ChunkData, SequenceRange};
 use crate::status::{invalid, status};
 use crate::tensor_decoder::{TensorHeader, check_tensor, tensor_decode_work};
 
-/// Most columns of a chunk or item.
+/// Maximum number of columns of a chunk or item.
 pub(crate) const MAX_COLUMNS: usize = 16_384;
 
-/// Most rows of string tensors without elements in a chunk, in addition to one row per byte. Such rows take
-/// no bytes on the wire, but memory once decoded.
+/// Maximum number of rows of string tensors without elements in a chunk, in addition to one row per byte.
+/// Such rows take no bytes on the wire, but memory once decoded.
 const MAX_EMPTY_STRING_ROWS: usize = 256;
 
-/// Most cached schemas; the cache is cleared when full.
+/// Maximum number of cached schemas; the cache is cleared when full.
 const MAX_SCHEMAS: usize = 1024;
 
-/// Most cached layouts.
+/// Maximum number of cached layouts.
 const MAX_LAYOUTS: usize = 256;
 
-/// Most columns of all cached schemas, and of all cached layouts.
+/// Maximum number of columns of all cached schemas, and of all cached layouts.
 const MAX_CACHED_COLUMNS: usize = 1 << 16;
 
 /// Decodes the chunks of one stream or file; caches the schemas and layouts that they share.
@@ -54,7 +54,7 @@ impl ChunkDecoder {
         let tensors = tensors(message);
         if tensors.is_empty() || tensors.len() > MAX_COLUMNS {
             return Err(invalid(format!(
-                "chunk {} must have 1 to {MAX_COLUMNS} tensors, got {}",
+                "chunk {} must have 1 to {MAX_COLUMNS} tensors; got {}",
                 message.chunk_key,
                 tensors.len()
             )));
@@ -183,7 +183,9 @@ fn check_empty_rows(key: u64, headers: &[TensorHeader<'_>]) -> Result<(), Status
 /// The layout of a plain tuple, with the structure encoded as Engram's Python client does.
 fn tuple(columns: usize) -> Layout {
     Layout {
-        names: (0..columns).map(|at| at.to_string().into()).collect(),
+        names: (0..columns)
+            .map(|column| column.to_string().into())
+            .collect(),
         structure: format!(r#"{{"t":[{}]}}"#, vec!["0"; columns].join(",")).into(),
     }
 }

@@ -27,8 +27,8 @@ use pending_items::{PendingItems, retry_delay};
 /// Responses buffered between the task of a stream and the transport.
 const BUFFERED_RESPONSES: usize = 16;
 
-/// Decoding work, in bytes, from which on a request is decoded outside the async runtime: its own bytes
-/// plus the declared raw bytes of its chunks.
+/// A request with at least this much decoding work, in bytes, is decoded outside the async runtime: its
+/// own bytes plus the declared raw bytes of its chunks.
 const LARGE_REQUEST: usize = 256 << 10;
 
 /// Bytes of a pending item, without its trajectory.
@@ -37,7 +37,7 @@ const PENDING_ITEM_BYTES: usize = 512;
 /// Number of unsent keys at which the stream stops reading. About as many are in buffered responses.
 const MAX_UNSENT_KEYS: usize = 65_536;
 
-/// Most keys of one response.
+/// Maximum number of keys in a response.
 const KEYS_PER_RESPONSE: usize = MAX_UNSENT_KEYS / BUFFERED_RESPONSES;
 
 type Response = Result<pb::InsertStreamResponse, Status>;

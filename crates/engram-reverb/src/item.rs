@@ -6,8 +6,8 @@ use std::sync::Arc;
 use engram_core::gather::{ColumnData, LengthPolicy, TimeAxis, gather};
 use engram_core::pool::Pool;
 use engram_core::{
-    Chunk, Draw, Error, Layout, NewItem, Result as Outcome, Slice, SpanColumn, Spans, TableOptions,
-    Trajectory,
+    Chunk, Draw, Error, Layout, NewItem, Result as CoreResult, Signature, Slice, SpanColumn, Spans,
+    TableOptions, Trajectory,
 };
 use prost::Message as _;
 use tonic::Status;
@@ -21,14 +21,12 @@ use crate::pb::tensorflow::TensorProto;
 use crate::status::{invalid, shortened, status};
 use crate::tensor_encoder::encode_tensor;
 
-/// Maximum number of slices of an item in the deprecated format, which has a slice per chunk and column.
+/// Maximum number of slices of an item in the deprecated format, which has one slice per chunk and
+/// column. An item of one chunk may have more.
 const MAX_DEPRECATED_SLICES: usize = 1 << 20;
 
-/// Most bytes of a sample: the limit of protobuf messages.
+/// Maximum number of bytes of a sample: somewhat less than protobuf allows for a message.
 pub(crate) const MAX_SAMPLE_BYTES: usize = (2 << 30) - (1 << 20);
-
-/// Size from which on a sample is encoded outside the async runtime, in bytes.
-const LARGE_SAMPLE: usize = 1 << 20;
 
 /// Chunks by dm-reverb's keys.
 pub type ChunksByKey = HashMap<u64, Arc<Chunk>>;
@@ -52,13 +50,16 @@ pub fn decode_item(
     };
     if columns.is_empty() || columns.len() > MAX_COLUMNS {
         return Err(invalid(format!(
-            "item {} must have 1 to {MAX_COLUMNS} columns, got {}",
+            "item {} must have 1 to {MAX_COLUMNS} columns; got {}",
             message.key,
             columns.len()
         )));
     }
     let layout = decoder.item_layout(table, columns.len());
-    let spans = decode_spans(layout, by_key, columns)?;
+    let mut spans = decode_spans(layout, by_key, columns)?;
+    if let Some(signature) = &table.signature {
+        squeeze_step(&mut spans, signature);
+    }
     let trajectory = as_rows(&spans).unwrap_or_else(|| Trajectory::Spans(Arc::new(spans)));
     trajectory.check_parts().map_err(|error| status(&error))?;
     Ok(NewItem {
@@ -128,6 +129,27 @@ fn decode_spans(
     })
 }
 
+/// Removes the time axes of an item of one step if the signature has none: dm-reverb's `insert` always
+/// adds one.
+fn squeeze_step(spans: &mut Spans, signature: &Signature) {
+    let axes = |column: &SpanColumn| {
+        let slice = spans.slices.get(column.first_slice as usize)?;
+        let schema = spans.chunks.get(slice.chunk as usize)?.schema();
+        Some(schema.cells.get(slice.column as usize)?.shape.len())
+    };
+    let is_step = spans.columns.len() == signature.columns.len()
+        && spans
+            .columns
+            .iter()
+            .zip(&signature.columns)
+            .all(|(column, spec)| column.len == 1 && axes(column) == Some(spec.shape.len()));
+    if is_step {
+        for column in &mut spans.columns {
+            column.squeeze = true;
+        }
+    }
+}
+
 fn to_u32(number: usize) -> Result<u32, Status> {
     u32::try_from(number).map_err(|_| too_long())
 }
@@ -136,7 +158,8 @@ fn too_long() -> Status {
     invalid("an item must have fewer than 2^32 cells and slices")
 }
 
-/// The item as rows, which take less memory, if it is the same rows of all columns of one chunk.
+/// Returns the item as rows, which take less memory, if it consists of the same rows of all columns of
+/// one chunk.
 fn as_rows(spans: &Spans) -> Option<Trajectory> {
     let [chunk] = &*spans.chunks else {
         return None;
@@ -145,14 +168,14 @@ fn as_rows(spans: &Spans) -> Option<Trajectory> {
     let is_whole = *chunk.schema().layout == *spans.layout
         && chunk.schema().cells.len() == spans.columns.len()
         && spans.slices.len() == spans.columns.len();
-    let is_row = |(at, (slice, other)): (usize, (&Slice, &SpanColumn))| {
-        slice.column as usize == at
-            && other.first_slice as usize == at
+    let is_same_rows = |(index, (slice, other)): (usize, (&Slice, &SpanColumn))| {
+        slice.column as usize == index
+            && other.first_slice as usize == index
             && (slice.offset, slice.len) == (first.offset, first.len)
             && other.squeeze == column.squeeze
     };
     let mut both = spans.slices.iter().zip(&spans.columns).enumerate();
-    (is_whole && both.all(is_row)).then(|| Trajectory::Rows {
+    (is_whole && both.all(is_same_rows)).then(|| Trajectory::Rows {
         chunk: Arc::clone(chunk),
         offset: first.offset,
         len: first.len,
@@ -180,7 +203,8 @@ fn deprecated_columns(
         let width = chunk.schema().cells.len();
         if width.saturating_mul(keys.len()) > MAX_DEPRECATED_SLICES.max(width) {
             return Err(invalid(format!(
-                "item {} has {} chunks of {width} columns; at most {MAX_DEPRECATED_SLICES} columns in total are allowed",
+                "item {} has {} chunks of {width} columns each; at most {MAX_DEPRECATED_SLICES} columns are allowed in all chunks \
+                 together",
                 message.key,
                 keys.len()
             )));
@@ -231,14 +255,9 @@ impl ChunkKeyCounter {
     }
 }
 
-/// True if encoding a sample takes long. The size of strings is not known in advance.
-pub(crate) fn is_large(draw: &Draw) -> bool {
-    min_bytes(draw) >= LARGE_SAMPLE
-}
-
 /// Bytes of a sample, with one byte per string.
 fn min_bytes(draw: &Draw) -> usize {
-    let columns = (0..draw.trajectory.columns()).map(|at| draw.trajectory.column(at));
+    let columns = (0..draw.trajectory.columns()).map(|index| draw.trajectory.column(index));
     columns.fold(0_usize, |sum, column| {
         let cell = column.cell.bytes().max(column.cell.elements());
         sum.saturating_add(column.len.saturating_mul(cell))
@@ -256,7 +275,7 @@ pub fn encode_sample(
     rate_limited: bool,
     chunk_keys: &mut ChunkKeyCounter,
     pool: &Arc<Pool>,
-) -> Outcome<SampleEntry> {
+) -> CoreResult<SampleEntry> {
     let min = min_bytes(draw);
     if min > MAX_SAMPLE_BYTES {
         return Err(too_large(min));

@@ -25,7 +25,7 @@ mod tfrecord;
 pub use checkpoint::{Imported, import};
 pub use chunk::ChunkDecoder;
 pub use item::{ChunkKeyCounter, ChunksByKey, decode_item, encode_sample};
-pub use service::{PATH, Reverb};
+pub use service::{MAX_MESSAGE_BYTES, PATH, Reverb};
 pub use tensor_decoder::{TensorHeader, check_tensor};
 pub use tensor_encoder::encode_tensor;
 

@@ -1,4 +1,5 @@
-//! Encodes dm-reverb's signatures as the compatibility package stores them: JSON in a table's note.
+//! Encodes dm-reverb's signatures as JSON in a table's note, in the form of the compatibility package
+//! (`python/engram/compat/reverb/_table_note.py`).
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;

@@ -1,35 +1,43 @@
 //! Sample streams: each request yields exactly the number of samples requested, sent as they become
 //! available.
 //!
-//! One task per stream. It stops drawing while three responses are buffered for the transport.
+//! One task per stream. It stops drawing while a response is buffered for the transport, or the budget for replies that
+//! are not read yet has no memory for the next sample.
 
 use std::sync::Arc;
 use std::time::Duration;
 
-use engram_core::Draw;
+use engram_codec::{CallReplies, Reply, ReplyStream, Reservation};
+use engram_core::gather::{LengthPolicy, estimate_bytes};
+use engram_core::{Draw, Result as Outcome};
 use engram_engine::{Lease, Sample, SampleTicket, Table};
 use futures_util::FutureExt as _;
 use prost::Message as _;
 use tokio::sync::mpsc::{self, Sender};
 use tokio::task::consume_budget;
 use tokio::time::{Instant, sleep, sleep_until};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
-use crate::item::{ChunkKeyCounter, MAX_SAMPLE_BYTES, encode_sample, is_large};
+use crate::item::{ChunkKeyCounter, MAX_SAMPLE_BYTES, encode_sample};
 use crate::pb;
 use crate::pb::sample_stream_response::SampleEntry;
 use crate::service::{ServiceState, stopping};
 use crate::status::{invalid, status};
 
 /// Responses buffered between the task of a stream and the transport.
-const BUFFERED_RESPONSES: usize = 3;
+const BUFFERED_RESPONSES: usize = 1;
 
-/// Size from which on a response is sent, in bytes.
+/// A response is sent once it has at least this many bytes.
 const RESPONSE_BYTES: usize = 2 << 20;
+
+/// Size from which on a sample is encoded outside the async runtime, in bytes.
+const LARGE_SAMPLE: usize = 1 << 20;
 
 /// Samples drawn at a time. Small, so that later draws reflect updates made meanwhile.
 const DRAWS_PER_BATCH: usize = 128;
+
+/// How long to wait before a failed write to the journal is waited for again.
+const DURABILITY_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// How often a waiting request checks a table with a ttl for expired items.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -37,18 +45,21 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The text that dm-reverb's clients match, word for word. It mentions inserts also for samples.
 const TIMEOUT: &str = "Rate Limiter: Timeout exceeded before the right to insert was acquired.";
 
-type Response = Result<pb::SampleStreamResponse, Status>;
+type Response = Reply<pb::SampleStreamResponse>;
 
 /// Serves a stream until its reader closes it or disconnects, or the server stops.
 pub(crate) fn serve(
     service: &Arc<ServiceState>,
     requests: Streaming<pb::SampleStreamRequest>,
-) -> ReceiverStream<Response> {
+    call_replies: CallReplies,
+) -> ReplyStream<pb::SampleStreamResponse> {
     let (responses, receiver) = mpsc::channel(BUFFERED_RESPONSES);
     let service = Arc::clone(service);
+    let stream_replies = call_replies.clone();
     tokio::spawn(async move {
         let stream = SampleStream {
             service: &service,
+            call_replies: stream_replies,
             chunk_keys: ChunkKeyCounter::default(),
             batch: DrawnBatch::default(),
             response: PartialResponse::default(),
@@ -61,15 +72,16 @@ pub(crate) fn serve(
             end = stream.run(requests) => end,
         };
         if let Err(status) = end {
-            let _ = responses.send(Err(status)).await;
+            let _ = responses.send(Err(status).into()).await;
         }
     });
-    ReceiverStream::new(receiver)
+    ReplyStream::new(receiver, call_replies, usize::MAX)
 }
 
 /// The state of one stream.
 struct SampleStream<'a> {
     service: &'a ServiceState,
+    call_replies: CallReplies,
     chunk_keys: ChunkKeyCounter,
     batch: DrawnBatch,
     response: PartialResponse,
@@ -81,9 +93,11 @@ struct SampleStream<'a> {
 struct PartialResponse {
     entries: Vec<SampleEntry>,
     bytes: usize,
+    /// The memory reserved for it.
+    reservation: Option<Reservation>,
     /// Leases of its samples, if the table limits how often items are sampled; those of the current batch
-    /// excepted. They are acknowledged when the response is passed to the transport, because dm-reverb's
-    /// clients do not acknowledge samples.
+    /// excepted. They are acknowledged right before the response is passed to the transport, because
+    /// dm-reverb's clients do not acknowledge samples.
     leases: Vec<Lease>,
     /// Number of its items that were sampled for the last time. They stay in the table until their lease
     /// ends, but dm-reverb's clients expect them not to count.
@@ -160,28 +174,37 @@ impl SampleStream<'_> {
             for mut draw in sample.draws {
                 // If many samples are available, nothing below yields.
                 consume_budget().await;
-                if self.response.bytes >= RESPONSE_BYTES {
-                    self.send().await?;
-                }
+                let estimate = estimate_bytes(std::slice::from_ref(&draw), LengthPolicy::Ragged);
+                self.reserve(estimate).await?;
                 draw.table_size = draw.table_size.saturating_sub(before + exhausted);
                 let is_exhausted = max_times_sampled > 0 && draw.times_sampled >= max_times_sampled;
                 exhausted += u64::from(is_exhausted);
-                let entry = match self.encode(&draw, name, waited) {
+                let entry = match self.encode(&draw, name, waited, estimate) {
                     Ok(entry) => entry,
-                    Err(status) => {
+                    Err(error) => {
                         // The samples before the failed one are valid.
                         self.send().await?;
-                        return Err(status);
+                        let failed = Sample {
+                            table: Arc::clone(&request.table),
+                            draws: vec![draw],
+                            lease: self.batch.lease.as_mut().map(|lease| lease.split_first(1)),
+                        };
+                        let error = failed.remove_unreadable(error, &self.service.pool);
+                        return Err(status(&error));
                     }
                 };
                 let bytes = entry.encoded_len();
                 if !has_room(self.response.bytes, bytes) {
                     self.send().await?;
+                    self.reserve(bytes).await?;
                 }
                 self.batch.ready += 1;
                 let response = &mut self.response;
                 response.entries.push(entry);
                 response.bytes += bytes;
+                if let Some(reservation) = &response.reservation {
+                    reservation.resize(response.bytes);
+                }
                 response.exhausted += u64::from(is_exhausted);
             }
             self.response.leases.extend(self.batch.split_ready());
@@ -189,14 +212,34 @@ impl SampleStream<'_> {
         self.send().await
     }
 
-    fn encode(&mut self, draw: &Draw, table: &str, waited: bool) -> Result<SampleEntry, Status> {
+    /// Reserves memory for a sample of about this many bytes. Sends the response first if it is large enough or memory
+    /// is short.
+    async fn reserve(&mut self, bytes: usize) -> Result<(), Status> {
+        if let Some(reservation) = &self.response.reservation {
+            let total = self.response.bytes.saturating_add(bytes);
+            if self.response.bytes < RESPONSE_BYTES && reservation.try_grow(total) {
+                return Ok(());
+            }
+            self.send().await?;
+        }
+        self.response.reservation = Some(self.call_replies.connection().reserve(bytes).await);
+        Ok(())
+    }
+
+    /// Encodes a sample of about `bytes` bytes.
+    fn encode(
+        &mut self,
+        draw: &Draw,
+        table: &str,
+        waited: bool,
+        bytes: usize,
+    ) -> Outcome<SampleEntry> {
         let (chunk_keys, pool) = (&mut self.chunk_keys, &self.service.pool);
-        let entry = if is_large(draw) {
+        if bytes >= LARGE_SAMPLE {
             tokio::task::block_in_place(|| encode_sample(draw, table, waited, chunk_keys, pool))
         } else {
             encode_sample(draw, table, waited, chunk_keys, pool)
-        };
-        entry.map_err(|error| status(&error))
+        }
     }
 
     /// Draws at least one sample; true if that had to wait. Sends the samples encoded so far before it
@@ -211,11 +254,12 @@ impl SampleStream<'_> {
         Ok((sample, true))
     }
 
-    /// Passes the response to the transport. If the reader is gone, its leases are returned and the stream
-    /// ends.
+    /// Passes the response to the transport, once the removal of its items is as durable as the store
+    /// promises. If the reader is gone before that begins, its leases are returned and the stream ends.
     async fn send(&mut self) -> Result<(), Status> {
         let PartialResponse {
             entries,
+            reservation,
             mut leases,
             ..
         } = std::mem::take(&mut self.response);
@@ -224,9 +268,24 @@ impl SampleStream<'_> {
             return Ok(());
         }
         let response = pb::SampleStreamResponse { entries };
-        let sent = self.responses.send(Ok(response)).await;
-        sent.map_err(|_| Status::cancelled("the client has closed the stream"))?;
-        leases.into_iter().for_each(Lease::acknowledge);
+        if let Some(reservation) = &reservation {
+            reservation.progress();
+        }
+        let permit = self.responses.reserve().await;
+        let permit = permit.map_err(|_| Status::cancelled("the client has closed the stream"))?;
+        let acknowledged = leases.into_iter().map(Lease::acknowledge);
+        // What is acknowledged last is durable last.
+        if let Some(mut durable) = acknowledged.fold(None, |last, durable| durable.or(last)) {
+            // An error means that the journal cannot be written now: without the client's acknowledgement, nothing else
+            // remembers that it received the items.
+            while (&mut durable).await.is_err() {
+                sleep(DURABILITY_RETRY_DELAY).await;
+            }
+        }
+        permit.send(Reply {
+            message: Ok(response),
+            reservation: reservation.map(Arc::new),
+        });
         Ok(())
     }
 }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engram_codec::{CallReplies, ReplyBudget, ReplyStream};
 use engram_core::pool::Pool;
 use engram_core::{Error, Result};
 use engram_engine::Engine;
@@ -23,13 +24,13 @@ use crate::{insert, sample};
 /// Path prefix of the service's calls.
 pub const PATH: &str = "/deepmind.reverb.ReverbService/";
 
-/// Most bytes of a received message. Writers send up to 40 MiB plus one chunk.
-const MAX_MESSAGE_BYTES: usize = 256 << 20;
+/// Maximum number of bytes of a received message. Writers send up to 40 MiB plus one chunk.
+pub const MAX_MESSAGE_BYTES: usize = 256 << 20;
 
-/// Most bytes of the gathered columns of one sample.
+/// Maximum number of bytes of the gathered columns of one sample.
 const MAX_GATHERED_BYTES: usize = 4 << 30;
 
-/// Number of keys from which on a request is handled outside the async runtime.
+/// Requests with at least this many keys are handled outside the async runtime.
 const MANY_KEYS: usize = 4096;
 
 /// The service: serves the tables of an engine to dm-reverb's clients.
@@ -121,7 +122,7 @@ async fn run_blocking<T: Send + 'static>(
 #[tonic::async_trait]
 impl ReverbService for Reverb {
     type InsertStreamStream = ReceiverStream<Result<pb::InsertStreamResponse, Status>>;
-    type SampleStreamStream = ReceiverStream<Result<pb::SampleStreamResponse, Status>>;
+    type SampleStreamStream = ReplyStream<pb::SampleStreamResponse>;
     type InitializeConnectionStream =
         BoxStream<'static, Result<pb::InitializeConnectionResponse, Status>>;
 
@@ -187,7 +188,11 @@ impl ReverbService for Reverb {
         &self,
         request: Request<Streaming<pb::SampleStreamRequest>>,
     ) -> Result<Response<Self::SampleStreamStream>, Status> {
-        let responses = sample::serve(&self.state, request.into_inner());
+        // Set for all calls of a connection.
+        let replies = request.extensions().get::<CallReplies>().cloned();
+        let replies =
+            replies.unwrap_or_else(|| CallReplies::new(ReplyBudget::default().add_connection()));
+        let responses = sample::serve(&self.state, request.into_inner(), replies);
         Ok(Response::new(responses))
     }
 

@@ -3,10 +3,10 @@
 use engram_core::Error;
 use tonic::{Code, Status};
 
-/// Most bytes of a status message, which is sent in HTTP headers.
+/// Maximum number of bytes of a status message, which is sent in HTTP headers.
 const MAX_MESSAGE_BYTES: usize = 2_000;
 
-/// Most bytes of a table's name in a status message.
+/// Maximum number of bytes of a table's name in a status message.
 const MAX_NAME_BYTES: usize = 200;
 
 /// The status for an error.
@@ -43,7 +43,7 @@ pub(crate) fn shortened(text: &str, max: usize) -> String {
     if text.len() <= max {
         return text.to_owned();
     }
-    let end = (0..=max).rev().find(|at| text.is_char_boundary(*at));
+    let end = (0..=max).rev().find(|end| text.is_char_boundary(*end));
     format!("{}...", text.split_at(end.unwrap_or(0)).0)
 }
 

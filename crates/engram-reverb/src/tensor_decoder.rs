@@ -11,13 +11,13 @@ use crate::dtypes::{from_tensorflow, is_integer};
 use crate::pb::tensorflow::TensorProto;
 use crate::status::invalid;
 
-/// Most rows of a tensor without elements, which takes no bytes on the wire.
+/// Maximum number of rows of a tensor without elements, which takes no bytes on the wire.
 const MAX_EMPTY_ROWS: u32 = 1 << 16;
 
-/// Most axes of a tensor, including the time axis.
+/// Maximum number of axes of a tensor, including the time axis.
 const MAX_AXES: usize = 16;
 
-/// Most raw bytes of a Snappy block of `stored` bytes: three bytes encode a copy of 64.
+/// Maximum number of raw bytes of a Snappy block of `stored` bytes: three bytes encode a copy of 64.
 fn max_raw_bytes(stored: usize) -> usize {
     stored.saturating_mul(22).saturating_add(64)
 }
@@ -237,9 +237,9 @@ fn add_rows<const N: usize>(
     row: usize,
     add: impl Fn([u8; N], [u8; N]) -> [u8; N],
 ) {
-    for at in (row..bytes.len()).step_by(row.max(1)) {
-        let (before, rest) = bytes.split_at_mut(at);
-        let before = before.split_at(at - row).1.as_chunks::<N>().0;
+    for offset in (row..bytes.len()).step_by(row.max(1)) {
+        let (before, rest) = bytes.split_at_mut(offset);
+        let before = before.split_at(offset - row).1.as_chunks::<N>().0;
         let elements = rest.as_chunks_mut::<N>().0;
         for (element, before) in elements.iter_mut().zip(before) {
             *element = add(*element, *before);

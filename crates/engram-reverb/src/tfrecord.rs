@@ -11,7 +11,7 @@ use engram_codec::{DecodedSize, check_decoded_size};
 use engram_core::{Error, Result};
 use flate2::read::ZlibDecoder;
 
-/// Most bytes of a record: the limit of protobuf messages.
+/// Maximum number of bytes of a record: the limit of protobuf messages.
 const MAX_RECORD_BYTES: u64 = 2 << 30;
 
 /// Bytes that are read before more memory is allocated.

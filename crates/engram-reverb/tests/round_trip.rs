@@ -23,8 +23,8 @@ fn delta_encode(cell: &CellSpec, raw: &[u8]) -> Vec<u8> {
         u64::from_le_bytes(wide)
     };
     let elements = raw.chunks(size).enumerate();
-    let differences = elements.flat_map(|(at, element)| {
-        let before = (at * size).checked_sub(row);
+    let differences = elements.flat_map(|(index, element)| {
+        let before = (index * size).checked_sub(row);
         let before = before.map_or(0, |from| number(&raw[from..from + size]));
         number(element).wrapping_sub(before).to_le_bytes()[..size].to_vec()
     });

@@ -10,6 +10,7 @@ mod pending_samples;
 mod reconnecting_stream;
 mod sample_requests;
 mod stream;
+mod transport;
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -20,17 +21,17 @@ use engram_core::{Error, RateLimits, Result, TableOptions};
 use engram_engine::{Checkpoint, StreamOptions, TableInfo, WaitOptions, wait};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Mutex, oneshot};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout_at};
 
 use crate::pb::manage_request::Call;
 use crate::pb::manage_response::Outcome;
 use crate::wire::{decode_error, decode_info, decode_options, encode_limits, encode_options};
 use crate::{MAX_BATCH_BYTES, pb, random_u64};
 use changes::ChangeSender;
-use connect::{Connector, GrpcClient};
-use connect_errors::describe_call_failure;
+use connect::{Connection, Connector};
+use connect_errors::{NO_RESPONSE, describe_call_failure};
 use reconnecting_stream::closed_error;
-use sample_requests::SampleRequests;
+use sample_requests::{SampleRequests, SampleStreams};
 
 pub use changes::MAX_KEYS_PER_REQUEST;
 pub use connect::{ClientOptions, ClientTls};
@@ -39,7 +40,7 @@ pub use pending_response::PendingResponse;
 pub use sample_requests::{BatchRequest, LeasedBatch, RemoteLease, RemoteSampleTicket};
 pub use stream::{RemoteNextBatch, RemoteStream};
 
-/// How long a client waits for the server to handle its acknowledgements.
+/// How long a client waits for the server to handle its acknowledgements, if they need not become durable.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Number of threads that all clients of a process share.
@@ -51,15 +52,17 @@ pub struct Client {
     runtime: &'static Runtime,
     connector: Arc<Connector>,
     /// For management calls. Opened by the first call, and again by the first call after it broke.
-    connection: Arc<Mutex<Option<GrpcClient>>>,
+    connection: Arc<Mutex<Option<Connection>>>,
     changes: ChangeSender,
     samples: SampleRequests,
+    /// `samples`, and the streams of tables whose items sampling removes.
+    streams: Arc<SampleStreams>,
     pool: Arc<Pool>,
     /// Random: two clients derive different unique numbers from it.
     entropy: u64,
     /// How many unique numbers were derived.
     next_number: AtomicU64,
-    /// Number of items in unfinished chunks of this client's writers.
+    /// Number of items of this client's writers that are not sent yet, because their chunk is not full.
     unsent: Arc<AtomicU64>,
 }
 
@@ -104,11 +107,14 @@ impl Client {
         // Must differ between forked children: the server recognises items by numbers derived from it.
         let entropy = random_u64()?;
         let (samples, _) = SampleRequests::open(runtime.handle(), &connector, &pool, &unsent);
+        let streams = Arc::<SampleStreams>::default();
+        streams.add(&samples);
         Ok(Self {
             runtime,
             connection: Arc::default(),
-            changes: ChangeSender::open(runtime.handle(), &connector, &samples),
+            changes: ChangeSender::open(runtime.handle(), &connector, &streams),
             samples,
+            streams,
             pool,
             entropy,
             next_number: AtomicU64::new(0),
@@ -119,32 +125,36 @@ impl Client {
 
     /// Sends the last acknowledgements, then ends all pending calls; later calls fail. Calling it again does nothing.
     pub fn close(&self) {
-        self.flush_acks();
+        self.wait_for_acks();
         self.connector.close();
     }
 
-    /// Waits for at most a second until no acknowledgement of a batch is outstanding.
-    pub fn flush_acks(&self) {
+    /// Waits until the server has handled all acknowledgements: for at most a second, or for `reconnect_timeout` if they
+    /// must become durable.
+    pub fn wait_for_acks(&self) {
+        let timeout = if self.streams.awaits_durability() {
+            self.connector.reconnect_timeout().max(CLOSE_TIMEOUT)
+        } else {
+            CLOSE_TIMEOUT
+        };
         let mut options = WaitOptions {
-            deadline: Some(std::time::Instant::now() + CLOSE_TIMEOUT),
+            deadline: std::time::Instant::now().checked_add(timeout),
             interrupted: &mut || false,
         };
-        let _ = wait(&mut self.acks_flushed(), &mut options);
+        let _ = wait(&mut self.until_acks_flushed(), &mut options);
     }
 
     /// True if no acknowledgement is outstanding: the server has handled them, or the connection was lost.
     #[must_use]
     pub fn are_acks_flushed(&self) -> bool {
-        self.samples.are_acks_flushed()
+        self.streams.are_acks_flushed()
     }
 
-    /// Returns a future that is ready once the server has handled all acknowledgements, or the connection was lost.
-    pub fn acks_flushed(&self) -> impl Future<Output = Result<()>> + Send + Unpin + use<> {
-        let samples = self.samples.clone();
-        Box::pin(async move {
-            samples.flush_acks().await;
-            Ok(())
-        })
+    /// Returns a future that is ready once the server has handled all acknowledgements, or an error if it cannot be
+    /// reached. Those of a lost connection are void.
+    pub fn until_acks_flushed(&self) -> impl Future<Output = Result<()>> + Send + Unpin + use<> {
+        let streams = Arc::clone(&self.streams);
+        Box::pin(async move { streams.flush_acks().await })
     }
 
     /// The server's address, as given in the options.
@@ -192,16 +202,19 @@ impl Client {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for invalid options, [`Error::Closed`] if the client is closed.
-    pub fn stream(&self, table: String, options: StreamOptions) -> Result<RemoteStream> {
+    pub fn stream(&self, table: &TableOptions, options: StreamOptions) -> Result<RemoteStream> {
         if self.connector.is_closed() {
             return Err(closed_error());
         }
-        let samples =
+        let (requests, task) =
             SampleRequests::open(self.runtime(), &self.connector, &self.pool, &self.unsent);
-        RemoteStream::new(samples, table, options)
+        if table.max_times_sampled > 0 {
+            self.streams.add(&requests);
+        }
+        RemoteStream::new((requests, task), &self.connector, table, options)
     }
 
-    /// Sets priorities; returns how many of the keys exist. The server applies or refuses each request of at most
+    /// Sets priorities; returns how many of the keys exist. The server applies or rejects each request of at most
     /// [`MAX_KEYS_PER_REQUEST`] keys as a whole: a caller with more keys checks them with
     /// [`TableOptions::check_updates`] first.
     #[must_use]
@@ -223,8 +236,11 @@ impl Client {
     /// Returns the names of all tables.
     #[must_use]
     pub fn tables(&self) -> PendingResponse<Vec<String>> {
-        self.manage(Call::Tables(pb::Empty {}), |outcome| match outcome {
-            Outcome::Tables(names) => Some(Ok(names.names)),
+        self.list(Call::Tables, |outcome| match outcome {
+            Outcome::Tables(pb::TableNames { names, more }) => {
+                let last = names.last().filter(|_| more).cloned();
+                Some(Ok((names, last)))
+            }
             _ => None,
         })
     }
@@ -274,8 +290,15 @@ impl Client {
     /// Returns the statistics of all tables.
     #[must_use]
     pub fn infos(&self) -> PendingResponse<Vec<TableInfo>> {
-        self.manage(Call::Info(pb::Empty {}), |outcome| match outcome {
-            Outcome::Info(infos) => Some(infos.tables.into_iter().map(decode_info).collect()),
+        self.list(Call::Info, |outcome| match outcome {
+            Outcome::Info(infos) => {
+                let tables = infos.tables.into_iter().map(decode_info).collect();
+                Some(Result::map(tables, |tables: Vec<TableInfo>| {
+                    let last = tables.last().filter(|_| infos.more);
+                    let last = last.map(|table| table.options.name.clone());
+                    (tables, last)
+                }))
+            }
             _ => None,
         })
     }
@@ -315,7 +338,7 @@ impl Client {
 
     /// Describes the items in unfinished chunks of this client's writers, if there are any: no table has them yet.
     #[must_use]
-    pub fn unsent(&self) -> Option<String> {
+    pub fn unsent_items_note(&self) -> Option<String> {
         engram_engine::unsent_items_note(self.unsent.load(Ordering::Relaxed))
     }
 
@@ -325,32 +348,89 @@ impl Client {
         call: Call,
         decode: fn(Outcome) -> Option<Result<T>>,
     ) -> PendingResponse<T> {
+        let caller = self.caller();
+        self.spawn(async move {
+            let outcome = caller.call(call).await?;
+            decode(outcome).unwrap_or_else(|| Err(other_call()))
+        })
+    }
+
+    /// Lists tables, in as many calls as the server needs. `decode` returns a page, and the name of the last table if
+    /// there are others after it.
+    fn list<T: Send + 'static>(
+        &self,
+        call: fn(pb::ListTables) -> Call,
+        decode: fn(Outcome) -> Option<Result<Page<T>>>,
+    ) -> PendingResponse<Vec<T>> {
+        let caller = self.caller();
+        self.spawn(async move {
+            let mut all = Vec::new();
+            let mut after = None;
+            loop {
+                let request = pb::ListTables { paged: true, after };
+                let outcome = caller.call(call(request)).await?;
+                let (page, last) = decode(outcome).unwrap_or_else(|| Err(other_call()))?;
+                all.extend(page);
+                if last.is_none() {
+                    return Ok(all);
+                }
+                after = last;
+            }
+        })
+    }
+
+    fn caller(&self) -> ManageCaller {
+        ManageCaller {
+            connector: Arc::clone(&self.connector),
+            connection: Arc::clone(&self.connection),
+            streams: Arc::clone(&self.streams),
+            started: Instant::now(),
+        }
+    }
+
+    fn spawn<T: Send + 'static>(
+        &self,
+        call: impl Future<Output = Result<T>> + Send + 'static,
+    ) -> PendingResponse<T> {
         let (sender, receiver) = oneshot::channel();
-        let (connector, connection) = (Arc::clone(&self.connector), Arc::clone(&self.connection));
-        let samples = self.samples.clone();
         self.runtime.spawn(async move {
-            let call = async {
-                // The statistics must include all acknowledged batches.
-                samples.flush_acks().await;
-                send_with_retry(&connector, &connection, call).await
-            };
-            let response = tokio::select! {
-                response = call => response,
-                () = connector.closed() => Err(closed_error()),
-            };
-            let outcome = match response {
-                Ok(Outcome::Error(error)) => Err(decode_error(error)),
-                Ok(outcome) => decode(outcome).unwrap_or_else(|| {
-                    Err(Error::Payload(
-                        "invalid response: it is for another call".into(),
-                    ))
-                }),
-                Err(error) => Err(error),
-            };
-            let _ = sender.send(outcome);
+            let _ = sender.send(call.await);
         });
         PendingResponse::new(receiver)
     }
+}
+
+/// Some of the tables, and the name of the last one if there are others after it.
+type Page<T> = (Vec<T>, Option<String>);
+
+/// Makes the management calls of one method of a client.
+struct ManageCaller {
+    connector: Arc<Connector>,
+    connection: Arc<Mutex<Option<Connection>>>,
+    streams: Arc<SampleStreams>,
+    started: Instant,
+}
+
+impl ManageCaller {
+    async fn call(&self, call: Call) -> Result<Outcome> {
+        let outcome = async {
+            // The call must see the effect of every batch that was acknowledged before it.
+            self.streams.flush_acks().await?;
+            send_with_retry(&self.connector, &self.connection, call, self.started).await
+        };
+        let outcome = tokio::select! {
+            outcome = outcome => outcome,
+            () = self.connector.closed() => Err(closed_error()),
+        };
+        match outcome? {
+            Outcome::Error(error) => Err(decode_error(error)),
+            outcome => Ok(outcome),
+        }
+    }
+}
+
+fn other_call() -> Error {
+    Error::Payload("invalid response: it is for another call".into())
 }
 
 #[expect(
@@ -372,37 +452,48 @@ fn expect_bool(outcome: Outcome) -> Option<Result<bool>> {
     }
 }
 
-/// True if sending a call twice has the same effect as sending it once.
-fn is_idempotent(call: &Call) -> bool {
+/// Makes the next call open a connection, unless another call has replaced the broken one already.
+fn forget(connection: &Mutex<Option<Connection>>, broken: &Connection) {
+    // Another call that has the lock replaces it, or the next call fails on it and tries again.
+    if let Ok(mut slot) = connection.try_lock() {
+        slot.take_if(|open| Arc::ptr_eq(&open.received, &broken.received));
+    }
+}
+
+/// True if a call can be sent again when it is not known whether the server has handled it.
+fn can_be_repeated(call: &Call) -> bool {
     !matches!(call, Call::Create(_) | Call::Drop(_) | Call::Reset(_))
 }
 
-/// Sends a management call. After a failure, sends it again if that has no other effect, until `reconnect_timeout`.
+/// Sends a management call. After a failure, sends it again if it can be repeated, until `reconnect_timeout` after
+/// `started`.
 async fn send_with_retry(
     connector: &Connector,
-    connection: &Mutex<Option<GrpcClient>>,
+    connection: &Mutex<Option<Connection>>,
     call: Call,
+    started: Instant,
 ) -> Result<Outcome> {
-    let started = Instant::now();
     loop {
-        let mut client = {
-            let mut connection = connection.lock().await;
+        let mut open = {
+            // Another call may be connecting.
+            let slot = timeout_at(connector.latest_response(started), connection.lock()).await;
+            let mut slot = slot.map_err(|_| connector.unreachable(NO_RESPONSE))?;
             // A call that must not be repeated needs a connection that still works.
-            if !is_idempotent(&call)
-                && let Some(open) = &mut *connection
-                && connector.handshake(open).await.is_err()
+            if !can_be_repeated(&call)
+                && let Some(open) = &mut *slot
+                && connector.handshake(&mut open.client).await.is_err()
             {
-                *connection = None;
+                *slot = None;
             }
-            match &*connection {
-                Some(connection) => connection.clone(),
-                None => connection.insert(connector.connect(started).await?).clone(),
+            match &*slot {
+                Some(open) => open.clone(),
+                None => slot.insert(connector.connect(started).await?).clone(),
             }
         };
         let request = pb::ManageRequest {
             call: Some(call.clone()),
         };
-        let status = match client.manage(request).await {
+        let status = match open.client.manage(request).await {
             Ok(response) => {
                 let outcome = response.into_inner().outcome;
                 return outcome
@@ -410,11 +501,11 @@ async fn send_with_retry(
             }
             Err(status) => status,
         };
-        *connection.lock().await = None;
+        forget(connection, &open);
         if let Some(error) = connector.permanent_error(&status) {
             return Err(error);
         }
-        if !is_idempotent(&call) {
+        if !can_be_repeated(&call) {
             return Err(Error::Unavailable(format!(
                 "the server at {} cannot be reached: {}; this call may or may not have taken effect",
                 connector.address(),

@@ -48,6 +48,25 @@ fn enlarge_send_buffer(stream: &tokio::net::UnixStream) {
     let _ = socket2::SockRef::from(stream).set_send_buffer_size(2 * MAX_FRAME_BYTES as usize);
 }
 
+/// Checks a token of a server or a client: HTTP cannot carry others.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] without the token, which is a secret.
+fn check_token(token: &str) -> Result<()> {
+    if !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()) {
+        return Ok(());
+    }
+    let length = token.chars().count();
+    let characters = if length == 1 {
+        "character"
+    } else {
+        "characters"
+    };
+    Err(Error::InvalidArgument(format!(
+        "`token` must consist of visible ASCII characters, at least one; the given token has {length} {characters}"
+    )))
+}
+
 /// Returns a random number from the operating system. A generator in the process would repeat its
 /// numbers in every forked child.
 fn random_u64() -> Result<u64> {

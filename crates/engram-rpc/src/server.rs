@@ -17,6 +17,8 @@ mod serve;
 mod service;
 mod shutdown;
 mod table_names;
+mod table_pages;
+mod whole_messages;
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -55,6 +57,9 @@ pub struct ServerOptions {
     pub lease_timeout: Duration,
     /// A connection without any call within this time is closed.
     pub first_call_timeout: Duration,
+    /// Maximum bytes of batches and samples that clients have not read yet; of one connection, a quarter of it. A larger
+    /// batch is sent on its own.
+    pub max_unread_bytes: u64,
     /// Seed of tables that clients create without one.
     pub seed: u64,
 }
@@ -82,6 +87,7 @@ impl Default for ServerOptions {
             insecure: false,
             lease_timeout: Duration::from_secs(600),
             first_call_timeout: Duration::from_secs(10),
+            max_unread_bytes: 1 << 30,
             seed: 0,
         }
     }
@@ -97,6 +103,7 @@ impl fmt::Debug for ServerOptions {
             .field("insecure", &self.insecure)
             .field("lease_timeout", &self.lease_timeout)
             .field("first_call_timeout", &self.first_call_timeout)
+            .field("max_unread_bytes", &self.max_unread_bytes)
             .field("seed", &self.seed)
             .finish_non_exhaustive()
     }
@@ -145,7 +152,10 @@ impl Server {
             .spawn(move || runtime.run(listeners, &started))
             .map_err(|error| start_error(&error))?;
         let start_result = start_result.recv().map_err(|_| {
-            Error::InvalidArgument("the server's thread ended while it was starting".into())
+            Error::InvalidArgument(
+                "cannot start the server: its thread has panicked; the panic message is on stderr"
+                    .into(),
+            )
         })?;
         start_result.map_err(|error| start_error(&error))?;
         Ok(Self {

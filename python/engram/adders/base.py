@@ -149,9 +149,10 @@ class Adder(ClosingContext):
             BackpressureError: Too many items wait for their tables, and the adder's `timeout` passed. Nothing is kept,
                 except at the end of an episode, where rows that were not accepted are lost.
             DeadlineExceededError: The episode has ended, and its tables did not accept all items in time; they stay
-                queued. Or the server did not describe a table in time, and nothing is kept.
-            ItemError: The transition was added, but an item that ends with it was not created, as a function of
-                priorities or of what to insert failed, or as its table refused it. Other items were created.
+                queued. Or the server did not send the options of a table in time, and nothing is kept.
+            ItemError: The transition was added, but an item that ends with it was not created, because a function of
+                `priority_fns` or `should_insert_fns` failed, or because its table rejected it. Other items were
+                created.
             UnsatisfiableError: The episode has ended, and its last items are too large for their table.
             ClosedError: The adder is closed; or its table was dropped or its store closed, which is noticed when items
                 are sent.
@@ -186,7 +187,7 @@ class Adder(ClosingContext):
                 self._end(final_row(next_observation, row))
 
     def reset(self) -> None:
-        """Abandons the episode in progress, if any; items that are complete are kept, and their tables are waited for.
+        """Abandons the episode in progress, if any. Waits until the tables have the items that were created before.
 
         Raises:
             DeadlineExceededError: The tables did not accept all items within the adder's `timeout`; they stay queued.

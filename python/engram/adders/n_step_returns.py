@@ -58,8 +58,8 @@ class NStepReturns:
         self._discount = discount
         self._is_scalar = False  # whether rewards and discounts are single numbers
 
-    def read(self, reward: Any, discount: Any) -> RewardStep:  # noqa: ANN401, nests
-        """Returns a step, to be passed to `push` after its row was written.
+    def make_step(self, reward: Any, discount: Any) -> RewardStep:  # noqa: ANN401, nests
+        """Checks a reward and a discount, and returns their step; pass it to `push` after its row was written.
 
         Raises:
             SignatureError: The reward is not a nest of numbers or arrays, the discount is not a number or an array, or
@@ -74,48 +74,48 @@ class NStepReturns:
         leaves, structure = flatten(reward)
         try:
             arrays = [np.array(leaf) for leaf in leaves]
-            factor = np.array(discount)
+            discount_array = np.array(discount)
         except ValueError:
             raise SignatureError(
                 f"a reward and a discount must be numbers or arrays; got {_checks.short_repr(reward)} "
                 f"and {_checks.short_repr(discount)}"
             ) from None
-        found = RewardLayout(
+        new_layout = RewardLayout(
             structure,
             tuple(array.shape for array in arrays),
             tuple(self._result_dtype(array.dtype) for array in arrays),
-            factor.shape,
-            self._result_dtype(factor.dtype),
+            discount_array.shape,
+            self._result_dtype(discount_array.dtype),
         )
-        _check_dtypes(found, reward, discount)
+        _check_dtypes(new_layout, reward, discount)
         if self.n > 1:
-            _check_discount_shape(found)
+            _check_discount_shape(new_layout)
         if layout is not None:
-            self._check_layout(layout, found)
+            self._check_layout(layout, new_layout)
         if self.n > 1:
             arrays = [array.astype(np.float64) for array in arrays]
-            factor = factor.astype(np.float64)
-        return RewardStep(layout or found, arrays, factor)
+            discount_array = discount_array.astype(np.float64)
+        return RewardStep(layout or new_layout, arrays, discount_array)
 
     def _result_dtype(self, dtype: np.dtype[Any]) -> np.dtype[Any]:
         return dtype if self.n == 1 or dtype.kind not in "biu" else np.dtype(np.float64)
 
-    def _check_layout(self, expected: RewardLayout, found: RewardLayout) -> None:
+    def _check_layout(self, expected: RewardLayout, actual: RewardLayout) -> None:
         def fits(dtype: np.dtype[Any], old: np.dtype[Any]) -> bool:
             return dtype == old if self.n == 1 else np.can_cast(dtype, old, "same_kind")
 
-        if (expected.structure, expected.shapes) != (found.structure, found.shapes) or not all(
-            map(fits, found.dtypes, expected.dtypes)
+        if (expected.structure, expected.shapes) != (actual.structure, actual.shapes) or not all(
+            map(fits, actual.dtypes, expected.dtypes)
         ):
             raise SignatureError(
                 f"`reward` must have the dtype and shape of earlier rewards, {_describe_reward(expected)}; "
-                f"got {_describe_reward(found)}"
+                f"got {_describe_reward(actual)}"
             )
-        if expected.discount_shape != found.discount_shape or not fits(found.discount_dtype, expected.discount_dtype):
+        if expected.discount_shape != actual.discount_shape or not fits(actual.discount_dtype, expected.discount_dtype):
             raise SignatureError(
                 "`discount` must have the dtype and shape of earlier discounts, "
                 f"{_describe(expected.discount_dtype, expected.discount_shape)}; "
-                f"got {_describe(found.discount_dtype, found.discount_shape)}"
+                f"got {_describe(actual.discount_dtype, actual.discount_shape)}"
             )
 
     def push(self, step: RewardStep) -> None:
@@ -141,22 +141,22 @@ class NStepReturns:
         return reward, np.asarray(product, layout.discount_dtype)
 
 
-def _check_dtypes(found: RewardLayout, reward: Any, discount: Any) -> None:  # noqa: ANN401, nests
-    if not found.dtypes or not all(map(_is_real, found.dtypes)):
+def _check_dtypes(layout: RewardLayout, reward: Any, discount: Any) -> None:  # noqa: ANN401, nests
+    if not layout.dtypes or not all(map(_is_real, layout.dtypes)):
         raise SignatureError(f"a reward must be a number, an array or a nest of them; got {_checks.short_repr(reward)}")
-    if not _is_real(found.discount_dtype):
+    if not _is_real(layout.discount_dtype):
         raise SignatureError(f"a discount must be a number or an array; got {_checks.short_repr(discount)}")
 
 
-def _check_discount_shape(found: RewardLayout) -> None:
-    for shape in found.shapes:
-        axes = shape[len(shape) - len(found.discount_shape) :]
-        if len(found.discount_shape) > len(shape) or any(
-            size not in {1, axis} for size, axis in zip(found.discount_shape, axes, strict=True)
+def _check_discount_shape(layout: RewardLayout) -> None:
+    for shape in layout.shapes:
+        axes = shape[len(shape) - len(layout.discount_shape) :]
+        if len(layout.discount_shape) > len(shape) or any(
+            size not in {1, axis} for size, axis in zip(layout.discount_shape, axes, strict=True)
         ):
             raise SignatureError(
                 "a discount must be a number, or an array that broadcasts to each reward; "
-                f"got shape {found.discount_shape} for a reward of shape {shape}"
+                f"got shape {layout.discount_shape} for a reward of shape {shape}"
             )
 
 

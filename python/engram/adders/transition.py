@@ -73,7 +73,7 @@ class NStepTransitionAdder(Adder):
         super().__init__(self._item_writer, timeout)
 
     def _add(self, row: Step) -> None:
-        step = self._returns.read(row.reward, row.discount)
+        step = self._returns.make_step(row.reward, row.discount)
         self._append(row, step.layout)
         self._returns.push(step)
         self._last_row = row

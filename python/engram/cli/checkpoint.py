@@ -1,8 +1,7 @@
 """`engram checkpoint`: makes a server write a checkpoint."""
 
-import typer
-
 import engram
+from engram.cli.output import echo
 from engram.cli.server_options import Address, Ca, Certificate, Key, Token, exit_on_error
 
 
@@ -18,4 +17,4 @@ def checkpoint(
     with exit_on_error():
         client = engram.Client(address, token=token, ca=ca, certificate=certificate, key=key)
         written = client.checkpoint()
-    typer.echo(f"checkpoint {written.number}: {written.items:,} items, {written.bytes:,} bytes in addition to the logs")
+    echo(f"checkpoint {written.number}: {written.items:,} items, {written.bytes:,} bytes in addition to the logs")

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import engram
+from engram.cli.output import echo
 from engram.cli.server_options import exit_on_error
 
 Source = Annotated[
@@ -32,8 +33,8 @@ def import_reverb(checkpoint: Source, *, into: Into) -> None:
             shutil.rmtree(into, ignore_errors=True)
         raise
     items = sum(imported.tables.values())
-    typer.echo(f"{imported.path}: {items:,} items in {len(imported.tables):,} tables")
+    echo(f"{imported.path}: {items:,} items in {len(imported.tables):,} tables")
     for table, size in imported.tables.items():
-        typer.echo(f"  {table}: {size:,} items")
+        echo(f"  {table}: {size:,} items")
     for note in imported.notes:
-        typer.echo(f"note: {note}", err=True)
+        echo(f"note: {note}", err=True)

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import typer
 from rich.console import Console, Group
 from rich.table import Table
-from rich.text import Text
 
 import engram
+from engram.cli.output import text
 from engram.cli.server_options import Address, Ca, Certificate, JsonFlag, Key, Token, exit_on_error
 
 if TYPE_CHECKING:
@@ -50,14 +50,14 @@ def to_json(info: TableInfo) -> dict[str, Any]:
 
 
 def render(infos: Mapping[str, TableInfo]) -> Group:
-    """Returns one row per table, then one line for each table that blocks calls."""
+    """Returns one row per table, then one line for each table that blocks calls, and one for a problem of the disk."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("table", no_wrap=True)
     for heading in ("items", "bytes", "inserts/s", "samples/s", "per insert", "waiting"):
         table.add_column(heading, justify="right", no_wrap=True)
     for each in infos.values():
         table.add_row(
-            Text(each.name),
+            text(each.name),
             f"{each.size:,}/{each.max_size:,}",
             format_bytes(each.bytes),
             f"{each.inserts_per_s:,.0f}",
@@ -65,8 +65,10 @@ def render(infos: Mapping[str, TableInfo]) -> Group:
             f"{each.samples_per_insert:.2f}",
             f"{each.waiting_inserts + each.waiting_samples:,}",
         )
-    reasons = [Text(each.blocked) for each in infos.values() if each.blocked]
-    return Group(table, *reasons)
+    reasons = [each.blocked for each in infos.values() if each.blocked]
+    # The problem concerns the whole store.
+    problems = dict.fromkeys(each.storage_problem for each in infos.values() if each.storage_problem)
+    return Group(table, *map(text, [*reasons, *problems]))
 
 
 def format_bytes(count: float) -> str:

@@ -11,10 +11,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 from rich.console import Console
 from rich.table import Table
-from rich.text import Text
 
 import engram
 from engram.cli.info import format_bytes
+from engram.cli.output import text
 from engram.cli.server_options import JsonFlag, exit_on_error
 
 if TYPE_CHECKING:
@@ -45,37 +45,37 @@ def to_json(inspection: Inspection) -> dict[str, Any]:
     return {"ok": inspection.ok} | dataclasses.asdict(inspection) | {"store": store}
 
 
-def show(found: Inspection, console: Console) -> None:
+def show(inspection: Inspection, console: Console) -> None:
     """Prints a summary, then the state that a store would open with, then all checkpoints and files."""
 
-    def print_line(text: str, style: str = "") -> None:
-        console.print(Text(text, style=style), soft_wrap=True)
+    def print_line(line: str, style: str = "") -> None:
+        console.print(text(line, style), soft_wrap=True)
 
-    print_line(_summary(found))
-    for problem in found.problems:
+    print_line(_summary(inspection))
+    for problem in inspection.problems:
         print_line(f"damaged or lost: {problem}", "red")
-    if found.opening is not None and found.store is not None:
-        print_line(_opening(found.opening))
-        if found.opening.tables:
-            console.print(_tables(found.opening.tables))
-    if found.checkpoints:
-        console.print(_checkpoints(found.checkpoints))
-    if found.files:
-        console.print(_files(found.files))
-    for note in found.notes:
+    if inspection.opening is not None and inspection.store is not None:
+        print_line(_opening(inspection.opening))
+        if inspection.opening.tables:
+            console.print(_tables(inspection.opening.tables))
+    if inspection.checkpoints:
+        console.print(_checkpoints(inspection.checkpoints))
+    if inspection.files:
+        console.print(_files(inspection.files))
+    for note in inspection.notes:
         print_line(f"note: {note}")
-    if found.other_files:
-        print_line(f"other files: {', '.join(found.other_files)}")
+    if inspection.other_files:
+        print_line(f"other files: {', '.join(inspection.other_files)}")
 
 
-def _summary(found: Inspection) -> str:
-    user = "" if found.in_use is None else f", in use by {found.in_use}"
-    if not found.files:
+def _summary(inspection: Inspection) -> str:
+    user = "" if inspection.in_use is None else f", in use by {inspection.in_use}"
+    if not inspection.files:
         return f"no store in this directory{user}"
-    store = "a store" if found.store is None else f"store {found.store:016x}"
-    sizes = format_bytes(sum(each.bytes for each in found.files))
-    result = "nothing is damaged or lost" if found.ok else _counted(len(found.problems), "problem")
-    return f"{store}, {_counted(len(found.files), 'file')} of {sizes}{user}: {result}"
+    store = "a store" if inspection.store is None else f"store {inspection.store:016x}"
+    sizes = format_bytes(sum(each.bytes for each in inspection.files))
+    result = "nothing is damaged or lost" if inspection.ok else _counted(len(inspection.problems), "problem")
+    return f"{store}, {_counted(len(inspection.files), 'file')} of {sizes}{user}: {result}"
 
 
 def _opening(opening: InspectedOpening) -> str:
@@ -89,7 +89,7 @@ def _tables(tables: Iterable[InspectedTable]) -> Table:
     shown = _table("table", "items", "bytes", "last change")
     for each in tables:
         size = "" if each.bytes is None else format_bytes(each.bytes)
-        shown.add_row(Text(each.name), f"{each.items:,}", size, f"{each.last_change:,}")
+        shown.add_row(text(each.name), f"{each.items:,}", size, f"{each.last_change:,}")
     return shown
 
 
@@ -101,7 +101,7 @@ def _checkpoints(checkpoints: Iterable[InspectedCheckpoint]) -> Table:
         tables = ", ".join(f"{table.name} {table.items:,}" for table in each.tables)
         style = "" if each.problem is None else "red"
         shown.add_row(
-            str(each.number), age, f"{each.chunks:,}", format_bytes(each.chunk_bytes), Text(state, style), Text(tables)
+            str(each.number), age, f"{each.chunks:,}", format_bytes(each.chunk_bytes), text(state, style), text(tables)
         )
     return shown
 
@@ -111,8 +111,8 @@ def _files(files: Iterable[InspectedFile]) -> Table:
     for each in files:
         place = "" if each.offset is None else f" at byte {each.offset:,}"
         changes = "" if each.first_change is None else f"{each.changes:,}"
-        state = Text(f"{each.state}{place}", STYLES.get(each.state, ""))
-        shown.add_row(each.name, format_bytes(each.bytes), f"{each.records:,}", changes, state)
+        state = text(f"{each.state}{place}", STYLES.get(each.state, ""))
+        shown.add_row(text(each.name), format_bytes(each.bytes), f"{each.records:,}", changes, state)
     return shown
 
 

@@ -13,7 +13,7 @@ def program_name() -> str:
     path = Path(sys.argv[0])
     if path.name != "engram":  # started from Python
         return "engram"
-    found = shutil.which("engram")
-    if found is not None and Path(found).absolute() == path.absolute():
+    command = shutil.which("engram")
+    if command is not None and Path(command).absolute() == path.absolute():
         return "engram"
     return shlex.quote(sys.argv[0])

@@ -12,7 +12,9 @@ import typer
 
 import engram
 from engram.cli.load_progress import load_progress
+from engram.cli.output import echo
 from engram.cli.program_name import program_name
+from engram.cli.reverb_config import read_reverb_config
 from engram.cli.server_options import Token, exit_on_error
 from engram.cli.tables import read_tables
 from engram.errors import InvalidArgumentError
@@ -29,6 +31,8 @@ class Durability(StrEnum):
 _DEFAULT_TABLES = (engram.Table("replay"),)
 """The tables of a new store without `--tables`."""
 
+_DEFAULT_PORT = 7077
+
 _CHECKPOINT_BYTES = 4 << 30
 """Size of the log that also triggers a checkpoint."""
 
@@ -42,8 +46,21 @@ def serve(
             "`replay`."
         ),
     ] = None,
+    reverb_config: Annotated[
+        Path | None,
+        typer.Option(
+            help="In place of --tables, a file with a ReverbServerConfig in protobuf's text format, as Reverb's server "
+            "takes it. Default: none."
+        ),
+    ] = None,
     host: Annotated[str, typer.Option(help="Host name or IP address to listen on.")] = "127.0.0.1",
-    port: Annotated[int, typer.Option(help="Port to listen on; 0 for any free port.")] = 7077,
+    port: Annotated[
+        int | None,
+        typer.Option(
+            help="Port to listen on; 0 for any free port. Default: the port in --reverb-config, otherwise 7077.",
+            show_default=False,
+        ),
+    ] = None,
     token: Token = None,
     certificate: Annotated[
         Path | None, typer.Option(help="PEM file of the server's certificate; enables TLS, which is off by default.")
@@ -85,7 +102,7 @@ def serve(
     with exit_on_error(), _stop_signals() as stop:
         if not checkpoint_interval >= 0:
             raise InvalidArgumentError(f"--checkpoint-interval must be at least 0; got {checkpoint_interval:g}")
-        given_tables = None if tables is None else read_tables(tables)
+        given_tables, configured_port = _read_tables(tables, reverb_config)
         if path is None:
             store = engram.Store(_DEFAULT_TABLES if given_tables is None else given_tables, seed=seed)
         else:
@@ -107,7 +124,7 @@ def serve(
             engram.Server(
                 store,
                 host=host,
-                port=port,
+                port=configured_port if port is None else port,
                 token=token,
                 certificate=certificate,
                 key=key,
@@ -117,15 +134,25 @@ def serve(
             ) as server,
         ):
             for note in store.notes:
-                typer.echo(f"note: {note}", err=True)
+                echo(f"note: {note}", err=True)
             names = ", ".join(server.store.tables)
-            typer.echo(f"serving {names} at {server.address}; watch it with `{program_name()} top {server.address}`")
+            echo(f"serving {names} at {server.address}; watch it with `{program_name()} top {server.address}`")
             if server.metrics_address is not None:
                 scheme = "http" if certificate is None else "https"
-                typer.echo(f"metrics at {scheme}://{server.metrics_address}/metrics")
+                echo(f"metrics at {scheme}://{server.metrics_address}/metrics")
             while not stop.wait(1.0):  # on some systems, signals do not interrupt a wait without a timeout
                 pass
-            typer.echo("stopping")
+            echo("stopping")
+
+
+def _read_tables(tables: Path | None, reverb_config: Path | None) -> tuple[list[engram.Table] | None, int]:
+    """Returns the tables of the file that is given, None without a file; and the port to listen on by default."""
+    if tables is not None and reverb_config is not None:
+        raise InvalidArgumentError("--tables and --reverb-config must not be given together")
+    if reverb_config is not None:
+        configured_tables, port = read_reverb_config(reverb_config)
+        return configured_tables, port or _DEFAULT_PORT
+    return None if tables is None else read_tables(tables), _DEFAULT_PORT
 
 
 @contextmanager

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from engram.cli.output import describe_error, echo
 from engram.errors import EngramError
 
 if TYPE_CHECKING:
@@ -41,5 +42,5 @@ def exit_on_error() -> Iterator[None]:
     try:
         yield
     except EngramError as error:
-        typer.echo(f"error: {error}", err=True)
+        echo(f"error: {describe_error(error)}", err=True)
         raise typer.Exit(1) from error

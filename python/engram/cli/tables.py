@@ -8,23 +8,27 @@
     [trajectories]
     like = "queue"
     max_size = 100
+    signature = { observation = "float32[?,4]", action = "int64[?]" }
 
 Keys are the arguments of `engram.Table`, or of `engram.Table.queue` or `.stack` for tables with `like`. Selectors and
-rate limiters are a name, or a TOML table with a `kind` and their arguments.
+rate limiters are a name, or a TOML table with a `kind` and their arguments. `signatures.py` describes signatures;
+`reverb_signature` is the signature that dm-reverb's clients check.
 """
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 import tomllib
 from typing import TYPE_CHECKING, Any
 
 import engram
 from engram import rate_limiters, selectors
+from engram.cli.signatures import read_reverb_signature, read_signature
 from engram.errors import EngramError, InvalidArgumentError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Mapping
+    from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
 _SELECTORS = {
@@ -49,8 +53,7 @@ _LIMITERS = {
     )
 }
 
-# Arguments of `engram.Table` that are not keys: the name is the section's head, and TOML cannot express a signature.
-_NOT_KEYS = {"name", "signature"}
+_REVERB_SIGNATURE = "reverb_signature"
 
 
 def read_tables(path: Path) -> list[engram.Table]:
@@ -85,11 +88,22 @@ def _table(name: str, options: object) -> engram.Table:
     if like not in (None, "queue", "stack"):
         raise InvalidArgumentError(f'`like` must be "queue" or "stack"; got {like!r}')
     make = {None: engram.Table, "queue": engram.Table.queue, "stack": engram.Table.stack}[like]
-    _check_keys("a table" if like is None else f"a {like}", make, options)
+    given = options.keys()
+    _check_keys("a table" if like is None else f"a {like}", make, given, more=[_REVERB_SIGNATURE])
+    for other in ("signature", "note"):
+        if {other, _REVERB_SIGNATURE} <= given:
+            raise InvalidArgumentError(f"`{other}` and `{_REVERB_SIGNATURE}` must not be given together")
+    has_reverb_signature = _REVERB_SIGNATURE in given
+    reverb_signature = options.pop(_REVERB_SIGNATURE, None)
+    if "signature" in options:
+        options["signature"] = read_signature(options["signature"])
     for role, kinds in (("sampler", _SELECTORS), ("remover", _SELECTORS), ("rate_limiter", _LIMITERS)):
         if role in options:
             options[role] = _policy(role, options[role], kinds)
-    return make(name, **options)
+    table = make(name, **options)
+    if not has_reverb_signature:
+        return table
+    return dataclasses.replace(table, note=read_reverb_signature(reverb_signature, table.max_times_sampled))
 
 
 def _policy(role: str, given: object, kinds: Mapping[str, Callable[..., object]]) -> object:
@@ -107,12 +121,16 @@ def _policy(role: str, given: object, kinds: Mapping[str, Callable[..., object]]
         raise InvalidArgumentError(f"`{role}`: {error}") from error
 
 
-def _check_keys(what: str, make: Callable[..., object], given: Mapping[str, object]) -> None:
-    """Raises an error if a key is not an argument of `make`, or a required one is missing."""
-    parameters = {name: each for name, each in inspect.signature(make).parameters.items() if name not in _NOT_KEYS}
-    if unknown := given.keys() - parameters:
-        allowed = f"its keys are {_listed(parameters)}" if parameters else "it has no keys"
-        raise InvalidArgumentError(f"{what} has no key {_listed(unknown)}; {allowed}")
+def _check_keys(what: str, make: Callable[..., object], given: Collection[str], more: Sequence[str] = ()) -> None:
+    """Raises an error if a key is neither an argument of `make` nor in `more`, or a required one is missing."""
+    # The name of a table is the head of its section.
+    parameters = {name: each for name, each in inspect.signature(make).parameters.items() if name != "name"}
+    if unknown := set(given) - parameters.keys() - set(more):
+        keys = [*parameters, *more]
+        allowed = f"its keys are {_listed(keys)}" if keys else "it has no keys"
+        raise InvalidArgumentError(
+            f"{what} has no {'key' if len(unknown) == 1 else 'keys'} {_listed(unknown)}; {allowed}"
+        )
     if missing := [name for name, each in parameters.items() if each.default is each.empty and name not in given]:
         raise InvalidArgumentError(f"{what} requires {_listed(missing)}")
 

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console, Group
 from rich.live import Live
-from rich.text import Text
 
 import engram
 from engram.cli.info import render
+from engram.cli.output import text
 from engram.cli.server_options import Address, Ca, Certificate, Key, Token, exit_on_error
 
 if TYPE_CHECKING:
@@ -42,7 +42,7 @@ def top(
     with exit_on_error(), suppress(KeyboardInterrupt), _display(console) as show:
         client = engram.Client(address, token=token, ca=ca, certificate=certificate, key=key)
         while count is None or updates < count:
-            head = Text(f"{address}, {time.strftime('%H:%M:%S')}", style="dim")
+            head = text(f"{address}, {time.strftime('%H:%M:%S')}", style="dim")
             show(Group(head, render(client.info())))
             updates += 1
             if updates != count:

@@ -1,4 +1,8 @@
-"""Counts the elements that leave a tf.data dataset with TensorFlow's own statistics: no Python call per element."""
+"""Counts the elements that a tf.data dataset yields.
+
+In an eager program, TensorFlow's own statistics count, without calls of Python. Python cannot read those of a graph
+that a session runs; there, a Python function counts.
+"""
 
 import importlib
 import threading
@@ -7,7 +11,7 @@ from typing import Any
 
 import numpy as np
 
-__all__ = ["TfElementCounter", "count_elements", "with_element_counter"]
+__all__ = ["TfElementCounter", "count_elements", "is_eager_program", "reserve_slot", "with_element_counter"]
 
 _AGGREGATOR_NAME = "engram_element_counter"
 """TensorFlow resource that holds the counts of all iterations, each under its slot as the tag."""
@@ -15,21 +19,24 @@ _AGGREGATOR_NAME = "engram_element_counter"
 _lock = threading.Lock()
 _free_slots: list[int] = []
 _last_slot = 0
+_python_counts: dict[int, int] = {}
+"""The counts of the slots that a Python function counts in."""
 
 
 def with_element_counter(make: Callable[[list[Any]], Any], args: Sequence[Any]) -> Any:  # noqa: ANN401, a tf.data.Dataset
     """Returns the dataset that `make` builds from tensors, with its elements counted.
 
-    TensorFlow's own prefetching is disabled, so that no element leaves before it is requested.
+    TensorFlow's own prefetching is disabled, so that no element is counted before it is requested.
 
     Args:
         make: Receives the tensors of `args` and, last, the slot of a `TfElementCounter`, i64 `[]`.
         args: Tensors, or values that become tensors.
     """
     tf = _tensorflow()
+    in_python = not is_eager_program()
 
     def iteration(*tensors: Any) -> Any:  # noqa: ANN401, tensors
-        slot = tf.numpy_function(_reserve_slot, [], tf.int64)
+        slot = tf.numpy_function(_reserve_python_slot if in_python else _reserve_slot, [], tf.int64)
         slot.set_shape([])
         return count_elements(make([*tensors, slot]), slot)
 
@@ -40,8 +47,15 @@ def with_element_counter(make: Callable[[list[Any]], Any], args: Sequence[Any]) 
 
 
 def count_elements(dataset: Any, slot: Any) -> Any:  # noqa: ANN401, TensorFlow's
-    """Returns the dataset with each element that leaves it counted in `slot`, an i64 tensor `[]`."""
+    """Returns a dataset of the same tuples that counts each yielded element in `slot`, an i64 tensor `[]`."""
     tf = _tensorflow()
+    if not is_eager_program():
+
+        def counted(*tensors: Any) -> tuple[Any, ...]:  # noqa: ANN401, tensors
+            with tf.control_dependencies([tf.numpy_function(_count_one, [slot], tf.int64)]):
+                return tuple(map(tf.identity, tensors))
+
+        return dataset.map(tf.autograph.experimental.do_not_convert(counted))
     spec = dataset.element_spec
     leaves = tf.nest.flatten(spec)
     outputs = {"output_types": [leaf.dtype for leaf in leaves], "output_shapes": [leaf.shape for leaf in leaves]}
@@ -55,30 +69,37 @@ def count_elements(dataset: Any, slot: Any) -> Any:  # noqa: ANN401, TensorFlow'
 
 
 class TfElementCounter:
-    """Counts the elements that have left one iteration of a dataset.
+    """Counts the elements that one iteration of a dataset has yielded.
 
     Attributes:
         slot: Number of the iteration's counter, reused after `close`.
     """
 
-    def __init__(self, slot: int | None = None) -> None:
-        """Starts at 0, in `slot` or, if None, in a new one."""
-        self.slot = int(_reserve_slot() if slot is None else slot)
+    def __init__(self, slot: int) -> None:
+        """Starts at 0, in a slot that `with_element_counter` or `reserve_slot` reserved."""
+        self.slot = int(slot)
         self._start = _count(self.slot)
 
     @property
     def elements(self) -> int:
-        """Number of elements that have left so far."""
+        """Number of elements yielded so far."""
         return _count(self.slot) - self._start
 
     def close(self) -> None:
         """Frees the slot; the iteration has ended."""
         with _lock:
+            _python_counts.pop(self.slot, None)
             _free_slots.append(self.slot)
 
 
-def _tensorflow() -> Any:  # noqa: ANN401, a module
-    return importlib.import_module("tensorflow")
+def is_eager_program() -> bool:
+    """True in an eager program, also while a `tf.function` is traced; False in a graph that a session will run."""
+    return bool(_tensorflow().compat.v1.executing_eagerly_outside_functions())
+
+
+def reserve_slot(*, in_python: bool) -> int:
+    """Returns a free slot for a `TfElementCounter`; `in_python` if the dataset was created in a session's graph."""
+    return int(_reserve_python_slot() if in_python else _reserve_slot())
 
 
 def _reserve_slot() -> Any:  # noqa: ANN401, NumPy's
@@ -90,11 +111,29 @@ def _reserve_slot() -> Any:  # noqa: ANN401, NumPy's
         return np.int64(_last_slot)
 
 
+def _reserve_python_slot() -> Any:  # noqa: ANN401, NumPy's
+    slot = _reserve_slot()
+    _python_counts[int(slot)] = 0
+    return slot
+
+
+def _count_one(slot: Any) -> Any:  # noqa: ANN401, NumPy's
+    if (number := int(slot)) in _python_counts:  # False after `close`, while TensorFlow cancels the iteration
+        _python_counts[number] += 1
+    return slot
+
+
+def _tensorflow() -> Any:  # noqa: ANN401, a module
+    return importlib.import_module("tensorflow")
+
+
 def _aggregator(tf: Any) -> Any:  # noqa: ANN401, a tensor
     return tf.raw_ops.StatsAggregatorHandle(container="", shared_name=_AGGREGATOR_NAME)
 
 
 def _count(slot: int) -> int:
+    if (count := _python_counts.get(slot)) is not None:
+        return count
     tf = _tensorflow()
     # Garbage collection may end an iteration at any point, also while a function is being traced.
     with tf.init_scope(), tf.device("CPU:0"):

@@ -168,8 +168,8 @@ class BatchBuffer:
                 return []
             batches.append(_concatenate([*self._parts, _part(block, slice(0, start))]))
         return batches + [
-            _part(block, slice(at, at + self._batch_size))
-            for at in range(start, block.size - self._batch_size + 1, self._batch_size)
+            _part(block, slice(begin, begin + self._batch_size))
+            for begin in range(start, block.size - self._batch_size + 1, self._batch_size)
         ]
 
     def add(self, block: ColumnBlock) -> None:
@@ -188,10 +188,10 @@ class BatchBuffer:
         return _concatenate(self._parts) if self._parts else None
 
 
-def _part(block: ColumnBlock, at: slice | tuple[Any, ...]) -> ColumnBlock:
+def _part(block: ColumnBlock, items: slice | tuple[Any, ...]) -> ColumnBlock:
     return ColumnBlock(
-        Info(*(array[at] for array in block.info)),
-        [column[at] for column in block.columns],
+        Info(*(array[items] for array in block.info)),
+        [column[items] for column in block.columns],
         block.splits,
         block.lengths,
         block.squeezed,

@@ -201,8 +201,12 @@ class TableReader:
                         yield None
                     continue
                 for each in islice(elements, left):
-                    # No call between these two: Ctrl-C may strike in any.
-                    tracker.consumed = tracker.consumed_after(pieces)
+                    consumed = tracker.consumed_after(pieces)
+                    # No call after this: Ctrl-C may strike in any.
+                    if tracker.removes_items:
+                        tracker.delivered = consumed
+                    else:
+                        tracker.consumed = consumed
                     yield each
                     left = None if left is None else left - 1
                 if left == 0:
@@ -277,6 +281,7 @@ class _BlockSplitter(Generic[R]):
         self._make = make
         self._block_size = block_size
         self.tracker = ConsumptionTracker(self._make_last)
+        self.tracker.removes_items = block_size.is_single
         self.last: list[R] = []
         self.has_ended = False
 

@@ -13,7 +13,7 @@ from engram import _engram
 from engram._consumption import ConsumptionTracker
 from engram._extras import importing_extra
 from engram.data._exit_guard import ExitGuard
-from engram.data._tf_element_counter import TfElementCounter, count_elements
+from engram.data._tf_element_counter import TfElementCounter, count_elements, is_eager_program, reserve_slot
 from engram.data.column_block import Array, ColumnBlock
 from engram.data.elements import Element, Info, Options
 from engram.data.prefetch_thread import POLL_INTERVAL
@@ -309,6 +309,7 @@ class _FlatElements:
         self._names = names
         self._batch_size = reader.batch_size or 1
         self._checked_structure = ""  # the structure of the last block, whose columns were checked
+        self._counts_in_python = not is_eager_program()
         single = reader.batch_size is None
         info = [tf.TensorSpec([] if single else [None], dtype) for dtype in _INFO_DTYPES]
         parts = [*info, *(part for column in columns for part in column.parts())]
@@ -325,7 +326,8 @@ class _FlatElements:
             if not may_run:
                 return
             # Items of a batch that does not fill are not consumed.
-            counter, tracker = TfElementCounter(), ConsumptionTracker(lambda: False)
+            counter = TfElementCounter(reserve_slot(in_python=self._counts_in_python))
+            tracker = ConsumptionTracker(lambda: False)
             iterator = _iterators[counter.slot] = self._iterate(counter, tracker)
         try:
             yield counter.slot
@@ -388,7 +390,7 @@ def _next(slot: Array) -> Sequence[Any]:
 
 
 def _empty(spec: Spec) -> Array:
-    shape = [0, *(size or 0 for size in spec.shape)]
+    shape = [0, *(size or 0 for size in spec.shape.as_list())]
     return np.full(shape, b"" if spec.dtype == tf.string else 0, spec.dtype.as_numpy_dtype)
 
 

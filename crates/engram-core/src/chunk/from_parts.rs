@@ -6,12 +6,13 @@ use smallvec::SmallVec;
 
 use crate::aligned::ALIGN;
 use crate::chunk::{Chunk, Extent, MAX_CHUNK_BYTES, Origin};
-use crate::codec::{Codec, MAX_LZ4_BYTES};
+use crate::codec::{Codec, MAX_LZ4_BYTES, check_lz4};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::holders::Holders;
 use crate::payload::Payload;
 use crate::schema::{CellSpec, Schema};
+use crate::text::count;
 
 /// Maximum raw bytes of an LZ4 block of `stored` bytes: each length byte adds at most 255.
 const fn max_raw_bytes(stored: u64) -> u64 {
@@ -22,8 +23,8 @@ impl Chunk {
     /// A chunk of untrusted parts, read from a file or received from a remote writer.
     ///
     /// Reading an accepted chunk does not panic and allocates at most the raw sizes of its columns,
-    /// [`MAX_CHUNK_BYTES`] in total. Compressed bytes are not decoded here: reading them reports
-    /// corruption.
+    /// [`MAX_CHUNK_BYTES`] in total. Compressed bytes are not checked here: see
+    /// [`Chunk::check_compressed_columns`].
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if parts contradict each other or are too large,
@@ -48,6 +49,27 @@ impl Chunk {
         Ok(chunk)
     }
 
+    /// Checks that every compressed column can be decompressed to its raw size. Costs less than
+    /// decompressing, and does not depend on the raw size.
+    ///
+    /// # Errors
+    /// [`Error::Payload`] naming the first column that is corrupt.
+    pub fn check_compressed_columns(&self) -> Result<()> {
+        let extents = self.extents.iter().enumerate();
+        let mut compressed = extents
+            .filter(|(_, extent)| extent.codec != Codec::Raw)
+            .peekable();
+        if compressed.peek().is_none() {
+            return Ok(());
+        }
+        let pinned = self.payload.pin()?;
+        compressed.try_for_each(|(column, extent)| {
+            let raw = extent.rows as usize * self.schema.cells[column].bytes();
+            check_lz4(self.stored(&pinned, column), raw)
+                .map_err(|error| self.corrupt_column(column, &error))
+        })
+    }
+
     fn check_strings(&self) -> Result<()> {
         let cells = self.schema.cells.iter();
         let mut strings = cells
@@ -69,7 +91,8 @@ impl Chunk {
             let rows = self.extents[column].rows as usize;
             check_string_column(self.stored(&pinned, column), rows, cell).map_err(|problem| {
                 let name = &self.schema.layout.names[column];
-                Error::Payload(format!("string column `{name}` of {rows} rows {problem}"))
+                let rows = count(rows, "row");
+                Error::Payload(format!("string column `{name}` of {rows} {problem}"))
             })
         })
     }
@@ -80,10 +103,10 @@ fn check_extents(schema: &Schema, extents: &[Extent], payload: usize) -> Result<
     let invalid = |text: String| Err(Error::InvalidArgument(text));
     if cells.len() != layout.names.len() || cells.len() != extents.len() {
         return invalid(format!(
-            "a chunk of {} columns has {} names and {} extents; each column needs one of each",
-            cells.len(),
-            layout.names.len(),
-            extents.len()
+            "a chunk of {} has {} and {}; each column needs one of each",
+            count(cells.len(), "column"),
+            count(layout.names.len(), "name"),
+            count(extents.len(), "extent")
         ));
     }
     if payload > MAX_CHUNK_BYTES {
@@ -131,7 +154,9 @@ fn column_bytes(cell: &CellSpec, extent: &Extent, payload: u64) -> Result<u64, S
                 Err("has compressed strings; strings must be stored raw".into())
             }
             Codec::Raw if stored < offsets => Err(format!(
-                "has {stored} bytes for {rows} rows of strings; their offsets alone take {offsets}"
+                "has {} for {} of strings; their offsets alone take {offsets}",
+                count(stored, "byte"),
+                count(rows, "row")
             )),
             Codec::Raw => Ok(stored),
         };
@@ -144,14 +169,18 @@ fn column_bytes(cell: &CellSpec, extent: &Extent, payload: u64) -> Result<u64, S
     }
     match codec {
         Codec::Raw if stored != raw => Err(format!(
-            "has {stored} bytes for {rows} rows of {cell}, which take {raw}"
+            "has {} for {} of {cell}, which take {raw}",
+            count(stored, "byte"),
+            count(rows, "row")
         )),
         Codec::Lz4 | Codec::Delta if raw > MAX_LZ4_BYTES as u64 => Err(format!(
             "has {raw} raw bytes in an LZ4 block; at most {MAX_LZ4_BYTES} are allowed, larger columns must \
              be stored raw"
         )),
         Codec::Lz4 | Codec::Delta if raw > max_raw_bytes(stored) => Err(format!(
-            "has {stored} compressed bytes for {raw} raw bytes; they can hold at most {}",
+            "has {} for {}; they can hold at most {}",
+            count(stored, "compressed byte"),
+            count(raw, "raw byte"),
             max_raw_bytes(stored)
         )),
         Codec::Raw | Codec::Lz4 | Codec::Delta => Ok(raw),
@@ -173,14 +202,18 @@ fn check_origin(origin: &Origin, extents: &[Extent]) -> Result<()> {
     let max_rows = (u64::from(*steps) + 1).saturating_mul(episodes.len() as u64);
     if episodes.is_empty() || episodes.len() as u64 > rows.max(1) || rows > max_rows {
         return Err(Error::InvalidArgument(format!(
-            "a chunk of {steps} steps has {rows} rows and {} episodes; it needs at least 1 episode, at \
-             most one per row, and at most {max_rows} rows",
-            episodes.len()
+            "a chunk of {} has {} and {}; it needs at least 1 episode, at most one per row, and at most \
+             {}",
+            count(u64::from(*steps), "step"),
+            count(rows, "row"),
+            count(episodes.len(), "episode"),
+            count(max_rows, "row")
         )));
     }
     if first_step.checked_add(u64::from(*steps)).is_none() {
         return Err(Error::InvalidArgument(format!(
-            "a chunk has {steps} steps from step {first_step} on; step numbers must be below 2^64"
+            "a chunk has {} from step {first_step} on; step numbers must be below 2^64",
+            count(*steps, "step")
         )));
     }
     Ok(())
@@ -202,17 +235,17 @@ fn check_string_column(column: &[u8], rows: usize, cell: &CellSpec) -> Result<()
         };
         let Some((bytes, remaining)) = cell_and_rest else {
             return Err(format!(
-                "is corrupt: string offset {next} follows {previous}, and {} bytes remain; offsets must begin \
-                 at 0, never decrease and end with the column",
-                cells.len()
+                "is corrupt: string offset {next} follows {previous}, with {} after it; offsets must begin at 0, \
+                 never decrease and end with the column",
+                count(cells.len(), "byte")
             ));
         };
         if row > 0 && !has_elements(bytes, cell.elements()) {
             return Err(format!(
-                "has {} bytes in row {} that are not {} elements, each a length and that many bytes",
-                bytes.len(),
+                "has {} in row {}, but not {}, each a length and that many bytes",
+                count(bytes.len(), "byte"),
                 row - 1,
-                cell.elements()
+                count(cell.elements(), "element")
             ));
         }
         (previous, cells) = (next, remaining);
@@ -221,8 +254,8 @@ fn check_string_column(column: &[u8], rows: usize, cell: &CellSpec) -> Result<()
         Ok(())
     } else {
         Err(format!(
-            "has {} bytes after its last cell; it must end there",
-            cells.len()
+            "has {} after its last cell; it must end there",
+            count(cells.len(), "byte")
         ))
     }
 }

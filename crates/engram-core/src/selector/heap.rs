@@ -81,11 +81,11 @@ impl Heap {
     }
 
     pub(super) fn remove(&mut self, slot: Slot) {
-        let at = self.positions[slot as usize] as usize;
+        let position = self.positions[slot as usize] as usize;
         self.len -= 1;
-        if at < self.len {
+        if position < self.len {
             let last = self.entries[self.len];
-            self.sift(at, last);
+            self.sift(position, last);
         }
     }
 
@@ -98,18 +98,18 @@ impl Heap {
         }
     }
 
-    /// Places `entry` at position `at`, then moves it up or down until the heap is ordered.
-    fn sift(&mut self, mut at: usize, entry: Entry) {
-        while at > 0 {
-            let parent = (at - 1) / ARITY;
+    /// Places `entry` at `position`, then moves it up or down until the heap is ordered.
+    fn sift(&mut self, mut position: usize, entry: Entry) {
+        while position > 0 {
+            let parent = (position - 1) / ARITY;
             if !entry.precedes(&self.entries[parent]) {
                 break;
             }
-            self.set(at, self.entries[parent]);
-            at = parent;
+            self.set(position, self.entries[parent]);
+            position = parent;
         }
         loop {
-            let children = at * ARITY + 1..(at * ARITY + 1 + ARITY).min(self.len);
+            let children = position * ARITY + 1..(position * ARITY + 1 + ARITY).min(self.len);
             let first = children.reduce(|best, child| {
                 if self.entries[child].precedes(&self.entries[best]) {
                     child
@@ -119,22 +119,22 @@ impl Heap {
             });
             match first {
                 Some(child) if self.entries[child].precedes(&entry) => {
-                    self.set(at, self.entries[child]);
-                    at = child;
+                    self.set(position, self.entries[child]);
+                    position = child;
                 }
                 _ => break,
             }
         }
-        self.set(at, entry);
+        self.set(position, entry);
     }
 
-    fn set(&mut self, at: usize, entry: Entry) {
-        self.entries[at] = entry;
+    fn set(&mut self, position: usize, entry: Entry) {
+        self.entries[position] = entry;
         #[expect(
             clippy::cast_possible_truncation,
             reason = "slots are u32, so positions are too"
         )]
-        let position = at as u32;
+        let position = position as u32;
         self.positions[entry.slot as usize] = position;
     }
 }
@@ -160,13 +160,13 @@ mod tests {
                         heap.insert(slot, rank);
                         model.push((slot, priority, touched));
                     }
-                    (Some(at), 0) => {
+                    (Some(position), 0) => {
                         heap.remove(slot);
-                        model.remove(at);
+                        model.remove(position);
                     }
-                    (Some(at), _) => {
+                    (Some(position), _) => {
                         heap.update(slot, rank);
-                        model[at] = (slot, priority, touched);
+                        model[position] = (slot, priority, touched);
                     }
                 }
                 model.sort_by(|a, b| {

@@ -241,6 +241,22 @@ impl TableState {
         }
     }
 
+    /// Removes drawn items that cannot be read. Returns how many of them were still in the table.
+    pub fn remove_unreadable(
+        &mut self,
+        handles: impl Iterator<Item = Handle>,
+        deferred: &mut DeferredDrops,
+    ) -> usize {
+        let mut removed = 0;
+        for handle in handles {
+            if self.is_live(handle) {
+                self.remove(handle.slot, Removal::Deleted, deferred);
+                removed += 1;
+            }
+        }
+        removed
+    }
+
     /// True if the item is still in the table.
     fn is_live(&self, handle: Handle) -> bool {
         if handle.seq < self.first_seq {

@@ -39,31 +39,62 @@ pub struct TableOptions {
 /// Maximum bytes of a note.
 pub const MAX_NOTE_BYTES: usize = 64 << 10;
 
+/// Maximum bytes of the name of a new table, and of the kind of a rate limiter.
+pub const MAX_NAME_BYTES: usize = 1024;
+
+/// Maximum bytes of a new table's signature: the info of a table must fit one message.
+const MAX_SIGNATURE_BYTES: usize = 2 << 20;
+
 impl TableOptions {
+    /// Checks the sizes of a new table's texts, besides its note. Not part of [`Self::check`], so that stores with larger
+    /// ones still open.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] with the size and the maximum.
+    pub fn check_sizes(&self) -> Result<()> {
+        let bytes = self.name.len();
+        if bytes > MAX_NAME_BYTES {
+            return Err(Error::InvalidArgument(format!(
+                "the name of a table must have at most {MAX_NAME_BYTES} bytes, got {bytes}"
+            )));
+        }
+        self.limits.check_kind_size(&self.name)?;
+        let bytes = self.signature.as_ref().map_or(0, |it| it.text_bytes());
+        if bytes > MAX_SIGNATURE_BYTES {
+            return Err(Error::InvalidArgument(format!(
+                "the signature of table `{}` must have at most {MAX_SIGNATURE_BYTES} bytes of names, shapes and \
+                 nesting, got {bytes}",
+                self.name
+            )));
+        }
+        Ok(())
+    }
+
     /// Checks the options.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] naming the option that is not allowed.
+    /// [`Error::InvalidArgument`] naming the option that is not allowed, [`Error::Signature`] if the
+    /// signature's structure is.
     pub fn check(&self) -> Result<()> {
         let invalid = |text: String| Err(Error::InvalidArgument(text));
         let Self { name, max_size, .. } = self;
         if name.is_empty() {
-            return invalid("a table's name must have at least one character, got \"\"".into());
+            return invalid("a table's name must have at least one character; got \"\"".into());
         }
         if !(1..u64::from(Slot::MAX)).contains(max_size) {
             let max = Slot::MAX - 1;
             return invalid(format!(
-                "max_size of table `{name}` must be 1 to {max}, got {max_size}"
+                "max_size of table `{name}` must be 1 to {max}; got {max_size}"
             ));
         }
         if self.max_bytes.is_some_and(|max| max <= ITEM_OVERHEAD) {
             return invalid(format!(
-                "max_bytes of table `{name}` must be above {ITEM_OVERHEAD}, the bookkeeping of one item, got {}",
+                "max_bytes of table `{name}` must be above {ITEM_OVERHEAD}, the bookkeeping of one item; got {}",
                 self.max_bytes.unwrap_or_default()
             ));
         }
         if self.ttl == Some(0) {
-            return invalid(format!("ttl of table `{name}` must be above 0, got 0"));
+            return invalid(format!("ttl of table `{name}` must be above 0; got 0"));
         }
         if let Some(note) = self
             .note
@@ -72,8 +103,11 @@ impl TableOptions {
         {
             let len = note.len();
             return invalid(format!(
-                "note of table `{name}` must have at most {MAX_NOTE_BYTES} bytes, got {len}"
+                "note of table `{name}` must have at most {MAX_NOTE_BYTES} bytes; got {len}"
             ));
+        }
+        if let Some(signature) = &self.signature {
+            signature.check_structure(name)?;
         }
         self.sampler.check(name)?;
         self.remover.check(name)?;
@@ -96,7 +130,7 @@ impl TableOptions {
     pub fn check_updates(&self, keys: &[u64], priorities: &[f64]) -> Result<()> {
         if keys.len() != priorities.len() {
             return Err(Error::InvalidArgument(format!(
-                "{} keys and {} priorities for table `{}`; each key needs one priority",
+                "`keys` has length {} and `priorities` {} for table `{}`; each key needs one priority",
                 keys.len(),
                 priorities.len(),
                 self.name

@@ -48,7 +48,9 @@ pub(super) struct Sessions {
     entries: CopyablePages<SessionEntry>,
     /// Number of entries ever used, including vacant ones.
     used_entries: u32,
+    /// First vacant entry, or [`NONE`].
     vacant: u32,
+    /// First and last entry of the list, or [`NONE`].
     oldest: u32,
     newest: u32,
 }
@@ -79,112 +81,112 @@ impl Sessions {
     /// that it counts as forgotten.
     fn last_applied(&self, session: u64, now: u64) -> u64 {
         let index = self.indices.get(session);
-        let entry = index.map(|at| &self.entries[at as usize]);
+        let entry = index.map(|index| &self.entries[index as usize]);
         entry
             .filter(|entry| !entry.is_idle(now))
             .map_or(0, |entry| entry.last_applied)
     }
 
-    /// Marks the number, and all smaller ones of its session, as applied.
+    /// Marks the number, and all smaller ones of its session, as applied. Forgets some idle sessions.
     pub(super) fn mark_applied(&mut self, number: SessionNumber, now: u64) {
-        let at = self.touch(number.session, now);
-        self.entries[at as usize].last_applied = number.number;
-        if self.entries[at as usize].waiting == 0 {
-            self.append(at);
+        let index = self.touch(number.session, now);
+        self.entries[index as usize].last_applied = number.number;
+        if self.entries[index as usize].waiting == 0 {
+            self.append(index);
         }
         self.forget_idle(now);
     }
 
     /// Counts a call that waits to insert items of this session.
     fn begin_wait(&mut self, session: u64, now: u64) {
-        let at = self.touch(session, now);
-        self.entries[at as usize].waiting += 1;
+        let index = self.touch(session, now);
+        self.entries[index as usize].waiting += 1;
     }
 
-    /// Ends the wait of such a call.
+    /// Ends the wait of such a call. Forgets the session if none of its items was applied.
     fn end_wait(&mut self, session: u64, now: u64) {
-        let Some(at) = self.indices.get(session) else {
+        let Some(index) = self.indices.get(session) else {
             return;
         };
-        let entry = &mut self.entries[at as usize];
+        let entry = &mut self.entries[index as usize];
         entry.waiting = entry.waiting.saturating_sub(1);
         entry.last_used = now;
         if entry.waiting > 0 {
             return;
         }
         if entry.last_applied == 0 {
-            self.forget(at);
+            self.forget(index);
         } else {
-            self.append(at);
+            self.append(index);
         }
     }
 
     /// Sets the last use of a session, creating it if unknown. Removes it from the list; returns
     /// its index.
     fn touch(&mut self, session: u64, now: u64) -> u32 {
-        let at = if let Some(at) = self.indices.get(session) {
-            if self.entries[at as usize].waiting == 0 {
-                self.unlink(at);
+        let index = if let Some(index) = self.indices.get(session) {
+            if self.entries[index as usize].waiting == 0 {
+                self.unlink(index);
             }
-            at
+            index
         } else {
             self.create(session)
         };
-        let entry = &mut self.entries[at as usize];
+        let entry = &mut self.entries[index as usize];
         if entry.is_idle(now) {
             entry.last_applied = 0;
         }
         entry.last_used = now;
-        at
+        index
     }
 
     fn create(&mut self, session: u64) -> u32 {
-        let at = if self.vacant == NONE {
+        let index = if self.vacant == NONE {
             self.used_entries += 1;
             self.used_entries - 1
         } else {
-            let at = self.vacant;
-            self.vacant = self.entries[at as usize].next;
-            at
+            let index = self.vacant;
+            self.vacant = self.entries[index as usize].next;
+            index
         };
         let entry = SessionEntry { session, ..VACANT };
-        self.entries.set(at as usize, entry);
-        self.indices.insert(session, at);
-        at
+        self.entries.set(index as usize, entry);
+        self.indices.insert(session, index);
+        index
     }
 
     /// Forgets a bounded number of sessions that have been idle for too long.
     pub(super) fn forget_idle(&mut self, now: u64) {
         for _ in 0..MAX_FORGOTTEN_PER_CALL {
-            let at = self.oldest;
-            if at == NONE || !self.entries[at as usize].is_idle(now) {
+            let index = self.oldest;
+            if index == NONE || !self.entries[index as usize].is_idle(now) {
                 return;
             }
-            self.unlink(at);
-            self.forget(at);
+            self.unlink(index);
+            self.forget(index);
         }
     }
 
     /// Removes a session that is not in the list.
-    fn forget(&mut self, at: u32) {
-        self.indices.remove(self.entries[at as usize].session);
-        self.entries[at as usize] = SessionEntry {
+    fn forget(&mut self, index: u32) {
+        self.indices.remove(self.entries[index as usize].session);
+        self.entries[index as usize] = SessionEntry {
             next: self.vacant,
             ..VACANT
         };
-        self.vacant = at;
+        self.vacant = index;
     }
 
-    fn append(&mut self, at: u32) {
+    fn append(&mut self, index: u32) {
         let previous = self.newest;
-        self.entries[at as usize].previous = previous;
-        self.entries[at as usize].next = NONE;
-        *self.next_link(previous) = at;
-        self.newest = at;
+        self.entries[index as usize].previous = previous;
+        self.entries[index as usize].next = NONE;
+        *self.next_link(previous) = index;
+        self.newest = index;
     }
 
-    fn unlink(&mut self, at: u32) {
-        let SessionEntry { previous, next, .. } = self.entries[at as usize];
+    fn unlink(&mut self, index: u32) {
+        let SessionEntry { previous, next, .. } = self.entries[index as usize];
         *self.next_link(previous) = next;
         if next == NONE {
             self.newest = previous;
@@ -193,19 +195,20 @@ impl Sessions {
         }
     }
 
-    /// The link to the entry after `at`, or to the first entry.
-    fn next_link(&mut self, at: u32) -> &mut u32 {
-        if at == NONE {
+    /// The link to the entry after `index`, or to the first entry.
+    fn next_link(&mut self, index: u32) -> &mut u32 {
+        if index == NONE {
             &mut self.oldest
         } else {
-            &mut self.entries[at as usize].next
+            &mut self.entries[index as usize].next
         }
     }
 }
 
 impl SessionEntry {
-    /// The last applied number and the clock reading of the last use; `None` if vacant.
-    pub(super) fn number(self) -> Option<(SessionNumber, u64)> {
+    /// The last applied number and the clock reading of the last use; `None` if the entry is vacant
+    /// or no number was applied.
+    pub(super) fn last_number(self) -> Option<(SessionNumber, u64)> {
         let Self {
             session,
             last_applied,
@@ -252,9 +255,9 @@ impl TableState {
         let sessions = self.sessions.as_deref();
         let entries = sessions.into_iter().flat_map(|sessions| {
             let entries = 0..sessions.used_entries as usize;
-            entries.map(|at| sessions.entries[at])
+            entries.map(|index| sessions.entries[index])
         });
-        entries.filter_map(SessionEntry::number)
+        entries.filter_map(SessionEntry::last_number)
     }
 }
 

@@ -191,7 +191,7 @@ impl Snapshot {
     /// The last applied number of each session and the clock reading of its last use, unordered.
     pub fn sessions(&self) -> impl Iterator<Item = (SessionNumber, u64)> + '_ {
         let entries = self.sessions.iter().flat_map(PagesCopy::iter);
-        entries.filter_map(super::sessions::SessionEntry::number)
+        entries.filter_map(super::sessions::SessionEntry::last_number)
     }
 }
 

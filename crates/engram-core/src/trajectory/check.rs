@@ -6,6 +6,7 @@ use crate::chunk::{Chunk, MAX_CHUNK_BYTES, string_cells};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::schema::CellSpec;
+use crate::text::count;
 use crate::trajectory::{Slice, SpanColumn, Trajectory};
 
 /// Maximum bytes of an untrusted item once gathered. Slices may repeat cells, so without this limit
@@ -21,14 +22,14 @@ impl Trajectory {
         let names = &self.layout().names;
         if self.columns() != names.len() {
             return Err(Error::InvalidArgument(format!(
-                "item has {} columns and {} names; each column needs one",
-                self.columns(),
-                names.len()
+                "item has {} and {}; each column needs one",
+                count(self.columns(), "column"),
+                count(names.len(), "name")
             )));
         }
-        (0..names.len()).try_for_each(|at| {
-            self.check_column(at)
-                .map_err(|problem| problem.in_column(&names[at]))
+        (0..names.len()).try_for_each(|column| {
+            self.check_column(column)
+                .map_err(|problem| problem.in_column(&names[column]))
         })
     }
 
@@ -62,9 +63,9 @@ impl Trajectory {
         let first_slice = first_slice.map_or(0, |column| column.first_slice);
         if names.is_empty() || first_slice != 0 {
             return Err(Error::InvalidArgument(format!(
-                "item has {} columns, and the first begins at slice {first_slice}; it needs at least \
-                 one column, beginning at slice 0",
-                names.len(),
+                "item has {}, and the first begins at slice {first_slice}; it needs at least one column, \
+                 beginning at slice 0",
+                count(names.len(), "column"),
             )));
         }
         self.check_slices()?;
@@ -80,15 +81,15 @@ impl Trajectory {
                 columns: &shape.columns,
                 slices: &shape.slices,
             };
-            for (at, name) in names.iter().enumerate() {
+            for (column, name) in names.iter().enumerate() {
                 parts
-                    .check_column(at)
+                    .check_column(column)
                     .map_err(|problem| problem.in_column(name))?;
             }
         }
         let mut bytes = 0_u64;
-        for at in 0..names.len() {
-            self.for_each_slice(at, |chunk, column, first, len| {
+        for column in 0..names.len() {
+            self.for_each_slice(column, |chunk, column, first, len| {
                 bytes = bytes.saturating_add(gathered_bytes(chunk, column, first, len)?);
                 Ok(())
             })?;
@@ -101,7 +102,7 @@ impl Trajectory {
         Ok(())
     }
 
-    fn check_column(&self, at: usize) -> Result<(), TrajectoryError> {
+    fn check_column(&self, column: usize) -> Result<(), TrajectoryError> {
         match self {
             Self::Window { .. } => Ok(()),
             Self::Rows {
@@ -110,7 +111,7 @@ impl Trajectory {
                 len,
                 squeeze,
             } => {
-                TrajectoryError::check_slice(chunk, at, *offset, *len)?;
+                TrajectoryError::check_slice(chunk, column, *offset, *len)?;
                 TrajectoryError::check_length(u64::from(*len), *squeeze)
             }
             Self::Spans(spans) => {
@@ -120,7 +121,7 @@ impl Trajectory {
                     columns: &spans.columns,
                     slices: &spans.slices,
                 };
-                parts.check_column(at)
+                parts.check_column(column)
             }
         }
     }
@@ -136,9 +137,9 @@ struct TrajectoryParts<'a> {
 }
 
 impl TrajectoryParts<'_> {
-    fn check_column(&self, at: usize) -> Result<(), TrajectoryError> {
-        let column = self.columns[at];
-        let end = self.columns.get(at + 1).map(|next| next.first_slice);
+    fn check_column(&self, index: usize) -> Result<(), TrajectoryError> {
+        let column = self.columns[index];
+        let end = self.columns.get(index + 1).map(|next| next.first_slice);
         let end = end.map_or(self.slices.len(), |end| end as usize);
         let slices = self.slices.get(column.first_slice as usize..end);
         let mut cell: Option<&CellSpec> = None;
@@ -234,7 +235,8 @@ impl TrajectoryError {
                 format!("column `{name}` of the item is empty; each column needs at least one cell")
             }
             Self::Length(len, cells) => format!(
-                "column `{name}` of the item has length {len}, but its slices have {cells} cells"
+                "column `{name}` of the item has length {len}, but its slices have {}",
+                count(cells, "cell")
             ),
             Self::Mixed(first, other) => format!(
                 "column `{name}` of the item joins cells of {first} and {other}; all cells of a column must have \

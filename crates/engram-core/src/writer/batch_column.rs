@@ -4,6 +4,7 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::schema::Schema;
 use crate::shared_bytes::SharedBytes;
+use crate::text::count;
 
 /// One column of one step of all environments.
 #[derive(Clone, Copy, Debug)]
@@ -39,29 +40,31 @@ pub(super) fn check(
 ) -> Result<()> {
     if columns.len() != schema.cells.len() {
         return Err(Error::Signature(format!(
-            "the step must have {} columns; got {}",
-            schema.cells.len(),
+            "the step must have {}; got {}",
+            count(schema.cells.len(), "column"),
             columns.len()
         )));
     }
     let named = schema.cells.iter().zip(&schema.layout.names);
     for (column, (cell, name)) in columns.iter().zip(named) {
         let (got, expected, unit) = match (column, cell.dtype) {
-            (BatchColumn::Strings(cells), DType::String) => (cells.len(), envs, "cells"),
-            (BatchColumn::Cells(_), DType::String) => (0, envs, "string cells"),
-            (BatchColumn::Strings(_), _) => (0, envs * cell.bytes(), "bytes"),
-            (BatchColumn::Cells(bytes), _) => (bytes.len(), envs * cell.bytes(), "bytes"),
+            (BatchColumn::Strings(cells), DType::String) => (cells.len(), envs, "cell"),
+            (BatchColumn::Cells(_), DType::String) => (0, envs, "string cell"),
+            (BatchColumn::Strings(_), _) => (0, envs * cell.bytes(), "byte"),
+            (BatchColumn::Cells(bytes), _) => (bytes.len(), envs * cell.bytes(), "byte"),
         };
         if got != expected {
             return Err(Error::Signature(format!(
-                "column `{name}` of the step must have {expected} {unit} for {envs} environments; \
-                 got {got}"
+                "column `{name}` of the step must have {} for {}; got {got}",
+                count(expected, unit),
+                count(envs, "environment")
             )));
         }
     }
     match episode_ends {
         Some(episode_ends) if episode_ends.len() != envs => Err(Error::InvalidArgument(format!(
-            "`episode_ends` must have one entry for each of the {envs} environments; got {}",
+            "`episode_ends` must have one entry for each of {}; got {}",
+            count(envs, "environment"),
             episode_ends.len()
         ))),
         _ => Ok(()),

@@ -20,6 +20,7 @@ use crate::codec::Compressor;
 use crate::error::{Error, Result};
 use crate::item::NewItem;
 use crate::schema::{CellSpec, Schema};
+use crate::text::count;
 
 /// The open chunks are sealed when they have more than this many bytes of strings.
 const STRING_BUDGET: usize = 256 << 10;
@@ -70,7 +71,8 @@ impl BatchedRecorder {
     /// random. The patterns determine how many steps are retained; `options.history` is ignored.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if `envs` is out of range, or as [`WriterOptions::check`].
+    /// [`Error::InvalidArgument`] if `envs` is out of range; the errors of
+    /// [`WriterOptions::check`].
     pub fn new(
         options: WriterOptions,
         base: u64,
@@ -142,8 +144,8 @@ impl BatchedRecorder {
         let current = &self.schema;
         if cells.len() != current.cells.len() {
             return Err(Error::Signature(format!(
-                "the step must have {} columns, as the first one had; got {}",
-                current.cells.len(),
+                "the step must have {}, as the first one had; got {}",
+                count(current.cells.len(), "column"),
                 cells.len()
             )));
         }
@@ -226,15 +228,16 @@ impl BatchedRecorder {
         self.pending.take_ready()
     }
 
-    /// Seals the open chunks and opens new ones.
+    /// Seals the open chunks and opens new ones, which begin with a copy of the last steps if
+    /// patterns need them.
     fn begin_chunks(&mut self) -> Result<()> {
         let grouping = self.options.grouping(&self.schema, self.envs);
         let rows = grouping.capacity_steps.checked_mul(self.envs);
         if rows.is_none_or(|rows| u32::try_from(rows).is_err()) {
             return Err(Error::InvalidArgument(format!(
-                "`chunk_length` must be at most {} for {} environments; got {}",
+                "`chunk_length` must be at most {} for {}; got {}",
                 u32::MAX as usize / self.envs,
-                self.envs,
+                count(self.envs, "environment"),
                 grouping.capacity_steps
             )));
         }
@@ -383,7 +386,7 @@ mod tests {
         );
         assert_eq!(
             text(&good, Some(&[true])),
-            "`episode_ends` must have one entry for each of the 2 environments; got 1"
+            "`episode_ends` must have one entry for each of 2 environments; got 1"
         );
         assert_eq!((recorder.steps(), recorder.pending_items()), (0, 0));
         assert_eq!(recorder.append_batch(&good, None, |_, _| Ok(())), Ok(2));
@@ -464,8 +467,8 @@ mod tests {
         }
         recorder.flush().unwrap();
         let items: Vec<_> = recorder.take_ready().collect();
-        let episodes = |at: usize| {
-            let (_, item): &(u32, NewItem) = &items[at];
+        let episodes = |index: usize| {
+            let (_, item): &(u32, NewItem) = &items[index];
             item.trajectory.chunks()[0].origin().episodes.clone()
         };
         // Chunk of steps 0 to 3: both first episodes, and the one begun at step 2.

@@ -101,10 +101,10 @@ impl History {
         }
     }
 
-    /// Returns the index of the newest segment that begins at or before `at`.
-    pub(super) fn find(&self, at: StepPosition) -> Option<usize> {
+    /// Returns the index of the newest segment that begins at or before `position`.
+    pub(super) fn find(&self, position: StepPosition) -> Option<usize> {
         self.segments
-            .partition_point(|s| s.first <= at)
+            .partition_point(|s| s.first <= position)
             .checked_sub(1)
     }
 

@@ -185,7 +185,7 @@ impl OpenBatch {
     /// steps + step` afterwards.
     ///
     /// # Errors
-    /// As [`ChunkBuilder::seal`]; the open chunks are then unchanged.
+    /// Those of [`ChunkBuilder::seal`]; the open chunks are then unchanged.
     pub(super) fn pack(&mut self, compressor: &mut Compressor) -> Result<Vec<PackedColumns>> {
         let mut packed = Vec::with_capacity(self.builders.len());
         for group in 0..self.builders.len() {

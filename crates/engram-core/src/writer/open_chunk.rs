@@ -12,7 +12,8 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::schema::Schema;
 
-/// A chunk is full once it has more than this many bytes of strings.
+/// A chunk is full once it has more than this many bytes of strings, even if it has room for more
+/// steps.
 const STRING_BUDGET: usize = 16 << 10;
 
 /// State of one column's cell in the open step.
@@ -20,10 +21,10 @@ const STRING_BUDGET: usize = 16 << 10;
 pub(super) enum CellState {
     /// No value.
     Unset,
-    /// Written by the current append. Discarded if that append is aborted.
-    Written,
-    /// Set by an earlier partial append.
-    Set,
+    /// A value of the current append, which is discarded if that append is aborted.
+    SetByThisAppend,
+    /// A value of an earlier partial append.
+    SetByEarlierAppend,
 }
 
 /// Complete steps, and possibly one open step, of one schema and one episode.
@@ -64,7 +65,8 @@ impl OpenChunk {
         self.rows.is_dense()
     }
 
-    /// True if the chunk has no room for another step.
+    /// True if the chunk has no room for another step: it has as many steps as it can have, or more
+    /// than [`STRING_BUDGET`] bytes of strings.
     pub(super) fn is_full(&self) -> bool {
         self.steps as usize == self.builder.capacity()
             || self.steps > self.overlap && self.builder.string_bytes() > STRING_BUDGET
@@ -82,9 +84,9 @@ impl OpenChunk {
     }
 
     /// Returns the memory of the open step's cell in a column of fixed-size cells, and marks it as
-    /// written.
+    /// set.
     pub(super) fn cell_mut(&mut self, column: usize) -> &mut [u8] {
-        self.cell_states[column] = CellState::Written;
+        self.cell_states[column] = CellState::SetByThisAppend;
         let row = self.builder.rows(column) as usize;
         self.builder.cell_mut(column, row)
     }
@@ -92,14 +94,14 @@ impl OpenChunk {
     /// Writes the open step's cell in a string column.
     pub(super) fn set_string(&mut self, column: usize, encoded: &[u8]) -> Result<()> {
         self.builder.stage_string(column, encoded)?;
-        self.cell_states[column] = CellState::Written;
+        self.cell_states[column] = CellState::SetByThisAppend;
         Ok(())
     }
 
-    /// Discards the cells written by the current append.
+    /// Discards the values of the current append.
     pub(super) fn abort(&mut self) {
         for (column, state) in self.cell_states.iter_mut().enumerate() {
-            if *state == CellState::Written {
+            if *state == CellState::SetByThisAppend {
                 *state = CellState::Unset;
                 self.builder.unstage_string(column);
             }
@@ -112,11 +114,11 @@ impl OpenChunk {
         self.builder.unstage_string(column);
     }
 
-    /// Ends a partial append: the cells written stay set, and the step stays open.
+    /// Ends a partial append: its values stay, and the step stays open.
     pub(super) fn finish_partial_append(&mut self) {
         for state in &mut self.cell_states {
-            if *state == CellState::Written {
-                *state = CellState::Set;
+            if *state == CellState::SetByThisAppend {
+                *state = CellState::SetByEarlierAppend;
             }
         }
     }
@@ -142,13 +144,14 @@ impl OpenChunk {
         self.steps += 1;
     }
 
-    /// Returns the row of `column` that has the chunk's `step`, if it has a value. Step number
-    /// `self.steps` is the open step.
+    /// Returns the row of `column` that has the value of the chunk's `step`, if it has one. Step
+    /// number `self.steps` is the open step, of which only values of earlier appends count.
     pub(super) fn row(&self, column: usize, step: u32) -> Option<u32> {
         if step < self.steps {
             self.rows.row(column, step)
         } else {
-            (self.cell_states[column] == CellState::Set).then(|| self.builder.rows(column))
+            (self.cell_states[column] == CellState::SetByEarlierAppend)
+                .then(|| self.builder.rows(column))
         }
     }
 
@@ -203,11 +206,13 @@ impl OpenChunk {
     /// to none of the chunk's steps.
     ///
     /// # Errors
-    /// As [`ChunkBuilder::pack`]; the chunk is then unchanged.
+    /// Those of [`ChunkBuilder::pack`]; the chunk is then unchanged.
     pub(super) fn pack(&mut self, compressor: &mut Compressor) -> Result<PackedColumns> {
         let (cell_states, builder) = (&self.cell_states, &mut self.builder);
-        let set_columns =
-            || (0..cell_states.len()).filter(|column| cell_states[*column] == CellState::Set);
+        let set_columns = || {
+            (0..cell_states.len())
+                .filter(|column| cell_states[*column] == CellState::SetByEarlierAppend)
+        };
         for column in set_columns() {
             builder.commit(column);
         }

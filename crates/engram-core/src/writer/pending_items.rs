@@ -61,7 +61,8 @@ struct PendingItem {
     trajectory: PendingTrajectory,
 }
 
-/// Queue of items. Items in `waiting` were created after those in `ready`.
+/// The items of a recorder that were not taken yet, in two lists: all items in `waiting` were
+/// created after those in `ready`.
 #[derive(Debug, Default)]
 pub(super) struct PendingItems {
     /// Items that refer to the open chunk, or were created after one that does.
@@ -76,7 +77,7 @@ impl PendingItems {
         !self.waiting.is_empty()
     }
 
-    /// Number of items in the queue.
+    /// Number of items in both lists.
     pub(super) fn len(&self) -> usize {
         self.waiting.len() + self.ready.len()
     }

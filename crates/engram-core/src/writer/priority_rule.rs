@@ -78,7 +78,7 @@ impl TdErrorStats {
     /// Adds rows `first..first + len` of a sealed chunk's column.
     ///
     /// # Errors
-    /// As [`Self::add`], or if the chunk's payload cannot be read.
+    /// Those of [`Self::add`]; [`crate::Error::Payload`] if the chunk's payload cannot be read.
     pub(super) fn add_rows(
         &mut self,
         name: &str,

@@ -61,7 +61,7 @@ pub struct Recorder {
     shapes: WindowShapeCache,
     /// Number of complete steps so far.
     complete_steps: StepPosition,
-    /// True if the next step has cells set by partial appends.
+    /// True after a partial append until the step is complete.
     step_open: bool,
     /// Id of the current episode.
     episode: u64,
@@ -78,7 +78,7 @@ impl Recorder {
     /// derived from `base`, which should be random.
     ///
     /// # Errors
-    /// As [`WriterOptions::check`].
+    /// Those of [`WriterOptions::check`].
     pub fn new(options: WriterOptions, base: u64) -> Result<Self> {
         options.check()?;
         let mut keys = KeySource::new(base);
@@ -211,7 +211,7 @@ impl Recorder {
     /// `u32` length and the bytes.
     ///
     /// # Errors
-    /// As [`Self::cell_mut`].
+    /// Those of [`Self::cell_mut`].
     pub fn set_string(&mut self, column: usize, encoded: &[u8]) -> Result<()> {
         self.check_unset(column)?;
         self.writable_chunk()?.set_string(column, encoded)
@@ -313,7 +313,7 @@ impl Recorder {
     /// far.
     ///
     /// # Errors
-    /// As [`Self::flush`].
+    /// Those of [`Self::flush`].
     pub fn end_episode(&mut self, clear: bool) -> Result<()> {
         self.abort_step();
         if self.step_open {

@@ -109,21 +109,21 @@ impl HistoryView<'_> {
         schema.cells.get(slice.column as usize)
     }
 
-    /// Returns up to `max_len` contiguous cells of a column, starting at step `at`. Its `len` is at
+    /// Returns up to `max_len` contiguous cells of a column, starting at step `position`. Its `len` is at
     /// least 1.
     pub(super) fn locate_run(
         &self,
         column: usize,
-        at: StepPosition,
+        position: StepPosition,
         max_len: u64,
     ) -> Result<Slice, SelectionError> {
-        if at < self.first_available {
-            return Err(SelectionError::Expired { at });
+        if position < self.first_available {
+            return Err(SelectionError::Expired { position });
         }
-        if at >= self.end {
-            return Err(SelectionError::Future { at });
+        if position >= self.end {
+            return Err(SelectionError::Future { position });
         }
-        let missing = SelectionError::Missing { column, at };
+        let missing = SelectionError::Missing { column, position };
         let slice = |chunk: usize, chunk_column: usize, offset, steps_left: StepPosition| {
             // Columns, rows and segments fit 32 bits, which was checked when they were created.
             Ok(Slice {
@@ -133,36 +133,39 @@ impl HistoryView<'_> {
                 len: u32::try_from(steps_left.min(max_len)).unwrap_or(u32::MAX),
             })
         };
-        if let Some(open) = self.open.filter(|open| at >= open.first) {
-            let Some(row) = offset(at, open.first).and_then(|step| open.row(column, step)) else {
+        if let Some(open) = self.open.filter(|open| position >= open.first) {
+            let Some(row) = offset(position, open.first).and_then(|step| open.row(column, step))
+            else {
                 return Err(missing);
             };
             let end = open.first + StepPosition::from(open.steps);
-            let contiguous = open.is_dense() && at < end;
+            let contiguous = open.is_dense() && position < end;
             return slice(
                 OPEN as usize,
                 column,
                 row,
-                if contiguous { end - at } else { 1 },
+                if contiguous { end - position } else { 1 },
             );
         }
-        let Some(index) = self.history.find(at) else {
+        let Some(index) = self.history.find(position) else {
             return Err(missing);
         };
         let segment = self.history.get(index);
-        if at >= segment.end() {
+        if position >= segment.end() {
             // An open step in which no partial append has set a value.
             return Err(missing);
         }
         let cell = segment.column(column).and_then(|chunk_column| {
-            let row = segment.rows.row(chunk_column, offset(at, segment.first)?)?;
+            let row = segment
+                .rows
+                .row(chunk_column, offset(position, segment.first)?)?;
             Some((chunk_column, row))
         });
         let Some((chunk_column, row)) = cell else {
             return Err(missing);
         };
         let steps_left = if segment.rows.is_dense() {
-            segment.end() - at
+            segment.end() - position
         } else {
             1
         };
@@ -215,13 +218,13 @@ impl HistoryView<'_> {
                 }
                 CellPositions::Range { first, stride, len } => {
                     for n in 0..len {
-                        let at = first.saturating_add(n.saturating_mul(stride));
-                        self.add_run(&mut located, item_column, selection.source, at, 1)?;
+                        let position = first.saturating_add(n.saturating_mul(stride));
+                        self.add_run(&mut located, item_column, selection.source, position, 1)?;
                     }
                 }
                 CellPositions::List(positions) => {
-                    for at in positions {
-                        self.add_run(&mut located, item_column, selection.source, *at, 1)?;
+                    for position in positions {
+                        self.add_run(&mut located, item_column, selection.source, *position, 1)?;
                     }
                 }
             }
@@ -242,24 +245,24 @@ impl HistoryView<'_> {
                 self.locate_run(selection.source, first.saturating_add(n * stride), 1)
                     .is_ok()
             }),
-            CellPositions::List(at) => at
+            CellPositions::List(positions) => positions
                 .iter()
-                .all(|at| self.locate_run(selection.source, *at, 1).is_ok()),
+                .all(|position| self.locate_run(selection.source, *position, 1).is_ok()),
         })
     }
 
-    /// Adds up to `max_len` contiguous cells of the writer's column `source`, from step `at` on, to
+    /// Adds up to `max_len` contiguous cells of the writer's column `source`, from step `position` on, to
     /// the item's last column, which is `item_column`. Returns their number.
     fn add_run(
         &self,
         located: &mut LocatedItem,
         item_column: usize,
         source: usize,
-        at: StepPosition,
+        position: StepPosition,
         max_len: u64,
     ) -> Result<u64, SelectionError> {
-        let run = self.locate_run(source, at, max_len)?;
-        located.oldest = located.oldest.min(at);
+        let run = self.locate_run(source, position, max_len)?;
+        located.oldest = located.oldest.min(position);
         let from = located.columns[item_column].first_slice as usize;
         let Some(last) = located.slices[from..].last_mut() else {
             located.slices.push(run);
@@ -278,7 +281,7 @@ impl HistoryView<'_> {
         {
             return Err(SelectionError::Mixed {
                 column: item_column,
-                at,
+                position,
                 first: first.shape.clone(),
                 other: other.shape.clone(),
             });
@@ -288,7 +291,7 @@ impl HistoryView<'_> {
     }
 }
 
-/// Number of steps from `first` to `at`.
-fn offset(at: StepPosition, first: StepPosition) -> Option<u32> {
-    u32::try_from(at - first).ok()
+/// Number of steps from `first` to `position`.
+fn offset(position: StepPosition, first: StepPosition) -> Option<u32> {
+    u32::try_from(position - first).ok()
 }

@@ -2,6 +2,7 @@
 
 use crate::error::{Error, Result};
 use crate::schema::{Layout, Shape};
+use crate::text::count;
 
 use super::StepPosition;
 
@@ -22,21 +23,21 @@ pub(super) enum SelectionError {
     /// The cells of a column differ in shape.
     Mixed {
         column: usize,
-        at: StepPosition,
+        position: StepPosition,
         first: Shape,
         other: Shape,
     },
     /// The step is no longer retained.
-    Expired { at: StepPosition },
+    Expired { position: StepPosition },
     /// The step was not appended yet.
-    Future { at: StepPosition },
+    Future { position: StepPosition },
     /// The `len` newest steps were selected, but the writer does not have that many.
     TooFewSteps { len: u64 },
     /// The column has no value at this step.
     Missing {
         /// A column of the writer.
         column: usize,
-        at: StepPosition,
+        position: StepPosition,
     },
 }
 
@@ -86,33 +87,35 @@ impl SelectionError {
             )),
             Self::Mixed {
                 column,
-                at,
+                position,
                 first,
                 other,
             } => Error::Signature(format!(
                 "{} has cells of different shapes, {first:?} and, at step \
-                 {at}, {other:?}; within one item, a column's cells must have the same shape",
+                 {position}, {other:?}; within one item, a column's cells must have the same shape",
                 item(column)
             )),
-            Self::Expired { at } if at < context.cleared => Error::ExpiredStep(format!(
-                "the trajectory refers to step {at}, which was cleared at the end of its episode; \
+            Self::Expired { position } if position < context.cleared => {
+                Error::ExpiredStep(format!(
+                    "the trajectory refers to step {position}, which was cleared at the end of its episode; \
                  {}; create items before the episode ends, or end it without clearing the history",
+                    describe_available_steps(context)
+                ))
+            }
+            Self::Expired { position } => Error::ExpiredStep(format!(
+                "the trajectory refers to step {position}, which has expired: the writer retains only \
+                 the newest {} (`history`); {}; create items earlier or raise `history`",
+                count(history, "step"),
                 describe_available_steps(context)
             )),
-            Self::Expired { at } => Error::ExpiredStep(format!(
-                "the trajectory refers to step {at}, which has expired: the writer retains only \
-                 the newest {history} steps (`history`); {}; create items earlier or raise \
-                 `history`",
-                describe_available_steps(context)
-            )),
-            Self::Future { at } => Error::InvalidArgument(format!(
-                "the trajectory refers to step {at}, which was not appended yet; {}; append it \
+            Self::Future { position } => Error::InvalidArgument(format!(
+                "the trajectory refers to step {position}, which was not appended yet; {}; append it \
                  first",
                 describe_available_steps(context)
             )),
             Self::TooFewSteps { len } => too_few_steps(len, context),
-            Self::Missing { column, at } => Error::InvalidArgument(format!(
-                "the trajectory refers to {} at step {at}, where it has no value; select only steps \
+            Self::Missing { column, position } => Error::InvalidArgument(format!(
+                "the trajectory refers to {} at step {position}, where it has no value; select only steps \
                  with a value",
                 match column_name(context.steps, column) {
                     Some(name) => format!("column {name}"),
@@ -128,8 +131,9 @@ fn too_few_steps(len: u64, context: &ErrorContext<'_>) -> Error {
     let appended = context.end - context.cleared;
     if appended >= len {
         return Error::ExpiredStep(format!(
-            "`num_steps` is {len}, but the writer retains only the newest {history} steps \
-             (`history`); raise `history` to at least {len} or select fewer steps"
+            "`num_steps` is {len}, but the writer retains only the newest {} (`history`); raise \
+             `history` to at least {len} or select fewer steps",
+            count(history, "step")
         ));
     }
     let period = if context.cleared == context.episode_start {

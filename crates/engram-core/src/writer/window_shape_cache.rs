@@ -1,4 +1,5 @@
-//! Chooses the smallest trajectory representation for the located cells of an item.
+//! Builds the trajectories of items. Items of one chunk that have the same shape share it in a
+//! [`WindowShape`], which takes less memory than slices of their own.
 
 use std::sync::Arc;
 
@@ -19,7 +20,7 @@ pub(super) struct WindowShapeCache {
 }
 
 impl WindowShapeCache {
-    /// Returns the trajectory of the located cells.
+    /// Returns the trajectory of the located cells, in the representation that takes the least memory.
     pub(super) fn trajectory(
         &mut self,
         layout: &Arc<Layout>,
@@ -29,7 +30,7 @@ impl WindowShapeCache {
         let chunk_index = located.slices[0].chunk;
         if (located.slices.iter()).any(|slice| slice.chunk != chunk_index) {
             return PendingTrajectory::Spans(Box::new(build_spans(layout, located, view)))
-                .sealed_if_complete();
+                .seal_if_possible();
         }
         if let Some((offset, len, squeeze)) = as_rows(layout, located, view) {
             return match sealed_chunk(view, chunk_index) {
@@ -51,7 +52,7 @@ impl WindowShapeCache {
         // shared shape. So the memory is counted even if no two items have the same shape.
         let Some(shape) = self.find_or_store(layout, located, base) else {
             return PendingTrajectory::Spans(Box::new(build_spans(layout, located, view)))
-                .sealed_if_complete();
+                .seal_if_possible();
         };
         match sealed_chunk(view, chunk_index) {
             None => PendingTrajectory::Window {
@@ -108,8 +109,8 @@ impl WindowShapeCache {
 }
 
 impl PendingTrajectory {
-    /// Converts spans that do not refer to the open chunk.
-    fn sealed_if_complete(self) -> Self {
+    /// Converts spans to a sealed trajectory if they do not refer to the open chunk.
+    fn seal_if_possible(self) -> Self {
         match self {
             Self::Spans(spans) if !spans.uses_open_chunk => Self::Sealed(spans.finish(None)),
             trajectory => trajectory,

@@ -35,8 +35,8 @@ enum Call {
     InsertAgain {
         index: usize,
     },
-    /// An item with a session number: the next one, or up to two further or back. Its key is new
-    /// or, if `again`, that of an existing item.
+    /// An item with a session number: `number - 1` above the session's last one. Its key is new or, if
+    /// `again`, that of an existing item.
     InsertNumbered {
         session: u64,
         number: u64,
@@ -46,27 +46,27 @@ enum Call {
         n: usize,
         leased: bool,
     },
-    /// Ends up to `count` leases from lease `index` on.
+    /// Acknowledges up to `count` open leases, starting with number `index`.
     Acknowledge {
         index: usize,
         count: usize,
     },
-    /// Returns up to `count` leases from lease `index` on.
+    /// Returns up to `count` open leases, starting with number `index`.
     ReturnLeases {
         index: usize,
         count: usize,
     },
-    /// Sets the priority of key `7 * index`, if it exists.
+    /// Sets the priority of the item with key `7 * index`, if it exists.
     Update {
         index: usize,
         priority: u8,
     },
-    /// Deletes key `7 * index`, if it exists.
+    /// Deletes the item with key `7 * index`, if it exists.
     Delete {
         index: usize,
     },
     Reset,
-    /// Number of a choice of [`limits`].
+    /// Sets the limits with this number of [`limits`].
     SetLimits(usize),
     AdvanceClock {
         time: u64,
@@ -304,8 +304,8 @@ impl TableAndModel {
     fn follow_evictions(&mut self, start: usize) {
         for key in self.recorder.removed(start, Removal::Evicted) {
             assert!(self.model.must_evict());
-            let choices = self.model.choices(self.model.options.remover);
-            assert!(choices.contains_key(&key), "evicted {key} of {choices:?}");
+            let choices = self.model.evictable();
+            assert!(choices.contains(&key), "evicted {key} of {choices:?}");
             self.model.remove(key);
         }
         assert!(!self.model.must_evict());
@@ -355,7 +355,7 @@ impl TableAndModel {
         assert_eq!(draw.times_sampled, entry.times_sampled + 1);
     }
 
-    /// Removes these leases from the open ones.
+    /// Removes and returns up to `count` open leases, starting with number `index`.
     fn take_leases(&mut self, index: usize, count: usize) -> Vec<(Handle, Leased)> {
         let start = index.min(self.leases.len());
         let end = (start + count).min(self.leases.len());
@@ -372,8 +372,8 @@ impl TableAndModel {
             assert!(oldest.inserted_at + self.model.options.ttl.unwrap() <= self.now);
             self.model.remove(key);
         }
-        let next = self.model.oldest().map(|entry| entry.inserted_at);
-        let due = next.zip(self.model.options.ttl).map(|(at, ttl)| at + ttl);
+        let oldest = self.model.oldest().zip(self.model.options.ttl);
+        let due = oldest.map(|(entry, ttl)| entry.inserted_at + ttl);
         assert_eq!(self.table.next_expiry(), due);
         assert!(due.is_none_or(|due| due > self.now));
     }
@@ -412,7 +412,7 @@ impl TableAndModel {
         self.check_copy(copy, &sink, 0);
     }
 
-    /// Checks the same for a table restored from a snapshot and the changes recorded since.
+    /// Like `check_replay`, for a table restored from a snapshot and the changes recorded since.
     fn check_restore(&mut self, (saved, since): (Saved, usize)) {
         let sink = Arc::new(RecordingSink::default());
         let copy = saved.restore(Arc::clone(self.table.options()), sink.clone());
@@ -446,12 +446,12 @@ impl TableAndModel {
 /// Id, last number and last use of each session that is not idle.
 fn sessions(table: &TableState, now: u64) -> Vec<(u64, u64, u64)> {
     let numbers = table.session_numbers();
-    let known = numbers.filter(|(_, used)| now - used < SESSION_IDLE);
-    let mut known: Vec<_> = known
+    let active = numbers.filter(|(_, used)| now - used < SESSION_IDLE);
+    let mut sessions: Vec<_> = active
         .map(|(number, used)| (number.session, number.number, used))
         .collect();
-    known.sort_unstable();
-    known
+    sessions.sort_unstable();
+    sessions
 }
 
 /// Insertion number, key, priority and number of samples of each item.
@@ -486,8 +486,8 @@ fn a_table_agrees_with_the_model() {
             let outcome = runner.run(&input, |(options, calls, saved_at)| {
                 let mut pair = TableAndModel::new(options);
                 let mut saved = None;
-                for (at, call) in calls.into_iter().enumerate() {
-                    if at == saved_at {
+                for (index, call) in calls.into_iter().enumerate() {
+                    if index == saved_at {
                         saved = Some((Saved::of(&pair.table.snapshot()), pair.recorder.len()));
                     }
                     pair.apply(call);
@@ -519,7 +519,7 @@ fn session_numbers_survive_deletes_and_resets() {
     // The key exists, so the item is not inserted; its number is recorded.
     pair.apply(next(true));
     assert!(
-        matches!(pair.recorder.since(1)[..], [Op::SkipInsert(number, 0)] if number.number == 2)
+        matches!(pair.recorder.since(1)[..], [Op::SkipInsert { number, now: 0 }] if number.number == 2)
     );
     pair.apply(Call::Delete { index: 1 });
     pair.apply(Call::Reset);
@@ -548,7 +548,7 @@ fn replay_returns_leases_of_removed_items() {
     pair.apply(Call::ReturnLeases { index: 0, count: 1 });
     pair.check();
     assert!(
-        matches!(pair.recorder.since(0).last(), Some(Op::ReturnLeases(keys, 1)) if keys.is_empty())
+        matches!(pair.recorder.since(0).last(), Some(Op::ReturnLeases { keys, samples: 1 }) if keys.is_empty())
     );
     pair.check_replay();
 }

@@ -39,6 +39,8 @@ pub(crate) struct Model {
     pub(crate) deletes: u64,
     pub(crate) deleted_episodes: u64,
     pub(crate) unique_samples: u64,
+    /// Open leases, including those of removed items.
+    leased: u64,
     pub(crate) next_seq: u64,
     next_touch: u64,
     first_seq: u64,
@@ -57,6 +59,7 @@ impl Model {
             deletes: 0,
             deleted_episodes: 0,
             unique_samples: 0,
+            leased: 0,
             next_seq: 0,
             next_touch: 0,
             first_seq: 0,
@@ -116,11 +119,28 @@ impl Model {
         size <= self.options.max_size && self.options.max_bytes.is_none_or(|max| bytes <= max)
     }
 
-    /// True if the table must evict. With hidden items, the last visible one stays.
+    /// True if the table must evict.
     pub(crate) fn must_evict(&self) -> bool {
-        let min_visible = u64::from(self.hidden() > 0);
-        !self.fits(self.entries.len() as u64, self.bytes())
-            && self.visible().count() as u64 > min_visible
+        !self.fits(self.entries.len() as u64, self.bytes()) && !self.evictable().is_empty()
+    }
+
+    /// The keys that the table may evict now. With hidden items, the last visible one stays.
+    pub(crate) fn evictable(&self) -> Vec<u64> {
+        if self.visible().count() > usize::from(self.hidden() > 0) {
+            return self.choices(self.options.remover).into_keys().collect();
+        }
+        let hidden = self.entries.iter().filter(|entry| entry.hidden);
+        let hidden = hidden.map(|entry| entry.key);
+        hidden.filter(|_| self.may_evict(0)).collect()
+    }
+
+    /// True if no item is hidden, or the limiter would allow this many inserts if all leases were
+    /// returned.
+    fn may_evict(&self, inserts: u64) -> bool {
+        let inserts = self.inserts + inserts;
+        self.hidden() == 0
+            || inserts - self.deletes <= self.limits.min_size
+            || self.diff(inserts, self.samples.saturating_sub(self.leased)) <= self.limits.max_diff
     }
 
     fn diff(&self, inserts: u64, samples: u64) -> f64 {
@@ -132,10 +152,9 @@ impl Model {
             && self.diff(self.inserts, self.samples + 1) >= self.limits.min_diff
     }
 
-    /// True if the limiter would allow an insert after this many samples.
-    fn can_insert(&self, samples: u64) -> bool {
+    fn can_insert(&self) -> bool {
         self.inserts + 1 - self.deletes <= self.limits.min_size
-            || self.diff(self.inserts + 1, samples) <= self.limits.max_diff
+            || self.diff(self.inserts + 1, self.samples) <= self.limits.max_diff
     }
 
     pub(crate) fn admission(&self, item_bytes: u64) -> Admission {
@@ -144,12 +163,8 @@ impl Model {
             return Admission::Shrink;
         }
         let has_room = self.fits(size + 1, bytes + item_bytes);
-        // The samples of hidden items do not allow an eviction, because they may be undone.
-        let samples_of_hidden_items = self.hidden() * u64::from(self.options.max_times_sampled);
-        let may_evict = self.fits(size, bytes)
-            && self.visible().count() > 0
-            && self.can_insert(self.samples.saturating_sub(samples_of_hidden_items));
-        if self.can_insert(self.samples) && (has_room || may_evict) {
+        let may_evict = size > 0 && self.fits(size, bytes) && self.may_evict(1);
+        if self.can_insert() && (has_room || may_evict) {
             Admission::Ready
         } else {
             Admission::Wait
@@ -175,30 +190,31 @@ impl Model {
 
     pub(crate) fn remove(&mut self, key: u64) {
         let old_episodes = self.episodes();
-        let at = self.find(key).unwrap();
-        self.entries.remove(at);
+        let index = self.find(key).unwrap();
+        self.entries.remove(index);
         self.deletes += 1;
         self.deleted_episodes += old_episodes.difference(&self.episodes()).count() as u64;
     }
 
     pub(crate) fn set_priority(&mut self, key: u64, priority: f64) -> bool {
-        let Some(at) = self.find(key) else {
+        let Some(index) = self.find(key) else {
             return false;
         };
-        self.entries[at].priority = priority;
-        self.entries[at].touched = self.next_touch;
+        self.entries[index].priority = priority;
+        self.entries[index].touched = self.next_touch;
         self.next_touch += 1;
         true
     }
 
     /// Counts a sample; true if it removes the item.
     pub(crate) fn sample(&mut self, key: u64, leased: bool) -> bool {
-        let at = self.find(key).unwrap();
-        let entry = &mut self.entries[at];
+        let index = self.find(key).unwrap();
+        let entry = &mut self.entries[index];
         self.samples += 1;
         self.unique_samples += u64::from(entry.times_sampled == 0);
         entry.times_sampled += 1;
         entry.leases += u32::from(leased);
+        self.leased += u64::from(leased);
         entry.hidden = entry.times_sampled == self.options.max_times_sampled;
         entry.hidden && entry.leases == 0
     }
@@ -212,6 +228,7 @@ impl Model {
 
     /// Ends a lease; true if that removes the item.
     pub(crate) fn acknowledge(&mut self, leased: Leased) -> bool {
+        self.leased -= u64::from(leased.seq >= self.first_seq);
         self.live(leased).is_some_and(|entry| {
             entry.leases -= 1;
             entry.hidden && entry.leases == 0
@@ -223,6 +240,7 @@ impl Model {
             return;
         }
         self.samples -= 1;
+        self.leased -= 1;
         if let Some(entry) = self.live(leased) {
             entry.leases -= 1;
             entry.times_sampled -= 1;
@@ -240,6 +258,7 @@ impl Model {
         self.deletes = 0;
         self.deleted_episodes = 0;
         self.unique_samples = 0;
+        self.leased = 0;
     }
 
     /// The keys that a selector may choose now, and their probabilities.

@@ -14,68 +14,91 @@ use smallvec::smallvec;
 /// An owned [`TableOp`].
 #[derive(Clone, Debug)]
 pub(crate) enum Op {
-    Insert(NewItem, u64, Option<SessionNumber>),
-    SkipInsert(SessionNumber, u64),
-    Remove(u64, Removal),
-    SetPriority(u64, f64),
-    Sample(Vec<u64>, bool),
-    SetRng(TableRng),
-    Acknowledge(Vec<u64>, u64),
-    ReturnLeases(Vec<u64>, u64),
+    Insert {
+        item: NewItem,
+        now: u64,
+        number: Option<SessionNumber>,
+    },
+    SkipInsert {
+        number: SessionNumber,
+        now: u64,
+    },
+    Remove {
+        key: u64,
+        cause: Removal,
+    },
+    SetPriority {
+        key: u64,
+        priority: f64,
+    },
+    Sample {
+        keys: Vec<u64>,
+        leased: bool,
+    },
+    SetRng {
+        rng: TableRng,
+    },
+    Acknowledge {
+        keys: Vec<u64>,
+        samples: u64,
+    },
+    ReturnLeases {
+        keys: Vec<u64>,
+        samples: u64,
+    },
     Reset,
-    SetLimits(RateLimits),
+    SetLimits {
+        limits: RateLimits,
+    },
 }
 
 impl Op {
-    fn of(op: &TableOp<'_>) -> Self {
+    fn from_table_op(op: &TableOp<'_>) -> Self {
         match *op {
-            TableOp::Insert { item, now, number } => Self::Insert(item.clone(), now, number),
-            TableOp::SkipInsert { number, now } => Self::SkipInsert(number, now),
-            TableOp::Remove { key, cause } => Self::Remove(key, cause),
-            TableOp::SetPriority { key, priority } => Self::SetPriority(key, priority),
-            TableOp::Sample { keys, leased } => Self::Sample(keys.to_vec(), leased),
-            TableOp::SetRng { rng } => Self::SetRng(rng.clone()),
-            TableOp::Acknowledge { keys, samples } => Self::Acknowledge(keys.to_vec(), samples),
-            TableOp::ReturnLeases { keys, samples } => Self::ReturnLeases(keys.to_vec(), samples),
+            TableOp::Insert { item, now, number } => Self::Insert {
+                item: item.clone(),
+                now,
+                number,
+            },
+            TableOp::SkipInsert { number, now } => Self::SkipInsert { number, now },
+            TableOp::Remove { key, cause } => Self::Remove { key, cause },
+            TableOp::SetPriority { key, priority } => Self::SetPriority { key, priority },
+            TableOp::Sample { keys, leased } => Self::Sample {
+                keys: keys.to_vec(),
+                leased,
+            },
+            TableOp::SetRng { rng } => Self::SetRng { rng: rng.clone() },
+            TableOp::Acknowledge { keys, samples } => Self::Acknowledge {
+                keys: keys.to_vec(),
+                samples,
+            },
+            TableOp::ReturnLeases { keys, samples } => Self::ReturnLeases {
+                keys: keys.to_vec(),
+                samples,
+            },
             TableOp::Reset => Self::Reset,
-            TableOp::SetLimits { limits } => Self::SetLimits(limits.clone()),
+            TableOp::SetLimits { limits } => Self::SetLimits {
+                limits: limits.clone(),
+            },
         }
     }
 
     pub(crate) fn replay(&self, state: &mut TableState) {
-        let op = match self {
-            Self::Insert(item, now, number) => TableOp::Insert {
-                item,
-                now: *now,
-                number: *number,
-            },
-            Self::SkipInsert(number, now) => TableOp::SkipInsert {
-                number: *number,
-                now: *now,
-            },
-            Self::Remove(key, cause) => TableOp::Remove {
-                key: *key,
-                cause: *cause,
-            },
-            Self::SetPriority(key, priority) => TableOp::SetPriority {
-                key: *key,
-                priority: *priority,
-            },
-            Self::Sample(keys, leased) => TableOp::Sample {
-                keys,
-                leased: *leased,
-            },
-            Self::SetRng(rng) => TableOp::SetRng { rng },
-            Self::Acknowledge(keys, samples) => TableOp::Acknowledge {
-                keys,
-                samples: *samples,
-            },
-            Self::ReturnLeases(keys, samples) => TableOp::ReturnLeases {
-                keys,
-                samples: *samples,
-            },
+        let op = match *self {
+            Self::Insert {
+                ref item,
+                now,
+                number,
+            } => TableOp::Insert { item, now, number },
+            Self::SkipInsert { number, now } => TableOp::SkipInsert { number, now },
+            Self::Remove { key, cause } => TableOp::Remove { key, cause },
+            Self::SetPriority { key, priority } => TableOp::SetPriority { key, priority },
+            Self::Sample { ref keys, leased } => TableOp::Sample { keys, leased },
+            Self::SetRng { ref rng } => TableOp::SetRng { rng },
+            Self::Acknowledge { ref keys, samples } => TableOp::Acknowledge { keys, samples },
+            Self::ReturnLeases { ref keys, samples } => TableOp::ReturnLeases { keys, samples },
             Self::Reset => TableOp::Reset,
-            Self::SetLimits(limits) => TableOp::SetLimits { limits },
+            Self::SetLimits { ref limits } => TableOp::SetLimits { limits },
         };
         state.replay(&op, &mut DeferredDrops::default());
     }
@@ -98,7 +121,7 @@ impl RecordingSink {
     pub(crate) fn removed(&self, start: usize, cause: Removal) -> Vec<u64> {
         let ops = self.since(start);
         let removed = ops.iter().filter_map(|op| match op {
-            Op::Remove(key, op_cause) if *op_cause == cause => Some(*key),
+            Op::Remove { key, cause: other } if *other == cause => Some(*key),
             _ => None,
         });
         removed.collect()
@@ -108,7 +131,7 @@ impl RecordingSink {
 impl OpSink for RecordingSink {
     fn append(&self, _table: &str, op: &TableOp<'_>) -> Lsn {
         let mut ops = self.0.lock().unwrap();
-        ops.push(Op::of(op));
+        ops.push(Op::from_table_op(op));
         Lsn(ops.len() as u64)
     }
 

@@ -27,15 +27,15 @@ pub(crate) fn item() -> impl Strategy<Value = ItemSpec> {
     let numbers = (0..3_usize, small(), small(), prop::bool::weighted(0.2));
     (numbers, columns).prop_map(|((kind, offset, len, squeeze), columns)| {
         let (mut spans, mut slices) = (Vec::new(), Vec::<Slice>::new());
-        for (at, (column_slices, random)) in columns.iter().enumerate() {
+        for (index, (column_slices, random)) in columns.iter().enumerate() {
             let first_slice = slices.len();
-            let at = u32::try_from(at).unwrap();
+            let index = u32::try_from(index).unwrap();
             slices.extend(
                 column_slices
                     .iter()
                     .map(|(offset, len, random, choice)| Slice {
                         chunk: if *choice < 20 { *random } else { 0 },
-                        column: if *choice % 16 == 1 { *random } else { at },
+                        column: if *choice % 16 == 1 { *random } else { index },
                         offset: *offset,
                         len: *len,
                     }),
@@ -66,7 +66,7 @@ pub(crate) fn item() -> impl Strategy<Value = ItemSpec> {
 impl ItemSpec {
     /// The item, of cells of `chunk`, and for spans also of `other`.
     pub(crate) fn build(&self, chunk: &Arc<Chunk>, other: &Arc<Chunk>) -> Trajectory {
-        let names = (0..self.columns.len()).map(|at| format!("c{at}").into());
+        let names = (0..self.columns.len()).map(|index| format!("c{index}").into());
         let layout = Arc::new(Layout {
             names: names.collect(),
             structure: "".into(),

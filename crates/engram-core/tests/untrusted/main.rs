@@ -14,7 +14,7 @@ use std::sync::Arc;
 
 use engram_core::gather::{ColumnData, LengthPolicy, gather};
 use engram_core::pool::Pool;
-use engram_core::{Chunk, Result, Trajectory};
+use engram_core::{Chunk, Error, Result, Trajectory};
 use items::item;
 use parts::{ChunkParts, chunk, corruption};
 use proptest::prelude::*;
@@ -59,6 +59,7 @@ fn valid_chunks_are_accepted() {
             let copy = Arc::new(parts.clone().build().unwrap());
             let chunk = Arc::new(chunk);
             prop_assert_eq!(copy.footprint(), chunk.footprint());
+            copy.check_compressed_columns().unwrap();
             prop_assert_eq!(
                 format!("{:?}", copy.origin()),
                 format!("{:?}", parts.origin)
@@ -96,6 +97,7 @@ fn gathering_accepted_items_of_corrupt_chunks_does_not_panic() {
                     rejected.set(rejected.get() + 1);
                     return Ok(());
                 };
+                let is_sound = copy.check_compressed_columns().is_ok();
                 let (copy, chunk) = (Arc::new(copy), Arc::new(chunk));
                 let items = items.iter().map(|item| item.build(&copy, &chunk));
                 let valid: Vec<_> = items.filter(|item| item.check_parts().is_ok()).collect();
@@ -104,6 +106,7 @@ fn gathering_accepted_items_of_corrupt_chunks_does_not_panic() {
                     let once = bytes(std::slice::from_ref(item), LengthPolicy::Ragged);
                     let twice = bytes(&[item.clone(), item.clone()], LengthPolicy::Pad);
                     prop_assert_eq!(once.is_ok(), twice.is_ok());
+                    prop_assert!(!is_sound || !matches!(once, Err(Error::Payload(_))));
                 }
                 // Most of these items cannot form one batch; gathering must not panic.
                 let _ = bytes(&valid, LengthPolicy::Ragged);

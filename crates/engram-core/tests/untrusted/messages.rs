@@ -93,7 +93,7 @@ fn an_lz4_block_of_too_many_raw_bytes_is_rejected() {
 
 #[test]
 fn wrong_extents_are_named() {
-    let set = |at: usize, extent: Extent| error_after(|parts| parts.extents[at] = extent);
+    let set = |index: usize, extent: Extent| error_after(|parts| parts.extents[index] = extent);
     let obs = Extent {
         offset: 64,
         stored: 24,
@@ -102,7 +102,7 @@ fn wrong_extents_are_named() {
     };
     assert_eq!(
         error_after(|parts| parts.extents.truncate(1)),
-        invalid("a chunk of 2 columns has 2 names and 1 extents; each column needs one of each")
+        invalid("a chunk of 2 columns has 2 names and 1 extent; each column needs one of each")
     );
     assert_eq!(
         set(1, Extent { offset: 128, ..obs }),
@@ -130,7 +130,7 @@ fn wrong_extents_are_named() {
     };
     assert_eq!(
         set(1, packed),
-        invalid("column `obs` has 1 compressed bytes for 320 raw bytes; they can hold at most 319")
+        invalid("column `obs` has 1 compressed byte for 320 raw bytes; they can hold at most 319")
     );
     assert_eq!(
         error_after(|parts| parts.extents[0].stored = 15),
@@ -158,7 +158,7 @@ fn a_chunk_that_would_decompress_to_too_much_is_rejected() {
         dtype: DType::Uint8,
         shape: smallvec![255 << 20],
     };
-    let names: Vec<Box<str>> = (0..count).map(|at| format!("{at}").into()).collect();
+    let names: Vec<Box<str>> = (0..count).map(|index| format!("{index}").into()).collect();
     let schema = Schema {
         layout: Arc::new(Layout {
             names: names.into(),
@@ -191,11 +191,10 @@ fn a_chunk_that_would_decompress_to_too_much_is_rejected() {
 
 #[test]
 fn an_origin_that_contradicts_the_rows_is_rejected() {
-    let text = |steps, episodes| {
+    let text = |steps: &str, episodes: &str, rows: usize| {
         format!(
-            "a chunk of {steps} steps has 3 rows and {episodes} episodes; it needs at least 1 \
-             episode, at most one per row, and at most {} rows",
-            (steps + 1) * episodes
+            "a chunk of {steps} has 3 rows and {episodes}; it needs at least 1 episode, at most one \
+             per row, and at most {rows} rows"
         )
     };
     // The last row may belong to a step that the writer did not complete.
@@ -204,15 +203,15 @@ fn an_origin_that_contradicts_the_rows_is_rejected() {
     assert!(parts.build().is_ok());
     assert_eq!(
         error_after(|parts| parts.origin.steps = 1),
-        invalid(&text(1, 1))
+        invalid(&text("1 step", "1 episode", 2))
     );
     assert_eq!(
         error_after(|parts| parts.origin.episodes.clear()),
-        invalid(&text(3, 0))
+        invalid(&text("3 steps", "0 episodes", 0))
     );
     assert_eq!(
         error_after(|parts| parts.origin.episodes = smallvec![1, 2, 3, 4]),
-        invalid(&text(3, 4))
+        invalid(&text("3 steps", "4 episodes", 16))
     );
     assert_eq!(
         error_after(|parts| parts.origin.first_step = u64::MAX - 2),
@@ -225,18 +224,18 @@ fn an_origin_that_contradicts_the_rows_is_rejected() {
 
 #[test]
 fn inconsistent_string_columns_are_rejected() {
-    // The error after word `at` of the string column is set to `value`.
-    let error_with_word = |at: usize, value: u32| {
+    // The error after word `index` of the string column is set to `value`.
+    let error_with_word = |index: usize, value: u32| {
         let error = error_after(|parts| {
-            parts.payload[at * 4..][..4].copy_from_slice(&value.to_le_bytes());
+            parts.payload[index * 4..][..4].copy_from_slice(&value.to_le_bytes());
         });
         assert!(matches!(error, Error::Payload(_)));
         error.to_string()
     };
-    let offset = |next: u32, at: u32, left: u32| {
+    let offset = |next: u32, index: u32, left: u32| {
         format!(
-            "string column `name` of 3 rows is corrupt: string offset {next} follows {at}, and \
-             {left} bytes remain; offsets must begin at 0, never decrease and end with the column"
+            "string column `name` of 3 rows is corrupt: string offset {next} follows {index}, with \
+             {left} bytes after it; offsets must begin at 0, never decrease and end with the column"
         )
     };
     assert_eq!(error_with_word(0, 5), offset(5, 0, 15));
@@ -244,12 +243,12 @@ fn inconsistent_string_columns_are_rejected() {
     assert_eq!(error_with_word(3, 16), offset(16, 10, 5));
     assert_eq!(
         error_after(|parts| parts.extents[0].stored += 1).to_string(),
-        "string column `name` of 3 rows has 1 bytes after its last cell; it must end there"
+        "string column `name` of 3 rows has 1 byte after its last cell; it must end there"
     );
     assert_eq!(
         error_with_word(4, 2),
-        "string column `name` of 3 rows has 5 bytes in row 0 that are not 1 elements, each a length \
-         and that many bytes"
+        "string column `name` of 3 rows has 5 bytes in row 0, but not 1 element, each a length and \
+         that many bytes"
     );
 }
 
@@ -309,7 +308,7 @@ fn every_slice_of_an_untrusted_window_is_checked() {
     );
     assert_eq!(
         with(0, slice(0, 1, 0, 1)),
-        "column `obs` of the item has length 2, but its slices have 1 cells"
+        "column `obs` of the item has length 2, but its slices have 1 cell"
     );
     let slices = [name, slice(0, 1, 0, 2)];
     assert_eq!(
@@ -323,7 +322,7 @@ fn every_slice_of_an_untrusted_window_is_checked() {
     );
     assert_eq!(
         check_window(0, &columns[..1], &slices),
-        "item has 1 columns and 2 names; each column needs one"
+        "item has 1 column and 2 names; each column needs one"
     );
 }
 

@@ -89,7 +89,7 @@ pub(crate) fn chunk() -> impl Strategy<Value = Chunk> {
 
 fn build_chunk(columns: &[RandomColumn], steps: u32, envs: usize, seed: u8) -> Chunk {
     let names: Vec<Box<str>> = (0..columns.len())
-        .map(|at| format!("c{at}").into())
+        .map(|column| format!("c{column}").into())
         .collect();
     let schema = Schema {
         layout: Arc::new(Layout {
@@ -105,7 +105,7 @@ fn build_chunk(columns: &[RandomColumn], steps: u32, envs: usize, seed: u8) -> C
         noise = noise.wrapping_mul(77).wrapping_add(u8::from(!flat) * 31);
         if flat { seed } else { noise }
     };
-    for (at, column) in columns.iter().enumerate() {
+    for (index, column) in columns.iter().enumerate() {
         for row in 0..rows {
             if column.cell.dtype == DType::String {
                 let mut encoded = Vec::new();
@@ -114,11 +114,11 @@ fn build_chunk(columns: &[RandomColumn], steps: u32, envs: usize, seed: u8) -> C
                     encoded.extend_from_slice(&u32::from(len).to_le_bytes());
                     encoded.extend((0..len).map(|_| next_byte(false)));
                 }
-                builder.push_string(at, &encoded).unwrap();
+                builder.push_string(index, &encoded).unwrap();
             } else {
-                let bytes = builder.cell_mut(at, row);
+                let bytes = builder.cell_mut(index, row);
                 bytes.fill_with(|| next_byte(column.flat));
-                builder.commit(at);
+                builder.commit(index);
             }
         }
     }
@@ -206,8 +206,8 @@ impl Corruption {
             10 => {
                 // A word of the payload, which may be an offset or length of strings.
                 let words = parts.payload.len() / 4;
-                if let Some(at) = index.checked_rem(words) {
-                    let word = &mut parts.payload[at * 4..][..4];
+                if let Some(word_index) = index.checked_rem(words) {
+                    let word = &mut parts.payload[word_index * 4..][..4];
                     word.copy_from_slice(&low_32_bits(value).to_le_bytes());
                 }
             }

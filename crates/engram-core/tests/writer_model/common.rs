@@ -70,14 +70,14 @@ pub(crate) fn read(item: &NewItem) -> Item {
     let trajectory = &item.trajectory;
     assert!(item.key < 1 << 63);
     assert_eq!(trajectory.layout().names.len(), trajectory.columns());
-    let mut used = HashSet::new();
+    let mut used_chunks = HashSet::new();
     let columns = (0..trajectory.columns())
         .map(|column| {
             let expected = trajectory.column(column);
             let mut cells = Vec::new();
             trajectory
                 .for_each_slice(column, |chunk, chunk_column, first, len| {
-                    used.insert(Arc::as_ptr(chunk));
+                    used_chunks.insert(Arc::as_ptr(chunk));
                     assert_eq!(chunk.schema().cells[chunk_column], *expected.cell);
                     assert!(len > 0 && first + len <= chunk.extents()[chunk_column].rows as usize);
                     let pinned = chunk.payload().pin()?;
@@ -100,7 +100,7 @@ pub(crate) fn read(item: &NewItem) -> Item {
         })
         .collect();
     // The item lists exactly the chunks that it uses, each once.
-    assert_eq!(used.len(), trajectory.chunks().len());
+    assert_eq!(used_chunks.len(), trajectory.chunks().len());
     // The checks for items from outside the process accept the writers' own items.
     trajectory.check_parts().unwrap();
     trajectory

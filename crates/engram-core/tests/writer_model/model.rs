@@ -34,7 +34,7 @@ pub(crate) type CreatedItem = (u64, Item);
 /// Dtypes of the writer's columns.
 const DTYPES: [DType; 4] = [DType::Uint8, DType::Int64, DType::Float32, DType::String];
 
-/// Check of computed priorities, the same for all tables of the test.
+/// The check of computed priorities, which is the same for all tables of the test.
 pub(crate) fn check_priority(_: u32, priority: f64) -> Result<(), Error> {
     if priority.is_nan() || priority as i64 % 5 == 4 {
         return Err(Error::Priority("TD errors out of range".into()));
@@ -60,7 +60,7 @@ pub(crate) fn pattern_specs(
     numbers: usize,
 ) -> impl Strategy<Value = Vec<PatternSpec>> {
     let window = (1_i64..7, 1_i64..4, 1_i64..4, any::<bool>());
-    let all = window.clone().prop_map(move |(len, tail, _, _)| {
+    let whole_steps = window.clone().prop_map(move |(len, tail, _, _)| {
         let column = |source| PatternColumn {
             source,
             start: -len - (tail - 1),
@@ -70,7 +70,7 @@ pub(crate) fn pattern_specs(
         };
         (0..columns).map(column).collect::<Vec<_>>()
     });
-    let some = prop::collection::vec((0..columns, window), 1..4).prop_map(|picks| {
+    let selected_columns = prop::collection::vec((0..columns, window), 1..4).prop_map(|picks| {
         let column = |(source, (len, tail, step, squeeze)): (usize, (i64, i64, i64, bool))| {
             let start = -len - (tail - 1);
             PatternColumn {
@@ -112,8 +112,12 @@ pub(crate) fn pattern_specs(
         3 => Just(None),
         1 => (any::<prop::sample::Index>(), prop_oneof![Just(0.0), Just(0.25), Just(1.0)]).prop_map(Some),
     ];
-    let pattern_spec = (prop_oneof![all, some], conditions, priority).prop_map(
-        |(columns, conditions, priority)| PatternSpec {
+    let pattern_spec = (
+        prop_oneof![whole_steps, selected_columns],
+        conditions,
+        priority,
+    )
+        .prop_map(|(columns, conditions, priority)| PatternSpec {
             priority: priority.map_or(PriorityRule::Constant(2.0), |(column, max_weight)| {
                 let column = column.index(columns.len());
                 PriorityRule::TdError { column, max_weight }
@@ -121,8 +125,7 @@ pub(crate) fn pattern_specs(
             dtypes: columns.iter().map(|column| DTYPES[column.source]).collect(),
             columns,
             conditions,
-        },
-    );
+        });
     prop::collection::vec(pattern_spec, 1..4)
 }
 
@@ -146,15 +149,15 @@ impl PatternSpec {
         let mut scalar = Vec::new();
         for column in &self.columns {
             let mut cells: Vec<&(Shape, Cell)> = Vec::new();
-            let mut at = end + column.start;
-            while at < end + column.stop {
-                if at < stream.first_available as i64 {
+            let mut position = end + column.start;
+            while position < end + column.stop {
+                if position < stream.first_available as i64 {
                     return None;
                 }
-                let cell = stream.steps[at as usize][column.source].as_ref()?;
+                let cell = stream.steps[position as usize][column.source].as_ref()?;
                 mixed_shapes |= cells.first().is_some_and(|first| first.0 != cell.0);
                 cells.push(cell);
-                at += column.step;
+                position += column.step;
             }
             let single = |cell: &&(Shape, Cell)| cell.0.iter().product::<usize>() == 1;
             scalar.push(cells.iter().all(single));

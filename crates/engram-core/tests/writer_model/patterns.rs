@@ -20,7 +20,7 @@ enum Op {
     },
     /// Inserts a column at this index.
     AddColumn {
-        at: usize,
+        index: usize,
     },
     /// Changes the shape of the last initial column.
     Reshape {
@@ -35,7 +35,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         6 => any::<u8>().prop_map(Op::Partial),
         2 => Just(Op::Flush),
         3 => any::<bool>().prop_map(|clear| Op::EndEpisode { clear }),
-        1 => (0_usize..4).prop_map(|at| Op::AddColumn { at }),
+        1 => (0_usize..4).prop_map(|index| Op::AddColumn { index }),
         1 => (1_usize..3).prop_map(|size| Op::Reshape { size }),
     ];
     prop::collection::vec(op, 1..150)
@@ -167,13 +167,15 @@ impl Run {
                     self.stream.first_available = self.stream.steps.len();
                 }
             }
-            Op::AddColumn { at } if self.cells.len() < 6 => {
+            Op::AddColumn { index } if self.cells.len() < 6 => {
                 let count = self.cells.len();
-                let at = at % (count + 1);
-                let map: Vec<usize> = (0..count).map(|old| old + usize::from(old >= at)).collect();
-                self.cells.insert(at, spec(DType::Bool, &[]));
+                let index = index % (count + 1);
+                let map: Vec<usize> = (0..count)
+                    .map(|old| old + usize::from(old >= index))
+                    .collect();
+                self.cells.insert(index, spec(DType::Bool, &[]));
                 for step in &mut self.stream.steps {
-                    step.insert(at, None);
+                    step.insert(index, None);
                 }
                 for column in &mut self.current_columns {
                     *column = map[*column];

@@ -38,7 +38,7 @@ enum Op {
     },
     /// Inserts a column at this index.
     AddColumn {
-        at: usize,
+        index: usize,
     },
     /// Reads all available cells.
     Read,
@@ -91,7 +91,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         2 => Just(Op::Flush),
         2 => any::<bool>().prop_map(|clear| Op::EndEpisode { clear }),
         1 => (0_usize..4, 0_usize..3).prop_map(|(column, size)| Op::Reshape { column, size }),
-        1 => (0_usize..4).prop_map(|at| Op::AddColumn { at }),
+        1 => (0_usize..4).prop_map(|index| Op::AddColumn { index }),
         2 => Just(Op::Read),
     ];
     prop::collection::vec(op, 1..120)
@@ -142,12 +142,12 @@ impl Model {
         self.end().saturating_sub(self.history).max(self.cleared)
     }
 
-    fn cell(&self, column: usize, at: u64) -> Result<&(Shape, Cell), ErrorKind> {
-        if at < self.first_available() {
+    fn cell(&self, column: usize, position: u64) -> Result<&(Shape, Cell), ErrorKind> {
+        if position < self.first_available() {
             return Err(ErrorKind::Expired);
         }
-        let step = self.steps.get(at as usize).or_else(|| {
-            let open = at == self.steps.len() as u64;
+        let step = self.steps.get(position as usize).or_else(|| {
+            let open = position == self.steps.len() as u64;
             self.open.as_ref().filter(|_| open)
         });
         let step = step.ok_or(ErrorKind::Argument)?;
@@ -161,8 +161,8 @@ impl Model {
                 return Err(ErrorKind::Argument);
             }
             let mut cells: Vec<&(Shape, Cell)> = Vec::new();
-            for at in positions {
-                let cell = self.cell(*column, *at)?;
+            for position in positions {
+                let cell = self.cell(*column, *position)?;
                 if cells.first().is_some_and(|first| first.0 != cell.0) {
                     return Err(ErrorKind::Signature);
                 }
@@ -178,7 +178,7 @@ impl Model {
 }
 
 /// A recorder and its model.
-struct Run {
+struct RecorderAndModel {
     recorder: Recorder,
     model: Model,
     /// Number of cells generated so far.
@@ -188,7 +188,7 @@ struct Run {
     taken: usize,
 }
 
-impl Run {
+impl RecorderAndModel {
     fn new(history: u64, chunk_length: Option<usize>) -> Self {
         let cells = vec![
             spec(DType::Uint8, &[3]),
@@ -272,12 +272,12 @@ impl Run {
 
     fn create(&mut self, selection: &Selection<'_>, expected: Result<Item, ErrorKind>) {
         let key = self.recorder.next_key();
-        let mut checked = None;
+        let mut checked_lengths = None;
         let outcome = self
             .recorder
             .create_item(3, key, 1.5, selection, |columns| {
                 let lengths = columns.iter().map(|column| column.len).collect::<Vec<_>>();
-                checked = Some(lengths);
+                checked_lengths = Some(lengths);
                 Ok(())
             });
         match expected {
@@ -286,7 +286,7 @@ impl Run {
                 let lengths = item
                     .iter()
                     .map(|(squeeze, cells)| (!squeeze).then_some(cells.len()));
-                assert_eq!(checked.unwrap(), lengths.collect::<Vec<_>>());
+                assert_eq!(checked_lengths.unwrap(), lengths.collect::<Vec<_>>());
                 self.created.push((key, item));
             }
             Err(expected) => assert_eq!(error_kind(&outcome.unwrap_err()), expected),
@@ -300,7 +300,7 @@ impl Run {
         self.model.select(&selections.collect::<Vec<_>>())
     }
 
-    fn run(&mut self, op: &Op) {
+    fn apply(&mut self, op: &Op) {
         let end = self.model.end();
         match op {
             Op::Append(mask) => self.append(*mask, false),
@@ -332,7 +332,7 @@ impl Run {
                 };
                 self.create(&selection, expected);
             }
-            Op::Columns(selected) => self.columns(selected),
+            Op::Columns(selected) => self.create_from_columns(selected),
             Op::NanPriority => {
                 let selection = Selection::Last(1);
                 let key = self.recorder.next_key();
@@ -343,7 +343,7 @@ impl Run {
             }
             Op::Flush => {
                 self.recorder.flush().unwrap();
-                self.take(true);
+                self.take_ready(true);
             }
             Op::EndEpisode { clear } => {
                 self.recorder.end_episode(*clear).unwrap();
@@ -354,7 +354,7 @@ impl Run {
                 if *clear {
                     self.model.cleared = self.model.end();
                 }
-                self.take(true);
+                self.take_ready(true);
             }
             Op::Reshape { column, size } => {
                 let column = column % self.model.cells.len();
@@ -370,11 +370,11 @@ impl Run {
                     self.model.cells[column].shape = shape;
                 }
             }
-            Op::AddColumn { at } if self.model.cells.len() < 6 => self.add_column(*at),
+            Op::AddColumn { index } if self.model.cells.len() < 6 => self.add_column(*index),
             Op::AddColumn { .. } => {}
             Op::Read => self.read_back(),
         }
-        self.take(false);
+        self.take_ready(false);
         let steps = self.recorder.available_steps();
         assert_eq!(
             (steps.start, steps.end),
@@ -393,7 +393,7 @@ impl Run {
         );
     }
 
-    fn columns(&mut self, selected: &[SelectedColumn]) {
+    fn create_from_columns(&mut self, selected: &[SelectedColumn]) {
         let end = self.model.end();
         let positions: Vec<Vec<StepPosition>> = selected
             .iter()
@@ -441,13 +441,15 @@ impl Run {
         self.create(&selection, expected);
     }
 
-    fn add_column(&mut self, at: usize) {
+    fn add_column(&mut self, index: usize) {
         let count = self.model.cells.len();
-        let at = at % (count + 1);
-        let map: Vec<usize> = (0..count).map(|old| old + usize::from(old >= at)).collect();
-        self.model.cells.insert(at, spec(DType::Float32, &[2]));
+        let index = index % (count + 1);
+        let map: Vec<usize> = (0..count)
+            .map(|old| old + usize::from(old >= index))
+            .collect();
+        self.model.cells.insert(index, spec(DType::Float32, &[2]));
         for step in self.model.steps.iter_mut().chain(&mut self.model.open) {
-            step.insert(at, None);
+            step.insert(index, None);
         }
         let cells = self.model.cells.clone();
         self.recorder
@@ -458,12 +460,12 @@ impl Run {
     /// Compares the cells that the recorder returns from its history with the model.
     fn read_back(&self) {
         for column in 0..self.model.cells.len() {
-            for at in self.model.first_available().saturating_sub(1)..=self.model.end() {
-                let expected = self.model.cell(column, at);
+            for position in self.model.first_available().saturating_sub(1)..=self.model.end() {
+                let expected = self.model.cell(column, position);
                 let mut bytes = Vec::new();
-                let outcome = self.recorder.read_cell(column, at, &mut bytes);
-                assert_eq!(self.recorder.has_value(column, at), expected.is_ok());
-                let cell_spec = self.recorder.cell_spec(column, at);
+                let outcome = self.recorder.read_cell(column, position, &mut bytes);
+                assert_eq!(self.recorder.has_value(column, position), expected.is_ok());
+                let cell_spec = self.recorder.cell_spec(column, position);
                 match expected {
                     Ok((shape, cell)) => {
                         outcome.unwrap();
@@ -480,7 +482,7 @@ impl Run {
     }
 
     /// Compares the ready items with the model's. If `all`, no item may be pending afterwards.
-    fn take(&mut self, all: bool) {
+    fn take_ready(&mut self, all: bool) {
         let ready: Vec<_> = self.recorder.take_ready().collect();
         for (table, item) in ready {
             let (key, expected) = &self.created[self.taken];
@@ -531,10 +533,10 @@ proptest! {
         chunk_length in prop_oneof![3 => (1_usize..=16).prop_map(Some), 2 => Just(None)],
         history in 1_u64..40,
     ) {
-        let mut run = Run::new(history, chunk_length);
+        let mut pair = RecorderAndModel::new(history, chunk_length);
         for op in &ops {
-            run.run(op);
+            pair.apply(op);
         }
-        run.run(&Op::Flush);
+        pair.apply(&Op::Flush);
     }
 }

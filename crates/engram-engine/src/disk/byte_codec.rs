@@ -83,7 +83,8 @@ impl<'a> BodyReader<'a> {
     pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8], CorruptRecord> {
         let Some((bytes, rest)) = self.0.split_at_checked(len) else {
             return CorruptRecord::err(format!(
-                "expected {len} more bytes, but only {} are left",
+                "expected {}, found {}",
+                engram_core::text::count(len, "more byte"),
                 self.0.len()
             ));
         };
@@ -117,7 +118,7 @@ impl<'a> BodyReader<'a> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            other => CorruptRecord::err(format!("expected 0 or 1, got {other}")),
+            other => CorruptRecord::err(format!("expected 0 or 1; got {other}")),
         }
     }
 

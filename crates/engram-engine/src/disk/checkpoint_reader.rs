@@ -10,9 +10,11 @@ use engram_core::{Lsn, RateLimiter, TableOptions, TableState, Volatile};
 use super::byte_codec::{BodyReader, CorruptRecord};
 use super::change_codec::read_rng;
 use super::checkpoint_writer::CheckpointHeader;
-use super::record_codec::{ReadDictionary, kind, read_limits, read_options, read_session};
+use super::kind;
+use super::record_codec::{ReadDictionary, read_limits, read_options, read_session};
 use super::record_reader::{EndOfRecords, RecordReader};
 use super::recover::ClockReading;
+use super::recovery_error::unusable_record;
 use super::replay::placeholder_chunk;
 use super::serial_ranges::SerialRanges;
 
@@ -71,33 +73,69 @@ pub(super) fn read_tables(
     repair: bool,
     chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
 ) -> Result<TablesAndLosses, CorruptRecord> {
-    let mut dictionary = ReadDictionary::default();
-    let mut tables = BTreeMap::new();
-    let mut lost_items = Vec::new();
-    let mut table: Option<TableRestore> = None;
-    while let Some((kind, body)) = next_record(&mut file_reader)? {
-        if dictionary.add_record(kind, body)? {
-            continue;
+    let mut tables = TablesReader {
+        dictionary: ReadDictionary::default(),
+        tables: BTreeMap::new(),
+        lost_items: Vec::new(),
+        table: None,
+        repair,
+        chunk,
+    };
+    loop {
+        let offset = file_reader.offset();
+        let Some((kind, body)) = next_record(&mut file_reader)? else {
+            return CorruptRecord::err("it is incomplete");
+        };
+        let added = tables.add_record(kind, body);
+        added.map_err(|reason| unusable_record("it", offset, &reason))?;
+        if kind == kind::END {
+            return Ok((tables.tables, tables.lost_items));
+        }
+    }
+}
+
+/// The tables of a checkpoint that is being read.
+struct TablesReader<'a> {
+    dictionary: ReadDictionary,
+    /// Tables that were read completely.
+    tables: BTreeMap<u64, TableState>,
+    /// Name and number of lost items of each of them that has lost some.
+    lost_items: Vec<(String, usize)>,
+    /// The table that the next records belong to.
+    table: Option<TableRestore>,
+    /// Leave out items whose chunks are missing.
+    repair: bool,
+    /// Returns a chunk by its serial.
+    chunk: &'a mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
+}
+
+impl TablesReader<'_> {
+    fn add_record(&mut self, kind: u32, body: &[u8]) -> Result<(), CorruptRecord> {
+        if self.dictionary.add_record(kind, body)? {
+            return Ok(());
         }
         let mut reader = BodyReader(body);
-        match (kind, &mut table) {
-            (kind::LOGS | kind::SERIALS, _) => continue,
+        match (kind, &mut self.table) {
+            (kind::LOGS | kind::SERIALS, _) => return Ok(()),
             (kind::TABLE | kind::END, table) => {
                 if let Some(table) = table.take() {
                     let (id, left_out, state) = table.finish()?;
                     if left_out > 0 {
-                        lost_items.push((state.options().name.clone(), left_out));
+                        let name = state.options().name.clone();
+                        self.lost_items.push((name, left_out));
                     }
-                    tables.insert(id, state);
+                    self.tables.insert(id, state);
                 }
                 if kind == kind::END {
-                    return Ok((tables, lost_items));
+                    return Ok(());
                 }
                 *table = Some(TableRestore::read(&mut reader)?);
             }
             (kind::ITEMS, Some(table)) => {
-                let items =
-                    reader.list(53, |reader| read_item(reader, &dictionary, repair, chunk))?;
+                let (dictionary, repair) = (&self.dictionary, self.repair);
+                let items = reader.list(53, |reader| {
+                    read_item(reader, dictionary, repair, &mut *self.chunk)
+                })?;
                 for item in items {
                     match item {
                         Some(item) => table.restore.add_item(item)?,
@@ -119,13 +157,10 @@ pub(super) fn read_tables(
                     table.restore.add_session(number, last_use);
                 }
             }
-            (other, _) => {
-                return CorruptRecord::err(format!("it has an unexpected record of kind {other}"));
-            }
+            (other, _) => return CorruptRecord::err(format!("its kind {other} is unexpected")),
         }
-        reader.check_end()?;
+        reader.check_end()
     }
-    CorruptRecord::err("it is incomplete")
 }
 
 /// A table that is being read.

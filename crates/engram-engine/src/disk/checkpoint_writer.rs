@@ -11,8 +11,9 @@ use super::change_codec::put_rng;
 use super::directory::Directory;
 use super::file_format::{FileHeader, FileKind};
 use super::file_names::{UNFINISHED, checkpoint_name};
+use super::kind;
 use super::record_codec::{
-    DictionaryWriter, ItemRef, WrittenDictionary, kind, put_limits, put_options, put_session,
+    DictionaryWriter, ItemRef, WrittenDictionary, put_limits, put_options, put_session,
 };
 use super::record_writer::{RecordWriter, WRITE_BYTES};
 use super::recover::ClockReading;

@@ -111,7 +111,7 @@ impl ChunkCheckers {
     /// Waits for all chunks that were submitted; returns those not returned before.
     ///
     /// # Errors
-    /// As [`ChunkCheckers::submit`].
+    /// Those of [`ChunkCheckers::submit`].
     pub(super) fn finish(&mut self) -> Outcome {
         self.send_batch()?;
         let mut checked = Vec::new();

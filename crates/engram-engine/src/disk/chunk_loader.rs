@@ -10,10 +10,12 @@ use super::byte_codec::{BodyReader, CorruptRecord};
 use super::chunk_checkers::{CheckedChunk, ChunkCheckers, UncheckedChunk};
 use super::file_format::{FileKind, record_bytes};
 use super::file_names::log_name;
+use super::kind;
 use super::log::Log;
-use super::record_codec::{ReadDictionary, kind};
+use super::record_codec::ReadDictionary;
 use super::record_reader::{EndOfRecords, RecordReader};
-use super::recover::{DirectoryReader, RecoveryError, read_error};
+use super::recover::DirectoryReader;
+use super::recovery_error::{RecoveryError, read_error, unusable_record};
 use super::serial_ranges::SerialRanges;
 
 /// A chunk that no item of the checkpoint refers to. It is read when a replayed change refers to it.
@@ -111,15 +113,18 @@ impl DirectoryReader<'_> {
                 }
                 Ok(Ok(record)) => record,
             };
+            let at_record = |reason| unusable_record(&name, offset, &reason);
             let bytes = record_bytes(record.body.len()) as u64;
             log.add_bytes(bytes);
             self.advance(bytes);
             if record.kind != kind::CHUNK {
-                has_only_chunks &= dictionary.add_record(record.kind, record.body)?;
+                let added = dictionary.add_record(record.kind, record.body);
+                has_only_chunks &= added.map_err(at_record)?;
                 continue;
             }
             let is_wanted = |serial| wanted.contains(serial);
-            let (serial, chunk) = dictionary.read_chunk(record.body, is_wanted)?;
+            let read = dictionary.read_chunk(record.body, is_wanted);
+            let (serial, chunk) = read.map_err(at_record)?;
             self.out.next_serial = self.out.next_serial.max(serial.saturating_add(1));
             if let Some(chunk) = chunk {
                 add_loaded(&mut chunks.loaded, vec![(serial, bytes, chunk)]);
@@ -173,8 +178,10 @@ impl DirectoryReader<'_> {
         let LoadedLog {
             log, dictionary, ..
         } = self.logs.get(&number).ok_or_else(missing)?;
-        let body = file_reader.read_body_at(unloaded.offset, unloaded.bytes)?;
-        let (_, chunk) = dictionary.read_chunk(&body, |_| true)?;
+        let body = file_reader.read_body_at(unloaded.offset, unloaded.bytes);
+        let chunk = body.and_then(|body| dictionary.read_chunk(&body, |_| true));
+        let (_, chunk) =
+            chunk.map_err(|reason| unusable_record(&log_name(number), unloaded.offset, &reason))?;
         let chunk = Arc::new(chunk.ok_or_else(missing)?);
         drop(log.add_chunk(&chunk, serial, unloaded.bytes as u64));
         unloaded.loaded = Arc::downgrade(&chunk);

@@ -10,8 +10,9 @@ use super::directory::Directory;
 use super::file_format::{FileHeader, FileKind};
 use super::file_names::{UNFINISHED, log_name};
 use super::journal::Journal;
+use super::kind;
 use super::log::Log;
-use super::record_codec::{DictionaryWriter, WrittenDictionary, kind, put_chunk};
+use super::record_codec::{DictionaryWriter, WrittenDictionary, put_chunk};
 use super::record_writer::RecordWriter;
 
 /// A chunk log that is being written. Its file is created when the first chunk is written.

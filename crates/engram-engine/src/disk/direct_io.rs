@@ -1,17 +1,18 @@
 //! Writing a large file with direct I/O: a thread writes full blocks while the caller fills the next
 //! ones, and the file does not displace other files from the page cache.
 
-use std::fs::{File, OpenOptions};
+use std::fs::File;
 use std::io;
-use std::os::unix::fs::{FileExt as _, OpenOptionsExt as _};
-use std::path::Path;
+use std::os::fd::BorrowedFd;
+use std::os::unix::fs::FileExt as _;
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, SyncSender, sync_channel};
 use std::thread::{self, JoinHandle};
 
 use rustix::fs::OFlags;
 
-use super::directory::WritableFile;
+use super::directory::{FileId, WritableFile, file_id};
+use super::os_directory::open_file;
 
 /// Bytes per write.
 const BLOCK_BYTES: usize = 4 << 20;
@@ -76,31 +77,30 @@ impl AlignedBlock {
     /// Appends as many of the bytes as fit; returns the rest.
     fn fill<'a>(&mut self, bytes: &'a [u8]) -> &'a [u8] {
         let (fitting, rest) = bytes.split_at(bytes.len().min(BLOCK_BYTES - self.len));
-        let at = self.start + self.len;
-        self.bytes[at..at + fitting.len()].copy_from_slice(fitting);
+        let end = self.start + self.len;
+        self.bytes[end..end + fitting.len()].copy_from_slice(fitting);
         self.len += fitting.len();
         rest
     }
 }
 
 impl DirectFile {
-    /// Opens a new file for direct I/O; returns the file if the file system does not support it.
-    pub(super) fn create(path: &Path, file: File) -> Result<Self, File> {
-        let flags = i32::try_from(OFlags::DIRECT.bits()).unwrap_or_default();
-        match OpenOptions::new()
-            .write(true)
-            .custom_flags(flags)
-            .open(path)
-        {
-            Ok(direct) => Ok(Self {
-                file: Arc::new(file),
-                direct: Arc::new(direct),
-                block: AlignedBlock::new(),
-                offset: 0,
-                writer: None,
-            }),
-            Err(_) => Err(file),
+    /// Opens a new file of a directory for direct I/O; returns the file if the file system does not
+    /// support it.
+    pub(super) fn create(directory: BorrowedFd<'_>, name: &str, file: File) -> Result<Self, File> {
+        let Ok(direct) = open_file(directory, name, OFlags::WRONLY | OFlags::DIRECT) else {
+            return Err(file);
+        };
+        if !matches!((file_id(&direct), file_id(&file)), (Ok(one), Ok(other)) if one == other) {
+            return Err(file);
         }
+        Ok(Self {
+            file: Arc::new(file),
+            direct: Arc::new(direct),
+            block: AlignedBlock::new(),
+            offset: 0,
+            writer: None,
+        })
     }
 
     /// Submits the full block to the thread, starting it if necessary, and continues with an empty one.
@@ -191,6 +191,10 @@ impl WritableFile for DirectFile {
         self.file.write_all_at(self.block.filled(), self.offset)?;
         self.file.sync_data()
     }
+
+    fn id(&self) -> io::Result<FileId> {
+        file_id(&self.file)
+    }
 }
 
 impl Drop for DirectFile {
@@ -211,15 +215,17 @@ impl Drop for DirectFile {
 #[cfg(test)]
 mod tests {
     use std::fs;
+    use std::os::fd::AsFd as _;
 
     use super::*;
 
     #[test]
     fn pieces_of_any_size_arrive_in_order() {
         let name = format!("engram-direct-{}", std::process::id());
-        let path = std::env::temp_dir().join(name);
+        let path = std::env::temp_dir().join(&name);
         let file = File::create(&path).unwrap();
-        let Ok(mut direct) = DirectFile::create(&path, file) else {
+        let directory = File::open(std::env::temp_dir()).unwrap();
+        let Ok(mut direct) = DirectFile::create(directory.as_fd(), &name, file) else {
             // The file system does not support direct I/O.
             return;
         };
@@ -237,7 +243,7 @@ mod tests {
         .enumerate()
         {
             let piece: Vec<u8> = (0..len)
-                .map(|at| (at * 7 + number).to_le_bytes()[0])
+                .map(|index| (index * 7 + number).to_le_bytes()[0])
                 .collect();
             direct
                 .append(&[&piece[..len / 3], &piece[len / 3..]])

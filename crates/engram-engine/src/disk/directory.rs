@@ -2,13 +2,19 @@
 //! simulates power loss.
 
 use std::fmt;
-use std::fs::{self, File, OpenOptions};
+use std::fs::File;
 use std::io::{self, Seek as _, SeekFrom};
-use std::os::unix::fs::FileExt as _;
-use std::path::{Path, PathBuf};
+use std::os::unix::fs::{FileExt as _, MetadataExt as _};
+use std::path::Path;
 
-use super::direct_io::DirectFile;
 use super::file_format::write_all;
+
+/// Identifies a file, whatever its name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct FileId {
+    pub(crate) device: u64,
+    pub(crate) inode: u64,
+}
 
 /// One directory: operations on its files, by name.
 pub(crate) trait Directory: fmt::Debug + Send + Sync {
@@ -18,11 +24,11 @@ pub(crate) trait Directory: fmt::Debug + Send + Sync {
     /// Names of all files.
     fn list(&self) -> io::Result<Vec<String>>;
 
-    /// Creates an empty file; truncates an existing one.
+    /// Creates an empty file; removes an existing one of this name.
     fn create(&self, name: &str) -> io::Result<Box<dyn WritableFile>>;
 
-    /// Creates or truncates a file that may be large, is written sequentially and synced once, at the
-    /// end. Unlike a file of `create`, it must not be used after an error.
+    /// As `create`, for a file that may be large, is written sequentially and synced once, at the end.
+    /// Unlike a file of `create`, it must not be used after an error.
     fn create_large(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
         self.create(name)
     }
@@ -35,13 +41,30 @@ pub(crate) trait Directory: fmt::Debug + Send + Sync {
     /// Makes a file's bytes durable.
     fn sync(&self, name: &str) -> io::Result<()>;
 
-    /// Renames a file, replacing any file with the new name.
+    /// Renames a file. Fails if there is a file with the new name.
     fn rename(&self, from: &str, to: &str) -> io::Result<()>;
 
     fn remove(&self, name: &str) -> io::Result<()>;
 
     /// Makes all earlier creations, renames and removals of files durable.
     fn sync_directory(&self) -> io::Result<()>;
+
+    /// Identifies the file with this name.
+    fn id(&self, name: &str) -> io::Result<FileId>;
+
+    /// Checks that `path` still leads to this directory; otherwise, the error states what has happened.
+    fn check_path(&self) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Returns false if the directory is no longer locked by this process: another one may have opened
+    /// it. Locks it again if the lock file was removed.
+    fn check_lock(&self) -> io::Result<bool> {
+        Ok(true)
+    }
+
+    /// Releases the lock, if this process has locked the directory.
+    fn unlock(&self) {}
 }
 
 /// A file that is being written.
@@ -51,6 +74,8 @@ pub(crate) trait WritableFile: fmt::Debug + Send {
 
     /// Makes the bytes written so far durable.
     fn sync(&mut self) -> io::Result<()>;
+
+    fn id(&self) -> io::Result<FileId>;
 }
 
 /// A file that is being read.
@@ -61,79 +86,28 @@ pub(crate) trait ReadableFile: fmt::Debug + Send + Sync {
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 }
 
-/// A directory of the operating system.
-#[derive(Debug)]
-pub(crate) struct OsDirectory(PathBuf);
-
-impl OsDirectory {
-    pub(crate) fn new(path: PathBuf) -> Self {
-        Self(path)
-    }
-
-    fn path_of(&self, name: &str) -> PathBuf {
-        self.0.join(name)
-    }
-}
-
-impl Directory for OsDirectory {
-    fn path(&self) -> &Path {
-        &self.0
-    }
-
-    fn list(&self) -> io::Result<Vec<String>> {
-        let names = fs::read_dir(&self.0)?.map(|entry| Ok(entry?.file_name().into_string().ok()));
-        let names: io::Result<Vec<Option<String>>> = names.collect();
-        // Names that are not UTF-8 are not Engram's.
-        names.map(|names| names.into_iter().flatten().collect())
-    }
-
-    fn create(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
-        let file = File::create(self.path_of(name))?;
-        Ok(Box::new(OsFile { file, len: 0 }))
-    }
-
-    fn create_large(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
-        let path = self.path_of(name);
-        let file = File::create(&path)?;
-        Ok(match DirectFile::create(&path, file) {
-            Ok(direct) => Box::new(direct),
-            Err(file) => Box::new(OsFile { file, len: 0 }),
-        })
-    }
-
-    fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>> {
-        Ok(Box::new(File::open(self.path_of(name))?))
-    }
-
-    fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
-        let file = OpenOptions::new().write(true).open(self.path_of(name))?;
-        file.set_len(len)?;
-        file.sync_data()
-    }
-
-    fn sync(&self, name: &str) -> io::Result<()> {
-        File::open(self.path_of(name))?.sync_data()
-    }
-
-    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
-        fs::rename(self.path_of(from), self.path_of(to))
-    }
-
-    fn remove(&self, name: &str) -> io::Result<()> {
-        fs::remove_file(self.path_of(name))
-    }
-
-    fn sync_directory(&self) -> io::Result<()> {
-        File::open(&self.0)?.sync_all()
-    }
-}
-
 /// A file that is being written with ordinary writes.
 #[derive(Debug)]
-struct OsFile {
+pub(super) struct OsFile {
     file: File,
     /// Bytes written by successful appends.
     len: u64,
+}
+
+impl OsFile {
+    /// A file that is empty.
+    pub(super) fn new(file: File) -> Self {
+        Self { file, len: 0 }
+    }
+}
+
+/// Identifies an open file.
+pub(super) fn file_id(file: &File) -> io::Result<FileId> {
+    let metadata = file.metadata()?;
+    Ok(FileId {
+        device: metadata.dev(),
+        inode: metadata.ino(),
+    })
 }
 
 impl WritableFile for OsFile {
@@ -151,6 +125,10 @@ impl WritableFile for OsFile {
 
     fn sync(&mut self) -> io::Result<()> {
         self.file.sync_data()
+    }
+
+    fn id(&self) -> io::Result<FileId> {
+        file_id(&self.file)
     }
 }
 

@@ -1,15 +1,18 @@
 //! The lock of a store's directory: one process at a time can have the store open.
 
-use std::fs::{self, File, OpenOptions, TryLockError};
+use std::fs::{self, File, TryLockError};
 use std::io::{self, Read as _, Seek as _, Write as _};
 use std::os::fd::AsRawFd as _;
 use std::path::Path;
 
 use engram_core::{Error, Result};
+use rustix::fs::OFlags;
 
 use crate::close_on_fork::CloseOnFork;
 
+use super::directory::{Directory as _, FileId, file_id};
 use super::file_names::LOCK;
+use super::os_directory::OsDirectory;
 use super::recover::ClockReading;
 
 /// An exclusively locked directory. Forked children close their copy of the lock file, so the lock
@@ -20,9 +23,31 @@ pub(crate) struct DirectoryLock {
     /// descriptor number may be reused for another file.
     _close_on_fork: CloseOnFork,
     file: File,
+    id: FileId,
 }
 
 impl DirectoryLock {
+    /// Records this process in a lock file that it has locked.
+    fn new(file: File) -> io::Result<Self> {
+        let text = format!(
+            "process {} since {}\n",
+            std::process::id(),
+            format_utc(ClockReading::now(0).system)
+        );
+        file.set_len(0)?;
+        (&file).rewind()?;
+        (&file).write_all(text.as_bytes())?;
+        Ok(Self {
+            _close_on_fork: CloseOnFork::new([file.as_raw_fd()]),
+            id: file_id(&file)?,
+            file,
+        })
+    }
+
+    pub(super) fn id(&self) -> FileId {
+        self.id
+    }
+
     pub(super) fn release(self) {
         // Closing the file is not enough: a child that was not forked by Python may share it.
         let _ = self.file.unlock();
@@ -34,11 +59,15 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
     Error::Storage(format!("{} cannot be used: {error}", path.display()))
 }
 
-/// Checks that `path` is not a file.
+/// Checks that `path` can be that of a directory.
 ///
 /// # Errors
-/// [`Error::Storage`] if it is.
+/// [`Error::InvalidArgument`] if it is empty; [`Error::Storage`] if it is that of a file.
 pub(super) fn check_not_file(path: &Path) -> Result<()> {
+    if path.as_os_str().is_empty() {
+        let text = "the path is empty; give the directory of a store".into();
+        return Err(Error::InvalidArgument(text));
+    }
     if fs::metadata(path).is_ok_and(|metadata| !metadata.is_dir()) {
         let text = format!("{} is a file; a store is a directory", path.display());
         return Err(Error::Storage(text));
@@ -50,27 +79,27 @@ pub(super) fn check_not_file(path: &Path) -> Result<()> {
 ///
 /// # Errors
 /// [`Error::Storage`] if another process has it open, or `LOCK` cannot be written.
-pub(super) fn lock_exclusive(path: &Path) -> Result<DirectoryLock> {
-    let mut options = OpenOptions::new();
-    options.read(true).write(true).create(true).truncate(false);
-    let file = options
-        .open(path.join(LOCK))
-        .map_err(|error| unusable(path, &error))?;
+pub(super) fn lock_exclusive(directory: &OsDirectory) -> Result<DirectoryLock> {
+    let path = directory.path();
+    let failed = |error: io::Error| unusable(&path.join(LOCK), &error);
+    let opened = directory.open_file(LOCK, OFlags::RDWR | OFlags::CREATE);
+    let file = opened.map_err(failed)?;
     check_locked(path, &file, file.try_lock())?;
-    let text = format!(
-        "process {} since {}\n",
-        std::process::id(),
-        format_utc(ClockReading::now(0).system)
-    );
-    let written = file
-        .set_len(0)
-        .and_then(|()| (&file).rewind())
-        .and_then(|()| (&file).write_all(text.as_bytes()));
-    written.map_err(|error| unusable(path, &error))?;
-    Ok(DirectoryLock {
-        _close_on_fork: CloseOnFork::new([file.as_raw_fd()]),
-        file,
-    })
+    DirectoryLock::new(file).map_err(failed)
+}
+
+/// Locks a directory again whose `LOCK` file was removed.
+///
+/// # Errors
+/// Of kind `AlreadyExists` if there is such a file again.
+pub(super) fn lock_new(directory: &OsDirectory) -> io::Result<DirectoryLock> {
+    let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
+    let file = directory.open_file(LOCK, flags)?;
+    match file.try_lock() {
+        Ok(()) => DirectoryLock::new(file),
+        Err(TryLockError::WouldBlock) => Err(io::ErrorKind::AlreadyExists.into()),
+        Err(TryLockError::Error(error)) => Err(error),
+    }
 }
 
 /// Locks a directory for reading, until the returned file is closed. Returns `None` if there is no
@@ -78,14 +107,15 @@ pub(super) fn lock_exclusive(path: &Path) -> Result<DirectoryLock> {
 ///
 /// # Errors
 /// [`Error::Storage`] if another process has it open, or `LOCK` cannot be read.
-pub(super) fn lock_shared(path: &Path) -> Result<Option<File>> {
-    match File::open(path.join(LOCK)) {
+pub(super) fn lock_shared(directory: &OsDirectory) -> Result<Option<File>> {
+    let path = directory.path();
+    match directory.open_file(LOCK, OFlags::RDONLY) {
         Ok(file) => {
             check_locked(path, &file, file.try_lock_shared())?;
             Ok(Some(file))
         }
         Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
-        Err(error) => Err(unusable(path, &error)),
+        Err(error) => Err(unusable(&path.join(LOCK), &error)),
     }
 }
 

@@ -1,7 +1,8 @@
 //! Preparing a directory before its store is used: creating it, and completing a recovery.
 
-use std::fs::{self, File};
+use std::fs::{self, DirBuilder, File};
 use std::io;
+use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use super::directory::Directory;
@@ -44,10 +45,18 @@ fn copy_tail(files: &dyn Directory, name: &str, from: u64) -> io::Result<()> {
     out.sync()
 }
 
-/// Creates a directory and its parents, and syncs their names.
+/// Creates a directory, which other users cannot read, and its parents; syncs their names.
 pub(super) fn create_directory(path: &Path) -> io::Result<()> {
     let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
-    fs::create_dir_all(path)?;
+    if missing.is_empty() {
+        return Ok(());
+    }
+    if let Some(parent) = path.parent().filter(|parent| !parent.exists()) {
+        fs::create_dir_all(parent)?;
+    }
+    let mut builder = DirBuilder::new();
+    // Another process may have created it in the meantime.
+    builder.recursive(true).mode(0o700).create(path)?;
     for created in missing {
         let parent = created.parent().filter(|parent| *parent != Path::new(""));
         // If the parent cannot be synced, the directory itself still is, later.

@@ -33,6 +33,8 @@ impl From<CorruptRecord> for HeaderError {
 pub(crate) enum FileKind {
     Checkpoint,
     Log,
+    /// The mark of a closed store.
+    Closed,
 }
 
 /// A file's header.
@@ -53,6 +55,7 @@ impl FileHeader {
         bytes.put_u32(match self.kind {
             FileKind::Checkpoint => 1,
             FileKind::Log => 2,
+            FileKind::Closed => 3,
         });
         bytes.put_u64(self.store);
         bytes.put_u64(self.number);
@@ -85,8 +88,9 @@ impl FileHeader {
         let kind = match reader.u32()? {
             1 => FileKind::Checkpoint,
             2 => FileKind::Log,
+            3 => FileKind::Closed,
             other => {
-                let reason = format!("it has the unknown file kind {other}, expected 1 or 2");
+                let reason = format!("it has the unknown file kind {other}, expected 1 to 3");
                 return Err(CorruptRecord(reason).into());
             }
         };

@@ -12,6 +12,9 @@ pub(crate) const LOST: &str = ".lost";
 /// The lock file, which names the process that has the directory open.
 pub(crate) const LOCK: &str = "LOCK";
 
+/// The file that states where the logs ended when the store was closed.
+pub(crate) const CLOSED: &str = "CLOSED";
+
 pub(crate) fn log_name(number: u64) -> String {
     format!("{LOG_PREFIX}{number:010}")
 }

@@ -64,14 +64,14 @@ impl UndamagedStore {
 /// Returns offset and body length of each record, up to the first length that exceeds the file.
 fn find_records(file: &[u8]) -> Vec<(usize, usize)> {
     let mut records = Vec::new();
-    let mut at = FILE_HEADER_BYTES;
-    while let Some(header) = file.get(at..at + RECORD_HEADER_BYTES) {
+    let mut offset = FILE_HEADER_BYTES;
+    while let Some(header) = file.get(offset..offset + RECORD_HEADER_BYTES) {
         let len = usize::from_le_bytes(header[8..16].try_into().unwrap());
-        if len > file.len() - at - RECORD_HEADER_BYTES {
+        if len > file.len() - offset - RECORD_HEADER_BYTES {
             break;
         }
-        records.push((at, len));
-        at += RECORD_HEADER_BYTES + len + padding(len);
+        records.push((offset, len));
+        offset += RECORD_HEADER_BYTES + len + padding(len);
     }
     records
 }
@@ -85,9 +85,10 @@ fn forge(file: &mut Vec<u8>, other: &[u8], random: &mut RandomSource) {
     let number = u64::from_le_bytes(number.try_into().unwrap());
     let target = random.below(records.len());
     let mut forged = file[..FILE_HEADER_BYTES].to_vec();
-    for (index, (at, len)) in records.into_iter().enumerate() {
-        let mut kind = u32::from_le_bytes(file[at + 4..at + 8].try_into().unwrap());
-        let mut body = file[at + RECORD_HEADER_BYTES..at + RECORD_HEADER_BYTES + len].to_vec();
+    for (index, (offset, len)) in records.into_iter().enumerate() {
+        let mut kind = u32::from_le_bytes(file[offset + 4..offset + 8].try_into().unwrap());
+        let mut body =
+            file[offset + RECORD_HEADER_BYTES..offset + RECORD_HEADER_BYTES + len].to_vec();
         if index == target {
             match random.below(8) {
                 0 => kind = u32::try_from(random.below(24)).unwrap(),
@@ -117,9 +118,9 @@ fn overwrite_with_edge_case(body: &mut [u8], random: &mut RandomSource) {
         1 << 40,
     ];
     let edge = edges[random.below(edges.len())].to_le_bytes();
-    let at = random.below(body.len());
-    let width = [4, 8][random.below(2)].min(body.len() - at);
-    body[at..at + width].copy_from_slice(&edge[..width]);
+    let offset = random.below(body.len());
+    let width = [4, 8][random.below(2)].min(body.len() - offset);
+    body[offset..offset + width].copy_from_slice(&edge[..width]);
 }
 
 /// Damages a directory, possibly with parts of another one; returns true if checksums were

@@ -7,20 +7,23 @@ mod file_check;
 mod report;
 
 use std::collections::BTreeMap;
-use std::fs::{File, TryLockError};
+use std::fs::TryLockError;
 use std::io;
 use std::path::Path;
 
 use engram_core::{Error, Result};
+use rustix::fs::OFlags;
 
 use crate::clock::FIRST_READING;
 
 use super::byte_codec::BodyReader;
+use super::close_mark::CloseMark;
 use super::directory::Directory;
 use super::directory_lock::owner;
 use super::file_format::{FileHeader, FileKind, record_bytes};
-use super::file_names::{FileName, LOCK, LOST, checkpoint_name};
-use super::record_codec::kind;
+use super::file_names::{CLOSED, FileName, LOCK, LOST, checkpoint_name, log_name};
+use super::kind;
+use super::os_directory::OsDirectory;
 use super::record_reader::RecordReader;
 use super::recover::{NOT_USED, recover};
 use directory_snapshot::DirectorySnapshot;
@@ -54,8 +57,9 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
             _ => format!("{path} cannot be listed: {error}"),
         })
     };
-    let user = current_user(path);
-    let snapshot = DirectorySnapshot::open(path).map_err(failed)?;
+    let directory = OsDirectory::open(path).map_err(failed)?;
+    let user = current_user(&directory);
+    let snapshot = DirectorySnapshot::open(directory).map_err(failed)?;
     let names = snapshot.list().map_err(failed)?;
     let mut inspection = inspect_files(&snapshot, &names);
     match user {
@@ -68,8 +72,8 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
 }
 
 /// Returns the process that has a directory open, as recorded in its `LOCK` file.
-fn current_user(path: &Path) -> io::Result<Option<String>> {
-    let lock = match File::open(path.join(LOCK)) {
+fn current_user(directory: &OsDirectory) -> io::Result<Option<String>> {
+    let lock = match directory.open_file(LOCK, OFlags::RDONLY) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         lock => lock?,
     };
@@ -90,7 +94,7 @@ pub(super) fn inspect_files(files: &dyn Directory, names: &[String]) -> Inspecti
         match FileName::parse(name) {
             Some(kind) => engram_files.push((kind, name)),
             None if name_before_repair.is_some() => set_aside.push(name),
-            None if name == LOCK => {}
+            None if name == LOCK || name == CLOSED => {}
             None => others.push(name.clone()),
         }
     }
@@ -138,6 +142,11 @@ pub(super) fn inspect_files(files: &dyn Directory, names: &[String]) -> Inspecti
     reports
         .extend(set_aside.map(|name| file_check::report_unread(files, name, FileState::SetAside)));
     classify_tears(&mut reports);
+    if let Some(mark) = CloseMark::read(files, names)
+        && store.is_none_or(|store| store == mark.store)
+    {
+        report_bytes_lost_since(&mark, &mut reports);
+    }
     let checkpoints = checkpoint_tables
         .into_iter()
         .map(|(header, tables)| {
@@ -258,6 +267,39 @@ fn read_log(
         ..checked.report
     };
     (report, checked.is_usable.then_some(chunks))
+}
+
+/// Reports a log that is missing or lacks bytes which it had when the store was closed.
+fn report_bytes_lost_since(mark: &CloseMark, reports: &mut Vec<InspectedFile>) {
+    let name = log_name(mark.log);
+    let reason = "it is missing, but was there when the store was closed";
+    let Some(report) = reports.iter_mut().find(|report| report.name == name) else {
+        reports.push(InspectedFile {
+            name,
+            bytes: 0,
+            records: 0,
+            first_change: None,
+            changes: 0,
+            state: FileState::Unusable(reason.into()),
+        });
+        return;
+    };
+    match &report.state {
+        FileState::Torn(invalid) if mark.covers(mark.log, invalid.offset) => {
+            report.state = FileState::Damaged(invalid.clone());
+        }
+        FileState::Whole if report.bytes < mark.bytes => {
+            report.state = FileState::Damaged(InvalidRecord {
+                offset: report.bytes,
+                reason: format!(
+                    "the file ends there, but had {} bytes when the store was closed",
+                    mark.bytes
+                ),
+                ..InvalidRecord::default()
+            });
+        }
+        _ => {}
+    }
 }
 
 /// Changes the state of files from torn to damaged, except for logs that are the last one with changes

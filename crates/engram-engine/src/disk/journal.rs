@@ -1,6 +1,7 @@
 //! The journal: tables append their changes to it in memory, under their locks; the log writer's
 //! thread writes them.
 
+use std::collections::BTreeSet;
 use std::io;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -12,9 +13,11 @@ use parking_lot::{Condvar, Mutex};
 
 use super::byte_codec::BodyWriter;
 use super::directory::{Directory, WritableFile};
+use super::file_names::log_name;
+use super::kind;
 use super::log::{Log, LogUsage};
 use super::pending_log::PendingLog;
-use super::record_codec::{DictionaryWriter as _, kind, put_options};
+use super::record_codec::{DictionaryWriter as _, put_options};
 use super::recover::ClockReading;
 
 /// What a change survives once it is acknowledged.
@@ -31,7 +34,7 @@ pub enum Durability {
     },
 }
 
-/// Number of pending bytes from which on they are written without waiting for more.
+/// Once at least this many bytes are pending, they are written without waiting for more.
 pub(super) const WRITE_NOW_BYTES: usize = 1 << 20;
 
 /// Number of pending bytes above which calls wait before they make more changes.
@@ -73,6 +76,9 @@ pub(super) struct WriteStatus {
     pub(super) ended: bool,
     /// True after a failed sync: later writes do not count as written.
     failed: bool,
+    /// Which logs were lost, if some were. Changes do not count as durable until a checkpoint that does not
+    /// require these logs is written.
+    lost: Option<String>,
 }
 
 /// The state with which a journal starts.
@@ -127,10 +133,11 @@ impl Journal {
 
     /// The sink for a table's changes.
     pub(crate) fn sink(self: &Arc<Self>, table: u64) -> Arc<dyn OpSink> {
-        Arc::new(TableSink {
-            journal: Arc::clone(self),
-            table,
-        })
+        let journal = Arc::clone(self);
+        if self.durability == Durability::None {
+            return Arc::new(UnloggedSink(journal));
+        }
+        Arc::new(TableSink { journal, table })
     }
 
     /// Runs `work`, counts the bytes that it adds, and notifies the log writer if necessary.
@@ -171,21 +178,21 @@ impl Journal {
         })
     }
 
-    /// Switches to a new log, whose file exists: later changes are written to it.
+    /// Switches to a new log, whose file exists: later changes are written to it. With `skips_change`,
+    /// skips the number of one change first: see `Storage::checkpoint`.
     pub(crate) fn switch_log(
         &self,
-        number: u64,
-        file: Box<dyn WritableFile>,
+        (number, file): (u64, Box<dyn WritableFile>),
         clock: ClockReading,
+        skips_change: bool,
     ) -> LogPosition {
-        self.append(|pending| pending.switch_log(number, file, clock))
-    }
-
-    /// Skips the number of one change: see `Storage::skip_change_number`.
-    pub(crate) fn skip_change_number(&self) {
-        let mut pending = self.pending.lock();
-        pending.close_record();
-        pending.new_lsn();
+        self.append(|pending| {
+            pending.close_record();
+            if skips_change {
+                pending.new_lsn();
+            }
+            pending.switch_log(number, file, clock)
+        })
     }
 
     /// Size of the log that is being written, in bytes.
@@ -232,10 +239,77 @@ impl Journal {
         }
     }
 
+    /// Records that logs were removed or replaced. Their changes and chunks are only in memory until a
+    /// checkpoint is written that does not require them.
+    pub(crate) fn lose_logs(&self, lost: &[u64]) {
+        if lost.is_empty() {
+            return;
+        }
+        self.pending.lock().lost_logs.extend(lost);
+        self.update_status(0, |status| {
+            let describe = || describe_lost_logs(lost);
+            status.lost.get_or_insert_with(describe);
+        });
+    }
+
+    /// The logs that were lost since the store was opened.
+    pub(crate) fn lost_logs(&self) -> BTreeSet<u64> {
+        self.pending.lock().lost_logs.clone()
+    }
+
+    /// The logs that the next checkpoint would require.
+    pub(crate) fn required_logs(&self) -> Vec<u64> {
+        let pending = self.pending.lock();
+        let earlier = pending.earlier_logs.iter().map(|log| log.usage());
+        let earlier = earlier.filter(|usage| usage.used_bytes > 0);
+        let mut logs: Vec<u64> = earlier.map(|usage| usage.log).collect();
+        logs.push(pending.log.usage().log);
+        logs.retain(|log| !pending.lost_logs.contains(log));
+        logs
+    }
+
+    /// Which logs were lost, if changes do not count as durable for this reason.
+    pub(crate) fn loss(&self) -> Option<String> {
+        self.status.lock().lost.clone()
+    }
+
+    /// Records that a checkpoint was written that requires none of these lost logs.
+    pub(crate) fn end_loss(&self, lost_logs: &BTreeSet<u64>) {
+        if !lost_logs.is_empty() && self.pending.lock().lost_logs == *lost_logs {
+            self.update_status(0, |status| status.lost = None);
+        }
+    }
+
+    /// Why changes are not stored durably now; `None` if they are.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let path = self.files.path().display();
+        if let Err(reason) = self.files.check_path() {
+            return Some(format!("{path}: {reason}"));
+        }
+        {
+            let status = self.status.lock();
+            if let Some(problem) = &status.problem {
+                return Some(format!("{path}: {problem}"));
+            }
+            if let Some(lost) = &status.lost {
+                return Some(format!("{path}: {lost}{STORED_AGAIN}"));
+            }
+        }
+        // The log writer notices it with the next change.
+        let log = self.pending.lock().log.usage().log;
+        match self.files.id(&log_name(log)) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => {
+                let lost = describe_lost_logs(&[log]);
+                Some(format!("{path}: {lost}{STORED_AGAIN}"))
+            }
+            _ => None,
+        }
+    }
+
     /// Fails if writing fails now or the log writer has ended.
     fn check_writing(&self, status: &WriteStatus) -> Result<()> {
         if let Some(problem) = &status.problem {
-            return Err(self.write_error("cannot be written", problem));
+            return Err(self.write_error("cannot be written to", problem));
         }
         if status.ended {
             return Err(Error::Closed("the store is closed".into()));
@@ -245,7 +319,7 @@ impl Journal {
 
     fn write_error(&self, predicate: &str, problem: &str) -> Error {
         let path = self.files.path().display();
-        Error::Storage(format!("changes {predicate} to {path}: {problem}"))
+        Error::Storage(format!("changes {predicate} {path}: {problem}"))
     }
 
     /// Result of the log writer's thread after it has ended; `panicked` if it did not end normally.
@@ -254,9 +328,14 @@ impl Journal {
     /// [`Error::Storage`] if changes that should have been written were not.
     pub(crate) fn outcome(&self, panicked: bool) -> Result<()> {
         let panicked = panicked.then(|| "the log writer thread panicked".into());
-        match &self.status.lock().problem.clone().or(panicked) {
+        let status = self.status.lock();
+        match panicked
+            .as_ref()
+            .or(status.problem.as_ref())
+            .or(status.lost.as_ref())
+        {
             Some(problem) if self.durability != Durability::None => {
-                Err(self.write_error("were not written", problem))
+                Err(self.write_error("were not written to", problem))
             }
             _ => Ok(()),
         }
@@ -272,18 +351,20 @@ impl Journal {
             return;
         }
         update(&mut status);
-        self.durable_below
-            .store(status.durable_below, Ordering::Release);
+        if status.lost.is_none() {
+            self.durable_below
+                .store(status.durable_below, Ordering::Release);
+        }
         let wakers = std::mem::take(&mut status.wakers);
         drop(status);
         self.status_changed.notify_all();
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Reports that a log could not be synced: no later change will be acknowledged.
-    pub(crate) fn fail_permanently(&self, error: &io::Error) {
+    /// Reports a problem after which no later change will be acknowledged.
+    pub(crate) fn fail_permanently(&self, problem: String) {
         self.update_status(0, |status| {
-            status.problem = Some(describe_sync_failure(error));
+            status.problem = Some(problem);
             status.failed = true;
         });
     }
@@ -300,6 +381,10 @@ impl Journal {
                 return Poll::Ready(Ok(()));
             }
             self.check_writing(&status)?;
+            if let Some(lost) = &status.lost {
+                let problem = format!("{lost}{STORED_AGAIN}");
+                return Poll::Ready(Err(self.write_error("are not durable in", &problem)));
+            }
             if waker.will_wake(Waker::noop()) {
                 // The caller does not wait.
                 return Poll::Pending;
@@ -334,6 +419,20 @@ pub(super) fn describe_sync_failure(error: &io::Error) -> String {
     format!("{error}; earlier writes may be lost too: close the store and open it again")
 }
 
+/// Why nothing more is written after another process may have opened the directory.
+pub(super) const NOT_LOCKED: &str = "its LOCK was replaced, so another process may have opened the directory; close the \
+                                     store";
+
+/// Describes logs that are no longer in the directory.
+fn describe_lost_logs(logs: &[u64]) -> String {
+    let names: Vec<String> = logs.iter().map(|log| log_name(*log)).collect();
+    let verb = if logs.len() == 1 { "was" } else { "were" };
+    format!("{} {verb} removed or replaced", names.join(", "))
+}
+
+/// What ends a loss of logs.
+pub(super) const STORED_AGAIN: &str = "; the next checkpoint stores everything again";
+
 /// The journal, as one table sees it.
 #[derive(Debug)]
 struct TableSink {
@@ -361,5 +460,31 @@ impl OpSink for TableSink {
 
     fn poll_room(&self, waker: &Waker) -> Poll<Result<()>> {
         self.journal.poll(waker, || self.journal.has_space())
+    }
+
+    fn problem(&self) -> Option<String> {
+        self.journal.problem()
+    }
+}
+
+/// The journal of a store that logs no changes, as its tables see it.
+#[derive(Debug)]
+struct UnloggedSink(Arc<Journal>);
+
+impl OpSink for UnloggedSink {
+    fn append(&self, _table: &str, _op: &TableOp<'_>) -> Lsn {
+        Lsn(0)
+    }
+
+    fn last(&self) -> Lsn {
+        Lsn(0)
+    }
+
+    fn poll_durable(&self, _lsn: Lsn, _waker: &Waker) -> Poll<Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn problem(&self) -> Option<String> {
+        self.0.problem()
     }
 }

@@ -6,17 +6,21 @@ use std::time::{Duration, Instant};
 
 use engram_core::Result;
 
-use super::directory::WritableFile;
+use super::directory::{FileId, WritableFile};
 use super::file_format::{FILE_HEADER_BYTES, padding, record_bytes, record_header};
-use super::journal::{Durability, Journal, WRITE_NOW_BYTES, describe_sync_failure};
+use super::file_names::log_name;
+use super::journal::{Durability, Journal, NOT_LOCKED, WRITE_NOW_BYTES, describe_sync_failure};
+use super::kind;
 use super::pending_log::LogEntry;
-use super::record_codec::kind;
 
 /// How long the writer waits for more changes to write together, unless a caller waits.
 const GATHER_TIME: Duration = Duration::from_millis(5);
 
 /// How long the writer waits before it retries a failed write.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
+
+/// Minimum time between two checks of whether the current log is still in the directory.
+const CHECK_INTERVAL: Duration = Duration::from_millis(50);
 
 /// State of the thread that writes a journal's logs.
 #[derive(Debug)]
@@ -25,12 +29,28 @@ pub(crate) struct LogWriter {
     /// The current log.
     file: Box<dyn WritableFile>,
     number: u64,
+    /// `None` if the file cannot be identified.
+    id: Option<FileId>,
+    /// True if the current log was removed or replaced. What would be written to it is discarded: the next
+    /// checkpoint contains it.
+    is_lost: bool,
+    /// When the current log was last found in the directory.
+    last_check: Option<Instant>,
     /// Size of the current log, at which the next record is written.
     offset: u64,
     /// When the last batch was written, and synced if the store's durability requires it.
     last_sync: Instant,
     /// True if the current log has bytes that are not synced.
     unsynced: bool,
+}
+
+/// Where a log writer has ended.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct LogEnd {
+    /// Number of the log.
+    pub(crate) log: u64,
+    /// Its size.
+    pub(crate) bytes: u64,
 }
 
 /// Entries that are written together.
@@ -48,8 +68,8 @@ struct WriteBatch {
 enum WriteFailure {
     /// A write failed. The log has only complete records, and the write can be retried.
     Retryable(io::Error),
-    /// A sync failed: bytes that were written before may be lost.
-    Permanent(io::Error),
+    /// Nothing more must be written, for this reason.
+    Permanent(String),
 }
 
 impl From<io::Error> for WriteFailure {
@@ -63,6 +83,9 @@ impl LogWriter {
     pub(crate) fn new(journal: &Arc<Journal>, number: u64, file: Box<dyn WritableFile>) -> Self {
         Self {
             journal: Arc::clone(journal),
+            id: file.id().ok(),
+            is_lost: false,
+            last_check: None,
             file,
             number,
             offset: FILE_HEADER_BYTES as u64,
@@ -76,8 +99,9 @@ impl LogWriter {
         matches!(self.journal.durability, Durability::Disk { .. })
     }
 
-    /// Writes until the journal is stopped and the last attempt was made, or until a sync fails.
-    pub(crate) fn run(mut self) {
+    /// Writes until the journal is stopped and the last attempt was made, or until nothing more must be
+    /// written. Returns where the log ends.
+    pub(crate) fn run(mut self) -> LogEnd {
         loop {
             let mut batch = self.gather();
             let mut is_last_attempt = batch.stopped;
@@ -101,7 +125,7 @@ impl LogWriter {
                 status.problem = match &outcome {
                     Ok(()) => None,
                     Err(WriteFailure::Retryable(error)) => Some(error.to_string()),
-                    Err(WriteFailure::Permanent(error)) => Some(describe_sync_failure(error)),
+                    Err(WriteFailure::Permanent(problem)) => Some(problem.clone()),
                 };
                 if outcome.is_ok() {
                     status.durable_below = batch.durable_below;
@@ -109,7 +133,10 @@ impl LogWriter {
                 }
             });
             if ends {
-                return;
+                return LogEnd {
+                    log: self.number,
+                    bytes: self.offset,
+                };
             }
         }
     }
@@ -172,27 +199,59 @@ impl LogWriter {
             let count = entries.iter().position(switches_log);
             let count = count.unwrap_or(entries.len());
             if count > 0 {
-                self.append(&entries[..count])?;
+                if !self.is_lost {
+                    self.append(&entries[..count])?;
+                }
                 entries.drain(..count);
                 continue;
             }
             // This log must be durable before the entries of the next one.
             self.sync()?;
+            self.check_in_place()?;
             if let LogEntry::NextLog { number, file } = entries.remove(0) {
+                self.id = file.id().ok();
+                self.is_lost = false;
                 self.file = file;
                 self.number = number;
                 self.offset = FILE_HEADER_BYTES as u64;
                 self.unsynced = false;
             }
         }
-        self.sync()
+        self.sync()?;
+        if (self.last_check).is_none_or(|checked| checked.elapsed() >= CHECK_INTERVAL) {
+            self.check_in_place()?;
+        }
+        Ok(())
+    }
+
+    /// Reports it if the current log is no longer in the directory, or another process may have opened the
+    /// directory.
+    fn check_in_place(&mut self) -> Result<(), WriteFailure> {
+        let files = &*self.journal.files;
+        self.last_check = Some(Instant::now());
+        // If the check itself fails, it is repeated later.
+        if let Ok(false) = files.check_lock() {
+            return Err(WriteFailure::Permanent(NOT_LOCKED.into()));
+        }
+        let found = files.id(&log_name(self.number));
+        let is_missing = matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
+        let is_replaced = found
+            .ok()
+            .zip(self.id)
+            .is_some_and(|(found, own)| found != own);
+        if is_missing || is_replaced {
+            self.is_lost = true;
+            self.journal.lose_logs(&[self.number]);
+        }
+        Ok(())
     }
 
     /// Syncs the log if the store's durability requires it. A failure is permanent: the system may
     /// have dropped the bytes that it could not write, and does not report this again.
     fn sync(&mut self) -> Result<(), WriteFailure> {
         if self.unsynced && self.syncs_changes() {
-            self.file.sync().map_err(WriteFailure::Permanent)?;
+            let synced = self.file.sync();
+            synced.map_err(|error| WriteFailure::Permanent(describe_sync_failure(&error)))?;
             self.unsynced = false;
         }
         self.last_sync = Instant::now();

@@ -1,5 +1,6 @@
 //! Log entries that are encoded in memory and not yet written.
 
+use std::collections::BTreeSet;
 use std::sync::Arc;
 
 use engram_core::chunk::Chunk;
@@ -10,11 +11,12 @@ use super::change_codec::put_change;
 use super::directory::WritableFile;
 use super::file_format::record_bytes;
 use super::journal::{JournalStart, LogPosition};
+use super::kind;
 use super::log::Log;
-use super::record_codec::{DictionaryWriter, WrittenDictionary, kind, put_chunk};
+use super::record_codec::{DictionaryWriter, WrittenDictionary, put_chunk};
 use super::recover::ClockReading;
 
-/// Body size from which on a record of changes is closed.
+/// A record of changes is closed once its body has at least this many bytes.
 const CLOSE_RECORD_BYTES: usize = 64 << 10;
 
 /// Bytes of the body in front of the changes: table, first change, number of changes.
@@ -38,6 +40,8 @@ pub(super) struct PendingLog {
     pub(super) log: Arc<Log>,
     /// Earlier logs, except for those that had no chunks in use when a log was last started.
     pub(super) earlier_logs: Vec<Arc<Log>>,
+    /// Logs that were removed or replaced since the store was opened.
+    pub(super) lost_logs: BTreeSet<u64>,
     /// True if a caller waits for its changes. Without syncs, they are written at once.
     pub(super) urgent: bool,
     /// True if changes must be written at once, even if that requires an early sync.
@@ -97,6 +101,7 @@ impl PendingLog {
             next_serial: start.next_serial,
             log: Log::new(start.store, start.log),
             earlier_logs: start.logs,
+            lost_logs: BTreeSet::new(),
             urgent: false,
             immediate: false,
             stopped: false,
@@ -128,11 +133,14 @@ impl PendingLog {
 
     /// Adds a chunk unless a log contains it; returns its serial.
     fn add_chunk(&mut self, chunk: &Arc<Chunk>) -> u64 {
-        if let Some((serial, _)) = chunk.location(self.store) {
-            return serial;
-        }
-        let serial = self.next_serial;
-        self.next_serial += 1;
+        let serial = match chunk.location(self.store) {
+            Some((serial, log)) if !self.lost_logs.contains(&log) => return serial,
+            Some((serial, _)) => serial,
+            None => {
+                self.next_serial += 1;
+                self.next_serial - 1
+            }
+        };
         let schema = self.schema_number(chunk.schema());
         let mut header = Vec::with_capacity(128);
         put_chunk(&mut header, chunk, serial, schema);
@@ -215,14 +223,14 @@ impl PendingLog {
         Lsn(number)
     }
 
-    /// Switches to a new log, whose file exists: the following entries are written to it.
+    /// Switches to a new log, whose file exists: the following entries are written to it. No record must be
+    /// open.
     pub(super) fn switch_log(
         &mut self,
         number: u64,
         file: Box<dyn WritableFile>,
         clock: ClockReading,
     ) -> LogPosition {
-        self.close_record();
         self.dictionary = WrittenDictionary::default();
         let previous = std::mem::replace(&mut self.log, Log::new(self.store, number));
         // A chunk in use may be inserted again later, so its log is still required.

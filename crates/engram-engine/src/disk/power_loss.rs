@@ -10,7 +10,7 @@ use parking_lot::Mutex;
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
 
-use super::directory::{Directory, ReadableFile, WritableFile};
+use super::directory::{Directory, FileId, ReadableFile, WritableFile};
 
 /// A file's bytes. The first `synced` of them survive a power loss.
 #[derive(Clone, Debug, Default)]
@@ -119,8 +119,8 @@ fn survivors(content: &Content, rng: &mut Xoshiro256PlusPlus) -> Content {
         }
         // A bit is wrong.
         1 if kept > 0 => {
-            let at = content.synced + usize::try_from(rng.next_u64() % kept as u64).unwrap();
-            bytes[at] ^= 0x10;
+            let offset = content.synced + usize::try_from(rng.next_u64() % kept as u64).unwrap();
+            bytes[offset] ^= 0x10;
         }
         _ => {}
     }
@@ -193,6 +193,18 @@ impl Directory for PowerLossDirectory {
         *self.synced.lock() = self.current.lock().clone();
         Ok(())
     }
+
+    fn id(&self, name: &str) -> io::Result<FileId> {
+        Ok(content_id(&self.content(name)?))
+    }
+}
+
+/// Identifies a file by the address of its content.
+fn content_id(content: &Arc<Mutex<Content>>) -> FileId {
+    FileId {
+        device: 0,
+        inode: Arc::as_ptr(content).addr() as u64,
+    }
 }
 
 #[derive(Debug)]
@@ -221,6 +233,10 @@ impl WritableFile for PowerLossWriter {
         let mut content = self.content.lock();
         content.synced = content.bytes.len();
         Ok(())
+    }
+
+    fn id(&self) -> io::Result<FileId> {
+        Ok(content_id(&self.content))
     }
 }
 

@@ -34,7 +34,7 @@ fn new_chunk(key: u64, rows: u32) -> Arc<Chunk> {
     let schema = Arc::new(Schema {
         layout: Arc::new(Layout {
             names: Box::new(["obs".into()]),
-            structure: "".into(),
+            structure: r#"{"d":[["obs",0]]}"#.into(),
         }),
         cells: Box::new([CellSpec {
             dtype: DType::Uint8,
@@ -184,7 +184,7 @@ impl History {
                 }
                 _ if rng.next_u64().is_multiple_of(8) => table.reset(deferred),
                 _ => {
-                    let _ = storage.checkpoint(|start_log| {
+                    let _ = storage.checkpoint(false, |start_log| {
                         let position = start_log(self.clock);
                         if rng.next_u64().is_multiple_of(2) {
                             // This change is both in the log and in the checkpoint.
@@ -323,5 +323,5 @@ pub(super) fn read_back(files: &PowerLossDirectory) -> engram_core::Result<Recov
 /// Opens a store without a repair, creating it if necessary.
 pub(super) fn open_store(files: &PowerLossDirectory, entropy: u64) -> engram_core::Result<Opened> {
     let recovered = read_back(files)?;
-    Storage::start(Arc::new(files.clone()), recovered, OPTIONS, entropy, None)
+    Storage::start(Arc::new(files.clone()), recovered, OPTIONS, entropy)
 }

@@ -15,25 +15,7 @@ use engram_core::{
 };
 
 use super::byte_codec::{BodyReader, BodyWriter, CorruptRecord};
-
-/// Kinds of records. Those from 16 on occur only in checkpoints.
-pub(crate) mod kind {
-    pub(crate) const LAYOUT: u32 = 1;
-    pub(crate) const SCHEMA: u32 = 2;
-    pub(crate) const SHAPE: u32 = 3;
-    pub(crate) const CHUNK: u32 = 4;
-    pub(crate) const CHANGES: u32 = 5;
-    pub(crate) const TABLE_CREATED: u32 = 6;
-    pub(crate) const TABLE_DROPPED: u32 = 7;
-    pub(crate) const BEGIN: u32 = 8;
-    pub(crate) const LOGS: u32 = 16;
-    pub(crate) const TABLE: u32 = 17;
-    pub(crate) const ITEMS: u32 = 18;
-    pub(crate) const ORDER: u32 = 19;
-    pub(crate) const SESSIONS: u32 = 20;
-    pub(crate) const END: u32 = 21;
-    pub(crate) const SERIALS: u32 = 22;
-}
+use super::kind;
 
 /// Maximum number of axes of a cell.
 const MAX_AXES: usize = 64;
@@ -271,11 +253,13 @@ impl ReadDictionary {
         match kind {
             kind::LAYOUT => {
                 check_number(&mut reader, self.layouts.len(), "layout")?;
-                let names = reader.list(4, |reader| Ok(Box::from(reader.text()?)))?;
-                self.layouts.push(Arc::new(Layout {
-                    names: names.into(),
-                    structure: reader.text()?.into(),
-                }));
+                let names = reader
+                    .list(4, |reader| Ok(Box::from(reader.text()?)))?
+                    .into();
+                let structure = reader.text()?.into();
+                let layout = Layout { names, structure };
+                layout.check()?;
+                self.layouts.push(Arc::new(layout));
             }
             kind::SCHEMA => {
                 check_number(&mut reader, self.schemas.len(), "schema")?;

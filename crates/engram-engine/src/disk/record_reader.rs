@@ -3,13 +3,15 @@
 use std::io;
 use std::sync::Arc;
 
+use engram_core::text::count;
+
 use super::byte_codec::CorruptRecord;
 use super::directory::ReadableFile;
 use super::file_format::{
     FILE_HEADER_BYTES, FileHeader, HeaderError, RECORD_HEADER_BYTES, RecordHeader, record_bytes,
 };
+use super::kind;
 use super::read_ahead::{BLOCK_BYTES, ReadAhead, ReadBlock};
-use super::record_codec::kind;
 
 /// Records begin at multiples of this.
 const ALIGNMENT: u64 = 8;
@@ -163,7 +165,7 @@ impl RecordReader {
 
     /// Checks and returns the next record, or why there is none.
     pub(crate) fn next(&mut self) -> io::Result<Result<Record<'_>, EndOfRecords>> {
-        let (kind, at, len) = match self.check_next()? {
+        let (kind, start, len) = match self.check_next()? {
             Ok(record) => record,
             Err(end) => {
                 self.stop();
@@ -171,7 +173,7 @@ impl RecordReader {
             }
         };
         self.offset += record_bytes(len) as u64;
-        let body = &self.block.content()[at..at + len];
+        let body = &self.block.content()[start..start + len];
         Ok(Ok(Record { kind, body }))
     }
 
@@ -186,14 +188,14 @@ impl RecordReader {
             Ok(header) => header,
             Err(CorruptRecord(reason)) => return invalid(reason),
         };
-        let at = self.load(record_bytes(header.len))? + RECORD_HEADER_BYTES;
-        if !header.matches(&[&self.block.content()[at..at + header.len]]) {
+        let start = self.load(record_bytes(header.len))? + RECORD_HEADER_BYTES;
+        if !header.matches(&[&self.block.content()[start..start + header.len]]) {
             return invalid(format!(
                 "the checksum of the record's {} bytes is wrong",
                 header.len
             ));
         }
-        Ok(Ok((header.kind, at, header.len)))
+        Ok(Ok((header.kind, start, header.len)))
     }
 
     /// Reads and checks the header of the next record.
@@ -201,13 +203,14 @@ impl RecordReader {
         let left = self.len.saturating_sub(self.offset);
         let Some(left_after_header) = left.checked_sub(RECORD_HEADER_BYTES as u64) else {
             let reason = format!(
-                "{left} bytes are left, fewer than a record header ({RECORD_HEADER_BYTES} bytes)"
+                "expected a record header of {RECORD_HEADER_BYTES} bytes, found {}",
+                count(left, "byte")
             );
             return Ok(Err(CorruptRecord(reason)));
         };
-        let at = self.load(RECORD_HEADER_BYTES)?;
+        let start = self.load(RECORD_HEADER_BYTES)?;
         let mut header = [0; RECORD_HEADER_BYTES];
-        header.copy_from_slice(&self.block.content()[at..at + RECORD_HEADER_BYTES]);
+        header.copy_from_slice(&self.block.content()[start..start + RECORD_HEADER_BYTES]);
         Ok(RecordHeader::read(
             &header,
             self.header.number,
@@ -259,25 +262,25 @@ impl RecordReader {
         if header.matches(&[&record]) {
             return Ok(record);
         }
-        CorruptRecord::err(format!(
-            "the record at byte {offset} has changed since it was first read"
-        ))
+        CorruptRecord::err("it has changed since it was first read")
     }
 
     /// Makes `bytes` bytes from `offset` on available in the block; returns their position. The file
     /// must be long enough.
     fn load(&mut self, bytes: usize) -> io::Result<usize> {
-        let at = self.offset.checked_sub(self.block_offset);
-        let at = at.map_or(usize::MAX, |at| usize::try_from(at).unwrap_or(usize::MAX));
-        if at.saturating_add(bytes) <= self.block.content().len() {
-            return Ok(at);
+        let start = self.offset.checked_sub(self.block_offset);
+        let start = start.map_or(usize::MAX, |start| {
+            usize::try_from(start).unwrap_or(usize::MAX)
+        });
+        if start.saturating_add(bytes) <= self.block.content().len() {
+            return Ok(start);
         }
         let is_first_read = self.block_offset == 0;
-        if at > self.block.content().len() {
+        if start > self.block.content().len() {
             // The reader has skipped beyond the block.
             self.stop();
         }
-        let filled = self.fill(at, bytes, is_first_read);
+        let filled = self.fill(start, bytes, is_first_read);
         if filled.is_err() {
             // The next call reads the same bytes again.
             self.stop();
@@ -286,10 +289,15 @@ impl RecordReader {
     }
 
     /// Replaces the block by one that begins at `offset` and has at least `bytes` bytes. It begins with
-    /// the current block's content from `at` on.
-    fn fill(&mut self, at: usize, bytes: usize, is_first_read: bool) -> io::Result<()> {
+    /// the current block's content from `start` on.
+    fn fill(&mut self, start: usize, bytes: usize, is_first_read: bool) -> io::Result<()> {
         let unprocessed = match &self.ahead {
-            Some(_) => self.block.content().get(at..).unwrap_or_default().to_vec(),
+            Some(_) => self
+                .block
+                .content()
+                .get(start..)
+                .unwrap_or_default()
+                .to_vec(),
             // Without reading ahead, the next read starts at `offset`.
             None => Vec::new(),
         };

@@ -20,7 +20,6 @@
 //! * `replay.rs`: applies the changes in logs
 
 use std::collections::{BTreeMap, HashMap};
-use std::fs;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
@@ -28,8 +27,8 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use engram_core::chunk::Chunk;
 use engram_core::selector::TableRng;
+use engram_core::text::count;
 use engram_core::{Error, Result, TableState};
-use rustix::io::Errno;
 
 use crate::clock::FIRST_READING;
 
@@ -38,12 +37,17 @@ use super::checkpoint_reader::{read_first_record, read_tables, verify};
 use super::checkpoint_writer::CheckpointHeader;
 use super::chunk_checkers::ChunkCheckers;
 use super::chunk_loader::{LoadedLog, UnloadedChunk};
-use super::directory::{Directory, OsDirectory};
-use super::directory_lock::{lock_shared, unusable};
+use super::close_mark::CloseMark;
+use super::directory::Directory;
+use super::directory_lock::{check_not_file, lock_shared, unusable};
 use super::file_format::{FileKind, HeaderError, VERSION};
 use super::file_names::{FileName, checkpoint_name, log_name};
 use super::log::Log;
+use super::os_directory::OsDirectory;
 use super::record_reader::RecordReader;
+use super::recovery_error::{
+    RecoveryError, missing_chunks, no_usable_checkpoint, problem_of_checkpoint, read_error,
+};
 use super::serial_ranges::SerialRanges;
 
 /// Callback for progress: receives bytes read and total bytes.
@@ -147,6 +151,8 @@ pub(super) struct DirectoryReader<'a> {
     pub(super) checkers: ChunkCheckers,
     /// Why a log with a chunk that a change refers to cannot be read now.
     pub(super) refused: Option<CorruptRecord>,
+    /// Where the store's logs ended when it was closed; `None` if it was not closed.
+    pub(super) close_mark: Option<CloseMark>,
     /// Continue without missing data.
     pub(super) repair: bool,
     progress: ReadProgress<'a>,
@@ -159,21 +165,15 @@ pub(super) struct DirectoryReader<'a> {
 /// Reads a directory without changing it. It must not be open in any process.
 ///
 /// # Errors
-/// As [`recover`]; [`Error::Storage`] if another process has it open, or it contains no store.
+/// Those of [`recover`]; [`Error::Storage`] if another process has it open, or it contains no store.
 pub(crate) fn read_directory(
     path: &Path,
     repair: bool,
     progress: ReadProgress<'_>,
 ) -> Result<Recovered> {
-    if !fs::metadata(path)
-        .map_err(|error| unusable(path, &error))?
-        .is_dir()
-    {
-        let text = format!("{} is a file; a store is a directory", path.display());
-        return Err(Error::Storage(text));
-    }
-    let _lock = lock_shared(path)?;
-    let files = OsDirectory::new(path.to_path_buf());
+    check_not_file(path)?;
+    let files = OsDirectory::open(path).map_err(|error| unusable(path, &error))?;
+    let _lock = lock_shared(&files)?;
     let recovered =
         recover(&files, repair, progress).map_err(|error| error.with_advice(&files, repair))?;
     if recovered.store.is_none() {
@@ -210,7 +210,21 @@ pub(crate) fn recover(
         _ => None,
     });
     let logs: Vec<u64> = logs.collect();
-    let mut recovered = attempt_or_repair(files, (&checkpoints, &logs), repair, progress)?;
+    let close_mark = CloseMark::read(files, &names);
+    let found = Found {
+        files,
+        checkpoints: &checkpoints,
+        logs: &logs,
+        close_mark,
+    };
+    let mut recovered = attempt_or_repair(found, repair, progress)?;
+    if let Some(mark) = close_mark
+        && recovered.store.is_none_or(|store| store == mark.store)
+        // Otherwise, there is a note about it already.
+        && recovered.torn.is_none_or(|(log, _)| log != mark.log)
+    {
+        recovered.notes.extend(mark.describe_loss(files));
+    }
     // No file number is reused, not even that of an unfinished file or one that was set aside.
     for name in names
         .iter()
@@ -227,19 +241,29 @@ pub(crate) fn recover(
     Ok(recovered)
 }
 
+/// What a directory contains.
+#[derive(Clone, Copy)]
+struct Found<'a> {
+    files: &'a dyn Directory,
+    /// Numbers of the checkpoints, ascending.
+    checkpoints: &'a [u64],
+    /// Numbers of the logs, ascending.
+    logs: &'a [u64],
+    close_mark: Option<CloseMark>,
+}
+
 /// Recovers without a repair; if data is missing and `repair` is true, again with a repair.
 fn attempt_or_repair(
-    files: &dyn Directory,
-    numbers: (&[u64], &[u64]),
+    found: Found<'_>,
     repair: bool,
     progress: ReadProgress<'_>,
 ) -> Result<Recovered, RecoveryError> {
-    match attempt(files, numbers, false, progress) {
+    match attempt(found, false, progress) {
         Err(
             RecoveryError::Corrupt(CorruptRecord(reason))
             | RecoveryError::DataLost(CorruptRecord(reason)),
         ) if repair => {
-            let mut recovered = attempt(files, numbers, true, progress)?;
+            let mut recovered = attempt(found, true, progress)?;
             recovered.notes.insert(0, reason);
             recovered.repaired = true;
             Ok(recovered)
@@ -250,135 +274,56 @@ fn attempt_or_repair(
 
 /// Recovers from the newest usable checkpoint.
 fn attempt(
-    files: &dyn Directory,
-    (checkpoints, logs): (&[u64], &[u64]),
+    found: Found<'_>,
     repair: bool,
     progress: ReadProgress<'_>,
 ) -> Result<Recovered, RecoveryError> {
-    let mut notes = Vec::new();
+    let Found {
+        checkpoints, logs, ..
+    } = found;
+    let mut problems = Vec::new();
     for number in checkpoints.iter().rev() {
-        let reader = DirectoryReader::new(files, checkpoints, logs, repair, progress);
-        match reader.read_from(*number, logs) {
-            Ok(mut recovered) => {
-                notes.append(&mut recovered.notes);
-                let mut reader = DirectoryReader::new(files, checkpoints, logs, repair, progress);
+        match DirectoryReader::new(found, repair, progress).read_from(*number, logs) {
+            Ok(recovered) => {
+                let mut reader = DirectoryReader::new(found, repair, progress);
                 reader.out.store = recovered.store;
-                let mut checkpoint_headers = Vec::new();
-                for number in checkpoints {
-                    let name = checkpoint_name(*number);
-                    if let Err(error) = files.open(&name)
-                        && let RecoveryError::Refused(reason) = read_error(&name, &error)
-                    {
-                        // Otherwise, logs that only this checkpoint requires would be removed.
-                        return Err(RecoveryError::Refused(reason));
-                    }
-                    let file_reader = reader.open(&name, FileKind::Checkpoint, *number);
-                    let header = file_reader
-                        .ok()
-                        .and_then(|file| read_first_record(file).ok());
-                    checkpoint_headers.extend(header.map(|header| (*number, header)));
-                }
+                let checkpoint_headers = reader.read_headers(checkpoints)?;
+                let notes = problems
+                    .into_iter()
+                    .map(|(name, problem)| format!("{name}{NOT_USED}{problem}"));
                 return Ok(Recovered {
                     checkpoint_headers,
-                    notes,
+                    notes: notes.chain(recovered.notes).collect(),
                     ..recovered
                 });
             }
             Err(RecoveryError::Corrupt(CorruptRecord(reason))) => {
-                notes.push(format!("{}{NOT_USED}{reason}", checkpoint_name(*number)));
+                let name = checkpoint_name(*number);
+                let problem = problem_of_checkpoint(&name, &reason);
+                problems.push((name, problem));
             }
             Err(error) => return Err(error),
         }
     }
     if !checkpoints.is_empty() {
-        let (count, notes) = (checkpoints.len(), notes.join("; "));
-        let text = format!("none of {count} checkpoints can be used: {notes}");
+        let text = no_usable_checkpoint(&problems);
         return Err(RecoveryError::DataLost(CorruptRecord(text)));
     }
-    let reader = DirectoryReader::new(files, checkpoints, logs, repair, progress);
+    let reader = DirectoryReader::new(found, repair, progress);
     if logs.is_empty() {
         return Ok(reader.finish());
     }
     reader.read_all_logs(logs)
 }
 
-/// Why a directory cannot be read.
-#[derive(Debug)]
-pub(crate) enum RecoveryError {
-    /// A file is damaged or chunks are missing. An older checkpoint may be usable.
-    Corrupt(CorruptRecord),
-    /// Acknowledged data is missing, whatever the checkpoint.
-    DataLost(CorruptRecord),
-    /// A file cannot be read now, but may be intact: the directory must not be changed.
-    Refused(CorruptRecord),
-}
-
-/// Classifies an error of reading a file: with errors such as a missing permission or too many open
-/// files, the file may be intact.
-pub(super) fn read_error(name: &str, error: &io::Error) -> RecoveryError {
-    let reason = CorruptRecord(format!("{name} cannot be read: {error}"));
-    let not_damage = [
-        Errno::ACCESS,
-        Errno::AGAIN,
-        Errno::INTR,
-        Errno::MFILE,
-        Errno::NFILE,
-        Errno::NOMEM,
-        Errno::PERM,
-    ];
-    match Errno::from_io_error(error) {
-        Some(code) if not_damage.contains(&code) => RecoveryError::Refused(reason),
-        _ => RecoveryError::Corrupt(reason),
-    }
-}
-
-impl RecoveryError {
-    pub(super) fn into_error(self, files: &dyn Directory) -> Error {
-        let CorruptRecord(reason) = self.into();
-        Error::Storage(format!("{}: {reason}", files.path().display()))
-    }
-
-    /// As `into_error`, with advice about corrupt or missing data.
-    pub(super) fn with_advice(self, files: &dyn Directory, repair: bool) -> Error {
-        let advice = match self {
-            Self::Refused(_) => "",
-            _ if repair => "; repair found nothing to open; restore a copy of the directory",
-            _ => "; `repair=True` opens what is left",
-        };
-        let CorruptRecord(reason) = self.into();
-        Error::Storage(format!("{}: {reason}{advice}", files.path().display()))
-    }
-}
-
-impl From<RecoveryError> for CorruptRecord {
-    fn from(error: RecoveryError) -> Self {
-        let (RecoveryError::Corrupt(reason)
-        | RecoveryError::DataLost(reason)
-        | RecoveryError::Refused(reason)) = error;
-        reason
-    }
-}
-
-impl From<CorruptRecord> for RecoveryError {
-    fn from(error: CorruptRecord) -> Self {
-        Self::Corrupt(error)
-    }
-}
-
-impl From<Error> for RecoveryError {
-    fn from(error: Error) -> Self {
-        Self::Corrupt(error.into())
-    }
-}
-
 impl<'a> DirectoryReader<'a> {
-    fn new(
-        files: &'a dyn Directory,
-        checkpoints: &[u64],
-        logs: &[u64],
-        repair: bool,
-        progress: ReadProgress<'a>,
-    ) -> Self {
+    fn new(found: Found<'a>, repair: bool, progress: ReadProgress<'a>) -> Self {
+        let Found {
+            files,
+            checkpoints,
+            logs,
+            close_mark,
+        } = found;
         let out = Recovered {
             store: None,
             checkpoint_read: None,
@@ -408,6 +353,7 @@ impl<'a> DirectoryReader<'a> {
             open_log: None,
             checkers: ChunkCheckers::default(),
             refused: None,
+            close_mark,
             repair,
             progress,
             bytes_read: 0,
@@ -427,7 +373,7 @@ impl<'a> DirectoryReader<'a> {
         let opened = opened.map_err(|error| read_error(name, &error))?;
         let file_reader = opened.map_err(|error| match error {
             HeaderError::Corrupt(CorruptRecord(reason)) => {
-                CorruptRecord(format!("{name}: {reason}")).into()
+                CorruptRecord(format!("{name} is damaged: {reason}")).into()
             }
             HeaderError::UnsupportedVersion(version) => {
                 RecoveryError::Refused(CorruptRecord(format!(
@@ -447,6 +393,29 @@ impl<'a> DirectoryReader<'a> {
             return Err(CorruptRecord(format!("{name} belongs to another store")).into());
         }
         Ok(file_reader)
+    }
+
+    /// Reads the header of each checkpoint whose first record can be read.
+    fn read_headers(
+        mut self,
+        checkpoints: &[u64],
+    ) -> Result<Vec<(u64, CheckpointHeader)>, RecoveryError> {
+        let mut headers = Vec::new();
+        for number in checkpoints {
+            let name = checkpoint_name(*number);
+            if let Err(error) = self.files.open(&name)
+                && let RecoveryError::Refused(reason) = read_error(&name, &error)
+            {
+                // Otherwise, logs that only this checkpoint requires would be removed.
+                return Err(RecoveryError::Refused(reason));
+            }
+            let file_reader = self.open(&name, FileKind::Checkpoint, *number);
+            let header = file_reader
+                .ok()
+                .and_then(|file| read_first_record(file).ok());
+            headers.extend(header.map(|header| (*number, header)));
+        }
+        Ok(headers)
     }
 
     /// Reads a checkpoint and replays the logs after it.
@@ -474,11 +443,8 @@ impl<'a> DirectoryReader<'a> {
             .len()
             .saturating_sub(self.chunks.len() as u64);
         if missing > 0 && !self.repair {
-            return Err(CorruptRecord(format!(
-                "{missing} of {} chunks that its items refer to are missing",
-                header.serials.len()
-            ))
-            .into());
+            let reason = missing_chunks(missing, header.serials.len());
+            return Err(CorruptRecord(reason).into());
         }
         self.out.checkpoint_read = Some(number);
         self.out.clock = header.clock.store;
@@ -493,7 +459,10 @@ impl<'a> DirectoryReader<'a> {
         let (tables, lost_items) = read_tables(file_reader, self.repair, &mut chunk)?;
         self.out.tables = tables;
         for (table, items) in lost_items {
-            let note = format!("table `{table}` has lost {items} items, whose chunks are missing");
+            let note = format!(
+                "table `{table}` has lost {}, whose chunks are missing",
+                count(items, "item")
+            );
             self.out.notes.push(note);
         }
         self.replay(&replayed_logs, header.first_log, header.first_change)?;

@@ -4,6 +4,7 @@ use std::collections::btree_map::Entry;
 use std::sync::Arc;
 
 use engram_core::chunk::{Chunk, Origin};
+use engram_core::text::count;
 use engram_core::{
     AlignedBytes, DeferredDrops, Error, Layout, Lsn, Payload, Schema, TableOp, TableState, Volatile,
 };
@@ -12,9 +13,11 @@ use super::byte_codec::{BodyReader, CorruptRecord};
 use super::change_codec::Change;
 use super::file_format::{FileKind, record_bytes};
 use super::file_names::log_name;
-use super::record_codec::{ReadDictionary, kind, read_options};
+use super::kind;
+use super::record_codec::{ReadDictionary, read_options};
 use super::record_reader::EndOfRecords;
-use super::recover::{ClockReading, DirectoryReader, RecoveryError, read_error};
+use super::recover::{ClockReading, DirectoryReader};
+use super::recovery_error::{RecoveryError, read_error, unusable_record};
 
 impl DirectoryReader<'_> {
     /// Replays logs: the first must be `first_log`, which must begin with change `first_change`.
@@ -87,44 +90,43 @@ impl DirectoryReader<'_> {
         let mut dictionary = ReadDictionary::default();
         let mut has_begin = false;
         loop {
+            let offset = file_reader.offset();
+            let at_record = |reason| unusable_record(&name, offset, &reason);
             let record = match file_reader.next() {
                 Err(error) => return Err(read_error(&name, &error)),
                 Ok(Err(EndOfRecords::EndOfFile)) => return Ok((has_begin, None)),
                 Ok(Err(EndOfRecords::Invalid { offset, reason })) => {
                     let left = file_reader.len() - offset;
                     let intact = file_reader.count_valid_after();
-                    let status = if intact == 0 {
-                        "and were never acknowledged".into()
-                    } else {
-                        self.out.intact_after_tear = intact;
-                        format!(
-                            "with {intact} intact records: unless the machine lost power, these were acknowledged, \
-                             and the file was damaged later"
-                        )
-                    };
-                    self.out.notes.push(format!(
-                        "{name} ends at byte {offset}: {reason}; {left} more bytes follow, {status}"
-                    ));
+                    self.out.intact_after_tear = intact;
+                    let note = self.describe_tear((number, offset), &reason, left, intact);
+                    self.out.notes.push(note);
                     return Ok((has_begin, Some(offset)));
                 }
                 Ok(Ok(record)) => record,
             };
             let bytes = record_bytes(record.body.len()) as u64;
-            if record.kind == kind::CHUNK || dictionary.add_record(record.kind, record.body)? {
+            let is_definition = record.kind == kind::CHUNK
+                || (dictionary.add_record(record.kind, record.body)).map_err(at_record)?;
+            if is_definition {
                 self.advance(bytes);
                 continue;
             }
             let (kind, body) = (record.kind, record.body.to_vec());
             self.advance(bytes);
             if kind == kind::BEGIN {
-                self.read_begin(&name, &body, *next_change)?;
+                let (first_change, reading) = read_begin(&body).map_err(at_record)?;
+                if first_change != *next_change {
+                    return Err(self.gap_error(&name, *next_change, first_change));
+                }
+                self.out.clock = self.out.clock.max(reading.store);
+                self.out.clock_reading = reading;
                 has_begin = true;
             } else if has_begin {
                 if let Err(error) = self.replay_record(kind, &body, &dictionary, next_change) {
                     let refused = self.refused.take();
-                    return Err(
-                        refused.map_or(RecoveryError::Corrupt(error), RecoveryError::Refused)
-                    );
+                    let damage = || RecoveryError::Corrupt(at_record(error));
+                    return Err(refused.map_or_else(damage, RecoveryError::Refused));
                 }
             } else {
                 return Err(
@@ -134,26 +136,32 @@ impl DirectoryReader<'_> {
         }
     }
 
-    /// Reads a log's `begin` record, and checks that the log continues with the next change.
-    fn read_begin(
-        &mut self,
-        name: &str,
-        body: &[u8],
-        next_change: u64,
-    ) -> Result<(), RecoveryError> {
-        let mut reader = BodyReader(body);
-        let first_change = reader.u64()?;
-        let reading = ClockReading {
-            store: reader.u64()?,
-            system: reader.u64()?,
+    /// Describes a log that ends with an invalid record at `offset`; `left` bytes follow, with `intact` intact
+    /// records.
+    fn describe_tear(
+        &self,
+        (log, offset): (u64, u64),
+        reason: &str,
+        left: u64,
+        intact: u64,
+    ) -> String {
+        let closed = self.close_mark;
+        let closed = closed.filter(|mark| self.out.store == Some(mark.store));
+        let status = match closed.filter(|mark| mark.covers(log, offset)) {
+            Some(mark) => mark.describe_damage(),
+            None if intact == 0 => "and were never acknowledged".into(),
+            None => format!(
+                "with {}: unless the machine lost power, these were acknowledged, and the file was damaged later",
+                count(intact, "intact record")
+            ),
         };
-        reader.check_end()?;
-        if first_change != next_change {
-            return Err(self.gap_error(name, next_change, first_change));
-        }
-        self.out.clock = self.out.clock.max(reading.store);
-        self.out.clock_reading = reading;
-        Ok(())
+        let (name, left) = (log_name(log), count(left, "more byte"));
+        let verb = if left.starts_with("1 ") {
+            "follows"
+        } else {
+            "follow"
+        };
+        format!("{name} ends at byte {offset}: {reason}; {left} {verb}, {status}")
     }
 
     /// Returns the error for a log that begins with `first_change` instead of `next_change`. The last
@@ -246,6 +254,18 @@ impl DirectoryReader<'_> {
     }
 }
 
+/// Reads a log's `begin` record: its first change, and the clocks.
+fn read_begin(body: &[u8]) -> Result<(u64, ClockReading), CorruptRecord> {
+    let mut reader = BodyReader(body);
+    let first_change = reader.u64()?;
+    let reading = ClockReading {
+        store: reader.u64()?,
+        system: reader.u64()?,
+    };
+    reader.check_end()?;
+    Ok((first_change, reading))
+}
+
 /// Checks that `count` changes from `number` on are the next ones; advances `next_change` past them.
 fn advance_change(number: u64, next_change: &mut u64, count: u64) -> Result<(), CorruptRecord> {
     if number != *next_change {
@@ -263,7 +283,7 @@ pub(super) fn placeholder_chunk() -> Result<Arc<Chunk>, CorruptRecord> {
     let schema = Schema {
         layout: Arc::new(Layout {
             names: Box::default(),
-            structure: "".into(),
+            structure: r#"{"t":[]}"#.into(),
         }),
         cells: Box::default(),
     };

@@ -22,7 +22,7 @@ impl SerialRanges {
         let index_after = self.0.partition_point(|(first, _)| *first <= serial);
         index_after
             .checked_sub(1)
-            .and_then(|at| self.0.get(at))
+            .and_then(|index| self.0.get(index))
             .is_some_and(|(first, count)| serial - first < *count)
     }
 

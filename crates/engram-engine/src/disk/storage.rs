@@ -15,8 +15,13 @@
 //! * OPEN: changes are appended to the journal, whose thread writes them to the current log.
 //! * RETRYING (for example, the disk is full): changes stay in memory, and writing is retried twice
 //!   a second. Calls that wait for durability fail meanwhile.
-//! * FAILED: earlier writes may be lost, so nothing is acknowledged until the directory is reopened.
+//! * FAILED: earlier writes may be lost, or another process may have opened the directory; so nothing is
+//!   written or acknowledged until the directory is reopened.
 //! * CLOSED: pending changes were written, if possible, and the lock is released.
+//!
+//! If logs are removed or replaced (`Journal::lose_logs`), nothing is acknowledged until a checkpoint is
+//! written that does not require them. If the directory is moved, the log is still written, but no
+//! checkpoint: the path would not lead to it.
 //!
 //! A checkpoint is written in its caller's thread while changes continue:
 //!
@@ -30,28 +35,30 @@
 //!    requires. A sparse log has no chunks in use after step 2, so later checkpoints do not require
 //!    it; it is removed with the last checkpoint that does.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::JoinHandle;
 
-use engram_core::{
-    DeferredDrops, Error, OpSink, Result, Snapshot, TableOptions, TableState, Volatile,
-};
+use engram_core::{DeferredDrops, Error, OpSink, Result, Snapshot, TableOptions, TableState};
 use parking_lot::Mutex;
 
 use super::checkpoint_writer::{self, CheckpointHeader, TableView};
 use super::chunk_log::ChunkLog;
-use super::directory::{Directory, OsDirectory};
-use super::directory_lock::{DirectoryLock, check_not_file, lock_exclusive, unusable};
+use super::close_mark::CloseMark;
+use super::directory::Directory;
+use super::directory_lock::{check_not_file, unusable};
 use super::directory_setup::{create_directory, finish_recovery, unused_files};
-use super::file_names::{FileName, LOST, checkpoint_name, log_name};
-use super::journal::{Durability, Journal, JournalStart, LogPosition};
+use super::file_names::{CLOSED, LOST, checkpoint_name, log_name};
+use super::journal::{
+    Durability, Journal, JournalStart, LogPosition, NOT_LOCKED, STORED_AGAIN, describe_sync_failure,
+};
 use super::log;
-use super::log_writer::LogWriter;
-use super::record_reader::RecordReader;
+use super::log_writer::{LogEnd, LogWriter};
+use super::manifest::{Manifest, RequiredLogs, is_lost};
+use super::os_directory::OsDirectory;
 use super::recover::{ClockReading, ReadProgress, Recovered, recover};
 use super::serial_ranges::SerialRanges;
 
@@ -75,47 +82,11 @@ pub(crate) struct Storage {
     /// Locked while a checkpoint is written: one at a time.
     manifest: Mutex<Manifest>,
     /// The log writer's thread; `None` once the store is closed.
-    thread: Mutex<Option<JoinHandle<()>>>,
-    /// The directory's lock; `None` once the store is closed.
-    lock: Mutex<Option<DirectoryLock>>,
+    thread: Mutex<Option<JoinHandle<LogEnd>>>,
     /// True once closing has begun: a checkpoint in progress is aborted.
     closing: AtomicBool,
     /// Bytes logged since the last checkpoint, except for the current log.
     earlier_log_bytes: AtomicU64,
-}
-
-/// Which files exist, and which are needed.
-#[derive(Debug)]
-struct Manifest {
-    /// Number of the newest checkpoint.
-    checkpoint: u64,
-    /// Number of the newest log.
-    log: u64,
-    /// Logs below this number are synced.
-    synced_below: u64,
-    /// True during a repair until unused files are set aside: no file is removed before.
-    keep_all: bool,
-    /// Valid checkpoints, with the logs that they require.
-    valid: BTreeMap<u64, RequiredLogs>,
-    /// Checkpoints that were not verified, with the logs that they require. They are kept until there
-    /// are `keep` newer valid ones.
-    unverified: BTreeMap<u64, RequiredLogs>,
-}
-
-/// Logs that a checkpoint requires: all from `first` on, and some earlier ones.
-#[derive(Clone, Debug)]
-struct RequiredLogs {
-    first: u64,
-    earlier: Vec<u64>,
-}
-
-impl RequiredLogs {
-    fn from_header(header: &CheckpointHeader) -> Self {
-        Self {
-            first: header.first_log,
-            earlier: header.earlier_logs.iter().map(|(log, _)| *log).collect(),
-        }
-    }
 }
 
 /// An opened directory and the tables that it contains.
@@ -174,12 +145,12 @@ impl Storage {
         progress: ReadProgress<'_>,
     ) -> Result<Opened> {
         check_not_file(path)?;
-        create_directory(path).map_err(|error| unusable(path, &error))?;
-        let lock = lock_exclusive(path)?;
-        let files = Arc::new(OsDirectory::new(path.to_path_buf()));
+        let opened = create_directory(path).and_then(|()| OsDirectory::open(path));
+        let files = Arc::new(opened.map_err(|error| unusable(path, &error))?);
+        files.lock()?;
         let recovered = recover(&*files, repair, progress)
             .map_err(|error| error.with_advice(&*files, repair))?;
-        Self::start(files, recovered, options, entropy, Some(lock))
+        Self::start(files, recovered, options, entropy)
     }
 
     /// Starts to write to a recovered directory, which no other process may have open.
@@ -188,7 +159,6 @@ impl Storage {
         mut recovered: Recovered,
         options: StorageOptions,
         entropy: u64,
-        lock: Option<DirectoryLock>,
     ) -> Result<Opened> {
         finish_recovery(&*files, &recovered)
             .map_err(|error| storage_error(&*files, "cannot be written", &error))?;
@@ -224,6 +194,8 @@ impl Storage {
         );
         let file = log::create(&*files, store, log)
             .map_err(|error| storage_error(&*files, "a log cannot be created", &error))?;
+        // It is outdated from now on.
+        let _ = files.remove(CLOSED);
         let writer = LogWriter::new(&journal, log, file);
         let thread = std::thread::Builder::new().name("engram-log".into());
         let thread = thread
@@ -257,7 +229,6 @@ impl Storage {
             options,
             journal,
             thread: Mutex::new(Some(thread)),
-            lock: Mutex::new(lock),
             closing: AtomicBool::new(false),
             earlier_log_bytes: AtomicU64::new(replayed_bytes),
         };
@@ -285,6 +256,7 @@ impl Storage {
         let files = &*opened.storage.files;
         for name in set_aside {
             let new_name = format!("{name}{LOST}");
+            let _ = files.remove(&new_name);
             files
                 .rename(&name, &new_name)
                 .map_err(|error| storage_error(files, "cannot be written", &error))?;
@@ -295,21 +267,17 @@ impl Storage {
 
     /// The sink for a table's changes.
     pub(crate) fn sink(&self, table: u64) -> Arc<dyn OpSink> {
-        match self.options.durability {
-            Durability::None => Arc::new(Volatile),
-            _ => self.journal.sink(table),
-        }
+        self.journal.sink(table)
+    }
+
+    /// Why changes are not stored durably now; `None` if they are.
+    pub(crate) fn problem(&self) -> Option<String> {
+        self.journal.problem()
     }
 
     /// Bytes logged since the last checkpoint.
     pub(crate) fn log_bytes(&self) -> u64 {
         self.earlier_log_bytes.load(Ordering::Relaxed) + self.journal.log_bytes()
-    }
-
-    /// Skips the number of one change. Called before a checkpoint with contents that the log lacks:
-    /// replay from an older checkpoint then fails at the gap, instead of silently losing these contents.
-    pub(crate) fn skip_change_number(&self) {
-        self.journal.skip_change_number();
     }
 
     pub(crate) fn record_table_created(&self, table: u64, options: &TableOptions) {
@@ -328,11 +296,17 @@ impl Storage {
     /// store's clock, which switches to a new log, and then take the snapshots: changes in the new log
     /// are replayed after the checkpoint.
     ///
+    /// `skips_change` is true for a checkpoint with contents that the logs lack. The number of one change is
+    /// skipped then: replay from an older checkpoint fails at the gap, instead of silently losing these
+    /// contents.
+    ///
     /// # Errors
-    /// [`Error::Storage`] if it cannot be written: earlier checkpoints stay valid. Errors of `take_view`.
-    /// [`Error::Closed`] if the store is closed meanwhile.
+    /// [`Error::Storage`] if it cannot be written: earlier checkpoints stay valid. Also if the directory is
+    /// not at its path any more, or if logs are found to be lost; the next call then stores everything again.
+    /// Errors of `take_view`. [`Error::Closed`] if the store is closed meanwhile.
     pub(crate) fn checkpoint(
         &self,
+        skips_change: bool,
         take_view: impl FnOnce(
             Box<dyn FnOnce(u64) -> LogPosition + '_>,
         ) -> Result<(LogPosition, CheckpointView)>,
@@ -340,13 +314,15 @@ impl Storage {
         let files = &*self.files;
         let mut manifest = self.manifest.lock();
         self.check_open()?;
+        let lost_logs = self.check_directory()?;
         // Created before `take_view` locks the tables.
         manifest.log += 1;
         let log = manifest.log;
         let file = log::create(files, self.store, log)
             .map_err(|error| storage_error(files, "a log cannot be created", &error))?;
         let (position, view) = take_view(Box::new(|clock| {
-            self.journal.switch_log(log, file, ClockReading::now(clock))
+            let clock = ClockReading::now(clock);
+            (self.journal).switch_log((log, file), clock, skips_change)
         }))?;
         let CheckpointView { tables, next_table } = view;
         let previous_log_bytes = position.earlier_logs.last().map_or(0, |log| log.bytes);
@@ -354,7 +330,8 @@ impl Storage {
             .fetch_add(previous_log_bytes, Ordering::Relaxed);
         let sparse_logs = position.earlier_logs.iter();
         let sparse_logs = sparse_logs.filter(|usage| usage.is_sparse());
-        let sparse_logs: Vec<u64> = sparse_logs.map(|usage| usage.log).collect();
+        let sparse_logs = sparse_logs.map(|usage| usage.log);
+        let sparse_logs: Vec<u64> = sparse_logs.chain(lost_logs.iter().copied()).collect();
         manifest.log += 1;
         let mut chunk_log = ChunkLog::new(files, &self.journal, manifest.log, sparse_logs);
         let chunks_failed =
@@ -372,6 +349,9 @@ impl Storage {
         }
         let chunk_bytes = chunk_log.finish().map_err(chunks_failed)?;
         self.sync_logs(&mut manifest, position.log)?;
+        if self.journal.lost_logs() != lost_logs {
+            return Err(self.loss_error());
+        }
         let number = manifest.checkpoint + 1;
         let header = CheckpointHeader {
             first_log: position.log,
@@ -382,6 +362,7 @@ impl Storage {
             earlier_logs: position
                 .earlier_logs
                 .iter()
+                .filter(|usage| !lost_logs.contains(&usage.log))
                 .map(|usage| (usage.log, usage.bytes))
                 .collect(),
             serials: SerialRanges::from_serials(serials),
@@ -393,17 +374,50 @@ impl Storage {
         });
         let bytes = checkpoint_writer::write(files, (self.store, number), &header, tables)
             .map_err(|error| storage_error(files, "a checkpoint cannot be written", &error))?;
-        manifest.checkpoint = number;
-        manifest
-            .valid
-            .insert(number, RequiredLogs::from_header(&header));
+        manifest.add_checkpoint(files, number, &header, &lost_logs);
         self.earlier_log_bytes.store(0, Ordering::Relaxed);
-        self.retire(&mut manifest);
+        manifest.retire(files, self.store, self.options.keep);
+        self.journal.end_loss(&lost_logs);
         Ok(Checkpoint {
             number,
             bytes: bytes + chunk_bytes,
             items,
         })
+    }
+
+    /// Checks that a checkpoint can be written: the directory is at its path and locked. Returns the logs
+    /// that are lost.
+    ///
+    /// # Errors
+    /// [`Error::Storage`] if it cannot be written, or if this call is the first to find that logs are lost.
+    fn check_directory(&self) -> Result<BTreeSet<u64>> {
+        let files = &*self.files;
+        let failed = |problem: &str| {
+            let path = files.path().display();
+            Err(Error::Storage(format!("{path}: {problem}")))
+        };
+        if let Err(problem) = files.check_path() {
+            return failed(&problem);
+        }
+        if let Ok(false) = files.check_lock() {
+            self.journal.fail_permanently(NOT_LOCKED.into());
+            return failed(NOT_LOCKED);
+        }
+        let is_known = self.journal.loss().is_some();
+        let mut lost = self.journal.required_logs();
+        lost.retain(|log| is_lost(files, &log_name(*log), self.store));
+        self.journal.lose_logs(&lost);
+        if self.journal.loss().is_some() && !is_known {
+            return Err(self.loss_error());
+        }
+        Ok(self.journal.lost_logs())
+    }
+
+    /// The error for logs that are found to be lost.
+    fn loss_error(&self) -> Error {
+        let lost = self.journal.loss().unwrap_or_default();
+        let path = self.files.path().display();
+        Error::Storage(format!("{path}: {lost}{STORED_AGAIN}"))
     }
 
     fn check_open(&self) -> Result<()> {
@@ -423,7 +437,7 @@ impl Storage {
                 Err(error) => {
                     // Other errors, for example too many open files, occur before the sync itself.
                     if may_have_lost_writes(&error) {
-                        self.journal.fail_permanently(&error);
+                        self.journal.fail_permanently(describe_sync_failure(&error));
                     }
                     return Err(storage_error(
                         &*self.files,
@@ -439,76 +453,7 @@ impl Storage {
         Ok(())
     }
 
-    /// Removes checkpoints and logs that are not needed. After an error, it stops, and the next call
-    /// tries again.
-    fn retire(&self, manifest: &mut Manifest) {
-        if manifest.keep_all {
-            return;
-        }
-        let keep = self.options.keep.max(1);
-        while manifest.valid.len() > keep {
-            let Some((oldest, _)) = manifest.valid.first_key_value() else {
-                break;
-            };
-            let oldest = *oldest;
-            if !self.remove(&checkpoint_name(oldest)) {
-                return;
-            }
-            manifest.valid.remove(&oldest);
-        }
-        // Older, unverified checkpoints are not needed once there are enough valid ones.
-        let oldest = manifest
-            .valid
-            .first_key_value()
-            .map_or(0, |(number, _)| *number);
-        if manifest.valid.len() >= keep {
-            for name in self.files.list().unwrap_or_default() {
-                if let Some(FileName::Checkpoint(number)) = FileName::parse(&name)
-                    && number < oldest
-                    && self.belongs_here(&name)
-                    && self.remove(&name)
-                {
-                    manifest.unverified.remove(&number);
-                }
-            }
-        }
-        // A checkpoint's removal must be durable before the logs that it requires are removed.
-        if self.files.sync_directory().is_err() {
-            return;
-        }
-        let required = manifest.valid.values().chain(manifest.unverified.values());
-        let required: Vec<&RequiredLogs> = required.collect();
-        let is_required = |log: u64| {
-            (required.iter()).any(|logs| log >= logs.first || logs.earlier.contains(&log))
-        };
-        for name in self.files.list().unwrap_or_default() {
-            if let Some(FileName::Log(log)) = FileName::parse(&name)
-                && !is_required(log)
-                && self.belongs_here(&name)
-            {
-                let _ = self.files.remove(&name);
-            }
-        }
-    }
-
-    /// Removes a file; true if it no longer exists.
-    fn remove(&self, name: &str) -> bool {
-        match self.files.remove(name) {
-            Ok(()) => true,
-            Err(error) => error.kind() == io::ErrorKind::NotFound,
-        }
-    }
-
-    /// True if a file belongs to this store, or its header is damaged.
-    fn belongs_here(&self, name: &str) -> bool {
-        match self.files.open(name).and_then(RecordReader::new) {
-            Ok(Ok(file_reader)) => file_reader.header.store == self.store,
-            Ok(Err(_)) => true,
-            Err(_) => false,
-        }
-    }
-
-    /// Writes all pending changes, ends the log writer and releases the directory's lock. A checkpoint in
+    /// Writes all pending changes and the mark of a close, ends the log writer and releases the directory's lock. A checkpoint in
     /// progress is aborted, or finished if all its chunks are written. Calling it again does nothing.
     ///
     /// # Errors
@@ -517,15 +462,28 @@ impl Storage {
         self.closing.store(true, Ordering::Relaxed);
         self.journal.stop();
         let mut outcome = Ok(());
+        let mut log_end = None;
         if let Some(thread) = self.thread.lock().take() {
-            let panicked = thread.join().is_err();
-            outcome = self.journal.outcome(panicked);
+            log_end = thread.join().ok();
+            outcome = self.journal.outcome(log_end.is_none());
         }
         // Wait for a checkpoint in progress.
-        let _manifest = self.manifest.lock();
-        if let Some(lock) = self.lock.lock().take() {
-            lock.release();
+        let manifest = self.manifest.lock();
+        if let Some(end) = log_end
+            && outcome.is_ok()
+            && self.journal.loss().is_none()
+        {
+            let mark = CloseMark {
+                store: self.store,
+                log: end.log,
+                bytes: end.bytes,
+                newest_log: manifest.log,
+            };
+            let sync = matches!(self.options.durability, Durability::Disk { .. });
+            // Without the mark, less damage is noticed when the store is opened.
+            let _ = mark.write(&*self.files, sync);
         }
+        self.files.unlock();
         outcome
     }
 }
@@ -539,9 +497,9 @@ impl Drop for Storage {
 
 impl Opened {
     /// Writes a checkpoint before any call can use the tables.
-    fn checkpoint_before_use(&mut self) -> Result<Checkpoint> {
+    pub(super) fn checkpoint_before_use(&mut self) -> Result<Checkpoint> {
         let tables = &mut self.tables;
-        self.storage.checkpoint(|start_log| {
+        self.storage.checkpoint(false, |start_log| {
             let tables = tables.iter_mut().map(|(id, table)| {
                 let options = Arc::clone(table.options());
                 (*id, options, *table.snapshot())

@@ -21,7 +21,7 @@ pub struct OpenOptions {
     pub rename: BTreeMap<String, String>,
     /// Stored names of tables to drop.
     pub drop: BTreeSet<String>,
-    /// Open what is left of a directory in which acknowledged data is missing.
+    /// If acknowledged data is missing or corrupt, open the store with the remaining data instead of failing.
     pub repair: bool,
 }
 
@@ -128,7 +128,7 @@ impl Engine {
                 let mut state = state;
                 state.set_sink(Arc::new(Volatile));
                 let deferred = &mut DeferredDrops::default();
-                state.with_options(new_options, &|at| at, opened.clock, deferred)?
+                state.with_options(new_options, &|time| time, opened.clock, deferred)?
             };
             opened_states.push((number, state));
         }
@@ -149,10 +149,8 @@ impl Engine {
             engine.tables.write().insert(name, Arc::new(table));
         }
         if changed {
-            if let Backend::Disk { storage, .. } = &engine.backend {
-                storage.skip_change_number();
-            }
-            engine.checkpoint()?;
+            let _checkpoint_lock = engine.checkpoint_lock.lock();
+            engine.checkpoint_with(&[], true)?;
         }
         for table in given_tables.into_values() {
             engine.create_table(table)?;
@@ -165,7 +163,7 @@ impl Engine {
     /// this engine has a directory, it contains the tables when this returns.
     ///
     /// # Errors
-    /// As [`Engine::open`]; [`Error::InvalidArgument`] if this engine has a table of the same name.
+    /// Those of [`Engine::open`]; [`Error::InvalidArgument`] if this engine has a table of the same name.
     pub fn restore(
         &self,
         path: &Path,
@@ -179,7 +177,7 @@ impl Engine {
         options.check(&stored_names.collect::<Vec<&str>>())?;
         let (now, stored_now) = (self.clock.now(), recovered.resumed_clock());
         // Converts a reading of the stored clock to this engine's clock: items keep their ages.
-        let convert_clock = |at: u64| now.saturating_sub(stored_now.saturating_sub(at));
+        let convert_clock = |stored: u64| now.saturating_sub(stored_now.saturating_sub(stored));
         let mut tables = Vec::new();
         for mut state in recovered.tables.into_values() {
             let name = options.new_name(&state.options().name).to_owned();
@@ -226,9 +224,8 @@ impl Engine {
             .collect();
         // No other checkpoint, which would lack these tables, may be written until they are added.
         let checkpoint_lock = self.checkpoint_lock.lock();
-        if let Backend::Disk { storage, .. } = &self.backend {
-            storage.skip_change_number();
-            self.checkpoint_with(&tables)?;
+        if matches!(self.backend, Backend::Disk { .. }) {
+            self.checkpoint_with(&tables, true)?;
         }
         let is_closed = self.is_closed.read();
         if *is_closed {
@@ -248,7 +245,7 @@ impl Engine {
             let error = name_exists(name);
             drop((existing, is_closed));
             if matches!(self.backend, Backend::Disk { .. }) {
-                self.checkpoint_with(&[])?;
+                self.checkpoint_with(&[], false)?;
             }
             return Err(error);
         }
@@ -290,12 +287,16 @@ impl Engine {
     /// be written; [`Error::Closed`].
     pub fn checkpoint(&self) -> Result<Checkpoint> {
         let _checkpoint_lock = self.checkpoint_lock.lock();
-        self.checkpoint_with(&[])
+        self.checkpoint_with(&[], false)
     }
 
-    /// Writes a checkpoint that also contains `extra_tables`, which are not in `self.tables` yet. The
-    /// caller has locked `checkpoint_lock`.
-    fn checkpoint_with(&self, extra_tables: &[Arc<Table>]) -> Result<Checkpoint> {
+    /// Writes a checkpoint that also contains `extra_tables`, which are not in `self.tables` yet;
+    /// `is_unlogged` is true if the logs lack some of its contents. The caller has locked `checkpoint_lock`.
+    fn checkpoint_with(
+        &self,
+        extra_tables: &[Arc<Table>],
+        is_unlogged: bool,
+    ) -> Result<Checkpoint> {
         let Backend::Disk {
             storage,
             next_table,
@@ -305,7 +306,7 @@ impl Engine {
                 "this store is in memory only, so it has no checkpoints; open the store with a path".into(),
             ));
         };
-        storage.checkpoint(|start_log| {
+        storage.checkpoint(is_unlogged, |start_log| {
             self.check_open()?;
             let clock = self.clock.now();
             let (position, tables) = {
@@ -337,6 +338,15 @@ impl Engine {
             };
             Ok((position, view))
         })
+    }
+
+    /// Why changes are not stored durably now; `None` if they are, or for an engine in memory.
+    #[must_use]
+    pub fn storage_problem(&self) -> Option<String> {
+        match &self.backend {
+            Backend::Memory(_) => None,
+            Backend::Disk { storage, .. } => storage.problem(),
+        }
     }
 
     /// Bytes logged since the last checkpoint; `None` for an engine in memory.

@@ -42,6 +42,8 @@ pub(super) struct LockedTable {
     /// Why the table was closed; `None` while it is open.
     pub(super) close_reason: Option<Error>,
     pub(super) meter: Meter,
+    /// As in [`TableInfo`](crate::TableInfo).
+    pub(super) unreadable_items: u64,
 }
 
 /// An insert in the queue.

@@ -21,8 +21,8 @@ fn inserts_into_a_queue_wait_while_all_its_items_are_leased() {
     assert_eq!((info.stats.size, info.stats.hidden), (4, 4));
     assert_eq!(
         info.inserting_blocked.unwrap(),
-        "`t`: inserting waits: the table is full, and readers still hold 4 of 4 items; request the next \
-         batch from the dataset to free them"
+        "`t`: inserting waits: the table is full, and readers still hold 4 of 4 items; read on from \
+         their datasets or close them"
     );
     leased.lease.unwrap().acknowledge();
     assert_eq!(wakes.count(), 1);
@@ -56,6 +56,63 @@ fn a_replay_table_evicts_items_that_are_not_leased() {
     assert_eq!(table.info().stats.size, 4);
     drop(leased);
     assert_eq!(sample_keys(&table, 4), [0, 1, 4, 5]);
+}
+
+#[test]
+fn a_replay_table_evicts_leased_items_if_there_are_no_others() {
+    for max_times_sampled in 1..=3 {
+        let table = new_table(TableOptions {
+            max_size: 4,
+            max_times_sampled,
+            ..fifo_options("t")
+        });
+        insert_items(&table, items(0..4));
+        let n = 4 * max_times_sampled as usize;
+        let leased = wait_ready(table.sample(n, true).unwrap()).unwrap();
+        assert!(!table.can_sample(1) && table.can_insert(9));
+        insert_items(&table, items(4..13));
+        let stats = table.info().stats;
+        assert_eq!((stats.size, stats.hidden, stats.limiter.deletes), (4, 3, 9));
+        leased.lease.unwrap().acknowledge();
+        assert_eq!(table.info().stats.size, 1);
+        assert_eq!(sample_keys(&table, 1), [12]);
+    }
+}
+
+#[test]
+fn returned_leases_of_evicted_items_are_not_counted() {
+    let table = new_table(TableOptions {
+        max_size: 2,
+        max_times_sampled: 1,
+        ..fifo_options("t")
+    });
+    insert_items(&table, items(0..2));
+    let leased = wait_ready(table.sample(2, true).unwrap()).unwrap();
+    insert_items(&table, items(2..3));
+    drop(leased);
+    let stats = table.info().stats;
+    assert_eq!((stats.size, stats.hidden, stats.limiter.samples), (2, 0, 0));
+}
+
+#[test]
+fn a_table_reports_what_it_can_insert_and_sample() {
+    let table = new_table(queue_options("t", 4));
+    insert_items(&table, items(0..4));
+    let leased = wait_ready(table.sample(4, true).unwrap()).unwrap();
+    assert!(!table.can_insert(1) && !table.can_sample(1));
+    leased.lease.unwrap().acknowledge_first(3);
+    assert!(table.can_insert(3) && !table.can_insert(4));
+    assert!(table.can_sample(1) && !table.can_sample(2));
+    let replay = new_table(TableOptions {
+        max_size: 8,
+        max_times_sampled: 1,
+        ..fifo_options("t")
+    });
+    insert_items(&replay, items(0..3));
+    let leased = wait_ready(replay.sample(3, true).unwrap()).unwrap();
+    assert!(!replay.can_sample(3), "no item is left");
+    drop(leased);
+    assert!(replay.can_sample(3));
 }
 
 #[test]

@@ -10,3 +10,4 @@ mod streams;
 mod stress;
 mod support;
 mod tickets;
+mod unreadable;

@@ -199,9 +199,9 @@ fn a_session_that_waits_is_not_idle() {
 }
 
 #[test]
-fn numbers_out_of_range_are_refused() {
+fn numbers_out_of_range_are_rejected() {
     let table = new_table(fifo_options("t"));
-    let refused = |first| {
+    let error_from = |first| {
         let session = Session {
             id: SESSION_ID,
             first,
@@ -209,10 +209,10 @@ fn numbers_out_of_range_are_refused() {
         error_text(table.insert_numbered(items(0..2), Some(session)))
     };
     assert_eq!(
-        refused(0),
-        "2 items for table `t` have session numbers from 0 on; session numbers must be at least 1 \
+        error_from(0),
+        "2 items for table `t` with session numbers from 0 on; session numbers must be at least 1 \
          and below 2^64"
     );
-    assert!(refused(u64::MAX - 1).contains("session numbers from 18446744073709551614 on"));
+    assert!(error_from(u64::MAX - 1).contains("session numbers from 18446744073709551614 on"));
     assert_eq!(table.info().stats.size, 0);
 }

@@ -28,25 +28,28 @@ fn open_stream(
         max_batches,
         max_items: None,
         length_policy: LengthPolicy::Ragged,
+        hold: false,
     };
     Stream::open(Arc::clone(table), Arc::default(), options).unwrap()
 }
 
-/// Returns the next batch, and acknowledges all earlier ones. `None` after `timeout` or at the end.
+/// Returns the next batch. `None` after `timeout` or at the end.
 fn next(stream: &mut Stream, timeout: Duration) -> Option<StreamBatch> {
-    next_after(stream, u64::MAX, timeout)
-}
-
-/// As [`next`], but acknowledges only the first `acknowledged` items.
-fn next_after(stream: &mut Stream, acknowledged: u64, timeout: Duration) -> Option<StreamBatch> {
     let mut options = WaitOptions {
         deadline: Some(Instant::now() + timeout),
         interrupted: &mut || false,
     };
-    match stream.next(acknowledged, &mut options).unwrap() {
+    match stream.next(&mut options).unwrap() {
         NextBatch::Batch(batch) => Some(batch),
         NextBatch::End | NextBatch::Interrupted => None,
     }
+}
+
+fn close(stream: &mut Stream) {
+    let _ = stream.close(&mut WaitOptions {
+        deadline: None,
+        interrupted: &mut || false,
+    });
 }
 
 /// Keys of a batch's items; checks that the data belongs to these items.
@@ -97,9 +100,12 @@ fn closing_returns_unacknowledged_items_in_order() {
             keys(&next(&mut stream, 20 * SECOND).unwrap()),
             expected[2..4]
         );
-        // Two items are delivered and four are ready. The next batch is drawn once one is read.
-        wait_until_hidden(&table, 6);
-        stream.close(4);
+        // Four items are read, and four are ready. The next batch is drawn once one is read.
+        wait_until_hidden(&table, 8);
+        assert!(stream.deliver(4));
+        wait_until_hidden(&table, 4);
+        close(&mut stream);
+        assert!(!stream.deliver(6), "the stream is closed");
         let stats = table.info().stats;
         assert_eq!((stats.size, stats.hidden, stats.limiter.samples), (5, 0, 4));
         assert_eq!(table.info().waiting_samples, 0);
@@ -114,14 +120,12 @@ fn closing_returns_the_unacknowledged_part_of_a_batch() {
         insert_items(&table, items(0..10));
         let mut stream = open_stream(&table, 3, 1, None);
         assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0, 1, 2]);
-        let early = acknowledged.min(1);
-        assert_eq!(
-            keys(&next_after(&mut stream, early, 20 * SECOND).unwrap()),
-            [3, 4, 5]
-        );
+        assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [3, 4, 5]);
         wait_until_hidden(&table, 9);
-        assert_eq!(table.info().stats.size, 10, "no sample is final yet");
-        stream.close(acknowledged);
+        assert!(stream.deliver(acknowledged));
+        let complete = acknowledged / 3 * 3;
+        assert_eq!(table.info().stats.size, 10 - complete);
+        close(&mut stream);
         let stats = table.info().stats;
         assert_eq!(
             (stats.size, stats.hidden, stats.limiter.samples),
@@ -141,12 +145,46 @@ fn returned_items_do_not_count_as_sampled() {
     });
     insert_items(&table, items(0..1));
     let mut stream = open_stream(&table, 1, 4, None);
-    for delivered in 0..3 {
-        next_after(&mut stream, delivered, 20 * SECOND).unwrap();
+    for _ in 0..3 {
+        next(&mut stream, 20 * SECOND).unwrap();
     }
-    stream.close(2);
+    stream.deliver(2);
+    close(&mut stream);
     let stats = table.info().stats;
     assert_eq!((stats.size, stats.limiter.samples), (1, 2));
+}
+
+#[test]
+fn delivered_items_are_used_at_once_or_with_hold_when_the_next_are_requested() {
+    for hold in [false, true] {
+        let table = new_table(queue_options("t", 4));
+        insert_items(&table, items(0..4));
+        let options = StreamOptions {
+            batch_size: 2,
+            at_least: 2,
+            prefetch: 1,
+            max_batches: None,
+            max_items: None,
+            length_policy: LengthPolicy::Ragged,
+            hold,
+        };
+        let mut stream = Stream::open(Arc::clone(&table), Arc::default(), options).unwrap();
+        next(&mut stream, 20 * SECOND).unwrap();
+        stream.deliver(2);
+        wait_until_hidden(&table, if hold { 4 } else { 2 });
+        let held = if hold { 2 } else { 0 };
+        assert_eq!(table.info().stats.size, 2 + held);
+        assert_eq!(
+            (table.can_insert(2), table.can_insert(3)),
+            (!hold, false),
+            "two items are fetched ahead"
+        );
+        next(&mut stream, 20 * SECOND).unwrap();
+        assert_eq!(table.info().stats.size, 2);
+        stream.deliver(4);
+        close(&mut stream);
+        assert_eq!(table.info().stats.size, 0);
+    }
 }
 
 #[test]
@@ -180,12 +218,15 @@ fn several_streams_on_one_queue_deliver_each_item_once() {
             thread::spawn(move || {
                 let mut stops = 0;
                 while seen.lock().unwrap().len() < usize::try_from(ITEMS).unwrap() {
-                    // Each reader is closed now and then, with prefetched batches left.
+                    // Each reader is closed repeatedly, each time with prefetched batches left.
                     let mut stream = open_stream(&table, 1 + reader, 3, None);
+                    let mut delivered = 0;
                     for _ in 0..100 {
                         let Some(batch) = next(&mut stream, SECOND / 5) else {
                             break;
                         };
+                        delivered += batch.draws.len() as u64;
+                        stream.deliver(delivered);
                         seen.lock().unwrap().extend(keys(&batch));
                     }
                     stops += 1;
@@ -224,13 +265,10 @@ fn a_stream_ends_after_max_batches_or_at_the_deadline() {
     for batch in 0..3 {
         let read = keys(&next(&mut stream, 20 * SECOND).unwrap());
         assert_eq!(read, [2 * batch, 2 * batch + 1]);
+        stream.deliver(2 * batch + 2);
     }
     assert!(next(&mut stream, 20 * SECOND).is_none());
-    assert_eq!(
-        table.info().stats.size,
-        2,
-        "the last call acknowledged the last batch"
-    );
+    assert_eq!(table.info().stats.size, 2);
     drop(stream);
     let mut stream = open_stream(&table, 3, 1, None);
     let start = Instant::now();
@@ -253,7 +291,7 @@ fn a_reader_gets_the_error_that_ended_the_stream() {
         interrupted: &mut || false,
     };
     assert_eq!(
-        stream.next(u64::MAX, &mut options).unwrap_err(),
+        stream.next(&mut options).unwrap_err(),
         table_dropped_error("t")
     );
 
@@ -264,21 +302,22 @@ fn a_reader_gets_the_error_that_ended_the_stream() {
         max_batches: None,
         max_items: None,
         length_policy: LengthPolicy::Ragged,
+        hold: false,
     };
     let small = crate::support::new_table(queue_options("small", 4));
-    let refused = error_text(Stream::open(Arc::clone(&small), Arc::default(), options));
+    let error = error_text(Stream::open(Arc::clone(&small), Arc::default(), options));
     assert!(
-        refused.starts_with("table `small` can never yield 5 samples"),
-        "{refused}"
+        error.starts_with("table `small` can never yield 5 samples"),
+        "{error}"
     );
     let empty = StreamOptions {
         batch_size: 0,
         ..options
     };
-    let refused = error_text(Stream::open(small, Arc::default(), empty));
+    let error = error_text(Stream::open(small, Arc::default(), empty));
     assert_eq!(
-        refused,
-        "`batch_size` and `prefetch` must be at least 1, got 0 and 1"
+        error,
+        "`batch_size` and `prefetch` must be at least 1; got 0 and 1"
     );
 }
 
@@ -291,7 +330,7 @@ fn a_reader_can_continue_after_an_interrupted_wait() {
         interrupted: &mut || true,
     };
     assert!(matches!(
-        stream.next(u64::MAX, &mut options).unwrap(),
+        stream.next(&mut options).unwrap(),
         NextBatch::Interrupted
     ));
     wait_ready(table.insert(items(0..1)).unwrap()).unwrap();
@@ -305,9 +344,10 @@ fn return_last_returns_the_newest_batch() {
     let mut stream = open_stream(&table, 1, 1, None);
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [0]);
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [1]);
-    wait_until_hidden(&table, 2);
+    wait_until_hidden(&table, 3);
     stream.return_last();
     assert_eq!(keys(&next(&mut stream, 20 * SECOND).unwrap()), [2]);
-    stream.close(1);
+    stream.deliver(1);
+    close(&mut stream);
     assert_eq!(sample_keys(&table, 3), [1, 2, 3]);
 }

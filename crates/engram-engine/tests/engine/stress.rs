@@ -65,13 +65,17 @@ fn make_call(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
                 max_batches: Some(4),
                 max_items: None,
                 length_policy: LengthPolicy::Ragged,
+                hold: false,
             };
             let mut stream = Stream::open(Arc::clone(table), Arc::default(), options).unwrap();
             let mut options = WaitOptions {
                 deadline: Some(Instant::now() + timeout),
                 interrupted: &mut || false,
             };
-            stream.next(0, &mut options).unwrap();
+            stream.next(&mut options).unwrap();
+            if rng.next_u64().is_multiple_of(2) {
+                stream.deliver(n as u64);
+            }
         }
         _ => {
             let limits = table.options().limits.clone();

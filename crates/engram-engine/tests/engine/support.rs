@@ -25,7 +25,7 @@ pub(crate) fn item_of_size(key: u64, priority: f64, size: usize) -> NewItem {
     let schema = Arc::new(Schema {
         layout: Arc::new(Layout {
             names: Box::new(["obs".into()]),
-            structure: "".into(),
+            structure: r#"{"d":[["obs",0]]}"#.into(),
         }),
         cells: Box::new([CellSpec {
             dtype: DType::Uint8,

@@ -8,9 +8,9 @@ use engram_core::{Error, RateLimits, TableOptions, Volatile};
 use engram_engine::{Engine, WaitOutcome};
 
 use crate::support::{
-    ManualClock, SECOND, WakeCounter, error_text, fifo_options, insert_items, item, item_of_size,
-    items, keys, new_engine, new_table, poll, queue_options, sample_keys, table_dropped_error,
-    wait_for, wait_ready,
+    ManualClock, WakeCounter, error_text, fifo_options, insert_items, item, item_of_size, items,
+    keys, new_engine, new_table, poll, queue_options, sample_keys, table_dropped_error, wait_for,
+    wait_ready,
 };
 
 /// Limits with one sample per insert.
@@ -48,7 +48,7 @@ fn large_requests_are_served_in_bounded_steps() {
         ..fifo_options("t")
     });
     let mut insert = table.insert(items(0..30_000)).unwrap();
-    // A call that exceeds its lock hold continues in further holds, without being polled.
+    // A call that needs more than one locking of the table locks it again, without being polled.
     assert!(poll(&mut insert, &Arc::default()).is_ready());
     let sample = wait_ready(table.sample(60_000, false).unwrap()).unwrap();
     assert!(
@@ -69,7 +69,7 @@ fn large_requests_are_served_in_bounded_steps() {
 }
 
 #[test]
-fn a_call_serves_other_callers_only_for_a_bounded_time() {
+fn an_insert_serves_a_waiting_sample_only_for_a_bounded_time() {
     let table = new_table(fifo_options("t"));
     let wakes = Arc::<WakeCounter>::default();
     let mut sample = table.sample(100_000, true).unwrap();
@@ -108,7 +108,7 @@ fn a_cancelled_sample_returns_its_items() {
         assert_eq!(
             error.to_string(),
             "table `replay` yielded 37 of 256 samples within 0.02 s; `replay`: sampling waits: the \
-             learner has caught up with the writers, the limit of Queue (37 inserted, 37 sampled)"
+             learner has caught up with the writers, which is as far as Queue allows (37 inserted, 37 sampled)"
         );
         let stats = table.info().stats;
         assert_eq!((stats.size, stats.hidden), (37, 0));
@@ -167,7 +167,7 @@ fn tickets_are_served_in_order() {
 }
 
 #[test]
-fn an_empty_insert_does_not_block_the_next() {
+fn an_empty_insert_does_not_block_later_inserts() {
     let table = new_table(queue_options("t", 1));
     insert_items(&table, items(0..1));
     let wakes: [Arc<WakeCounter>; 3] = Default::default();
@@ -225,24 +225,21 @@ fn dropping_a_ticket_withdraws_the_call() {
 }
 
 #[test]
-fn closing_ends_waiting_calls_with_the_reason() {
+fn closing_ends_waiting_samples_with_the_reason() {
     let engine = Arc::new(new_engine(vec![
         queue_options("a", 2),
         queue_options("b", 2),
     ]));
     let waiting_calls = ["a", "b"].map(|name| {
         let table = engine.table(name).unwrap();
-        let sampler = {
-            let ticket = table.sample(2, false).unwrap();
-            thread::spawn(move || wait_ready(ticket).unwrap_err())
-        };
-        let full = engine.table(name).unwrap();
-        let inserter = thread::spawn(move || {
-            let ticket = full.insert(items(0..1)).unwrap();
-            wait_ready(ticket).unwrap();
-            wait_ready(full.sample(2, true).unwrap()).unwrap_err()
+        let ticket = table.sample(2, false).unwrap();
+        let first = thread::spawn(move || wait_ready(ticket).unwrap_err());
+        let same_table = engine.table(name).unwrap();
+        let second = thread::spawn(move || {
+            insert_items(&same_table, items(0..1));
+            wait_ready(same_table.sample(2, true).unwrap()).unwrap_err()
         });
-        (table, sampler, inserter)
+        (table, first, second)
     });
     thread::sleep(Duration::from_millis(30));
     engine.drop_table("a").unwrap();
@@ -252,9 +249,9 @@ fn closing_ends_waiting_calls_with_the_reason() {
         table_dropped_error("a"),
         Error::Closed("the store is closed".into()),
     ];
-    for ((table, sampler, inserter), reason) in waiting_calls.into_iter().zip(reasons) {
-        assert_eq!(sampler.join().unwrap(), reason);
-        assert_eq!(inserter.join().unwrap(), reason);
+    for ((table, first, second), reason) in waiting_calls.into_iter().zip(reasons) {
+        assert_eq!(first.join().unwrap(), reason);
+        assert_eq!(second.join().unwrap(), reason);
         assert_eq!(error_text(table.insert(items(1..2))), reason.to_string());
         assert_eq!(error_text(table.sample(1, false)), reason.to_string());
         assert_eq!(
@@ -271,8 +268,11 @@ fn closing_ends_waiting_calls_with_the_reason() {
 }
 
 #[test]
-fn an_insert_ends_when_its_table_is_dropped() {
-    let engine = new_engine(vec![queue_options("a", 2)]);
+fn waiting_inserts_end_with_the_reason() {
+    let engine = new_engine(vec![queue_options("a", 2), queue_options("b", 2)]);
+    let other = engine.table("b").unwrap();
+    let mut other_ticket = other.insert(items(0..5)).unwrap();
+    assert!(poll(&mut other_ticket, &Arc::default()).is_pending());
     let table = engine.table("a").unwrap();
     let wakes = Arc::new(WakeCounter::default());
     let mut ticket = table.insert(items(0..5)).unwrap();
@@ -282,11 +282,16 @@ fn an_insert_ends_when_its_table_is_dropped() {
     assert_eq!(wait_ready(ticket).unwrap_err(), table_dropped_error("a"));
     assert_eq!(
         error_text(engine.table("a")),
-        "no table `a`; known tables: none"
+        "no table `a`; known tables: `b`"
     );
     assert_eq!(
         error_text(engine.drop_table("a")),
-        "no table `a`; known tables: none"
+        "no table `a`; known tables: `b`"
+    );
+    engine.close().unwrap();
+    assert_eq!(
+        wait_ready(other_ticket).unwrap_err(),
+        Error::Closed("the store is closed".into())
     );
 }
 
@@ -308,8 +313,8 @@ fn changed_limits_wake_waiting_calls() {
     assert_eq!(wakes.count(), 1);
     assert_eq!(keys(&wait_ready(ticket).unwrap()), [0, 0, 0]);
     assert_eq!(table.info().sampling_blocked, None);
-    let refused = error_text(table.set_limits(RateLimits::min_size(0)));
-    assert!(refused.contains("min_size is 0"), "{refused}");
+    let error = error_text(table.set_limits(RateLimits::min_size(0)));
+    assert!(error.contains("min_size is 0"), "{error}");
 }
 
 #[test]
@@ -333,13 +338,13 @@ fn samples_that_can_never_be_drawn_fail_at_once() {
     let table = new_table(queue_options("t", 8));
     assert_eq!(
         table.sample(0, false).unwrap_err(),
-        Error::InvalidArgument("`n` must be at least 1, got 0 samples from table `t`".into())
+        Error::InvalidArgument("`n` must be at least 1; got 0 samples from table `t`".into())
     );
     assert_eq!(
         table.sample(9, false).unwrap_err(),
         Error::Unsatisfiable(
             "table `t` can never yield 9 samples at once: it has at most 8 items, each \
-             sampled at most 1 times"
+             sampled at most 1 time"
                 .into()
         )
     );
@@ -384,13 +389,11 @@ fn a_reset_discards_the_draws_of_waiting_calls() {
     insert_items(&table, items(0..3));
     let mut ticket = table.sample(4, false).unwrap();
     assert!(poll(&mut ticket, &Arc::default()).is_pending());
-    let complete = {
-        insert_items(&table, items(3..4));
-        ticket
-    };
+    // The ticket has all its draws, but has not returned them.
+    insert_items(&table, items(3..4));
     table.reset().unwrap();
     let insert = table.insert(items(10..15)).unwrap();
-    assert_eq!(keys(&wait_ready(complete).unwrap()), [10, 11, 12, 13]);
+    assert_eq!(keys(&wait_ready(ticket).unwrap()), [10, 11, 12, 13]);
     wait_ready(insert).unwrap();
     let stats = table.info().stats;
     assert_eq!(
@@ -400,7 +403,7 @@ fn a_reset_discards_the_draws_of_waiting_calls() {
 }
 
 #[test]
-fn an_insert_waits_while_leased_items_exceed_max_bytes() {
+fn an_insert_evicts_leased_items_that_exceed_max_bytes() {
     let small = item_of_size(1, 1.0, 30_000);
     let table = new_table(TableOptions {
         max_bytes: Some(100_000),
@@ -411,18 +414,10 @@ fn an_insert_waits_while_leased_items_exceed_max_bytes() {
     let lease = wait_ready(table.sample(1, true).unwrap()).unwrap();
     insert_items(&table, vec![small]);
     insert_items(&table, vec![item_of_size(2, 1.0, 90_000)]);
-    let mut waiting = table.insert(vec![item_of_size(3, 1.0, 50_000)]).unwrap();
-    assert!(matches!(
-        wait_for(&mut waiting, SECOND / 20),
-        WaitOutcome::TimedOut
-    ));
-    assert_eq!(
-        table.info().inserting_blocked.unwrap(),
-        "`t`: inserting waits: the table is full, and readers still hold 1 of 2 items; request the next \
-         batch from the dataset to free them"
-    );
+    insert_items(&table, vec![item_of_size(3, 1.0, 50_000)]);
+    let info = table.info();
+    assert_eq!((info.stats.size, info.stats.hidden), (1, 0));
     lease.lease.unwrap().acknowledge();
-    wait_ready(waiting).unwrap();
     assert_eq!(sample_keys(&table, 1), [3]);
 }
 

@@ -33,10 +33,10 @@ pub(super) fn explore<'py>(
     let mut sequence = |items: Vec<Bound<'py, PyAny>>| -> PyResult<(Vec<Node>, Vec<Value>)> {
         let mut nodes = Vec::new();
         let mut values = Vec::new();
-        for (at, item) in items.iter().enumerate() {
+        for (index, item) in items.iter().enumerate() {
             let (node, value) = explore(
                 item,
-                &child_path(path, &at.to_string()),
+                &child_path(path, &index.to_string()),
                 depth + 1,
                 leaves,
                 names,

@@ -12,6 +12,7 @@ use pyo3::types::PyType;
 use serde_json::{Value, json};
 
 use super::{Node, child_path};
+use crate::errors;
 
 /// Namedtuple classes seen so far, so that data is unflattened into the class that it was written with.
 static CLASSES: Mutex<Option<HashMap<NamedTuple, Py<PyType>>>> = Mutex::new(None);
@@ -68,8 +69,8 @@ pub(super) fn node_from_json(
         ("t", Node::Tuple),
     ] {
         if let Some(items) = items(key) {
-            let children = items.iter().enumerate().map(|(at, item)| {
-                node_from_json(py, item, &child_path(path, &at.to_string()), names)
+            let children = items.iter().enumerate().map(|(index, item)| {
+                node_from_json(py, item, &child_path(path, &index.to_string()), names)
             });
             return Ok(make(children.collect::<PyResult<_>>()?));
         }
@@ -94,19 +95,20 @@ pub(super) fn node_from_json(
             node_from_json(py, child, &child_path(path, &text), names)?,
         ));
     }
-    match value.get("n").and_then(Value::as_str) {
-        Some(name) => {
-            let fields: Vec<String> = children.iter().map(|(_, field, _)| field.clone()).collect();
-            let nodes = children.into_iter().map(|(_, _, node)| node).collect();
-            Ok(Node::Named(named_class(py, name, &fields)?, nodes))
+    if let Some(name) = value.get("n").and_then(Value::as_str) {
+        let fields: Vec<String> = children.iter().map(|(_, field, _)| field.clone()).collect();
+        match named_class(py, name, &fields) {
+            Ok(class) => {
+                let nodes = children.into_iter().map(|(_, _, node)| node).collect();
+                return Ok(Node::Named(class, nodes));
+            }
+            // Not written by Python: a name is no identifier. The fields become a mapping.
+            Err(error) if errors::is_rejection(py, &error) => {}
+            Err(error) => return Err(error),
         }
-        None => Ok(Node::Dict(
-            children
-                .into_iter()
-                .map(|(key, _, node)| (key, node))
-                .collect(),
-        )),
     }
+    let children = children.into_iter().map(|(key, _, node)| (key, node));
+    Ok(Node::Dict(children.collect()))
 }
 
 /// Merges two structures into one with the leaves of both: mappings gain keys, sequences grow at the end. Returns
@@ -118,7 +120,7 @@ pub(crate) fn merge(old: &Value, new: &Value) -> Option<Value> {
     for key in ["l", "t"] {
         if let (Some(old), Some(new)) = (array(old, key), array(new, key)) {
             let longest = old.len().max(new.len());
-            let merged = (0..longest).map(|at| match (old.get(at), new.get(at)) {
+            let merged = (0..longest).map(|index| match (old.get(index), new.get(index)) {
                 (Some(old), Some(new)) => merge(old, new),
                 (one, other) => one.or(other).cloned(),
             });
@@ -146,9 +148,11 @@ pub(crate) fn merge(old: &Value, new: &Value) -> Option<Value> {
     }
     let mut pairs = before.clone();
     for pair in now {
-        let at = pairs.iter().position(|other| other.get(0) == pair.get(0));
-        match at {
-            Some(at) => pairs[at] = json!([pair.get(0)?, merge(pairs[at].get(1)?, pair.get(1)?)?]),
+        let index = pairs.iter().position(|other| other.get(0) == pair.get(0));
+        match index {
+            Some(index) => {
+                pairs[index] = json!([pair.get(0)?, merge(pairs[index].get(1)?, pair.get(1)?)?]);
+            }
             None => pairs.push(pair.clone()),
         }
     }

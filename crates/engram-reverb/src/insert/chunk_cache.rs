@@ -10,10 +10,11 @@ use crate::chunk::{ChunkDecoder, memory_bytes};
 use crate::item::{ChunksByKey, decode_item};
 use crate::pb;
 
-/// Most chunks that a stream keeps.
+/// Maximum number of chunks that a stream keeps.
 const MAX_CHUNKS: usize = 1 << 20;
 
-/// Most bytes of the chunks that a stream keeps and no table refers to. The last chunk may exceed it.
+/// Maximum number of bytes of the chunks that a stream keeps and no table refers to. The last chunk
+/// may exceed it.
 const MAX_UNREFERENCED_BYTES: usize = 1 << 30;
 
 /// The chunks of a stream by key, and their decoder.

@@ -18,7 +18,7 @@ use crate::service::ServiceState;
 /// How often tables with a ttl are checked for expired items while a stream waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// Delay before a failed write to the journal is waited for again.
+/// After a failed write to the journal: delay before waiting again until the item is durable.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Number of pending items of a stream, over all tables, at which it stops reading.
@@ -27,10 +27,11 @@ const MAX_ITEMS: usize = 10_000;
 /// Bytes of pending items of a stream at which it stops reading.
 const MAX_BYTES: usize = 256 << 20;
 
-/// Most pending items of all streams that have ended; the items of further streams are dropped.
+/// Maximum number of pending items of all streams that have ended; the items of further streams are
+/// dropped.
 const MAX_ORPHANS: usize = 100_000;
 
-/// Most bytes of such items, counted as in [`MAX_BYTES`].
+/// Maximum number of bytes of such items, counted as in [`MAX_BYTES`].
 const MAX_ORPHAN_BYTES: usize = 1 << 30;
 
 /// A pending item that was inserted or failed.
@@ -50,7 +51,7 @@ pub(super) struct PendingItems {
     /// The tables of the items, by address.
     tables: HashMap<usize, PendingTable>,
     /// Address of the last item's table.
-    last: usize,
+    last_table: usize,
     poll: Interval,
 }
 
@@ -68,7 +69,7 @@ impl Default for PendingItems {
             items: FuturesUnordered::new(),
             bytes: 0,
             tables: HashMap::new(),
-            last: 0,
+            last_table: 0,
             poll,
         }
     }
@@ -82,7 +83,7 @@ impl PendingItems {
     /// True if the stream may read more. The last item's table may have as many pending items as
     /// dm-reverb allows; items of other tables count only towards the limits of the stream.
     pub(super) fn has_room(&self) -> bool {
-        let last = self.tables.get(&self.last);
+        let last = self.tables.get(&self.last_table);
         let is_below = last.is_none_or(|last| last.items < max_pending(&last.table));
         is_below && self.items.len() < MAX_ITEMS && self.bytes < MAX_BYTES
     }
@@ -114,16 +115,16 @@ impl PendingItems {
 
     fn count(&mut self, table: &Arc<Table>, bytes: usize) -> usize {
         self.bytes += bytes;
-        self.last = Arc::as_ptr(table).addr();
+        self.last_table = Arc::as_ptr(table).addr();
         let pending = self
             .tables
-            .entry(self.last)
+            .entry(self.last_table)
             .or_insert_with(|| PendingTable {
                 table: Arc::clone(table),
                 items: 0,
             });
         pending.items += 1;
-        self.last
+        self.last_table
     }
 
     /// Waits for the next item; returns its key, or the error it failed with.

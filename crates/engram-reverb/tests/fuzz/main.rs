@@ -33,7 +33,7 @@ use mutate::{RandomSource, mutate, random_message};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Most bytes allocated per byte of a request.
+/// Maximum number of bytes allocated per byte of a request.
 const ALLOCATED_PER_BYTE: usize = 512;
 
 /// Bytes that any request may allocate in addition, for rows without elements and a sample.
@@ -109,7 +109,7 @@ fn mutated_requests_are_handled_within_limits() {
         assert_eq!(handle(request, &table, &pool), items);
     }
     let mut accepted = 0;
-    for at in 0..count {
+    for number in 0..count {
         let request = if random.below(10) == 0 {
             random_message(&mut random)
         } else {
@@ -123,7 +123,7 @@ fn mutated_requests_are_handled_within_limits() {
         let allowed = ALLOCATED_ALWAYS + ALLOCATED_PER_BYTE * request.len();
         assert!(
             peak <= allowed,
-            "request {at} of seed {seed}: {} bytes allocated {peak}, {allowed} are allowed: {request:?}",
+            "request {number} of seed {seed}: {} bytes allocated {peak}, {allowed} are allowed: {request:?}",
             request.len()
         );
     }
@@ -287,7 +287,7 @@ fn invalid_items_are_rejected() {
         )
     );
     for (columns, text) in [
-        (&[][..], "item 5 must have 1 to 16384 columns, got 0"),
+        (&[][..], "item 5 must have 1 to 16384 columns; got 0"),
         (
             &[&[[1, -1, 1, 0]][..]],
             "a slice of chunk 1 has offset -1, length 1 and index 0; none may be negative",

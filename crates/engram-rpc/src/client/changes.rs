@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 
+use engram_core::text::count;
 use engram_core::{Error, Result};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
@@ -13,7 +14,7 @@ use tonic::{Status, Streaming};
 use super::connect::{Connector, GrpcClient};
 use super::pending_response::PendingResponse;
 use super::reconnecting_stream::{ReconnectingStream, run};
-use super::sample_requests::SampleRequests;
+use super::sample_requests::SampleStreams;
 use crate::pb;
 use crate::pb::change_request::Change;
 use crate::pb::change_response::Outcome;
@@ -26,9 +27,9 @@ pub const MAX_KEYS_PER_REQUEST: usize = 8192;
 #[derive(Debug)]
 pub(crate) struct ChangeSender {
     runtime: Handle,
-    samples: SampleRequests,
+    streams: Arc<SampleStreams>,
     commands: mpsc::UnboundedSender<ChangeCommand>,
-    /// Commands that wait until the server has handled the acknowledgements of `samples`.
+    /// Commands that wait until the server has handled the acknowledgements of `streams`.
     delayed: mpsc::UnboundedSender<ChangeCommand>,
     /// Number of commands in `delayed`. While there are any, later commands are delayed too, to keep their order.
     num_delayed: Arc<AtomicUsize>,
@@ -47,7 +48,7 @@ impl ChangeSender {
     pub(crate) fn open(
         runtime: &Handle,
         connector: &Arc<Connector>,
-        samples: &SampleRequests,
+        streams: &Arc<SampleStreams>,
     ) -> Self {
         let (commands, receiver) = mpsc::unbounded_channel();
         runtime.spawn(run(
@@ -58,7 +59,7 @@ impl ChangeSender {
         let (delayed, receiver) = mpsc::unbounded_channel();
         let changes = Self {
             runtime: runtime.clone(),
-            samples: samples.clone(),
+            streams: Arc::clone(streams),
             commands,
             delayed,
             num_delayed: Arc::default(),
@@ -135,7 +136,7 @@ impl ChangeSender {
             response,
         };
         // If the receiver is closed, `response` is dropped and the caller gets an error.
-        if self.num_delayed.load(Ordering::Acquire) == 0 && self.samples.are_acks_flushed() {
+        if self.num_delayed.load(Ordering::Acquire) == 0 && self.streams.are_acks_flushed() {
             let _ = self.commands.send(command);
         } else {
             self.num_delayed.fetch_add(1, Ordering::Relaxed);
@@ -149,12 +150,16 @@ impl ChangeSender {
         &self,
         mut delayed: mpsc::UnboundedReceiver<ChangeCommand>,
     ) -> impl Future<Output = ()> + use<> {
-        let (samples, commands) = (self.samples.clone(), self.commands.clone());
+        let (streams, commands) = (Arc::clone(&self.streams), self.commands.clone());
         let num_delayed = Arc::clone(&self.num_delayed);
         async move {
             while let Some(command) = delayed.recv().await {
-                samples.clone().flush_acks().await;
-                let _ = commands.send(command);
+                match streams.flush_acks().await {
+                    Ok(()) => {
+                        let _ = commands.send(command);
+                    }
+                    Err(error) => command.fail(&error),
+                }
                 num_delayed.fetch_sub(1, Ordering::Release);
             }
         }
@@ -168,6 +173,18 @@ fn slice_for_request<T>(all: &[T], first: usize) -> &[T] {
 }
 
 impl ChangeCommand {
+    /// Reports that the change could not be sent, or that no response arrived.
+    fn fail(self, error: &Error) {
+        let error = match error {
+            Error::Unavailable(text) => {
+                Error::Unavailable(format!("{text}; {}", self.describe_unacknowledged()))
+            }
+            other => other.clone(),
+        };
+        // The caller may have stopped waiting.
+        let _ = self.response.send(Err(error));
+    }
+
     /// Describes, at the end of an error text, the change that an unreachable server may or may not have made.
     fn describe_unacknowledged(&self) -> String {
         let operation = match self.request.change {
@@ -175,8 +192,9 @@ impl ChangeCommand {
             _ => "a deletion",
         };
         format!(
-            "{operation} of {} items of table `{}` is not acknowledged",
-            self.total_keys, self.request.table
+            "{operation} of {} of table `{}` is not acknowledged",
+            count(self.total_keys, "item"),
+            self.request.table
         )
     }
 }
@@ -243,13 +261,7 @@ impl ReconnectingStream for PendingChanges {
 
     fn fail_pending(&mut self, error: &Error) {
         for command in std::mem::take(&mut self.pending).into_values() {
-            let error = match error {
-                Error::Unavailable(text) => {
-                    Error::Unavailable(format!("{text}; {}", command.describe_unacknowledged()))
-                }
-                other => other.clone(),
-            };
-            let _ = command.response.send(Err(error));
+            command.fail(error);
         }
     }
 }

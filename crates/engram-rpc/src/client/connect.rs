@@ -1,12 +1,14 @@
 //! Connects to a server, and reconnects.
 
 use std::error::Error as _;
+use std::io;
 use std::net::IpAddr;
+use std::sync::Arc;
 use std::time::Duration;
 
 use engram_core::{Error, Result};
 use hyper_util::rt::TokioIo;
-use tokio::net::UnixStream;
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::time::{Instant, sleep, timeout, timeout_at};
 use tokio_rustls::rustls::pki_types::CertificateDer;
@@ -18,17 +20,15 @@ use tonic::transport::{Certificate, Channel, ClientTlsConfig, Endpoint, Identity
 use tonic::{Code, Request, Status};
 
 use super::connect_errors::{
-    describe_call_failure, describe_connect_failure, describe_tls_failure, is_tls_failure,
-    join_causes, root_cause,
+    NO_CONNECTION, NO_RESPONSE, Peer, describe_call_failure, describe_open_failure,
+    describe_tls_failure, is_tls_failure, join_causes, root_cause,
 };
+use super::transport::{ObservedStream, OpenError, ReceivedBytes};
 use crate::pb;
 use crate::pb::engram_client::EngramClient;
 use crate::{
-    CLIENT_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, PROTOCOL_VERSION, enlarge_send_buffer,
+    CLIENT_WINDOW_BYTES, MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, PROTOCOL_VERSION, check_token,
 };
-
-/// Hint for a failure that a client without TLS may have with a server that uses TLS.
-const TLS_HINT: &str = " (is it an Engram server? if it uses TLS, pass `ca`)";
 
 /// How to reach a server.
 #[derive(Clone, Debug)]
@@ -72,6 +72,13 @@ impl Interceptor for BearerToken {
     }
 }
 
+/// An open connection.
+#[derive(Clone, Debug)]
+pub(crate) struct Connection {
+    pub(crate) client: GrpcClient,
+    pub(crate) received: Arc<ReceivedBytes>,
+}
+
 /// Opens connections to one server.
 #[derive(Debug)]
 pub(crate) struct Connector {
@@ -81,6 +88,8 @@ pub(crate) struct Connector {
     /// The port, if the address is a loopback address.
     local_port: Option<u16>,
     is_closed: watch::Sender<bool>,
+    /// The server's `lease_timeout`, as it last reported it.
+    lease_timeout: Mutex<Option<Duration>>,
 }
 
 /// First delay between two attempts; doubled after each, up to [`MAX_RETRY_DELAY`].
@@ -92,6 +101,9 @@ const MAX_RECONNECT_TIMEOUT: Duration = Duration::from_secs(30 * 365 * 24 * 60 *
 
 /// Extra time after `reconnect_timeout` for a response that is on its way.
 const RESPONSE_GRACE: Duration = Duration::from_millis(500);
+
+/// Minimum time for an attempt to connect, even if `reconnect_timeout` passed before the loss was noticed.
+const MIN_ATTEMPT_TIME: Duration = Duration::from_millis(250);
 
 /// How long connecting to a server's local socket may take; after that, TCP is used.
 const LOCAL_SOCKET_TIMEOUT: Duration = Duration::from_secs(1);
@@ -132,8 +144,8 @@ impl Connector {
             .initial_stream_window_size(CLIENT_WINDOW_BYTES)
             .initial_connection_window_size(CLIENT_WINDOW_BYTES)
             .max_frame_size(MAX_FRAME_BYTES)
-            .http2_keep_alive_interval(Duration::from_secs(2))
-            .keep_alive_timeout(Duration::from_secs(3))
+            .http2_keep_alive_interval(ping_interval(options.reconnect_timeout))
+            .keep_alive_timeout(ping_timeout(options.reconnect_timeout))
             .keep_alive_while_idle(true);
         if let Some(tls) = &options.tls {
             let first_certificate = CertificateDer::pem_slice_iter(&tls.ca).next();
@@ -161,10 +173,10 @@ impl Connector {
         let bearer = match &options.token {
             None => BearerToken(None),
             Some(token) => {
+                check_token(token)?;
                 let value = format!("Bearer {token}").parse();
-                let mut value: MetadataValue<Ascii> = value.map_err(|_| {
-                    invalid("`token` must consist of visible ASCII characters only".into())
-                })?;
+                let mut value: MetadataValue<Ascii> =
+                    value.map_err(|_| invalid("`token` cannot be sent".into()))?;
                 value.set_sensitive(true);
                 BearerToken(Some(value))
             }
@@ -175,6 +187,7 @@ impl Connector {
             local_port: local_port(&options.address),
             options,
             is_closed: watch::Sender::new(false),
+            lease_timeout: Mutex::default(),
         })
     }
 
@@ -201,16 +214,34 @@ impl Connector {
         self.options.reconnect_timeout
     }
 
-    /// Connects; tries again until `reconnect_timeout` after `started`.
-    pub(crate) async fn connect(&self, started: Instant) -> Result<GrpcClient> {
-        let deadline = started + self.options.reconnect_timeout;
+    /// The time after which the server returns leased items to their table, if it is known.
+    pub(crate) fn lease_timeout(&self) -> Option<Duration> {
+        *self.lease_timeout.lock()
+    }
+
+    /// How long calls wait for a server that has been unreachable since `since`, with the time for a response that is on
+    /// its way.
+    pub(crate) fn latest_response(&self, since: Instant) -> Instant {
+        since + self.options.reconnect_timeout + RESPONSE_GRACE
+    }
+
+    /// Connects; tries again until `reconnect_timeout` after `since`.
+    pub(crate) async fn connect(&self, since: Instant) -> Result<Connection> {
+        let deadline = since + self.options.reconnect_timeout;
+        let latest = (self.latest_response(since)).max(Instant::now() + MIN_ATTEMPT_TIME);
         let mut delay = FIRST_RETRY_DELAY;
+        let mut recognised = None;
         loop {
-            let reason = match timeout_at(deadline + RESPONSE_GRACE, self.try_connect()).await {
-                Ok(Ok(client)) => return Ok(client),
-                Ok(Err(AttemptError::Permanent(error))) => return Err(error),
-                Ok(Err(AttemptError::Retry(why))) => why,
-                Err(_) => "it does not reply".into(),
+            let reason = match self.try_connect(latest).await {
+                Ok(connection) => return Ok(connection),
+                Err(AttemptError::Permanent(error)) => return Err(error),
+                Err(AttemptError::Retry(why)) => why,
+                Err(AttemptError::OtherProgram(why)) => {
+                    recognised = Some(why.clone());
+                    why
+                }
+                // A program that hangs up early can discard its response.
+                Err(AttemptError::Closed(why)) => recognised.clone().unwrap_or(why),
             };
             if Instant::now() + delay > deadline {
                 return Err(self.unreachable(&reason));
@@ -229,33 +260,109 @@ impl Connector {
         ))
     }
 
-    async fn try_connect(&self) -> Result<GrpcClient, AttemptError> {
-        let channel = self.endpoint.connect().await.map_err(|error| {
-            let retry = || AttemptError::Retry(describe_connect_failure(&error));
-            self.tls_error(&join_causes(&error)).unwrap_or_else(retry)
-        })?;
-        let mut client = self.client(channel);
-        match self.handshake(&mut client).await {
-            Ok(hello) => Ok(self.connect_local(&hello).await.unwrap_or(client)),
-            Err(status) => Err(self.permanent_error(&status).map_or_else(
-                || {
-                    // A server that requires a client certificate reports only now that there is none. A server with TLS
-                    // closes the connection of a client without TLS.
+    async fn try_connect(&self, latest: Instant) -> Result<Connection, AttemptError> {
+        let retry = |why: &str| AttemptError::Retry(why.into());
+        let address = &self.options.address;
+        let open = async {
+            match address.strip_prefix("unix:") {
+                Some(path) => ObservedStream::open_unix(path).await.map_err(OpenError::Io),
+                None => ObservedStream::open_tcp(address).await,
+            }
+        };
+        let stream = (timeout_at(latest, open).await)
+            .map_err(|_| retry(NO_CONNECTION))?
+            .map_err(|error| AttemptError::Retry(describe_open_failure(&error)))?;
+        let received = stream.received();
+        let attempt = async {
+            let mut connection = (self.open_channel(stream).await)
+                .map_err(|error| self.describe_failure(&received, &join_causes(&error), None))?;
+            match self.handshake(&mut connection.client).await {
+                Ok(hello) => {
+                    let lease_timeout = hello.lease_timeout_s.map(Duration::try_from_secs_f64);
+                    *self.lease_timeout.lock() = lease_timeout.and_then(Result::ok);
+                    Ok(self.connect_local(&hello).await.unwrap_or(connection))
+                }
+                Err(status) => Err(if let Some(error) = self.permanent_error(&status) {
+                    AttemptError::Permanent(error)
+                } else {
+                    // A server that requires a client certificate reports only now that there is none.
                     let causes = status.source().map_or_else(String::new, join_causes);
-                    let is_plain =
-                        self.options.tls.is_none() && !self.options.address.starts_with("unix:");
-                    let hint = if is_plain && !causes.is_empty() {
-                        TLS_HINT
-                    } else {
-                        ""
-                    };
-                    let retry =
-                        || AttemptError::Retry(format!("{}{hint}", describe_call_failure(&status)));
-                    self.tls_error(&causes).unwrap_or_else(retry)
-                },
-                AttemptError::Permanent,
-            )),
+                    self.describe_failure(&received, &causes, Some(&status))
+                }),
+            }
+        };
+        match timeout_at(latest, attempt).await {
+            Ok(connected) => connected,
+            // A frozen server, or a program that waits for bytes in another protocol.
+            Err(_) => Err(self
+                .describe_peer(&received)
+                .unwrap_or_else(|| retry(NO_RESPONSE))),
         }
+    }
+
+    /// Opens a channel over a byte stream. After a failure it opens no other stream: [`Connector::connect`] does.
+    async fn open_channel(
+        &self,
+        stream: ObservedStream,
+    ) -> Result<Connection, tonic::transport::Error> {
+        let received = stream.received();
+        let mut stream = Some(stream);
+        let connect = tower::service_fn(move |_| {
+            let stream = stream.take().map(TokioIo::new);
+            async move { stream.ok_or_else(|| io::Error::from(io::ErrorKind::NotConnected)) }
+        });
+        let channel = self.endpoint.connect_with_connector(connect).await?;
+        Ok(Connection {
+            client: self.client(channel),
+            received,
+        })
+    }
+
+    /// Describes why an open byte stream did not become a connection.
+    fn describe_failure(
+        &self,
+        received: &ReceivedBytes,
+        causes: &str,
+        status: Option<&Status>,
+    ) -> AttemptError {
+        let found = self
+            .describe_peer(received)
+            .or_else(|| self.tls_error(causes));
+        found.unwrap_or_else(|| {
+            let why = status.map_or("it closed the connection".into(), describe_call_failure);
+            let hint = if received.first().is_empty() {
+                " before it sent anything (is it an Engram server?)"
+            } else {
+                ""
+            };
+            AttemptError::Closed(format!("{why}{hint}"))
+        })
+    }
+
+    /// Returns the error for a program that is recognised by its first bytes, unless it may be a server that suits this
+    /// client.
+    fn describe_peer(&self, received: &ReceivedBytes) -> Option<AttemptError> {
+        let address = &self.options.address;
+        let uses_tls = self.options.tls.is_some();
+        let why = match (Peer::recognise(received.first())?, uses_tls) {
+            (Peer::Tls, true) | (Peer::Http2, false) => return None,
+            (Peer::Tls, false) => {
+                return Some(AttemptError::Permanent(Error::Handshake(format!(
+                    "the server at {address} uses TLS; pass the PEM file of its certificate authority as `ca`"
+                ))));
+            }
+            (Peer::Http2, true) => {
+                return Some(AttemptError::Permanent(Error::Handshake(format!(
+                    "the TLS handshake with the server at {address} failed: it does not use TLS; omit `ca`"
+                ))));
+            }
+            (Peer::Http1, _) => "a web server (HTTP/1) listens there, not an Engram server",
+            (Peer::Other, _) => "another program listens there, not an Engram server",
+        };
+        // Not permanent: a proxy may report that its server is restarting.
+        Some(AttemptError::OtherProgram(format!(
+            "{why}; is the port right?"
+        )))
     }
 
     /// Checks that the server is an Engram server of the same protocol version.
@@ -294,7 +401,7 @@ impl Connector {
 
     /// Connects to the local socket of a server on this machine, which is faster than TCP. Returns `None` if the server
     /// is on another machine or behind a TCP proxy, or its socket does not respond.
-    async fn connect_local(&self, hello: &pb::HelloResponse) -> Option<GrpcClient> {
+    async fn connect_local(&self, hello: &pb::HelloResponse) -> Option<Connection> {
         let port = self.local_port?;
         // The peer chooses the name: it must not lead the client to sockets of other programs.
         let is_expected = (hello.local_socket).starts_with(&format!("engram-{port}-"));
@@ -302,19 +409,11 @@ impl Connector {
             return None;
         }
         let name = format!("\0{}", hello.local_socket);
-        let connect = tower::service_fn(move |_| {
-            let name = name.clone();
-            async {
-                let stream = UnixStream::connect(name).await?;
-                enlarge_send_buffer(&stream);
-                Ok::<_, std::io::Error>(TokioIo::new(stream))
-            }
-        });
         let opened = timeout(LOCAL_SOCKET_TIMEOUT, async {
-            let channel = self.endpoint.connect_with_connector(connect).await.ok()?;
-            let mut client = self.client(channel);
-            let reply = self.handshake(&mut client).await.ok()?;
-            (reply.instance == hello.instance).then_some(client)
+            let stream = ObservedStream::open_unix(&name).await.ok()?;
+            let mut connection = self.open_channel(stream).await.ok()?;
+            let reply = self.handshake(&mut connection.client).await.ok()?;
+            (reply.instance == hello.instance).then_some(connection)
         });
         opened.await.ok().flatten()
     }
@@ -331,7 +430,7 @@ impl Connector {
             }
             Code::Unimplemented => Some(Error::Handshake(format!(
                 "the server at {address} is not an Engram server: it does not implement the gRPC \
-                 service `engram.v1.Engram`"
+                 service `engram.v1.Engram`; does another gRPC server, such as dm-reverb's, use this port?"
             ))),
             Code::InvalidArgument | Code::ResourceExhausted | Code::OutOfRange => {
                 Some(Error::InvalidArgument(format!(
@@ -341,6 +440,16 @@ impl Connector {
             _ => None,
         }
     }
+}
+
+/// How long a connection may be silent before the client sends a ping.
+fn ping_interval(reconnect_timeout: Duration) -> Duration {
+    (reconnect_timeout / 4).clamp(Duration::from_millis(200), Duration::from_secs(2))
+}
+
+/// How long the response to a ping may take. Leaves time to reconnect within `reconnect_timeout`.
+fn ping_timeout(reconnect_timeout: Duration) -> Duration {
+    (reconnect_timeout / 2).clamp(Duration::from_millis(600), Duration::from_secs(3))
 }
 
 /// Returns the port of a loopback address.
@@ -356,6 +465,10 @@ enum AttemptError {
     Permanent(Error),
     /// Trying again may help; the text describes the failure.
     Retry(String),
+    /// The same, and another program was recognised.
+    OtherProgram(String),
+    /// The same, and the connection was closed.
+    Closed(String),
 }
 
 #[cfg(all(test, target_os = "linux"))]

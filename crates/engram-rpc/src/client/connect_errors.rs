@@ -5,13 +5,48 @@ use std::io;
 
 use tonic::Status;
 
-/// Describes why no connection could be opened.
-pub(super) fn describe_connect_failure(error: &(dyn Error + 'static)) -> String {
-    if join_causes(error).contains("dns error") {
-        return "the host name cannot be resolved".into();
+use super::transport::OpenError;
+
+/// The reason if no connection was opened in time.
+pub(super) const NO_CONNECTION: &str =
+    "it does not answer (is the address right? does a firewall block the port?)";
+
+/// The reason if a connection was opened, but nothing was received.
+pub(super) const NO_RESPONSE: &str =
+    "it accepts connections, but does not respond (is it frozen, or not an Engram server?)";
+
+/// A program, as its first bytes show it.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(super) enum Peer {
+    /// A server that uses TLS.
+    Tls,
+    /// A server of HTTP/2, and thus perhaps of gRPC, without TLS.
+    Http2,
+    Http1,
+    Other,
+}
+
+impl Peer {
+    /// Recognises a program by the first bytes that it sent; `None` if it sent none.
+    pub(super) fn recognise(first: &[u8]) -> Option<Self> {
+        Some(match first {
+            [] => return None,
+            // A handshake or alert record; the second byte is the version.
+            [0x15 | 0x16, 0x03, ..] => Self::Tls,
+            // HTTP/2 begins with a SETTINGS frame of stream 0, or ends with a GOAWAY frame.
+            [0, _, _, 4 | 7, _, 0, 0, 0, 0, ..] => Self::Http2,
+            // Some servers answer a request that they do not understand with an HTML page only.
+            [b'H', b'T', b'T', b'P', b'/', ..] | [b'<', ..] => Self::Http1,
+            _ => Self::Other,
+        })
     }
-    let Some(kind) = io_error_kind(error) else {
-        return "the connection failed".into();
+}
+
+/// Describes why no connection could be opened.
+pub(super) fn describe_open_failure(error: &OpenError) -> String {
+    let kind = match error {
+        OpenError::UnknownHost => return "the host name cannot be resolved".into(),
+        OpenError::Io(error) => error.kind(),
     };
     match kind {
         io::ErrorKind::ConnectionRefused => {
@@ -30,7 +65,7 @@ pub(super) fn describe_connect_failure(error: &(dyn Error + 'static)) -> String 
 /// Describes why a call failed on an open connection.
 pub(super) fn describe_call_failure(status: &Status) -> String {
     if status.message().contains("mapped from HTTP status code") {
-        "it is not a gRPC server".into()
+        "a web server listens there, not an Engram server; is the port right?".into()
     } else if status.source().is_some() {
         "it closed the connection".into()
     } else {
@@ -58,7 +93,7 @@ pub(super) fn describe_tls_failure(causes: &str, name: &str) -> String {
     } else if contains(&["fatal alert"]) {
         "it rejects this client's certificate or TLS version".into()
     } else if contains(&["corrupt message", "invaliddata"]) {
-        "it does not use TLS; create the client without `ca`".into()
+        "it does not use TLS; omit `ca`".into()
     } else {
         "the handshake failed".into()
     }
@@ -106,20 +141,24 @@ pub(super) fn root_cause(error: &(dyn Error + 'static)) -> String {
     root.to_string()
 }
 
-fn io_error_kind(error: &(dyn Error + 'static)) -> Option<io::ErrorKind> {
-    let mut next = Some(error);
-    while let Some(error) = next {
-        if let Some(error) = error.downcast_ref::<io::Error>() {
-            return Some(error.kind());
-        }
-        next = error.source();
-    }
-    None
-}
-
 #[cfg(test)]
 mod tests {
-    use super::describe_tls_failure;
+    use super::{Peer, describe_tls_failure};
+
+    #[test]
+    fn programs_are_recognised_by_their_first_bytes() {
+        for (first, expected) in [
+            (&b""[..], None),
+            (&[0x15, 3, 3, 0, 2], Some(Peer::Tls)),
+            (&[0, 0, 18, 4, 0, 0, 0, 0, 0], Some(Peer::Http2)),
+            (b"HTTP/1.1 400 Bad Request", Some(Peer::Http1)),
+            (b"<!DOCTYPE HTML>", Some(Peer::Http1)),
+            (b"SSH-2.0-OpenSSH_9.6", Some(Peer::Other)),
+            (&[0, 0], Some(Peer::Other)),
+        ] {
+            assert_eq!(Peer::recognise(first), expected, "{first:?}");
+        }
+    }
 
     #[test]
     fn a_certificate_for_another_name_is_reported_with_the_requested_name() {

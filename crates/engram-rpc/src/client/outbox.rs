@@ -19,7 +19,7 @@ use crate::wire::check_sendable;
 const BLOCKED_REASON_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// How long dropping waits for the items sent to reach the server.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+const CLOSE_TIMEOUT: Duration = Duration::from_millis(900);
 
 /// Sends a writer's items and tracks those that are in flight: sent, and not known to be in their tables.
 ///
@@ -102,7 +102,7 @@ impl RemoteOutbox {
         self.progress.in_flight()
     }
 
-    /// Number of items in flight, plus refused items whose errors were not returned yet.
+    /// Number of items in flight, plus rejected items whose errors were not returned yet.
     #[must_use]
     pub fn items_left(&self) -> usize {
         self.progress.items_left()
@@ -135,10 +135,10 @@ impl RemoteOutbox {
         outcome
     }
 
-    /// Checks for refused items.
+    /// Checks for rejected items.
     ///
     /// # Errors
-    /// The error of the oldest refused items; [`engram_core::Error::Closed`] if the client is closed.
+    /// The error of the oldest rejected items; [`engram_core::Error::Closed`] if the client is closed.
     pub fn collect_finished(&mut self) -> Result<()> {
         if let Some(error) = self.progress.take_error() {
             return Err(error);

@@ -1,12 +1,13 @@
 //! The client's side of an insert stream: the items of one writer that the server has not completed.
 //!
 //! An item is *sent*, then *inserted* (in its table, not durable yet) and *completed* (durable as far as the server's
-//! store promises, or refused). When the connection breaks, all items that are not completed are sent again; the server
-//! recognises those that it has by the session and their numbers.
+//! store promises, or rejected). When the connection breaks, all items that are not completed are sent again; the
+//! server recognises those that it has by the session and their numbers.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
 
+use engram_core::text::count;
 use engram_core::{Error, NewItem, Result};
 use parking_lot::Mutex;
 use tokio_stream::wrappers::ReceiverStream;
@@ -31,8 +32,8 @@ struct ProgressState {
     /// Why inserted items cannot be made durable at the moment.
     durability_error: Option<Error>,
     errors: VecDeque<Error>,
-    /// Number of items refused by `errors`.
-    refused: u64,
+    /// Number of items rejected by `errors`.
+    rejected: u64,
     /// Tables that were dropped or closed; a new table may have the same name.
     dropped: Vec<u32>,
 }
@@ -91,18 +92,18 @@ impl InsertProgress {
         first.and_then(|table| u32::try_from(table).ok())
     }
 
-    /// Number of items in flight, plus those refused by errors that were not taken yet.
+    /// Number of items in flight, plus those rejected by errors that were not taken yet.
     pub(crate) fn items_left(&self) -> usize {
-        let refused = self.state.lock().refused;
-        self.in_flight() + usize::try_from(refused).unwrap_or(usize::MAX)
+        let rejected = self.state.lock().rejected;
+        self.in_flight() + usize::try_from(rejected).unwrap_or(usize::MAX)
     }
 
-    /// Removes the error of the oldest refused items.
+    /// Removes the error of the oldest rejected items.
     pub(crate) fn take_error(&self) -> Option<Error> {
         let mut state = self.state.lock();
         let error = state.errors.pop_front();
         if state.errors.is_empty() {
-            state.refused = 0;
+            state.rejected = 0;
         }
         error
     }
@@ -163,7 +164,7 @@ impl TableQueue {
         Some((self.sent + 1, item))
     }
 
-    /// Removes items up to a number; returns how many.
+    /// Removes items up to a number; returns how many were removed.
     fn complete(&mut self, number: u64) -> u64 {
         let last = self.completed + self.incomplete.len() as u64;
         let count = number.clamp(self.completed, last) - self.completed;
@@ -179,7 +180,7 @@ impl TableQueue {
 pub(crate) struct PendingInserts {
     session: u64,
     session_sent: bool,
-    /// The server could not be reached or rejected the stream; the next command connects again.
+    /// True if the server could not be reached or has rejected the stream; the next command connects again.
     has_failed: bool,
     /// One per table: a table that blocks does not hold up the items of others.
     queues: Vec<TableQueue>,
@@ -324,7 +325,7 @@ impl ReconnectingStream for PendingInserts {
                 state.durability_error = None;
             }
             if let Some(error) = completed.error {
-                state.refused += count;
+                state.rejected += count;
                 let error = decode_error(error);
                 if matches!(error, Error::Closed(_) | Error::UnknownTable { .. }) {
                     state.dropped.extend(u32::try_from(table));
@@ -345,7 +346,7 @@ impl ReconnectingStream for PendingInserts {
         let left = self.progress.incomplete();
         let error = match error {
             Error::Unavailable(text) => {
-                Error::Unavailable(format!("{text}; {left} items are not acknowledged"))
+                Error::Unavailable(format!("{text}; {} not acknowledged", count(left, "item")))
             }
             other => other.clone(),
         };

@@ -23,15 +23,19 @@ use crate::pb::sample_request::Request;
 use crate::pb::sample_response::Outcome;
 use crate::wire::{BatchAssembler, ReceivedBatch, decode_error};
 
+type AckReply = oneshot::Sender<Result<()>>;
+
 /// A command of a [`super::sample_requests::SampleRequests`] for its stream. The first number is the id of a batch or
 /// barrier.
 pub(super) enum SampleCommand {
     Request(u64, PendingSample),
-    /// Acknowledges the whole batch, or only this many of its first items.
-    Acknowledge(u64, Option<u32>),
+    /// Acknowledges the whole batch, or only this many of its first items. Replies once that is durable, or the
+    /// connection is lost.
+    Acknowledge(u64, Option<u32>, Option<AckReply>),
     Cancel(u64),
-    /// Replies once the server has handled all earlier requests, or the connection is lost.
-    Barrier(u64, oneshot::Sender<Result<()>>),
+    /// Replies once the server has handled all earlier requests. If the connection is lost, it is sent again on the
+    /// next one; an error means that there is none.
+    Barrier(u64, AckReply),
 }
 
 /// A batch that is queued or sent.
@@ -42,14 +46,14 @@ pub(super) struct PendingSample {
     sent: bool,
     /// True if the request was sent on any connection.
     sent_ever: bool,
-    result: oneshot::Sender<Result<ReceivedBatch>>,
+    result: oneshot::Sender<Result<(ReceivedBatch, Instant)>>,
     assembler: Option<BatchAssembler>,
 }
 
 impl PendingSample {
     pub(super) fn new(
         request: BatchRequest,
-        result: oneshot::Sender<Result<ReceivedBatch>>,
+        result: oneshot::Sender<Result<(ReceivedBatch, Instant)>>,
     ) -> Self {
         let deadline = |timeout: Duration| Instant::now().checked_add(timeout);
         Self {
@@ -143,7 +147,10 @@ pub(super) struct PendingSamples {
     pending: BTreeMap<u64, PendingSample>,
     /// Batches received on this connection that are on lease.
     leased: BTreeSet<u64>,
-    barriers: BTreeMap<u64, oneshot::Sender<Result<()>>>,
+    /// Barriers that the server has not answered.
+    barriers: BTreeMap<u64, AckReply>,
+    /// Barriers after acknowledgements; each has the id of its batch. They are not sent on another connection.
+    confirmations: BTreeMap<u64, AckReply>,
     /// True if a batch was acknowledged on this connection.
     has_acknowledged: bool,
 }
@@ -156,6 +163,7 @@ impl PendingSamples {
             pending: BTreeMap::new(),
             leased: BTreeSet::new(),
             barriers: BTreeMap::new(),
+            confirmations: BTreeMap::new(),
             has_acknowledged: false,
         }
     }
@@ -175,10 +183,10 @@ impl PendingSamples {
         }
     }
 
-    fn complete_barriers(&mut self) {
-        for reply in std::mem::take(&mut self.barriers).into_values() {
+    fn fail_confirmations(&mut self) {
+        for reply in std::mem::take(&mut self.confirmations).into_values() {
             // The caller may have stopped waiting.
-            let _ = reply.send(Ok(()));
+            let _ = reply.send(Err(lost_acknowledgement()));
         }
     }
 }
@@ -201,16 +209,22 @@ impl ReconnectingStream for PendingSamples {
                 self.outgoing.push_back(QueuedRequest::Sample(id));
                 self.pending.insert(id, sample);
             }
-            SampleCommand::Acknowledge(id, items) if self.leased.remove(&id) => {
+            SampleCommand::Acknowledge(id, items, reply) if self.leased.remove(&id) => {
                 self.has_acknowledged = true;
                 self.outgoing
                     .push_back(QueuedRequest::Other(pb::SampleRequest {
                         used_items: items,
                         ..Request::Acknowledge(id).into()
                     }));
+                if let Some(reply) = reply {
+                    self.confirmations.insert(id, reply);
+                    self.enqueue(Request::Barrier(id));
+                }
             }
             // Received on an earlier connection: the server has returned its items.
-            SampleCommand::Acknowledge(..) => {}
+            SampleCommand::Acknowledge(_, _, reply) => {
+                let _ = reply.map(|reply| reply.send(Err(lost_acknowledgement())));
+            }
             SampleCommand::Cancel(id) => self.cancel(id),
             SampleCommand::Barrier(id, reply) if self.has_acknowledged => {
                 self.barriers.insert(id, reply);
@@ -226,12 +240,11 @@ impl ReconnectingStream for PendingSamples {
         // The server returns all leased items to their tables.
         self.leased.clear();
         self.has_acknowledged = false;
-        self.complete_barriers();
-        self.outgoing = self
-            .pending
-            .keys()
-            .map(|id| QueuedRequest::Sample(*id))
-            .collect();
+        self.fail_confirmations();
+        let samples = self.pending.keys().map(|id| QueuedRequest::Sample(*id));
+        let barriers = self.barriers.keys();
+        let barriers = barriers.map(|id| QueuedRequest::Other(Request::Barrier(*id).into()));
+        self.outgoing = samples.chain(barriers).collect();
         for sample in self.pending.values_mut() {
             sample.assembler = None;
             sample.sent = false;
@@ -259,9 +272,11 @@ impl ReconnectingStream for PendingSamples {
 
     fn handle_response(&mut self, message: pb::SampleResponse) -> Result<(), Error> {
         let id = message.id;
-        if let Some(Outcome::BarrierDone(_)) = message.outcome {
-            if let Some(reply) = self.barriers.remove(&id) {
-                let _ = reply.send(Ok(()));
+        if let Some(Outcome::BarrierDone(done)) = message.outcome {
+            let barrier = self.barriers.remove(&id);
+            if let Some(reply) = barrier.or_else(|| self.confirmations.remove(&id)) {
+                let error = done.durability_error.map(decode_error);
+                let _ = reply.send(error.map_or(Ok(()), Err));
             }
             return Ok(());
         }
@@ -283,18 +298,26 @@ impl ReconnectingStream for PendingSamples {
         }
         if let Some(sample) = self.pending.remove(&id) {
             // A caller that stopped waiting also cancels.
-            let _ = sample.result.send(outcome);
+            let received = Instant::now();
+            let _ = (sample.result).send(outcome.map(|batch| (batch, received)));
         }
         Ok(())
     }
 
     fn is_idle(&self) -> bool {
-        self.pending.is_empty() && self.outgoing.is_empty() && self.barriers.is_empty()
+        self.pending.is_empty()
+            && self.outgoing.is_empty()
+            && self.barriers.is_empty()
+            && self.confirmations.is_empty()
     }
 
     fn fail_pending(&mut self, error: &Error) {
         self.outgoing.clear();
-        self.complete_barriers();
+        self.fail_confirmations();
+        for reply in std::mem::take(&mut self.barriers).into_values() {
+            // The caller may have stopped waiting.
+            let _ = reply.send(Err(error.clone()));
+        }
         for (_, sample) in std::mem::take(&mut self.pending) {
             let error = match error {
                 Error::Unavailable(text) => {
@@ -314,6 +337,15 @@ impl ReconnectingStream for PendingSamples {
             let _ = sample.result.send(Err(error));
         }
     }
+}
+
+/// The error of an acknowledgement whose connection was lost.
+fn lost_acknowledgement() -> Error {
+    Error::Unavailable(
+        "the connection to the server was lost before it confirmed that the sampled items are used up; they may or may \
+         not be sampled again"
+            .into(),
+    )
 }
 
 #[cfg(test)]
@@ -377,7 +409,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_the_server_refuses_ends() {
+    fn a_request_that_the_server_rejects_ends() {
         let error_message = pb::Error {
             code: Code::Closed.into(),
             text: "closed".into(),

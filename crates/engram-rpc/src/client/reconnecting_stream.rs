@@ -36,6 +36,9 @@ const LAST_CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 /// How long the server may take to read the last requests.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// The reason if connections can be opened, but no stream.
+const ENDS_STREAMS: &str = "it accepts connections but closes every stream immediately";
+
 /// The client's side of one stream: what to send, what was received, and what to send again on a new connection.
 pub(crate) trait ReconnectingStream: Send + 'static {
     type Command: Send;
@@ -95,7 +98,7 @@ async fn run_until_done<T: ReconnectingStream>(
     stream: &mut T,
     mut commands: UnboundedReceiver<T::Command>,
 ) -> bool {
-    // `None` while the server responds.
+    // When the server was last known to respond; `None` while it responds, or if nothing is requested from it.
     let mut unreachable_since: Option<Instant> = None;
     loop {
         while stream.is_idle() {
@@ -111,25 +114,26 @@ async fn run_until_done<T: ReconnectingStream>(
             // No caller is left to receive an error.
             () = handle_last_commands(stream, &mut commands) => return false,
         };
-        let client = match connected {
-            Ok(client) => client,
+        let connection = match connected {
+            Ok(connection) => connection,
             Err(error) => {
                 stream.fail_pending(&error);
                 continue;
             }
         };
         let connected_at = Instant::now();
-        let end = exchange_messages(connector, stream, &mut commands, client).await;
+        let end = exchange_messages(connector, stream, &mut commands, connection.client).await;
         stream.on_disconnect();
         match end {
             StreamEnd::Closed { complete } => return complete,
             StreamEnd::Disconnected { received }
                 if received || connected_at.elapsed() >= STABLE_AFTER =>
             {
-                unreachable_since = None;
+                // A frozen server is noticed only after a while.
+                unreachable_since = Some(connection.received.last());
             }
             StreamEnd::Disconnected { .. } if since.elapsed() > connector.reconnect_timeout() => {
-                stream.fail_pending(&connector.unreachable("it ends every stream at once"));
+                stream.fail_pending(&connector.unreachable(ENDS_STREAMS));
             }
             StreamEnd::Disconnected { .. } => sleep(RETRY_DELAY).await,
             StreamEnd::Rejected(error) => stream.fail_pending(&error),

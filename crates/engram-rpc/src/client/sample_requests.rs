@@ -2,18 +2,20 @@
 
 use std::pin::Pin;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::task::{Context, Poll};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engram_core::pool::Pool;
 use engram_core::{Error, Result};
 use engram_engine::unsent_items_note;
+use parking_lot::Mutex;
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
 
 use super::connect::Connector;
+use super::pending_response::PendingResponse;
 use super::pending_samples::{PendingSample, PendingSamples, SampleCommand};
 use super::reconnecting_stream::{closed_error, run};
 use crate::wire::ReceivedBatch;
@@ -34,6 +36,92 @@ struct AckCounts {
     sent: AtomicU64,
     /// Acknowledgements that the server has certainly handled.
     confirmed: AtomicU64,
+    /// True if some of them were durable.
+    any_durable: AtomicBool,
+}
+
+impl AckCounts {
+    fn are_confirmed(&self) -> bool {
+        let sent = self.sent.load(Ordering::Acquire);
+        sent <= self.confirmed.load(Ordering::Acquire)
+    }
+}
+
+/// The sample streams of a client whose acknowledgements may remove items: a call whose result depends on them waits until
+/// the server has handled them.
+#[derive(Debug, Default)]
+pub(crate) struct SampleStreams(Mutex<Vec<SampleStream>>);
+
+/// One stream. It ends although it is in [`SampleStreams`].
+#[derive(Clone, Debug)]
+struct SampleStream {
+    commands: mpsc::WeakUnboundedSender<SampleCommand>,
+    next_id: Arc<AtomicU64>,
+    acks: Arc<AckCounts>,
+}
+
+impl SampleStreams {
+    pub(crate) fn add(&self, requests: &SampleRequests) {
+        let mut streams = self.0.lock();
+        streams.retain(|stream| stream.commands.strong_count() > 0);
+        streams.push(SampleStream {
+            commands: requests.commands.downgrade(),
+            next_id: Arc::clone(&requests.next_id),
+            acks: Arc::clone(&requests.acks),
+        });
+    }
+
+    /// True if the server has handled all acknowledgements.
+    pub(crate) fn are_acks_flushed(&self) -> bool {
+        let streams = self.0.lock();
+        streams.iter().all(|stream| stream.acks.are_confirmed())
+    }
+
+    /// True if acknowledgements may not be durable yet that will be.
+    pub(crate) fn awaits_durability(&self) -> bool {
+        let streams = self.0.lock();
+        let mut acks = streams.iter().map(|stream| &stream.acks);
+        acks.any(|acks| acks.any_durable.load(Ordering::Acquire) && !acks.are_confirmed())
+    }
+
+    /// Waits until the server has handled all acknowledgements so far and made them durable; those of a lost connection are
+    /// void.
+    ///
+    /// # Errors
+    /// [`Error::Unavailable`] if the server cannot be reached, [`Error::Closed`] if the client is closed.
+    pub(crate) async fn flush_acks(&self) -> Result<()> {
+        let streams = self.0.lock().clone();
+        for stream in streams {
+            stream.flush_acks().await?;
+        }
+        Ok(())
+    }
+}
+
+impl SampleStream {
+    async fn flush_acks(self) -> Result<()> {
+        if self.acks.are_confirmed() {
+            return Ok(());
+        }
+        let sent = self.acks.sent.load(Ordering::Acquire);
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let (done, receiver) = oneshot::channel();
+        let barrier = SampleCommand::Barrier(id, done);
+        // A stream that has ended has sent its acknowledgements.
+        let commands = self.commands.upgrade();
+        let outcome = match commands.map(|commands| commands.send(barrier).is_ok()) {
+            Some(true) => receiver.await.unwrap_or_else(|_| Err(closed_error())),
+            Some(false) => Err(closed_error()),
+            None => Ok(()),
+        };
+        // After an error as well: acknowledgements that did not arrive are lost.
+        self.acks.confirmed.fetch_max(sent, Ordering::Release);
+        match outcome {
+            // Handled, but not durable yet: a call that only depends on their effect can continue.
+            Err(Error::Storage(_)) => Ok(()),
+            outcome => outcome,
+        }
+    }
 }
 
 /// The options of one batch.
@@ -62,6 +150,8 @@ pub struct LeasedBatch {
     pub batch: ReceivedBatch,
     /// The lease on its items, which the caller must acknowledge.
     pub lease: RemoteLease,
+    /// When the batch arrived.
+    pub received: Instant,
 }
 
 /// The lease on a batch. Dropping it without acknowledging it returns the items.
@@ -70,25 +160,42 @@ pub struct RemoteLease {
     id: u64,
     /// `None` if the batch is not on lease.
     commands: Option<mpsc::UnboundedSender<SampleCommand>>,
+    /// True if the acknowledgement will be durable.
+    durable: bool,
     acks: Arc<AckCounts>,
 }
 
 impl RemoteLease {
-    /// Acknowledges the whole batch.
-    pub fn acknowledge(self) {
-        self.send_acknowledgement(None);
+    /// Acknowledges the whole batch. If that removes items from a durable store, returns a future of the server's
+    /// response, which the server sends once that is durable.
+    #[expect(
+        clippy::must_use_candidate,
+        reason = "not every caller waits until it is durable"
+    )]
+    pub fn acknowledge(self) -> Option<PendingResponse<()>> {
+        self.send_acknowledgement(None)
     }
 
-    /// Acknowledges the first `items` items; the others are returned to their table.
-    pub fn acknowledge_first(self, items: usize) {
-        self.send_acknowledgement(u32::try_from(items).ok());
+    /// Acknowledges the first `items` items; the others are returned to their table. Returns the same as
+    /// [`Self::acknowledge`].
+    #[expect(
+        clippy::must_use_candidate,
+        reason = "not every caller waits until it is durable"
+    )]
+    pub fn acknowledge_first(self, items: usize) -> Option<PendingResponse<()>> {
+        self.send_acknowledgement(u32::try_from(items).ok())
     }
 
-    fn send_acknowledgement(mut self, items: Option<u32>) {
-        if let Some(commands) = self.commands.take() {
-            let _ = commands.send(SampleCommand::Acknowledge(self.id, items));
-            self.acks.sent.fetch_add(1, Ordering::Release);
-        }
+    fn send_acknowledgement(mut self, items: Option<u32>) -> Option<PendingResponse<()>> {
+        let commands = self.commands.take()?;
+        let (reply, receiver) = oneshot::channel();
+        let reply = self.durable.then_some(reply);
+        self.acks
+            .any_durable
+            .fetch_or(self.durable, Ordering::Release);
+        let _ = commands.send(SampleCommand::Acknowledge(self.id, items, reply));
+        self.acks.sent.fetch_add(1, Ordering::Release);
+        self.durable.then(|| PendingResponse::new(receiver))
     }
 }
 
@@ -105,7 +212,7 @@ impl Drop for RemoteLease {
 pub struct RemoteSampleTicket {
     lease: Option<RemoteLease>,
     unsent: Arc<AtomicU64>,
-    receiver: oneshot::Receiver<Result<ReceivedBatch>>,
+    receiver: oneshot::Receiver<Result<(ReceivedBatch, Instant)>>,
 }
 
 impl Future for RemoteSampleTicket {
@@ -117,9 +224,14 @@ impl Future for RemoteSampleTicket {
             let batch = received.unwrap_or_else(|_| Err(closed_error()));
             let mut lease = this.lease.take().ok_or_else(closed_error)?;
             match batch {
-                Ok(batch) => {
+                Ok((batch, received)) => {
                     lease.commands.take_if(|_| !batch.leased);
-                    Ok(LeasedBatch { batch, lease })
+                    lease.durable = batch.durable;
+                    Ok(LeasedBatch {
+                        batch,
+                        lease,
+                        received,
+                    })
                 }
                 Err(error) => {
                     lease.commands = None;
@@ -166,31 +278,11 @@ impl SampleRequests {
             lease: Some(RemoteLease {
                 id,
                 commands: Some(self.commands.clone()),
+                durable: false,
                 acks: Arc::clone(&self.acks),
             }),
             unsent: Arc::clone(&self.unsent),
             receiver,
         }
-    }
-
-    /// True if the server has handled all acknowledgements.
-    pub(crate) fn are_acks_flushed(&self) -> bool {
-        let sent = self.acks.sent.load(Ordering::Acquire);
-        sent <= self.acks.confirmed.load(Ordering::Acquire)
-    }
-
-    /// Waits until the server has handled all acknowledgements so far, or the connection was lost.
-    pub(crate) async fn flush_acks(self) {
-        if self.are_acks_flushed() {
-            return;
-        }
-        let sent = self.acks.sent.load(Ordering::Acquire);
-        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
-        let (done, receiver) = oneshot::channel();
-        if self.commands.send(SampleCommand::Barrier(id, done)).is_ok() {
-            // An error means that the stream has ended: acknowledgements that did not arrive are lost.
-            let _ = receiver.await;
-        }
-        self.acks.confirmed.fetch_max(sent, Ordering::Release);
     }
 }

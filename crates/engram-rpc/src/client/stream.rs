@@ -1,26 +1,32 @@
 //! Prefetches batches from a server; each batch is on lease.
 
 use std::collections::VecDeque;
+use std::sync::Arc;
 use std::time::{Duration, Instant};
 
 use engram_core::gather::LengthPolicy;
-use engram_core::{Error, Result};
+use engram_core::{Error, Result, TableOptions};
 use engram_engine::{DeliveryTracker, LeaseOutcome, StreamOptions, WaitOptions, WaitOutcome, wait};
 
 use tokio::task::JoinHandle;
 
+use super::connect::Connector;
+use super::pending_response::PendingResponse;
 use super::sample_requests::{
     BatchRequest, LeasedBatch, RemoteLease, RemoteSampleTicket, SampleRequests,
 };
 use crate::wire::ReceivedBatch;
 
-/// How long closing waits for the server to handle the last acknowledgements.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+/// How long closing waits at most for the server to handle the last acknowledgements.
+const MAX_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long closing waits in addition to a shorter `reconnect_timeout`.
+const CLOSE_GRACE: Duration = Duration::from_millis(500);
 
 /// Maximum number of batches that are in flight or delivered and not acknowledged. A server allows 1,024 per stream.
 const MAX_IN_FLIGHT: usize = 1_000;
 
-/// Maximum number of delivered batches that are not acknowledged. With more, the oldest are acknowledged.
+/// Maximum number of batches that the reader has and that are not acknowledged. With more, the oldest are acknowledged.
 const MAX_UNACKNOWLEDGED: usize = 500;
 
 /// The result of [`RemoteStream::next`].
@@ -36,34 +42,45 @@ pub enum RemoteNextBatch {
 
 /// Batches of one table, prefetched over a stream of their own.
 ///
-/// A batch is requested, received, returned by [`RemoteStream::next`] and then acknowledged. [`RemoteStream::next`] and
-/// [`RemoteStream::close`] receive `delivered`, the number of items that the reader has passed on to its caller so far:
-/// batches within that number are acknowledged. On closing, the other items are returned to their table.
+/// A batch is requested, received, returned by [`RemoteStream::next`], delivered and then acknowledged. The reader reports
+/// how many items it has delivered in total; on closing, the other items are returned to their table.
+///
+/// A batch that waited for so long that its lease ends is cancelled and requested again.
 #[derive(Debug)]
 pub struct RemoteStream {
     requests: Option<SampleRequests>,
     /// Ends once the server has handled all acknowledgements and cancellations.
     task: Option<JoinHandle<bool>>,
+    connector: Arc<Connector>,
     table: String,
+    /// True if delivered items are acknowledged at once. Otherwise they are when the next batch is requested: with `hold`,
+    /// and for tables from which sampling removes nothing, to save messages.
+    acknowledges_at_once: bool,
     options: StreamOptions,
+    close_timeout: Duration,
     batches_requested: u64,
     /// Number of items requested, without those that incomplete batches lacked.
     items_requested: u64,
-    /// Requested batches that were not delivered yet, each with its number of items.
+    /// Requested batches that were not returned to the reader yet, each with its number of items.
     in_flight: VecDeque<(usize, RemoteSampleTicket)>,
-    /// Delivered batches that are not acknowledged.
+    /// Batches that the reader has and that are not acknowledged.
     deliveries: DeliveryTracker<RemoteLease>,
+    /// Number of items that the reader has delivered.
+    delivered: u64,
+    /// Pending until the acknowledgements that removed items are durable.
+    durable: Option<PendingResponse<()>>,
 }
 
 impl RemoteStream {
     pub(crate) fn new(
         (requests, task): (SampleRequests, JoinHandle<bool>),
-        table: String,
+        connector: &Arc<Connector>,
+        table: &TableOptions,
         options: StreamOptions,
     ) -> Result<Self> {
         if options.batch_size == 0 || options.prefetch == 0 {
             return Err(Error::InvalidArgument(format!(
-                "`batch_size` and `prefetch` must be at least 1, got {} and {}",
+                "`batch_size` and `prefetch` must be at least 1; got {} and {}",
                 options.batch_size, options.prefetch
             )));
         }
@@ -71,12 +88,17 @@ impl RemoteStream {
         let mut stream = Self {
             requests: Some(requests),
             task: Some(task),
-            table,
+            connector: Arc::clone(connector),
+            table: table.name.clone(),
+            acknowledges_at_once: table.max_times_sampled > 0 && !options.hold,
             options,
+            close_timeout: MAX_CLOSE_TIMEOUT.min(connector.reconnect_timeout() + CLOSE_GRACE),
             batches_requested: 0,
             items_requested: 0,
             in_flight: VecDeque::new(),
             deliveries: DeliveryTracker::default(),
+            delivered: 0,
+            durable: None,
         };
         stream.prefetch();
         Ok(stream)
@@ -115,40 +137,96 @@ impl RemoteStream {
         }
     }
 
-    /// Acknowledges batches within the first `delivered` items, and waits for the next batch.
+    /// Returns the next batch. Before that, waits until earlier acknowledgements are durable.
     ///
     /// # Errors
     /// The reason why the request failed: for example, the table was dropped or the server cannot be reached.
-    pub fn next(
-        &mut self,
-        delivered: u64,
-        options: &mut WaitOptions<'_>,
-    ) -> Result<RemoteNextBatch> {
-        while let Some(lease) = self.deliveries.pop_acknowledged(delivered) {
-            lease.acknowledge();
-        }
+    /// [`Error::Storage`] if acknowledgements cannot be made durable.
+    pub fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<RemoteNextBatch> {
+        self.acknowledge_delivered();
         while self.deliveries.len() >= MAX_UNACKNOWLEDGED
             && let Some(lease) = self.deliveries.pop_oldest()
         {
-            lease.acknowledge();
+            self.durable = lease.acknowledge().or_else(|| self.durable.take());
         }
-        let Some((n, ticket)) = self.in_flight.front_mut() else {
-            return Ok(RemoteNextBatch::End);
-        };
-        match wait(ticket, options) {
-            WaitOutcome::Ready(outcome) => {
-                let n = *n;
-                self.in_flight.pop_front();
-                let LeasedBatch { batch, lease } = outcome?;
-                // The items that an incomplete batch lacks are requested again.
-                self.items_requested -= n.saturating_sub(batch.infos.len()) as u64;
-                self.deliveries.push(batch.infos.len(), lease);
+        match self.wait_until_durable(options) {
+            // If the connection was lost, the next one continues with the items that are left.
+            WaitOutcome::Ready(Ok(()) | Err(Error::Unavailable(_))) => {}
+            WaitOutcome::Ready(Err(error)) => return Err(error),
+            WaitOutcome::TimedOut => return Ok(RemoteNextBatch::End),
+            WaitOutcome::Interrupted => return Ok(RemoteNextBatch::Interrupted),
+        }
+        loop {
+            let Some((n, ticket)) = self.in_flight.front_mut() else {
+                return Ok(RemoteNextBatch::End);
+            };
+            let outcome = match wait(ticket, options) {
+                WaitOutcome::Ready(outcome) => outcome,
+                WaitOutcome::TimedOut => return Ok(RemoteNextBatch::End),
+                WaitOutcome::Interrupted => return Ok(RemoteNextBatch::Interrupted),
+            };
+            let n = *n;
+            self.in_flight.pop_front();
+            let batch = outcome?;
+            if self.is_stale(&batch) {
+                self.items_requested -= n as u64;
+                self.batches_requested -= 1;
+                drop(batch);
                 self.prefetch();
-                Ok(RemoteNextBatch::Batch(batch))
+                continue;
             }
-            WaitOutcome::TimedOut => Ok(RemoteNextBatch::End),
-            WaitOutcome::Interrupted => Ok(RemoteNextBatch::Interrupted),
+            let LeasedBatch { batch, lease, .. } = batch;
+            // The items that an incomplete batch lacks are requested again.
+            self.items_requested -= n.saturating_sub(batch.infos.len()) as u64;
+            self.deliveries.push(batch.infos.len(), lease);
+            self.prefetch();
+            return Ok(RemoteNextBatch::Batch(batch));
         }
+    }
+
+    /// True if the server has returned the batch's items to their table, or is about to.
+    fn is_stale(&self, batch: &LeasedBatch) -> bool {
+        // The rest is for the acknowledgement to arrive.
+        self.lease_timeout()
+            .is_some_and(|timeout| batch.received.elapsed() >= timeout.mul_f64(0.9))
+    }
+
+    /// The time after which the server returns the items of a batch that is not acknowledged; `None` if it is unknown.
+    #[must_use]
+    pub fn lease_timeout(&self) -> Option<Duration> {
+        self.connector.lease_timeout()
+    }
+
+    /// Reports that the first `items` of the stream's items are delivered: the caller has them, or will have them without a
+    /// further call. False after [`Self::close`], which has returned them to the table.
+    pub fn deliver(&mut self, items: u64) -> bool {
+        if self.requests.is_none() {
+            return false;
+        }
+        self.delivered = items;
+        if self.acknowledges_at_once {
+            self.acknowledge_delivered();
+        }
+        true
+    }
+
+    fn acknowledge_delivered(&mut self) {
+        while let Some(lease) = self.deliveries.pop_acknowledged(self.delivered) {
+            // The server makes later acknowledgements durable after earlier ones.
+            self.durable = lease.acknowledge().or_else(|| self.durable.take());
+        }
+    }
+
+    /// Waits until all acknowledgements that removed items from a durable store are durable.
+    fn wait_until_durable(&mut self, options: &mut WaitOptions<'_>) -> WaitOutcome<Result<()>> {
+        let Some(durable) = &mut self.durable else {
+            return WaitOutcome::Ready(Ok(()));
+        };
+        let outcome = wait(durable, options);
+        if matches!(outcome, WaitOutcome::Ready(_)) {
+            self.durable = None;
+        }
+        outcome
     }
 
     /// Returns the items of the last batch to their table, because the batch did not reach the caller.
@@ -156,30 +234,46 @@ impl RemoteStream {
         drop(self.deliveries.pop_newest());
     }
 
-    /// Stops prefetching, acknowledges the first `delivered` items and returns the others to their table. Waits up to two
-    /// seconds until the server has handled that.
-    pub fn close(&mut self, delivered: u64) {
-        for outcome in self.deliveries.finish(delivered) {
-            match outcome {
+    /// Stops prefetching, acknowledges the delivered items and returns the others to their table. Waits until
+    /// acknowledgements that removed items from a durable store are durable, then until the server has handled everything
+    /// else: up to two seconds, and not longer than `at_most`. Calling it again waits again.
+    pub fn close(
+        &mut self,
+        at_most: Duration,
+        options: &mut WaitOptions<'_>,
+    ) -> WaitOutcome<Result<()>> {
+        for outcome in self.deliveries.finish(self.delivered) {
+            let durable = match outcome {
                 LeaseOutcome::Acknowledged(lease) => lease.acknowledge(),
                 LeaseOutcome::PartlyAcknowledged(items, lease) => lease.acknowledge_first(items),
-                LeaseOutcome::Unacknowledged(lease) => drop(lease),
-            }
+                LeaseOutcome::Unacknowledged(_) => None,
+            };
+            self.durable = durable.or_else(|| self.durable.take());
         }
         self.in_flight.clear();
+        let durable = self.wait_until_durable(options);
         self.requests = None;
-        if let Some(mut task) = self.task.take() {
+        if let Some(task) = &mut self.task {
             let mut options = WaitOptions {
-                deadline: Some(Instant::now() + CLOSE_TIMEOUT),
+                deadline: Some(Instant::now() + self.close_timeout.min(at_most)),
                 interrupted: &mut || false,
             };
-            let _ = wait(&mut task, &mut options);
+            if let WaitOutcome::Ready(_) = wait(task, &mut options) {
+                self.task = None;
+            }
         }
+        durable
     }
 }
 
 impl Drop for RemoteStream {
     fn drop(&mut self) {
-        self.close(u64::MAX);
+        if self.requests.is_some() {
+            let mut options = WaitOptions {
+                deadline: Some(Instant::now()),
+                interrupted: &mut || false,
+            };
+            let _ = self.close(Duration::MAX, &mut options);
+        }
     }
 }

@@ -3,10 +3,12 @@
 use std::hint::black_box;
 use std::sync::Arc;
 
-use engram_core::{Error, Result};
+use engram_core::Result;
 use tonic::metadata::MetadataValue;
 use tonic::service::Interceptor;
 use tonic::{Request, Status};
+
+use crate::check_token;
 
 /// How a caller passes a token, for error texts.
 const TOKEN_HINT: &str = "pass the server's token to the client as `token`, which sends it as metadata \
@@ -26,13 +28,7 @@ impl TokenCheck {
         let Some(token) = token else {
             return Ok(Self { expected: None });
         };
-        if token.is_empty() || !token.bytes().all(|byte| byte.is_ascii_graphic()) {
-            return Err(Error::InvalidArgument(format!(
-                "`token` must consist of visible ASCII characters, at least one; the given token has \
-                 {} characters",
-                token.chars().count()
-            )));
-        }
+        check_token(token)?;
         Ok(Self {
             expected: Some(format!("Bearer {token}").into_bytes().into()),
         })
@@ -41,7 +37,7 @@ impl TokenCheck {
     /// Checks the value of `authorization`.
     ///
     /// # Errors
-    /// The text of the refusal.
+    /// The error text of a rejected call.
     pub(super) fn check(&self, given: Option<&[u8]>) -> Result<(), String> {
         match (&self.expected, given) {
             (None, _) => Ok(()),
@@ -88,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn a_token_that_cannot_be_sent_is_refused() {
+    fn a_token_that_cannot_be_sent_is_rejected() {
         assert!(TokenCheck::new(Some("s3cret-_.~")).is_ok());
         for token in ["", "two words", "ümlaut", "line\n"] {
             let error = TokenCheck::new(Some(token)).err().unwrap().to_string();

@@ -1,4 +1,5 @@
-//! Incoming connections: counted while they are open, and closed if no call arrives in time.
+//! Incoming connections: counted while they are open, and closed if no call arrives in time or if their replies are not
+//! read while others need the memory.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -7,6 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use engram_codec::{ConnectionReplies, ReplyBudget};
 use futures_util::{Stream, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
@@ -21,12 +23,16 @@ pub(super) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 pub(super) fn accept_connections<IO>(
     incoming: impl Stream<Item = io::Result<IO>>,
     counter: Arc<OpenCounter>,
+    reply_budget: ReplyBudget,
     first_call_timeout: Duration,
 ) -> impl Stream<Item = io::Result<Connection<IO>>> {
     incoming.then(move |accepted| {
         let connection = accepted.map(|io| Connection {
             io,
-            first_call: FirstCallFlag::default(),
+            info: ConnectionInfo {
+                first_call: FirstCallFlag::default(),
+                replies: reply_budget.add_connection(),
+            },
             first_call_timeout,
             first_call_timer: None,
             _open: counter.begin(),
@@ -41,8 +47,15 @@ pub(super) fn accept_connections<IO>(
     })
 }
 
-/// Set once a call has arrived on a connection. The transport puts it into the extensions of all requests of that
-/// connection; the router sets it.
+/// What the calls of a connection share. The transport puts it into the extensions of all its requests.
+#[derive(Clone, Debug)]
+pub(super) struct ConnectionInfo {
+    pub(super) first_call: FirstCallFlag,
+    /// The connection's share of the memory of unread replies.
+    pub(super) replies: ConnectionReplies,
+}
+
+/// Set by the router once a call has arrived on a connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FirstCallFlag(Arc<AtomicBool>);
 
@@ -56,7 +69,7 @@ impl FirstCallFlag {
 #[derive(Debug)]
 pub(super) struct Connection<IO> {
     io: IO,
-    first_call: FirstCallFlag,
+    info: ConnectionInfo,
     first_call_timeout: Duration,
     /// Started by the first read that has to wait; removed once a call has arrived.
     first_call_timer: Option<Pin<Box<Sleep>>>,
@@ -66,7 +79,7 @@ pub(super) struct Connection<IO> {
 impl<IO> Connection<IO> {
     /// Returns true if no call has arrived in time. The first poll starts the timer; each poll registers for its end.
     fn poll_overdue(&mut self, context: &mut Context<'_>) -> bool {
-        if self.first_call.0.load(Ordering::Relaxed) {
+        if self.info.first_call.0.load(Ordering::Relaxed) {
             self.first_call_timer = None;
             return false;
         }
@@ -75,13 +88,21 @@ impl<IO> Connection<IO> {
             .get_or_insert_with(|| Box::pin(sleep(self.first_call_timeout)));
         timer.as_mut().poll(context).is_ready()
     }
+
+    /// Fails once the connection must be closed because its replies are not read; registers for that moment.
+    fn check_replies(&self, context: &Context<'_>) -> io::Result<()> {
+        match self.info.replies.poll_closed(context) {
+            Poll::Ready(()) => Err(ErrorKind::TimedOut.into()),
+            Poll::Pending => Ok(()),
+        }
+    }
 }
 
 impl<IO> Connected for Connection<IO> {
-    type ConnectInfo = FirstCallFlag;
+    type ConnectInfo = ConnectionInfo;
 
-    fn connect_info(&self) -> FirstCallFlag {
-        self.first_call.clone()
+    fn connect_info(&self) -> ConnectionInfo {
+        self.info.clone()
     }
 }
 
@@ -91,6 +112,7 @@ impl<IO: AsyncRead + Unpin> AsyncRead for Connection<IO> {
         context: &mut Context<'_>,
         buffer: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
+        self.check_replies(context)?;
         let read = Pin::new(&mut self.io).poll_read(context, buffer);
         if read.is_pending() && self.poll_overdue(context) {
             return Poll::Ready(Err(ErrorKind::TimedOut.into()));
@@ -105,6 +127,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Connection<IO> {
         context: &mut Context<'_>,
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
+        self.check_replies(context)?;
         Pin::new(&mut self.io).poll_write(context, bytes)
     }
 
@@ -113,6 +136,7 @@ impl<IO: AsyncWrite + Unpin> AsyncWrite for Connection<IO> {
         context: &mut Context<'_>,
         slices: &[IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
+        self.check_replies(context)?;
         Pin::new(&mut self.io).poll_write_vectored(context, slices)
     }
 

@@ -10,7 +10,7 @@ mod pending_memory;
 
 use std::sync::Arc;
 
-use engram_core::{Error, NewItem, Result as Outcome};
+use engram_core::{Error, NewItem, Result as Outcome, text};
 use engram_engine::{Session, Table};
 use prost::Message as _;
 use tokio::sync::mpsc::{self, Sender};
@@ -28,11 +28,11 @@ use insert_queues::{InsertBatch, InsertQueues};
 /// Replies buffered between a stream's task and the transport.
 const REPLY_BUFFER: usize = 16;
 
-/// Messages of at least this size are handled outside of the runtime's shared threads, because they take long.
+/// Messages of at least this size are handled outside of the runtime's shared threads.
 const LARGE_MESSAGE_BYTES: usize = 256 << 10;
 
-/// Maximum number of runs of refused items in one message that have a full error text each.
-const MAX_DETAILED_REFUSALS: usize = 64;
+/// Maximum number of runs of rejected items in one message that have a full error text each.
+const MAX_DETAILED_REJECTIONS: usize = 64;
 
 /// Maximum bytes of the error text of each run after those.
 const MAX_SHORT_ERROR_BYTES: usize = 256;
@@ -55,7 +55,7 @@ pub(super) fn serve(
         session: None,
         dictionary: ReceivedDictionary::default(),
         queues: InsertQueues::default(),
-        refusals: 0,
+        rejections: 0,
     };
     tokio::spawn(stream.run(requests, replies));
     ReceiverStream::new(receiver)
@@ -69,8 +69,8 @@ struct InsertStream {
     session: Option<u64>,
     dictionary: ReceivedDictionary,
     queues: InsertQueues,
-    /// Number of runs of refused items in the current message.
-    refusals: usize,
+    /// Number of runs of rejected items in the current message.
+    rejections: usize,
 }
 
 impl InsertStream {
@@ -120,7 +120,7 @@ impl InsertStream {
                     }
                 }
                 request = requests.message(), if self.queues.has_room() => match request? {
-                    Some(request) if request.encoded_len() >= LARGE_MESSAGE_BYTES => {
+                    Some(request) if self.takes_long(&request) => {
                         tokio::task::block_in_place(|| self.handle_request(request))?;
                     }
                     Some(request) => self.handle_request(request)?,
@@ -129,6 +129,12 @@ impl InsertStream {
                 () = self.queues.progress() => {}
             }
         }
+    }
+
+    /// True if handling a request takes long. The last part of a large chunk is short, but then the whole chunk is
+    /// checked.
+    fn takes_long(&self, request: &pb::InsertRequest) -> bool {
+        self.dictionary.has_incomplete_chunk() || request.encoded_len() >= LARGE_MESSAGE_BYTES
     }
 
     fn handle_request(&mut self, request: pb::InsertRequest) -> Result<(), Status> {
@@ -155,12 +161,12 @@ impl InsertStream {
     }
 
     fn apply_request(&mut self, request: pb::InsertRequest) -> Result<(), InsertStreamError> {
-        self.refusals = 0;
+        self.rejections = 0;
         for schema in request.schemas {
-            self.dictionary.add_schema(schema)?;
+            self.dictionary.add_schema(&schema)?;
         }
         for shape in request.window_shapes {
-            self.dictionary.add_window_shape(shape)?;
+            self.dictionary.add_window_shape(&shape)?;
         }
         for chunk in &request.chunks {
             self.dictionary.add_chunk(chunk)?;
@@ -177,7 +183,7 @@ impl InsertStream {
         Ok(())
     }
 
-    /// Passes items to their table; those that the table refuses are acknowledged with an error.
+    /// Passes items to their table; those that the table rejects are acknowledged with an error.
     fn insert(&mut self, message: &pb::Items) -> Result<(), InsertStreamError> {
         table_names::check_length(&message.table)?;
         let items = self.dictionary.decode_items(message)?;
@@ -191,15 +197,15 @@ impl InsertStream {
             .filter(|_| message.first_number > 0);
         let Some(last) = end.map(|end| end - 1) else {
             return Err(InsertStreamError::Invalid(Error::InvalidArgument(format!(
-                "`first_number` is {} for {count} items; the numbers of all items must be at least 1 \
-                 and below 2^64",
-                message.first_number
+                "`first_number` is {} for {}; the numbers of all items must be at least 1 and below 2^64",
+                message.first_number,
+                text::count(count, "item")
             ))));
         };
         let table = match table_names::find_table(&self.state.engine, &message.table) {
             Ok(table) => table,
             Err(error) => {
-                self.refuse(&message.table, last, &error);
+                self.reject(&message.table, last, &error);
                 return Ok(());
             }
         };
@@ -218,7 +224,7 @@ impl InsertStream {
                     return Ok(());
                 }
                 Err(error @ Error::Closed(_)) => {
-                    self.refuse(&message.table, last, &error);
+                    self.reject(&message.table, last, &error);
                     return Ok(());
                 }
                 // Some items are invalid: check each.
@@ -230,7 +236,7 @@ impl InsertStream {
         Ok(())
     }
 
-    /// Inserts the items that are valid, and refuses the others.
+    /// Inserts the items that are valid, and rejects the others.
     fn insert_valid(
         &mut self,
         table_name: &str,
@@ -241,32 +247,32 @@ impl InsertStream {
         let end = session.first.saturating_add(items.len() as u64);
         let mut run = Session { ..session };
         let mut valid: Vec<NewItem> = Vec::new();
-        let mut refused: Option<Error> = None;
-        let refusals_before = self.refusals;
+        let mut rejected: Option<Error> = None;
+        let rejections_before = self.rejections;
         for (number, item) in (session.first..end).zip(items) {
             let invalid = check_item(table, &item).err();
-            if let Some(error) = refused.take_if(|error| invalid.as_ref() != Some(error)) {
-                self.refuse(table_name, number - 1, &error);
+            if let Some(error) = rejected.take_if(|error| invalid.as_ref() != Some(error)) {
+                self.reject(table_name, number - 1, &error);
                 run.first = number;
             }
             match invalid {
-                // Every run costs memory: after too many, the remaining items are refused as a whole.
-                Some(error) if self.refusals - refusals_before >= MAX_DETAILED_REFUSALS => {
+                // Every run costs memory: after too many, the remaining items are rejected as a whole.
+                Some(error) if self.rejections - rejections_before >= MAX_DETAILED_REJECTIONS => {
                     self.insert_run(table_name, table, run, std::mem::take(&mut valid));
-                    self.refuse(table_name, end - 1, &error);
+                    self.reject(table_name, end - 1, &error);
                     return;
                 }
                 Some(error) => {
-                    if refused.is_none() {
+                    if rejected.is_none() {
                         self.insert_run(table_name, table, run, std::mem::take(&mut valid));
                     }
-                    refused = Some(error);
+                    rejected = Some(error);
                 }
                 None => valid.push(item),
             }
         }
-        match refused {
-            Some(error) => self.refuse(table_name, end - 1, &error),
+        match rejected {
+            Some(error) => self.reject(table_name, end - 1, &error),
             None => self.insert_run(table_name, table, run, valid),
         }
     }
@@ -286,20 +292,20 @@ impl InsertStream {
         let batch = InsertBatch::new(last, &items);
         match table.insert_numbered(items, Some(run)) {
             Ok(ticket) => self.queues.add(table_name, batch, ticket),
-            Err(error) => self.refuse(table_name, last, &error),
+            Err(error) => self.reject(table_name, last, &error),
         }
     }
 
     /// Acknowledges the items up to number `last` with an error.
-    fn refuse(&mut self, table_name: &str, last: u64, error: &Error) {
-        let max_bytes = if self.refusals < MAX_DETAILED_REFUSALS {
+    fn reject(&mut self, table_name: &str, last: u64, error: &Error) {
+        let max_bytes = if self.rejections < MAX_DETAILED_REJECTIONS {
             MAX_ERROR_BYTES
         } else {
             MAX_SHORT_ERROR_BYTES
         };
-        self.refusals += 1;
+        self.rejections += 1;
         self.queues
-            .refuse(table_name, last, bounded_error(error, max_bytes));
+            .reject(table_name, last, bounded_error(error, max_bytes));
     }
 }
 

@@ -94,13 +94,31 @@ fn open_tcp(
         Ok((listener.local_addr()?, listener))
     };
     open().map_err(|error| {
-        Error::InvalidArgument(if error.kind() == ErrorKind::AddrInUse {
-            let port = requested.port();
-            format!("`{option}` {port} is already in use; choose another, or 0 for any free port")
-        } else {
-            format!("cannot {purpose} at {requested}: {error}")
-        })
+        Error::InvalidArgument(describe_bind_error(&error, requested, option, purpose))
     })
+}
+
+fn describe_bind_error(
+    error: &io::Error,
+    requested: SocketAddr,
+    option: &str,
+    purpose: &str,
+) -> String {
+    let (host, port) = (requested.ip(), requested.port());
+    match error.kind() {
+        ErrorKind::AddrInUse => {
+            format!("`{option}` {port} is already in use; choose another, or 0 for any free port")
+        }
+        ErrorKind::AddrNotAvailable => format!(
+            "`host` {host} is not an address of this machine; use one of its addresses, or {} for all of them",
+            if host.is_ipv4() { "0.0.0.0" } else { "::" }
+        ),
+        ErrorKind::PermissionDenied => format!(
+            "`{option}` {port} needs privileges that this process does not have; choose a port from 1024 on, or 0 for \
+             any free port"
+        ),
+        _ => format!("cannot {purpose} at {requested}: {error}"),
+    }
 }
 
 /// Opens an abstract socket (no file) with an unused name.
@@ -184,5 +202,27 @@ fn check_path_is_free(path: &Path) -> io::Result<()> {
                 "another server listens at it",
             )),
         },
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn errors_of_listening_name_the_likely_cause() {
+        let describe = |kind: ErrorKind, address: &str| {
+            let address = address.parse().unwrap();
+            describe_bind_error(&kind.into(), address, "metrics_port", "serve metrics")
+        };
+        assert_eq!(
+            describe(ErrorKind::PermissionDenied, "127.0.0.1:80"),
+            "`metrics_port` 80 needs privileges that this process does not have; choose a port from 1024 on, or 0 for \
+             any free port"
+        );
+        assert_eq!(
+            describe(ErrorKind::AddrNotAvailable, "[2001:db8::1]:80"),
+            "`host` 2001:db8::1 is not an address of this machine; use one of its addresses, or :: for all of them"
+        );
     }
 }

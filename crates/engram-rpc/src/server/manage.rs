@@ -3,14 +3,13 @@
 use std::sync::Arc;
 
 use engram_core::{Error, Result, TableOptions};
-use engram_engine::Engine;
 
 use super::service::ServiceState;
-use super::table_names;
+use super::{table_names, table_pages};
 use crate::pb;
 use crate::pb::manage_request::Call;
 use crate::pb::manage_response::Outcome;
-use crate::wire::{decode_limits, decode_options, encode_error, encode_info, encode_options};
+use crate::wire::{decode_limits, decode_options, encode_error, encode_options};
 
 /// Handles one request; an error is a reply too.
 pub(super) async fn manage(state: &ServiceState, request: pb::ManageRequest) -> pb::ManageResponse {
@@ -28,13 +27,7 @@ async fn execute(state: &ServiceState, request: pb::ManageRequest) -> Result<Out
         )
     })?;
     Ok(match call {
-        Call::Tables(pb::Empty {}) => {
-            let tables = engine.tables()?;
-            let names = tables.iter().map(|table| table.options().name.clone());
-            Outcome::Tables(pb::TableNames {
-                names: names.collect(),
-            })
-        }
+        Call::Tables(request) => Outcome::Tables(table_pages::names(engine, &request)?),
         Call::Describe(name) => {
             let table = table_names::find_table(engine, &name)?;
             Outcome::Options(encode_options(&TableOptions {
@@ -66,7 +59,7 @@ async fn execute(state: &ServiceState, request: pb::ManageRequest) -> Result<Out
             engine.until_durable().await?;
             done()
         }
-        Call::Info(pb::Empty {}) => Outcome::Info(table_infos(engine)?),
+        Call::Info(request) => Outcome::Info(table_pages::infos(engine, &request)?),
         Call::CanSample(pb::LimiterQuery { table, n }) => {
             Outcome::CanProceed(table_names::find_table(engine, &table)?.can_sample(n))
         }
@@ -100,21 +93,6 @@ async fn run_blocking<T: Send + 'static>(
             "the server failed while it executed the call; this is a bug in Engram: see the server's stderr".into(),
         )),
     }
-}
-
-fn table_infos(engine: &Engine) -> Result<pb::TableInfos> {
-    let tables = engine.tables()?;
-    let unsent = engine.unsent_note();
-    let tables = tables.iter().map(|table| {
-        let mut info = table.info();
-        if let (Some(reason), Some(unsent)) = (&mut info.sampling_blocked, &unsent) {
-            *reason = format!("{reason}; {unsent}");
-        }
-        encode_info(&info)
-    });
-    Ok(pb::TableInfos {
-        tables: tables.collect(),
-    })
 }
 
 #[cfg(test)]

@@ -53,7 +53,7 @@ const fn metric(
 }
 
 /// The metrics of tables; `docs/server.md` lists them too.
-const TABLE_METRICS: [TableMetric; 20] = [
+const TABLE_METRICS: [TableMetric; 21] = [
     metric(
         "table_items",
         "Items, including items leased out for the last time",
@@ -106,6 +106,11 @@ const TABLE_METRICS: [TableMetric; 20] = [
         "table_deleted_episodes",
         "Episodes removed completely since creation or reset",
         |t| Value::Total(t.stats.num_deleted_episodes),
+    ),
+    metric(
+        "table_unreadable_items",
+        "Items removed since creation, opening or reset because they could not be read",
+        |t| Value::Total(t.unreadable_items),
     ),
     metric("table_waiting_inserts", "Waiting insert calls", |t| {
         Value::Count(t.waiting_inserts as u64)
@@ -203,6 +208,11 @@ impl MetricsCollector {
                 "server_open_connections",
                 "Open connections",
                 Value::Count(counters.connections.open()),
+            ),
+            (
+                "server_storage_problem",
+                "1 if changes cannot be stored durably now, else 0; the reason is in each table's info",
+                Value::Count(self.0.engine.storage_problem().is_some().into()),
             ),
         ] {
             value.encode(encoder.encode_descriptor(name, help, None, value.kind())?)?;

@@ -4,6 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use engram_codec::CallReplies;
 use engram_reverb::Reverb;
 use engram_reverb::pb::reverb_service_server::ReverbServiceServer;
 use http_body_util::BodyExt as _;
@@ -12,9 +13,11 @@ use tonic::codegen::http::{Request, Response};
 use tonic::codegen::{BoxFuture, Service as Tower};
 use tonic_health::pb::health_server::{Health, HealthServer};
 
-use super::connection::FirstCallFlag;
+use super::connection::ConnectionInfo;
 use super::counters::{Call, OpenGuard};
 use super::service::{Service, ServiceState};
+use super::whole_messages::WholeMessages;
+use crate::MAX_MESSAGE_BYTES;
 use crate::pb::engram_server::EngramServer;
 
 /// Path prefix of the health service.
@@ -49,15 +52,36 @@ impl<H: Health> Tower<Request<Body>> for Router<H> {
         Poll::Ready(Ok(()))
     }
 
-    fn call(&mut self, request: Request<Body>) -> Self::Future {
-        if let Some(first_call) = request.extensions().get::<FirstCallFlag>() {
-            first_call.set();
+    fn call(&mut self, mut request: Request<Body>) -> Self::Future {
+        if let Some(connection) = request.extensions().get::<ConnectionInfo>() {
+            connection.first_call.set();
+            let replies = CallReplies::new(connection.replies.clone());
+            request.extensions_mut().insert(replies.clone());
+            let response = self.route(request);
+            return Box::pin(async move {
+                let response = response.await?;
+                Ok(response.map(|body| Body::new(replies.wrap(body))))
+            });
         }
+        self.route(request)
+    }
+}
+
+impl<H: Health> Router<H> {
+    /// Passes a call on. Its messages are passed on once they are complete.
+    fn route(&mut self, request: Request<Body>) -> BoxFuture<Response<Body>, Infallible> {
         let path = request.uri().path();
-        if path.starts_with(HEALTH_PATH) {
+        let reverb_method = path.strip_prefix(engram_reverb::PATH);
+        let max_message_bytes = match reverb_method {
+            Some(_) => engram_reverb::MAX_MESSAGE_BYTES,
+            None => MAX_MESSAGE_BYTES,
+        };
+        let reverb_call = reverb_method.map(Call::from_reverb_method);
+        let is_health = path.starts_with(HEALTH_PATH);
+        let request = request.map(|body| Body::new(WholeMessages::new(body, max_message_bytes)));
+        if is_health {
             self.health.call(request)
-        } else if let Some(method) = path.strip_prefix(engram_reverb::PATH) {
-            let call = Call::from_reverb_method(method);
+        } else if let Some(call) = reverb_call {
             let call = call.map(|call| self.state.counters.get(call).begin());
             let response = self.reverb.call(request);
             match call {

@@ -5,30 +5,33 @@
 //! acknowledgement its items are returned to the table.
 //!
 //! Each stream has one task. All requests wait for their tables at once. A batch is gathered only after the one before
-//! it was sent, so a slow reader costs the memory of one batch and of the transport's buffers.
+//! it was sent, and after its memory was reserved from the budget for replies that are not read yet.
 
+mod barriers;
 mod leases;
 mod outgoing_reply;
 mod request_queue;
 
-use std::collections::VecDeque;
 use std::sync::Arc;
 
+use engram_codec::{CallReplies, Reply, ReplyStream, Reservation};
 use engram_core::{Error, Result};
+use futures_util::FutureExt as _;
 use tokio::sync::mpsc::{self, Permit, Sender};
 use tokio::time::{Instant, sleep_until};
-use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
 
 use super::counters::OpenGuard;
-use super::service::{Replies, ServiceState};
+use super::service::ServiceState;
 use super::shutdown::ShutdownSignal;
+use crate::PART_BYTES;
 use crate::pb;
 use crate::pb::sample_request::Request;
 use crate::pb::sample_response::Outcome;
 use crate::wire::encode_error;
+use barriers::Barriers;
 use leases::Leases;
-use outgoing_reply::OutgoingReply;
+use outgoing_reply::{OutgoingReply, ReservingReply};
 use request_queue::RequestQueue;
 
 /// Maximum number of batches of a stream that are requested, being sent or on lease.
@@ -37,42 +40,48 @@ const MAX_OUTSTANDING: usize = 1024;
 /// Messages buffered between a stream's task and the transport.
 const REPLY_BUFFER: usize = 4;
 
-type Message = Result<pb::SampleResponse, Status>;
+type Message = Reply<pb::SampleResponse>;
 
 /// Serves one stream until the client ends it, the connection breaks or the server shuts down.
 pub(super) fn serve(
     state: &Arc<ServiceState>,
     requests: Streaming<pb::SampleRequest>,
+    call_replies: CallReplies,
     call: OpenGuard,
-) -> Replies<pb::SampleResponse> {
+) -> ReplyStream<pb::SampleResponse> {
     let (replies, receiver) = mpsc::channel(REPLY_BUFFER);
     let stream = SampleStream {
         _call: call,
         state: Arc::clone(state),
+        call_replies: call_replies.clone(),
         requests: RequestQueue::default(),
         leases: Leases::default(),
+        reserving: None,
         outgoing: None,
-        barriers: VecDeque::new(),
+        barriers: Barriers::default(),
     };
     tokio::spawn(async move {
         let end = stream.run(requests, &replies).await;
         if let Err(status) = end {
-            let _ = replies.send(Err(status)).await;
+            let _ = replies.send(Err(status).into()).await;
         }
     });
-    ReceiverStream::new(receiver)
+    ReplyStream::new(receiver, call_replies, PART_BYTES)
 }
 
 /// The state of one stream. Dropping it withdraws waiting requests and returns the leased items.
 struct SampleStream {
     _call: OpenGuard,
     state: Arc<ServiceState>,
+    call_replies: CallReplies,
     requests: RequestQueue,
     leases: Leases,
+    /// The batch that is gathered next, once there is memory for it.
+    reserving: Option<ReservingReply>,
     /// The batch that is being sent.
     outgoing: Option<OutgoingReply>,
-    /// Ids of barriers to be answered: all requests before them are handled.
-    barriers: VecDeque<u64>,
+    /// Barriers to be answered: all requests before them are handled.
+    barriers: Barriers,
 }
 
 impl SampleStream {
@@ -89,11 +98,12 @@ impl SampleStream {
         let mut input_open = true;
         loop {
             if self.outgoing.is_none() {
-                let next = self.requests.next_served();
-                self.outgoing = next.map(|served| OutgoingReply::new(served, &self.state));
+                self.gather_next();
             }
-            let has_reply = self.outgoing.is_some() || !self.barriers.is_empty();
-            if !input_open && !has_reply && self.requests.len() == 0 {
+            let has_reply = self.outgoing.is_some() || self.barriers.has_reply();
+            let is_reserving = self.reserving.is_some();
+            let is_idle = !has_reply && !is_reserving;
+            if !input_open && is_idle && self.requests.len() == 0 && self.barriers.len() == 0 {
                 return Ok(());
             }
             let expiry = self.leases.first_expiry();
@@ -108,22 +118,44 @@ impl SampleStream {
                     Some(request) => self.handle_request(request)?,
                     None => input_open = false,
                 },
+                reservation = reserve(&mut self.reserving), if is_reserving => {
+                    let reserving = self.reserving.take();
+                    self.outgoing = reserving.map(|it| it.gather(reservation, &self.state));
+                }
                 // Also while the reader is slow: a woken ticket may have to wake others.
                 () = self.requests.progress() => {}
+                () = self.barriers.progress() => {}
                 () = sleep_until(expiry.unwrap_or_else(Instant::now)), if expiry.is_some() => {
+                    // First, or the items would be drawn for the same silent reader again.
+                    self.requests.suspend();
                     self.leases.return_expired();
                 }
             }
         }
     }
 
+    /// Gathers the next batch if there is memory for it.
+    fn gather_next(&mut self) {
+        if self.reserving.is_none() {
+            let next = self.requests.next_served();
+            self.reserving =
+                next.map(|served| ReservingReply::new(served, self.call_replies.connection()));
+        }
+        let reserved = reserve(&mut self.reserving).now_or_never();
+        if let Some(reservation) = reserved {
+            let reserving = self.reserving.take();
+            self.outgoing = reserving.map(|it| it.gather(reservation, &self.state));
+        }
+    }
+
     fn handle_request(&mut self, request: pb::SampleRequest) -> Result<(), Status> {
+        self.requests.resume(&self.state.engine);
         let acknowledged_items = request
             .used_items
             .map_or(usize::MAX, |items| items as usize);
         match request.request {
             Some(Request::Batch(batch)) => {
-                let num_outgoing = usize::from(self.outgoing.is_some());
+                let num_outgoing = usize::from(self.outgoing.is_some() || self.reserving.is_some());
                 if self.requests.len() + self.leases.len() + num_outgoing >= MAX_OUTSTANDING {
                     return Err(Status::resource_exhausted(format!(
                         "too many batches: batch {} would exceed the {MAX_OUTSTANDING} that a stream may have \
@@ -133,7 +165,9 @@ impl SampleStream {
                 }
                 let id = batch.id;
                 let is_outgoing = self.outgoing.as_ref().is_some_and(|out| out.id == id);
+                let is_reserving = self.reserving.as_ref().is_some_and(|it| it.served.id == id);
                 if is_outgoing
+                    || is_reserving
                     || self.leases.contains(id)
                     || !self.requests.add(&self.state.engine, &batch)
                 {
@@ -147,11 +181,15 @@ impl SampleStream {
                 Some(outgoing) if outgoing.id == id => {
                     outgoing.acknowledged = Some(acknowledged_items);
                 }
-                _ => self.leases.acknowledge(id, acknowledged_items),
+                _ => {
+                    let durable = self.leases.acknowledge(id, acknowledged_items);
+                    self.barriers.add_acknowledgement(durable);
+                }
             },
             Some(Request::Cancel(id)) => {
                 self.requests.cancel(id);
                 self.leases.cancel(id);
+                self.reserving.take_if(|it| it.served.id == id);
                 if let Some(outgoing) = self.outgoing.as_mut().filter(|out| out.id == id) {
                     // The reader still expects the other parts.
                     outgoing.lease = None;
@@ -164,7 +202,7 @@ impl SampleStream {
                          before barrier {id}, which is the maximum"
                     )));
                 }
-                self.barriers.push_back(id);
+                self.barriers.add(id);
             }
             // Clients send an empty request in place of one that they have dropped.
             None => {}
@@ -175,15 +213,16 @@ impl SampleStream {
     /// Sends the next message: replies to barriers first, then the outgoing batch. Adds the lease of a batch that was
     /// sent completely.
     fn send(&mut self, permit: Permit<'_, Message>) {
-        if let Some(id) = self.barriers.pop_front() {
-            permit.send(Ok(encode_response(id, Outcome::BarrierDone(pb::Empty {}))));
+        if let Some((id, done)) = self.barriers.next_reply() {
+            let done = encode_response(id, Outcome::BarrierDone(done));
+            permit.send(Ok(done).into());
             return;
         }
         let Some(outgoing) = &mut self.outgoing else {
             return;
         };
         if let Some(reply) = outgoing.next_message() {
-            permit.send(Ok(encode_response(outgoing.id, reply)));
+            permit.send(reply);
         }
         if outgoing.is_complete()
             && let Some(OutgoingReply {
@@ -195,7 +234,7 @@ impl SampleStream {
             && let Some(lease) = lease
         {
             match acknowledged {
-                Some(items) => lease.acknowledge_first(items),
+                Some(items) => (self.barriers).add_acknowledgement(lease.acknowledge_first(items)),
                 None => self.leases.add(id, lease, self.state.lease_timeout),
             }
         }
@@ -210,35 +249,51 @@ impl SampleStream {
         let Self {
             requests,
             leases: _leases,
+            reserving,
             outgoing,
+            mut barriers,
             ..
         } = self;
-        let waiting = requests.ids();
+        let waiting = reserving.map(|it| it.served.id).into_iter();
+        let waiting = waiting.chain(requests.ids());
         // Withdrawn first, so that none is served any more.
         drop(requests);
         if let Some(mut outgoing) = outgoing {
             while let Some(reply) = outgoing.next_message() {
-                if replies
-                    .send(Ok(encode_response(outgoing.id, reply)))
-                    .await
-                    .is_err()
-                {
+                if replies.send(reply).await.is_err() {
                     return Ok(());
                 }
             }
             if let Some(items) = outgoing.acknowledged
                 && let Some(lease) = outgoing.lease.take()
             {
-                lease.acknowledge_first(items);
+                barriers.add_acknowledgement(lease.acknowledge_first(items));
+            }
+        }
+        while barriers.len() > 0 {
+            barriers.progress_or_reply().await;
+            if let Some((id, done)) = barriers.next_reply() {
+                let reply = encode_response(id, Outcome::BarrierDone(done));
+                if replies.send(Ok(reply).into()).await.is_err() {
+                    return Ok(());
+                }
             }
         }
         for id in waiting {
-            let reply = error_outcome(&shutdown.error());
-            if replies.send(Ok(encode_response(id, reply))).await.is_err() {
+            let reply = encode_response(id, error_outcome(&shutdown.error()));
+            if replies.send(Ok(reply).into()).await.is_err() {
                 return Ok(());
             }
         }
         Err(shutdown.status())
+    }
+}
+
+/// Waits for the memory of the next batch; forever if there is none.
+async fn reserve(reserving: &mut Option<ReservingReply>) -> Reservation {
+    match reserving {
+        Some(reserving) => reserving.reserve().await,
+        None => std::future::pending().await,
     }
 }
 

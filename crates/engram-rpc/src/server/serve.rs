@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::sync::mpsc::Sender;
 use std::time::Duration;
 
+use engram_codec::ReplyBudget;
 use engram_core::{Error, Result};
 use engram_reverb::Reverb;
 use futures_util::TryStreamExt as _;
@@ -55,6 +56,7 @@ pub(super) struct ServerRuntime {
     token_check: TokenCheck,
     metrics_endpoint: MetricsEndpoint,
     first_call_timeout: Duration,
+    max_unread_bytes: u64,
     shutdown: ShutdownSignal,
 }
 
@@ -91,6 +93,7 @@ impl ServerRuntime {
             token_check,
             metrics_endpoint,
             first_call_timeout,
+            max_unread_bytes: options.max_unread_bytes,
             shutdown,
         })
     }
@@ -139,6 +142,7 @@ impl ServerRuntime {
         let state = Arc::clone(self.service.state());
         let open_connections = Arc::clone(&state.counters.connections);
         let first_call_timeout = self.first_call_timeout;
+        let reply_budget = ReplyBudget::new(self.max_unread_bytes);
         let engram = EngramServer::new(self.service)
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
@@ -153,7 +157,12 @@ impl ServerRuntime {
         let mut stopped = self.shutdown.clone();
         let tcp = (self.tcp.layer(layer.clone())).serve_with_incoming_shutdown(
             calls.clone(),
-            accept_connections(incoming, Arc::clone(&open_connections), first_call_timeout),
+            accept_connections(
+                incoming,
+                Arc::clone(&open_connections),
+                reply_budget.clone(),
+                first_call_timeout,
+            ),
             async move { stopped.wait().await },
         );
         let tcp = tokio::spawn(tcp);
@@ -164,7 +173,7 @@ impl ServerRuntime {
             .chain(stream::pending());
         let unix = (self.unix.layer(layer)).serve_with_incoming_shutdown(
             calls,
-            accept_connections(incoming, open_connections, first_call_timeout),
+            accept_connections(incoming, open_connections, reply_budget, first_call_timeout),
             async move { stopped.wait().await },
         );
         let unix = tokio::spawn(unix);

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use engram_codec::{CallReplies, ReplyBudget, ReplyStream};
 use engram_core::Result;
 use engram_core::pool::Pool;
 use engram_engine::Engine;
@@ -91,7 +92,7 @@ impl Service {
 #[tonic::async_trait]
 impl Engram for Service {
     type InsertStream = Replies<pb::InsertResponse>;
-    type SampleStream = Replies<pb::SampleResponse>;
+    type SampleStream = ReplyStream<pb::SampleResponse>;
     type ChangeStream = Replies<pb::ChangeResponse>;
 
     async fn hello(
@@ -114,6 +115,7 @@ impl Engram for Service {
             instance: self.state.instance,
             port: self.state.port.into(),
             local_socket: self.state.local_socket.clone(),
+            lease_timeout_s: Some(self.state.lease_timeout.as_secs_f64()),
         }))
     }
 
@@ -140,8 +142,12 @@ impl Engram for Service {
         request: Request<Streaming<pb::SampleRequest>>,
     ) -> Result<Response<Self::SampleStream>, Status> {
         let call = self.begin(Call::Sample);
-        let replies = sample::serve(&self.state, request.into_inner(), call);
-        Ok(Response::new(replies))
+        // Set by the router for all calls of a connection.
+        let replies = request.extensions().get::<CallReplies>().cloned();
+        let replies =
+            replies.unwrap_or_else(|| CallReplies::new(ReplyBudget::default().add_connection()));
+        let stream = sample::serve(&self.state, request.into_inner(), replies, call);
+        Ok(Response::new(stream))
     }
 
     async fn change(

@@ -2,11 +2,9 @@
 
 use std::sync::Arc;
 
+use engram_core::table::MAX_NAME_BYTES;
 use engram_core::{Error, Result};
 use engram_engine::{Engine, Table};
-
-/// Maximum bytes of a table's name in a request; errors and replies repeat it.
-const MAX_NAME_BYTES: usize = 1024;
 
 /// Maximum bytes that an error text shows of a name that is too long.
 const MAX_SHOWN_BYTES: usize = 32;
@@ -23,7 +21,7 @@ pub(super) fn check_length(name: &str) -> Result<()> {
         return Ok(());
     }
     Err(Error::InvalidArgument(format!(
-        "the table name `{}` has {} bytes; over the network, at most {MAX_NAME_BYTES} are allowed",
+        "the table name `{}` has {} bytes; at most {MAX_NAME_BYTES} are allowed",
         truncate_text(name.into(), MAX_SHOWN_BYTES),
         name.len()
     )))
@@ -63,7 +61,9 @@ pub(super) fn truncate_names(names: &mut Vec<String>, max_bytes: usize) {
 /// Truncates a text to this many bytes and appends `...`: error texts repeat what a client has sent.
 pub(super) fn truncate_text(mut text: String, max_bytes: usize) -> String {
     if text.len() > max_bytes {
-        let end = (0..=max_bytes).rev().find(|at| text.is_char_boundary(*at));
+        let end = (0..=max_bytes)
+            .rev()
+            .find(|end| text.is_char_boundary(*end));
         text.truncate(end.unwrap_or(0));
         text += "...";
         text.shrink_to_fit();

@@ -19,6 +19,8 @@ pub struct ReceivedBatch {
     pub infos: Vec<SampledItemInfo>,
     /// True if the server expects an acknowledgement.
     pub leased: bool,
+    /// True if the acknowledgement will be durable: the reader can wait for that.
+    pub durable: bool,
 }
 
 /// A batch of which not all bytes have been received.
@@ -28,6 +30,7 @@ pub struct BatchAssembler {
     columns: Vec<(CellSpec, TimeAxis, Buffer)>,
     infos: Vec<SampledItemInfo>,
     leased: bool,
+    durable: bool,
     /// The column that the next byte belongs to.
     current_column: usize,
     /// Number of bytes that the current column already has.
@@ -73,6 +76,7 @@ impl BatchAssembler {
             columns,
             infos,
             leased: batch.leased,
+            durable: batch.durable,
             current_column: 0,
             filled: 0,
         };
@@ -141,6 +145,7 @@ impl BatchAssembler {
             },
             infos: self.infos,
             leased: self.leased,
+            durable: self.durable,
         }
     }
 }

@@ -14,6 +14,7 @@ const SIGNATURE: &[Field] = &[
     string(2),
 ];
 const LIMITS: &[Field] = &[string(1)];
+const LIST: &[Field] = &[string(2)];
 const OPTIONS: &[Field] = &[string(1), message(8, LIMITS), message(9, SIGNATURE)];
 
 impl DecodedSize for pb::HelloRequest {
@@ -26,11 +27,13 @@ impl DecodedSize for pb::HelloResponse {
 
 impl DecodedSize for pb::ManageRequest {
     const FIELDS: &'static [Field] = &[
+        message(1, LIST),
         string(2),
         message(3, OPTIONS),
         string(4),
         message(5, &[string(1), message(2, LIMITS)]),
         string(6),
+        message(7, LIST),
         message(8, &[string(1)]),
         message(9, &[string(1)]),
     ];

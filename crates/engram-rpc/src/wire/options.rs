@@ -327,13 +327,15 @@ pub fn encode_info(info: &TableInfo) -> pb::TableInfo {
         waiting_samples: info.waiting_samples as u64,
         inserting_blocked: info.inserting_blocked.clone(),
         sampling_blocked: info.sampling_blocked.clone(),
+        storage_problem: info.storage_problem.clone(),
+        unreadable_items: info.unreadable_items,
     }
 }
 
 /// Decodes a table's info.
 ///
 /// # Errors
-/// As [`decode_options`].
+/// Those of [`decode_options`].
 pub fn decode_info(info: pb::TableInfo) -> Result<TableInfo> {
     let options = decode_options(info.options.ok_or_else(|| missing("options"))?, 0)?;
     let mut limiter = RateLimiter::new(options.limits.clone());
@@ -357,6 +359,8 @@ pub fn decode_info(info: pb::TableInfo) -> Result<TableInfo> {
         waiting_samples: usize::try_from(info.waiting_samples).unwrap_or(usize::MAX),
         inserting_blocked: info.inserting_blocked,
         sampling_blocked: info.sampling_blocked,
+        storage_problem: info.storage_problem,
+        unreadable_items: info.unreadable_items,
     })
 }
 

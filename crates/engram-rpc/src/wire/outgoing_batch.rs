@@ -26,11 +26,12 @@ pub struct OutgoingBatch {
 }
 
 impl OutgoingBatch {
-    /// Returns the batch of these draws. If `leased`, the reader must acknowledge it.
+    /// Returns the batch of these draws. If `leased`, the reader must acknowledge it; if `durable`, it can wait until the
+    /// acknowledgement is durable.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the header does not fit one message.
-    pub fn new(batch: Columns, draws: &[Draw], leased: bool) -> Result<Self> {
+    pub fn new(batch: Columns, draws: &[Draw], leased: bool, durable: bool) -> Result<Self> {
         let mut columns = VecDeque::with_capacity(batch.columns.len());
         let header = pb::Batch {
             layout: Some(encode_layout(&batch.layout)),
@@ -44,6 +45,7 @@ impl OutgoingBatch {
             draw_runs: group_draws(draws),
             payload: Bytes::new(),
             leased,
+            durable,
         };
         let bytes = header.encoded_len();
         if bytes > MAX_HEADER_BYTES {
@@ -57,6 +59,12 @@ impl OutgoingBatch {
             header: Some(header),
             columns,
         })
+    }
+
+    /// Bytes of the columns that are not sent yet.
+    #[must_use]
+    pub fn bytes(&self) -> usize {
+        self.columns.iter().map(Bytes::len).sum()
     }
 
     /// True if the iterator has returned all messages.
@@ -167,8 +175,8 @@ mod tests {
         let sizes = [10, PART_BYTES - 5, 2 * PART_BYTES, 0, 7];
         let mut all = Vec::new();
         let mut columns = VecDeque::new();
-        for (at, size) in sizes.into_iter().enumerate() {
-            let first = u8::try_from(at * 50).unwrap();
+        for (index, size) in sizes.into_iter().enumerate() {
+            let first = u8::try_from(index * 50).unwrap();
             let bytes: Vec<u8> = (0..50)
                 .map(|byte| first + byte)
                 .cycle()

@@ -7,8 +7,8 @@ mod items;
 use std::collections::{BTreeMap, HashMap};
 use std::sync::Arc;
 
-use engram_core::{Chunk, Error, Schema, WindowShape};
-use prost::Message;
+use engram_core::text::count;
+use engram_core::{CellSpec, Chunk, Error, Layout, Schema, WindowShape};
 
 use super::options::check_column_count;
 use super::{decode_cell_spec, decode_layout};
@@ -25,8 +25,11 @@ const MAX_UNREFERENCED_BYTES: u64 = 1 << 30;
 /// Maximum number of schemas of a stream, and of window shapes. Older ones are dropped.
 const MAX_DEFINITIONS: usize = 65_536;
 
-/// Maximum total encoded size of the stored schemas, and of the stored window shapes.
+/// Maximum memory of the stored schemas, and of the stored window shapes, in bytes.
 const MAX_DEFINITION_BYTES: usize = 64 << 20;
+
+/// Bytes of a definition besides its columns, names and slices.
+const DEFINITION_OVERHEAD: usize = 512;
 
 /// Why a stream must be closed.
 #[derive(Clone, Debug, PartialEq)]
@@ -54,6 +57,8 @@ pub struct ReceivedDictionary {
     unreferenced_bytes: u64,
     /// The chunk of which not all bytes have been received.
     incomplete_chunk: Option<ChunkAssembler>,
+    /// The last layout received: consecutive schemas, window shapes and items mostly share one.
+    last_layout: Option<Arc<Layout>>,
 }
 
 impl ReceivedDictionary {
@@ -61,13 +66,14 @@ impl ReceivedDictionary {
     ///
     /// # Errors
     /// [`InsertStreamError`].
-    pub fn add_schema(&mut self, schema: pb::Schema) -> Result<(), InsertStreamError> {
-        let (id, bytes) = (schema.id, schema.encoded_len());
+    pub fn add_schema(&mut self, schema: &pb::Schema) -> Result<(), InsertStreamError> {
         check_column_count("a schema", schema.cells.len())?;
         let cells = schema.cells.iter().map(decode_cell_spec);
-        let cells = cells.collect::<Result<_, _>>()?;
-        let layout = Arc::new(decode_layout(schema.layout)?);
-        self.schemas.insert(id, bytes, Schema { layout, cells });
+        let cells: Box<[CellSpec]> = cells.collect::<Result<_, _>>()?;
+        let layout = self.decode_layout(schema.layout.as_ref())?;
+        let axes: usize = cells.iter().map(|cell| cell.shape.len()).sum();
+        let bytes = size_of_val(&*cells) + axes * size_of::<usize>() + layout_bytes(&layout);
+        (self.schemas).insert(schema.id, bytes, Schema { layout, cells });
         Ok(())
     }
 
@@ -75,10 +81,11 @@ impl ReceivedDictionary {
     ///
     /// # Errors
     /// [`InsertStreamError`].
-    pub fn add_window_shape(&mut self, shape: pb::WindowShape) -> Result<(), InsertStreamError> {
-        let (id, bytes) = (shape.id, shape.encoded_len());
+    pub fn add_window_shape(&mut self, shape: &pb::WindowShape) -> Result<(), InsertStreamError> {
+        let id = shape.id;
         let (columns, slices) = items::decode_columns(&shape.columns, &shape.slices)?;
-        let layout = Arc::new(decode_layout(shape.layout)?);
+        let layout = self.decode_layout(shape.layout.as_ref())?;
+        let bytes = size_of_val(&*columns) + size_of_val(&*slices) + layout_bytes(&layout);
         let shape = WindowShape {
             layout,
             columns,
@@ -106,8 +113,8 @@ impl ReceivedDictionary {
     pub fn add_chunk_part(&mut self, part: &[u8]) -> Result<(), InsertStreamError> {
         let Some(chunk) = &mut self.incomplete_chunk else {
             return Err(invalid(format!(
-                "`chunk_part` has {} bytes, but no chunk is incomplete",
-                part.len()
+                "`chunk_part` has {}, but no chunk is incomplete",
+                count(part.len(), "byte")
             )));
         };
         chunk.push(part)?;
@@ -159,6 +166,32 @@ impl ReceivedDictionary {
         self.chunks.remove(&chunk);
     }
 
+    /// True if not all bytes of the last chunk have been received.
+    #[must_use]
+    pub fn has_incomplete_chunk(&self) -> bool {
+        self.incomplete_chunk.is_some()
+    }
+
+    /// Decodes and checks a layout. Returns the last one again if it is the same.
+    fn decode_layout(
+        &mut self,
+        message: Option<&pb::Layout>,
+    ) -> Result<Arc<Layout>, InsertStreamError> {
+        let is_message = |last: &Layout| {
+            message.is_some_and(|message| {
+                *last.structure == *message.structure
+                    && (last.names.iter().map(|name| &**name)).eq(&message.names)
+            })
+        };
+        if let Some(last) = self.last_layout.as_ref().filter(|last| is_message(last)) {
+            return Ok(Arc::clone(last));
+        }
+        let layout = Arc::new(decode_layout(message.cloned())?);
+        layout.check()?;
+        self.last_layout = Some(Arc::clone(&layout));
+        Ok(layout)
+    }
+
     fn find_chunk(&self, id: u32) -> Result<&Arc<Chunk>, InsertStreamError> {
         self.chunks.get(&id).ok_or_else(|| unknown("chunk", id))
     }
@@ -171,7 +204,7 @@ struct Definitions<T> {
     by_id: HashMap<u32, Definition<T>>,
     /// The sender's numbers, oldest definition first.
     order: BTreeMap<u64, u32>,
-    /// Encoded size of all definitions.
+    /// Memory of all definitions.
     bytes: usize,
     /// Number of definitions ever added.
     added: u64,
@@ -180,7 +213,7 @@ struct Definitions<T> {
 #[derive(Debug)]
 struct Definition<T> {
     value: Arc<T>,
-    /// Encoded size of its message.
+    /// Its memory.
     bytes: usize,
     /// Key in `Definitions::order`.
     sequence: u64,
@@ -202,6 +235,7 @@ impl<T> Definitions<T> {
     /// limits.
     fn insert(&mut self, id: u32, bytes: usize, value: T) {
         self.remove(id);
+        let bytes = bytes + DEFINITION_OVERHEAD;
         let sequence = self.added;
         self.added += 1;
         self.bytes += bytes;
@@ -231,6 +265,13 @@ impl<T> Definitions<T> {
         let value = self.by_id.get(&id).map(|definition| &definition.value);
         value.ok_or_else(|| unknown(what, id))
     }
+}
+
+/// Memory of a layout: the allocator needs at least 16 bytes for each name.
+fn layout_bytes(layout: &Layout) -> usize {
+    let names = layout.names.iter();
+    let names = names.map(|name| size_of::<Box<str>>() + name.len().next_multiple_of(16));
+    names.sum::<usize>() + layout.structure.len()
 }
 
 fn unknown(what: &str, id: u32) -> InsertStreamError {
@@ -267,10 +308,39 @@ mod tests {
             (definitions.by_id.len(), definitions.order.len()),
             (65_536, 65_536)
         );
-        definitions.insert(1, MAX_DEFINITION_BYTES, 1);
+        definitions.insert(1, MAX_DEFINITION_BYTES - DEFINITION_OVERHEAD, 1);
         assert_eq!(
             (definitions.by_id.len(), definitions.bytes),
             (1, MAX_DEFINITION_BYTES)
         );
+    }
+
+    #[test]
+    fn definitions_count_with_their_memory() {
+        let structure = format!("{{\"l\":[0{}]}}", ",0".repeat(9_999));
+        let schema = |id| pb::Schema {
+            id,
+            layout: Some(pb::Layout {
+                names: vec!["x".into(); 10_000],
+                structure: structure.clone(),
+            }),
+            cells: vec![
+                pb::Cell {
+                    dtype: "uint8".into(),
+                    shape: vec![1; 20],
+                };
+                10_000
+            ],
+        };
+        let mut dictionary = ReceivedDictionary::default();
+        for id in 0..40 {
+            dictionary.add_schema(&schema(id)).unwrap();
+        }
+        let each = 10_000 * (16 + 16 + size_of::<CellSpec>() + 20 * 8)
+            + DEFINITION_OVERHEAD
+            + structure.len();
+        let stored = &dictionary.schemas;
+        assert_eq!(stored.by_id.len(), MAX_DEFINITION_BYTES / each);
+        assert_eq!(stored.bytes, stored.by_id.len() * each);
     }
 }

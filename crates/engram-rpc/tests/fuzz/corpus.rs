@@ -67,6 +67,7 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         instance: 77,
         port: 80,
         local_socket: "socket".into(),
+        lease_timeout_s: Some(600.0),
     };
     add(Kind::HelloResponse, hello.encode_to_vec());
     for response in manage_outcomes() {
@@ -139,7 +140,7 @@ fn options() -> TableOptions {
                 dtype: DType::Float32,
                 shape: smallvec![None, Some(4)],
             }]),
-            structure: "{}".into(),
+            structure: "0".into(),
         })),
         seed: 1,
         note: None,
@@ -152,7 +153,10 @@ fn manage_calls() -> Vec<Call> {
         n: 7,
     };
     vec![
-        Call::Tables(pb::Empty {}),
+        Call::Tables(pb::ListTables {
+            paged: true,
+            after: Some("a".into()),
+        }),
         Call::Describe("table".into()),
         Call::Create(encode_options(&options())),
         Call::Drop("table".into()),
@@ -161,7 +165,7 @@ fn manage_calls() -> Vec<Call> {
             limits: Some(encode_limits(&options().limits)),
         }),
         Call::Reset("table".into()),
-        Call::Info(pb::Empty {}),
+        Call::Info(pb::ListTables::default()),
         Call::CanSample(query.clone()),
         Call::CanInsert(query),
     ]
@@ -176,10 +180,12 @@ fn manage_outcomes() -> Vec<ManageOutcome> {
         ManageOutcome::Done(pb::Empty {}),
         ManageOutcome::Tables(pb::TableNames {
             names: vec!["a".into(), "b".into()],
+            more: true,
         }),
         ManageOutcome::Options(encode_options(&options())),
         ManageOutcome::Info(pb::TableInfos {
             tables: vec![info.clone(), info],
+            more: false,
         }),
         ManageOutcome::CanProceed(true),
     ]
@@ -208,7 +214,7 @@ fn sample_requests() -> Vec<Request> {
 pub(crate) fn chunk(compression: Compression) -> Arc<Chunk> {
     let layout = Arc::new(Layout {
         names: Box::new(["number".into(), "text".into(), "zeros".into()]),
-        structure: r#"{"a":1}"#.into(),
+        structure: r#"{"d":[["number",0],["text",0],["zeros",0]]}"#.into(),
     });
     let cell = |dtype, shape| CellSpec { dtype, shape };
     let schema = Schema {
@@ -240,8 +246,8 @@ fn trajectories() -> Vec<Trajectory> {
     let (raw, packed) = (chunk(Compression::Off), chunk(Compression::Auto));
     let layout = Arc::clone(&raw.schema().layout);
     let columns = |len| {
-        let column = |at| SpanColumn {
-            first_slice: at,
+        let column = |first_slice| SpanColumn {
+            first_slice,
             len,
             squeeze: false,
         };
@@ -365,11 +371,13 @@ fn sample_outcomes() -> Vec<SampleOutcome> {
     for length_policy in [LengthPolicy::Ragged, LengthPolicy::Pad] {
         for draws in [&draws[..], &draws[..1]] {
             let columns = gather(draws, length_policy, &pool).unwrap();
-            outcomes.extend(OutgoingBatch::new(columns, draws, true).unwrap());
+            outcomes.extend(OutgoingBatch::new(columns, draws, true, true).unwrap());
         }
     }
     outcomes.push(SampleOutcome::BatchPart(vec![0; 100].into()));
     outcomes.push(SampleOutcome::Error(unknown_table()));
-    outcomes.push(SampleOutcome::BarrierDone(pb::Empty {}));
+    outcomes.push(SampleOutcome::BarrierDone(pb::BarrierDone {
+        durability_error: Some(pb::Error::default()),
+    }));
     outcomes
 }

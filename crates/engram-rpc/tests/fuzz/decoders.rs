@@ -3,9 +3,9 @@
 use std::cell::RefCell;
 use std::sync::Arc;
 
-use engram_core::Trajectory;
 use engram_core::gather::{LengthPolicy, gather};
 use engram_core::pool::Pool;
+use engram_core::{Error, Trajectory};
 use engram_rpc::pb::manage_request::Call;
 use engram_rpc::pb::manage_response::Outcome as ManageOutcome;
 use engram_rpc::pb::sample_response::Outcome as SampleOutcome;
@@ -128,10 +128,10 @@ fn insert(
     request: pb::InsertRequest,
 ) -> Result<(), InsertStreamError> {
     for schema in request.schemas {
-        dictionary.add_schema(schema)?;
+        dictionary.add_schema(&schema)?;
     }
     for shape in request.window_shapes {
-        dictionary.add_window_shape(shape)?;
+        dictionary.add_window_shape(&shape)?;
     }
     for chunk in &request.chunks {
         dictionary.add_chunk(chunk)?;
@@ -147,6 +147,11 @@ fn insert(
         let first: Vec<Trajectory> = valid.into_iter().take(8).cloned().collect();
         for length_policy in [LengthPolicy::Ragged, LengthPolicy::Pad] {
             let _ = POOL.with(|pool| gather(&first, length_policy, pool));
+            for item in &first {
+                let alone =
+                    POOL.with(|pool| gather(std::slice::from_ref(item), length_policy, pool));
+                assert!(!matches!(alone, Err(Error::Payload(_))), "{alone:?}");
+            }
         }
     }
     for chunk in request.released_chunks {

@@ -36,37 +36,37 @@ const EDGE_CASES: [&[u8]; 8] = [
 /// Applies one mutation to a message, and sometimes a few more.
 pub(crate) fn mutate(message: &mut Vec<u8>, other: &[u8], random: &mut RandomSource) {
     for _ in 0..=random.below(2) * random.below(4) {
-        let at = random.below(message.len() + 1);
-        let end = at + random.below((message.len() - at).min(64) + 1);
+        let start = random.below(message.len() + 1);
+        let end = start + random.below((message.len() - start).min(64) + 1);
         match random.below(9) {
             0 | 1 => {
-                if let Some(byte) = message.get_mut(at) {
+                if let Some(byte) = message.get_mut(start) {
                     *byte ^= 1 << random.below(8);
                 }
             }
             2 => {
-                if let Some(byte) = message.get_mut(at) {
+                if let Some(byte) = message.get_mut(start) {
                     *byte = random.byte();
                 }
             }
-            3 => message.truncate(at),
-            4 => drop(message.drain(at..end)),
+            3 => message.truncate(start),
+            4 => drop(message.drain(start..end)),
             5 => {
-                let copy = message[at..end].to_vec();
+                let copy = message[start..end].to_vec();
                 let to = random.below(message.len() + 1);
                 message.splice(to..to, copy);
             }
             6 => {
                 let from = random.below(other.len() + 1);
                 let to = from + random.below(other.len() - from + 1);
-                message.splice(at..end, other[from..to].iter().copied());
+                message.splice(start..end, other[from..to].iter().copied());
             }
             7 => {
                 let number = EDGE_CASES[random.below(EDGE_CASES.len())];
-                let end = end.min(at + number.len());
-                message.splice(at..end, number.iter().copied());
+                let end = end.min(start + number.len());
+                message.splice(start..end, number.iter().copied());
             }
-            _ => drop(message.splice(at..end, random.bytes(16))),
+            _ => drop(message.splice(start..end, random.bytes(16))),
         }
     }
 }

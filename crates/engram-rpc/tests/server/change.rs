@@ -121,7 +121,7 @@ async fn invalid_changes_are_answered_with_errors_in_order() {
         "no table `u`; known tables: `t`",
         "`keys_le` must have a multiple of 8 bytes; got 3",
         "empty request; `priorities_le` or `delete` must be set",
-        "2 keys and 1 priorities for table `t`; each key needs one priority",
+        "`keys` has length 2 and `priorities` 1 for table `t`; each key needs one priority",
     ];
     for text in texts {
         let Some(Outcome::Error(error)) = stream.receive().await.outcome else {

@@ -132,7 +132,7 @@ fn clients_use_the_local_socket_unless_there_is_a_proxy() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn another_protocol_version_is_refused() {
+async fn another_protocol_version_is_rejected() {
     let server = start(&engine(vec![]));
     let status = connect(&server).await.hello(hello(99)).await.unwrap_err();
     assert_eq!(status.code(), Code::FailedPrecondition);
@@ -201,7 +201,7 @@ fn options_do_not_show_the_token() {
 }
 
 #[test]
-fn a_used_port_is_refused_and_free_after_close() {
+fn a_used_port_is_rejected_and_free_after_close() {
     let engine = engine(vec![]);
     let first = start(&engine);
     let options = ServerOptions {
@@ -241,7 +241,7 @@ fn an_open_address_needs_a_token_or_insecure() {
 }
 
 #[test]
-fn invalid_certificates_are_refused() {
+fn invalid_certificates_are_rejected() {
     let options = ServerOptions {
         tls: Some(ServerTls {
             certificate_pem: "none".into(),

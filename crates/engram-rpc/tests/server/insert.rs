@@ -20,7 +20,7 @@ pub(crate) type Inserts = TestStream<pb::InsertRequest, pb::InsertResponse>;
 pub(crate) fn layout() -> pb::Layout {
     pb::Layout {
         names: vec!["x".into()],
-        structure: "{}".into(),
+        structure: r#"{"d":[["x",0]]}"#.into(),
     }
 }
 
@@ -279,11 +279,11 @@ async fn a_table_that_blocks_does_not_hold_up_the_others() {
         ]))
         .await;
     stream.wait_completed("full", 2).await;
-    for at in 0..50 {
+    for index in 0..50 {
         stream
-            .send(items_message([row_items("t", 1 + 10 * at, 10, 1)]))
+            .send(items_message([row_items("t", 1 + 10 * index, 10, 1)]))
             .await;
-        stream.wait_completed("t", 10 + 10 * at).await;
+        stream.wait_completed("t", 10 + 10 * index).await;
     }
     let full = engine.table("full").unwrap();
     assert_eq!(full.info().waiting_inserts, 1);
@@ -325,7 +325,7 @@ async fn waiting_items_are_withdrawn_when_their_stream_ends() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn refused_items_are_acknowledged_with_the_tables_error() {
+async fn rejected_items_are_acknowledged_with_the_tables_error() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let mut stream = open_insert_stream(&mut connect(&server).await).await;
@@ -415,7 +415,7 @@ async fn closing_the_server_leaves_waiting_items_to_be_sent_again() {
         .await
         .unwrap();
     assert!(began.elapsed() < Duration::from_secs(1));
-    // An acknowledgement would mean that they are refused: the writer would not send them again.
+    // An acknowledgement would mean that they are rejected: the writer would not send them again.
     let end = stream.next_response().await.unwrap_err();
     assert_eq!(
         (end.code(), end.message()),

@@ -14,7 +14,10 @@ use crate::support::{
 };
 
 /// Returns the status that a stream ends with after these messages.
-async fn final_status(client: &mut Client, requests: Vec<pb::InsertRequest>) -> (Code, String) {
+pub(crate) async fn final_status(
+    client: &mut Client,
+    requests: Vec<pb::InsertRequest>,
+) -> (Code, String) {
     let mut stream: Inserts = open_insert_stream(client).await;
     for request in requests {
         // The server may end the stream before it has read everything.
@@ -106,7 +109,7 @@ async fn invalid_messages_end_the_stream() {
                 priorities_le: encode_numbers([1.0; 3].into_iter()),
                 ..row_items("t", 1, 2, 1)
             }])),
-            "`priorities_le` has 3 priorities for 2 items; expected one for all items or one each",
+            "`priorities_le` has length 3 for 2 items; expected one priority for all items or one each",
         ),
         (
             after_first_message(items_message([pb::Items {
@@ -241,8 +244,8 @@ async fn a_stream_has_a_maximum_number_of_chunks() {
         ..items_message([])
     };
     let mut requests = vec![first_message(1)];
-    for at in 0..17 {
-        requests.push(chunks(2 + at * 4_000, 2 + (at + 1) * 4_000));
+    for index in 0..17 {
+        requests.push(chunks(2 + index * 4_000, 2 + (index + 1) * 4_000));
     }
     let (code, text) = final_status(&mut connect(&server).await, requests).await;
     assert_eq!(code, Code::ResourceExhausted);
@@ -314,8 +317,8 @@ async fn the_server_stops_reading_while_too_many_bytes_wait() {
                 chunks: vec![whole.clone()],
                 ..items_message([])
             };
-            let parts = (1..4).map(|at| pb::InsertRequest {
-                chunk_part: payload.slice(at << 20..(at + 1) << 20),
+            let parts = (1..4).map(|index| pb::InsertRequest {
+                chunk_part: payload.slice(index << 20..(index + 1) << 20),
                 ..items_message([])
             });
             let items = pb::InsertRequest {

@@ -3,6 +3,7 @@
 use std::sync::{Arc, OnceLock};
 
 use bytes::Bytes;
+use engram_core::Error;
 use engram_core::gather::{LengthPolicy, gather};
 use engram_rpc::pb;
 use engram_rpc::pb::items::Trajectories;
@@ -37,7 +38,13 @@ fn bytes() -> impl Strategy<Value = Bytes> {
 }
 
 prop_compose! {
-    fn layout()(names in vec("[a-b]{0,2}", 0..3), structure in "[a-z{}]{0,4}") -> pb::Layout {
+    fn layout()(
+        names in vec("[a-b]{0,2}", 0..3),
+        structure in prop_oneof![
+            1 => "[a-z{}]{0,4}",
+            3 => (0..3_usize).prop_map(|leaves| format!(r#"{{"t":[{}]}}"#, vec!["0"; leaves].join(","))),
+        ],
+    ) -> pb::Layout {
         pb::Layout { names, structure }
     }
 }
@@ -195,7 +202,7 @@ prop_compose! {
 }
 
 prop_compose! {
-    /// A chunk of schema 1: raw and valid, or compressed and mostly corrupt.
+    /// A chunk of schema 1: raw, or compressed and mostly corrupt.
     fn fitting_chunk()(id in 1..4_u32, rows in 1..12_u32, raw in any::<bool>(), noise in vec(any::<u8>(), 1..40))
         -> pb::Chunk {
         let mut chunk = crate::insert::chunk(id, rows, 1, 0);
@@ -273,10 +280,12 @@ async fn check_server_survives(session: u64, requests: Vec<pb::InsertRequest>) {
             .items()
             .map(|item| item.trajectory.clone())
             .collect();
-        // Corrupt compressed bytes are an error for readers.
+        // Items of different columns cannot form one batch.
         let _ = gather(&items, length_policy, &Arc::default());
         for item in items {
-            let _ = gather(&[item], length_policy, &Arc::default());
+            item.layout().check().unwrap();
+            let alone = gather(&[item], length_policy, &Arc::default());
+            assert!(!matches!(alone, Err(Error::Payload(_))), "{alone:?}");
         }
     }
     let mut stream = open_insert_stream(&mut client).await;
@@ -307,7 +316,7 @@ proptest! {
     }
 
     #[test]
-    fn well_formed_items_are_inserted_or_refused(
+    fn well_formed_items_are_inserted_or_rejected(
         requests in vec(fitting_request(), 1..4),
         session in any::<u64>(),
     ) {

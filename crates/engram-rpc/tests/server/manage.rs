@@ -1,13 +1,14 @@
 //! Management calls: creating, describing, resetting and dropping tables, limits, statistics.
 
 use engram_core::{RateLimits, SelectorKind, TableOptions};
+use engram_rpc::client::ClientOptions;
 use engram_rpc::pb;
 use engram_rpc::pb::error::Code;
 use engram_rpc::pb::manage_request::Call;
 use engram_rpc::pb::manage_response::Outcome;
 use engram_rpc::wire::{decode_info, decode_options, encode_limits, encode_options};
 
-use crate::support::{Client, connect, engine, expect_error, fill, options, start};
+use crate::support::{Client, STEP_TIMEOUT, connect, engine, expect_error, fill, options, start};
 
 async fn send(client: &mut Client, call: Call) -> pb::ManageResponse {
     let request = pb::ManageRequest { call: Some(call) };
@@ -19,11 +20,16 @@ async fn call_outcome(client: &mut Client, call: Call) -> Outcome {
 }
 
 const DONE: Outcome = Outcome::Done(pb::Empty {});
-const EMPTY: pb::Empty = pb::Empty {};
+/// Lists all tables at once, as clients do that know no pages.
+const ALL: pb::ListTables = pb::ListTables {
+    paged: false,
+    after: None,
+};
 
 fn table_names(names: &[&str]) -> Outcome {
     Outcome::Tables(pb::TableNames {
         names: names.iter().map(ToString::to_string).collect(),
+        more: false,
     })
 }
 
@@ -45,7 +51,7 @@ async fn tables_are_created_and_dropped() {
         expect_error(send(&mut client, create).await).text,
         "table `a` already exists; choose another name, or drop that table first"
     );
-    let tables = call_outcome(&mut client, Call::Tables(EMPTY)).await;
+    let tables = call_outcome(&mut client, Call::Tables(ALL)).await;
     assert_eq!(tables, table_names(&["a", "b"]));
     let Outcome::Options(described) = call_outcome(&mut client, Call::Describe("a".into())).await
     else {
@@ -57,7 +63,7 @@ async fn tables_are_created_and_dropped() {
         call_outcome(&mut client, Call::Drop("b".into())).await,
         DONE
     );
-    let tables = call_outcome(&mut client, Call::Tables(EMPTY)).await;
+    let tables = call_outcome(&mut client, Call::Tables(ALL)).await;
     assert_eq!(tables, table_names(&["a"]));
 }
 
@@ -114,7 +120,7 @@ async fn statistics_and_limits_are_sent() {
         call_outcome(&mut client, Call::CanSample(query(1))).await,
         blocked
     );
-    let Outcome::Info(infos) = call_outcome(&mut client, Call::Info(EMPTY)).await else {
+    let Outcome::Info(infos) = call_outcome(&mut client, Call::Info(ALL)).await else {
         panic!("no statistics");
     };
     let info = decode_info(infos.tables[0].clone()).unwrap();
@@ -193,11 +199,16 @@ async fn errors_name_what_does_not_exist() {
             vec![column(0); 16_385],
             "a signature has 16385 columns; a server accepts at most 16384",
         ),
+        (
+            vec![column(0); 2],
+            "the structure of the signature of table `signed` describes 1 column, expected 2; it needs one leaf \
+             per column",
+        ),
     ] {
         let signed = pb::TableOptions {
             signature: Some(pb::Signature {
                 columns,
-                structure: "{}".into(),
+                structure: r#"{"d":[["x",0]]}"#.into(),
             }),
             ..encode_options(&options("signed"))
         };
@@ -206,13 +217,132 @@ async fn errors_name_what_does_not_exist() {
     }
 }
 
+/// Reads all pages of the tables' infos; returns their names and the number of pages.
+async fn read_infos(client: &mut Client) -> (Vec<String>, usize) {
+    let (mut names, mut pages) = (Vec::new(), 0);
+    let mut after = None;
+    loop {
+        let request = pb::ListTables { paged: true, after };
+        let Outcome::Info(page) = call_outcome(client, Call::Info(request)).await else {
+            panic!("no infos");
+        };
+        pages += 1;
+        let tables = page.tables.into_iter();
+        names.extend(tables.map(|table| table.options.unwrap().name));
+        if !page.more {
+            return (names, pages);
+        }
+        after = names.last().cloned();
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn tables_are_listed_in_pages() {
+    let name = |at: usize| format!("{at:04}{}", "n".repeat(1_020));
+    let noted = |at| TableOptions {
+        note: (at % 10 == 0).then(|| "x".repeat(64 << 10).into()),
+        ..options(&name(at))
+    };
+    let all: Vec<String> = (0..1_070).map(name).collect();
+    let engine = engine((0..1_070).map(noted).collect());
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let (names, pages) = read_infos(&mut client).await;
+    assert_eq!(names, all);
+    assert!((7..12).contains(&pages), "{pages} pages");
+    let request = pb::ListTables {
+        paged: true,
+        after: None,
+    };
+    let Outcome::Tables(first) = call_outcome(&mut client, Call::Tables(request)).await else {
+        panic!("no names");
+    };
+    assert!(first.more && first.names == all[..first.names.len()]);
+    // A client that does not read pages gets what fits one message.
+    assert_eq!(
+        call_outcome(&mut client, Call::Tables(ALL)).await,
+        table_names(&all.iter().map(String::as_str).collect::<Vec<_>>())
+    );
+    let error = expect_error(send(&mut client, Call::Info(ALL)).await);
+    assert_eq!(error.code(), Code::InvalidArgument);
+    let (start, end) = error.text.split_once(" has ").unwrap();
+    assert_eq!(start, "the list of 1070 tables");
+    assert_eq!(
+        end.split_once(" bytes").unwrap().1,
+        ", but a message has at most 4194304, and this version of the client reads only one; install the version of \
+         Engram that the server has"
+    );
+    // Engram's client reads all pages.
+    let options = ClientOptions {
+        address: server.address().to_string(),
+        token: None,
+        tls: None,
+        reconnect_timeout: STEP_TIMEOUT,
+    };
+    let client = engram_rpc::client::Client::new(options).unwrap();
+    assert_eq!(client.tables().await.unwrap(), all);
+    let infos = client.infos().await.unwrap();
+    let names = infos.into_iter().map(|info| info.options.name.clone());
+    assert_eq!(names.collect::<Vec<_>>(), all);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn texts_of_a_table_are_bounded() {
+    let engine = engine(vec![options("t")]);
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let limits = RateLimits {
+        kind: "k".repeat(3 << 20),
+        ..options("t").limits
+    };
+    let text = "the rate limiter's kind of table `t` must have at most 1024 bytes, got 3145728";
+    let set = pb::SetLimits {
+        table: "t".into(),
+        limits: Some(encode_limits(&limits)),
+    };
+    let error = expect_error(send(&mut client, Call::SetLimits(set)).await);
+    assert_eq!((error.code(), &*error.text), (Code::InvalidArgument, text));
+    let with_kind = TableOptions {
+        limits,
+        ..options("u")
+    };
+    let create = Call::Create(encode_options(&with_kind));
+    let error = expect_error(send(&mut client, create).await);
+    assert_eq!(error.text, text.replace("`t`", "`u`"));
+    let column = pb::ColumnSpec {
+        name: "x".repeat(2_000),
+        dtype: "uint8".into(),
+        shape: vec![],
+    };
+    let signed = pb::TableOptions {
+        signature: Some(pb::Signature {
+            columns: vec![column; 1_500],
+            structure: "{}".into(),
+        }),
+        ..encode_options(&options("u"))
+    };
+    let error = expect_error(send(&mut client, Call::Create(signed)).await);
+    assert_eq!(
+        error.text,
+        "the signature of table `u` must have at most 2097152 bytes of names, shapes and nesting, got 3024002"
+    );
+    let long = engine
+        .create_table(options(&"n".repeat(1_025)))
+        .unwrap_err();
+    assert_eq!(
+        long.to_string(),
+        "the name of a table must have at most 1024 bytes, got 1025"
+    );
+    assert_eq!(read_infos(&mut client).await, (vec!["t".into()], 1));
+}
+
 #[tokio::test(flavor = "multi_thread")]
 async fn calls_of_a_closed_store_fail() {
     let engine = engine(vec![options("a")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     engine.close().unwrap();
-    let error = expect_error(send(&mut client, Call::Tables(EMPTY)).await);
+    let error = expect_error(send(&mut client, Call::Tables(ALL)).await);
     assert_eq!(error.text, "the store is closed");
     assert_eq!(error.code(), Code::Closed);
 }

@@ -61,9 +61,10 @@ prop_compose! {
         name in "[xy]",
         dtype in prop_oneof![Just("uint32"), Just("unknown")],
         shape in vec(-2..3_i64, 0..3),
+        structure in prop_oneof![4 => Just("0"), 1 => Just("{}")],
     ) -> pb::Signature {
         let column = pb::ColumnSpec { name, dtype: dtype.into(), shape };
-        pb::Signature { columns: vec![column], structure: "{}".into() }
+        pb::Signature { columns: vec![column], structure: structure.into() }
     }
 }
 
@@ -134,8 +135,8 @@ proptest! {
                 send(&mut client, Call::Reset("t".into())).await;
                 send(&mut client, Call::Drop("t".into())).await;
             }
-            let tables = send(&mut client, Call::Info(pb::Empty {})).await;
-            assert_eq!(tables, Outcome::Info(pb::TableInfos { tables: vec![] }));
+            let tables = send(&mut client, Call::Info(pb::ListTables::default())).await;
+            assert_eq!(tables, Outcome::Info(pb::TableInfos::default()));
         });
     }
 }

@@ -166,6 +166,19 @@ fn slow_clients_occupy_a_connection_for_a_while_only() {
 }
 
 #[test]
+fn silent_connections_do_not_delay_a_scrape() {
+    let engine = engine(vec![options("t")]);
+    let (_server, address) = start_with_metrics(&engine);
+    let silent: Vec<TcpStream> = (0..200).map(|_| connect(address)).collect();
+    let began = Instant::now();
+    let response = get(address, "/metrics");
+    let elapsed = began.elapsed();
+    assert!(response.starts_with("HTTP/1.1 200 OK\r\n"), "{response}");
+    assert!(elapsed < Duration::from_secs(5), "{elapsed:?}");
+    drop(silent);
+}
+
+#[test]
 fn a_used_metrics_port_is_refused_and_free_after_close() {
     let engine = engine(vec![]);
     let (server, address) = start_with_metrics(&engine);

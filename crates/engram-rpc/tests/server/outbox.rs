@@ -79,7 +79,7 @@ fn item_of_repeated_cell(key: u64, chunk: &Arc<Chunk>, shape: &Arc<WindowShape>)
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn messages_with_many_slices_are_split_before_the_server_refuses_them() {
+async fn messages_with_many_slices_are_split_before_the_server_rejects_them() {
     const SLICES: u32 = 10_000;
     let engine = engine(vec![options("t")]);
     let server = start(&engine);
@@ -89,7 +89,7 @@ async fn messages_with_many_slices_are_split_before_the_server_refuses_them() {
     let shape = Arc::new(WindowShape {
         layout: Arc::new(Layout {
             names: Box::new(["x".into()]),
-            structure: "{}".into(),
+            structure: r#"{"d":[["x",0]]}"#.into(),
         }),
         columns: Box::new([SpanColumn {
             first_slice: 0,

@@ -26,7 +26,7 @@ fn long_name() -> String {
 
 fn name_too_long_error() -> String {
     format!(
-        "the table name `{}...` has 2097152 bytes; over the network, at most 1024 are allowed",
+        "the table name `{}...` has 2097152 bytes; at most 1024 are allowed",
         "n".repeat(32)
     )
 }

@@ -409,7 +409,7 @@ async fn waiting_streams_end_when_the_server_closes() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_with_a_token_refuses_dm_reverb_clients() {
+async fn a_server_with_a_token_rejects_dm_reverb_clients() {
     let engine = engine(vec![options("table")]);
     let options = ServerOptions {
         token: Some("secret".into()),
@@ -417,11 +417,11 @@ async fn a_server_with_a_token_refuses_dm_reverb_clients() {
     };
     let server = Server::start(engine, options).unwrap();
     let mut client = connect(&server).await;
-    let refused = client.server_info(pb::ServerInfoRequest {}).await;
-    let refused = refused.unwrap_err();
-    assert_eq!(refused.code(), Code::Unauthenticated);
+    let response = client.server_info(pb::ServerInfoRequest {}).await;
+    let status = response.unwrap_err();
+    assert_eq!(status.code(), Code::Unauthenticated);
     assert!(
-        refused
+        status
             .message()
             .contains("dm-reverb clients cannot send one")
     );
@@ -478,8 +478,8 @@ async fn changes_are_atomic() {
         updates: vec![update(1, 3.0), update(2, f64::NAN)],
         delete_keys: vec![2],
     };
-    let refused = client.mutate_priorities(changes.clone()).await.unwrap_err();
-    assert_eq!(refused.code(), Code::InvalidArgument);
+    let status = client.mutate_priorities(changes.clone()).await.unwrap_err();
+    assert_eq!(status.code(), Code::InvalidArgument);
     assert_eq!(size(&weighted), 2);
     // Deletions are applied first: updates of deleted items are ignored.
     changes.updates[1].priority = 5.0;

@@ -20,7 +20,7 @@ use crate::reverb::{
 use crate::support::{engine, one_item_queue, options, start, wait_until};
 
 /// A chunk of one row of incompressible bytes.
-fn random_chunk(key: u64, bytes: usize) -> pb::ChunkData {
+pub(crate) fn random_chunk(key: u64, bytes: usize) -> pb::ChunkData {
     let cell = CellSpec {
         dtype: DType::Uint8,
         shape: smallvec![bytes],
@@ -115,7 +115,9 @@ async fn waiting_bytes_are_bounded_even_for_few_items() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn waiting_items_are_bounded_over_all_tables() {
-    let names: Vec<String> = (0..12).map(|at| format!("one_item_queue {at}")).collect();
+    let names: Vec<String> = (0..12)
+        .map(|index| format!("one_item_queue {index}"))
+        .collect();
     let engine = engine(names.iter().map(|name| one_item_queue(name)).collect());
     let server = start(&engine);
     let tables: Vec<Arc<Table>> = names.iter().map(|name| table(&engine, name)).collect();
@@ -133,7 +135,7 @@ async fn waiting_items_are_bounded_over_all_tables() {
     // The maximum that can wait for each table, in hundreds.
     for turn in 0..10 {
         for name in &names {
-            let items = (0..100).map(|at| item(100 * turn + at, name, 9, 0, 1));
+            let items = (0..100).map(|index| item(100 * turn + index, name, 9, 0, 1));
             let message = request(vec![], items.collect(), &[9]);
             writer.send(message).await;
         }
@@ -161,7 +163,7 @@ async fn a_writer_that_does_not_read_confirmations_is_not_read() {
     let (first, count) = (1 << 62, 4 * KEYS);
     let sender = tokio::spawn(async move {
         for start in (0..count).step_by(1024) {
-            let items = (start..start + 1024).map(|at| item(first + at, "table", 9, 0, 1));
+            let items = (start..start + 1024).map(|index| item(first + index, "table", 9, 0, 1));
             let message = request(vec![], items.collect(), &[9]);
             requests.send(message).await.unwrap();
         }

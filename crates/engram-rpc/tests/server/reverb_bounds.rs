@@ -67,7 +67,7 @@ fn item_of_unsupported_type(key: u64) -> NewItem {
     let schema = Schema {
         layout: Arc::new(Layout {
             names: Box::new(["x".into()]),
-            structure: "{}".into(),
+            structure: r#"{"d":[["x",0]]}"#.into(),
         }),
         cells: Box::new([cell]),
     };

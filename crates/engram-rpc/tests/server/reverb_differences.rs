@@ -112,7 +112,7 @@ fn item_of_slices(key: u64, slices: &[(u64, i32, i32)]) -> pb::PrioritizedItem {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn unreadable_slices_are_refused() {
+async fn unreadable_slices_are_rejected() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await;

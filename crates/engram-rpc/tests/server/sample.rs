@@ -103,7 +103,7 @@ async fn a_batch_has_data_and_item_infos() {
     let layout = batch.layout.unwrap();
     assert_eq!(
         (&*layout.names, &*layout.structure),
-        (&["x".into()][..], "{}")
+        (&["x".into()][..], r#"{"d":[["x",0]]}"#)
     );
     let column = &batch.columns[0];
     let cell = column.cell.as_ref().unwrap();
@@ -198,8 +198,8 @@ async fn requests_are_served_in_order_with_two_writers() {
     let writers = [0, 1].map(|writer| {
         let table = table.clone();
         std::thread::spawn(move || {
-            for at in 0..300 {
-                fill(&table, (2 * at + writer) * 5, 5, 1);
+            for index in 0..300 {
+                fill(&table, (2 * index + writer) * 5, 5, 1);
             }
         })
     });
@@ -290,7 +290,7 @@ async fn invalid_requests_are_answered_in_order() {
     let texts = [
         "no table `u`; known tables: `t`",
         "`timeout` must be at least 0, or None to wait without limit; got NaN s",
-        "`n` must be at least 1, got 0 samples from table `t`",
+        "`n` must be at least 1; got 0 samples from table `t`",
         "`n` is 65537 for table `t`; a server returns at most 65536 items per batch",
     ];
     for (id, text) in (1..).zip(texts) {
@@ -397,7 +397,7 @@ async fn batches_of_a_queue_are_always_leased() {
     // Once this is answered, all earlier requests are handled.
     stream.send_request(Request::Barrier(9)).await;
     let response = stream.receive().await;
-    let expected = (9, Some(Outcome::BarrierDone(pb::Empty {})));
+    let expected = (9, Some(Outcome::BarrierDone(pb::BarrierDone::default())));
     assert_eq!((response.id, response.outcome), expected);
     assert_eq!((table.info().stats.size, leased_out(&table)), (3, 1));
     // The connection is lost: items that were not acknowledged are sampled first again.

@@ -85,7 +85,7 @@ pub(crate) async fn connect(server: &Server) -> Client {
 pub(crate) fn chunk(rows: usize, width: usize, first: u32) -> Arc<engram_core::Chunk> {
     let layout = Arc::new(Layout {
         names: Box::new(["x".into()]),
-        structure: "{}".into(),
+        structure: r#"{"d":[["x",0]]}"#.into(),
     });
     let cell = CellSpec {
         dtype: DType::Uint32,

@@ -51,8 +51,8 @@ class Actors:
             if code is not None:
                 how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
                 raise ActorDiedError(
-                    f"{process.name} (process {process.pid}) {how}; all {len(self._processes)} actors must run until "
-                    "the learner ends them; see its output on stderr"
+                    f"{process.name} (process {process.pid}) {how}, but training needs all {len(self._processes)} "
+                    "actors; its output on stderr shows the reason"
                 )
 
     def __enter__(self) -> Self:

@@ -15,7 +15,7 @@ _SCHEME = re.compile(r"dns:(///)?|ipv[46]:(?!\d+$)")
 
 
 def host_and_port(address: str) -> str:
-    """Returns `host:port` of an address, without a gRPC scheme."""
+    """Returns the address without its gRPC scheme; unchanged if there is no `host:port` after the scheme."""
     scheme = _SCHEME.match(address)
     rest = address[scheme.end() :] if scheme else address
     return rest if ":" in rest else address

@@ -1,4 +1,4 @@
-"""Reads the items of one table in blocks: prefetching, timeouts, reconnects, and the return of unused items."""
+"""Reads the items of one table in blocks: prefetching, timeouts, reconnects, and the return of unconsumed items."""
 
 import logging
 import time
@@ -29,13 +29,14 @@ class FetchOptions:
     """Options for fetching items.
 
     Attributes:
-        max_in_flight: Number of items that may be sampled ahead, in addition to the one in use.
-        block_size: Maximum number of items per block. Default: half of `max_in_flight`, rounded up.
+        max_in_flight: Maximum number of items that are sampled and not used up, with the block in use; for 1 it is 2.
+        block_size: Maximum number of items per block. Default: see `_default_block_size`.
         exact_blocks: If True, every block has exactly `block_size` items, and an item that does not fit rejects its
             whole block.
         items_per_stream: Number of items after which a new stream is opened. None means never.
         timeout: Seconds without an item after which reading ends. None means no limit.
         max_items: Number of items after which reading ends. None means no limit.
+        single_items: If True, every block has one item, unless `exact_blocks` is True.
         reconnect_forever: If True, an unreachable server is waited for without limit.
         poll_interval: Seconds of waiting after which None is yielded, so that the caller can stop.
     """
@@ -43,6 +44,7 @@ class FetchOptions:
     max_in_flight: int
     block_size: int | None = None
     exact_blocks: bool = False
+    single_items: bool = False
     items_per_stream: int | None = None
     timeout: float | None = None
     max_items: int | None = None
@@ -53,7 +55,7 @@ class FetchOptions:
 _FITTING_ITEMS_BEFORE_BLOCKS = 64
 """After this many items were read one by one and fitted, blocks are tried again."""
 
-_ANSWER_INTERVAL = 0.02
+_CONFIRM_INTERVAL = 0.02
 """Seconds to wait for the last item before checking whether the table has one."""
 
 
@@ -66,9 +68,9 @@ def read_blocks(
 ) -> Iterator[R | None]:
     """Yields `make(block)` for each block of items of a table, and None every `poll_interval` while there are no items.
 
-    When the generator is closed, unused items are returned to the table: counters are restored, and items of a queue
-    regain their positions. Items that `make` rejects are returned, too. Without a `tracker`, all items of a block are
-    used once the block is yielded; otherwise the tracker counts the used items.
+    When the generator is closed, items that were not consumed are returned to the table: counters are restored, and
+    items of a queue regain their positions. Items that `make` rejects are returned, too. Without a `tracker`, all items
+    of a block are consumed once the block is yielded; otherwise the tracker counts the consumed items.
 
     Raises:
         MismatchError: `make` rejected an item. All items before it were yielded.
@@ -110,12 +112,12 @@ class _BlockReader:
         self._failed_streams = 0
         self._fitting_in_a_row = 0
         self.is_done = False
-        self.single_items = False
+        self.single_items = fetch_options.single_items and not fetch_options.exact_blocks
 
     def stream(self) -> Iterator[Any]:
         """Yields the blocks of one stream."""
         max_in_flight = self._options.max_in_flight
-        size = 1 if self.single_items else self._options.block_size or (max_in_flight + 1) // 2
+        size = 1 if self.single_items else self._options.block_size or _default_block_size(max_in_flight)
         limits = (self._items_left, self._options.items_per_stream)
         max_items = min((limit for limit in limits if limit is not None), default=None)
         dataset = Dataset(
@@ -123,7 +125,7 @@ class _BlockReader:
             self._table,
             size,
             at_least=None if self._options.exact_blocks else 1,
-            prefetch=max(1, (max_in_flight - size + 1) // size),  # besides the block that is in use
+            prefetch=max(1, (max_in_flight - size) // size),  # besides the block that is in use
             max_items=max_items,
             timeout=self._options.timeout,
         )
@@ -137,7 +139,7 @@ class _BlockReader:
                         self._items_left -= self._block_items
                 yield block
                 if block is not None and self._can_read_blocks_again():
-                    self._mark_all_used()
+                    self._mark_all_consumed()
                     return
         if total != max_items:  # the stream ended because of the timeout
             yield from self._confirm_empty()
@@ -146,6 +148,8 @@ class _BlockReader:
     def _can_read_blocks_again(self) -> bool:
         """True if enough consecutive single items fitted to try blocks again."""
         self._fitting_in_a_row = self._fitting_in_a_row + 1 if self.single_items else 0
+        if self._options.single_items:
+            return False
         if self._fitting_in_a_row < _FITTING_ITEMS_BEFORE_BLOCKS or self._items_left == 0:
             return False
         self._fitting_in_a_row = 0
@@ -158,7 +162,7 @@ class _BlockReader:
         A timeout alone does not show that the table has no item: the item may be on its way from a remote server.
         """
         dataset = Dataset(self._store, self._table, 1, prefetch=1, max_items=1)
-        with closing(dataset._read(self._convert, _ANSWER_INTERVAL, self._tracker)) as stream:  # noqa: SLF001, same package
+        with closing(dataset._read(self._convert, _CONFIRM_INTERVAL, self._tracker)) as stream:  # noqa: SLF001, same package
             for block in stream:
                 if block is None and self._has_waiting_samples():
                     self.is_done = True
@@ -179,11 +183,11 @@ class _BlockReader:
             return self._make(block)
         except MismatchError:
             if not (self.single_items or self._options.exact_blocks):
-                self._mark_all_used()
+                self._mark_all_consumed()
             raise
 
-    def _mark_all_used(self) -> None:
-        """Counts all yielded items as used, because the next stream continues after them."""
+    def _mark_all_consumed(self) -> None:
+        """Counts all yielded items as consumed, because the next stream continues after them."""
         if self._tracker is not None:
             self._tracker.consume_all()
 
@@ -196,6 +200,17 @@ class _BlockReader:
         while (left := end - time.monotonic()) > 0:
             time.sleep(min(left, self._options.poll_interval))
             yield None
+
+
+_EXACT_UP_TO = 8
+"""Up to this `max_in_flight`, blocks are as small as it takes to have exactly that many items in flight."""
+
+
+def _default_block_size(max_in_flight: int) -> int:
+    """Returns about half of `max_in_flight`: the largest divisor if it is large enough, otherwise rounded down."""
+    half = max(1, max_in_flight // 2)
+    divisor = next(size for size in range(half, 0, -1) if max_in_flight % size == 0)
+    return divisor if max_in_flight <= _EXACT_UP_TO or 2 * divisor >= half else half
 
 
 _MAX_DOUBLINGS = 7

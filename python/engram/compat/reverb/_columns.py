@@ -162,9 +162,9 @@ class ColumnHistory:
         missing = self._missing
         if len(positions) == 1:
             # `missing` is sorted, and the position is usually one of the newest.
-            return next((at == positions[0] for at in reversed(missing) if at <= positions[0]), False)
-        wanted = positions if type(positions) is range else set(positions)
-        return any(at in wanted for at in missing)
+            return next((position == positions[0] for position in reversed(missing) if position <= positions[0]), False)
+        steps = positions if type(positions) is range else set(positions)
+        return any(position in steps for position in missing)
 
     def _resolve(self, index: object, count: int) -> int:
         """The step of the history that an index refers to; negative if it lies before the first."""
@@ -201,7 +201,7 @@ class ColumnHistory:
         if isinstance(positions, range):
             start, stop, step = positions.start - base, positions.stop - base, positions.step
             return history[start : None if stop < 0 else stop : step]
-        return history[[at - base for at in positions]]
+        return history[[position - base for position in positions]]
 
     def __repr__(self) -> str:
         return f"_ColumnHistory(path={self.column.path}, {len(self)} steps)"
@@ -403,16 +403,16 @@ class TrajectoryColumn:
 
     def _mixed_columns_text(self) -> str:
         first, *others = self._all_references()
-        for at, other in enumerate(others, start=1):
+        for index, other in enumerate(others, start=1):
             if first.dtype != other.dtype:
                 return (
                     f"Column references tensors with different dtypes: {dtype_name(first.dtype)} (index 0) != "
-                    f"{dtype_name(other.dtype)} (index {at})."
+                    f"{dtype_name(other.dtype)} (index {index})."
                 )
             if tuple(first.shape) != tuple(other.shape):
                 return (
                     f"Column references tensors with incompatible shapes: {shape_text(first.shape)} (index 0) not "
-                    f"compatible with {shape_text(other.shape)} (index {at})."
+                    f"compatible with {shape_text(other.shape)} (index {index})."
                 )
         return "Column mixes values of several columns, or refers to no writer's history."
 

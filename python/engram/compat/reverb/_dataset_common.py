@@ -4,7 +4,7 @@ import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 import engram
@@ -33,8 +33,11 @@ __all__ = [
 
 _LOG = logging.getLogger(__name__)
 
-_RECONNECT_SECONDS = 1.0
-_SILENCE_SECONDS = 30.0
+_RECONNECT_TIMEOUT = 1.0
+"""Seconds that a client waits for an unreachable server; then the dataset lets TensorFlow run, and tries again."""
+
+_WARN_AFTER = 30.0
+"""Seconds without a reply of the server after which a warning is logged."""
 
 
 def make_fetch_options(
@@ -104,13 +107,13 @@ class ElementSource:
         fetch_options: Options for fetching items.
         convert: Converts items to elements.
         info_shape: Shape of each info field of an element.
-        unsigned_axes: Number of leading axes of the data that the table's signature does not include.
+        extra_axes: Number of leading axes of the data that the table's signature does not include.
     """
 
     fetch_options: FetchOptions
     convert: Convert
     info_shape: tuple[int | None, ...] = ()
-    unsigned_axes: int = 0
+    extra_axes: int = 0
 
 
 def init_server_dataset(
@@ -140,7 +143,7 @@ def init_server_dataset(
     spec = tf.nest.map_structure(lambda dtype, shape: tf.TensorSpec(shape, dtype), dtypes, shapes)
 
     def open_store(address: str, _table: str) -> TableStore:
-        return engram.Client(_arguments.host_and_port(address), reconnect_timeout=_RECONNECT_SECONDS)
+        return engram.Client(_arguments.host_and_port(address), reconnect_timeout=_RECONNECT_TIMEOUT)
 
     args = [tf.convert_to_tensor(each, tf.string) for each in (server_address, table)]
     init_table_dataset(dataset, source, open_store, args, spec)
@@ -169,15 +172,17 @@ def init_table_dataset(
     data = lists_to_tuples(spec)
     info = SampleInfo(*[tf.TensorSpec(source.info_shape, dtype) for dtype in SampleInfo.tf_dtypes()])
     element = ReplaySample(info, data)
-    wanted = [as_spec(leaf) for leaf in tf.nest.flatten(data)]
+    specs = [as_spec(leaf) for leaf in tf.nest.flatten(data)]
 
     def read(*values: Any) -> Iterator[Elements | None]:  # noqa: ANN401, bytes, then a `TfElementCounter`
         texts, counter = [value.decode() for value in values[:-1]], values[-1]
         store = open_store(*texts)
         tracker = ConsumptionTracker()
         try:
-            with closing(read_table(store, texts[-1], source, wanted, tracker)) as blocks:
+            with closing(read_table(store, texts[-1], source, specs, tracker)) as blocks:
                 for block in blocks:
+                    if tracker.removes_items:  # then the block has one item, and TensorFlow takes its first element
+                        tracker.delivered = tracker.fetched
                     try:
                         yield block
                     except GeneratorExit:
@@ -190,43 +195,45 @@ def init_table_dataset(
                 store.close()
 
     variant, keep_alive = unbatched_dataset(read, args, tf.nest.flatten(element), counted=True)
-    dataset._element_spec = element  # noqa: SLF001, called by its constructor
-    dataset._keep_alive = keep_alive  # noqa: SLF001, called by its constructor
-    tf.data.Dataset.__init__(dataset, variant)
+    dataset._initialize(variant, element, keep_alive)  # noqa: SLF001, called by its constructor
 
 
 def read_table(
-    store: TableStore, table: str, source: ElementSource, wanted: list[TensorSpec], tracker: ConsumptionTracker
+    store: TableStore, table: str, source: ElementSource, specs: list[TensorSpec], tracker: ConsumptionTracker
 ) -> Generator[Elements | None]:
     """Yields blocks of elements of a table, and None every `poll_interval` while there are none.
 
-    When the generator is closed, items that `tracker` does not count as used are returned to the table. The tracker's
-    pieces are elements.
+    When the generator is closed, items that `tracker` does not count as consumed are returned to the table. The pieces
+    that the tracker counts are elements.
     """
     fetch_options = source.fetch_options
     for infos in _infos(store, reconnect_forever=fetch_options.reconnect_forever, table=table):
         if infos is None:
             yield None
         elif (info := infos.get(table)) is not None:
+            if info.max_times_sampled is not None:
+                # An item is acknowledged when its first element is requested, so blocks of one item are used.
+                tracker.removes_items = True
+                fetch_options = replace(fetch_options, single_items=True)
             signature = _table_note.decode(info.note).signature
             if signature is not None:
-                check_signature(table, wanted, signature, source.unsigned_axes)
+                check_signature(table, specs, signature, source.extra_axes)
 
     def convert(block: ColumnBlock) -> Elements:
-        elements = source.convert(table, wanted, block)
-        tracker.add_items(_elements_per_item(block, elements))
+        elements = source.convert(table, specs, block)
+        tracker.add_items(_elements_per_item(table, block, elements))
         return elements
 
     yield from read_blocks(store, table, fetch_options, convert, tracker)
 
 
-def _elements_per_item(block: ColumnBlock, elements: Elements) -> list[int]:
+def _elements_per_item(table: str, block: ColumnBlock, elements: Elements) -> list[int]:
     """The number of elements of each item of a block. All elements have the same number of steps."""
     values, splits = elements[0]
     count = len(values) if splits is None else len(splits) - 1
     if count == block.size:
         return [1] * count
-    steps = steps_per_item(block)
+    steps = steps_per_item(table, block)
     per_item: list[int] = (steps * count // max(1, steps.sum())).tolist()
     return per_item
 
@@ -243,8 +250,8 @@ def _infos(
         except (UnavailableError, ClosedError):
             if not reconnect_forever:
                 raise
-            if not warned and time.monotonic() - began > _SILENCE_SECONDS:
-                _LOG.warning("no answer for %g s from the server of table `%s`; still waiting", _SILENCE_SECONDS, table)
+            if not warned and time.monotonic() - began > _WARN_AFTER:
+                _LOG.warning("no answer for %g s from the server of table `%s`; still waiting", _WARN_AFTER, table)
                 warned = True
             yield None
             continue

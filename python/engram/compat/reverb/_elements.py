@@ -48,7 +48,7 @@ def trajectories(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) ->
     """Converts each item to one element of whole columns."""
     types = [
         (column.dtype, column.shape[1:] if splits is None else _ragged_shape(spec.shape, column, splits))
-        for spec, column, splits in zip(_padded(specs, block), block.columns, block.splits, strict=True)
+        for spec, column, splits in zip(_with_column_count(specs, block), block.columns, block.splits, strict=True)
     ]
     _check(table, specs, types)
     return [*map(Rows, block.info), *map(Rows, block.columns, block.splits)]
@@ -56,7 +56,7 @@ def trajectories(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) ->
 
 def timesteps(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
     """Converts each step of each item to one element with the item's info."""
-    lengths = steps_per_item(block)
+    lengths = steps_per_item(table, block)
     columns: list[Array] = [
         column if squeezed or splits is not None else column.reshape(-1, *column.shape[2:])
         for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True)
@@ -69,7 +69,7 @@ def sequences(sequence_length: int | None) -> Convert:
     """Returns a function that converts each item to one element of whole columns, with its info repeated per step."""
 
     def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
-        lengths = steps_per_item(block)
+        lengths = steps_per_item(table, block)
         _check_lengths(table, sequence_length, lengths)
         splits = next((splits for splits in block.splits if splits is not None), None)
         info: list[Array] = [np.repeat(field, lengths) for field in block.info]
@@ -90,7 +90,7 @@ def fixed_length_timesteps(sequence_length: int) -> Convert:
     """Returns `timesteps` with a check that every item has `sequence_length` steps."""
 
     def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
-        _check_lengths(table, sequence_length, steps_per_item(block))
+        _check_lengths(table, sequence_length, steps_per_item(table, block))
         return timesteps(table, specs, block)
 
     return convert
@@ -105,7 +105,7 @@ def _check_lengths(table: str, sequence_length: int | None, lengths: Array) -> N
         )
 
 
-def steps_per_item(block: ColumnBlock) -> Array:
+def steps_per_item(table: str, block: ColumnBlock) -> Array:
     """Returns the number of steps of each item, i64 `[B]`.
 
     Raises:
@@ -117,21 +117,25 @@ def steps_per_item(block: ColumnBlock) -> Array:
         if steps is None:
             steps = lengths
         elif not np.array_equal(steps, lengths):
-            raise MismatchError("Sampled trajectory cannot be decomposed into timesteps: its columns differ in length.")
+            item = np.flatnonzero(steps != lengths)[0]
+            raise MismatchError(
+                f"Sampled trajectory cannot be decomposed into timesteps: columns of an item of table `{table}` have "
+                f"{steps[item]} and {lengths[item]} steps."
+            )
     return np.zeros(0, np.int64) if steps is None else steps
 
 
-def _ragged_shape(wanted: Shape, column: Array, splits: Array) -> Shape:
+def _ragged_shape(spec_shape: Shape, column: Array, splits: Array) -> Shape:
     """The shape that all items of a ragged column share, or the shape of the first item of another length."""
     cell = column.shape[1:]
-    if not wanted or wanted[0] is None:
+    if not spec_shape or spec_shape[0] is None:
         return (None, *cell)
     lengths = np.diff(splits)
-    wrong = lengths[lengths != wanted[0]]
-    return (int(wrong[0]) if len(wrong) else wanted[0], *cell)
+    wrong = lengths[lengths != spec_shape[0]]
+    return (int(wrong[0]) if len(wrong) else spec_shape[0], *cell)
 
 
-def _padded(specs: Sequence[TensorSpec], block: ColumnBlock) -> list[TensorSpec]:
+def _with_column_count(specs: Sequence[TensorSpec], block: ColumnBlock) -> list[TensorSpec]:
     """Cuts or fills the specs to the number of columns, so that the columns can be listed in an error."""
     missing = len(block.columns) - len(specs)
     filling = [TensorSpec(None, np.float32)] * missing if missing > 0 else []
@@ -140,44 +144,44 @@ def _padded(specs: Sequence[TensorSpec], block: ColumnBlock) -> list[TensorSpec]
 
 def _check(table: str, specs: Sequence[TensorSpec], types: Sequence[tuple[Any, Shape]]) -> None:
     if len(specs) != len(types):
-        listed = ", ".join(f"{at}: {_spec_text(dtype, shape)}" for at, (dtype, shape) in enumerate(types))
+        listed = ", ".join(f"{index}: {_spec_text(dtype, shape)}" for index, (dtype, shape) in enumerate(types))
         raise MismatchError(
             f"Inconsistent number of tensors received from table '{table}'.  Specification has {len(specs)} tensors, "
             f"but data coming from the table shows {len(types)} tensors.  Received: {listed}."
         )
-    for at, (spec, (dtype, shape)) in enumerate(zip(specs, types, strict=True)):
+    for index, (spec, (dtype, shape)) in enumerate(zip(specs, types, strict=True)):
         if spec.dtype != dtype or not is_compatible(spec.shape, shape):
             raise MismatchError(
-                f"Received incompatible tensor at flattened index {at} from table '{table}'.  "
+                f"Received incompatible tensor at flattened index {index} from table '{table}'.  "
                 f"Specification has (dtype, shape): {_spec_text(spec.dtype, spec.shape)}.  "
                 f"Tensor has (dtype, shape): {_spec_text(dtype, shape)}."
             )
 
 
-def check_signature(table: str, specs: Sequence[TensorSpec], signature: Any, axes: int = 0) -> None:  # noqa: ANN401, a nest
+def check_signature(table: str, specs: Sequence[TensorSpec], signature: Any, extra_axes: int = 0) -> None:  # noqa: ANN401, a nest
     """Checks the requested specs against the table's signature.
 
     Args:
         table: Name of the table.
         specs: The requested specs.
         signature: The table's signature, a nest of specs.
-        axes: Number of leading axes of `specs` that the signature does not include.
+        extra_axes: Number of leading axes of `specs` that the signature does not include.
 
     Raises:
         MismatchError: The specs do not fit the signature.
     """
     signature_specs = [as_spec(leaf) for leaf in _nest.flatten(signature)]
-    listed = ", ".join(f"{at}: {_spec_text(spec.dtype, spec.shape)}" for at, spec in enumerate(signature_specs))
+    listed = ", ".join(f"{index}: {_spec_text(spec.dtype, spec.shape)}" for index, spec in enumerate(signature_specs))
     if len(specs) != len(signature_specs):
         raise MismatchError(
             f"Inconsistent number of tensors requested from table '{table}'.  Requested {len(specs)} tensors, but "
             f"table signature shows {len(signature_specs)} tensors.  Table signature: {listed}."
         )
-    for at, (spec, other) in enumerate(zip(specs, signature_specs, strict=True)):
-        shape = None if spec.shape is None else spec.shape[axes:]
+    for index, (spec, other) in enumerate(zip(specs, signature_specs, strict=True)):
+        shape = None if spec.shape is None else spec.shape[extra_axes:]
         if spec.dtype != other.dtype or not is_compatible(shape, other.shape):
             raise MismatchError(
-                f"Requested incompatible tensor at flattened index {at} from table '{table}'.  "
+                f"Requested incompatible tensor at flattened index {index} from table '{table}'.  "
                 f"Requested (dtype, shape): {_spec_text(spec.dtype, shape)}.  "
                 f"Signature (dtype, shape): {_spec_text(other.dtype, other.shape)}.  Table signature: {listed}."
             )

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from engram.compat.reverb._lazy_tensorflow import import_tensorflow
-from engram.compat.reverb._tf_errors import check_status, run_with_status
+from engram.compat.reverb._tf_errors import numpy_function
 from engram.data._exit_guard import ExitGuard
 
 __all__ = ["generator_dataset"]
@@ -36,7 +36,7 @@ def generator_dataset(
     """Creates a dataset of the arrays that the generator `begin(*args)` yields. Each iteration has its own generator.
 
     Unlike TensorFlow's `from_generator`, which costs several times as much per element, it keeps the kinds of errors;
-    see `run_with_status`.
+    see `_tf_errors.numpy_function`.
 
     Args:
         begin: A generator function. Its arguments are arrays or bytes.
@@ -132,20 +132,17 @@ def _start_function(begin: Callable[..., Iterator[Sequence[Any]]]) -> Callable[.
 
 
 def _next_function(specs: Sequence[Any]) -> Callable[[Any], Any]:
-    tf = import_tensorflow("a dataset")
-    shapes = [[axis or 0 for axis in spec.shape] if spec.shape.rank else [] for spec in specs]
+    shapes = [[axis or 0 for axis in spec.shape.as_list()] if spec.shape.rank else [] for spec in specs]
     placeholders = [np.zeros(shape, spec.dtype.as_numpy_dtype) for shape, spec in zip(shapes, specs, strict=True)]
 
-    def next_arrays(number: Any) -> list[Any]:  # noqa: ANN401, an array
+    def next_arrays(number: Any) -> Sequence[Any]:  # noqa: ANN401, an array
         with _exit_guard as may_run:
             if not may_run:
                 raise StopIteration  # TensorFlow ends the iteration
-            return run_with_status(lambda: next(_open[int(number)]), placeholders)
+            return next(_open[int(number)])
 
     def next_tensors(number: Any) -> Any:  # noqa: ANN401, tensors
-        dtypes = [tf.int64, tf.string, *(spec.dtype for spec in specs)]
-        status, text, *tensors = tf.numpy_function(next_arrays, [number], dtypes)
-        tensors = check_status(status, text, tensors)
+        tensors = numpy_function(next_arrays, [number], [spec.dtype for spec in specs], placeholders)
         for tensor, spec in zip(tensors, specs, strict=True):
             tensor.set_shape(spec.shape)
         return tensors

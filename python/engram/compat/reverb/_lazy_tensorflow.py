@@ -1,4 +1,4 @@
-"""Imports TensorFlow only on use, and dataset classes that derive from `tf.data.Dataset` on first instantiation."""
+"""Imports TensorFlow only on use, and dataset classes that derive from TensorFlow's on first instantiation."""
 
 import inspect
 from collections.abc import Callable
@@ -32,9 +32,25 @@ def import_tensorflow(feature: str) -> Any:  # noqa: ANN401, a module
 
 
 class DatasetMixin:
-    """Methods that `tf.data.Dataset` requires of a dataset that wraps a variant tensor and has no inputs."""
+    """Methods that `tf.compat.v1.data.Dataset` requires of a dataset that wraps a variant tensor and has no inputs."""
 
     _element_spec: Any
+
+    def _initialize(self, variant: Any, element_spec: Any, keep_alive: Any) -> None:  # noqa: ANN401, TensorFlow's
+        """Initializes the dataset; called by the constructor.
+
+        Args:
+            variant: The dataset as a variant tensor.
+            element_spec: A nest of `tf.TensorSpec`.
+            keep_alive: Objects that must live as long as the dataset.
+        """
+        self._variant = variant
+        self._element_spec = element_spec
+        self._keep_alive = keep_alive
+        import_tensorflow("a dataset").compat.v1.data.Dataset.__init__(self)
+
+    def _as_variant_tensor(self) -> Any:  # noqa: ANN401, a tensor
+        return self._variant
 
     @property
     def element_spec(self) -> Any:  # noqa: ANN401, a nest
@@ -52,8 +68,9 @@ class DatasetMixin:
 class LazyDataset(type):
     """Metaclass of dataset classes that can be imported without TensorFlow.
 
-    The first instantiation creates the real class, which derives from this class's bases and from `tf.data.Dataset`.
-    Subclasses derive from the real class. Because of this, methods call `tf.data.Dataset.__init__`, not `super()`.
+    The first instantiation creates the real class, which derives from this class's bases and, as in Reverb, from
+    `tf.compat.v1.data.Dataset`: a `tf.data.Dataset` that has TensorFlow 1's iterators, too. Subclasses derive from the
+    real class.
     """
 
     _real: Any = None
@@ -68,12 +85,13 @@ class LazyDataset(type):
         return super().__new__(cls, name, bases, body, **options)
 
     def real(cls) -> Any:  # noqa: ANN401, a class
-        """The class of the instances, which derives from `tf.data.Dataset`."""
+        """The class of the instances, which derives from TensorFlow's dataset."""
         if cls._real is None:
             tf = import_tensorflow(f"reverb.{cls.__name__}")
             body = {name: value for name, value in cls.__dict__.items() if name not in ("__dict__", "__weakref__")}
             own = [base for base in cls.__bases__ if base is not object]
-            cls._real = type(tf.data.Dataset)(cls.__name__, (*own, tf.data.Dataset), body)
+            base = tf.compat.v1.data.Dataset
+            cls._real = type(base)(cls.__name__, (*own, base), body)
         return cls._real
 
     @property

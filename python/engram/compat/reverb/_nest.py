@@ -141,11 +141,11 @@ _FIRST_USER_DTYPE = 256
 def _text(array: npt.NDArray[Any], value: object) -> npt.NDArray[Any]:
     converted = np.empty(array.shape, dtype=object)
     flat = converted.reshape(-1)
-    for at, element in enumerate(array.reshape(-1).tolist()):
+    for index, element in enumerate(array.reshape(-1).tolist()):
         if isinstance(element, str):
-            flat[at] = element.encode()
+            flat[index] = element.encode()
         elif isinstance(element, bytes):
-            flat[at] = element
+            flat[index] = element
         else:
             raise TypeError(
                 f"cannot convert {_describe(value)} to a tensor: it contains an object of type {type(element).__name__}"

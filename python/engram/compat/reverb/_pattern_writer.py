@@ -45,9 +45,9 @@ def _pattern(config: Config, order: Sequence[int]) -> engram.Pattern:
     )
 
 
-def _window(step: Any, at: int, node: PatternNode) -> Any:  # noqa: ANN401, the engine's
+def _window(step: Any, column_index: int, node: PatternNode) -> Any:  # noqa: ANN401, the engine's
     start, stop, stride, squeeze = node.window()
-    return step[at][start] if squeeze else step[at][start : stop or None : stride]
+    return step[column_index][start] if squeeze else step[column_index][start : stop or None : stride]
 
 
 def _condition(condition: Condition, order: Sequence[int]) -> patterns.Condition:
@@ -60,8 +60,8 @@ def _condition(condition: Condition, order: Sequence[int]) -> patterns.Condition
     if left == "is_end_episode":
         return patterns.end_of_episode()
     if left == "flat_source_index":
-        at = order.index(condition.flat_source_index)
-        subject = patterns.column(lambda step: step[at])
+        position = order.index(condition.flat_source_index)
+        subject = patterns.column(lambda step: step[position])
     else:
         subject = subjects[left]()
     converted: patterns.Condition
@@ -81,5 +81,5 @@ def _priority(config: Config, order: Sequence[int]) -> float | patterns.TdError:
     error = config.priority.td_error
     if all(node.flat_source_index != error.flat_source_index for node in config.flat):
         return 0.0
-    at = order.index(error.flat_source_index)
-    return patterns.TdError(lambda step: step[at], error.max_priority_weight)
+    position = order.index(error.flat_source_index)
+    return patterns.TdError(lambda step: step[position], error.max_priority_weight)

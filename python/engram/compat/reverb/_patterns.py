@@ -147,7 +147,7 @@ class PatternSet:
 
     def _pick(self, leaf: int, window: range, squeeze: bool) -> PickedColumn:  # noqa: FBT001, private
         buffer = self._cells[leaf]
-        return PickedColumn(squeeze, [buffer[at] for at in window])
+        return PickedColumn(squeeze, [buffer[index] for index in window])
 
     def _is_true(self, condition: Condition, number: int, end: bool) -> bool:  # noqa: FBT001, private
         left: int | None

@@ -9,7 +9,7 @@ from datetime import timedelta
 from typing import Any
 
 import engram
-from engram import errors as native
+from engram import errors as engram_errors
 from engram.compat.reverb import _arguments
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb.errors import DeadlineExceededError
@@ -41,10 +41,10 @@ CLOSE_TIMEOUT = 60.0
 """Seconds that a garbage-collected writer waits for its tables. Reverb's waits without limit."""
 
 FIRST_PROBE_DELAY, MAX_PROBE_DELAY = 0.5, 5.0
-"""Seconds of that wait until the first probe of the server, and the maximum between two probes."""
+"""Seconds that a garbage-collected writer waits before it first probes the server; maximum between two probes."""
 
 RECONNECT_TIMEOUT, RETRY_TIMEOUT = 5.0, 0.5
-"""Seconds that a probe waits for an unreachable server: normally, and after another probe found it gone."""
+"""Seconds that a probe waits for an unreachable server: normally, and if the previous probe did not reach it."""
 
 
 class ServerProbe:
@@ -58,7 +58,7 @@ class ServerProbe:
         """True if the server answers within a few seconds."""
         try:
             _ = engram.Client(self.address, reconnect_timeout=self._reconnect_timeout).tables
-        except native.EngramError:
+        except engram_errors.EngramError:
             self._reconnect_timeout = RETRY_TIMEOUT
             return False
         self._reconnect_timeout = RECONNECT_TIMEOUT
@@ -108,18 +108,18 @@ def send(writer: Any) -> None:  # noqa: ANN401, one of the engine's
 
 
 def end_episode(
-    native: Any,  # noqa: ANN401, one of the engine's
+    writer: Any,  # noqa: ANN401, one of the engine's
     end: Callable[[float | None], None],
-    ended: Callable[[], None],
+    on_ended: Callable[[], None],
     timeout_ms: float | None,
     timeout: float | None,
 ) -> None:
     """Ends the episode, and waits until all items are in their tables.
 
     Args:
-        native: The engine's writer.
+        writer: The engine's writer.
         end: Ends the engine's episode, given the timeout in seconds.
-        ended: Called if the episode has ended, even if an error is raised afterwards.
+        on_ended: Called if the episode has ended, even if an error is raised afterwards.
         timeout_ms: The caller's timeout in milliseconds, for the error text.
         timeout: The timeout in seconds; None means no limit.
 
@@ -130,25 +130,25 @@ def end_episode(
         MemoryError: There is not enough memory to complete the last chunk. The episode continues.
     """
     with translated():
-        steps = native.episode_steps  # raises if another thread or process owns the writer
+        steps = writer.episode_steps  # raises if another thread or process owns the writer
     try:
         with translated():
             end(timeout)
     except BaseException as error:
-        if _has_ended(native, steps, error):
-            ended()
+        if _has_ended(writer, steps, error):
+            on_ended()
         if isinstance(error, DeadlineExceededError):
             raise _timeout_error("End episode", timeout_ms, error) from error
         raise
-    ended()
+    on_ended()
 
 
-def _has_ended(native: Any, steps: int, error: BaseException) -> bool:  # noqa: ANN401, one of the engine's
+def _has_ended(writer: Any, steps: int, error: BaseException) -> bool:  # noqa: ANN401, one of the engine's
     """True if an episode that had `steps` complete steps has ended although `error` was raised."""
     if isinstance(error, MemoryError):
         return False
     try:
-        steps_now: int = native.episode_steps
+        steps_now: int = writer.episode_steps
     except EngramError:  # another thread or process owns the writer
         return False
     return steps_now == 0 or steps_now < steps
@@ -164,13 +164,13 @@ def close_native(writer: Any, name: str, server: ServerProbe | None) -> None:  #
     """
     reason = "; flush it first"
     try:
-        with suppress(native.EngramError):
+        with suppress(engram_errors.EngramError):
             if server is None:
                 writer.close(0.0)
             elif not _close(writer, server):
                 reason = f": the server at {server.address} cannot be reached"
     finally:
-        with suppress(native.ForkedError):  # pending items belong to the parent process
+        with suppress(engram_errors.ForkedError):  # pending items belong to the parent process
             pending = writer.pending_items
             if pending:
                 count = "1 item" if pending == 1 else f"{pending} items"
@@ -189,7 +189,7 @@ def _close(writer: Any, server: ServerProbe) -> bool:  # noqa: ANN401, one of th
     while True:
         try:
             writer.close(min(pause, max(0.0, end - time.monotonic())))
-        except native.DeadlineExceededError:
+        except engram_errors.DeadlineExceededError:
             if not server.is_reachable():
                 return False
             if time.monotonic() >= end:

@@ -18,7 +18,7 @@ class ServerDataset(DatasetMixin):
     _convert: Callable[[str, Sequence[TensorSpec], ColumnBlock], Elements]
     """Converts items to elements, given the table's name and the specs of the data."""
 
-    def __init__(  # noqa: PLR0917, as Reverb has it
+    def __init__(  # noqa: PLR0917, as in Reverb
         self,
         server_address: Any,  # noqa: ANN401, text or a tensor
         table: Any,  # noqa: ANN401, text or a tensor
@@ -65,7 +65,7 @@ class ServerDataset(DatasetMixin):
 
     @classmethod
     @without_autograph
-    def from_table_signature(  # noqa: PLR0917, as Reverb has it
+    def from_table_signature(  # noqa: PLR0917, as in Reverb
         cls,
         server_address: str,
         table: str,

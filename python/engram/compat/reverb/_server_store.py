@@ -129,7 +129,7 @@ class _DirectorySnapshot:
         """Removes the files that a store has written since, unless the directory had a checkpoint before."""
         if self._had_checkpoint:
             return
-        for pattern in ("checkpoint-*", "log-*", "LOCK"):
+        for pattern in ("checkpoint-*", "log-*", "LOCK", "CLOSED"):
             for file in self._path.glob(pattern):
                 if file.name not in self._names:
                     file.unlink(missing_ok=True)

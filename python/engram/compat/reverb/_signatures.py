@@ -29,8 +29,8 @@ def shape_text(shape: Iterable[int | None] | None) -> str:
 def columns_text(columns: Iterable[tuple[str, npt.DTypeLike, Iterable[int | None] | None]]) -> str:
     """Formats columns as Reverb does: name, dtype and shape of each."""
     return ", ".join(
-        f"{at}: Tensor<name: '{name}', dtype: {dtype_name(dtype)}, shape: {shape_text(shape)}>"
-        for at, (name, dtype, shape) in enumerate(columns)
+        f"{index}: Tensor<name: '{name}', dtype: {dtype_name(dtype)}, shape: {shape_text(shape)}>"
+        for index, (name, dtype, shape) in enumerate(columns)
     )
 
 
@@ -49,12 +49,12 @@ def check_step(table: str, signature: Any, columns: list[npt.NDArray[Any]]) -> N
     if len(specs) != len(columns):
         problem = f"it has {len(columns)} columns, the signature {len(specs)}"
     else:
-        for at, ((name, spec), column) in enumerate(zip(specs, columns, strict=True)):
+        for index, ((name, spec), column) in enumerate(zip(specs, columns, strict=True)):
             shape = column.shape
             fits = is_compatible(spec.shape, shape) or is_compatible(spec.shape, (1, *shape))
             if spec.dtype != column.dtype or not fits:
                 problem = (
-                    f"flattened index {at} is of dtype {dtype_name(column.dtype)} and shape {shape_text(shape)}, "
+                    f"flattened index {index} is of dtype {dtype_name(column.dtype)} and shape {shape_text(shape)}, "
                     f"but '{name}' is of dtype {dtype_name(spec.dtype)} and shape compatible with "
                     f"{shape_text(spec.shape)}"
                 )

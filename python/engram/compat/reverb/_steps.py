@@ -120,10 +120,10 @@ class StepColumns:
             TypeError: A value cannot be stored in a column. Nothing is changed.
         """
         leaves: list[Any] = []
-        for at, plan in enumerate(self._plans):
+        for index, plan in enumerate(self._plans):
             if plan.flatten(data, leaves):
-                if at:
-                    self._plans.insert(0, self._plans.pop(at))
+                if index:
+                    self._plans.insert(0, self._plans.pop(index))
                 dense = self._converted(plan.numbers, leaves)
                 if dense is None:
                     break
@@ -136,7 +136,7 @@ class StepColumns:
     def _converted(self, numbers: Sequence[int], leaves: list[Any]) -> bool | None:
         """Converts the leaves in place. Returns whether all have a value; None if one is a nest or a first value."""
         columns, dense = self.columns, True
-        for at, (value, number) in enumerate(zip(leaves, numbers, strict=True)):
+        for index, (value, number) in enumerate(zip(leaves, numbers, strict=True)):
             column = columns[number]
             kind = type(value)
             if kind is np.ndarray:
@@ -149,7 +149,7 @@ class StepColumns:
                 continue
             if column.dtype is None or not is_leaf(value):
                 return None
-            leaves[at] = checked(_nest.as_array(value), column)
+            leaves[index] = checked(_nest.as_array(value), column)
         return dense
 
     def _row(self, numbers: Sequence[int], values: Sequence[Any]) -> list[Any]:
@@ -201,7 +201,7 @@ class StepColumns:
 
     def _with_numbers(self, data: Any, new_columns: Mapping[tuple[Any, ...], Column]) -> Any:  # noqa: ANN401, nests
         """Replaces the leaves of a nest by their column numbers, or by None if a leaf is not a column."""
-        numbers = {**self._numbers, **{path: len(self.columns) + at for at, path in enumerate(new_columns)}}
+        numbers = {**self._numbers, **{path: len(self.columns) + index for index, path in enumerate(new_columns)}}
         return _nest.unflatten_as(data, [numbers.get(path) for path, _ in _nest.flatten_with_path(data)])
 
 
@@ -260,8 +260,8 @@ def _merged(old: Any, new: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401, 
     if _is_plain(old) and _is_plain(new):
         longer = max(old, new, key=len)
         merged_list = [
-            _merged(old[at], new[at], (*path, at)) if at < min(len(old), len(new)) else longer[at]
-            for at in range(len(longer))
+            _merged(old[index], new[index], (*path, index)) if index < min(len(old), len(new)) else longer[index]
+            for index in range(len(longer))
         ]
         return type(old)(merged_list)
     where = f"at {path}" if path else "at the top level"

@@ -1,6 +1,7 @@
-"""The note of a table: JSON text with the signature and `max_times_sampled` that the caller passed.
+"""The note of a table: JSON text with what Reverb's table has and the engine's table has not (see `TableNote`).
 
-The engine stores the note with the table and does not interpret it. `docs/format.md` does not specify its content.
+The engine stores the note with the table and does not interpret it. `docs/format.md` does not specify its content. The
+import of dm-reverb's checkpoints writes notes of the same form (`note_encoder.rs` in the crate `engram-reverb`).
 """
 
 import base64
@@ -16,7 +17,7 @@ import numpy.typing as npt
 from engram.compat.reverb import _nest
 from engram.compat.reverb.tensor_spec import BoundedTensorSpec, TensorSpec, as_spec, is_spec
 
-__all__ = ["TableNote", "decode", "encode", "encode_signature"]
+__all__ = ["TableNote", "decode", "dtype_named", "encode", "encode_signature", "namedtuple_class"]
 
 _MAX_BYTES = 64 << 10
 """Maximum size of a note in the engine."""
@@ -129,7 +130,7 @@ def _decode(nest: Any) -> Any:  # noqa: ANN401, JSON, and a nest
         case "list":
             return [_decode(each) for each in content]
         case "namedtuple":
-            namedtuple = _namedtuple(content["name"], tuple(key for key, _ in content["fields"]))
+            namedtuple = namedtuple_class(content["name"], tuple(key for key, _ in content["fields"]))
             return namedtuple(*[_decode(value) for _, value in content["fields"]])
         case "spec":
             return _decode_spec(content)
@@ -139,14 +140,15 @@ def _decode(nest: Any) -> Any:  # noqa: ANN401, JSON, and a nest
 
 def _decode_spec(encoded: dict[str, Any]) -> TensorSpec:
     shape = None if encoded["shape"] is None else tuple(encoded["shape"])
-    dtype = _dtype(encoded["dtype"])
+    dtype = dtype_named(encoded["dtype"])
     if "minimum" not in encoded:
         return TensorSpec(shape, dtype, encoded["name"])
     low, high = (_bound(encoded[side], dtype.newbyteorder("<")) for side in ("minimum", "maximum"))
     return BoundedTensorSpec(shape, dtype, low, high, encoded["name"])
 
 
-def _dtype(name: str) -> np.dtype[Any]:
+def dtype_named(name: str) -> np.dtype[Any]:
+    """Returns the dtype of a name of the engine. For `"string"`, it is `object`."""
     if name == "string":
         return np.dtype(object)
     try:
@@ -159,5 +161,6 @@ def _dtype(name: str) -> np.dtype[Any]:
 
 
 @functools.lru_cache(maxsize=1_024)
-def _namedtuple(name: str, fields: tuple[str, ...]) -> Any:  # noqa: ANN401, a class
+def namedtuple_class(name: str, fields: tuple[str, ...]) -> Any:  # noqa: ANN401, a class
+    """Returns the namedtuple class of a name and fields. The same arguments return the same class."""
     return collections.namedtuple(name, fields)  # noqa: PYI024, the fields are dynamic

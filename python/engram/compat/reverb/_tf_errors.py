@@ -1,4 +1,4 @@
-"""Passes Python errors through TensorFlow graphs: as a status and a text, on which the graph fails."""
+"""Raises Python errors in TensorFlow graphs, as the errors of TensorFlow that Reverb raises."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -9,23 +9,66 @@ from engram.compat.reverb._errors import translated
 from engram.compat.reverb._lazy_tensorflow import import_tensorflow
 from engram.errors import UnknownTableError
 
-__all__ = ["call_from_tensorflow", "check_status", "run_with_status"]
+__all__ = ["call_from_tensorflow", "numpy_function"]
 
 _OK, _INVALID, _NOT_FOUND = range(3)
 
 
-def run_with_status(function: Callable[[], Sequence[Any]], placeholders: Sequence[Any]) -> list[Any]:
-    """Calls `function` and returns a status, an error text and the result: 0 and "" without an error.
+def numpy_function(
+    function: Callable[..., Sequence[Any]], inputs: Sequence[Any], dtypes: Sequence[Any], placeholders: Sequence[Any]
+) -> list[Any]:
+    """Returns the tensors of a call of `function` in a graph, like `tf.numpy_function`, with other errors.
 
-    The status of a ValueError or TypeError stands for `InvalidArgumentError`, that of an `UnknownTableError` for
-    `NotFoundError`. After an error, `placeholders` replace the result. Other errors are raised.
+    A ValueError or a TypeError becomes an `InvalidArgumentError` and an `UnknownTableError` a `NotFoundError`, without
+    the traceback that TensorFlow adds to the text.
+
+    Args:
+        function: Receives the inputs as arrays and returns a sequence of arrays.
+        inputs: Tensors.
+        dtypes: The dtypes of the results.
+        placeholders: Arrays of these dtypes, of any values.
     """
-    try:
-        return [np.int64(_OK), b"", *function()]
-    except (ValueError, TypeError) as error:
-        return [np.int64(_INVALID), str(error).encode(), *placeholders]
-    except UnknownTableError as error:
-        return [np.int64(_NOT_FOUND), _reverb_text(error).encode(), *placeholders]
+    tf = import_tensorflow("a dataset")
+
+    def call(*arrays: Any) -> list[Any]:  # noqa: ANN401, arrays
+        try:
+            return [np.int64(_OK), b"", *function(*arrays)]
+        except (ValueError, TypeError) as error:
+            return [np.int64(_INVALID), str(error).encode(), *placeholders]
+        except UnknownTableError as error:
+            return [np.int64(_NOT_FOUND), _reverb_text(error).encode(), *placeholders]
+
+    status, text, *tensors = tf.numpy_function(call, inputs, [tf.int64, tf.string, *dtypes])
+    for tensor in (status, text):
+        tensor.set_shape([])
+    checked = tf.cond(tf.equal(status, _OK), lambda: tf.constant(0, tf.int64), lambda: _raise(status, text))
+    with tf.control_dependencies([checked]):
+        return [tf.identity(tensor) for tensor in tensors]
+
+
+def _raise(status: Any, text: Any) -> Any:  # noqa: ANN401, tensors
+    """Raises the error of a status in a graph.
+
+    TensorFlow has no operation for it, so one is called that fails with an error of that kind and a given name in its
+    text, which ends at a NUL. The text of an `InvalidArgumentError` begins with `Name: `.
+    """
+    tf = import_tensorflow("a dataset")
+    name = tf.strings.join([text, "\0"])
+
+    def invalid() -> Any:  # noqa: ANN401, a tensor
+        missing = {"missing": tf.io.FixedLenFeature([], tf.int64)}
+        return tf.io.parse_example([b""], missing, example_names=tf.reshape(name, [1]))["missing"][0]
+
+    def not_found() -> Any:  # noqa: ANN401, a tensor
+        return tf.strings.to_number(tf.io.read_file(name), tf.int64)
+
+    raised = tf.cond(tf.equal(status, _INVALID), invalid, not_found)
+    # TensorFlow omits operations without a used result, but no Python function.
+    return tf.numpy_function(_identity, [raised], tf.int64)
+
+
+def _identity(number: Any) -> Any:  # noqa: ANN401, an array
+    return number
 
 
 def _reverb_text(error: UnknownTableError) -> str:
@@ -37,36 +80,18 @@ def _reverb_text(error: UnknownTableError) -> str:
         return str(reverb_error)
 
 
-def check_status(status: Any, text: Any, tensors: Sequence[Any]) -> list[Any]:  # noqa: ANN401, tensors
-    """Returns the tensors, in a graph that fails unless `status` is 0."""
-    tf = import_tensorflow("a dataset")
-    for tensor in (status, text):
-        tensor.set_shape([])
-    ok = tf.cond(tf.equal(status, _OK), lambda: tf.constant(""), lambda: _fail(status, text))
-    with tf.control_dependencies([ok]):
-        return [tf.identity(tensor) for tensor in tensors]
-
-
-def _fail(status: Any, text: Any) -> Any:  # noqa: ANN401, tensors
-    """Fails with `InvalidArgumentError` or `NotFoundError`. A graph raises the latter by reading a missing file."""
-    tf = import_tensorflow("a dataset")
-    with tf.control_dependencies([tf.debugging.Assert(tf.not_equal(status, _INVALID), [text])]):
-        return tf.io.read_file(text)
-
-
 def call_from_tensorflow(
     function: Callable[..., Sequence[Any]], inputs: Sequence[Any], dtypes: Sequence[Any]
 ) -> list[Any]:
     """Calls `function` with the inputs as arrays and returns its results as tensors, eagerly or in a graph."""
     tf = import_tensorflow("reverb.TFClient")
-    placeholders = [np.zeros([], dtype.as_numpy_dtype) for dtype in dtypes]
-    if tf.executing_eagerly():
-        status, text, *arrays = run_with_status(lambda: function(*[tensor.numpy() for tensor in inputs]), placeholders)
-        if status != _OK:
-            error = tf.errors.InvalidArgumentError if status == _INVALID else tf.errors.NotFoundError
-            raise error(None, None, text.decode())
-        return [tf.constant(array, dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
-    status, text, *tensors = tf.numpy_function(
-        lambda *arrays: run_with_status(lambda: function(*arrays), placeholders), inputs, [tf.int64, tf.string, *dtypes]
-    )
-    return check_status(status, text, tensors)
+    if not tf.executing_eagerly():
+        placeholders = [np.zeros([], dtype.as_numpy_dtype) for dtype in dtypes]
+        return numpy_function(function, inputs, dtypes, placeholders)
+    try:
+        arrays = function(*[tensor.numpy() for tensor in inputs])
+    except (ValueError, TypeError) as error:
+        raise tf.errors.InvalidArgumentError(None, None, str(error)) from None
+    except UnknownTableError as error:
+        raise tf.errors.NotFoundError(None, None, _reverb_text(error)) from None
+    return [tf.constant(array, dtype) for array, dtype in zip(arrays, dtypes, strict=True)]

@@ -57,11 +57,11 @@ def _unbatched(
     begin: Callable[..., Iterator[Elements | None]], args: Sequence[Any], specs: Sequence[Any]
 ) -> tuple[Any, Any]:
     tf = import_tensorflow("a dataset")
-    ragged = [spec.shape.rank is None or (spec.shape.rank > 0 and spec.shape[0] is None) for spec in specs]
+    ragged = [spec.shape.rank is None or spec.shape.as_list()[:1] == [None] for spec in specs]
     if any(ragged):
         return _unbatched_ragged(begin, args, specs, ragged)
     batched = [tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in specs]
-    empty = [np.zeros([0, *(axis or 0 for axis in spec.shape)], spec.dtype.as_numpy_dtype) for spec in specs]
+    empty = list(map(_empty, specs))
 
     def arrays(*values: Any) -> Iterator[Sequence[Any]]:  # noqa: ANN401, arrays
         for elements in begin(*values):
@@ -89,7 +89,7 @@ def _unbatched_ragged(
         for spec, is_ragged in zip(specs, ragged, strict=True)
     ]
     span_specs = [tf.TensorSpec([None, None], tf.int64)] * (3 * num_ragged)
-    empty = [np.zeros([0, *(axis or 0 for axis in spec.shape or ())], spec.dtype.as_numpy_dtype) for spec in specs]
+    empty = list(map(_empty, specs))
     no_spans = [np.zeros([0, 0], np.int64)] * (3 * num_ragged)
 
     def arrays(*values: Any) -> Iterator[Sequence[Any]]:  # noqa: ANN401, arrays
@@ -114,8 +114,11 @@ def _unbatched_ragged(
         def one_element(*parts: Any) -> Any:  # noqa: ANN401, tensors
             even_parts, spans = iter(parts[: len(even)]), parts[len(even) :]
             slices = iter(
-                tf.reshape(tf.raw_ops.Slice(input=rows, begin=spans[3 * at], size=spans[3 * at + 1]), spans[3 * at + 2])
-                for at, rows in enumerate(flat)
+                tf.reshape(
+                    tf.raw_ops.Slice(input=rows, begin=spans[3 * index], size=spans[3 * index + 1]),
+                    spans[3 * index + 2],
+                )
+                for index, rows in enumerate(flat)
             )
             return tuple(next(slices if is_ragged else even_parts) for is_ragged in ragged)
 
@@ -134,6 +137,11 @@ def _unbatched_ragged(
     source = tf.data.experimental.from_variant(variant, block_specs)
     result = source.flat_map(split)
     return tf.data.experimental.to_variant(result), (keep_alive, source, result)
+
+
+def _empty(spec: Any) -> Any:  # noqa: ANN401, an array
+    axes = spec.shape.as_list() if spec.shape.rank else []
+    return np.zeros([0, *(axis or 0 for axis in axes)], spec.dtype.as_numpy_dtype)
 
 
 def _spans(rows: Rows, count: int) -> list[Any]:

@@ -120,7 +120,7 @@ class Client:
     def writer(
         self,
         max_sequence_length: int,
-        delta_encoded: bool = False,  # noqa: FBT001, FBT002, as Reverb has it
+        delta_encoded: bool = False,  # noqa: FBT001, FBT002, as in Reverb
         chunk_length: int | None = None,
         max_in_flight_items: int | None = 25,
     ) -> "Writer":
@@ -422,7 +422,7 @@ def _split(columns: list[Any], squeezed: Sequence[bool]) -> list[list[Any]]:
         raise ValueError(
             f"Can't split non timestep trajectory: its columns have these lengths: {listed}; use emit_timesteps=False"
         )
-    return [[column[at, ...] for column in columns] for at in range(lengths[0] or 0)]
+    return [[column[index, ...] for column in columns] for index in range(lengths[0] or 0)]
 
 
 def _nested(signature: Any, columns: list[Any]) -> Any:  # noqa: ANN401, nests

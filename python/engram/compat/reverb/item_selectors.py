@@ -82,7 +82,7 @@ class HeapSelector(Selector):
     `MinHeap()` is `HeapSelector(True)`, `MaxHeap()` is `HeapSelector(False)`.
     """
 
-    def __init__(self, min_heap: bool) -> None:  # noqa: FBT001, as Reverb has it
+    def __init__(self, min_heap: bool) -> None:  # noqa: FBT001, as in Reverb
         """Creates a selector.
 
         Args:
@@ -95,8 +95,8 @@ class HeapSelector(Selector):
         return f"HeapSelector(sign={self._sign})"
 
 
-MaxHeap = functools.partial(HeapSelector, False)  # noqa: FBT003, as Reverb has it
+MaxHeap = functools.partial(HeapSelector, False)  # noqa: FBT003, as in Reverb
 """Selects the item with the highest priority."""
 
-MinHeap = functools.partial(HeapSelector, True)  # noqa: FBT003, as Reverb has it
+MinHeap = functools.partial(HeapSelector, True)  # noqa: FBT003, as in Reverb
 """Selects the item with the lowest priority."""

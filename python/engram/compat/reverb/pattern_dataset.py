@@ -35,14 +35,14 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
             learn(pair["observation"])  # [2]
 
     Leaves of elements are `[T, ...]` for slices, `[...]` for single steps. Tables and priorities of the configs are
-    ignored. The input is read in Python, so create it outside of a `tf.function`.
+    ignored. The input is read in Python, so create it outside of a `tf.function` and of a `tf.Graph`.
     """
 
     def __init__(
         self,
         input_dataset: Any,  # noqa: ANN401, TensorFlow's
         configs: Sequence[Config],
-        respect_episode_boundaries: bool,  # noqa: FBT001, as Reverb has it
+        respect_episode_boundaries: bool,  # noqa: FBT001, as in Reverb
         is_end_of_episode: Callable[[Any], Any],
     ) -> None:
         """Creates the dataset. Nothing is read before iteration begins.
@@ -67,7 +67,7 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
             problem = config_problem(config)
             if problem is not None:
                 raise ValueError(f"Invalid configuration at position {number}: {problem}")
-        self._element_spec = lists_to_tuples(
+        element_spec = lists_to_tuples(
             _nest.map_structure(lambda spec: tf.TensorSpec(spec.shape, spec.dtype), infer_signature(configs, steps))
         )
         check_source_leaves(configs, len(tf.nest.flatten(steps)))
@@ -78,18 +78,17 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
                 "Invalid `is_end_of_episode`. `is_end_of_episode` must return `bool`, but its return type is "
                 f"{returned}."
             )
-        specs = tf.nest.flatten(self._element_spec)
+        specs = tf.nest.flatten(element_spec)
         reader = _StepReader(input_dataset, configs, bool(respect_episode_boundaries), is_end_of_episode)
         same_shape = all(spec.shape.is_fully_defined() for spec in specs)
         variant, keep_alive = unbatched_dataset(lambda: reader.elements(same_shape=same_shape), [], specs)
-        self._keep_alive = (keep_alive, input_dataset)
-        tf.data.Dataset.__init__(self, variant)
+        self._initialize(variant, element_spec, (keep_alive, input_dataset))
 
 
 def pattern_dataset_with_info(
     input_dataset: Any,  # noqa: ANN401, TensorFlow's
     configs: Sequence[Config],
-    respect_episode_boundaries: bool,  # noqa: FBT001, as Reverb has it
+    respect_episode_boundaries: bool,  # noqa: FBT001, as in Reverb
     is_end_of_episode: Callable[[Any], Any],
 ) -> Any:  # noqa: ANN401, TensorFlow's
     """Creates a `PatternDataset` whose elements are `ReplaySample`s.
@@ -130,8 +129,8 @@ class _StepReader:
         patterns = PatternSet(self._configs)
         for leaves, ends in self._step_batches():
             items: list[list[Array]] = []
-            for at, end in enumerate(ends):
-                created = patterns.append([leaf[at] for leaf in leaves])
+            for index, end in enumerate(ends):
+                created = patterns.append([leaf[index] for leaf in leaves])
                 if end:
                     created += patterns.end_episode(clear=self._clear)
                 items += map(_columns, created)

@@ -16,7 +16,7 @@ class ReplayDataset(DatasetMixin, metaclass=LazyDataset):
     `tf.errors.InvalidArgumentError` for an item whose length is not `sequence_length`.
     """
 
-    def __init__(  # noqa: PLR0917, as Reverb has it
+    def __init__(  # noqa: PLR0917, as in Reverb
         self,
         server_address: Any,  # noqa: ANN401, text or a tensor
         table: Any,  # noqa: ANN401, text or a tensor
@@ -26,7 +26,7 @@ class ReplayDataset(DatasetMixin, metaclass=LazyDataset):
         num_workers_per_iterator: int = -1,
         max_samples_per_stream: int = -1,
         sequence_length: int | None = None,
-        emit_timesteps: bool = True,  # noqa: FBT001, FBT002, as Reverb has it
+        emit_timesteps: bool = True,  # noqa: FBT001, FBT002, as in Reverb
         rate_limiter_timeout_ms: int = -1,
         flexible_batch_size: int = -1,
     ) -> None:
@@ -70,7 +70,7 @@ class ReplayDataset(DatasetMixin, metaclass=LazyDataset):
             _check_shapes(shapes, sequence_length)
             convert = sequences(sequence_length)
             source = _dataset_common.ElementSource(
-                fetch_options=fetch_options, convert=convert, info_shape=(sequence_length,), unsigned_axes=1
+                fetch_options=fetch_options, convert=convert, info_shape=(sequence_length,), extra_axes=1
             )
         _dataset_common.init_server_dataset(
             self, source, server_address=server_address, table=table, dtypes=dtypes, shapes=shapes
@@ -78,7 +78,7 @@ class ReplayDataset(DatasetMixin, metaclass=LazyDataset):
 
     @classmethod
     @without_autograph
-    def from_table_signature(  # noqa: PLR0917, as Reverb has it
+    def from_table_signature(  # noqa: PLR0917, as in Reverb
         cls,
         server_address: str,
         table: str,
@@ -86,7 +86,7 @@ class ReplayDataset(DatasetMixin, metaclass=LazyDataset):
         num_workers_per_iterator: int = -1,
         max_samples_per_stream: int = -1,
         sequence_length: int | None = None,
-        emit_timesteps: bool = True,  # noqa: FBT001, FBT002, as Reverb has it
+        emit_timesteps: bool = True,  # noqa: FBT001, FBT002, as in Reverb
         rate_limiter_timeout_ms: int = -1,
         get_signature_timeout_secs: int | None = None,
         flexible_batch_size: int = -1,
@@ -132,7 +132,7 @@ def _check_shapes(shapes: Any, sequence_length: int | None) -> None:  # noqa: AN
     tf = import_tensorflow("reverb.ReplayDataset")
     for leaf in tf.nest.flatten(shapes):
         shape = tf.TensorShape(leaf)
-        if shape.rank is None or shape.rank == 0 or shape[0] != sequence_length:
+        if shape.rank is None or shape.as_list()[:1] != [sequence_length]:
             raise ValueError(
                 f"every shape must begin with sequence_length ({sequence_length}) if emit_timesteps is False; "
                 f"got {shape}"

@@ -229,7 +229,7 @@ class StructuredWriter:
         """
         _sending.flush(self._native, block_until_num_items, timeout_ms, _seconds(timeout_ms))
 
-    def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:  # noqa: FBT001, FBT002, as Reverb has it
+    def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:  # noqa: FBT001, FBT002, as in Reverb
         """Ends the episode: creates items with `is_end_episode`, sends all items, and waits for their tables.
 
         A partial step ends as it is.

@@ -47,7 +47,7 @@ class Table:
     The items are stored by the table's server. A table without a server is empty.
     """
 
-    def __init__(  # noqa: PLR0917, as Reverb has it
+    def __init__(  # noqa: PLR0917, as in Reverb
         self,
         name: str,
         sampler: Selector,
@@ -191,7 +191,7 @@ class Table:
         with translated():
             return self._current_store()._native.can_insert(self._name, _count("num_inserts", num_inserts))  # noqa: SLF001
 
-    def replace(  # noqa: PLR0917, as Reverb has it
+    def replace(  # noqa: PLR0917, as in Reverb
         self,
         name: str | None = None,
         sampler: Selector | None = None,

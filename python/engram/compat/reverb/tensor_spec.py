@@ -187,17 +187,17 @@ def dtype_name(dtype: npt.DTypeLike) -> str:
     return _TF_NAMES.get(dtype.name, dtype.name)
 
 
-def is_compatible(wanted: tuple[int | None, ...] | None, found: tuple[int | None, ...] | None) -> bool:
+def is_compatible(expected: tuple[int | None, ...] | None, actual: tuple[int | None, ...] | None) -> bool:
     """True if the shapes have equal rank and equal sizes. None, as a size or as a shape, matches anything.
 
     Args:
-        wanted: Sizes, with None for any size; or None for any rank.
-        found: A shape in the same form.
+        expected: Sizes, with None for any size; or None for any rank.
+        actual: A shape in the same form.
     """
-    if wanted is None or found is None or wanted == found:
+    if expected is None or actual is None or expected == actual:
         return True
-    return len(wanted) == len(found) and all(
-        a is None or b is None or a == b for a, b in zip(wanted, found, strict=True)
+    return len(expected) == len(actual) and all(
+        a is None or b is None or a == b for a, b in zip(expected, actual, strict=True)
     )
 
 

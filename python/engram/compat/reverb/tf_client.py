@@ -77,10 +77,10 @@ class TFClient:
         """
         tf = import_tensorflow("reverb.TFClient")
         dtypes = [tf.as_dtype(dtype) for dtype in tf.nest.flatten(data_dtypes)]
-        wanted = [TensorSpec(None, dtype) for dtype in dtypes]
+        specs = [TensorSpec(None, dtype) for dtype in dtypes]
         with tf.name_scope(name or f"{self._name}_sample"):
             tensors = call_from_tensorflow(
-                lambda table_name: self._first_step(np.asarray(table_name).item().decode(), wanted),
+                lambda table_name: self._first_step(np.asarray(table_name).item().decode(), specs),
                 [tf.convert_to_tensor(table, tf.string)],
                 [*SampleInfo.tf_dtypes(), *dtypes],
             )
@@ -89,13 +89,13 @@ class TFClient:
             field.set_shape([])
         return ReplaySample(SampleInfo(*tensors[:fields]), tf.nest.pack_sequence_as(data_dtypes, tensors[fields:]))
 
-    def _first_step(self, table: str, wanted: Sequence[TensorSpec]) -> list[npt.NDArray[Any]]:
+    def _first_step(self, table: str, specs: Sequence[TensorSpec]) -> list[npt.NDArray[Any]]:
         store = self._client._store  # noqa: SLF001, same package
         info = store.info().get(table)
         signature = None if info is None else _table_note.decode(info.note).signature
 
         def convert(block: ColumnBlock) -> list[npt.NDArray[Any]]:
-            rows = [row.values[0] for row in timesteps(table, wanted, block)]
+            rows = [row.values[0] for row in timesteps(table, specs, block)]
             if signature is not None:
                 step = map(np.asarray, rows[len(SampleInfo._fields) :])
                 check_signature(table, [TensorSpec(leaf.shape, leaf.dtype) for leaf in step], signature)

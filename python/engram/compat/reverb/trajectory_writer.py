@@ -249,7 +249,7 @@ class TrajectoryWriter:
             return
         item_type = (table, *[(column.dtype, column.shape) for column in columns])
         if item_type not in self._accepted:
-            types = [ColumnType(str(at), column.dtype, column.shape) for at, column in enumerate(columns)]
+            types = [ColumnType(str(index), column.dtype, column.shape) for index, column in enumerate(columns)]
             check_trajectory(table, signature, types)
             self._accepted.add(item_type)
 
@@ -273,7 +273,7 @@ class TrajectoryWriter:
             raise RuntimeError(_CLOSED)
         _sending.flush(self._native, block_until_num_items, timeout_ms, timeout)
 
-    def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:  # noqa: FBT001, FBT002, as Reverb has it
+    def end_episode(self, clear_buffers: bool = True, timeout_ms: int | None = None) -> None:  # noqa: FBT001, FBT002, as in Reverb
         """Ends the episode: sends all items, and waits until they are in their tables.
 
         A partial step ends as it is.

@@ -145,7 +145,7 @@ class Writer:
         columns = self._columns
         if len(leaves) != len(columns):
             return None
-        for at, (value, column) in enumerate(zip(leaves, columns, strict=True)):
+        for index, (value, column) in enumerate(zip(leaves, columns, strict=True)):
             kind = type(value)
             if kind is np.ndarray:
                 if value.dtype == column.exact_dtype and value.shape == column.shape:
@@ -154,7 +154,7 @@ class Writer:
                 continue
             elif not is_leaf(value):
                 return None
-            leaves[at] = _value(_nest.as_array(value), column)
+            leaves[index] = _value(_nest.as_array(value), column)
         return leaves
 
     def _append(self, row: list[Any], columns: list[Column]) -> None:
@@ -261,7 +261,7 @@ class Writer:
         else:
             _sending.flush(self._native, 0, None, None)
 
-    def close(self, retry_on_unavailable: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002, as Reverb has it
+    def close(self, retry_on_unavailable: bool = True) -> None:  # noqa: ARG002, FBT001, FBT002, as in Reverb
         """Waits until all items are in their tables, and closes the writer.
 
         Args:

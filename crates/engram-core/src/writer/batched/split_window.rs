@@ -62,10 +62,10 @@ impl<'a> SplitWindow<'a> {
             });
             let mut shape: Option<&Shape> = None;
             for slice in pattern.shape.column_slices(number) {
-                let mut at = first + StepPosition::from(slice.offset);
-                let end = at + StepPosition::from(slice.len);
-                while at < end {
-                    let Some(location) = locate_step(history, open, at) else {
+                let mut position = first + StepPosition::from(slice.offset);
+                let end = position + StepPosition::from(slice.len);
+                while position < end {
+                    let Some(location) = locate_step(history, open, position) else {
                         return Ok(None);
                     };
                     let schema = location
@@ -76,8 +76,14 @@ impl<'a> SplitWindow<'a> {
                     if shape != other {
                         return Err(mixed_shapes(pattern, number, shape, other));
                     }
-                    window.push(location, open, slice.column, at, end.min(location.end));
-                    at = end.min(location.end);
+                    window.push(
+                        location,
+                        open,
+                        slice.column,
+                        position,
+                        end.min(location.end),
+                    );
+                    position = end.min(location.end);
                 }
             }
         }
@@ -90,13 +96,13 @@ impl<'a> SplitWindow<'a> {
         Ok(Some(window))
     }
 
-    /// Adds the steps `at..end` of a column, which lie in one chunk.
+    /// Adds the steps `position..end` of a column, which lie in one chunk.
     fn push(
         &mut self,
         location: StepLocation<'a>,
         open: &OpenBatch,
         column: u32,
-        at: StepPosition,
+        position: StepPosition,
         end: StepPosition,
     ) {
         let chunk = match location.segment {
@@ -116,8 +122,8 @@ impl<'a> SplitWindow<'a> {
         self.slices.push(Slice {
             chunk,
             column,
-            offset: to_u32(at - location.first),
-            len: to_u32(end - at),
+            offset: to_u32(position - location.first),
+            len: to_u32(end - position),
         });
     }
 
@@ -175,19 +181,21 @@ impl BatchSegment {
 pub(super) fn locate_step<'a>(
     history: &'a VecDeque<BatchSegment>,
     open: &OpenBatch,
-    at: StepPosition,
+    position: StepPosition,
 ) -> Option<StepLocation<'a>> {
-    if at >= open.first {
+    if position >= open.first {
         return Some(StepLocation {
             segment: None,
             first: open.first,
             end: open.first + open.steps as StepPosition,
         });
     }
-    let index = history.partition_point(|s| s.first <= at).checked_sub(1)?;
+    let index = history
+        .partition_point(|s| s.first <= position)
+        .checked_sub(1)?;
     let segment = &history[index];
     let end = segment.first + segment.steps as StepPosition;
-    (at < end).then_some(StepLocation {
+    (position < end).then_some(StepLocation {
         segment: Some(segment),
         first: segment.first,
         end,

@@ -25,15 +25,15 @@ pub(super) fn td_error_stats(
     let name = pattern.name(column);
     for slice in pattern.shape.column_slices(column) {
         let source = slice.column as usize;
-        let mut at = first + StepPosition::from(slice.offset);
-        let end = at + StepPosition::from(slice.len);
-        while at < end {
-            let Some(location) = locate_step(history, open, at) else {
+        let mut position = first + StepPosition::from(slice.offset);
+        let end = position + StepPosition::from(slice.len);
+        while position < end {
+            let Some(location) = locate_step(history, open, position) else {
                 break;
             };
             let until = end.min(location.end);
-            let step = to_usize(at - location.first);
-            let len = to_usize(until - at);
+            let step = to_usize(position - location.first);
+            let len = to_usize(until - position);
             if let Some(segment) = location.segment {
                 let chunk = &segment.chunks[env / segment.envs_per_group];
                 let row = segment.row(env) as usize + step;
@@ -48,7 +48,7 @@ pub(super) fn td_error_stats(
                     stats.add(name, spec, cell)?;
                 }
             }
-            at = until;
+            position = until;
         }
     }
     Ok(stats)

@@ -350,8 +350,11 @@ mod tests {
         let mut recorder = recorder(40, Some(4));
         for _ in 0..3 {
             append(&mut recorder, 4);
-            let at = recorder.available_steps().end - 4;
-            let apart = [selection(0, at, 2, false), selection(1, at + 3, 1, true)];
+            let first = recorder.available_steps().end - 4;
+            let apart = [
+                selection(0, first, 2, false),
+                selection(1, first + 3, 1, true),
+            ];
             create(&mut recorder, &apart).unwrap();
         }
         let key = recorder.next_key();

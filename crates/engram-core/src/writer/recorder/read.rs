@@ -13,14 +13,14 @@ use crate::trajectory::Slice;
 impl Recorder {
     /// True if items may refer to this column at this step.
     #[must_use]
-    pub fn has_value(&self, column: usize, at: StepPosition) -> bool {
-        self.view().locate_run(column, at, 1).is_ok()
+    pub fn has_value(&self, column: usize, position: StepPosition) -> bool {
+        self.view().locate_run(column, position, 1).is_ok()
     }
 
     /// Returns dtype and shape of a column's cell at a step, if it has a value there.
     #[must_use]
-    pub fn cell_spec(&self, column: usize, at: StepPosition) -> Option<&CellSpec> {
-        let slice = self.view().locate_run(column, at, 1).ok()?;
+    pub fn cell_spec(&self, column: usize, position: StepPosition) -> Option<&CellSpec> {
+        let slice = self.view().locate_run(column, position, 1).ok()?;
         let schema = match slice.chunk {
             OPEN => &self.schema,
             index => self.history.get(index as usize).chunk.schema(),
@@ -31,11 +31,16 @@ impl Recorder {
     /// Appends the bytes of one cell to `out`. Strings are encoded.
     ///
     /// # Errors
-    /// As [`Self::create_item`] for a selection of this one cell.
-    pub fn read_cell(&self, column: usize, at: StepPosition, out: &mut Vec<u8>) -> Result<()> {
+    /// Those of [`Self::create_item`] for an item of this one cell.
+    pub fn read_cell(
+        &self,
+        column: usize,
+        position: StepPosition,
+        out: &mut Vec<u8>,
+    ) -> Result<()> {
         let slice = self
             .view()
-            .locate_run(column, at, 1)
+            .locate_run(column, position, 1)
             .map_err(|error| self.selection_error(error, &self.schema.layout))?;
         let (chunk_column, row) = (slice.column as usize, slice.offset as usize);
         if slice.chunk == OPEN {

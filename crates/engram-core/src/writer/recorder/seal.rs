@@ -91,7 +91,7 @@ impl Recorder {
     /// Rejects a column that already has a value in the open step.
     pub(super) fn check_unset(&self, column: usize) -> Result<()> {
         match &self.open {
-            Some(open) if open.cell_state(column) == CellState::Set => {
+            Some(open) if open.cell_state(column) == CellState::SetByEarlierAppend => {
                 Err(Error::InvalidArgument(format!(
                     "column `{}` already has a value in the open step; a step can have only one value \
                  per column",
@@ -140,8 +140,8 @@ mod tests {
         create(&mut recorder, 3);
         recorder.flush().unwrap();
         let ready: Vec<_> = recorder.take_ready().collect();
-        let origins = |at: usize| {
-            let chunks = ready[at].1.trajectory.chunks().iter();
+        let origins = |index: usize| {
+            let chunks = ready[index].1.trajectory.chunks().iter();
             chunks.map(|c| c.origin().clone()).collect::<Vec<_>>()
         };
         assert_eq!((origins(0).len(), origins(1).len()), (1, 2));

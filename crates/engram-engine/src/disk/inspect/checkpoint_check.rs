@@ -6,7 +6,9 @@ use crate::disk::checkpoint_writer::CheckpointHeader;
 use crate::disk::directory::Directory;
 use crate::disk::file_format::FileHeader;
 use crate::disk::file_names::{checkpoint_name, log_name};
-use crate::disk::record_codec::kind;
+use crate::disk::kind;
+
+use crate::disk::recovery_error::missing_chunks;
 
 use super::ChunksByLog;
 use super::file_check;
@@ -121,9 +123,7 @@ fn check_chunks(report: &mut InspectedCheckpoint, header: &CheckpointHeader, chu
     let count = header.serials.len();
     let missing = count.saturating_sub(existing.len() as u64);
     if missing > 0 {
-        problems.push(format!(
-            "{missing} of {count} chunks that its items refer to are missing"
-        ));
+        problems.push(missing_chunks(missing, count));
     }
     report.chunks = count;
     report.chunk_bytes = existing.iter().map(|(_, bytes)| bytes).sum();

@@ -1,13 +1,16 @@
 //! A read-only view of a directory at one moment, while its store may be running.
 
 use std::collections::BTreeMap;
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 
-use crate::disk::directory::{Directory, ReadableFile, WritableFile};
-use crate::disk::file_names::FileName;
+use rustix::fs::OFlags;
+
+use crate::disk::directory::{Directory, FileId, ReadableFile, WritableFile};
+use crate::disk::file_names::{CLOSED, FileName};
+use crate::disk::os_directory::OsDirectory;
 
 /// Maximum number of times that a directory's files are opened because they change meanwhile.
 const MAX_ATTEMPTS: usize = 10;
@@ -16,7 +19,7 @@ const MAX_ATTEMPTS: usize = 10;
 /// can be written.
 #[derive(Debug)]
 pub(super) struct DirectorySnapshot {
-    path: PathBuf,
+    directory: OsDirectory,
     /// Names of all files, sorted; bytes that are not UTF-8 are replaced.
     names: Vec<String>,
     /// Engram files that could be opened.
@@ -33,48 +36,50 @@ struct SnapshotFile {
 impl DirectorySnapshot {
     /// Opens a directory's files. If they change meanwhile, opens them again, so that files that were
     /// created or removed together are seen together.
-    pub(super) fn open(path: &Path) -> io::Result<Self> {
-        let mut names = list_names(path)?;
+    pub(super) fn open(directory: OsDirectory) -> io::Result<Self> {
+        let mut names = list_names(&directory)?;
         for _ in 1..MAX_ATTEMPTS {
-            let snapshot = Self::open_files(path, names);
-            names = list_names(path)?;
-            if names == snapshot.names {
-                return Ok(snapshot);
+            let files = open_files(&directory, &names);
+            let names_now = list_names(&directory)?;
+            if names_now == names {
+                return Ok(Self {
+                    directory,
+                    names,
+                    files,
+                });
             }
+            names = names_now;
         }
-        Ok(Self::open_files(path, names))
-    }
-
-    /// Opens the Engram files among `names`, except for those that cannot be opened.
-    fn open_files(path: &Path, names: Vec<String>) -> Self {
-        let engram_files = names.iter().filter(|name| FileName::parse(name).is_some());
-        let opened = engram_files.filter_map(|name| {
-            let file = File::open(path.join(name)).ok()?;
-            let len = file.metadata().ok()?.len();
-            let file = Arc::new(file);
-            Some((name.clone(), SnapshotFile { file, len }))
-        });
-        Self {
-            path: path.to_path_buf(),
-            files: opened.collect(),
+        Ok(Self {
+            files: open_files(&directory, &names),
+            directory,
             names,
-        }
+        })
     }
 }
 
+/// Opens the Engram files among `names`, except for those that cannot be opened.
+fn open_files(directory: &OsDirectory, names: &[String]) -> BTreeMap<String, SnapshotFile> {
+    let is_read = |name: &&String| *name == CLOSED || FileName::parse(name).is_some();
+    let opened = names.iter().filter(is_read).filter_map(|name| {
+        let file = directory.open_file(name, OFlags::RDONLY).ok()?;
+        let len = file.metadata().ok()?.len();
+        let file = Arc::new(file);
+        Some((name.clone(), SnapshotFile { file, len }))
+    });
+    opened.collect()
+}
+
 /// Returns all names in a directory, sorted.
-fn list_names(path: &Path) -> io::Result<Vec<String>> {
-    let name = |entry: io::Result<fs::DirEntry>| -> io::Result<String> {
-        Ok(entry?.file_name().to_string_lossy().into_owned())
-    };
-    let mut names: Vec<String> = fs::read_dir(path)?.map(name).collect::<io::Result<_>>()?;
+fn list_names(directory: &OsDirectory) -> io::Result<Vec<String>> {
+    let mut names = directory.list_lossy()?;
     names.sort_unstable();
     Ok(names)
 }
 
 impl Directory for DirectorySnapshot {
     fn path(&self) -> &Path {
-        &self.path
+        self.directory.path()
     }
 
     fn list(&self) -> io::Result<Vec<String>> {
@@ -85,7 +90,7 @@ impl Directory for DirectorySnapshot {
         match self.files.get(name) {
             Some(file) => Ok(Box::new(file.clone())),
             // This fails again, with the reason why the file could not be opened.
-            None => Ok(Box::new(File::open(self.path.join(name))?)),
+            None => self.directory.open(name),
         }
     }
 
@@ -111,6 +116,10 @@ impl Directory for DirectorySnapshot {
 
     fn sync_directory(&self) -> io::Result<()> {
         Err(io::ErrorKind::ReadOnlyFilesystem.into())
+    }
+
+    fn id(&self, name: &str) -> io::Result<FileId> {
+        self.directory.id(name)
     }
 }
 

@@ -3,7 +3,7 @@
 use crate::disk::byte_codec::{BodyReader, CorruptRecord};
 use crate::disk::directory::Directory;
 use crate::disk::file_format::{FILE_HEADER_BYTES, FileHeader, HeaderError, VERSION};
-use crate::disk::record_codec::kind;
+use crate::disk::kind;
 use crate::disk::record_reader::{EndOfRecords, RecordReader};
 
 use super::report::{FileState, InspectedFile, InvalidRecord};

@@ -10,7 +10,7 @@ pub struct Inspection {
     pub in_use: Option<String>,
     /// Random id of the store; `None` if there is no store.
     pub store: Option<u64>,
-    /// Engram files except `LOCK`: checkpoints, logs, unfinished files, and files that a repair has set
+    /// Engram files except `LOCK` and `CLOSED`: checkpoints, logs, unfinished files, and files that a repair has set
     /// aside, each sorted by name.
     pub files: Vec<InspectedFile>,
     /// Names of files that are not Engram's, sorted.

@@ -52,7 +52,7 @@ impl AckQueue {
         }
     }
 
-    /// Reports that items up to a number are completed; the error is why the last of them were refused.
+    /// Reports that items up to a number are completed; the error is why the last of them were rejected.
     pub(super) fn push_completed(&mut self, table: &str, number: u64, error: Option<pb::Error>) {
         let mut latest = self.completed.iter_mut().rev().take(MERGE_WINDOW);
         match latest.find(|ack| ack.table == table) {
@@ -106,12 +106,12 @@ mod tests {
     #[test]
     fn acknowledgements_of_a_table_are_merged_unless_an_error_is_between() {
         let mut acks = AckQueue::default();
-        let refused = || Some(bounded_error(&Error::Priority("too low".into()), 100));
+        let error = || Some(bounded_error(&Error::Priority("too low".into()), 100));
         for (table, number, error) in [
             ("a", 1, None),
             ("b", 7, None),
             ("a", 2, None),
-            ("a", 3, refused()),
+            ("a", 3, error()),
             ("a", 4, None),
             ("b", 9, None),
             ("a", 5, None),
@@ -131,7 +131,7 @@ mod tests {
         assert!(
             received
                 .into_iter()
-                .eq(expected.map(|(table, number, refused)| (table.into(), number, refused)))
+                .eq(expected.map(|(table, number, error)| (table.into(), number, error)))
         );
         assert_eq!(acks.next_reply(), None);
     }

@@ -35,7 +35,7 @@ pub(super) type BatchProgress = (Arc<str>, u64, BatchStatus);
 /// The status of a batch.
 #[derive(Debug)]
 pub(super) enum BatchStatus {
-    /// All items are inserted and durable, or those that are left are refused.
+    /// All items are inserted and durable, or those that are left are rejected.
     Done(Result<()>),
     /// All but this many items are inserted; they may not be durable yet.
     Inserted(usize),

@@ -1,8 +1,8 @@
 //! The items of one stream that wait for their tables, and the acknowledgements for the writer.
 //!
 //! Each table has a queue of batches, in the order of their item numbers. The writer receives two numbers per table:
-//! all items up to the first are *completed* (durable or refused), all items up to the second are *inserted*. So a batch
-//! counts only once the batches before it do, even if it is done earlier.
+//! all items up to the first are *completed* (durable or rejected), all items up to the second are *inserted*. So a
+//! batch counts only once the batches before it do, even if it is done earlier.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -89,8 +89,8 @@ struct Queue {
 
 impl Queue {
     fn find(&mut self, id: u64) -> Option<&mut InsertBatch> {
-        let at = self.batches.binary_search_by_key(&id, |batch| batch.id);
-        self.batches.get_mut(at.ok()?)
+        let index = self.batches.binary_search_by_key(&id, |batch| batch.id);
+        self.batches.get_mut(index.ok()?)
     }
 
     /// Returns the number up to which items are inserted and counts them as reported; `None` if they were reported
@@ -121,7 +121,7 @@ impl Queue {
         Some(last)
     }
 
-    /// As [`Self::next_inserted`], but does not repeat items up to `completed`, which are reported as completed.
+    /// Like [`Self::next_inserted`], but does not repeat items up to `completed`, which are reported as completed.
     fn next_inserted_beyond(&mut self, completed: Option<u64>) -> Option<u64> {
         self.last_inserted = self.last_inserted.max(completed.unwrap_or_default());
         self.next_inserted()
@@ -175,8 +175,8 @@ impl InsertQueues {
         }
     }
 
-    /// Adds items, up to a number, that are refused.
-    pub(super) fn refuse(&mut self, table: &str, number: u64, error: pb::Error) {
+    /// Adds items, up to a number, that are rejected.
+    pub(super) fn reject(&mut self, table: &str, number: u64, error: pb::Error) {
         let mut batch = InsertBatch::new(number, &[]);
         batch.memory.extra_bytes = error_bytes(&error);
         batch.outcome = Some(Err(error));

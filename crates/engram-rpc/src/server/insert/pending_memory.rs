@@ -30,7 +30,7 @@ pub(super) struct PendingMemory {
 #[derive(Debug, Default)]
 pub(super) struct BatchMemory {
     pub(super) items: usize,
-    /// Bytes of the items' slices, or of the error that refuses them.
+    /// Bytes of the items' slices, or of the error that rejects them.
     pub(super) extra_bytes: usize,
     pub(super) chunks: Vec<Arc<Chunk>>,
 }

@@ -1,7 +1,9 @@
 //! Serves the metrics over HTTP/1.1: one path, one request per connection.
 //!
-//! A client that sends garbage or reads slowly occupies one of a few connections, for a few seconds.
+//! A client that is silent, sends garbage or reads slowly occupies a connection for a few seconds, or until newer ones
+//! need its place.
 
+use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::sync::Arc;
 use std::time::Duration;
@@ -16,7 +18,7 @@ use hyper::{Method, Request, Response, StatusCode};
 use hyper_util::rt::{TokioIo, TokioTimer};
 use tokio::io::{AsyncRead, AsyncWrite};
 use tokio::net::{TcpListener, TcpStream};
-use tokio::task::JoinSet;
+use tokio::task::{AbortHandle, JoinSet};
 use tokio::time::{sleep, timeout};
 use tokio_rustls::TlsAcceptor;
 
@@ -26,8 +28,8 @@ use crate::server::connection::ACCEPT_RETRY_DELAY;
 use crate::server::service::ServiceState;
 use crate::server::shutdown::ShutdownSignal;
 
-/// Maximum number of connections at a time; others wait in the kernel's queue.
-const MAX_CONNECTIONS: usize = 16;
+/// Maximum number of connections at a time. The oldest is closed for one more: a scrape takes milliseconds.
+const MAX_CONNECTIONS: usize = 64;
 
 /// Timeout of the TLS handshake, and of reading the request.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(2);
@@ -57,13 +59,20 @@ impl MetricsEndpoint {
     ) {
         // Dropping the set closes the remaining connections.
         let mut connections = JoinSet::new();
+        // The connections, oldest first; some may have ended.
+        let mut by_age = VecDeque::new();
         loop {
             tokio::select! {
                 () = shutdown.wait() => return,
                 Some(_) = connections.join_next() => {}
-                accepted = listener.accept(), if connections.len() < MAX_CONNECTIONS => match accepted {
+                accepted = listener.accept() => match accepted {
                     Ok((tcp, _)) => {
-                        connections.spawn(timeout(CONNECTION_TIMEOUT, self.clone().serve_connection(tcp)));
+                        by_age.retain(|connection: &AbortHandle| !connection.is_finished());
+                        if by_age.len() >= MAX_CONNECTIONS && let Some(oldest) = by_age.pop_front() {
+                            oldest.abort();
+                        }
+                        let serving = timeout(CONNECTION_TIMEOUT, self.clone().serve_connection(tcp));
+                        by_age.push_back(connections.spawn(serving));
                     }
                     Err(_) => sleep(ACCEPT_RETRY_DELAY).await,
                 },

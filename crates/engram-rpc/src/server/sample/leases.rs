@@ -3,7 +3,7 @@
 use std::collections::{BTreeSet, HashMap};
 use std::time::Duration;
 
-use engram_engine::Lease;
+use engram_engine::{Lease, UntilDurable};
 use tokio::time::Instant;
 
 /// The leases of one stream. Dropping them returns their items.
@@ -31,11 +31,10 @@ impl Leases {
         self.leases.insert(id, (expiry, lease));
     }
 
-    /// Acknowledges the first `items` of a batch and returns the others. Ignores a batch that is not on lease.
-    pub(super) fn acknowledge(&mut self, id: u64, items: usize) {
-        if let Some(lease) = self.take(id) {
-            lease.acknowledge_first(items);
-        }
+    /// Acknowledges the first `items` of a batch and returns the others. Ignores a batch that is not on lease. Returns
+    /// the same as [`Lease::acknowledge`].
+    pub(super) fn acknowledge(&mut self, id: u64, items: usize) -> Option<UntilDurable> {
+        self.take(id)?.acknowledge_first(items)
     }
 
     /// Returns the items of a batch.

@@ -41,12 +41,14 @@ pub(super) struct RequestQueue {
     positions: HashMap<u64, u64>,
     waiting: BTreeMap<u64, WaitingRequest>,
     waits: FuturesUnordered<Abortable<WaitFuture>>,
+    /// True while the waiting requests are withdrawn from their tables.
+    is_suspended: bool,
     served: BTreeMap<u64, ServedRequest>,
 }
 
 #[derive(Debug)]
 struct WaitingRequest {
-    id: u64,
+    request: pb::BatchRequest,
     table: Arc<Table>,
     abort: AbortHandle,
 }
@@ -64,7 +66,7 @@ impl RequestQueue {
         let waiting = self
             .waiting
             .iter()
-            .map(|(position, request)| (*position, request.id));
+            .map(|(position, waiting)| (*position, waiting.request.id));
         let served = self
             .served
             .iter()
@@ -81,22 +83,47 @@ impl RequestQueue {
             Entry::Vacant(entry) => entry.insert(position),
         };
         self.next_position += 1;
-        match start_sampling(engine, request) {
+        self.start(engine, position, request.clone());
+        true
+    }
+
+    /// Passes a request to its table.
+    fn start(&mut self, engine: &Arc<Engine>, position: u64, request: pb::BatchRequest) {
+        match start_sampling(engine, &request) {
             Ok(ticket) => {
                 let (abort, registration) = AbortHandle::new_pair();
-                let table = Arc::clone(ticket.table());
-                self.waiting
-                    .insert(position, WaitingRequest { id, table, abort });
+                let waiting = WaitingRequest {
+                    request: request.clone(),
+                    table: Arc::clone(ticket.table()),
+                    abort,
+                };
+                self.waiting.insert(position, waiting);
                 let wait: WaitFuture =
-                    Box::pin(wait_for_batch(Arc::clone(engine), ticket, request.clone()));
+                    Box::pin(wait_for_batch(Arc::clone(engine), ticket, request));
                 self.waits.push(Abortable::new(wait, registration));
             }
             Err(error) => {
                 self.served
-                    .insert(position, served_request(request, Err(error), None));
+                    .insert(position, served_request(&request, Err(error), None));
             }
         }
-        true
+    }
+
+    /// Withdraws all waiting requests from their tables until [`Self::resume`]: the reader is silent, so it would not
+    /// use the items. Those that the requests have drawn are returned.
+    pub(super) fn suspend(&mut self) {
+        self.is_suspended = true;
+        // Dropping the futures withdraws their tickets.
+        self.waits.clear();
+    }
+
+    /// Passes the requests that [`Self::suspend`] withdrew to their tables again.
+    pub(super) fn resume(&mut self, engine: &Arc<Engine>) {
+        if std::mem::take(&mut self.is_suspended) {
+            for (position, waiting) in std::mem::take(&mut self.waiting) {
+                self.start(engine, position, waiting.request);
+            }
+        }
     }
 
     /// Withdraws a request; items that it has drawn are returned.
@@ -262,17 +289,14 @@ mod tests {
         }
         // These finish before the first.
         let finish = |queue: &mut RequestQueue, position: u64, outcome| {
-            let WaitingRequest { id, table, .. } = queue.waiting.remove(&position).unwrap();
-            let request = pb::BatchRequest {
-                id,
-                ..pb::BatchRequest::default()
-            };
+            let WaitingRequest { request, table, .. } = queue.waiting.remove(&position).unwrap();
             queue
                 .served
                 .insert(position, served_request(&request, outcome, Some(table)));
         };
         let served_sample = || {
             Ok(Sample {
+                table: engine.table("a").unwrap(),
                 draws: vec![],
                 lease: None,
             })

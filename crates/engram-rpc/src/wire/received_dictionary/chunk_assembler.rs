@@ -106,7 +106,9 @@ impl ChunkAssembler {
             .and_then(AlignedBytesBuilder::finish)
             .ok_or_else(|| Error::InvalidArgument(format!("chunk {} is incomplete", self.id)))?;
         let payload = Payload::Heap(bytes);
-        Chunk::from_parts(self.origin, self.schema, self.extents, payload)
+        let chunk = Chunk::from_parts(self.origin, self.schema, self.extents, payload)?;
+        chunk.check_compressed_columns()?;
+        Ok(chunk)
     }
 }
 

@@ -3,13 +3,14 @@
 use std::collections::HashSet;
 use std::sync::Arc;
 
+use engram_core::text::count;
 use engram_core::{Chunk, NewItem, Slice, SpanColumn, Spans, Trajectory};
 
 use super::{InsertStreamError, ReceivedDictionary, invalid};
 use crate::pb;
 use crate::pb::items::Trajectories;
 use crate::wire::options::check_column_count;
-use crate::wire::{decode_f64s, decode_layout, decode_u32s, decode_u64s};
+use crate::wire::{decode_f64s, decode_u32s, decode_u64s};
 
 /// Maximum number of slices of all items of one message, where each item counts all slices of its
 /// window shape. Otherwise a short message could take very long to check.
@@ -24,15 +25,14 @@ impl ReceivedDictionary {
     ///
     /// # Errors
     /// [`InsertStreamError`].
-    pub fn decode_items(&self, message: &pb::Items) -> Result<Vec<NewItem>, InsertStreamError> {
+    pub fn decode_items(&mut self, message: &pb::Items) -> Result<Vec<NewItem>, InsertStreamError> {
         let keys = decode_u64s("keys_le", &message.keys_le)?;
         let priorities = decode_f64s("priorities_le", &message.priorities_le)?;
         if priorities.len() != 1 && priorities.len() != keys.len() {
             return Err(invalid(format!(
-                "`priorities_le` has {} priorities for {} items; expected one for all items or one \
-                 each",
+                "`priorities_le` has length {} for {}; expected one priority for all items or one each",
                 priorities.len(),
-                keys.len()
+                count(keys.len(), "item")
             )));
         }
         let trajectories = self.decode_trajectories(message, keys.len())?;
@@ -48,7 +48,7 @@ impl ReceivedDictionary {
 
     /// Decodes the trajectories of the `n` items of a message.
     fn decode_trajectories(
-        &self,
+        &mut self,
         message: &pb::Items,
         n: usize,
     ) -> Result<Vec<Trajectory>, InsertStreamError> {
@@ -114,9 +114,10 @@ impl ReceivedDictionary {
         let offsets = decode_u32s("offsets_le", &message.offsets_le)?;
         if chunks.len() != n || offsets.len() != n {
             return Err(invalid(format!(
-                "`chunks_le` has {} and `offsets_le` {} numbers for {n} items; expected one per item",
+                "`chunks_le` has {} and `offsets_le` {} numbers for {}; expected one per item",
                 chunks.len(),
-                offsets.len()
+                offsets.len(),
+                count(n, "item")
             )));
         }
         // Neighbouring items are mostly in the same chunk.
@@ -132,7 +133,7 @@ impl ReceivedDictionary {
     }
 
     /// Decodes the trajectory of an item of any slices.
-    fn decode_spans(&self, spans: &pb::Spans) -> Result<Trajectory, InsertStreamError> {
+    fn decode_spans(&mut self, spans: &pb::Spans) -> Result<Trajectory, InsertStreamError> {
         let mut listed = HashSet::new();
         let chunks = spans.chunks.iter().map(|id| {
             if listed.insert(*id) {
@@ -145,7 +146,7 @@ impl ReceivedDictionary {
         let chunks = chunks.collect::<Result<_, _>>()?;
         let (columns, slices) = decode_columns(&spans.columns, &spans.slices)?;
         Ok(Trajectory::Spans(Arc::new(Spans {
-            layout: Arc::new(decode_layout(spans.layout.clone())?),
+            layout: self.decode_layout(spans.layout.as_ref())?,
             chunks,
             columns,
             slices,

@@ -38,11 +38,11 @@ _NUM_INFO_FIELDS = len(SampleInfo._fields)
 
 
 class ArrayDataset:
-    """An iterable of batches. Each iterator fetches items ahead and returns unused ones to the table.
+    """An iterable of batches. Each iterator fetches items ahead; closing it returns unconsumed ones to the table.
 
     Whole items of a single store are fetched as batches; otherwise, items are fetched in blocks of the batch size. An
-    item counts as used once a batch with its first element is yielded. If an insert waits for space while items of an
-    incomplete batch are held, items count as used earlier from then on: when further items are requested.
+    item is consumed once a batch with its first element is yielded. If an insert waits for space while the iterator has
+    items of an incomplete batch, items are from then on consumed when further items are requested.
     """
 
     def __init__(self, options: DatasetOptions, stores: Sequence[TableStore], convert: Convert) -> None:
@@ -82,10 +82,16 @@ class ArrayDataset:
                     leaves = [_stacked(options, column) for column in zip(*batch, strict=True)]
                 info, data = leaves[:_NUM_INFO_FIELDS], self._convert(leaves[_NUM_INFO_FIELDS:])
                 sample = ReplaySample(SampleInfo(*info), _nest.unflatten_as(options.nest, data))
-                for reader in readers:
-                    reader.tracker.consumed = reader.tracker.consumed_at(
-                        reader.tracker.num_pieces if is_whole else reader.delivered
-                    )
+                consumed = [
+                    reader.tracker.consumed_at(reader.tracker.num_pieces if is_whole else reader.delivered)
+                    for reader in readers
+                ]
+                last = readers[-1].tracker
+                for reader, items in zip(readers[:-1], consumed[:-1], strict=True):
+                    reader.tracker.delivered = items
+                items = consumed[-1]
+                # No call after this: Ctrl-C may strike in any. Of several stores, it can strike between two of them.
+                last.delivered = items
                 yield sample
 
     def _source(self, *, is_whole: bool) -> ElementSource:
@@ -129,12 +135,15 @@ class ArrayDataset:
 def _split(block: Elements) -> Iterator[list[Array]]:
     first = block[0]
     count = len(first.values) if first.splits is None else len(first.splits) - 1
-    for at in range(count):
-        yield [values[at, ...] if splits is None else values[splits[at] : splits[at + 1]] for values, splits in block]
+    for index in range(count):
+        yield [
+            values[index, ...] if splits is None else values[splits[index] : splits[index + 1]]
+            for values, splits in block
+        ]
 
 
 class _StoreReader:
-    """Reads the elements of one store and tracks which of its items were used."""
+    """Reads the elements of one store and tracks which of its items were consumed."""
 
     def __init__(
         self, store: TableStore, table: str, read: Callable[[ConsumptionTracker], Generator[list[Array] | None]]
@@ -143,7 +152,7 @@ class _StoreReader:
         self._table = table
         self.tracker = ConsumptionTracker()
         self.elements = read(self.tracker)
-        self.delivered = 0  # number of elements
+        self.delivered = 0  # number of elements that `next` has returned
 
     def next(self) -> list[Array] | None:
         """Returns the next element; None if there is none yet."""

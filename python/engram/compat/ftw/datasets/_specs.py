@@ -82,14 +82,14 @@ def from_signature(info: TableInfo, *, steps: bool) -> tuple[ElementSpecs, int |
     return ElementSpecs(step, _is_state(nest)), shapes[0][0]
 
 
-def sequence_specs(wanted: ElementSpecs, sequence_length: int | None, *, first_state_only: bool) -> Any:  # noqa: ANN401, a nest
+def sequence_specs(specs: ElementSpecs, sequence_length: int | None, *, first_state_only: bool) -> Any:  # noqa: ANN401, a nest
     """Returns the nest of sequences: `[sequence_length, ...]`, or `[1, ...]` for the state if `first_state_only`."""
     leaves = []
-    for spec, state in zip(_nest.flatten(wanted.nest), wanted.is_state, strict=True):
+    for spec, state in zip(_nest.flatten(specs.nest), specs.is_state, strict=True):
         length = 1 if state and first_state_only else sequence_length
         shape = None if spec.shape is None else (length, *spec.shape)
         leaves.append(TensorSpec(shape, spec.dtype, spec.name))
-    return _nest.unflatten_as(wanted.nest, leaves)
+    return _nest.unflatten_as(specs.nest, leaves)
 
 
 def _is_state(nest: Any) -> list[bool]:  # noqa: ANN401, a nest

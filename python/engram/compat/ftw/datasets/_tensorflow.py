@@ -21,7 +21,7 @@ class _Elements(DatasetMixin, metaclass=LazyDataset):
             lambda leaf: tf.TensorSpec(leaf.shape, tf.string if leaf.dtype == object else leaf.dtype), options.nest
         )
         args = [tf.as_string(index), tf.constant(options.table)]
-        init_table_dataset(self, options.source, lambda at, _: stores[int(at)], args, spec, owned=False)
+        init_table_dataset(self, options.source, lambda number, _: stores[int(number)], args, spec, owned=False)
 
 
 def tensorflow_dataset(options: DatasetOptions, stores: Sequence[TableStore]) -> Any:  # noqa: ANN401, a tf.data.Dataset

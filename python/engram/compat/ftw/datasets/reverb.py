@@ -21,10 +21,11 @@ __all__ = ["make_reverb_fifo_sampler_dataset", "make_reverb_rnn_sequence_fifo_sa
 Framework = Literal["tensorflow", "numpy", "torch", "jax"]
 
 _FRAMEWORKS = ("tensorflow", "numpy", "torch", "jax")
-_UNBATCHED_AHEAD = 100
-"""Number of items to fetch ahead without a batch size."""
+_PREFETCHED_ITEMS = 100
+"""Number of items to fetch ahead if there is no batch size."""
 
-_RECONNECT_SECONDS = 1.0
+_RECONNECT_TIMEOUT = 1.0
+"""Seconds that a client waits for an unreachable server before the dataset tries again."""
 
 
 def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signature
@@ -56,14 +57,15 @@ def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signature
 
     Args:
         client: A `TFClient` or `Client` of `engram.compat.reverb`, an `engram.Client` or `engram.Store`, or a list of
-            these, which are read in turn.
+            these, which are read in turn. While a server is unreachable, the dataset waits for it without limit, except
+            that it raises `UnavailableError` if one of these is an `engram.Client` or `engram.Store`.
         environment_spec: An object with `observations` and `actions`, nests of one step's specs with `shape` and
             `dtype`, for example dm_env's, and optionally `rewards` and `discounts`, by default f32 scalars. None means
             that the table's signature describes the data.
-        batch_size: Number of elements per batch, at least 1. Twice as many items are fetched ahead. Default: single
-            elements, with 100 items fetched ahead.
-        prefetch_size: Number of batches to prefetch (TensorFlow), or whose items to fetch ahead (other frameworks), at
-            least 0. Default: none.
+        batch_size: Number of elements per batch, at least 1; `2 * batch_size` items are fetched ahead. Default: None,
+            which yields single elements and fetches 100 items ahead.
+        prefetch_size: Number of further batches to fetch ahead, at least 0: TensorFlow prefetches whole batches, the
+            other frameworks the items of that many batches. Default: 0.
         sequence_length: Number of consecutive steps per element, at least 1. It must divide the number of steps of
             every item. Default: elements are single steps.
         extra_spec: A nest of specs of one step's extras. Default: no extras.
@@ -91,8 +93,9 @@ def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signature
             iteration of an iterable: an item does not fit the specs, or the elements of a batch differ in shape.
         TypeError: A client, or another argument, has the wrong type.
         ImportError: The framework is not installed.
-        ClosedError, UnavailableError: A store is closed or a server is gone. Raised immediately without an
-            `environment_spec`, otherwise during iteration of an iterable, as is `UnknownTableError`.
+        ClosedError, UnavailableError: A store is closed, or a server is unreachable and the dataset does not wait for
+            it (see `client`). Raised immediately without an `environment_spec`, otherwise during iteration of an
+            iterable, as is `UnknownTableError`.
         tf.errors.InvalidArgumentError: During iteration of a `tf.data.Dataset`, in place of the ValueError of an
             iterable. Other errors are raised as the closest of `tf.errors`, with their text.
     """
@@ -222,9 +225,9 @@ def _make_dataset(
     if environment_spec is None:
         if extra_spec is not None and flatten(extra_spec):
             raise ValueError("`extra_spec` requires an `environment_spec`: without one, the signature is used")
-        wanted, length = _specs.from_signature(_info(stores[0], table), steps=not items)
+        specs, length = _specs.from_signature(_info(stores[0], table), steps=not items)
     else:
-        wanted = _specs.from_environment(
+        specs = _specs.from_environment(
             environment_spec,
             extra_spec,
             transition_adder=transition_adder,
@@ -234,22 +237,22 @@ def _make_dataset(
     if not items and length is not None and sequence_length is not None:
         check_lengths(table, length, sequence_length)
     fetch_options = FetchOptions(
-        max_in_flight=2 * batch_size if batch_size else _UNBATCHED_AHEAD, reconnect_forever=reconnect_forever
+        max_in_flight=2 * batch_size if batch_size else _PREFETCHED_ITEMS, reconnect_forever=reconnect_forever
     )
     if items:
         from_signature = environment_spec is None  # then the nest describes whole items already
-        nest = wanted.nest if from_signature else _specs.sequence_specs(wanted, sequence_length, first_state_only=True)
-        source = ElementSource(fetch_options=fetch_options, convert=as_whole_items(sequence_length, wanted.is_state))
+        nest = specs.nest if from_signature else _specs.sequence_specs(specs, sequence_length, first_state_only=True)
+        source = ElementSource(fetch_options=fetch_options, convert=as_whole_items(sequence_length, specs.is_state))
     elif sequence_length is not None:
-        nest = _specs.sequence_specs(wanted, sequence_length, first_state_only=False)
+        nest = _specs.sequence_specs(specs, sequence_length, first_state_only=False)
         source = ElementSource(
             fetch_options=fetch_options,
             convert=cut_into_sequences(sequence_length),
             info_shape=(sequence_length,),
-            unsigned_axes=1,
+            extra_axes=1,
         )
     else:
-        nest = wanted.nest
+        nest = specs.nest
         source = ElementSource(fetch_options=fetch_options, convert=timesteps)
     options = DatasetOptions(
         table=table,
@@ -258,7 +261,7 @@ def _make_dataset(
         nest=nest,
         batch_size=batch_size,
         prefetch_size=prefetch_size or 0,
-        allows_ragged=convert_zero_size_to_none and any(None in (spec.shape or ()) for spec in flatten(wanted.nest)),
+        allows_ragged=convert_zero_size_to_none and any(None in (spec.shape or ()) for spec in flatten(specs.nest)),
         num_parallel_calls=num_parallel_calls,
         deterministic=deterministic,
     )
@@ -290,7 +293,7 @@ def _stores(client: Any) -> tuple[list[TableStore], bool]:  # noqa: ANN401, one 
         if isinstance(each, TableStore):
             stores.append(each)
         elif isinstance(getattr(each, "server_address", None), str):  # a Client or TFClient of compat.reverb
-            stores.append(Client(_arguments.host_and_port(each.server_address), reconnect_timeout=_RECONNECT_SECONDS))
+            stores.append(Client(_arguments.host_and_port(each.server_address), reconnect_timeout=_RECONNECT_TIMEOUT))
         else:
             raise TypeError(
                 "`client` must be a TFClient or a Client of engram.compat.reverb, an engram.Client, an engram.Store, "

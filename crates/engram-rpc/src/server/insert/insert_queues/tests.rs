@@ -37,7 +37,7 @@ fn queue() -> Arc<Table> {
 fn items(keys: impl Iterator<Item = u64>) -> Vec<NewItem> {
     let layout = Layout {
         names: Box::new(["x".into()]),
-        structure: "{}".into(),
+        structure: r#"{"d":[["x",0]]}"#.into(),
     };
     let schema = Schema {
         layout: Arc::new(layout),
@@ -130,7 +130,7 @@ fn inserted_items_of_a_batch_are_acknowledged_once_it_is_the_first() {
 }
 
 #[test]
-fn refusals_behind_a_waiting_batch_count_as_memory() {
+fn rejections_behind_a_waiting_batch_count_as_memory() {
     let table = queue();
     let mut queues = InsertQueues::default();
     send(&mut queues, &table, 1, 3);
@@ -139,10 +139,10 @@ fn refusals_behind_a_waiting_batch_count_as_memory() {
     let mut number = 3;
     while queues.has_room() {
         number += 1;
-        assert!(number < 200_000, "refusals are not counted");
-        queues.refuse("t", number, error.clone());
+        assert!(number < 200_000, "rejections are not counted");
+        queues.reject("t", number, error.clone());
     }
-    assert!(number > 100_000, "{number} refusals are too many");
+    assert!(number > 100_000, "{number} rejections are too many");
     assert_eq!(acknowledged(queues.next_reply()), []);
     // The waiting item is inserted, and all are acknowledged.
     assert_eq!(

@@ -1,0 +1,208 @@
+"""Runs a server and a client with mixed load for a while; reports memory, errors and latencies.
+
+    python -m benchmarks.soak --minutes 60
+
+The client writes with all kinds of writers, inserts, samples uniformly, by priority and consuming, updates priorities,
+deletes, reads the state of the tables and the metrics, writes checkpoints, and connects again once per second.
+
+Memory is what each process has in use: anonymous pages, without those that it has offered back to the system. For each
+call that took long the report states what happened meanwhile: a checkpoint, or gaps in which a process could not run
+because the machine was busy or, in the client, another thread held the interpreter lock.
+"""
+
+import argparse
+import collections
+import contextlib
+import json
+import re
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from benchmarks import peers, report
+from benchmarks.soak_load import BOUNDS, Ticker
+
+LISTED = 12
+"""Number of calls that are listed as the longest."""
+
+LEVEL = 0.02
+"""Memory of the last quarter may exceed that of the quarter before by this share."""
+
+Gap = tuple[float, float]
+
+
+class Process:
+    """One of the two processes; a thread reads the lines that it prints."""
+
+    def __init__(self, *arguments: str) -> None:
+        command = [sys.executable, "-m", "benchmarks.soak_load", *arguments]
+        self._process = subprocess.Popen(
+            command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=peers.ROOT
+        )
+        self.lines: list[dict[str, Any]] = []
+        self.memory: list[tuple[float, float]] = []
+        self._first = threading.Event()
+        threading.Thread(target=self._read, daemon=True).start()
+
+    def _read(self) -> None:
+        if self._process.stdout is None:
+            return
+        for line in self._process.stdout:
+            self.lines.append(json.loads(line))
+            self._first.set()
+        self._first.set()
+
+    def first(self) -> dict[str, Any]:
+        """Waits for the first line."""
+        self._first.wait(60)
+        return self.lines[0]
+
+    def measure(self, seconds: float) -> None:
+        """Records the memory in use."""
+        with contextlib.suppress(OSError):
+            rollup = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text(encoding="ascii")
+            kilobytes = {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d+) kB$", rollup, re.MULTILINE)}
+            self.memory.append((seconds, (kilobytes["Anonymous"] - kilobytes["LazyFree"]) / 1024))
+
+    def is_running(self) -> bool:
+        """True until the process has ended."""
+        return self._process.poll() is None
+
+    def stop(self) -> None:
+        """Closes its stdin, and waits until it has ended."""
+        if self._process.stdin is not None:
+            self._process.stdin.close()
+        self._process.wait(120)
+
+    def gaps(self) -> list[Gap]:
+        """When the process could not run."""
+        return [(begin, end) for line in self.lines for begin, end in line.get("gaps", ())]
+
+    def mean(self, begin: float, end: float) -> float:
+        """Mean memory in use in a part of the run, in MiB."""
+        values = [value for seconds, value in self.memory if begin <= seconds < end]
+        return float(np.mean(values)) if values else float("nan")
+
+
+def overlap(gaps: list[Gap], begin: float, end: float) -> float:
+    """Seconds of the gaps that lie between two times."""
+    return sum(max(0.0, min(end, gap_end) - max(begin, gap_begin)) for gap_begin, gap_end in gaps)
+
+
+def quantile(counts: np.ndarray, share: float) -> float:
+    """Returns a quantile in milliseconds: the upper bound of its bucket."""
+    bucket = int(np.searchsorted(np.cumsum(counts), share * counts.sum()))
+    return float(BOUNDS[min(bucket, len(BOUNDS) - 1)]) * 1e3
+
+
+def memory_table(processes: dict[str, Process], seconds: float) -> str:
+    """Renders the memory per minute, and compares the last two quarters."""
+    step = 60.0 if seconds >= 120.0 else max(1.0, seconds / 4)
+    text = "| minute | " + " | ".join(f"{name}, MiB" for name in processes) + " |\n|---:|" + "---:|" * len(processes)
+    for begin in np.arange(0.0, seconds, step):
+        cells = " | ".join(f"{each.mean(begin, begin + step):.1f}" for each in processes.values())
+        text += f"\n| {begin / 60:.1f} | {cells} |"
+    half, last = seconds / 2, seconds * 3 / 4
+    for name, each in processes.items():
+        before, after = each.mean(half, last), each.mean(last, seconds + 1)
+        text += f"\n\n* {name}: {before:.1f} MiB, then {after:.1f} MiB in the last quarter ({after / before - 1:+.1%})"
+    return text
+
+
+def latency_table(client: Process) -> str:
+    """Renders the latencies per kind of call."""
+    sums: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(len(BOUNDS) + 1, np.int64))
+    longest: dict[str, float] = collections.defaultdict(float)
+    for line in client.lines:
+        for name, counts in line["counts"].items():
+            for bucket, count in counts.items():
+                sums[name][int(bucket)] += count
+        for name, begin, end in line["long"]:
+            longest[name] = max(longest[name], end - begin)
+    text = "| call | number | p50, ms | p99, ms | longest, ms |\n|---|---:|---:|---:|---:|"
+    for name, counts in sorted(sums.items()):
+        most = longest[name] * 1e3 or quantile(counts, 1.0)
+        text += (
+            f"\n| {name} | {counts.sum():,} | {quantile(counts, 0.5):.2f} | {quantile(counts, 0.99):.2f} | {most:.1f} |"
+        )
+    return text
+
+
+def long_calls(client: Process, server: Process, machine: list[Gap]) -> str:
+    """Lists the longest calls, and what happened meanwhile."""
+    calls = [(end - begin, name, begin, end) for line in client.lines for name, begin, end in line["long"]]
+    checkpoints = [(begin, end) for _, name, begin, end in calls if name == "checkpoint"]
+    causes = {
+        "client could not run": client.gaps(),
+        "server could not run": server.gaps(),
+        "machine busy": machine,
+        "checkpoint": checkpoints,
+    }
+    lines = []
+    for seconds, name, begin, end in sorted(calls, reverse=True)[:LISTED]:
+        found = [
+            f"{cause} for {at * 1e3:.0f} ms" for cause, gaps in causes.items() if (at := overlap(gaps, begin, end))
+        ]
+        lines.append(f"* {seconds * 1e3:.0f} ms, {name}: {', '.join(found) or 'nothing of these'}")
+    return "\n".join(lines)
+
+
+def run(minutes: float, pause: float) -> int:
+    """Runs the load and prints the report; returns 1 if there were errors or a process grew."""
+    seconds = minutes * 60
+    ticker = Ticker()
+    peers.HOME.mkdir(exist_ok=True)
+    with tempfile.TemporaryDirectory(prefix="soak-", dir=peers.HOME) as directory:
+        server = Process("server", directory)
+        addresses = server.first()
+        client = Process("client", addresses["address"], addresses["metrics"], str(seconds), str(pause))
+        processes = {"server": server, "client": client}
+        begin = time.monotonic()
+        while client.is_running():
+            time.sleep(1.0)
+            for each in processes.values():
+                each.measure(time.monotonic() - begin)
+        client.stop()
+        server.stop()
+    errors = [error for line in client.lines for error in line["errors"]]
+    ended = [line for line in client.lines if line["threads"] < line["expected"]]
+    half = seconds / 2
+    grown = [
+        name
+        for name, each in processes.items()
+        if each.mean(seconds * 3 / 4, seconds + 1) > (1 + LEVEL) * each.mean(half, seconds * 3 / 4)
+    ]
+    print(f"{memory_table(processes, seconds)}\n\n{latency_table(client)}\n")
+    print(f"Longest calls:\n\n{long_calls(client, server, ticker.take())}\n")
+    print(f"* {len(errors)} errors{''.join(chr(10) + '  * ' + error for error in errors[:LISTED])}")
+    if ended:
+        print(f"* calls ended early: {ended[0]['threads']} of {ended[0]['expected']} threads ran on")
+    print(f"* grew by more than {LEVEL:.0%} in the last quarter: {', '.join(grown) or 'none'}")
+    print(f"* machine: {report.machine()}; load average at the end: {report.load()}")
+    print(
+        f"* command: `python -m benchmarks.soak --minutes {minutes:g} --pause {pause:g}`; commit: `{report.commit()}`"
+    )
+    return int(bool(errors or ended or grown))
+
+
+def main() -> int:
+    """Reads the command line."""
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks.soak", description=__doc__, formatter_class=argparse.RawTextHelpFormatter
+    )
+    parser.add_argument("--minutes", type=float, default=60.0, help="duration of the load (default: 60)")
+    parser.add_argument(
+        "--pause", type=float, default=0.005, help="seconds between two calls of a thread (default: 0.005)"
+    )
+    arguments = parser.parse_args()
+    return run(arguments.minutes, arguments.pause)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

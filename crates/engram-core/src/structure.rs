@@ -1,0 +1,292 @@
+//! Checks the text that describes how columns are nested, without building the nest.
+//!
+//! A leaf is `0`; a mapping `{"d": [[key, node], ...]}`; a list `{"l": [node, ...]}`; a tuple
+//! `{"t": [node, ...]}`; a namedtuple `{"n": name, "f": [[field, node], ...]}`. A key is text or an integer
+//! of 64 bits, and occurs once in its container.
+
+use std::collections::HashSet;
+use std::fmt;
+
+use serde::de::{Deserialize, IgnoredAny, Unexpected};
+use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+
+use crate::error::{Error, Result};
+use crate::text::count;
+
+/// Checks that a structure can be read and has one leaf per column. `owner` names what has the structure
+/// in the error text.
+pub(crate) fn check_structure(owner: &str, structure: &str, columns: usize) -> Result<()> {
+    let invalid = |problem| Error::Signature(format!("the structure of {owner} {problem}"));
+    let leaves =
+        count_leaves(structure).map_err(|error| invalid(format!("cannot be read: {error}")))?;
+    if leaves == columns {
+        return Ok(());
+    }
+    Err(invalid(format!(
+        "describes {}, expected {columns}; it needs one leaf per column",
+        count(leaves, "column")
+    )))
+}
+
+/// Returns the number of leaves of a structure.
+fn count_leaves(structure: &str) -> serde_json::Result<usize> {
+    let mut reader = serde_json::Deserializer::from_str(structure);
+    let leaves = Node.deserialize(&mut reader)?;
+    reader.end()?;
+    Ok(leaves)
+}
+
+/// A node; its value is the number of its leaves.
+struct Node;
+
+impl<'de> DeserializeSeed<'de> for Node {
+    type Value = usize;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<usize, D::Error> {
+        reader.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Node {
+    type Value = usize;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("0 or an object with the key `d`, `l` or `t`, or the keys `f` and `n`")
+    }
+
+    fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<usize, E> {
+        match number {
+            0 => Ok(1),
+            _ => Err(E::invalid_value(Unexpected::Unsigned(number), &self)),
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<usize, A::Error> {
+        let (mut kinds, mut leaves) = (String::new(), 0);
+        while let Some(kind) = object.next_key::<String>()? {
+            match kind.as_str() {
+                "n" => drop(object.next_value::<String>()?),
+                "l" | "t" => leaves += object.next_value_seed(Children { have_keys: false })?,
+                "d" | "f" => leaves += object.next_value_seed(Children { have_keys: true })?,
+                _ => return Err(A::Error::invalid_value(Unexpected::Str(&kind), &self)),
+            }
+            kinds.push_str(&kind);
+        }
+        match kinds.as_str() {
+            "d" | "l" | "t" | "fn" | "nf" => Ok(leaves),
+            _ => Err(A::Error::invalid_value(Unexpected::Map, &self)),
+        }
+    }
+}
+
+/// The children of a node; the value is the number of their leaves.
+struct Children {
+    have_keys: bool,
+}
+
+impl<'de> DeserializeSeed<'de> for Children {
+    type Value = usize;
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<usize, D::Error> {
+        reader.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Children {
+    type Value = usize;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(if self.have_keys {
+            "an array of keys and nodes"
+        } else {
+            "an array of nodes"
+        })
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut children: A) -> Result<usize, A::Error> {
+        let mut leaves = 0;
+        if !self.have_keys {
+            while let Some(more) = children.next_element_seed(Node)? {
+                leaves += more;
+            }
+            return Ok(leaves);
+        }
+        let mut keys = HashSet::new();
+        while let Some((key, more)) = children.next_element_seed(KeyAndNode)? {
+            leaves += more;
+            if let Some(key) = keys.replace(key) {
+                return Err(A::Error::custom(format_args!("the key {key} occurs twice")));
+            }
+        }
+        Ok(leaves)
+    }
+}
+
+/// A key and the number of leaves of its node.
+struct KeyAndNode;
+
+impl<'de> DeserializeSeed<'de> for KeyAndNode {
+    type Value = (Key, usize);
+
+    fn deserialize<D: Deserializer<'de>>(self, reader: D) -> Result<Self::Value, D::Error> {
+        reader.deserialize_seq(self)
+    }
+}
+
+impl<'de> Visitor<'de> for KeyAndNode {
+    type Value = (Key, usize);
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an array of a key and a node")
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut pair: A) -> Result<Self::Value, A::Error> {
+        let key = pair.next_element()?;
+        let key = key.ok_or_else(|| A::Error::invalid_length(0, &self))?;
+        let node = pair.next_element_seed(Node)?;
+        let leaves = node.ok_or_else(|| A::Error::invalid_length(1, &self))?;
+        match pair.next_element::<IgnoredAny>()? {
+            None => Ok((key, leaves)),
+            Some(_) => Err(A::Error::invalid_length(3, &self)),
+        }
+    }
+}
+
+/// A key of a container.
+#[derive(PartialEq, Eq, Hash)]
+enum Key {
+    Text(String),
+    Number(i64),
+}
+
+impl fmt::Display for Key {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Text(text) => write!(f, "{text:?}"),
+            Self::Number(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+impl<'de> Deserialize<'de> for Key {
+    fn deserialize<D: Deserializer<'de>>(reader: D) -> Result<Self, D::Error> {
+        struct KeyVisitor;
+
+        impl Visitor<'_> for KeyVisitor {
+            type Value = Key;
+
+            fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                f.write_str("text or an integer of 64 bits")
+            }
+
+            fn visit_str<E>(self, text: &str) -> Result<Key, E> {
+                Ok(Key::Text(text.into()))
+            }
+
+            fn visit_i64<E>(self, number: i64) -> Result<Key, E> {
+                Ok(Key::Number(number))
+            }
+
+            fn visit_u64<E: serde::de::Error>(self, number: u64) -> Result<Key, E> {
+                let number = i64::try_from(number);
+                number.map(Key::Number).map_err(|_| {
+                    E::invalid_value(Unexpected::Other("an integer of 2^63 or more"), &self)
+                })
+            }
+        }
+
+        reader.deserialize_any(KeyVisitor)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn leaves_of_every_container_are_counted() {
+        for (structure, leaves) in [
+            ("0", 1),
+            (r#"{"t":[]}"#, 0),
+            (r#"{"l":[0,{"t":[0,0]}]}"#, 3),
+            (r#"{"d":[["a",0],["b",{"l":[0]}],[-1,0],[1,0]]}"#, 4),
+            (r#"{"f":[["x",0],["y",0]],"n":"Point"}"#, 2),
+            (r#" {"n": "Point", "f": [["x", 0]]} "#, 1),
+        ] {
+            assert_eq!(
+                check_structure("a layout", structure, leaves),
+                Ok(()),
+                "{structure}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_number_of_leaves_must_be_that_of_the_columns() {
+        let text = |structure, columns| {
+            check_structure("a layout", structure, columns)
+                .unwrap_err()
+                .to_string()
+        };
+        assert_eq!(
+            text(r#"{"d":[["a",0]]}"#, 2),
+            "the structure of a layout describes 1 column, expected 2; it needs one leaf per column"
+        );
+        assert_eq!(
+            text(r#"{"t":[0,0]}"#, 1),
+            "the structure of a layout describes 2 columns, expected 1; it needs one leaf per column"
+        );
+    }
+
+    #[test]
+    fn text_that_is_no_structure_is_rejected() {
+        let node = "0 or an object with the key `d`, `l` or `t`, or the keys `f` and `n`";
+        for (structure, problem) in [
+            ("", "EOF while parsing a value".into()),
+            ("{}", format!("invalid value: map, expected {node}")),
+            ("1", format!("invalid value: integer `1`, expected {node}")),
+            ("[0]", format!("invalid type: sequence, expected {node}")),
+            (
+                r#"{"x":[]}"#,
+                format!("invalid value: string \"x\", expected {node}"),
+            ),
+            (
+                r#"{"n":"P"}"#,
+                format!("invalid value: map, expected {node}"),
+            ),
+            (
+                r#"{"l":[0],"d":[]}"#,
+                format!("invalid value: map, expected {node}"),
+            ),
+            (
+                r#"{"d":[["a",0],["a",0]]}"#,
+                r#"the key "a" occurs twice"#.into(),
+            ),
+            (
+                r#"{"d":[["a"]]}"#,
+                "invalid length 1, expected an array of a key and a node".into(),
+            ),
+            (
+                r#"{"d":[["a",0,0]]}"#,
+                "invalid length 3, expected an array of a key and a node".into(),
+            ),
+            (
+                r#"{"d":[[1.5,0]]}"#,
+                "invalid type: floating point `1.5`, expected text or an integer of 64 bits".into(),
+            ),
+            ("0 0", "trailing characters".into()),
+        ] {
+            let error = check_structure("a layout", structure, 1).unwrap_err();
+            let expected = format!("the structure of a layout cannot be read: {problem}");
+            let text = error.to_string();
+            let (text, position) = text.rsplit_once(" at line ").unwrap();
+            assert_eq!(text, expected, "{structure}");
+            assert!(position.starts_with("1 column "), "{position}");
+        }
+        let deep = format!("{}0{}", r#"{"l":["#.repeat(200), "]}".repeat(200));
+        let error = check_structure("a layout", &deep, 1)
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("recursion limit exceeded"), "{error}");
+    }
+}

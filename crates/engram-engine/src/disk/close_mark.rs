@@ -1,0 +1,105 @@
+//! The mark that a store writes when it is closed: where its logs ended. A log that is shorter later,
+//! even if it was cut between two records, is noticed.
+
+use std::io;
+
+use super::byte_codec::{BodyReader, BodyWriter, CorruptRecord};
+use super::directory::Directory;
+use super::file_format::{FileHeader, FileKind, record_header};
+use super::file_names::{CLOSED, FileName, log_name};
+use super::kind;
+use super::record_reader::RecordReader;
+
+/// Where the logs of a closed store ended.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct CloseMark {
+    /// Random id of the store.
+    pub(crate) store: u64,
+    /// Number of the log with the last changes.
+    pub(crate) log: u64,
+    /// Size of that log.
+    pub(crate) bytes: u64,
+    /// Largest number that the store has given to a log.
+    pub(crate) newest_log: u64,
+}
+
+/// What may have happened to a log that lacks bytes which it had when its store was closed.
+const DAMAGED_LATER: &str = "unless the machine has lost power since, the file was damaged later, and acknowledged \
+                             changes are lost";
+
+impl CloseMark {
+    /// Writes the mark, durably if `sync` is true.
+    pub(crate) fn write(self, files: &dyn Directory, sync: bool) -> io::Result<()> {
+        let header = FileHeader {
+            kind: FileKind::Closed,
+            store: self.store,
+            number: 0,
+        };
+        let header = header.bytes();
+        let mut body = Vec::new();
+        for number in [self.log, self.bytes, self.newest_log] {
+            body.put_u64(number);
+        }
+        let record = record_header(0, header.len() as u64, kind::CLOSED, &[&body]);
+        let mut file = files.create(CLOSED)?;
+        file.append(&[&header, &record, &body])?;
+        if sync {
+            file.sync()?;
+            files.sync_directory()?;
+        }
+        Ok(())
+    }
+
+    /// Reads the mark of a directory with files of these names. Returns `None` if there is none that
+    /// holds: it is invalid after a power loss, and outdated if a newer log exists.
+    pub(crate) fn read(files: &dyn Directory, names: &[String]) -> Option<Self> {
+        let mut file_reader = RecordReader::new(files.open(CLOSED).ok()?).ok()?.ok()?;
+        let header = file_reader.header;
+        let record = file_reader.next().ok()?.ok()?;
+        if (header.kind, record.kind) != (FileKind::Closed, kind::CLOSED) {
+            return None;
+        }
+        let mark = Self::read_body(header.store, record.body).ok()?;
+        let is_newer = |name: &String| match FileName::without_suffix(name) {
+            Some(FileName::Log(log)) => log > mark.newest_log,
+            _ => false,
+        };
+        (!names.iter().any(is_newer)).then_some(mark)
+    }
+
+    fn read_body(store: u64, body: &[u8]) -> Result<Self, CorruptRecord> {
+        let mut reader = BodyReader(body);
+        let mark = Self {
+            store,
+            log: reader.u64()?,
+            bytes: reader.u64()?,
+            newest_log: reader.u64()?,
+        };
+        reader.check_end().map(|()| mark)
+    }
+
+    /// True if the store had written the byte at `offset` of a log before it was closed.
+    pub(crate) fn covers(&self, log: u64, offset: u64) -> bool {
+        self.log == log && offset < self.bytes
+    }
+
+    /// Describes a log that contains an invalid record, although the store had written more.
+    pub(crate) fn describe_damage(&self) -> String {
+        let bytes = self.bytes;
+        format!("but the store was closed with {bytes} bytes in this log: {DAMAGED_LATER}")
+    }
+
+    /// Describes what the log lacks, if it is missing or shorter than when the store was closed.
+    pub(crate) fn describe_loss(&self, files: &dyn Directory) -> Option<String> {
+        let (name, bytes) = (log_name(self.log), self.bytes);
+        match files.open(&name).and_then(|file| file.len()) {
+            Ok(len) if len < bytes => Some(format!(
+                "{name} has {len} bytes, but had {bytes} when the store was closed: {DAMAGED_LATER}"
+            )),
+            Err(error) if error.kind() == io::ErrorKind::NotFound => Some(format!(
+                "{name} is missing, to which the store had written before it was closed: acknowledged changes are lost"
+            )),
+            _ => None,
+        }
+    }
+}

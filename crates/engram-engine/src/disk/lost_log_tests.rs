@@ -1,0 +1,86 @@
+//! Stores whose logs are removed while they are open.
+
+use rand_xoshiro::Xoshiro256PlusPlus;
+use rand_xoshiro::rand_core::{Rng, SeedableRng};
+
+use super::close_mark::CloseMark;
+use super::directory::Directory as _;
+use super::file_names::{FileName, log_name};
+use super::power_loss::PowerLossDirectory;
+use super::random_workload::{History, open_store, read_back};
+
+/// Removes about half of the logs; returns how many.
+fn remove_logs(files: &PowerLossDirectory, rng: &mut Xoshiro256PlusPlus) -> usize {
+    let mut names = files.list().unwrap();
+    names.retain(|name| {
+        matches!(FileName::parse(name), Some(FileName::Log(_))) && rng.next_u64().is_multiple_of(2)
+    });
+    for name in &names {
+        files.remove(name).unwrap();
+    }
+    names.len()
+}
+
+#[test]
+fn a_checkpoint_after_a_loss_stores_everything_again() {
+    let (mut losses, mut refusals) = (0, 0);
+    for seed in 0..150 {
+        let case = format!("seed {seed}");
+        let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
+        let files = PowerLossDirectory::from_files(&[]);
+        let mut history = History::default();
+        let mut opened = open_store(&files, seed).unwrap();
+        for _ in 0..3 {
+            history.run(&mut opened, &mut rng);
+            losses += remove_logs(&files, &mut rng);
+            history.run(&mut opened, &mut rng);
+        }
+        losses += remove_logs(&files, &mut rng);
+        let mut attempts = 1;
+        while let Err(error) = opened.checkpoint_before_use() {
+            let text = error.to_string();
+            assert!(
+                text.ends_with("removed or replaced; the next checkpoint stores everything again"),
+                "{case}: {text}"
+            );
+            refusals += 1;
+            attempts += 1;
+            assert!(attempts < 4, "{case}: {text}");
+        }
+        assert_eq!(opened.storage.problem(), None, "{case}");
+        history.run(&mut opened, &mut rng);
+        let last_changes: Vec<_> = (opened.tables.iter())
+            .map(|(id, table)| (*id, table.last_lsn()))
+            .collect();
+        opened.storage.close().unwrap();
+        drop(opened);
+        let mut recovered = read_back(&files).unwrap_or_else(|error| panic!("{case}: {error}"));
+        assert_eq!(recovered.notes, [""; 0], "{case}");
+        let recovered_changes: Vec<_> = (recovered.tables.iter())
+            .map(|(id, table)| (*id, table.last_lsn()))
+            .collect();
+        assert_eq!(recovered_changes, last_changes, "{case}");
+        history.check_recovered(&mut recovered.tables, false, &case);
+    }
+    assert!(losses > 150 && refusals > 20, "{losses} {refusals}");
+}
+
+#[test]
+fn a_closed_log_that_is_cut_between_records_is_noticed() {
+    let files = PowerLossDirectory::from_files(&[]);
+    let mut history = History::default();
+    let mut opened = open_store(&files, 1).unwrap();
+    history.run(&mut opened, &mut Xoshiro256PlusPlus::seed_from_u64(1));
+    drop(opened);
+    assert_eq!(read_back(&files).unwrap().notes, [""; 0]);
+    let mark = CloseMark::read(&files, &files.list().unwrap()).unwrap();
+    let (name, bytes) = (log_name(mark.log), mark.bytes);
+    assert_eq!(files.open(&name).unwrap().len().unwrap(), bytes);
+    // The file header is left, without any record.
+    files.truncate(&name, 48).unwrap();
+    let later = "unless the machine has lost power since, the file was damaged later, and acknowledged changes are \
+                 lost";
+    let note = format!("{name} has 48 bytes, but had {bytes} when the store was closed: {later}");
+    let notes = read_back(&files).map(|recovered| recovered.notes);
+    assert_eq!(notes.unwrap_or_default().last(), Some(&note));
+}

@@ -1,0 +1,155 @@
+//! Which files of an open store's directory are needed.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::io;
+
+use super::checkpoint_writer::CheckpointHeader;
+use super::directory::Directory;
+use super::file_names::{FileName, checkpoint_name};
+use super::record_reader::RecordReader;
+
+/// Which files exist, and which are needed.
+#[derive(Debug)]
+pub(super) struct Manifest {
+    /// Number of the newest checkpoint.
+    pub(super) checkpoint: u64,
+    /// Number of the newest log.
+    pub(super) log: u64,
+    /// Logs below this number are synced.
+    pub(super) synced_below: u64,
+    /// True during a repair until unused files are set aside: no file is removed before.
+    pub(super) keep_all: bool,
+    /// Valid checkpoints, with the logs that they require.
+    pub(super) valid: BTreeMap<u64, RequiredLogs>,
+    /// Checkpoints that were not verified or cannot be used any more, with the logs that they require.
+    /// They are kept until there are `keep` newer valid ones.
+    pub(super) unverified: BTreeMap<u64, RequiredLogs>,
+}
+
+/// Logs that a checkpoint requires: all from `first` on, and some earlier ones.
+#[derive(Clone, Debug)]
+pub(super) struct RequiredLogs {
+    first: u64,
+    earlier: Vec<u64>,
+}
+
+impl RequiredLogs {
+    pub(super) fn from_header(header: &CheckpointHeader) -> Self {
+        Self {
+            first: header.first_log,
+            earlier: header.earlier_logs.iter().map(|(log, _)| *log).collect(),
+        }
+    }
+
+    fn contains(&self, log: u64) -> bool {
+        log >= self.first || self.earlier.contains(&log)
+    }
+}
+
+impl Manifest {
+    /// Adds a checkpoint that was written. Earlier ones no longer count as valid if they or logs that they
+    /// require are lost.
+    pub(super) fn add_checkpoint(
+        &mut self,
+        files: &dyn Directory,
+        number: u64,
+        header: &CheckpointHeader,
+        lost_logs: &BTreeSet<u64>,
+    ) {
+        let is_usable = |number: u64, logs: &RequiredLogs| {
+            !lost_logs.iter().any(|log| logs.contains(*log))
+                && !matches!(files.id(&checkpoint_name(number)), Err(error) if is_missing(&error))
+        };
+        for (number, logs) in std::mem::take(&mut self.valid) {
+            if is_usable(number, &logs) {
+                self.valid.insert(number, logs);
+            } else {
+                self.unverified.insert(number, logs);
+            }
+        }
+        self.checkpoint = number;
+        self.valid.insert(number, RequiredLogs::from_header(header));
+    }
+
+    /// Removes checkpoints and logs of this store that are not needed. After an error, it stops, and the
+    /// next call tries again.
+    pub(super) fn retire(&mut self, files: &dyn Directory, store: u64, keep: usize) {
+        if self.keep_all {
+            return;
+        }
+        let keep = keep.max(1);
+        while self.valid.len() > keep {
+            let Some((oldest, _)) = self.valid.first_key_value() else {
+                break;
+            };
+            let oldest = *oldest;
+            if !remove(files, &checkpoint_name(oldest)) {
+                return;
+            }
+            self.valid.remove(&oldest);
+        }
+        // Older, unverified checkpoints are not needed once there are enough valid ones.
+        let oldest = self.valid.first_key_value();
+        let oldest = oldest.map_or(0, |(number, _)| *number);
+        if self.valid.len() >= keep {
+            self.unverified.retain(|number, _| {
+                *number >= oldest || files.id(&checkpoint_name(*number)).is_ok()
+            });
+            for name in files.list().unwrap_or_default() {
+                if let Some(FileName::Checkpoint(number)) = FileName::parse(&name)
+                    && number < oldest
+                    && belongs_to(files, &name, store)
+                    && remove(files, &name)
+                {
+                    self.unverified.remove(&number);
+                }
+            }
+        }
+        // A checkpoint's removal must be durable before the logs that it requires are removed.
+        if files.sync_directory().is_err() {
+            return;
+        }
+        let required = self.valid.values().chain(self.unverified.values());
+        let required: Vec<&RequiredLogs> = required.collect();
+        let is_required = |log: u64| required.iter().any(|logs| logs.contains(log));
+        for name in files.list().unwrap_or_default() {
+            if let Some(FileName::Log(log)) = FileName::parse(&name)
+                && !is_required(log)
+                && belongs_to(files, &name, store)
+            {
+                let _ = files.remove(&name);
+            }
+        }
+    }
+}
+
+/// Removes a file; true if it no longer exists.
+fn remove(files: &dyn Directory, name: &str) -> bool {
+    match files.remove(name) {
+        Ok(()) => true,
+        Err(error) => is_missing(&error),
+    }
+}
+
+fn is_missing(error: &io::Error) -> bool {
+    error.kind() == io::ErrorKind::NotFound
+}
+
+/// True if a file belongs to this store, or its header is damaged.
+fn belongs_to(files: &dyn Directory, name: &str, store: u64) -> bool {
+    match files.open(name).and_then(RecordReader::new) {
+        Ok(Ok(file_reader)) => file_reader.header.store == store,
+        Ok(Err(_)) => true,
+        Err(_) => false,
+    }
+}
+
+/// True if the directory has a file of this name that does not belong to this store, or has none.
+pub(super) fn is_lost(files: &dyn Directory, name: &str, store: u64) -> bool {
+    match files.open(name).and_then(RecordReader::new) {
+        Ok(Ok(file_reader)) => file_reader.header.store != store,
+        Ok(Err(_)) => true,
+        // Of kind `InvalidInput`: it is a link.
+        Err(error) => is_missing(&error) || error.kind() == io::ErrorKind::InvalidInput,
+    }
+}

@@ -1,0 +1,233 @@
+//! A directory of the operating system. It is used by its handle: it stays the same directory if it is
+//! moved, and another directory that gets its path is never touched.
+
+use std::fs::{self, File};
+use std::io;
+use std::os::fd::{AsFd as _, AsRawFd as _, BorrowedFd, OwnedFd};
+use std::os::unix::fs::MetadataExt as _;
+use std::path::{Path, PathBuf, absolute};
+
+use engram_core::Result;
+use parking_lot::Mutex;
+use rustix::fs::{AtFlags, Dir, Mode, OFlags, RenameFlags, fstat, openat, renameat, renameat_with};
+use rustix::fs::{statat, unlinkat};
+use rustix::io::Errno;
+
+use super::direct_io::DirectFile;
+use super::directory::{Directory, FileId, OsFile, ReadableFile, WritableFile};
+use super::directory_lock::{DirectoryLock, lock_exclusive, lock_new};
+use super::file_names::LOCK;
+
+/// Mode of new files: other users can neither read them nor lock the directory.
+const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
+
+/// An open directory.
+#[derive(Debug)]
+pub(crate) struct OsDirectory {
+    /// As it was given, for messages.
+    path: PathBuf,
+    /// The path, independent of the process's working directory.
+    absolute_path: PathBuf,
+    handle: OwnedFd,
+    /// `None` unless this process has locked the directory.
+    lock: Mutex<Option<DirectoryLock>>,
+}
+
+impl OsDirectory {
+    /// Opens a directory that exists. Its path may lead over symbolic links.
+    pub(crate) fn open(path: &Path) -> io::Result<Self> {
+        let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
+        Ok(Self {
+            path: path.to_path_buf(),
+            absolute_path: absolute(path).unwrap_or_else(|_| path.to_path_buf()),
+            handle: rustix::fs::open(path, flags, Mode::empty())?,
+            lock: Mutex::default(),
+        })
+    }
+
+    /// Locks the directory for writing.
+    ///
+    /// # Errors
+    /// As [`lock_exclusive`].
+    pub(crate) fn lock(&self) -> Result<()> {
+        *self.lock.lock() = Some(lock_exclusive(self)?);
+        Ok(())
+    }
+
+    /// Opens a regular file, without following links.
+    pub(super) fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
+        open_file(self.handle.as_fd(), name, flags)
+    }
+
+    /// Names of all files; bytes that are not UTF-8 are replaced.
+    pub(super) fn list_lossy(&self) -> io::Result<Vec<String>> {
+        let names = Dir::read_from(&self.handle)?.map(|entry| {
+            let name = entry?.file_name().to_string_lossy().into_owned();
+            Ok(name)
+        });
+        let mut names: Vec<String> = names.collect::<io::Result<_>>()?;
+        names.retain(|name| !matches!(name.as_str(), "." | ".."));
+        Ok(names)
+    }
+
+    /// Creates an empty file; removes an existing one of this name.
+    fn create_file(&self, name: &str) -> io::Result<File> {
+        match self.remove(name) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => Err(error),
+            _ => self.open_file(name, OFlags::WRONLY | OFlags::CREATE | OFlags::EXCL),
+        }
+    }
+
+    /// Where the directory is now; `None` if it was removed.
+    fn current_path(&self) -> Option<PathBuf> {
+        let links = fstat(&self.handle).map_or(1, |stat| stat.st_nlink);
+        let process = format!("/proc/self/fd/{}", self.handle.as_raw_fd());
+        let current = fs::read_link(process).unwrap_or_else(|_| PathBuf::from("another path"));
+        let is_removed = links == 0 || current.to_string_lossy().ends_with(" (deleted)");
+        (!is_removed).then_some(current)
+    }
+}
+
+/// Opens a regular file of a directory, without following links.
+pub(super) fn open_file(directory: BorrowedFd<'_>, name: &str, flags: OFlags) -> io::Result<File> {
+    // Opening a pipe would otherwise wait for its other end.
+    let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+    let unusable = |what: &str| {
+        let text = format!("it is {what}; a store uses only regular files");
+        Err(io::Error::new(io::ErrorKind::InvalidInput, text))
+    };
+    let file = match openat(directory, name, flags, FILE_MODE) {
+        Err(Errno::LOOP) => return unusable("a symbolic link"),
+        opened => File::from(opened?),
+    };
+    let kind = file.metadata()?.file_type();
+    if !kind.is_file() && !kind.is_dir() {
+        return unusable("a pipe, socket or device");
+    }
+    Ok(file)
+}
+
+/// True if an error means that there is no file of this name.
+fn is_missing(error: &io::Error) -> bool {
+    matches!(
+        error.kind(),
+        io::ErrorKind::NotFound | io::ErrorKind::NotADirectory
+    )
+}
+
+impl Directory for OsDirectory {
+    fn path(&self) -> &Path {
+        &self.path
+    }
+
+    fn list(&self) -> io::Result<Vec<String>> {
+        let mut names = self.list_lossy()?;
+        // Names that are not UTF-8 are not Engram's.
+        names.retain(|name| !name.contains(char::REPLACEMENT_CHARACTER));
+        Ok(names)
+    }
+
+    fn create(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
+        Ok(Box::new(OsFile::new(self.create_file(name)?)))
+    }
+
+    fn create_large(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
+        let file = self.create_file(name)?;
+        Ok(match DirectFile::create(self.handle.as_fd(), name, file) {
+            Ok(direct) => Box::new(direct),
+            Err(file) => Box::new(OsFile::new(file)),
+        })
+    }
+
+    fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>> {
+        Ok(Box::new(self.open_file(name, OFlags::RDONLY)?))
+    }
+
+    fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
+        let file = self.open_file(name, OFlags::WRONLY)?;
+        file.set_len(len)?;
+        file.sync_data()
+    }
+
+    fn sync(&self, name: &str) -> io::Result<()> {
+        self.open_file(name, OFlags::RDONLY)?.sync_data()
+    }
+
+    fn rename(&self, from: &str, to: &str) -> io::Result<()> {
+        let (handle, flags) = (&self.handle, RenameFlags::NOREPLACE);
+        match renameat_with(handle, from, handle, to, flags) {
+            // The file system does not have this flag.
+            Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => match self.id(to) {
+                Ok(_) => Err(Errno::EXIST.into()),
+                Err(error) if !is_missing(&error) => Err(error),
+                Err(_) => Ok(renameat(handle, from, handle, to)?),
+            },
+            outcome => Ok(outcome?),
+        }
+    }
+
+    fn remove(&self, name: &str) -> io::Result<()> {
+        Ok(unlinkat(&self.handle, name, AtFlags::empty())?)
+    }
+
+    fn sync_directory(&self) -> io::Result<()> {
+        Ok(rustix::fs::fsync(&self.handle)?)
+    }
+
+    fn id(&self, name: &str) -> io::Result<FileId> {
+        let stat = statat(&self.handle, name, AtFlags::SYMLINK_NOFOLLOW)?;
+        Ok(FileId {
+            device: stat.st_dev,
+            inode: stat.st_ino,
+        })
+    }
+
+    fn check_path(&self) -> Result<(), String> {
+        let Ok(own) = fstat(&self.handle) else {
+            return Ok(());
+        };
+        let occupied = match fs::metadata(&self.absolute_path) {
+            Ok(found) if (found.dev(), found.ino()) == (own.st_dev, own.st_ino) => return Ok(()),
+            Ok(_) => ", and something else has its path",
+            Err(error) if is_missing(&error) => "",
+            // Whether the directory was moved is unknown.
+            Err(_) => return Ok(()),
+        };
+        Err(match self.current_path() {
+            None => format!(
+                "the store's directory was removed{occupied}; its data exists only in memory"
+            ),
+            Some(current) => format!(
+                "the store's directory was moved to {}{occupied}; changes are still written there, but checkpoints \
+                 only after it is moved back",
+                current.display()
+            ),
+        })
+    }
+
+    fn check_lock(&self) -> io::Result<bool> {
+        let mut lock = self.lock.lock();
+        let Some(held) = &*lock else {
+            return Ok(true);
+        };
+        match self.id(LOCK) {
+            Ok(id) => Ok(id == held.id()),
+            // A person has removed it. Another process would have created it again.
+            Err(error) if is_missing(&error) => match lock_new(self) {
+                Ok(new) => {
+                    *lock = Some(new);
+                    Ok(true)
+                }
+                Err(error) if error.kind() == io::ErrorKind::AlreadyExists => Ok(false),
+                Err(error) => Err(error),
+            },
+            Err(error) => Err(error),
+        }
+    }
+
+    fn unlock(&self) {
+        if let Some(lock) = self.lock.lock().take() {
+            lock.release();
+        }
+    }
+}

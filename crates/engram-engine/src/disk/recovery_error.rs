@@ -1,0 +1,152 @@
+//! Why a directory cannot be read, and the words for it. A reason that concerns one file begins with its
+//! name and continues as a sentence.
+
+use std::io;
+
+use engram_core::Error;
+use rustix::io::Errno;
+
+use super::byte_codec::CorruptRecord;
+use super::directory::Directory;
+use super::file_names::FileName;
+
+/// Why a directory cannot be read.
+#[derive(Debug)]
+pub(crate) enum RecoveryError {
+    /// A file is damaged or chunks are missing. An older checkpoint may be usable.
+    Corrupt(CorruptRecord),
+    /// Acknowledged data is missing, whatever the checkpoint.
+    DataLost(CorruptRecord),
+    /// A file cannot be read now, but may be intact: the directory must not be changed.
+    Refused(CorruptRecord),
+}
+
+/// Classifies an error of reading a file: with errors such as a missing permission or too many open
+/// files, the file may be intact.
+pub(super) fn read_error(name: &str, error: &io::Error) -> RecoveryError {
+    let reason = CorruptRecord(format!("{name} cannot be read: {error}"));
+    let not_damage = [
+        Errno::ACCESS,
+        Errno::AGAIN,
+        Errno::INTR,
+        Errno::MFILE,
+        Errno::NFILE,
+        Errno::NOMEM,
+        Errno::PERM,
+    ];
+    match Errno::from_io_error(error) {
+        Some(code) if not_damage.contains(&code) => RecoveryError::Refused(reason),
+        // It is no regular file.
+        None if error.kind() == io::ErrorKind::InvalidInput => RecoveryError::Refused(reason),
+        _ => RecoveryError::Corrupt(reason),
+    }
+}
+
+impl RecoveryError {
+    pub(super) fn into_error(self, files: &dyn Directory) -> Error {
+        let CorruptRecord(reason) = self.into();
+        Error::Storage(format!("{}: {reason}", files.path().display()))
+    }
+
+    /// As `into_error`, with advice about corrupt or missing data.
+    pub(super) fn with_advice(self, files: &dyn Directory, repair: bool) -> Error {
+        let advice = match self {
+            Self::Refused(_) => "",
+            _ if repair => "; repair found nothing to open; restore a copy of the directory",
+            _ => "; `repair=True` opens what is left",
+        };
+        let CorruptRecord(reason) = self.into();
+        Error::Storage(format!("{}: {reason}{advice}", files.path().display()))
+    }
+}
+
+impl From<RecoveryError> for CorruptRecord {
+    fn from(error: RecoveryError) -> Self {
+        let (RecoveryError::Corrupt(reason)
+        | RecoveryError::DataLost(reason)
+        | RecoveryError::Refused(reason)) = error;
+        reason
+    }
+}
+
+impl From<CorruptRecord> for RecoveryError {
+    fn from(error: CorruptRecord) -> Self {
+        Self::Corrupt(error)
+    }
+}
+
+impl From<Error> for RecoveryError {
+    fn from(error: Error) -> Self {
+        Self::Corrupt(error.into())
+    }
+}
+
+/// The reason for a record that is intact, but cannot be used.
+pub(super) fn unusable_record(name: &str, offset: u64, reason: &CorruptRecord) -> CorruptRecord {
+    CorruptRecord(format!(
+        "{name} has a record at byte {offset} that cannot be used: {reason}"
+    ))
+}
+
+/// Words a reason as what is wrong with the checkpoint of this name.
+pub(super) fn problem_of_checkpoint(name: &str, reason: &str) -> String {
+    match reason.split_once(' ') {
+        Some((file, rest)) if file == name => format!("it {rest}"),
+        Some((file, rest)) if FileName::parse(file).is_some() => {
+            format!("it needs {file}, which {rest}")
+        }
+        _ => reason.into(),
+    }
+}
+
+/// The reason why there is no usable checkpoint, from the names of all checkpoints and what is wrong with
+/// them.
+pub(super) fn no_usable_checkpoint(problems: &[(String, String)]) -> String {
+    if let [(name, problem)] = problems {
+        return format!("{name}, the only checkpoint, cannot be used: {problem}");
+    }
+    let problems: Vec<String> = problems
+        .iter()
+        .map(|(name, problem)| format!("{name}: {problem}"))
+        .collect();
+    let (count, problems) = (problems.len(), problems.join("; "));
+    format!("none of {count} checkpoints can be used: {problems}")
+}
+
+/// Describes chunks that a checkpoint's items refer to and that are missing.
+pub(super) fn missing_chunks(missing: u64, all: u64) -> String {
+    let verb = if missing == 1 { "is" } else { "are" };
+    if all == 1 {
+        return "the only chunk that its items refer to is missing".into();
+    }
+    format!("{missing} of {all} chunks that its items refer to {verb} missing")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn each_file_is_named_once() {
+        let name = "checkpoint-0000000002";
+        for (reason, expected) in [
+            ("checkpoint-0000000002 is damaged: x", "it is damaged: x"),
+            (
+                "log-0000000003 cannot be read: x",
+                "it needs log-0000000003, which cannot be read: x",
+            ),
+            ("3 of 4 chunks are missing", "3 of 4 chunks are missing"),
+        ] {
+            assert_eq!(problem_of_checkpoint(name, reason), expected);
+        }
+        let problem = |name: &str| (name.to_owned(), "it is incomplete".to_owned());
+        assert_eq!(
+            no_usable_checkpoint(&[problem("a")]),
+            "a, the only checkpoint, cannot be used: it is incomplete"
+        );
+        assert_eq!(
+            no_usable_checkpoint(&[problem("b"), problem("a")]),
+            "none of 2 checkpoints can be used: b: it is incomplete; a: it is incomplete"
+        );
+    }
+}

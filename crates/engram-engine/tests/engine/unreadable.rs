@@ -1,0 +1,251 @@
+//! Items that cannot be read.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::Instant;
+
+use engram_core::codec::Codec;
+use engram_core::gather::{ColumnData, LengthPolicy};
+use engram_core::payload::ColdBytes;
+use engram_core::{
+    AlignedBytes, CellSpec, Chunk, DType, Error, Extent, Layout, NewItem, Origin, Payload, Result,
+    Schema, Trajectory,
+};
+use engram_engine::stream::NextBatch;
+use engram_engine::{Sample, Stream, StreamOptions, Table, WaitOptions};
+use smallvec::smallvec;
+
+use crate::support::{
+    SECOND, error_text, fifo_options, insert_items, item_of_size, keys, new_table, queue_options,
+    wait_ready,
+};
+
+const CAUSE: &str = "column `obs` is corrupt: its LZ4 block cannot be decompressed to 100 bytes";
+
+/// An item of one column, whose 100 bytes are stored with this codec.
+fn item(key: u64, codec: Codec, payload: Payload) -> NewItem {
+    let schema = Schema {
+        layout: Arc::new(Layout {
+            names: Box::new(["obs".into()]),
+            structure: r#"{"d":[["obs",0]]}"#.into(),
+        }),
+        cells: Box::new([CellSpec {
+            dtype: DType::Uint8,
+            shape: smallvec![100],
+        }]),
+    };
+    let extent = Extent {
+        offset: 0,
+        stored: u32::try_from(payload.len()).unwrap(),
+        rows: 1,
+        codec,
+    };
+    let origin = Origin {
+        key,
+        episodes: smallvec![key],
+        first_step: 0,
+        steps: 1,
+    };
+    let chunk = Chunk::from_parts(origin, Arc::new(schema), smallvec![extent], payload).unwrap();
+    NewItem {
+        key,
+        trajectory: Trajectory::Rows {
+            chunk: Arc::new(chunk),
+            offset: 0,
+            len: 1,
+            squeeze: true,
+        },
+        priority: 1.0,
+    }
+}
+
+fn corrupt_item(key: u64) -> NewItem {
+    let payload = Payload::Heap(AlignedBytes::zeroed(20).unwrap());
+    item(key, Codec::Lz4, payload)
+}
+
+/// Intact items of the same column.
+fn items(keys: impl IntoIterator<Item = u64>) -> Vec<NewItem> {
+    let keys = keys.into_iter();
+    keys.map(|key| item_of_size(key, 1.0, 100)).collect()
+}
+
+fn gather(sample: Sample) -> Result<Vec<u64>> {
+    let (_, sample) = sample.gather(LengthPolicy::Ragged, &Arc::default())?;
+    let read = keys(&sample);
+    if let Some(lease) = sample.lease {
+        lease.acknowledge();
+    }
+    Ok(read)
+}
+
+/// Samples `n` items of a table and gathers them.
+fn read(table: &Arc<Table>, n: usize) -> Result<Vec<u64>> {
+    let leased = table.options().max_times_sampled > 0;
+    gather(wait_ready(table.sample(n, leased).unwrap()).unwrap())
+}
+
+#[test]
+fn a_queue_continues_after_unreadable_items() {
+    let table = new_table(queue_options("q", 20));
+    let mut inserted = items([0, 1, 2, 3]);
+    inserted.insert(1, corrupt_item(10));
+    inserted.insert(3, corrupt_item(11));
+    insert_items(&table, inserted);
+    assert_eq!(
+        error_text(read(&table, 3)),
+        format!("item 10 of table `q` cannot be read and was removed: {CAUSE}")
+    );
+    let info = table.info();
+    assert_eq!((info.unreadable_items, info.stats.size), (1, 5));
+    // The items of the failed batch have their old places.
+    assert_eq!(read(&table, 2), Ok(vec![0, 1]));
+    assert!(matches!(read(&table, 1), Err(Error::Payload(_))));
+    assert_eq!(read(&table, 2), Ok(vec![2, 3]));
+    let stats = table.info().stats;
+    assert_eq!((stats.size, stats.limiter.deletes), (0, 6));
+    table.reset().unwrap();
+    assert_eq!(table.info().unreadable_items, 0);
+}
+
+#[test]
+fn the_rate_limiter_of_a_queue_counts_unreadable_items_as_sampled() {
+    let table = new_table(queue_options("q", 2));
+    for key in [0, 2, 4] {
+        insert_items(&table, vec![corrupt_item(key), corrupt_item(key + 1)]);
+        assert_eq!(
+            error_text(read(&table, 2)),
+            format!(
+                "items {key}, {} of table `q` cannot be read and were removed; item {key}: {CAUSE}",
+                key + 1
+            )
+        );
+    }
+    assert_eq!(table.info().unreadable_items, 6);
+}
+
+#[test]
+fn a_replay_table_loses_only_the_unreadable_items() {
+    let table = new_table(fifo_options("t"));
+    let corrupt: Vec<_> = (0..13).map(corrupt_item).collect();
+    insert_items(&table, corrupt);
+    insert_items(&table, items([20]));
+    let sample = Sample {
+        draws: (0..13)
+            .flat_map(|_| wait_ready(table.sample(1, false).unwrap()).unwrap().draws)
+            .collect(),
+        ..wait_ready(table.sample(1, false).unwrap()).unwrap()
+    };
+    // First in, first out: the same item each time.
+    assert_eq!(keys(&sample), [0; 13]);
+    assert_eq!(
+        error_text(gather(sample)),
+        format!("item 0 of table `t` cannot be read and was removed: {CAUSE}")
+    );
+    assert_eq!(table.info().unreadable_items, 1);
+    let all = table.snapshot().unwrap();
+    let draws = wait_ready(table.sample(1, false).unwrap()).unwrap().draws;
+    assert_eq!((all.items().count(), draws[0].key), (13, 1));
+    for _ in 1..13 {
+        read(&table, 1).unwrap_err();
+    }
+    assert_eq!(read(&table, 1), Ok(vec![20]));
+}
+
+#[test]
+fn at_most_ten_keys_are_listed() {
+    let table = new_table(queue_options("q", 20));
+    insert_items(&table, (0..13).map(corrupt_item).collect());
+    let text = error_text(read(&table, 13));
+    let listed = "items 0, 1, 2, 3, 4, 5, 6, 7, 8, 9 and 3 others of table `q` cannot be read and";
+    assert!(text.starts_with(listed), "{text}");
+    insert_items(&table, (0..11).map(corrupt_item).collect());
+    let text = error_text(read(&table, 11));
+    assert!(text.contains("8, 9 and 1 other of table `q`"), "{text}");
+}
+
+#[test]
+fn a_stream_raises_the_error_once() {
+    let table = new_table(queue_options("q", 20));
+    let mut inserted = items([0, 1, 2]);
+    inserted.insert(2, corrupt_item(10));
+    insert_items(&table, inserted);
+    let options = StreamOptions {
+        batch_size: 1,
+        at_least: 1,
+        prefetch: 1,
+        max_batches: None,
+        max_items: None,
+        length_policy: LengthPolicy::Ragged,
+        hold: false,
+    };
+    let mut read = Vec::new();
+    for _ in 0..2 {
+        let mut stream = Stream::open(Arc::clone(&table), Arc::default(), options).unwrap();
+        let mut delivered = 0;
+        loop {
+            let mut wait = WaitOptions {
+                deadline: Some(Instant::now() + 20 * SECOND),
+                interrupted: &mut || false,
+            };
+            match stream.next(&mut wait) {
+                Ok(NextBatch::Batch(batch)) => {
+                    read.push(batch.draws[0].key.to_string());
+                    delivered += 1;
+                    assert!(stream.deliver(delivered));
+                }
+                Ok(other) => panic!("{other:?}"),
+                Err(error) => {
+                    read.push(error.to_string());
+                    break;
+                }
+            }
+            if read.len() == 4 {
+                break;
+            }
+        }
+    }
+    let error = format!("item 10 of table `q` cannot be read and was removed: {CAUSE}");
+    assert_eq!(read, ["0", "1", &error, "2"]);
+}
+
+/// Bytes that cannot be fetched at times.
+#[derive(Debug)]
+struct FlakyBytes(AtomicBool);
+
+impl ColdBytes for FlakyBytes {
+    fn fetch(&self) -> Result<Arc<AlignedBytes>> {
+        if self.0.swap(true, Ordering::SeqCst) {
+            return Ok(Arc::new(AlignedBytes::zeroed(100).unwrap()));
+        }
+        Err(Error::Storage(
+            "log-1 cannot be read: too many open files".into(),
+        ))
+    }
+
+    fn len(&self) -> usize {
+        100
+    }
+}
+
+#[test]
+fn an_item_that_cannot_be_read_for_a_moment_stays() {
+    let table = new_table(queue_options("q", 20));
+    let bytes = Arc::new(FlakyBytes(AtomicBool::new(false)));
+    let cold = item(5, Codec::Raw, Payload::Cold(bytes));
+    insert_items(&table, vec![cold]);
+    let failed = read(&table, 1);
+    assert_eq!(
+        error_text(failed),
+        "log-1 cannot be read: too many open files"
+    );
+    assert_eq!(table.info().unreadable_items, 0);
+    let sample = wait_ready(table.sample(1, true).unwrap()).unwrap();
+    let (columns, _) = sample
+        .gather(LengthPolicy::Ragged, &Arc::default())
+        .unwrap();
+    let ColumnData::Bytes(bytes) = &columns.columns[0].data else {
+        panic!("strings");
+    };
+    assert_eq!(**bytes, [0; 100]);
+}

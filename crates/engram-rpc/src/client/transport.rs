@@ -1,0 +1,188 @@
+//! The byte stream below a connection to a server: how it is opened, and what is known of the server from its bytes.
+
+use std::io::{self, IoSlice};
+use std::pin::Pin;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::{Arc, OnceLock};
+use std::task::{Context, Poll};
+use std::time::Duration;
+
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use tokio::net::{TcpStream, UnixStream, lookup_host};
+use tokio::time::Instant;
+
+use crate::enlarge_send_buffer;
+
+/// Number of bytes that suffice to recognise the protocol of another program.
+const FIRST_BYTES: usize = 16;
+
+/// What was received on one connection.
+#[derive(Debug)]
+pub(crate) struct ReceivedBytes {
+    opened: Instant,
+    /// Nanoseconds from `opened` to the last time that bytes, or the end of the connection, were received.
+    last: AtomicU64,
+    first: OnceLock<Vec<u8>>,
+}
+
+impl ReceivedBytes {
+    fn new() -> Self {
+        Self {
+            opened: Instant::now(),
+            last: AtomicU64::new(0),
+            first: OnceLock::new(),
+        }
+    }
+
+    /// When bytes, or the end of the connection, were received last.
+    pub(crate) fn last(&self) -> Instant {
+        self.opened + Duration::from_nanos(self.last.load(Ordering::Relaxed))
+    }
+
+    /// The first bytes of the connection; empty if none were received.
+    pub(crate) fn first(&self) -> &[u8] {
+        self.first.get().map_or(&[], Vec::as_slice)
+    }
+
+    fn record(&self, bytes: &[u8]) {
+        let elapsed = u64::try_from(self.opened.elapsed().as_nanos()).unwrap_or(u64::MAX);
+        self.last.store(elapsed, Ordering::Relaxed);
+        if !bytes.is_empty() && self.first.get().is_none() {
+            let first = bytes[..bytes.len().min(FIRST_BYTES)].to_vec();
+            // Only one task reads from the connection.
+            let _ = self.first.set(first);
+        }
+    }
+}
+
+/// A byte stream that records what it receives.
+#[derive(Debug)]
+pub(crate) struct ObservedStream {
+    socket: Socket,
+    received: Arc<ReceivedBytes>,
+}
+
+#[derive(Debug)]
+enum Socket {
+    Tcp(TcpStream),
+    Unix(UnixStream),
+}
+
+/// Why no byte stream could be opened.
+pub(crate) enum OpenError {
+    /// The host name has no address.
+    UnknownHost,
+    Io(io::Error),
+}
+
+impl ObservedStream {
+    fn new(socket: Socket) -> Self {
+        Self {
+            socket,
+            received: Arc::new(ReceivedBytes::new()),
+        }
+    }
+
+    /// Connects to a TCP address, `host:port`.
+    pub(crate) async fn open_tcp(address: &str) -> Result<Self, OpenError> {
+        let Ok(found) = lookup_host(address).await else {
+            return Err(OpenError::UnknownHost);
+        };
+        let mut failure = None;
+        for each in found {
+            match TcpStream::connect(each).await {
+                Ok(socket) => {
+                    socket.set_nodelay(true).map_err(OpenError::Io)?;
+                    return Ok(Self::new(Socket::Tcp(socket)));
+                }
+                Err(error) => failure = Some(error),
+            }
+        }
+        Err(failure.map_or(OpenError::UnknownHost, OpenError::Io))
+    }
+
+    /// Connects to a Unix socket: a path, or an abstract name that begins with a zero byte.
+    pub(crate) async fn open_unix(path: &str) -> io::Result<Self> {
+        let socket = UnixStream::connect(path).await?;
+        enlarge_send_buffer(&socket);
+        Ok(Self::new(Socket::Unix(socket)))
+    }
+
+    /// What it has received; shared with the stream.
+    pub(crate) fn received(&self) -> Arc<ReceivedBytes> {
+        Arc::clone(&self.received)
+    }
+
+    /// Records that a write failed because the connection has ended.
+    fn observe_write(&self, written: Poll<io::Result<usize>>) -> Poll<io::Result<usize>> {
+        if let Poll::Ready(Err(_)) = &written {
+            self.received.record(&[]);
+        }
+        written
+    }
+}
+
+impl AsyncRead for ObservedStream {
+    fn poll_read(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        buffer: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let before = buffer.filled().len();
+        let read = match &mut self.socket {
+            Socket::Tcp(socket) => Pin::new(socket).poll_read(context, buffer),
+            Socket::Unix(socket) => Pin::new(socket).poll_read(context, buffer),
+        };
+        if read.is_ready() {
+            self.received.record(&buffer.filled()[before..]);
+        }
+        read
+    }
+}
+
+impl AsyncWrite for ObservedStream {
+    fn poll_write(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        let written = match &mut self.socket {
+            Socket::Tcp(socket) => Pin::new(socket).poll_write(context, bytes),
+            Socket::Unix(socket) => Pin::new(socket).poll_write(context, bytes),
+        };
+        self.observe_write(written)
+    }
+
+    fn poll_write_vectored(
+        mut self: Pin<&mut Self>,
+        context: &mut Context<'_>,
+        bytes: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let written = match &mut self.socket {
+            Socket::Tcp(socket) => Pin::new(socket).poll_write_vectored(context, bytes),
+            Socket::Unix(socket) => Pin::new(socket).poll_write_vectored(context, bytes),
+        };
+        self.observe_write(written)
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        match &self.socket {
+            Socket::Tcp(socket) => socket.is_write_vectored(),
+            Socket::Unix(socket) => socket.is_write_vectored(),
+        }
+    }
+
+    fn poll_flush(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.socket {
+            Socket::Tcp(socket) => Pin::new(socket).poll_flush(context),
+            Socket::Unix(socket) => Pin::new(socket).poll_flush(context),
+        }
+    }
+
+    fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
+        match &mut self.socket {
+            Socket::Tcp(socket) => Pin::new(socket).poll_shutdown(context),
+            Socket::Unix(socket) => Pin::new(socket).poll_shutdown(context),
+        }
+    }
+}

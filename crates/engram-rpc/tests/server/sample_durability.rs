@@ -1,0 +1,176 @@
+//! Readers of tables whose items sampling removes: when the removal is durable, and when leases end.
+
+use std::sync::{Arc, Mutex};
+use std::task::{Poll, Waker};
+use std::time::Duration;
+
+use engram_core::{Lsn, OpSink, Result, TableOp};
+use engram_engine::{Engine, SystemClock, Table};
+use engram_rpc::pb;
+use engram_rpc::pb::sample_request::Request;
+use engram_rpc::pb::sample_response::Outcome;
+use engram_rpc::{Server, ServerOptions};
+use tokio::time::timeout;
+
+use crate::reverb;
+use crate::sample::batch_request;
+use crate::support::{
+    connect, engine, fill, one_item_queue, open_sample_stream, options, queue, start, wait_until,
+};
+
+/// A message that must not arrive is waited for this long.
+const SILENCE: Duration = Duration::from_millis(150);
+
+/// A log whose changes are durable, except while it is stalled.
+#[derive(Debug, Default)]
+struct StallingLog(Mutex<StallingLogState>);
+
+#[derive(Debug, Default)]
+struct StallingLogState {
+    appended: u64,
+    /// Later changes are not durable.
+    stalled_at: Option<u64>,
+    wakers: Vec<Waker>,
+}
+
+impl StallingLog {
+    fn stall(&self) {
+        let mut log = self.0.lock().unwrap();
+        log.stalled_at = Some(log.appended);
+    }
+
+    fn resume(&self) {
+        let mut log = self.0.lock().unwrap();
+        log.stalled_at = None;
+        log.wakers.drain(..).for_each(Waker::wake);
+    }
+}
+
+impl OpSink for StallingLog {
+    fn append(&self, _table: &str, _op: &TableOp<'_>) -> Lsn {
+        let mut log = self.0.lock().unwrap();
+        log.appended += 1;
+        Lsn(log.appended)
+    }
+
+    fn last(&self) -> Lsn {
+        Lsn(self.0.lock().unwrap().appended)
+    }
+
+    fn poll_durable(&self, lsn: Lsn, waker: &Waker) -> Poll<Result<()>> {
+        let mut log = self.0.lock().unwrap();
+        if log.stalled_at.is_some_and(|last| lsn.0 > last) {
+            log.wakers.push(waker.clone());
+            return Poll::Pending;
+        }
+        Poll::Ready(Ok(()))
+    }
+}
+
+/// An engine with the queue `t` and the table `kept`, and its log.
+fn logged() -> (Arc<Engine>, Arc<Table>, Arc<StallingLog>) {
+    let log = Arc::new(StallingLog::default());
+    let clock = Arc::new(SystemClock::default());
+    let tables = vec![queue("t"), options("kept")];
+    let engine = Engine::with_clock_and_sink(tables, 1, clock, log.clone()).unwrap();
+    let table = engine.table("t").unwrap();
+    fill(&table, 0, 4, 1);
+    fill(&engine.table("kept").unwrap(), 0, 4, 1);
+    (Arc::new(engine), table, log)
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_barrier_waits_until_acknowledgements_that_remove_items_are_durable() {
+    let (engine, table, log) = logged();
+    let server = start(&engine);
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
+    let kept = pb::BatchRequest {
+        table: "kept".into(),
+        lease: true,
+        ..batch_request(1, 1)
+    };
+    stream.request_batch(kept).await;
+    assert!(!stream.receive_batch().await.1.durable);
+    stream.request_batch(batch_request(2, 2)).await;
+    let (_, batch) = stream.receive_batch().await;
+    assert!(batch.leased && batch.durable);
+    log.stall();
+    let done = |id| (id, Some(Outcome::BarrierDone(pb::BarrierDone::default())));
+    // Samples that remove nothing are not waited for.
+    stream.send_request(Request::Acknowledge(1)).await;
+    stream.send_request(Request::Barrier(7)).await;
+    let reply = stream.receive().await;
+    assert_eq!((reply.id, reply.outcome), done(7));
+    stream.send_request(Request::Acknowledge(2)).await;
+    stream.send_request(Request::Barrier(8)).await;
+    wait_until("the items are removed", || table.info().stats.size == 2).await;
+    assert!(timeout(SILENCE, stream.receive()).await.is_err());
+    // Other batches do not wait.
+    stream.request_batch(batch_request(3, 1)).await;
+    assert_eq!(stream.receive_batch().await.0, 3);
+    log.resume();
+    let reply = stream.receive().await;
+    assert_eq!((reply.id, reply.outcome), done(8));
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn batches_of_a_store_in_memory_need_no_barrier() {
+    let engine = engine(vec![queue("t")]);
+    fill(&engine.table("t").unwrap(), 0, 1, 1);
+    let server = start(&engine);
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
+    stream.request_batch(batch_request(1, 1)).await;
+    let (_, batch) = stream.receive_batch().await;
+    assert!(batch.leased && !batch.durable);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sample_for_a_reverb_client_is_sent_once_its_removal_is_durable() {
+    let (engine, table, log) = logged();
+    let server = start(&engine);
+    let mut client = reverb::connect(&server).await;
+    let mut reader = reverb::open_sample_stream(&mut client).await;
+    log.stall();
+    reader.send(reverb::sample_request("t", 2, 0)).await;
+    wait_until("the items are removed", || table.info().stats.size == 2).await;
+    assert!(timeout(SILENCE, reader.receive()).await.is_err());
+    log.resume();
+    assert_eq!(reader.receive().await.entries.len(), 2);
+    log.stall();
+    reader.send(reverb::sample_request("kept", 2, 0)).await;
+    assert_eq!(reader.receive().await.entries.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_a_silent_reader_wait_until_it_sends_a_message() {
+    let engine = engine(vec![one_item_queue("t")]);
+    let options = ServerOptions {
+        lease_timeout: Duration::from_millis(100),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(Arc::clone(&engine), options).unwrap();
+    let table = engine.table("t").unwrap();
+    let mut client = connect(&server).await;
+    let hello = pb::HelloRequest {
+        protocol: 1,
+        version: String::new(),
+    };
+    let hello = client.hello(hello).await.unwrap().into_inner();
+    assert_eq!(hello.lease_timeout_s, Some(0.1));
+    let mut stream = open_sample_stream(&mut client).await;
+    for id in 1..=4 {
+        stream.request_batch(batch_request(id, 1)).await;
+    }
+    wait_until("four requests wait", || table.info().waiting_samples == 4).await;
+    fill(&table, 0, 1, 1);
+    assert_eq!(stream.receive_batch().await.0, 1);
+    wait_until("the lease has ended", || table.info().waiting_samples == 0).await;
+    assert!(timeout(SILENCE, stream.receive()).await.is_err());
+    assert_eq!(table.info().stats.hidden, 0);
+    stream.send_request(Request::Cancel(3)).await;
+    // The requests keep their order.
+    assert_eq!(stream.receive_batch().await.0, 2);
+    stream.send_request(Request::Acknowledge(2)).await;
+    fill(&table, 1, 1, 1);
+    assert_eq!(stream.receive_batch().await.0, 4);
+}

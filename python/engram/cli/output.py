@@ -1,0 +1,42 @@
+"""Printing. Text from a server, a directory or a file is escaped here."""
+
+from __future__ import annotations
+
+import re
+
+import typer
+from rich.text import Text
+
+from engram._text import printable
+from engram.errors import EngramError, HandshakeError, InvalidArgumentError, UnavailableError
+
+_OPTIONS = ("token", "ca", "certificate", "key", "client_ca", "insecure", "host", "port", "metrics_port")
+"""Python arguments that are options of the command line."""
+
+_ARGUMENT = re.compile(rf"(?<!table )(?<!column )`({'|'.join(_OPTIONS)})`")
+
+_WITHOUT_OPTION = {
+    " (`reconnect_timeout`)": "",
+    "pass a name from the certificate as `server_name`": "use an address with a name from the certificate",
+}
+"""Parts of error texts about arguments that are no options."""
+
+
+def echo(line: str, *, err: bool = False) -> None:
+    """Prints a line to stdout, or to stderr."""
+    typer.echo(printable(line), err=err)
+
+
+def text(content: str, style: str = "") -> Text:
+    """Returns text for a Rich table or console."""
+    return Text(printable(content), style=style)
+
+
+def describe_error(error: EngramError) -> str:
+    """Returns the text of an error, with options of the command line in place of Python arguments."""
+    described = str(error)
+    if isinstance(error, InvalidArgumentError | HandshakeError | UnavailableError):
+        for argument, replacement in _WITHOUT_OPTION.items():
+            described = described.replace(argument, replacement)
+        described = _ARGUMENT.sub(lambda match: f"--{match[1].replace('_', '-')}", described)
+    return described

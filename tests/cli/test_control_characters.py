@@ -1,0 +1,86 @@
+r"""Names from a server or a directory do not control the terminal: escape sequences are shown, as `\x1b`."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+import engram
+import engram.cli
+from engram.errors import UnknownTableError
+
+NAME = "\x1b[31mred\x07\nsecond line\u202e"
+SHOWN = r"\x1b[31mred\x07\nsecond line\u202e"
+
+
+def check(result, status=0):
+    assert result.exit_code == status, result.output
+    control = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
+    assert control.search(result.stdout + result.stderr) is None, result.output
+    assert f"{SHOWN}" in result.stdout + result.stderr
+
+
+@pytest.fixture
+def server():
+    with engram.Server([engram.Table(NAME)]) as server:
+        yield server
+
+
+@pytest.fixture
+def path(tmp_path):
+    with engram.Store.open(tmp_path / "store", [engram.Table(NAME)]) as store:
+        store.insert({"x": 1}, {NAME: 1.0})
+        store.checkpoint()
+    return tmp_path / "store"
+
+
+def test_info(run, server):
+    check(run("info", server.address))
+    assert list(json.loads(run("info", server.address, "--json").stdout)) == [NAME]
+
+
+def test_top(run, server):
+    check(run("top", server.address, "--count", 1))
+
+
+def test_inspect(run, path):
+    (path / "\x1b[2J").touch()
+    check(run("inspect", path))
+
+
+def test_serve(spawn, path):
+    server = spawn("serve", "--path", path, "--port", 0)
+    line = server.line()
+    assert line.startswith(f"serving {SHOWN} at "), line
+
+
+def test_errors_of_commands(run, tmp_path):
+    file = tmp_path / "tables.toml"
+    file.write_text(f"[{json.dumps(NAME)}]\nmax_size = 0\n")
+    check(run("serve", "--tables", file), 1)
+
+
+def test_errors(server):
+    client = engram.Client(server.address)
+    for store in (server.store, client):
+        for missing in (NAME + "x", "x"):
+            with pytest.raises(UnknownTableError) as caught:
+                store.sample(missing, 1)
+            assert str(caught.value).isprintable()
+            assert f"known tables: `{SHOWN}`" in str(caught.value)
+
+
+def test_why_a_table_blocks(server):
+    info = engram.Client(server.address).info()[NAME]
+    assert info.name == NAME
+    assert info.blocked.isprintable()
+
+
+def test_all_commands_print_through_one_module():
+    for file in Path(engram.cli.__file__).parent.glob("*.py"):
+        if file.name == "output.py":
+            continue
+        for line in file.read_text(encoding="utf-8").splitlines():
+            assert "import Text" not in line, (file, line)
+            assert "typer.echo(" not in line or "json.dumps(" in line or "__version__" in line, (file, line)

@@ -1,0 +1,90 @@
+"""Items are used exactly when their reader has them: with Ctrl-C at any moment, and with readers that are silent."""
+
+import signal
+import time
+
+import numpy as np
+import pytest
+from support import BackgroundCall, fill, sample_x, wait_until
+
+from engram import Client, Dataset, Server, Table
+from engram.data import numpy as data
+
+
+@pytest.fixture
+def interrupting():
+    """`interrupting(seconds)` raises KeyboardInterrupt in the main thread after that time."""
+    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
+    signal.setitimer(signal.ITIMER_REAL, 0.0)
+    signal.signal(signal.SIGALRM, before)
+
+
+@pytest.mark.parametrize("kind", ["batches", "steps"])
+def test_ctrl_c_loses_and_repeats_nothing(open_store, interrupting, kind):
+    items = 2_000
+    store = open_store(Table.queue("t", max_size=items))
+    with store.writer() as writer:
+        for value in range(items):
+            writer.append({"x": value})
+            writer.create_item("t", num_steps=1)
+    seen, interrupts = [], 0
+    while store.info()["t"].size > 0:
+        dataset = Dataset(store, "t", 1, timeout=0) if kind == "batches" else data.dataset(store, "t", timeout=0)
+        iterator = iter(dataset)
+        try:
+            interrupting(0.0005 + interrupts % 97 / 20_000)
+            for element in iterator:
+                seen.append(element)  # noqa: PERF402, an interrupted `extend` would lose elements
+            interrupting(0.0)
+        except KeyboardInterrupt:
+            interrupts += 1
+        del iterator, dataset
+    values = [int(element.data["x"].ravel()[0]) for element in seen]
+    assert values == list(range(items))
+    assert interrupts > 3
+
+
+def test_the_lease_of_a_silent_reader_ends():
+    with Server([Table.queue("q", max_size=8)], lease_timeout=1.0) as server:
+        silent, other = Client(server.address), Client(server.address)
+        fill(other, "q", range(4))
+        # More batches are requested than the table has.
+        iterator = iter(Dataset(silent, "q", 1, prefetch=8))
+        assert next(iterator).data["x"].tolist() == [0]
+        wait_until(lambda: other.info()["q"].leased_out == 3)
+        begun = time.monotonic()
+        assert sample_x(other, "q", 3) == [1, 2, 3]
+        assert 0.3 < time.monotonic() - begun < 8.0
+        # The reader continues: it skips what others have received.
+        fill(other, "q", [4, 5])
+        assert BackgroundCall(lambda: [next(iterator).data["x"][0] for _ in range(2)]).result() == [4, 5]
+        iterator.close()
+        wait_until(lambda: other.info()["q"].size == 0)
+
+
+def test_returned_leases_stay_in_the_table_while_their_reader_is_silent():
+    with Server([Table.queue("q", max_size=8)], lease_timeout=0.5) as server:
+        silent, other = Client(server.address), Client(server.address)
+        fill(other, "q", range(3))
+        iterator = iter(Dataset(silent, "q", 1, prefetch=8))
+        next(iterator)
+        wait_until(lambda: other.info()["q"].leased_out == 2)
+        wait_until(lambda: other.info()["q"].leased_out == 0)
+        time.sleep(0.2)
+        assert other.info()["q"].leased_out == 0
+        # They are yielded once the reader requests them again.
+        assert [next(iterator).data["x"][0] for _ in range(2)] == [1, 2]
+        iterator.close()
+        wait_until(lambda: other.info()["q"].size == 0)
+
+
+def test_steps_that_wait_for_their_batch_are_used_before_their_lease_ends():
+    with Server([Table.queue("q", max_size=8)], lease_timeout=2.0) as server, Client(server.address) as client:
+        client.insert({"x": np.array([0])}, {"q": 1.0}, time_axis=True)
+        iterator = iter(data.dataset(client, "q", steps=True, batch_size=2))
+        reading = BackgroundCall(lambda: next(iterator))
+        wait_until(lambda: client.info()["q"].size == 0)
+        client.insert({"x": np.array([1])}, {"q": 1.0}, time_axis=True)
+        assert reading.result().data["x"].tolist() == [0, 1]
+        iterator.close()

@@ -1,0 +1,137 @@
+"""A store that was closed: what was cut from its logs later is noticed when it is opened."""
+
+import pytest
+import records
+from records import cut, flip
+from sample_stores import checkpointed, copied, logged, logged_twice, open_sample, state
+
+from engram import inspect_directory
+
+LATER = "unless the machine has lost power since, the file was damaged later, and acknowledged changes are lost"
+
+
+def newest_log(path):
+    return max(each for each in path.glob("log-*") if any(record.kind == "begin" for record in records.records(each)))
+
+
+def size_of(path):
+    return path.stat().st_size
+
+
+@pytest.fixture(scope="module", params=[logged, logged_twice, checkpointed], ids=lambda how: how.__name__)
+def sample(request, tmp_path_factory):
+    """The directory of a closed store of `sample_stores`, and its state. Tests use copies."""
+    path = tmp_path_factory.mktemp("sample") / "store"
+    request.param(path)
+    return path, state(path)
+
+
+def test_a_closed_store_is_marked(sample, tmp_path):
+    path, (_, _, notes) = sample
+    log = newest_log(path)
+    (mark,) = records.records(path / "CLOSED")
+    newest = max(int(each.name[4:]) for each in path.glob("log-*"))
+    head = records.Head.of(path / "CLOSED")
+    assert (mark.kind, mark.u64(0), mark.u64(8)) == ("closed", int(log.name[4:]), size_of(log))
+    assert mark.u64(16) >= newest
+    assert (head.kind, head.store, head.number) == (3, records.Head.of(log).store, 0)
+    assert notes == ()
+    with open_sample(copied(path, tmp_path / "open")) as store:
+        assert not (tmp_path / "open" / "CLOSED").exists()
+        assert store.notes == ()
+        # As if the process was killed now.
+        assert state(tmp_path / "open")[2] == ()
+
+
+def test_a_log_that_was_cut_between_records(sample, tmp_path):
+    path, (_, values, _) = sample
+    log = newest_log(path)
+    ends = [record.offset for record in records.records(log)]
+    for end in {ends[0], ends[1], ends[-1]}:
+        damaged = copied(path, tmp_path / "damaged")
+        cut(damaged / log.name, end)
+        note = f"{log.name} has {end} bytes, but had {size_of(log)} when the store was closed: {LATER}"
+        found = inspect_directory(damaged)
+        assert found.notes == (note,)
+        reason = f"the file ends there, but had {size_of(log)} bytes when the store was closed"
+        assert found.problems == (f"{log.name} is damaged at byte {end}: {reason}",)
+        assert state(damaged)[1:] == (values[: len(state(damaged)[1])], (note,))
+        # The next close marks what is left.
+        with open_sample(damaged) as store:
+            assert store.notes == (note,)
+        assert state(damaged)[2] == ()
+
+
+def test_a_log_that_was_cut_within_a_record(sample, tmp_path):
+    path, _ = sample
+    log = newest_log(path)
+    last = records.records(log)[-1]
+    damaged = copied(path, tmp_path / "damaged")
+    cut(damaged / log.name, last.offset + 10)
+    note = (
+        f"{log.name} ends at byte {last.offset}: expected a record header of 24 bytes, found 10 bytes; "
+        f"10 more bytes follow, but the store was closed with {size_of(log)} bytes in this log: {LATER}"
+    )
+    assert state(damaged)[2] == (note,)
+    found = inspect_directory(damaged)
+    assert found.notes == (note,)
+    assert found.problems[0].startswith(f"{log.name} is damaged at byte {last.offset}: ")
+
+
+def test_a_log_that_is_missing(tmp_path):
+    path = tmp_path / "store"
+    logged_twice(path)
+    log = newest_log(path)
+    log.unlink()
+    note = f"{log.name} is missing, to which the store had written before it was closed: acknowledged changes are lost"
+    assert state(path)[2] == (note,)
+    found = inspect_directory(path)
+    assert found.notes == (note,)
+    why = "it is missing, but was there when the store was closed"
+    assert found.problems == (f"{log.name} cannot be used: {why}",)
+    for each in path.glob("log-*"):
+        each.unlink()
+    assert inspect_directory(path).notes == (note,)
+    with open_sample(path) as store:
+        assert store.notes == (note,)
+
+
+def test_bytes_that_were_written_after_the_close_may_be_torn(sample, tmp_path):
+    """An older release does not remove the mark."""
+    path, expected = sample
+    log = newest_log(path)
+    damaged = copied(path, tmp_path / "damaged")
+    with (damaged / log.name).open("ab") as file:
+        file.write(bytes(16))
+    table_states, values, notes = state(damaged)
+    assert (table_states, values) == expected[:2]
+    assert len(notes) == 1
+    assert notes[0].endswith("16 more bytes follow, and were never acknowledged")
+
+
+def test_marks_that_are_damaged_or_outdated_are_ignored(sample, tmp_path):
+    path, (_, values, _) = sample
+    log = newest_log(path)
+    end = records.records(log)[-1].offset
+    size = size_of(path / "CLOSED")
+    damages = [lambda mark, at=at: flip(mark, at) for at in (0, 20, 46, 60, size - 1)]
+    damages += [lambda mark, at=at: cut(mark, at) for at in (0, 47, 60, size - 1)]
+    for damage in damages:
+        damaged = copied(path, tmp_path / "damaged")
+        damage(damaged / "CLOSED")
+        assert state(damaged)[1:] == (values, ())
+        cut(damaged / log.name, end)
+        assert state(damaged)[2] == ()
+    # A later store has written.
+    outdated = copied(path, tmp_path / "outdated")
+    mark = (outdated / "CLOSED").read_bytes()
+    with open_sample(outdated) as store:
+        store.insert({"n": 0, "x": b""}, {"uniform": 1.0})
+    (outdated / "CLOSED").write_bytes(mark)
+    cut(outdated / log.name, end)
+    assert all("when the store was closed" not in note for note in notes_of(outdated))
+
+
+def notes_of(path):
+    found = inspect_directory(path)
+    return found.notes + found.problems

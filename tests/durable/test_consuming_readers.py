@@ -1,0 +1,142 @@
+"""What a reader of a durable server has received is never sampled again, although the server is killed at once."""
+
+import subprocess
+import sys
+from contextlib import suppress
+
+import numpy as np
+import pytest
+
+from engram import Client, Dataset, Store, Table
+from engram.data import numpy as data
+from engram.errors import UnavailableError
+
+SERVE = """
+import sys
+import engram
+store = engram.Store.open(sys.argv[1], [engram.Table.queue("q", max_size=1_000)], durability=sys.argv[2])
+server = engram.Server(store)
+print(server.address, flush=True)
+sys.stdin.read()
+"""
+
+ITEMS = 200
+
+
+class KilledServer:
+    """A server with a queue of the numbers below `ITEMS`, in a process that is killed."""
+
+    def __init__(self, path, durability):
+        self.path = path
+        self._process = subprocess.Popen(
+            [sys.executable, "-c", SERVE, str(path), durability],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        self.address = self._process.stdout.readline().strip()
+        with Client(self.address) as client, client.writer() as writer:
+            for value in range(ITEMS):
+                writer.append({"x": np.int64(value)})
+                writer.create_item("q", num_steps=1)
+            writer.flush()
+
+    def kill(self):
+        """Kills the process; returns the numbers that the store has after a restart."""
+        self._process.kill()
+        self._process.communicate()
+        with Store.open(self.path, [Table.queue("q", max_size=1_000)]) as store:
+            size = store.info()["q"].size
+            return store.sample("q", size, timeout=10).data["x"].ravel().tolist()
+
+
+# Each of these reads from a client, and returns how many items it has certainly received.
+
+
+def sample(client):
+    return sum(len(client.sample("q", n)) for n in (1, 5, 1))
+
+
+def batches_before_the_next(client):
+    iterator = iter(Dataset(client, "q", 3))
+    for _ in range(4):
+        next(iterator)
+    client.iterator = iterator  # otherwise it would be closed
+    return 9
+
+
+def closed_dataset(client):
+    with Dataset(client, "q", 3) as dataset:
+        iterator = iter(dataset)
+        return sum(len(next(iterator)) for _ in range(3))
+
+
+def ended_dataset(client):
+    return sum(len(batch) for batch in Dataset(client, "q", 3, max_batches=3))
+
+
+def left_loop(client):
+    for batch in Dataset(client, "q", 7):
+        received = len(batch)
+        break
+    return received
+
+
+def dataset_and_info(client):
+    client.iterator = iter(Dataset(client, "q", 3))
+    next(client.iterator)
+    assert client.info()["q"].size == ITEMS - 3
+    return 3
+
+
+def dataset_and_close(client):
+    client.iterator = iter(Dataset(client, "q", 3))
+    next(client.iterator)
+    client.close()
+    return 3
+
+
+def data_single_items(client):
+    client.iterator = iter(data.dataset(client, "q", steps=True))
+    for _ in range(5):
+        next(client.iterator)
+    return 4
+
+
+READERS = [
+    sample,
+    batches_before_the_next,
+    closed_dataset,
+    ended_dataset,
+    left_loop,
+    dataset_and_info,
+    dataset_and_close,
+    data_single_items,
+]
+
+
+@pytest.mark.parametrize("durability", ["process", "disk"])
+@pytest.mark.parametrize("read", READERS)
+def test_received_items_do_not_come_again(tmp_path, read, durability):
+    for attempt in range(3):
+        server = KilledServer(tmp_path / str(attempt), durability)
+        client = Client(server.address, reconnect_timeout=1.0)
+        client.iterator = iter(Dataset(client, "q"))  # not begun
+        received = read(client)
+        left = server.kill()
+        first = left[0]
+        assert left == list(range(first, ITEMS))
+        assert first >= received
+        # One more batch may have been acknowledged and not reported.
+        assert first <= received + 3
+        with suppress(UnavailableError):  # the last batch is not confirmed
+            client.iterator.close()
+
+
+def test_the_answer_to_an_unconfirmed_sample_is_an_error(tmp_path):
+    server = KilledServer(tmp_path / "store", "process")
+    client = Client(server.address, reconnect_timeout=0.2)
+    client.sample("q", 1)
+    server.kill()
+    with pytest.raises(UnavailableError):
+        client.sample("q", 1)

@@ -1,0 +1,281 @@
+"""Calls end in time when their server is killed, frozen or cut off."""
+
+import os
+import threading
+import time
+from functools import partial
+
+import numpy as np
+import pytest
+from faults import Proxy, ServerProcess
+
+from engram import Client, Dataset, Pattern, Table
+from engram.errors import BackpressureError, DeadlineExceededError, EngramError, UnavailableError
+from engram.rate_limiters import Queue
+
+MARGIN = float(os.environ.get("DEADLINE_MARGIN", "3"))
+"""Seconds that a call may take longer than its limit; 1 is what is promised, on an idle machine."""
+
+RECONNECT_TIMEOUT = 6.0
+"""Seconds. A frozen server is noticed after half of it or more, which must not be added to it."""
+
+TIMEOUT = 0.5
+
+TABLES = """[
+    engram.Table("t"),
+    engram.Table.queue("full", max_size=1),
+    engram.Table.queue("empty", max_size=10),
+    *(engram.Table(f"new{number}") for number in range(10)),
+]"""
+
+# Abandoned writers warn about their pending items.
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:a .*Writer was garbage-collected:ResourceWarning"),
+    pytest.mark.timeout(120),
+]
+
+
+class TimedCall(threading.Thread):
+    """A call in a thread, with its duration and its error."""
+
+    def __init__(self, name, call):
+        super().__init__(name=name, daemon=True)
+        self._call = call
+        self.error = self.ended = None
+        self.start()
+
+    def run(self):
+        try:
+            self._call()
+        except EngramError as error:
+            self.error = error
+        self.ended = time.monotonic()
+
+
+class Killed:
+    """A server that is killed."""
+
+    def __init__(self):
+        self._server = ServerProcess(TABLES)
+        self.address = self._server.address
+
+    def strike(self):
+        self._server.kill()
+
+    def __enter__(self):
+        return self
+
+    def __exit__(self, *_):
+        self._server.__exit__()
+
+
+class Frozen(Killed):
+    """A server whose process is stopped; its connections stay open."""
+
+    def strike(self):
+        self._server.freeze()
+
+
+class CutOff(Killed):
+    """A server behind a proxy that stops to forward its responses."""
+
+    def __init__(self):
+        super().__init__()
+        self._proxy = Proxy(self._server.port)
+        self.address = self._proxy.address
+
+    def strike(self):
+        self._proxy.mute()
+
+    def __exit__(self, *_):
+        self._proxy.close()
+        super().__exit__()
+
+
+@pytest.fixture(params=[Killed, Frozen, CutOff])
+def server(request):
+    with request.param() as server:
+        yield server
+
+
+def check(calls, latest, errors):
+    """Waits for calls, and checks when and how they ended."""
+    late = {}
+    for call in calls:
+        call.join(60.0)
+        assert call.ended is not None, f"{call.name} does not end"
+        print(f"{call.name}: {call.ended - latest:+.2f} s, {call.error}")  # noqa: T201, shown if the test fails
+        if call.ended > latest + MARGIN:
+            late[call.name] = call.ended - latest
+        assert call.error is None or isinstance(call.error, errors), (call.name, call.error)
+    assert late == {}
+
+
+def written(writer, table="full"):
+    """The writer, with one item that its table does not accept."""
+    for _ in range(2):
+        writer.append({"x": 0})
+        writer.create_item(table, num_steps=1)
+    return writer
+
+
+def next_of(iterator):
+    """Returns a call that reads the next batch; the end of the iteration is no error."""
+    return lambda: next(iterator, None)
+
+
+def started(client, **options):
+    """Returns an iterator that has yielded one batch of table `t`."""
+    iterator = iter(Dataset(client, "t", 2, **options))
+    next(iterator)
+    return iterator
+
+
+def test_calls_with_a_timeout(server):
+    clients = []
+
+    def connect():
+        clients.append(Client(server.address, reconnect_timeout=60.0))
+        return clients[-1]
+
+    client = connect()
+    keys = [client.insert({"x": 0}, {"t": 1.0}) for _ in range(4)]
+    client.insert({"x": 0}, {"full": 1.0})
+    limited = client.writer(max_in_flight_items=1, timeout=TIMEOUT)
+    waiting = {
+        "sample": lambda: client.sample("empty", 1, timeout=2 * TIMEOUT),
+        "insert": lambda: client.insert({"x": 0}, {"full": 1.0}, timeout=2 * TIMEOUT),
+        "flush": lambda: written(client.writer()).flush(timeout=2 * TIMEOUT),
+        "next": lambda: list(Dataset(client, "empty", 1, timeout=2 * TIMEOUT)),
+    }
+    later = {
+        "sample": lambda: client.sample("t", 1, timeout=TIMEOUT),
+        "insert": lambda: client.insert({"x": 0}, {"t": 1.0}, timeout=TIMEOUT),
+        "insert into a new table": lambda: client.insert({"x": 0}, {"new0": 1.0}, timeout=TIMEOUT),
+        "insert into two tables": lambda: client.insert({"x": 0}, {"t": 1.0, "empty": 1.0}, timeout=TIMEOUT),
+        "append": lambda: written(limited),
+        "create_item": lambda: written(client.writer(timeout=TIMEOUT), "new1"),
+        "append of a pattern writer": lambda: client.pattern_writer(
+            [Pattern("new2", num_steps=1)], timeout=TIMEOUT
+        ).append({"x": 0}),
+        "flush": partial(written(client.writer()).flush, timeout=TIMEOUT),
+        "end_episode": partial(written(client.writer()).end_episode, timeout=TIMEOUT),
+        "close of a writer": partial(written(client.writer()).close, timeout=TIMEOUT),
+        "a new dataset": lambda: list(Dataset(client, "t", 2, timeout=TIMEOUT)),
+        "a new dataset without a wait": lambda: list(Dataset(client, "t", 2, timeout=0)),
+        "next": next_of(started(client, timeout=TIMEOUT, prefetch=1)),
+        "next without a wait": next_of(started(client, timeout=0.0, prefetch=1)),
+        "last next": partial(list, started(client, timeout=TIMEOUT)),
+    }
+    closing = {
+        "close of a client": connect().close,
+        "close of a client with unsent acknowledgements": sampled(connect()).close,
+        "break": started(client).close,
+        "close of a dataset": closed_in_time(client),
+    }
+    calls = [TimedCall(f"waiting {name}", call) for name, call in waiting.items()]
+    time.sleep(TIMEOUT)
+    server.strike()
+    struck = time.monotonic()
+    calls += [TimedCall(name, call) for name, call in later.items()]
+    calls += [TimedCall(name, call) for name, call in closing.items()]
+    assert len(keys) == 4
+    # `next` returns the batches that have arrived first, so the last one starts later.
+    check(calls, struck + TIMEOUT, (DeadlineExceededError, UnavailableError, BackpressureError))
+
+
+def sampled(client):
+    """The client, which has acknowledged items of a queue."""
+    client.insert({"x": 0}, {"empty": 1.0})
+    client.sample("empty", 1)
+    return client
+
+
+def closed_in_time(client):
+    """Returns a call that closes a dataset with several iterators."""
+    dataset = Dataset(client, "t", 2)
+    iterators = [iter(dataset) for _ in range(3)]
+    for iterator in iterators:
+        next(iterator)
+
+    def close():
+        dataset.close()
+        del iterators[:]
+
+    return close
+
+
+def test_calls_without_a_timeout(server):
+    clients = []
+
+    def connect():
+        clients.append(Client(server.address, reconnect_timeout=RECONNECT_TIMEOUT))
+        return clients[-1]
+
+    client = connect()
+    keys = [client.insert({"x": 0}, {"t": 1.0}) for _ in range(4)]
+    client.insert({"x": 0}, {"full": 1.0})
+    unawaited = connect()
+    unawaited.tables  # noqa: B018, connects
+    waiting = {
+        "sample": lambda: client.sample("empty", 1),
+        "insert": lambda: client.insert({"x": 0}, {"full": 1.0}),
+        "flush": lambda: written(client.writer()).flush(),
+        "next": lambda: list(Dataset(client, "empty", 1)),
+    }
+
+    def change_without_waiting():
+        unawaited.update_priorities("t", keys, np.ones(4), wait=False)
+        unawaited.close()
+
+    def use_with_block():
+        with client.writer() as writer:
+            written(writer, "t")
+
+    later = {
+        "info": client.info,
+        "tables": lambda: client.tables,
+        "create_table": lambda: client.create_table(Table("created")),
+        "drop_table": lambda: client.drop_table("new5"),
+        "reset": lambda: client.reset("new6"),
+        "set_rate_limiter": lambda: client.set_rate_limiter("empty", Queue(7)),
+        "checkpoint": client.checkpoint,
+        "sample": lambda: client.sample("t", 1),
+        "insert": lambda: client.insert({"x": 0}, {"t": 1.0}),
+        "insert into a new table": lambda: client.insert({"x": 0}, {"new0": 1.0}),
+        "insert after a sample": partial(sampled(connect()).insert, {"x": 0}, {"t": 1.0}),
+        "info after a sample": sampled(connect()).info,
+        "update_priorities": lambda: client.update_priorities("t", keys, np.ones(4)),
+        "update_priorities after a sample": partial(sampled(connect()).update_priorities, "t", keys, np.ones(4)),
+        "delete": lambda: client.delete("t", keys),
+        "change without waiting, and close": change_without_waiting,
+        "create_item": lambda: written(client.writer(), "new1"),
+        "flush": written(client.writer()).flush,
+        "end_episode": written(client.writer()).end_episode,
+        "close of a writer": written(client.writer()).close,
+        "with block": use_with_block,
+        "a new dataset": lambda: list(Dataset(client, "t", 2)),
+        "next": partial(list, started(client)),
+    }
+    calls = [TimedCall(f"waiting {name}", call) for name, call in waiting.items()]
+    time.sleep(1.0)
+    server.strike()
+    struck = time.monotonic()
+    calls += [TimedCall(name, call) for name, call in later.items()]
+    check(calls, struck + RECONNECT_TIMEOUT, UnavailableError)
+    address = server.address
+    texts = [str(call.error) for call in calls if call.error is not None]
+    assert all(f"the server at {address} cannot be reached: " in text for text in texts), texts
+
+
+def test_a_call_after_the_server_has_been_unreachable_for_long_waits_for_it(server):
+    """Each call waits for `reconnect_timeout` of its own, not since the server was lost."""
+    client = Client(server.address, reconnect_timeout=1.0)
+    assert "t" in client.tables
+    server.strike()
+    with pytest.raises(UnavailableError):
+        client.info()
+    begin = time.monotonic()
+    with pytest.raises(UnavailableError):
+        client.info()
+    assert time.monotonic() - begin > 0.9

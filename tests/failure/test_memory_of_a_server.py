@@ -1,0 +1,190 @@
+"""What clients that read nothing, or send only claims, can make a server hold; others are served meanwhile."""
+
+import re
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+from http2 import SilentConnection, length_prefix
+
+import engram
+
+INSERT = "/engram.v1.Engram/Insert"
+SAMPLE = "/engram.v1.Engram/Sample"
+INSERT_STREAM = "/deepmind.reverb.ReverbService/InsertStream"
+SAMPLE_STREAM = "/deepmind.reverb.ReverbService/SampleStream"
+
+MIB = 1 << 20
+
+# Replies that are not read may hold this much.
+BUDGET = 1024 * MIB
+
+SERVER = """
+import resource, sys
+import numpy as np
+import engram
+
+limit = int(sys.argv[1])
+if limit:
+    resource.setrlimit(resource.RLIMIT_AS, (limit, limit))
+files = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+resource.setrlimit(resource.RLIMIT_NOFILE, (files, files))
+server = engram.Server([engram.Table(name) for name in ("small", "large", "zeros")])
+pixels = np.random.default_rng(0).integers(0, 256, 1_000_000, dtype=np.uint8)
+server.store.insert({"x": 1}, {"small": 1.0})
+server.store.insert({"x": pixels}, {"large": 1.0})
+server.store.insert({"x": np.zeros(100_000_000, np.uint8)}, {"zeros": 1.0})
+print(server.address, flush=True)
+sys.stdin.read()
+"""
+
+
+class ServerProcess:
+    """A server in its own process."""
+
+    def __init__(self, *, max_address_space: int = 0) -> None:
+        self.process = subprocess.Popen(
+            [sys.executable, "-c", SERVER, str(max_address_space)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self.process.stdout is not None
+        self.address = self.process.stdout.readline().strip()
+        self.connections: list[SilentConnection] = []
+
+    def memory(self, name: str) -> int:
+        """Returns the field of this name of the process's status, in bytes."""
+        status = Path(f"/proc/{self.process.pid}/status").read_text()
+        found = re.search(rf"^{name}:\s*(\d+) kB$", status, re.MULTILINE)
+        assert found is not None, "the server has ended"
+        return int(found[1]) << 10
+
+    def connect(self, **options) -> SilentConnection:
+        """Open a connection that is closed at the end of the test."""
+        self.connections.append(SilentConnection(self.address, **options))
+        return self.connections[-1]
+
+    def close(self) -> None:
+        """End the process."""
+        for connection in self.connections:
+            connection.close()
+        self.process.kill()
+        self.process.communicate()
+
+
+@pytest.fixture
+def start_server():
+    """Starts servers that are ended after the test."""
+    servers = []
+
+    def start(**options) -> ServerProcess:
+        servers.append(ServerProcess(**options))
+        return servers[-1]
+
+    yield start
+    for server in servers:
+        server.close()
+
+
+def varint(number: int) -> bytes:
+    encoded = b""
+    while number >= 128:
+        encoded += bytes([number & 127 | 128])
+        number >>= 7
+    return encoded + bytes([number])
+
+
+def field(number: int, value: int | bytes) -> bytes:
+    """Returns a field of a Protobuf message."""
+    if isinstance(value, int):
+        return varint(number << 3) + varint(value)
+    return varint(number << 3 | 2) + varint(len(value)) + value
+
+
+def message(content: bytes) -> bytes:
+    return length_prefix(len(content)) + content
+
+
+def batch_request(table: str, n: int) -> bytes:
+    """Returns a `SampleRequest` with its length."""
+    return message(field(1, field(1, 1) + field(2, table.encode()) + field(3, n)))
+
+
+def reverb_request(table: str, n: int) -> bytes:
+    """Returns a `SampleStreamRequest` with its length."""
+    return message(field(1, table.encode()) + field(2, n))
+
+
+def longest_sample(server: ServerProcess, seconds: float, table: str = "large") -> float:
+    """Samples for a while on a connection of its own; returns the longest time of a call."""
+    longest = 0.0
+    with engram.Client(server.address) as client:
+        client.sample(table, 1)
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            started = time.monotonic()
+            client.sample(table, 1, timeout=10.0)
+            longest = max(longest, time.monotonic() - started)
+    return longest
+
+
+@pytest.mark.parametrize(("path", "claimed"), [(INSERT_STREAM, 256 * MIB), (INSERT, 4 * MIB)])
+def test_claimed_lengths_allocate_nothing(start_server, record_property, path, claimed):
+    server = start_server(max_address_space=8192 * MIB)
+    before = server.memory("VmSize")
+    for _ in range(8):
+        connection = server.connect()
+        for _ in range(1_000):
+            connection.open_stream(path, length_prefix(claimed))
+    longest = longest_sample(server, 1.0)
+    grown = server.memory("VmSize") - before
+    record_property("figures", (grown // MIB, server.memory("VmRSS") // MIB, longest))
+    assert grown < 1024 * MIB
+    assert longest < 5.0
+
+
+def hold_unread(server: ServerProcess, path: str, request: bytes, streams: int) -> None:
+    """Opens streams on 8 connections whose replies are not read, and waits until memory no longer grows."""
+    for _ in range(8):
+        connection = server.connect(window=1_000)
+        for _ in range(streams):
+            connection.open_stream(path, request)
+    previous = -1
+    while (current := server.memory("VmRSS")) > previous + MIB:
+        previous = current
+        time.sleep(0.5)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("path", "request_bytes"), [(SAMPLE, batch_request("large", 1)), (SAMPLE_STREAM, reverb_request("large", 3))]
+)
+def test_unread_replies_of_8000_streams_stay_within_the_budget(start_server, record_property, path, request_bytes):
+    server = start_server()
+    before = server.memory("VmHWM")
+    hold_unread(server, path, request_bytes, 1_000)
+    longest = longest_sample(server, 5.0)
+    grown = server.memory("VmHWM") - before
+    still_open = sum(connection.is_open for connection in server.connections)
+    record_property("figures", (grown // MIB, longest, still_open))
+    # Encoded parts need half as much again; streams and connections need some memory themselves.
+    assert grown < 2 * BUDGET
+    assert longest < 5.0
+    # Only as many were closed as needed.
+    assert still_open >= 3
+
+
+@pytest.mark.slow
+def test_large_batches_that_are_not_read_are_gathered_one_at_a_time(start_server, record_property):
+    server = start_server()
+    before = server.memory("VmHWM")
+    hold_unread(server, SAMPLE, batch_request("zeros", 3), 4)
+    longest = longest_sample(server, 5.0)
+    grown = server.memory("VmHWM") - before
+    record_property("figures", (grown // MIB, longest))
+    # One batch of 286 MiB, the item that each thread unpacks, and unused buffers of 256 MiB.
+    assert grown < 1024 * MIB
+    assert longest < 5.0

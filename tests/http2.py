@@ -1,0 +1,71 @@
+"""A minimal HTTP/2 client for gRPC streams, which sends what it likes and reads nothing of the replies."""
+
+import socket
+import struct
+import threading
+
+DATA, HEADERS, SETTINGS, PING, GOAWAY = 0, 1, 4, 6, 7
+ACK, END_HEADERS = 1, 4
+INITIAL_WINDOW_SIZE = 4
+
+
+def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
+    """Returns a frame."""
+    return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
+
+
+def length_prefix(length: int) -> bytes:
+    """Returns the first bytes of a gRPC message of this length."""
+    return struct.pack(">BI", 0, length)
+
+
+class SilentConnection:
+    """A connection whose streams have no window: the server can send no message on them."""
+
+    def __init__(self, address: str, *, window: int = 0) -> None:
+        host, port = address.rsplit(":", 1)
+        self.socket = socket.create_connection((host, int(port)))
+        self.is_open = True
+        self._sending = threading.Lock()
+        self._streams = 0
+        settings = struct.pack(">HI", INITIAL_WINDOW_SIZE, window)
+        self._send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, settings))
+        threading.Thread(target=self._answer_pings, daemon=True).start()
+
+    def open_stream(self, path: str, body: bytes) -> None:
+        """Begin a call with the first bytes of its messages."""
+        self._streams += 1
+        stream = 2 * self._streams - 1
+        headers = [
+            (":method", "POST"),
+            (":scheme", "http"),
+            (":path", path),
+            (":authority", "server"),
+            ("content-type", "application/grpc"),
+            ("te", "trailers"),
+        ]
+        # Literal fields without indexing, whose names and values have fewer than 127 bytes.
+        block = b"".join(
+            b"\0" + bytes([len(name)]) + name.encode() + bytes([len(value)]) + value.encode() for name, value in headers
+        )
+        self._send(frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, 0, stream, body))
+
+    def close(self) -> None:
+        """Close the connection."""
+        self.socket.close()
+
+    def _send(self, data: bytes) -> None:
+        with self._sending:
+            self.socket.sendall(data)
+
+    def _answer_pings(self) -> None:
+        """Read all frames, so that only the windows of the streams are full."""
+        try:
+            with self.socket.makefile("rb") as incoming:
+                while len(head := incoming.read(9)) == 9:
+                    payload = incoming.read(int.from_bytes(head[:3], "big"))
+                    if head[3] == PING and not head[4] & ACK:
+                        self._send(frame(PING, ACK, 0, payload))
+        except OSError:
+            pass
+        self.is_open = False

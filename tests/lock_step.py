@@ -1,0 +1,56 @@
+"""Programs that insert and sample in one thread, compared with a model of their table."""
+
+from collections import deque
+
+import numpy as np
+from support import BackgroundCall
+
+from engram import Table, rate_limiters, selectors
+
+SECONDS = 60.0
+"""Time after which a program counts as hanging."""
+
+
+def table(name, size, times, **options):
+    """A table that blocks inserts while `size` items are not sampled `times` times."""
+    limiter = rate_limiters.RateLimiter(float(times), 1, 0.0, float(times * size))
+    return Table(
+        name, max_size=size, sampler=selectors.Fifo(), max_times_sampled=times, rate_limiter=limiter, **options
+    )
+
+
+class Model:
+    """A queue of `size` items, each of which is sampled `times` times in a row."""
+
+    def __init__(self, size, times):
+        self.size, self.times = size, times
+        self.left = deque()  # the samples that were not taken yet
+
+    def can_insert(self):
+        return len(self.left) + self.times <= self.size * self.times
+
+    def insert(self, value):
+        self.left.extend([value] * self.times)
+
+    def take(self, n):
+        return [self.left.popleft() for _ in range(n)]
+
+    def num_items(self):
+        return -(-len(self.left) // self.times)
+
+
+def run(model, insert, take, check, *, n, seed, steps=40):
+    """Makes random calls that the model allows: inserts, and samples of `n` items. Fails if one hangs."""
+
+    def program():
+        rng, value = np.random.default_rng(seed), 0
+        for _ in range(steps):
+            if model.can_insert() and (len(model.left) < n or rng.random() < 0.5):
+                insert(value)
+                model.insert(value)
+                value += 1
+            elif len(model.left) >= n:
+                assert take() == model.take(n)
+            check(model)
+
+    BackgroundCall(program).result(SECONDS)

@@ -1,0 +1,57 @@
+"""Texts of writers' errors that no other test reaches."""
+
+import numpy as np
+import pytest
+from support import raises
+
+from engram import Table
+from engram.errors import DeadlineExceededError, ExpiredStepError, InvalidArgumentError, SignatureError
+
+
+def test_a_step_without_a_value_of_data_without_names(open_store):
+    with open_store(Table("t")).writer() as writer:
+        writer.append(1.0)
+        writer.append(None)
+        text = "the trajectory refers to the data at step 1, where it has no value; select only steps with a value"
+        with raises(InvalidArgumentError, text):
+            writer.create_item("t", num_steps=2)
+
+
+def test_steps_that_were_cleared(open_store):
+    advice = "create items before the episode ends, or end it without clearing the history"
+    with open_store(Table("t")).writer() as writer:
+        writer.append({"x": 1})
+        column = writer.history["x"][:]
+        writer.end_episode(clear=True)
+        cleared = "the trajectory refers to step 0, which was cleared at the end of its episode"
+        with raises(ExpiredStepError, f"{cleared}; no steps are available; {advice}"):
+            writer.create_item("t", trajectory={"x": column})
+        writer.append({"x": 2})
+        with raises(ExpiredStepError, f"{cleared}; only step 1 is available; {advice}"):
+            writer.create_item("t", trajectory={"x": column})
+
+
+def test_one_item_that_is_not_in_its_table(open_store):
+    writer = open_store(Table.queue("q", max_size=1)).writer()
+    for value in range(2):
+        writer.append({"x": value})
+        writer.create_item("q", num_steps=1)
+    text = "1 item is not in its table after 0.05 s; it stays queued; `q`: inserting waits: the limit of Queue is "
+    with pytest.raises(DeadlineExceededError, match=text):
+        writer.flush(timeout=0.05)
+
+
+class Unconvertible:
+    def __array__(self, *_, **__):
+        raise TypeError
+
+
+@pytest.mark.parametrize(("data", "column"), [({"x": Unconvertible()}, "column `x`"), (Unconvertible(), "the data")])
+def test_values_that_are_no_arrays(open_store, data, column):
+    store = open_store(Table("t"))
+    text = f"{column} has type Unconvertible, which does not convert to a NumPy array"
+    with raises(SignatureError, text):
+        store.insert(data, {"t": 1.0})
+    with store.writer() as writer, raises(SignatureError, text):
+        writer.append(data)
+    store.insert({"x": np.float32(1)}, {"t": 1.0})
