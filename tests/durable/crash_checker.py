@@ -256,7 +256,8 @@ class CrashChecker:
             if found.get(name) == states[-1].get(name):
                 continue
             now, *then = (TableState.of(each[name]) if name in each else None for each in (found, *states))
-            if now and then[0] and then[-1] and now.is_between(then[0], then[-1]):
+            # A call that makes several changes was interrupted between two of the states.
+            if now and any(a and b and now.is_between(a, b) for a, b in itertools.pairwise(then)):
                 is_partial = True
                 continue
             differences = [now.faults(each) for each in then if each] if now else []
