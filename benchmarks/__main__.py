@@ -1,4 +1,4 @@
-"""`python -m benchmarks`: measures Engram and its peers in alternating runs.
+"""`python -m benchmarks`: measures Engram and its peers (Reverb and cpprb) in alternating runs.
 
 Prints a table of figures and ratios; `--write` also writes it to docs/performance.md.
 """
@@ -15,11 +15,11 @@ from benchmarks.workloads import Workload
 
 
 class Section(NamedTuple):
-    """A table of the page."""
+    """A table of docs/performance.md."""
 
     workloads: tuple[Workload, ...]
     table: Callable[[list[Row]], str]
-    group: str = ""  # a name that stands for several sections
+    group: str = ""  # name that selects this section together with others
 
 
 SECTIONS: dict[str, Section] = {
@@ -41,13 +41,15 @@ def parse() -> argparse.Namespace:
         "workloads",
         nargs="*",
         metavar="WORKLOAD",
-        help=f"workload or section; default: all of {', '.join(sorted(known))}",
+        help=f"workload or section: {', '.join(sorted(known))}; default: all except {STALL}",
     )
     parser.add_argument("--runs", type=int, default=3, help="runs per engine (default: 3)")
     parser.add_argument("--quick", action="store_true", help="small tables and short runs, as a smoke test")
-    parser.add_argument("--engine", action="append", default=[], help="run only this engine (repeatable)")
-    parser.add_argument("--install", action="store_true", help="only create the peers' environments")
-    parser.add_argument("--write", action="store_true", help="write the table to docs/performance.md")
+    parser.add_argument(
+        "--engine", action="append", default=[], help="run only this engine, such as `engram` or `reverb`; repeatable"
+    )
+    parser.add_argument("--install", action="store_true", help="only create the virtual environments of the peers")
+    parser.add_argument("--write", action="store_true", help="also write the tables to docs/performance.md")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.workloads if name not in known]
     if unknown:

@@ -14,7 +14,7 @@ import numpy as np
 CALL_INTERVAL = 1e-3  # seconds from the end of a call until the next is due; keeps two cores busy, not saturated
 SETTLE_SECONDS = 2.0  # seconds recorded after the operation returned, in which deferred memory is freed
 REFERENCE = "NumPy alone"
-READS_PER_CALL = 1_024  # random reads per call of the reference; a sample of 256 items reads about as often
+READS_PER_CALL = 1_024  # random reads per call of the reference; about as many as a sample of 256 items makes
 ROW_BYTES = 64  # metadata of one item
 
 Phases = dict[str, dict[str, np.ndarray]]  # phase -> caller -> [calls, 2]: time due, latency in seconds
@@ -72,7 +72,7 @@ def make_reference(items: int) -> Callable[[], object]:
 
 @contextmanager
 def record_latencies(phases: Phases, phase: str, calls: Mapping[str, Callable[[], object]]) -> Iterator[None]:
-    """Records the latency of each call while the body runs, and `SETTLE_SECONDS` longer."""
+    """Repeats the calls, and records their latencies while the body runs and `SETTLE_SECONDS` longer."""
     callers = [Caller(name, action) for name, action in calls.items()]
     for caller in callers:
         caller.start()

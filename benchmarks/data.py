@@ -4,8 +4,9 @@ from collections.abc import Iterator
 
 from benchmarks.workloads import Contender, Workload, ratio
 
-IN_FLIGHT = (1, 10)
+IN_FLIGHT = (1, 10)  # items
 DEFAULT_PREFETCH = 2
+# How many times faster than Reverb each framework's dataset should be.
 TARGETS = {"numpy": 20, "torch": 20, "jax": 20, "tensorflow": 10}
 
 
@@ -13,7 +14,7 @@ def datasets() -> Iterator[Workload]:
     """Each framework's dataset compared with Reverb's TensorFlow dataset; one process reads."""
     for framework, times in TARGETS.items():
         engram = [Contender("frameworks", f"Engram, `engram.data.{framework}`", framework)]
-        if framework == "tensorflow":  # hands over `prefetch` batches at a time
+        if framework == "tensorflow":  # passes `prefetch` batches to TensorFlow at a time
             more = {"prefetch": DEFAULT_PREFETCH}
             label = "Engram, `engram.data.tensorflow`, the default `prefetch=2`"
             engram.append(Contender("frameworks", label, framework, more=more))

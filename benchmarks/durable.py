@@ -1,4 +1,4 @@
-"""Workloads of stores on disk: insert rates at each durability, saving, restoring.
+"""Workloads of durable stores: insert rates at each durability, saving, restoring.
 
 Each run has a fresh directory on the disk of this checkout. A rate includes a final flush, so that every counted
 step is acknowledged.
@@ -11,7 +11,7 @@ from benchmarks.workloads import Contender, Target, Workload, ratio
 
 OnDisk = partial(Workload, on_disk=True)
 
-AT_LEAST = {"process": ratio(0.7), "disk": ratio(0.5)}
+TARGETS = {"process": ratio(0.7), "disk": ratio(0.5)}
 NOISE_ITEMS = 17_700  # Atari steps of noise: 500 MB
 
 
@@ -24,7 +24,7 @@ def stores(variant: str, writer: str) -> tuple[Contender, ...]:
                 "engram",
                 f'{writer}, `durability="{durability}"`',
                 variant,
-                target=AT_LEAST.get(durability),
+                target=TARGETS.get(durability),
                 more={"durability": durability},
             )
             for durability in ("none", "process", "disk")
@@ -70,7 +70,7 @@ def saves() -> Iterator[Workload]:
         prioritized=True,
     )
 
-    def both(variant: str, engram: str, reverb: str, target: Target, *, at_process: str) -> tuple[Contender, ...]:
+    def contenders(variant: str, engram: str, reverb: str, target: Target, *, at_process: str) -> tuple[Contender, ...]:
         return (
             Contender("engram", engram, variant, target=target, more={"durability": "none"}),
             Contender("engram", at_process, "changes", more={"durability": "process"}),
@@ -81,8 +81,8 @@ def saves() -> Iterator[Workload]:
         "durable_save",
         job="save",
         unit="MB/s",
-        yardstick="disk",
-        contenders=both(
+        reference_name="disk",
+        contenders=contenders(
             "checkpoint",
             "Engram, nothing saved before",
             "Reverb, `client.checkpoint`",
@@ -94,8 +94,8 @@ def saves() -> Iterator[Workload]:
         "durable_save_again",
         job="save_again",
         unit="MB",
-        yardstick="first checkpoint",
-        contenders=both(
+        reference_name="first checkpoint",
+        contenders=contenders(
             "checkpoint",
             "Engram, 1 % of the items replaced, 1 % of the priorities updated",
             "Reverb",
@@ -108,9 +108,9 @@ def saves() -> Iterator[Workload]:
             f"durable_restore_{state}",
             job="restore",
             unit="MB/s",
-            yardstick="the slower of disk and memory",
+            reference_name="the slower of disk and memory",
             more={"cold": state == "cold"},
-            contenders=both(
+            contenders=contenders(
                 "checkpoint",
                 "Engram, from a checkpoint",
                 "Reverb, from a checkpoint",

@@ -9,9 +9,9 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 HOME = ROOT / ".bench"
 PINS = Path(__file__).resolve().parent / "peers"
-PEERS = ("reverb", "cpprb", "ale")  # ale is no peer: it records the frames of Pong that are stored
+PEERS = ("reverb", "cpprb", "ale")  # ale is not an engine: it records the frames of Pong that the engines store
 FRAMEWORKS = ROOT / ".venv-frameworks" / "bin" / "python"  # created by `make frameworks`
-VERSION = (3, 11)  # the last CPython that the last dm-reverb supports
+VERSION = (3, 11)  # the newest CPython that dm-reverb 0.14 supports
 
 
 def python_of(engine: str) -> str:
@@ -46,11 +46,11 @@ def interpreter() -> str:
     if sys.version_info[:2] == VERSION:
         return sys.executable
     name = f"python{VERSION[0]}.{VERSION[1]}"
-    found = shutil.which(name)
-    if found is None:
-        msg = f"the peers need `{name}` on PATH; found Python {sys.version.split()[0]} only"
+    path = shutil.which(name)
+    if path is None:
+        msg = f"the peers need `{name}` on PATH, which has none; this is Python {sys.version.split()[0]}"
         raise FileNotFoundError(msg)
-    return found
+    return path
 
 
 def run(command: list[str]) -> None:

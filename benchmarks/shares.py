@@ -26,15 +26,15 @@ def table(rows: list[Row]) -> str:
     lines = []
     for row in rows:
         name = row.workload.name
-        reached = share(row, first.get(name))
+        relative = share(row, first.get(name))
         details = (text.format(report.number(statistics.median(values))) for text, values in row.extra.items())
         lines.append(
             report.cells(
                 [
                     "" if name in first else f"`{name}`",
                     *report.figures(row),
-                    "" if reached is None else f"{report.number(reached, 3)}x {row.workload.yardstick}",
-                    *report.target_cells(row, reached),
+                    "" if relative is None else f"{report.number(relative, 3)}x {row.workload.reference_name}",
+                    *report.target_cells(row, relative),
                     "; ".join(details),
                 ]
             )

@@ -1,9 +1,9 @@
-"""Runs a server and a client with mixed load for a while; reports memory, errors and latencies.
+"""Runs a server and a client with mixed load; reports memory, errors and latencies.
 
     python -m benchmarks.soak --minutes 60
 
-The client writes with all kinds of writers, inserts, samples uniformly, by priority and consuming, updates priorities,
-deletes, reads the state of the tables and the metrics, writes checkpoints, and connects again once per second.
+The client writes with all kinds of writers, inserts, samples uniformly, by priority and from queues, updates
+priorities, deletes, reads infos and metrics, and writes checkpoints. Once per second, another client connects.
 
 Memory is what each process has in use: anonymous pages, without those that it has offered back to the system. For each
 call that took long the report states what happened meanwhile: a checkpoint, or gaps in which a process could not run
@@ -28,11 +28,11 @@ import numpy as np
 from benchmarks import peers, report
 from benchmarks.soak_load import BOUNDS, Ticker
 
-LISTED = 12
-"""Number of calls that are listed as the longest."""
+MAX_LISTED = 12
+"""Number of longest calls, and of errors, that the report lists."""
 
-LEVEL = 0.02
-"""Memory of the last quarter may exceed that of the quarter before by this share."""
+MAX_GROWTH = 0.02
+"""Share by which the mean memory in the last quarter may exceed that in the quarter before."""
 
 Gap = tuple[float, float]
 
@@ -135,7 +135,7 @@ def latency_table(client: Process) -> str:
 
 
 def long_calls(client: Process, server: Process, machine: list[Gap]) -> str:
-    """Lists the longest calls, and what happened meanwhile."""
+    """Lists the longest calls, each with what happened meanwhile."""
     calls = [(end - begin, name, begin, end) for line in client.lines for name, begin, end in line["long"]]
     checkpoints = [(begin, end) for _, name, begin, end in calls if name == "checkpoint"]
     causes = {
@@ -145,11 +145,13 @@ def long_calls(client: Process, server: Process, machine: list[Gap]) -> str:
         "checkpoint": checkpoints,
     }
     lines = []
-    for seconds, name, begin, end in sorted(calls, reverse=True)[:LISTED]:
-        found = [
-            f"{cause} for {at * 1e3:.0f} ms" for cause, gaps in causes.items() if (at := overlap(gaps, begin, end))
+    for seconds, name, begin, end in sorted(calls, reverse=True)[:MAX_LISTED]:
+        reasons = [
+            f"{cause} for {shared * 1e3:.0f} ms"
+            for cause, gaps in causes.items()
+            if (shared := overlap(gaps, begin, end))
         ]
-        lines.append(f"* {seconds * 1e3:.0f} ms, {name}: {', '.join(found) or 'nothing of these'}")
+        lines.append(f"* {seconds * 1e3:.0f} ms, {name}: {', '.join(reasons) or 'no known cause'}")
     return "\n".join(lines)
 
 
@@ -176,14 +178,14 @@ def run(minutes: float, pause: float) -> int:
     grown = [
         name
         for name, each in processes.items()
-        if each.mean(seconds * 3 / 4, seconds + 1) > (1 + LEVEL) * each.mean(half, seconds * 3 / 4)
+        if each.mean(seconds * 3 / 4, seconds + 1) > (1 + MAX_GROWTH) * each.mean(half, seconds * 3 / 4)
     ]
     print(f"{memory_table(processes, seconds)}\n\n{latency_table(client)}\n")
     print(f"Longest calls:\n\n{long_calls(client, server, ticker.take())}\n")
-    print(f"* {len(errors)} errors{''.join(chr(10) + '  * ' + error for error in errors[:LISTED])}")
+    print(f"* {len(errors)} errors{''.join(chr(10) + '  * ' + error for error in errors[:MAX_LISTED])}")
     if ended:
         print(f"* calls ended early: {ended[0]['threads']} of {ended[0]['expected']} threads ran on")
-    print(f"* grew by more than {LEVEL:.0%} in the last quarter: {', '.join(grown) or 'none'}")
+    print(f"* grew by more than {MAX_GROWTH:.0%} in the last quarter: {', '.join(grown) or 'none'}")
     print(f"* machine: {report.machine()}; load average at the end: {report.load()}")
     print(
         f"* command: `python -m benchmarks.soak --minutes {minutes:g} --pause {pause:g}`; commit: `{report.commit()}`"

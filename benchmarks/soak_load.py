@@ -1,4 +1,4 @@
-"""The processes of the soak: a server, and a client that makes many kinds of calls at once.
+"""The processes of the soak test: a server, and a client that makes many kinds of calls at once.
 
 Each call's latency is recorded. A ticker in each process records when it could not run: while the machine was busy or
 paused, or while another thread held the interpreter lock.
@@ -25,14 +25,14 @@ LONG = 20e-3
 """Seconds; longer gaps between ticks and longer calls are reported with their times."""
 
 REPORT_EVERY = 10.0
-"""Seconds between two lines of a process."""
+"""Seconds between two reports of a process."""
 
 SHAPE = (84, 84)
 MAX_ITEMS = 5_000
-CHECKPOINT_EVERY = 10.0
-CLIENT_EVERY = 1.0
-METRICS_EVERY = 1.0
-EPISODE = 200
+CHECKPOINT_EVERY = 10.0  # seconds
+CLIENT_EVERY = 1.0  # seconds
+METRICS_EVERY = 1.0  # seconds
+EPISODE = 200  # steps
 
 BOUNDS = np.geomspace(1e-5, 100.0, 281)
 """Upper bounds of the latency buckets, in seconds; each is 6 % above the one before."""
@@ -96,14 +96,17 @@ class Calls:
     def take(self) -> dict[str, Any]:
         """Removes and returns everything since the last report."""
         with self._lock:
-            counts = {name: {int(at): int(each[at]) for at in each.nonzero()[0]} for name, each in self._counts.items()}
+            counts = {
+                name: {int(bucket): int(histogram[bucket]) for bucket in histogram.nonzero()[0]}
+                for name, histogram in self._counts.items()
+            }
             taken = {"counts": counts, "long": self._long, "errors": self._errors}
             self._counts, self._long, self._errors = {}, [], []
         return taken
 
 
 def steps() -> Iterator[dict[str, Any]]:
-    """Yields steps with a frame that compresses by about a half."""
+    """Yields steps with a frame that compresses to about half its size."""
     random_numbers = np.random.default_rng(0)
     frames = random_numbers.integers(0, 16, (64, *SHAPE), np.uint8)
     for number in itertools.count():
@@ -138,7 +141,7 @@ def server(directory: str) -> None:
 
 
 def trajectories(client: engram.Client, calls: Calls) -> Iterator[None]:
-    """Writes episodes with a new writer each: a server must forget the sessions of old ones."""
+    """Writes each episode with a new writer: a server must forget the sessions of old writers."""
     data = steps()
     while True:
         with client.writer(history=4) as writer:
@@ -189,11 +192,11 @@ def samples(client: engram.Client, calls: Calls) -> Iterator[None]:
 
 def learner(client: engram.Client, calls: Calls) -> Iterator[None]:
     """Samples by priority, and updates priorities."""
-    choose = np.random.default_rng(1)
+    generator = np.random.default_rng(1)
     while True:
         batch = calls.time("sample, prioritized", lambda: client.sample("prioritized", 32, timeout=30))
         if batch is not None:
-            priorities = choose.random(32)
+            priorities = generator.random(32)
             keys = batch.info.key
             calls.time("update_priorities", lambda: client.update_priorities("prioritized", keys, priorities))  # noqa: B023
         yield
@@ -220,14 +223,14 @@ def deletions(client: engram.Client, calls: Calls) -> Iterator[None]:
 
 
 def infos(client: engram.Client, calls: Calls) -> Iterator[None]:
-    """Reads the state of the tables."""
+    """Reads the infos of the tables."""
     while True:
         calls.time("info", client.info)
         yield
 
 
 def every(seconds: float, name: str, call: Callable[[], object], calls: Calls) -> Iterator[None]:
-    """Makes a call now and then."""
+    """Makes a call every `seconds` seconds."""
     due = time.monotonic() + seconds * random.random()  # noqa: S311, not for cryptography
     while True:
         if time.monotonic() >= due:
@@ -249,14 +252,14 @@ def scrape(metrics: str) -> None:
 
 
 def repeat(work: Iterator[None], pause: float, stop: threading.Event) -> None:
-    """Repeats a piece of work with pauses."""
+    """Continues `work`, with pauses, until `stop` is set."""
     for _ in work:
         if stop.wait(pause):
             return
 
 
 def client(address: str, metrics: str, seconds: float, pause: float) -> None:
-    """Makes all calls for a while."""
+    """Makes all kinds of calls for `seconds`, each kind in a thread of its own."""
     ticker, calls, stop = Ticker(), Calls(), threading.Event()
     kinds = (trajectories, patterns, batches, single, samples, learner, consumer, deletions, infos)
     clients = [engram.Client(address) for _ in kinds]

@@ -10,12 +10,12 @@ class Target:
     """A bound that a figure should meet."""
 
     limit: float
-    of: str  # "ratio" (how many times better the baseline is) or "value" (this row's figure)
+    kind: str  # "ratio" (how many times better the baseline is) or "value" (this row's figure)
     at_most: bool = False
 
     def met(self, value: float, ratio: float | None) -> bool | None:
         """True if the bound is met; `None` if the ratio is unknown."""
-        figure = ratio if self.of == "ratio" else value
+        figure = ratio if self.kind == "ratio" else value
         if figure is None:
             return None
         return figure <= self.limit if self.at_most else figure >= self.limit
@@ -23,7 +23,7 @@ class Target:
     def __str__(self) -> str:
         """The bound as the table shows it."""
         sign = "<=" if self.at_most else ">="
-        return f"{sign} {self.limit:,}{'x' if self.of == 'ratio' else ''}"
+        return f"{sign} {self.limit:,}{'x' if self.kind == 'ratio' else ''}"
 
 
 @dataclass(frozen=True)
@@ -53,7 +53,7 @@ class Workload:
     lower_is_better: bool = False
     more: Mapping[str, object] = field(default_factory=dict)  # fields of the worker's task
     on_disk: bool = False  # every run gets a fresh directory
-    yardstick: str = "first row"  # name of the reference, for tables that show a share of it
+    reference_name: str = "first row"  # name of the reference, for tables that show a share of it
 
     def task(self, contender: Contender, *, quick: bool) -> dict[str, object]:
         """Fields of the task that the worker of `contender` receives (`workers.common.Task`)."""

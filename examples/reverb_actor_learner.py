@@ -2,9 +2,9 @@
 
     python examples/reverb_actor_learner.py
 
-The learner serves two tables: `replay`, from which it samples transitions, and `variables`, whose only item has its
-newest values. The actor walks a corridor whose last cell gives a reward of 1; it does not need TensorFlow. The rate
-limiter makes the faster process wait for the other.
+The learner serves two tables: `replay`, from which it samples transitions, and `variables`, whose only item has the
+newest action values. The actor walks a corridor whose last cell gives a reward of 1; it does not need TensorFlow. The
+rate limiter makes the faster process wait for the other.
 """
 
 import multiprocessing
@@ -27,7 +27,7 @@ def walk(cell: int, action: int) -> tuple[int, float]:
 
 
 def act(address: str) -> None:
-    """Runs episodes until the process is terminated; half of the actions follow the newest values."""
+    """Runs episodes until the process is terminated; half of the actions are random, the others greedy."""
     client = reverb.Client(address)
     rng = np.random.default_rng(0)
     with client.trajectory_writer(num_keep_alive_refs=2) as writer:
@@ -57,7 +57,7 @@ def create_item(writer: reverb.TrajectoryWriter) -> None:
 
 
 def main() -> None:
-    """Learns the values of the corridor's cells by Q-learning."""
+    """Learns the values of the actions in each cell by Q-learning."""
     import tensorflow as tf  # noqa: PLC0415, the actor does not need it
 
     signature = {

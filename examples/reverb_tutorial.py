@@ -16,7 +16,7 @@
 #
 # The code is copied from Reverb's introductory notebook, the text is new. Two lines of code differ: `reverb` is
 # imported from Engram's compatibility package, and a comment that gave a wrong shape is corrected. The tutorial needs
-# Engram and TensorFlow: `pip install engram tensorflow`.
+# Engram and TensorFlow: `pip install 'engram[tensorflow]'`.
 
 # %%
 import engram.compat.reverb as reverb
@@ -92,8 +92,8 @@ with client.writer(max_sequence_length=3) as writer:
 # %% [markdown]
 # Both items have the same priority here; usually the priority is computed for each item, for example from TD errors.
 #
-# A dataset streams the steps of sampled items, one item after the other. Batching them by the length of the items
-# restores the sequences.
+# A dataset streams the steps of sampled items, one item after the other. Batches as long as an item restore the
+# sequences.
 
 # %%
 # Sets the sequence length to match the length of the prioritized items

@@ -1,1 +1,1 @@
-"""What runs in the measured processes: one module per engine, each speaks `common.serve`."""
+"""The measured processes: one module per engine, each of which calls `common.serve`."""

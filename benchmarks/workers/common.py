@@ -154,8 +154,8 @@ def rate(
     return done / (time.perf_counter() - start)
 
 
-def until_full(task: Task) -> int:
-    """Steps of the warm-up: sequences first fill their table, so that the measured part reuses its memory."""
+def warmup_steps(task: Task) -> int:
+    """Minimum steps of the warm-up. Sequences first fill their table, so that the measured part reuses its memory."""
     return task.items * task.every if task.every > 1 else 1
 
 

@@ -50,7 +50,7 @@ def read(directory: str) -> float:
     return done / MB / (time.perf_counter() - start)
 
 
-def forget(directory: str) -> None:
+def drop_cached(directory: str) -> None:
     """Removes the files of a directory from the page cache, so that the next read reads the disk."""
     for path in sizes(directory):
         file = os.open(path, os.O_RDONLY)

@@ -16,8 +16,8 @@ from engram.store import TableStore
 TABLE = "replay"
 
 
-def open_table(task: Task) -> engram.Table:
-    """Describes the table of `task`."""
+def make_table(task: Task) -> engram.Table:
+    """Returns the configuration of the table of `task`."""
     selectors = engram.selectors
     limiter: rate_limiters.AnyRateLimiter = rate_limiters.MinSize(1)
     if task.ratio:
@@ -34,8 +34,8 @@ def open_table(task: Task) -> engram.Table:
 def open_store(task: Task) -> engram.Store:
     """Opens the store of `task`, in its directory or in memory."""
     if task.durability:
-        return engram.Store.open(task.directory, [open_table(task)], durability=task.durability, seed=0)
-    return engram.Store([open_table(task)], seed=0)
+        return engram.Store.open(task.directory, [make_table(task)], durability=task.durability, seed=0)
+    return engram.Store([make_table(task)], seed=0)
 
 
 class Endpoint:
@@ -55,7 +55,7 @@ class Endpoint:
 def server(task: Task) -> float:
     """Serves the table until the parent is gone."""
     storage = {"path": task.directory, "durability": task.durability} if task.durability else {}
-    with engram.Server([open_table(task)], seed=0, **storage) as server:
+    with engram.Server([make_table(task)], seed=0, **storage) as server:
         processes.serve_address(server.address)
     return 0.0
 
@@ -170,7 +170,7 @@ def insert(task: Task) -> float | Result:
         return processes.run_writers(task, endpoint.address)
     block, finish = WRITERS[task.variant](task, endpoint.store)
     begin = processes.wait_for_start if task.child else None
-    rate = common.rate(block, task.seconds, finish, begin, common.until_full(task))
+    rate = common.rate(block, task.seconds, finish, begin, common.warmup_steps(task))
     if task.durability not in ("process", "disk"):
         return rate
     # The log also has the steps of the warm-up.

@@ -35,8 +35,8 @@ IN_FLIGHT_SEQUENCES = 256
 WORKERS_SEQUENCES = 2
 
 
-def open_table(task: Task) -> reverb.Table:
-    """Describes the table of `task`."""
+def make_table(task: Task) -> reverb.Table:
+    """Returns the table of `task`."""
     shape, dtype = common.OBS[task.step]
     scalars = {"action": tf.int32, "reward": tf.float32, "discount": tf.float32}
     signature = {"obs": tf.TensorSpec((task.length, *shape), dtype, "obs")}
@@ -73,7 +73,7 @@ class Endpoint:
         self.address = task.address
         if not task.remote:
             checkpointer = reverb.checkpointers.DefaultCheckpointer(task.directory) if task.directory else None
-            self.server = reverb.Server([open_table(task)], port=None, checkpointer=checkpointer)
+            self.server = reverb.Server([make_table(task)], port=None, checkpointer=checkpointer)
             self.client = self.server.localhost_client()
             self.address = self.client.server_address
             return
@@ -102,7 +102,7 @@ class Endpoint:
 
 def server(task: Task) -> float:
     """Serves the table until the parent is gone."""
-    server = reverb.Server([open_table(task)], port=None)
+    server = reverb.Server([make_table(task)], port=None)
     processes.serve_address(f"127.0.0.1:{server.port}")
     return 0.0
 
@@ -182,7 +182,7 @@ def insert(task: Task) -> float:
         return processes.run_writers(task, endpoint.address)
     block, finish = WRITERS[task.variant](task, endpoint)
     begin = processes.wait_for_start if task.child else None
-    return common.rate(block, task.seconds, finish, begin, common.until_full(task))
+    return common.rate(block, task.seconds, finish, begin, common.warmup_steps(task))
 
 
 def sampling(task: Task, endpoint: Endpoint) -> Block:

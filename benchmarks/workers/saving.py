@@ -1,4 +1,4 @@
-"""Saving and restoring a table, compared with the disk and the memory in the same process and minute.
+"""Saving and restoring a table, compared with the disk and the memory, which are measured right before and after.
 
 This module runs inside each peer's own virtual environment, so it must not import Engram.
 """
@@ -80,7 +80,7 @@ def restore(task: Task, items: Callable[[], int]) -> Result:
 
     def prepare_cache() -> None:
         """Puts the files into the page cache, or removes them from it, as the task requires."""
-        (disk.forget if task.cold else disk.read)(task.directory)
+        (disk.drop_cached if task.cold else disk.read)(task.directory)
 
     prepare_cache()
     disk.read(task.directory)  # the host of a virtual machine may cache them, too: equal conditions for all engines
@@ -90,10 +90,10 @@ def restore(task: Task, items: Callable[[], int]) -> Result:
     fresh_before, copied = memory()
     prepare_cache()
     start = time.perf_counter()
-    found = items()
+    restored = items()
     seconds = time.perf_counter() - start
-    if found != task.items:
-        msg = f"{found} of {task.items} items were restored"
+    if restored != task.items:
+        msg = f"{restored} of {task.items} items were restored"
         raise RuntimeError(msg)
     fresh_after, _ = memory()
     prepare_cache()
