@@ -1,4 +1,4 @@
-//! Checks of Python arguments. Errors name the argument, the value given and what is allowed.
+//! Checks of Python arguments. Errors name the argument as `what`, the value given and what is allowed.
 //!
 //! The error texts are those of `engram._checks`, which runs only for values that fail here.
 
@@ -15,7 +15,7 @@ use pyo3::types::PyString;
 pub(crate) fn table_name<'a>(what: impl Display, value: &'a Bound<'_, PyAny>) -> PyResult<&'a str> {
     match value.cast::<PyString>() {
         Ok(name) => name.to_str(),
-        Err(error) => Err(rejected(value, "table_name", what, error.into())),
+        Err(error) => Err(check_error(value, "table_name", what, error.into())),
     }
 }
 
@@ -26,7 +26,7 @@ pub(crate) fn table_name<'a>(what: impl Display, value: &'a Bound<'_, PyAny>) ->
 pub(crate) fn boolean(what: impl Display, value: &Bound<'_, PyAny>) -> PyResult<bool> {
     value
         .extract()
-        .map_err(|error| rejected(value, "boolean", what, error))
+        .map_err(|error| check_error(value, "boolean", what, error))
 }
 
 /// Returns a number.
@@ -36,7 +36,7 @@ pub(crate) fn boolean(what: impl Display, value: &Bound<'_, PyAny>) -> PyResult<
 pub(crate) fn number(what: impl Display, value: &Bound<'_, PyAny>) -> PyResult<f64> {
     value
         .extract()
-        .map_err(|error| rejected(value, "number", what, error))
+        .map_err(|error| check_error(value, "number", what, error))
 }
 
 /// Returns an integer of 64 bits.
@@ -46,10 +46,10 @@ pub(crate) fn number(what: impl Display, value: &Bound<'_, PyAny>) -> PyResult<f
 pub(crate) fn integer(what: impl Display, value: &Bound<'_, PyAny>) -> PyResult<i64> {
     value
         .extract()
-        .map_err(|error| rejected(value, "integer", what, error))
+        .map_err(|error| check_error(value, "integer", what, error))
 }
 
-/// Returns seconds to wait, at least 0; `None` for the None that waits forever.
+/// Returns a timeout in seconds, at least 0, or `None` to wait forever.
 ///
 /// # Errors
 /// `InvalidArgumentError` for any other value.
@@ -62,12 +62,12 @@ pub(crate) fn seconds(what: impl Display, value: &Bound<'_, PyAny>) -> PyResult<
         Ok(seconds) => PyValueError::new_err(format!("{what} is {seconds}")),
         Err(error) => error,
     };
-    Err(rejected(value, "seconds", what, error))
+    Err(check_error(value, "seconds", what, error))
 }
 
-/// The error of a check in `engram._checks`; `error` if that check allows the value.
+/// Returns the error of a check in `engram._checks`, or `error` if that check allows the value.
 #[cold]
-fn rejected(value: &Bound<'_, PyAny>, check: &str, what: impl Display, error: PyErr) -> PyErr {
+fn check_error(value: &Bound<'_, PyAny>, check: &str, what: impl Display, error: PyErr) -> PyErr {
     let checks = value.py().import("engram._checks");
     let checked = checks.and_then(|checks| checks.call_method1(check, (what.to_string(), value)));
     checked.err().unwrap_or(error)

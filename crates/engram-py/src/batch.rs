@@ -34,23 +34,26 @@ impl Batch {
             .map(|column| matches!(column.time, TimeAxis::Squeezed))
             .collect();
         let mut arrays = Vec::with_capacity(columns.columns.len());
-        let mut splits = Vec::new();
+        let mut row_splits = Vec::new();
         let mut lengths = Vec::new();
         for column in columns.columns {
             match &column.time {
-                TimeAxis::Ragged(ends) => {
-                    splits.push(Some(PyArray1::from_slice(py, ends).into_any()));
+                TimeAxis::Ragged(splits) => {
+                    row_splits.push(Some(PyArray1::from_slice(py, splits).into_any()));
                     lengths.push(None);
                 }
-                TimeAxis::Padded { lengths: each, .. } => {
-                    let each = each
+                TimeAxis::Padded {
+                    lengths: item_lengths,
+                    ..
+                } => {
+                    let item_lengths = item_lengths
                         .iter()
                         .map(|len| i64::try_from(*len).unwrap_or(i64::MAX));
-                    splits.push(None);
-                    lengths.push(Some(PyArray1::from_iter(py, each).into_any()));
+                    row_splits.push(None);
+                    lengths.push(Some(PyArray1::from_iter(py, item_lengths).into_any()));
                 }
                 TimeAxis::Squeezed | TimeAxis::Even(_) => {
-                    splits.push(None);
+                    row_splits.push(None);
                     lengths.push(None);
                 }
             }
@@ -70,7 +73,7 @@ impl Batch {
                 .map(|nest| Some(nest.unbind()))
         };
         Ok(Self {
-            row_splits: build_nest(splits)?,
+            row_splits: build_nest(row_splits)?,
             lengths: build_nest(lengths)?,
             data: structure.unflatten(py, arrays)?.unbind(),
             squeezed,
@@ -86,13 +89,16 @@ fn to_array(
     items: usize,
     single: bool,
 ) -> PyResult<Bound<'_, PyAny>> {
-    let time = match &column.time {
+    let outer = match &column.time {
         TimeAxis::Squeezed => [Some(items), None],
         TimeAxis::Even(len) => [Some(items), Some(*len)],
         TimeAxis::Padded { longest, .. } => [Some(items), Some(*longest)],
-        TimeAxis::Ragged(ends) => [ends.last().and_then(|end| usize::try_from(*end).ok()), None],
+        TimeAxis::Ragged(splits) => [
+            splits.last().and_then(|end| usize::try_from(*end).ok()),
+            None,
+        ],
     };
-    let outer = time.into_iter().flatten().skip(usize::from(single));
+    let outer = outer.into_iter().flatten().skip(usize::from(single));
     let shape: Vec<usize> = outer.chain(column.cell.shape.iter().copied()).collect();
     match column.data {
         ColumnData::Bytes(bytes) => arrays::from_bytes(py, bytes, column.cell.dtype, &shape),

@@ -35,7 +35,7 @@ struct BatchedState {
     compile: Py<PyAny>,
     /// Compiled patterns, to check against signatures again if the shape of a column changes.
     patterns: Vec<Pattern>,
-    /// Their tables, to check priorities against.
+    /// Numbers and options of the patterns' tables, to check priorities against.
     tables: Vec<(u32, Arc<TableOptions>)>,
 }
 
@@ -112,8 +112,8 @@ impl BatchedState {
         let mut values = Vec::new();
         let new_structure = if let Some((structure, _)) = &self.recording {
             if !structure.flatten(steps, &mut values)? {
-                let (found, _) = Structure::of(steps)?;
-                return Err(structure_differs(py, &found.names, &structure.names));
+                let (given, _) = Structure::of(steps)?;
+                return Err(structure_differs(py, &given.names, &structure.names));
             }
             None
         } else {
@@ -124,7 +124,7 @@ impl BatchedState {
         let names = new_structure
             .as_ref()
             .or(self.recording.as_ref().map(|recording| &recording.0))
-            .map(|s| s.names.as_slice());
+            .map(|structure| structure.names.as_slice());
         let names = names.unwrap_or_default();
         let mut leaves = Vec::with_capacity(values.len());
         let mut cells = Vec::with_capacity(values.len());

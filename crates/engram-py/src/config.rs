@@ -154,7 +154,7 @@ fn signature(py: Python<'_>, nest: &Bound<'_, PyAny>) -> PyResult<Signature> {
         .iter()
         .zip(&structure.names)
         .map(|(leaf, name)| {
-            let bad = || {
+            let invalid_leaf = || {
                 let class = leaf.get_type().name().map(|name| name.to_string()).unwrap_or_default();
                 let place = if name.is_empty() { String::new() } else { format!(" for `{name}`") };
                 let text = format!(
@@ -163,8 +163,8 @@ fn signature(py: Python<'_>, nest: &Bound<'_, PyAny>) -> PyResult<Signature> {
                 errors::signature(py, text)
             };
             let shape: Vec<Option<usize>> =
-                leaf.getattr("shape").and_then(|shape| shape.extract()).map_err(|_| bad())?;
-            let dtype = leaf.getattr("dtype").map_err(|_| bad())?;
+                leaf.getattr("shape").and_then(|shape| shape.extract()).map_err(|_| invalid_leaf())?;
+            let dtype = leaf.getattr("dtype").map_err(|_| invalid_leaf())?;
             let unsupported = || {
                 let text = format!(
                     "`signature`: {} has the unsupported dtype {dtype}; supported dtypes are {}",

@@ -1,4 +1,4 @@
-//! Conversion between engine dtypes and NumPy dtypes.
+//! Converts between engine dtypes and NumPy dtypes.
 
 use engram_core::DType;
 use numpy::{PyArrayDescr, PyArrayDescrMethods};

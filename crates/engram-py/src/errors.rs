@@ -1,4 +1,4 @@
-//! Conversion of engine errors into Python exceptions.
+//! Converts engine errors into Python exceptions.
 
 use engram_core::Error;
 use pyo3::exceptions::{PyException, PyMemoryError};

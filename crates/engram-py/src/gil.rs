@@ -16,7 +16,7 @@ use crate::{arguments, errors};
 /// Number of forks between the process that loaded the module and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Called by Python in each forked child.
+/// Python calls this in each forked child.
 #[pyfunction]
 pub(crate) fn after_fork_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);

@@ -1,4 +1,4 @@
-//! Import of other systems' checkpoints.
+//! Imports other systems' checkpoints.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;

@@ -32,7 +32,7 @@ struct ItemTemplate {
     structure: Structure,
     schema: Arc<Schema>,
     time_axis: bool,
-    /// Signature that gave Python numbers their dtypes.
+    /// The signature whose dtypes Python numbers have in `schema`.
     signature: Option<Arc<Signature>>,
 }
 
@@ -86,8 +86,9 @@ impl Inserter {
             (Tables::Local(_), _) => attempt()?,
         };
         let names_where = |has_item: bool| {
-            let each = names.iter().zip(&accepted);
-            each.filter(|(_, accepted)| **accepted == has_item)
+            let outcomes = names.iter().zip(&accepted);
+            outcomes
+                .filter(|(_, accepted)| **accepted == has_item)
                 .map(|(name, _)| format!("`{name}`"))
                 .collect::<Vec<_>>()
         };
@@ -214,11 +215,14 @@ impl Inserter {
             let mut values = Vec::with_capacity(template.schema.cells.len());
             if template.structure.flatten(data, &mut values)? {
                 let leaves = read_leaves(&values, &template.structure.names)?;
-                let same = |(leaf, cell): (&Leaf<'_>, &CellSpec)| match cell_spec(leaf, time_axis) {
-                    Some(spec) if time_axis => spec == *cell,
-                    _ => !time_axis && leaf.matches(cell),
+                let fits = |(leaf, cell): (&Leaf<'_>, &CellSpec)| {
+                    if time_axis {
+                        cell_spec(leaf, time_axis).is_some_and(|spec| spec == *cell)
+                    } else {
+                        leaf.matches(cell)
+                    }
                 };
-                if leaves.iter().zip(&template.schema.cells).all(same) {
+                if leaves.iter().zip(&template.schema.cells).all(fits) {
                     return Ok((template, leaves));
                 }
             }
@@ -238,7 +242,7 @@ impl Inserter {
                 })
             })
             .collect::<PyResult<Vec<_>>>()?;
-        // Python numbers have no dtype of their own: they get the one of the signature.
+        // Python numbers have no dtype of their own, so they get that of the signature.
         let cells = match signature.filter(|signature| signature.columns.len() == cells.len()) {
             Some(signature) => cells
                 .into_iter()

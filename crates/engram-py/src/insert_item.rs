@@ -1,4 +1,4 @@
-//! Insertion of one item into several tables.
+//! Inserts one item into several tables.
 
 use std::sync::Arc;
 use std::time::Instant;
@@ -98,7 +98,7 @@ fn insert_through(
         );
         return Err(errors::to_py(py, &Error::DeadlineExceeded(text)));
     }
-    // A table may have rejected the item meanwhile.
+    // A table may have rejected the item in the meantime.
     detached(py, || outbox.collect_finished())?;
     let accepted = numbers
         .iter()

@@ -1,4 +1,4 @@
-//! Inspection of a store's directory, as plain Python objects.
+//! Inspects a store's directory, and returns the result as plain Python objects.
 
 #![expect(
     clippy::needless_pass_by_value,
@@ -20,8 +20,8 @@ use crate::gil::detached;
 /// The result of `engram.inspect_directory` as dicts, lists, strings and numbers.
 #[pyfunction]
 pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDict>> {
-    let found = detached(py, || engram_engine::inspect(&path))?;
-    let problems = found.problems();
+    let inspection = detached(py, || engram_engine::inspect(&path))?;
+    let problems = inspection.problems();
     let Inspection {
         in_use,
         store,
@@ -31,7 +31,7 @@ pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDic
         opening,
         refusal,
         notes,
-    } = found;
+    } = inspection;
     let dict = PyDict::new(py);
     dict.set_item("in_use", in_use)?;
     dict.set_item("store", store)?;
@@ -74,25 +74,27 @@ fn file(py: Python<'_>, file: InspectedFile) -> PyResult<Bound<'_, PyDict>> {
     dict.set_item("records", file.records)?;
     dict.set_item("first_change", file.first_change)?;
     dict.set_item("changes", file.changes)?;
-    let (state, invalid, why) = match file.state {
+    let (state, invalid, unusable_reason) = match file.state {
         FileState::Whole => ("whole", None, None),
         FileState::Torn(invalid) => ("torn", Some(invalid), None),
         FileState::Damaged(invalid) => ("damaged", Some(invalid), None),
-        FileState::Unusable(why) => ("unusable", None, Some(why)),
+        FileState::Unusable(reason) => ("unusable", None, Some(reason)),
         FileState::Unfinished => ("unfinished", None, None),
         FileState::SetAside => ("set aside", None, None),
     };
     dict.set_item("state", state)?;
     dict.set_item("offset", invalid.as_ref().map(|invalid| invalid.offset))?;
     let InvalidRecord {
-        reason: torn,
+        reason: invalid_reason,
         records_after,
         changes_after,
         ..
     } = invalid.unwrap_or_default();
     dict.set_item(
         "reason",
-        why.or((!torn.is_empty()).then_some(torn)).map(clean),
+        unusable_reason
+            .or((!invalid_reason.is_empty()).then_some(invalid_reason))
+            .map(clean),
     )?;
     dict.set_item("records_after", records_after)?;
     dict.set_item("changes_after", changes_after)?;

@@ -51,7 +51,7 @@ impl PatternState {
         self.sender.send(py, ready, unsent)
     }
 
-    /// Sends all items and waits until their tables have all except `allowed`.
+    /// Sends all items and waits until at most `allowed` of them are in flight.
     fn flush(&mut self, py: Python<'_>, timeout: Timeout, allowed: usize) -> PyResult<()> {
         self.recorder
             .flush()
@@ -68,7 +68,7 @@ impl PatternState {
         let configs: Vec<PatternConfig> =
             self.compile.bind(py).call1((&structure.text,))?.extract()?;
         for (number, config) in configs.into_iter().enumerate() {
-            // The history must suffice for all patterns, also for those whose columns do not exist yet.
+            // The history must be long enough for all patterns, also for those whose columns do not exist yet.
             let history = config.history();
             let column = |leaf| self.steps.column(leaf);
             let pattern = config.compile(py, &mut self.sender, column)?;

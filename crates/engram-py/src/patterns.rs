@@ -19,7 +19,7 @@ pub(crate) struct PatternConfig {
     structure: String,
     /// Source leaf, start, stop, step, squeeze.
     columns: Vec<(usize, i64, i64, i64, bool)>,
-    /// Subject, leaf, comparison, two operands, inverse.
+    /// Input, its leaf, comparison, two operands, inverse.
     conditions: Vec<(String, usize, String, i64, i64, bool)>,
     priority: PriorityConfig,
 }
@@ -33,14 +33,14 @@ enum PriorityConfig {
 }
 
 impl PatternConfig {
-    /// Number of steps that its items refer to.
+    /// Number of last steps that its items can refer to.
     pub(crate) fn history(&self) -> u64 {
         let starts = self.columns.iter().map(|column| column.1.unsigned_abs());
         starts.max().unwrap_or(1)
     }
 
-    /// Returns the engine's pattern; `None` while one of its columns has had no value. `column` maps leaves to the
-    /// writer's columns.
+    /// Returns the engine's pattern; `None` while a column that its items or conditions use has had no value. `column`
+    /// maps leaves to the writer's columns.
     pub(crate) fn compile(
         self,
         py: Python<'_>,
@@ -75,7 +75,7 @@ impl PatternConfig {
         let conditions = self
             .conditions
             .iter()
-            .map(|(input, leaf, comparison, a, b, inverse)| {
+            .map(|(input, leaf, comparison, first, second, inverse)| {
                 let input = match input.as_str() {
                     "step_index" => ConditionInput::StepIndex,
                     "steps_since_applied" => ConditionInput::StepsSinceApplied,
@@ -84,11 +84,11 @@ impl PatternConfig {
                     _ => ConditionInput::Column(column(*leaf)?),
                 };
                 let comparison = match comparison.as_str() {
-                    "eq" => Comparison::Eq(*a),
-                    "ge" => Comparison::Ge(*a),
+                    "eq" => Comparison::Eq(*first),
+                    "ge" => Comparison::Ge(*first),
                     _ => Comparison::Mod {
-                        divisor: *a,
-                        remainder: *b,
+                        divisor: *first,
+                        remainder: *second,
                     },
                 };
                 Some(Condition {

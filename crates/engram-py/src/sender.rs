@@ -1,4 +1,4 @@
-//! Sending of writers' items, and waiting until the tables have them.
+//! Sends the items of writers, and waits until the tables have them.
 
 use std::sync::Arc;
 use std::time::{Duration, Instant};
@@ -20,8 +20,8 @@ const MIN_REPLY_WAIT: Duration = Duration::from_millis(200);
 /// Maximum bytes in flight to a server. More is not faster, and needs fresh memory, which is slow.
 const MAX_BYTES_IN_FLIGHT: u64 = 4 << 20;
 
-/// Maximum wait for bytes in flight. If nothing is acknowledged in this time, a table blocks, and only the limit on
-/// items applies.
+/// Maximum wait for bytes in flight. If nothing is acknowledged in this time, a table probably blocks, and only the
+/// limit on items applies.
 const MAX_PROGRESS_WAIT: Duration = Duration::from_millis(20);
 
 /// Number of items after which the averages of earlier items are halved.
@@ -73,8 +73,9 @@ impl SendStats {
         self.chunks.extend(last.map(|chunk| chunk.origin().key));
     }
 
-    /// Maximum number of items in flight: at least one, and unlimited before their size is known.
-    fn allowed(&self) -> usize {
+    /// Maximum number of items in flight, so that they have about [`MAX_BYTES_IN_FLIGHT`]: at least one, and unlimited
+    /// before their size is known.
+    fn max_in_flight(&self) -> usize {
         if self.items == 0 {
             return usize::MAX;
         }
@@ -120,7 +121,7 @@ impl Sender {
         }
     }
 
-    /// Returns the number that represents a table in sent items.
+    /// Returns the number that stands for a table in [`Sender::send`].
     pub(crate) fn table_number(&mut self, py: Python<'_>, name: &str) -> PyResult<u32> {
         match &mut self.outbox {
             AnyOutbox::Local(engine, outbox) => outbox
@@ -166,7 +167,7 @@ impl Sender {
         })
     }
 
-    /// Waits until at most `allowed` items are in flight. Returns false if the deadline has passed before.
+    /// Waits until at most `allowed` items are in flight. Returns false at the deadline.
     fn wait_until(
         &mut self,
         py: Python<'_>,
@@ -210,7 +211,7 @@ impl Sender {
         // Reports the errors of earlier items before anything is written.
         self.collect_finished(py)?;
         let in_flight = self.in_flight();
-        if in_flight <= self.max_in_flight.min(self.stats.allowed()) {
+        if in_flight <= self.max_in_flight.min(self.stats.max_in_flight()) {
             return Ok(());
         }
         if in_flight <= self.max_in_flight {
@@ -251,8 +252,8 @@ impl Sender {
         if stats.stalled_at == Some(stats.total.saturating_sub(in_flight)) {
             return Ok(());
         }
-        let until = Some(Instant::now() + MAX_PROGRESS_WAIT);
-        if wait_for(py, outbox.until_at_most(stats.allowed()), until)?.is_none() {
+        let deadline = Some(Instant::now() + MAX_PROGRESS_WAIT);
+        if wait_for(py, outbox.until_at_most(stats.max_in_flight()), deadline)?.is_none() {
             stats.stalled_at = Some(stats.total.saturating_sub(outbox.in_flight()));
         }
         Ok(())
@@ -283,6 +284,9 @@ impl Sender {
     }
 
     /// Waits until at most `allowed` items are in flight; for 0, also until all items are durable.
+    ///
+    /// # Errors
+    /// `DeadlineExceededError` after `timeout`, or the error of a rejected item.
     pub(crate) fn wait(
         &mut self,
         py: Python<'_>,

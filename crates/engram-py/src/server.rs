@@ -12,7 +12,7 @@ use crate::errors;
 use crate::gil::{ForkGuard, detached};
 use crate::store::Store;
 
-/// Used for longer timeouts, too. It can be added to the current time without an overflow.
+/// Replaces timeouts that are too long for a `Duration`.
 const MAX_LEASE_TIMEOUT: Duration = Duration::from_secs(u64::MAX / 4);
 
 /// A running server.

@@ -40,7 +40,7 @@ impl TableSnapshot {
                 let order = order.unwrap_or_default();
                 order
                     .iter()
-                    .map(|place| seqs[*place as usize])
+                    .map(|index| seqs[*index as usize])
                     .collect::<Vec<_>>()
             });
             // The order in memory is not part of the state.

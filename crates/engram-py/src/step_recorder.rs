@@ -1,4 +1,4 @@
-//! Writing of Python steps into a recorder: flattens, checks and copies them.
+//! Writes Python steps into a recorder: flattens, checks and copies them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -176,19 +176,19 @@ impl StepRecorder {
         exact: bool,
     ) -> PyResult<Vec<Bound<'py, PyAny>>> {
         let py = step.py();
-        let (found, values) = Structure::of(step)?;
+        let (given, values) = Structure::of(step)?;
         let Some(known) = &self.structure else {
             self.columns = vec![None; values.len()];
-            self.structure = Some(Arc::new(found));
+            self.structure = Some(Arc::new(given));
             return Ok(values);
         };
-        let differs = || structure_differs(py, &found.names, &known.names);
+        let differs = || structure_differs(py, &given.names, &known.names);
         if exact {
             return Err(differs());
         }
         let parse = |text: &str| serde_json::from_str::<Value>(text).ok();
         let merged = parse(&known.text)
-            .zip(parse(&found.text))
+            .zip(parse(&given.text))
             .and_then(|(old, new)| merge(&old, &new));
         let merged = Structure::parse(py, &merged.ok_or_else(differs)?.to_string())?;
         let mut values = Vec::with_capacity(merged.names.len());
@@ -277,11 +277,11 @@ fn check_dtype(
 }
 
 /// The error for a step whose structure differs from earlier ones.
-pub(crate) fn structure_differs(py: Python<'_>, found: &[String], known: &[String]) -> PyErr {
-    let detail = if found == known {
+pub(crate) fn structure_differs(py: Python<'_>, given: &[String], known: &[String]) -> PyErr {
+    let detail = if given == known {
         "the same names in a different structure, such as a list instead of a dict, or int instead of str keys".into()
     } else {
-        quote_names(found)
+        quote_names(given)
     };
     let text = format!(
         "all steps of a writer must have the same columns, {}; got {detail}",

@@ -47,7 +47,7 @@ type TlsConfig = (Vec<u8>, Option<(Vec<u8>, Vec<u8>)>, Option<String>);
 pub(crate) struct Store {
     location: Location,
     seed: u64,
-    /// Number of tables created so far, including dropped ones, so that no two get the same seed.
+    /// Number of tables created so far, including dropped ones: no two tables get the same seed.
     created: AtomicUsize,
     insert: Inserter,
 }
@@ -175,7 +175,7 @@ impl Store {
         Ok((checkpoint.number, checkpoint.bytes, checkpoint.items))
     }
 
-    /// Returns the tables of a server.
+    /// Returns the tables of a server. The first call that needs the server connects.
     #[staticmethod]
     fn connect(
         py: Python<'_>,
@@ -345,10 +345,11 @@ impl Store {
         } else {
             LengthPolicy::Ragged
         };
-        let most = batch_size.unwrap_or(1);
+        let is_single = batch_size.is_none();
+        let batch_size = batch_size.unwrap_or(1);
         let options = StreamOptions {
-            batch_size: most,
-            at_least: at_least.unwrap_or(most),
+            batch_size,
+            at_least: at_least.unwrap_or(batch_size),
             prefetch,
             max_batches,
             max_items,
@@ -361,13 +362,13 @@ impl Store {
                 Stream::open(table, Arc::clone(engine.pool()), options).map(BatchStream::Local)
             })?,
             Tables::Remote(remote) => {
-                // An unknown table is an error now, as in process, not at the first batch.
+                // An unknown table must raise an error here, like in process, and not at the first batch.
                 let table = remote.describe_table(py, table, open_timeout)?;
                 let stream = detached(py, || remote.client.stream(&table, options))?;
                 BatchStream::Remote(stream)
             }
         };
-        Ok(PyStream::new(stream, timeout, batch_size.is_none()))
+        Ok(PyStream::new(stream, timeout, is_single))
     }
 
     fn update_priorities(
@@ -549,7 +550,7 @@ fn sample_local(
 fn wait_until_durable(py: Python<'_>, durable: PendingResponse<()>) -> PyResult<()> {
     let mut durable = Box::pin(async move {
         match durable.await {
-            // As in process: the caller has the items.
+            // Ignored like in process, because the caller has the items.
             Err(Error::Storage(_)) => Ok(()),
             outcome => outcome,
         }

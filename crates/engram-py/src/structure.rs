@@ -84,8 +84,8 @@ impl Structure {
         self.root.flatten(tree, leaves)
     }
 
-    /// Appends the leaves of a nest that may lack leaves of this structure, which become `None`. Returns false if it
-    /// has others; some leaves may have been appended then.
+    /// Appends the leaves of a nest that may lack leaves of this structure, which become `None`. Returns false if the
+    /// nest has other leaves; some leaves may have been appended then.
     pub(crate) fn flatten_part<'py>(
         &self,
         tree: &Bound<'py, PyAny>,
@@ -141,23 +141,23 @@ impl Structure {
     }
 }
 
-/// Path of an entry of a container. Paths are unique: a slash in a key is written `\/`, a backslash `\\`, and an empty
-/// key `\0`.
+/// Path of an entry of the container at `path`. Paths are unique: a slash in a key is written `\/`, a backslash `\\`,
+/// and an empty key `\0`.
 fn child_path(path: &str, entry: &str) -> String {
-    let mut whole = String::from(path);
+    let mut child = String::from(path);
     if !path.is_empty() {
-        whole.push('/');
+        child.push('/');
     }
     if entry.is_empty() {
-        whole.push_str("\\0");
+        child.push_str("\\0");
     }
-    for letter in entry.chars() {
-        if matches!(letter, '/' | '\\') {
-            whole.push('\\');
+    for character in entry.chars() {
+        if matches!(character, '/' | '\\') {
+            child.push('\\');
         }
-        whole.push(letter);
+        child.push(character);
     }
-    whole
+    child
 }
 
 fn unreadable(py: Python<'_>, text: &str, why: &str) -> PyErr {
@@ -219,18 +219,18 @@ impl Node {
                 if !tree.get_type().is(class) {
                     return Ok(false);
                 }
-                let found = registered_children(tree)?.unwrap_or_default();
+                let entries = registered_children(tree)?.unwrap_or_default();
                 let (nodes, values): (Vec<_>, Vec<_>) = children
                     .iter()
                     .filter_map(|(entry, node)| {
                         let same = |other: &Bound<'_, PyAny>| other.eq(entry).unwrap_or(false);
-                        found
+                        entries
                             .iter()
                             .find(|(entry, _)| same(entry))
                             .map(|(_, value)| (node, value))
                     })
                     .unzip();
-                if nodes.len() != found.len() || nodes.len() != children.len() {
+                if nodes.len() != entries.len() || nodes.len() != children.len() {
                     return Ok(false);
                 }
                 for (node, value) in nodes.into_iter().zip(values) {

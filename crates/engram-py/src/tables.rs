@@ -80,7 +80,7 @@ impl RemoteStore {
             cache: Mutex::default(),
             changes: Mutex::default(),
         });
-        // Not dropped: the old client would wait for threads that exist in the parent only.
+        // Not dropped: a client of the parent would wait for threads that exist in the parent only.
         std::mem::forget(self.connection.swap(Some(Arc::clone(&connection))));
         Ok(connection)
     }
@@ -172,7 +172,8 @@ impl RemoteTables {
         errors::to_py(py, &Error::DeadlineExceeded(text))
     }
 
-    /// Removes a table's options from the cache, as the table may have been replaced. True if they were cached.
+    /// Removes a table's options from the cache, because the table may have been replaced. Returns true if they were
+    /// cached.
     pub(crate) fn forget_options(&self, table: &str) -> bool {
         self.cache().options.remove(table).is_some()
     }
@@ -209,7 +210,7 @@ impl RemoteTables {
                 .map(|()| None);
         }
         let matched = wait_for_reply(py, reply)?;
-        // Replies to earlier changes are here already: the server replies in order.
+        // Replies to earlier changes have arrived already, because the server replies in order.
         self.wait_for_changes(py, 0)?;
         Ok(Some(usize::try_from(matched).unwrap_or(usize::MAX)))
     }

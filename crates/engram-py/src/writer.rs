@@ -416,7 +416,7 @@ impl TrajectoryWriter {
         Ok(recorder.pending_items() - recorder.ready_items())
     }
 
-    /// Number of created items that are not in their table yet, as far as acknowledged.
+    /// Number of created items that are not known to be in their table.
     #[getter]
     fn pending_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
         let py = slf.py();

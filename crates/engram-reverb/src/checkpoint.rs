@@ -39,12 +39,13 @@ pub struct Imported {
 ///
 /// # Errors
 /// [`Error::Storage`] if there is no complete checkpoint, or it cannot be read or is invalid;
-/// [`Error::InvalidArgument`] if a table of the same name exists; [`Error::Closed`]. Adds no table then.
+/// [`Error::InvalidArgument`] if a table of the same name exists; [`Error::Closed`] if the engine is closed. Adds no
+/// table then.
 pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
-    let path = find(path)?;
-    let mut tables = tables(&path, seed)?;
-    let mut chunks = ChunkDecoder::default();
-    let by_key = read_chunks(&path, &mut chunks)?;
+    let path = find_checkpoint(path)?;
+    let mut tables = read_tables(&path, seed)?;
+    let mut decoder = ChunkDecoder::default();
+    let chunks = read_chunks(&path, &mut decoder)?;
     let mut file = TfRecordReader::open(&path, "items.tfrecord")?;
     while let Some(item) = file.message::<pb::PrioritizedItem>()? {
         let Some(table) = tables.get_mut(&item.table) else {
@@ -54,12 +55,12 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
             )));
         };
         table
-            .add(&mut chunks, &by_key, &item)
+            .add(&mut decoder, &chunks, &item)
             .map_err(|error| file.error_in_last(&format!("cannot be imported: {error}")))?;
     }
     for table in tables.values_mut() {
         for item in std::mem::take(&mut table.inline_items) {
-            let added = table.add(&mut chunks, &by_key, &item);
+            let added = table.add(&mut decoder, &chunks, &item);
             added.map_err(|error| {
                 Error::Storage(format!(
                     "an item of tables.tfrecord cannot be imported: {error}"
@@ -67,11 +68,14 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
             })?;
         }
     }
-    let partial = (tables.iter()).filter(|(_, table)| !table.has_full_signature);
-    let partial = partial.map(|(name, _)| {
-        format!("table `{name}`: its signature is too large or has unknown types; its bounds, or all of it, are left out")
+    let incomplete = (tables.iter()).filter(|(_, table)| !table.has_full_signature);
+    let notes = incomplete.map(|(name, _)| {
+        format!(
+            "table `{name}`: its signature is too large, nested too deeply, or has types or bounds that Engram does not \
+             know; its bounds, or all of it, are left out"
+        )
     });
-    let notes = partial.collect();
+    let notes = notes.collect();
     let states = tables.into_values().map(ImportedTable::finish);
     let states: Vec<TableState> = states.collect::<Result<_>>()?;
     let sizes = states
@@ -86,8 +90,8 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
     })
 }
 
-/// The path of the checkpoint: `path`, or the newest complete one in it, which is the last by name.
-fn find(path: &Path) -> Result<PathBuf> {
+/// Returns `path` if it is a complete checkpoint, otherwise the newest complete one in it, which is the last by name.
+fn find_checkpoint(path: &Path) -> Result<PathBuf> {
     if path.join("DONE").is_file() {
         return Ok(path.to_owned());
     }
@@ -107,34 +111,34 @@ fn find(path: &Path) -> Result<PathBuf> {
     })
 }
 
-fn tables(path: &Path, seed: u64) -> Result<BTreeMap<String, ImportedTable>> {
+fn read_tables(path: &Path, seed: u64) -> Result<BTreeMap<String, ImportedTable>> {
     let mut tables = BTreeMap::new();
     let mut file = TfRecordReader::open(path, "tables.tfrecord")?;
     while let Some(table) = file.message::<pb::PriorityTableCheckpoint>()? {
         let name = table.table_name.clone();
         let number = tables.len() as u64;
         let seed = seed.wrapping_add((number + 1).wrapping_mul(0x9e37_79b9_7f4a_7c15));
-        let saved = ImportedTable::new(table, seed)
+        let table = ImportedTable::new(table, seed)
             .map_err(|problem| file.error_in_last(&format!("is an invalid table: {problem}")))?;
-        if tables.insert(name, saved).is_some() {
+        if tables.insert(name, table).is_some() {
             return Err(file.error_in_last("repeats an earlier table"));
         }
     }
     Ok(tables)
 }
 
-fn read_chunks(path: &Path, chunks: &mut ChunkDecoder) -> Result<ChunksByKey> {
-    let mut by_key = ChunksByKey::new();
+fn read_chunks(path: &Path, decoder: &mut ChunkDecoder) -> Result<ChunksByKey> {
+    let mut chunks = ChunksByKey::new();
     let mut file = TfRecordReader::open(path, "chunks.tfrecord")?;
     while let Some(message) = file.message::<pb::ChunkData>()? {
-        let chunk = chunks.decode(&message).map_err(|status| {
+        let chunk = decoder.decode(&message).map_err(|status| {
             file.error_in_last(&format!("cannot be imported: {}", status.message()))
         })?;
-        if by_key.insert(message.chunk_key, Arc::new(chunk)).is_some() {
+        if chunks.insert(message.chunk_key, Arc::new(chunk)).is_some() {
             return Err(file.error_in_last(&format!("repeats chunk {}", message.chunk_key)));
         }
     }
-    Ok(by_key)
+    Ok(chunks)
 }
 
 /// A table being imported.
@@ -197,11 +201,11 @@ impl ImportedTable {
 
     fn add(
         &mut self,
-        chunks: &mut ChunkDecoder,
-        by_key: &ChunksByKey,
+        decoder: &mut ChunkDecoder,
+        chunks: &ChunksByKey,
         message: &pb::PrioritizedItem,
     ) -> Result<(), String> {
-        let item = decode_item(chunks, by_key, &self.options, message);
+        let item = decode_item(decoder, chunks, &self.options, message);
         let item = item.map_err(|status| status.message().to_owned())?;
         let checked = self.options.check_item(&item);
         checked.map_err(|error| error.to_string())?;
@@ -261,8 +265,8 @@ fn limits(limiter: &pb::RateLimiterCheckpoint) -> Result<RateLimits, String> {
     })
 }
 
-fn number(what: &str, number: i64) -> Result<u64, String> {
-    u64::try_from(number).map_err(|_| format!("{what} must be at least 0; got {number}"))
+fn number(field: &str, number: i64) -> Result<u64, String> {
+    u64::try_from(number).map_err(|_| format!("{field} must be at least 0; got {number}"))
 }
 
 fn selector(

@@ -49,7 +49,7 @@ impl ChunkDecoder {
     /// Decodes a chunk.
     ///
     /// # Errors
-    /// `INVALID_ARGUMENT` for an invalid chunk, `RESOURCE_EXHAUSTED` if an allocation fails.
+    /// `INVALID_ARGUMENT` for an invalid chunk, `RESOURCE_EXHAUSTED` if memory for it cannot be allocated.
     pub fn decode(&mut self, message: &ChunkData) -> Result<Chunk, Status> {
         let tensors = tensors(message);
         if tensors.is_empty() || tensors.len() > MAX_COLUMNS {
@@ -135,8 +135,8 @@ impl ChunkDecoder {
     /// The layout of a plain tuple.
     pub(crate) fn tuple_layout(&mut self, columns: usize) -> Arc<Layout> {
         if !self.layouts.contains_key(&columns) {
-            let all: usize = self.layouts.keys().sum();
-            if self.layouts.len() >= MAX_LAYOUTS || all + columns > MAX_CACHED_COLUMNS {
+            let cached: usize = self.layouts.keys().sum();
+            if self.layouts.len() >= MAX_LAYOUTS || cached + columns > MAX_CACHED_COLUMNS {
                 self.layouts.clear();
             }
         }
@@ -152,7 +152,7 @@ fn tensors(message: &ChunkData) -> &[TensorProto] {
     }
 }
 
-/// Bytes of memory of a chunk, including its schema, which counts for every chunk that shares it.
+/// Bytes of memory of a chunk and its schema. A schema that several chunks share counts for each of them.
 pub(crate) fn memory_bytes(chunk: &Chunk) -> usize {
     let (extents, cells) = (chunk.extents(), &chunk.schema().cells);
     let shapes = cells.iter().map(|cell| size_of_val(&*cell.shape));
@@ -190,7 +190,7 @@ fn tuple(columns: usize) -> Layout {
     }
 }
 
-/// The origin of a chunk. Impossible step numbers are replaced.
+/// The origin of a chunk. Replaces negative step numbers by 0, and a number of steps below `rows` by `rows`.
 fn origin(key: u64, range: Option<&SequenceRange>, rows: u32) -> Origin {
     let (first, steps) = range.map_or((0, 0), |range| {
         let first = u64::try_from(range.start).unwrap_or(0);

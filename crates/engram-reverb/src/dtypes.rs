@@ -4,7 +4,7 @@ use engram_core::DType;
 
 use crate::pb::tensorflow::DataType;
 
-/// The dtypes that both have.
+/// The dtypes that both Engram and TensorFlow have.
 const DTYPES: [(DType, DataType); 16] = [
     (DType::Bool, DataType::DtBool),
     (DType::Int8, DataType::DtInt8),
@@ -26,14 +26,14 @@ const DTYPES: [(DType, DataType); 16] = [
 
 /// The dtype of a TensorFlow type number; `None` if Engram has none.
 pub(crate) fn from_tensorflow(number: i32) -> Option<DType> {
-    let found = DTYPES.iter().find(|(_, other)| *other as i32 == number);
-    found.map(|(dtype, _)| *dtype)
+    let pair = DTYPES.iter().find(|(_, other)| *other as i32 == number);
+    pair.map(|(dtype, _)| *dtype)
 }
 
 /// The TensorFlow type of a dtype; `None` for the two float8 types, which dm-reverb 0.14 lacks.
 pub(crate) fn to_tensorflow(dtype: DType) -> Option<DataType> {
-    let found = DTYPES.iter().find(|(own, _)| *own == dtype);
-    found.map(|(_, other)| *other)
+    let pair = DTYPES.iter().find(|(own, _)| *own == dtype);
+    pair.map(|(_, other)| *other)
 }
 
 /// True if dm-reverb's delta encoding applies to the dtype: integers of any width.

@@ -33,8 +33,9 @@ pub(crate) fn table_info(table: &Table) -> pb::TableInfo {
     }
 }
 
+/// What the compatibility package stored in the table's note, or the same from the table's own options.
 fn reverb_note(options: &TableOptions) -> ReverbNote {
-    let own = || ReverbNote {
+    let from_options = || ReverbNote {
         max_times_sampled: None,
         signature: options
             .signature
@@ -42,7 +43,8 @@ fn reverb_note(options: &TableOptions) -> ReverbNote {
             .and_then(|signature| signature::encode_signature(signature)),
     };
     let note = options.note.as_deref();
-    note.and_then(signature::decode_note).unwrap_or_else(own)
+    note.and_then(signature::decode_note)
+        .unwrap_or_else(from_options)
 }
 
 fn distribution(kind: SelectorKind) -> pb::KeyDistributionOptions {

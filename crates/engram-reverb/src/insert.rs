@@ -34,7 +34,7 @@ const LARGE_REQUEST: usize = 256 << 10;
 /// Bytes of a pending item, without its trajectory.
 const PENDING_ITEM_BYTES: usize = 512;
 
-/// Number of unsent keys at which the stream stops reading. About as many are in buffered responses.
+/// Number of unsent keys at which the stream stops reading. The buffered responses hold up to as many in addition.
 const MAX_UNSENT_KEYS: usize = 65_536;
 
 /// Maximum number of keys in a response.
@@ -65,7 +65,7 @@ struct InsertStream {
     pending: PendingItems,
     /// Set while too many bytes wait to be written to the journal.
     journal_space: Option<JournalSpace>,
-    /// Keys of inserted items that are not sent yet.
+    /// Keys of inserted items that were not sent to the writer yet.
     unsent_keys: Vec<u64>,
 }
 
@@ -98,6 +98,8 @@ impl InsertStream {
         }
     }
 
+    /// Handles requests and sends the keys of inserted items until the writer closes the stream or disconnects.
+    ///
     /// # Errors
     /// The status that ends the stream.
     async fn serve_requests(
@@ -140,7 +142,7 @@ impl InsertStream {
         }
     }
 
-    /// Collects the keys of all items that are inserted by now.
+    /// Collects the keys of all items that are inserted and durable by now.
     fn collect_inserted(&mut self) -> Result<(), Status> {
         while let Some(inserted) = self.pending.next_now() {
             self.unsent_keys

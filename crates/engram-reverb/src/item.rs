@@ -22,7 +22,7 @@ use crate::status::{invalid, shortened, status};
 use crate::tensor_encoder::encode_tensor;
 
 /// Maximum number of slices of an item in the deprecated format, which has one slice per chunk and
-/// column. An item of one chunk may have more.
+/// column. An item with a single chunk may have more.
 const MAX_DEPRECATED_SLICES: usize = 1 << 20;
 
 /// Maximum number of bytes of a sample: somewhat less than protobuf allows for a message.
@@ -69,9 +69,9 @@ pub fn decode_item(
     })
 }
 
-fn find(by_key: &ChunksByKey, key: u64) -> Result<&Arc<Chunk>, Status> {
-    let found = by_key.get(&key);
-    found.ok_or_else(|| Status::internal(format!("Could not find sequence chunk {key}.")))
+fn find_chunk(by_key: &ChunksByKey, key: u64) -> Result<&Arc<Chunk>, Status> {
+    let chunk = by_key.get(&key);
+    chunk.ok_or_else(|| Status::internal(format!("Could not find sequence chunk {key}.")))
 }
 
 fn decode_spans(
@@ -91,7 +91,7 @@ fn decode_spans(
                 *index
             } else {
                 let index = to_u32(chunks.len())?;
-                chunks.push(Arc::clone(find(by_key, slice.chunk_key)?));
+                chunks.push(Arc::clone(find_chunk(by_key, slice.chunk_key)?));
                 indices.insert(slice.chunk_key, index);
                 index
             };
@@ -130,7 +130,7 @@ fn decode_spans(
 }
 
 /// Removes the time axes of an item of one step if the signature has none: dm-reverb's `insert` always
-/// adds one.
+/// adds them.
 fn squeeze_step(spans: &mut Spans, signature: &Signature) {
     let axes = |column: &SpanColumn| {
         let slice = spans.slices.get(column.first_slice as usize)?;
@@ -199,7 +199,7 @@ fn deprecated_columns(
     let mut columns: Vec<Column> = Vec::new();
     let keys = &message.deprecated_chunk_keys;
     for key in keys {
-        let chunk = find(by_key, *key)?;
+        let chunk = find_chunk(by_key, *key)?;
         let width = chunk.schema().cells.len();
         if width.saturating_mul(keys.len()) > MAX_DEPRECATED_SLICES.max(width) {
             return Err(invalid(format!(
@@ -255,7 +255,7 @@ impl ChunkKeyCounter {
     }
 }
 
-/// Bytes of a sample, with one byte per string.
+/// Lower bound of the bytes of a sample: counts one byte per string.
 fn min_bytes(draw: &Draw) -> usize {
     let columns = (0..draw.trajectory.columns()).map(|index| draw.trajectory.column(index));
     columns.fold(0_usize, |sum, column| {

@@ -14,35 +14,38 @@ use crate::pb::tensorflow::{Bound, StructuredValue, TensorShapeProto};
 /// Deepest nesting that is stored.
 const MAX_DEPTH: usize = 64;
 
-/// The note of a table; true if it contains the whole signature. If the note would be too large, bounds
-/// of more than 8 bytes are left out, and then the signature. It is also left out if it has unknown types.
+/// The note of a table; true if it contains the whole signature. If the note would be too large, bounds of more than 8
+/// bytes are left out, and if it still would be, the whole signature. A signature that is nested too deeply, or has
+/// types or bounds that Engram does not know, is left out too.
 pub(crate) fn encode_note(
     max_times_sampled: i32,
     signature: Option<&StructuredValue>,
 ) -> (String, bool) {
-    let with = |signature: Value| {
+    let note_with = |signature: Value| {
         let reverb = json!({"max_times_sampled": max_times_sampled, "signature": signature});
         json!({ "reverb": reverb }).to_string()
     };
     let Some(signature) = signature else {
-        return (with(Value::Null), true);
+        return (note_with(Value::Null), true);
     };
-    let whole = nest(signature, MAX_DEPTH, usize::MAX).map(with);
+    let whole = encode_nest(signature, MAX_DEPTH, usize::MAX).map(note_with);
     let is_small = |note: &String| note.len() <= MAX_NOTE_BYTES;
     if let Some(note) = whole.filter(is_small) {
         return (note, true);
     }
-    let plain = nest(signature, MAX_DEPTH, 8).map(with).filter(is_small);
-    (plain.unwrap_or_else(|| with(Value::Null)), false)
+    let plain = encode_nest(signature, MAX_DEPTH, 8).map(note_with);
+    let plain = plain.filter(is_small);
+    (plain.unwrap_or_else(|| note_with(Value::Null)), false)
 }
 
-/// Encodes a nested value; leaves out bounds of more than `max_bound_bytes`.
-fn nest(value: &StructuredValue, depth: usize, max_bound_bytes: usize) -> Option<Value> {
+/// Encodes a nested value without bounds of more than `max_bound_bytes`. `None` if it is nested too deeply, or has
+/// types or bounds that Engram does not know.
+fn encode_nest(value: &StructuredValue, depth: usize, max_bound_bytes: usize) -> Option<Value> {
     let depth = depth.checked_sub(1)?;
     let nests = |values: &[StructuredValue]| -> Option<Vec<Value>> {
         values
             .iter()
-            .map(|value| nest(value, depth, max_bound_bytes))
+            .map(|value| encode_nest(value, depth, max_bound_bytes))
             .collect()
     };
     Some(match value.kind.as_ref()? {
@@ -51,8 +54,9 @@ fn nest(value: &StructuredValue, depth: usize, max_bound_bytes: usize) -> Option
         Kind::TupleValue(tuple) => json!({"tuple": nests(&tuple.values)?}),
         Kind::DictValue(dict) => {
             let fields = dict.fields.iter();
-            let fields = fields
-                .map(|(key, value)| Some((key.clone(), nest(value, depth, max_bound_bytes)?)));
+            let fields = fields.map(|(key, value)| {
+                Some((key.clone(), encode_nest(value, depth, max_bound_bytes)?))
+            });
             json!({"dict": fields.collect::<Option<serde_json::Map<_, _>>>()?})
         }
         Kind::NamedTupleValue(tuple) => {
@@ -60,28 +64,28 @@ fn nest(value: &StructuredValue, depth: usize, max_bound_bytes: usize) -> Option
             let fields = fields.map(|pair| {
                 Some(json!([
                     pair.key,
-                    nest(pair.value.as_ref()?, depth, max_bound_bytes)?
+                    encode_nest(pair.value.as_ref()?, depth, max_bound_bytes)?
                 ]))
             });
             let fields = fields.collect::<Option<Vec<_>>>()?;
             json!({"namedtuple": {"name": tuple.name, "fields": fields}})
         }
         Kind::TensorSpecValue(spec) => {
-            json!({"spec": described(&spec.name, spec.shape.as_ref(), spec.dtype)?})
+            json!({"spec": encode_spec(&spec.name, spec.shape.as_ref(), spec.dtype)?})
         }
         Kind::BoundedTensorSpecValue(spec) => {
-            let mut described = described(&spec.name, spec.shape.as_ref(), spec.dtype)?;
+            let mut encoded = encode_spec(&spec.name, spec.shape.as_ref(), spec.dtype)?;
             let (low, high) = (spec.minimum.as_ref()?, spec.maximum.as_ref()?);
             if low.tensor_content.len().max(high.tensor_content.len()) <= max_bound_bytes {
-                described["minimum"] = bound(low)?;
-                described["maximum"] = bound(high)?;
+                encoded["minimum"] = encode_bound(low)?;
+                encoded["maximum"] = encode_bound(high)?;
             }
-            json!({ "spec": described })
+            json!({ "spec": encoded })
         }
     })
 }
 
-fn described(name: &str, shape: Option<&TensorShapeProto>, dtype: i32) -> Option<Value> {
+fn encode_spec(name: &str, shape: Option<&TensorShapeProto>, dtype: i32) -> Option<Value> {
     let name = (!name.is_empty()).then_some(name);
     let shape = match shape {
         Some(shape) if !shape.unknown_rank => sizes(shape),
@@ -99,22 +103,23 @@ fn sizes(shape: &TensorShapeProto) -> Value {
 }
 
 /// Encodes a bound as raw bytes and a shape. TensorFlow stores a single number in the field of its type.
-fn bound(bound: &Bound) -> Option<Value> {
+fn encode_bound(bound: &Bound) -> Option<Value> {
     let shape = bound.tensor_shape.as_ref().map_or(json!([]), sizes);
     let data = if bound.tensor_content.is_empty() {
-        single(bound)?
+        single_number(bound)?
     } else {
         bound.tensor_content.to_vec()
     };
     Some(json!({"shape": shape, "data": STANDARD.encode(data)}))
 }
 
+/// The bytes of a bound that consists of a single number; `None` for any other.
 #[expect(
     clippy::cast_possible_truncation,
     clippy::cast_sign_loss,
     reason = "TensorFlow stores narrow integers in wide fields"
 )]
-fn single(bound: &Bound) -> Option<Vec<u8>> {
+fn single_number(bound: &Bound) -> Option<Vec<u8>> {
     let fields = [
         bound.float_val.len(),
         bound.double_val.len(),

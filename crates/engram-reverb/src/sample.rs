@@ -9,7 +9,7 @@ use std::time::Duration;
 
 use engram_codec::{CallReplies, Reply, ReplyStream, Reservation};
 use engram_core::gather::{LengthPolicy, estimate_bytes};
-use engram_core::{Draw, Result as Outcome};
+use engram_core::{Draw, Result as CoreResult};
 use engram_engine::{Lease, Sample, SampleTicket, Table};
 use futures_util::FutureExt as _;
 use prost::Message as _;
@@ -30,13 +30,13 @@ const BUFFERED_RESPONSES: usize = 1;
 /// A response is sent once it has at least this many bytes.
 const RESPONSE_BYTES: usize = 2 << 20;
 
-/// Size from which on a sample is encoded outside the async runtime, in bytes.
+/// Samples of at least this many bytes are encoded outside the async runtime.
 const LARGE_SAMPLE: usize = 1 << 20;
 
 /// Samples drawn at a time. Small, so that later draws reflect updates made meanwhile.
 const DRAWS_PER_BATCH: usize = 128;
 
-/// How long to wait before a failed write to the journal is waited for again.
+/// Pause before waiting again until changes are durable, after the journal could not be written.
 const DURABILITY_RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// How often a waiting request checks a table with a ttl for expired items.
@@ -95,9 +95,9 @@ struct PartialResponse {
     bytes: usize,
     /// The memory reserved for it.
     reservation: Option<Reservation>,
-    /// Leases of its samples, if the table limits how often items are sampled; those of the current batch
-    /// excepted. They are acknowledged right before the response is passed to the transport, because
-    /// dm-reverb's clients do not acknowledge samples.
+    /// Leases of its samples, except those of the current batch, if the table limits how often items are sampled. They
+    /// are acknowledged right before the response is passed to the transport, because dm-reverb's clients do not
+    /// acknowledge samples.
     leases: Vec<Lease>,
     /// Number of its items that were sampled for the last time. They stay in the table until their lease
     /// ends, but dm-reverb's clients expect them not to count.
@@ -107,7 +107,7 @@ struct PartialResponse {
 /// The drawn samples that are being encoded.
 #[derive(Default)]
 struct DrawnBatch {
-    /// Lease of the samples not sent yet.
+    /// Lease of its samples that are not sent yet.
     lease: Option<Lease>,
     /// Number of its samples in the response.
     ready: usize,
@@ -233,7 +233,7 @@ impl SampleStream<'_> {
         table: &str,
         waited: bool,
         bytes: usize,
-    ) -> Outcome<SampleEntry> {
+    ) -> CoreResult<SampleEntry> {
         let (chunk_keys, pool) = (&mut self.chunk_keys, &self.service.pool);
         if bytes >= LARGE_SAMPLE {
             tokio::task::block_in_place(|| encode_sample(draw, table, waited, chunk_keys, pool))
@@ -274,10 +274,10 @@ impl SampleStream<'_> {
         let permit = self.responses.reserve().await;
         let permit = permit.map_err(|_| Status::cancelled("the client has closed the stream"))?;
         let acknowledged = leases.into_iter().map(Lease::acknowledge);
-        // What is acknowledged last is durable last.
+        // The last acknowledgement becomes durable last.
         if let Some(mut durable) = acknowledged.fold(None, |last, durable| durable.or(last)) {
-            // An error means that the journal cannot be written now: without the client's acknowledgement, nothing else
-            // remembers that it received the items.
+            // An error means that the journal cannot be written now. dm-reverb's clients do not acknowledge, so only
+            // the journal records that the client received the items.
             while (&mut durable).await.is_err() {
                 sleep(DURABILITY_RETRY_DELAY).await;
             }

@@ -30,7 +30,7 @@ pub const MAX_MESSAGE_BYTES: usize = 256 << 20;
 /// Maximum number of bytes of the gathered columns of one sample.
 const MAX_GATHERED_BYTES: usize = 4 << 30;
 
-/// Requests with at least this many keys are handled outside the async runtime.
+/// Requests with more keys are handled outside the async runtime.
 const MANY_KEYS: usize = 4096;
 
 /// The service: serves the tables of an engine to dm-reverb's clients.
@@ -217,7 +217,7 @@ impl ReverbService for Reverb {
         let mut requests = request.into_inner();
         let state = Arc::clone(&self.state);
         let response = async move {
-            // The client waits without end for a response sent before its request.
+            // A client waits without end if the response is sent before its request.
             tokio::select! {
                 () = state.stopping() => return Err(stopping()),
                 request = requests.message() => request?,

@@ -38,7 +38,7 @@ pub(crate) fn invalid(text: impl AsRef<str>) -> Status {
     Status::invalid_argument(shortened(text.as_ref(), MAX_MESSAGE_BYTES))
 }
 
-/// Truncates a text to `max` bytes.
+/// Truncates a text of more than `max` bytes, and appends `...`.
 pub(crate) fn shortened(text: &str, max: usize) -> String {
     if text.len() <= max {
         return text.to_owned();

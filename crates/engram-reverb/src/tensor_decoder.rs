@@ -27,11 +27,13 @@ pub(crate) fn tensor_decode_work(tensor: &TensorProto) -> usize {
     let dims = tensor.tensor_shape.iter().flat_map(|shape| &shape.dim);
     let mut sizes = dims.map(|dim| usize::try_from(dim.size).unwrap_or(0));
     let rows = sizes.next().unwrap_or(0);
-    let each = match from_tensorflow(tensor.dtype) {
+    let row_bytes = match from_tensorflow(tensor.dtype) {
         None | Some(DType::String) => 0,
         Some(dtype) => sizes.fold(dtype.size(), usize::saturating_mul),
     };
-    let raw = rows.saturating_mul(each).max(tensor.tensor_content.len());
+    let raw = rows
+        .saturating_mul(row_bytes)
+        .max(tensor.tensor_content.len());
     rows.saturating_add(raw)
 }
 
@@ -101,11 +103,11 @@ pub fn check_tensor(tensor: &TensorProto) -> Result<TensorHeader<'_>, Status> {
 impl TensorHeader<'_> {
     /// Number of raw bytes; for strings, number of elements.
     fn size(&self) -> u64 {
-        let each = match self.cell.dtype {
+        let per_row = match self.cell.dtype {
             DType::String => self.cell.elements(),
             _ => self.cell.bytes(),
         };
-        u64::from(self.rows).saturating_mul(each as u64)
+        u64::from(self.rows).saturating_mul(per_row as u64)
     }
 
     /// Number of rows of strings without elements: they take no bytes on the wire, but an offset each in

@@ -102,7 +102,7 @@ impl TfRecordReader {
     /// The next record, decoded as a message.
     ///
     /// # Errors
-    /// See [`Self::next`].
+    /// Those of [`Self::next`], and [`Error::Storage`] for a record that is too large or not a valid message.
     pub(crate) fn message<M: prost::Message + Default + DecodedSize>(
         &mut self,
     ) -> Result<Option<M>> {

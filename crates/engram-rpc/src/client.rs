@@ -58,7 +58,7 @@ pub struct Client {
     /// `samples`, and the streams of tables whose items sampling removes.
     streams: Arc<SampleStreams>,
     pool: Arc<Pool>,
-    /// Random: two clients derive different unique numbers from it.
+    /// Random, so that the unique numbers of two clients differ.
     entropy: u64,
     /// How many unique numbers were derived.
     next_number: AtomicU64,
@@ -129,8 +129,8 @@ impl Client {
         self.connector.close();
     }
 
-    /// Waits until the server has handled all acknowledgements: for at most a second, or for `reconnect_timeout` if they
-    /// must become durable.
+    /// Waits until the server has handled all acknowledgements: for at most a second, or for at most
+    /// `reconnect_timeout` if that is longer and they must become durable.
     pub fn wait_for_acks(&self) {
         let timeout = if self.streams.awaits_durability() {
             self.connector.reconnect_timeout().max(CLOSE_TIMEOUT)
@@ -151,7 +151,7 @@ impl Client {
     }
 
     /// Returns a future that is ready once the server has handled all acknowledgements, or an error if it cannot be
-    /// reached. Those of a lost connection are void.
+    /// reached. Acknowledgements of a lost connection have no effect, and are not waited for.
     pub fn until_acks_flushed(&self) -> impl Future<Output = Result<()>> + Send + Unpin + use<> {
         let streams = Arc::clone(&self.streams);
         Box::pin(async move { streams.flush_acks().await })
@@ -336,7 +336,8 @@ impl Client {
             .fetch_add(current.wrapping_sub(previous), Ordering::Relaxed);
     }
 
-    /// Describes the items in unfinished chunks of this client's writers, if there are any: no table has them yet.
+    /// Describes the items in unfinished chunks of this client's writers, which no table has yet. `None` if there are
+    /// none.
     #[must_use]
     pub fn unsent_items_note(&self) -> Option<String> {
         engram_engine::unsent_items_note(self.unsent.load(Ordering::Relaxed))

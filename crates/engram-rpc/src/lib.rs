@@ -48,10 +48,10 @@ fn enlarge_send_buffer(stream: &tokio::net::UnixStream) {
     let _ = socket2::SockRef::from(stream).set_send_buffer_size(2 * MAX_FRAME_BYTES as usize);
 }
 
-/// Checks a token of a server or a client: HTTP cannot carry others.
+/// Checks a token of a server or a client: an HTTP header cannot contain other characters.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] without the token, which is a secret.
+/// [`Error::InvalidArgument`]. Its text omits the token, which is a secret.
 fn check_token(token: &str) -> Result<()> {
     if !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Ok(());

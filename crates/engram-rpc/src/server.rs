@@ -45,7 +45,8 @@ pub struct ServerOptions {
     pub address: SocketAddr,
     /// A Unix domain socket to listen at as well, for processes of the same user.
     pub unix_socket: Option<PathBuf>,
-    /// A port of the same host that serves metrics over HTTP, with the same token and encryption; 0 selects a free port.
+    /// A port of the same host that serves metrics over HTTP, with the same token and encryption; 0 selects a free
+    /// port.
     pub metrics_port: Option<u16>,
     /// The token that every call must send.
     pub token: Option<String>,
@@ -57,8 +58,8 @@ pub struct ServerOptions {
     pub lease_timeout: Duration,
     /// A connection without any call within this time is closed.
     pub first_call_timeout: Duration,
-    /// Maximum bytes of batches and samples that clients have not read yet; of one connection, a quarter of it. A larger
-    /// batch is sent on its own.
+    /// Maximum bytes of batches and samples that clients have not read yet; of one connection, a quarter of it. A
+    /// larger batch is sent on its own.
     pub max_unread_bytes: u64,
     /// Seed of tables that clients create without one.
     pub seed: u64,
@@ -130,8 +131,8 @@ impl Server {
     /// Starts a server for an engine's tables. It accepts connections once this returns.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the options are unsafe, the address or socket is not available or a certificate is
-    /// unusable, [`Error::Unavailable`] if the system provides no random numbers.
+    /// [`Error::InvalidArgument`] if the options are unsafe, the address or socket is not available, a certificate is
+    /// unusable or the server's threads cannot start, [`Error::Unavailable`] if the system provides no random numbers.
     #[expect(
         clippy::needless_pass_by_value,
         reason = "options are created for one server"

@@ -147,7 +147,7 @@ fn key_text(key: &Bound<'_, PyAny>) -> PyResult<Value> {
     Err(errors::signature(key.py(), text))
 }
 
-/// Path entries and children of a node type registered with optree; `None` for others.
+/// Returns the path entries and children of a value whose type is registered with optree; `None` for others.
 #[expect(clippy::type_complexity, reason = "pairs, in order")]
 pub(super) fn registered_children<'py>(
     tree: &Bound<'py, PyAny>,

@@ -14,13 +14,13 @@ use serde_json::{Value, json};
 use super::{Node, child_path};
 use crate::errors;
 
-/// Namedtuple classes seen so far, so that data is unflattened into the class that it was written with.
+/// The last class for each name and fields of a namedtuple. Data is unflattened into it.
 static CLASSES: Mutex<Option<HashMap<NamedTuple, Py<PyType>>>> = Mutex::new(None);
 
 /// Name and fields of a namedtuple class.
 type NamedTuple = (String, Vec<String>);
 
-/// Registers a namedtuple class. True if it replaces another one.
+/// Registers a namedtuple class. Returns true if it replaces another one.
 pub(super) fn remember_class(name: &str, fields: &[String], class: &Bound<'_, PyType>) -> bool {
     let key = (name.to_string(), fields.to_vec());
     let mut classes = CLASSES.lock().unwrap_or_else(PoisonError::into_inner);
@@ -32,14 +32,15 @@ pub(super) fn remember_class(name: &str, fields: &[String], class: &Bound<'_, Py
     before.is_some_and(|before| !before.is(class))
 }
 
+/// Returns the registered namedtuple class with this name and these fields, or creates one.
 fn named_class(py: Python<'_>, name: &str, fields: &[String]) -> PyResult<Py<PyType>> {
     let key = (name.to_string(), fields.to_vec());
-    let found = CLASSES
+    let known = CLASSES
         .lock()
         .unwrap_or_else(PoisonError::into_inner)
         .as_ref()
-        .and_then(|c| c.get(&key).map(|c| c.clone_ref(py)));
-    if let Some(class) = found {
+        .and_then(|classes| classes.get(&key).map(|class| class.clone_ref(py)));
+    if let Some(class) = known {
         return Ok(class);
     }
     let class = py
@@ -52,6 +53,9 @@ fn named_class(py: Python<'_>, name: &str, fields: &[String]) -> PyResult<Py<PyT
 }
 
 /// Returns the node of a serialized structure. Appends the paths of its leaves to `names`.
+///
+/// # Errors
+/// `TypeError` if it is not a valid structure.
 pub(super) fn node_from_json(
     py: Python<'_>,
     value: &Value,
@@ -102,7 +106,7 @@ pub(super) fn node_from_json(
                 let nodes = children.into_iter().map(|(_, _, node)| node).collect();
                 return Ok(Node::Named(class, nodes));
             }
-            // Not written by Python: a name is no identifier. The fields become a mapping.
+            // Another program wrote a name that is not a Python identifier. The fields become a mapping.
             Err(error) if errors::is_rejection(py, &error) => {}
             Err(error) => return Err(error),
         }

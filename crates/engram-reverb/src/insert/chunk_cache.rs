@@ -88,7 +88,7 @@ impl StreamChunkCache {
     /// Removes all chunks except those with these keys.
     ///
     /// # Errors
-    /// `FAILED_PRECONDITION` if some of these are unknown.
+    /// `FAILED_PRECONDITION`, with dm-reverb's text, if a key is unknown or repeated.
     pub(super) fn keep_only(&mut self, keys: &[u64]) -> Result<(), Status> {
         if keys.len() <= self.by_key.len() {
             let keys: HashSet<u64> = keys.iter().copied().collect();

@@ -18,7 +18,7 @@ use crate::service::ServiceState;
 /// How often tables with a ttl are checked for expired items while a stream waits.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// After a failed write to the journal: delay before waiting again until the item is durable.
+/// Pause before waiting again until an item is durable, after the journal could not be written.
 const RETRY_DELAY: Duration = Duration::from_millis(500);
 
 /// Number of pending items of a stream, over all tables, at which it stops reading.
@@ -127,7 +127,8 @@ impl PendingItems {
         self.last_table
     }
 
-    /// Waits for the next item; returns its key, or the error it failed with.
+    /// Waits until an item is inserted and durable or has failed; returns its key or the error. `None` if none is
+    /// pending.
     pub(super) async fn next(&mut self) -> Option<Result<u64>> {
         let completed = loop {
             let has_ttl = |pending: &&PendingTable| pending.table.options().ttl.is_some();
@@ -154,7 +155,7 @@ impl PendingItems {
         Some(completed.key)
     }
 
-    /// Like [`Self::next`]; `None` if no item is inserted now.
+    /// Like [`Self::next`], but does not wait: also `None` if no item is done now.
     pub(super) fn next_now(&mut self) -> Option<Result<u64>> {
         self.next().now_or_never().flatten()
     }
@@ -176,7 +177,7 @@ async fn insert(mut ticket: InsertTicket) -> Result<()> {
     }
 }
 
-/// Waits before a failed write to the journal is waited for again.
+/// Pauses after the journal could not be written.
 pub(super) async fn retry_delay() {
     sleep(RETRY_DELAY).await;
 }

@@ -147,7 +147,7 @@ fn a_request_of_very_many_items_is_rejected_undecoded() {
     assert!(peak < 10_000, "{peak} bytes");
 }
 
-/// The error for a chunk of one tensor, which must be found without large allocations.
+/// Returns the error for a chunk of one tensor. The chunk must be rejected without large allocations.
 fn rejection(sizes: &[i64], content: Vec<u8>, dtype: pb::tensorflow::DataType) -> String {
     let chunk = chunk(1, vec![tensor(dtype, sizes, content)]);
     let (status, peak) = measure_peak(|| ChunkDecoder::default().decode(&chunk).unwrap_err());
@@ -192,26 +192,26 @@ fn declared_sizes_are_checked_against_the_bytes() {
             "a tensor of a chunk has shape [1, 0, 9223372036854775807], which is too large",
         ),
     ] {
-        let found = rejection(sizes, vec![0], DtFloat);
-        assert!(found.starts_with(text), "{found}");
+        let error = rejection(sizes, vec![0], DtFloat);
+        assert!(error.starts_with(text), "{error}");
     }
     assert_eq!(
         rejection(&[1, 1 << 30], vec![1; 100], DtString),
         "a tensor of 1073741824 strings has 100 bytes; each string takes at least one"
     );
     for content in [vec![0xff; 20], vec![5, 1, 2], vec![1, 1, 2]] {
-        let found = rejection(&[1], content, DtString);
+        let error = rejection(&[1], content, DtString);
         assert!(
-            found.contains(
+            error.contains(
                 "strings are corrupt: expected their lengths followed by the strings' bytes"
             ),
-            "{found}"
+            "{error}"
         );
     }
-    let found = rejection(&[1, 6], vec![24, 0xff, 0xff], DtFloat);
+    let error = rejection(&[1, 6], vec![24, 0xff, 0xff], DtFloat);
     assert!(
-        found.starts_with("the compressed bytes of a tensor are corrupt: "),
-        "{found}"
+        error.starts_with("the compressed bytes of a tensor are corrupt: "),
+        "{error}"
     );
 }
 
@@ -301,9 +301,9 @@ fn invalid_items_are_rejected() {
             "an item must have fewer than 2^32 cells and slices",
         ),
     ] {
-        let (code, found) = rejection(columns);
+        let (code, error) = rejection(columns);
         assert_eq!(code, tonic::Code::InvalidArgument);
-        assert!(found.contains(text), "{found}");
+        assert!(error.contains(text), "{error}");
     }
 }
 

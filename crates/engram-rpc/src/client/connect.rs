@@ -46,7 +46,7 @@ pub struct ClientOptions {
 /// TLS options of a client; certificates and keys are PEM.
 #[derive(Clone, Debug, Default)]
 pub struct ClientTls {
-    /// Certificates of the authorities that may have signed the server's.
+    /// Certificates of the authorities that may have signed the server's certificate.
     pub ca: Vec<u8>,
     /// The client's certificate and key, if the server requires one.
     pub identity: Option<(Vec<u8>, Vec<u8>)>,
@@ -219,8 +219,8 @@ impl Connector {
         *self.lease_timeout.lock()
     }
 
-    /// How long calls wait for a server that has been unreachable since `since`, with the time for a response that is on
-    /// its way.
+    /// How long calls wait for a server that has been unreachable since `since`, with the time for a response that is
+    /// on its way.
     pub(crate) fn latest_response(&self, since: Instant) -> Instant {
         since + self.options.reconnect_timeout + RESPONSE_GRACE
     }
@@ -240,7 +240,7 @@ impl Connector {
                     recognised = Some(why.clone());
                     why
                 }
-                // A program that hangs up early can discard its response.
+                // A connection that is closed early can lose the bytes by which a program is recognised.
                 Err(AttemptError::Closed(why)) => recognised.clone().unwrap_or(why),
             };
             if Instant::now() + delay > deadline {
@@ -318,17 +318,17 @@ impl Connector {
         })
     }
 
-    /// Describes why an open byte stream did not become a connection.
+    /// Describes why no connection could be made over an open byte stream.
     fn describe_failure(
         &self,
         received: &ReceivedBytes,
         causes: &str,
         status: Option<&Status>,
     ) -> AttemptError {
-        let found = self
+        let recognised = self
             .describe_peer(received)
             .or_else(|| self.tls_error(causes));
-        found.unwrap_or_else(|| {
+        recognised.unwrap_or_else(|| {
             let why = status.map_or("it closed the connection".into(), describe_call_failure);
             let hint = if received.first().is_empty() {
                 " before it sent anything (is it an Engram server?)"
@@ -465,9 +465,9 @@ enum AttemptError {
     Permanent(Error),
     /// Trying again may help; the text describes the failure.
     Retry(String),
-    /// The same, and another program was recognised.
+    /// Trying again may help, although another program was recognised.
     OtherProgram(String),
-    /// The same, and the connection was closed.
+    /// Trying again may help; the peer closed the connection.
     Closed(String),
 }
 

@@ -23,8 +23,8 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(900);
 
 /// Sends a writer's items and tracks those that are in flight: sent, and not known to be in their tables.
 ///
-/// As a future it is ready when at most [`RemoteOutbox::until_at_most`] items are in flight. If that number is 0, it also
-/// waits until all items are as durable as the server's store promises.
+/// As a future it is ready when at most [`RemoteOutbox::until_at_most`] items are in flight. If that number is 0, it
+/// also waits until all items are as durable as the server's store promises.
 #[derive(Debug)]
 pub struct RemoteOutbox {
     client: Arc<Client>,
@@ -68,13 +68,13 @@ impl RemoteOutbox {
         number
     }
 
-    /// Returns the number of a table that has one and was not dropped.
+    /// Returns the number of the table with this name; `None` if it has no number, or was dropped.
     #[must_use]
     pub fn find_table(&self, name: &str) -> Option<u32> {
         let mut numbers = (0_u32..).zip(&self.tables);
-        let found = numbers
+        let entry = numbers
             .find(|(number, table)| table.name == name && !self.progress.is_dropped(*number));
-        found.map(|(number, _)| number)
+        entry.map(|(number, _)| number)
     }
 
     fn add_table(&mut self, name: &str, options: Arc<TableOptions>) -> u32 {
@@ -149,8 +149,9 @@ impl RemoteOutbox {
         Ok(())
     }
 
-    /// Returns `; ` and why the first table with items in flight blocks, to be appended to the error of a wait; an empty
-    /// text if no table blocks.
+    /// Returns `; ` and why the first table with items in flight blocks, or why the server cannot be reached, to be
+    /// appended to the error of a wait. An empty text if that table does not block, or the server does not respond in
+    /// time.
     #[must_use]
     pub fn blocked_reason(&self) -> String {
         let Some(table) = self.progress.first_table_in_flight() else {
@@ -206,8 +207,8 @@ impl Future for RemoteOutbox {
 
 impl RemoteOutbox {
     /// Ends the stream; the server withdraws the items that are not in their tables. Returns true if
-    /// [`RemoteOutbox::incomplete_items`] is final, false if the server did not confirm that in time: it may still
-    /// insert items in flight.
+    /// [`RemoteOutbox::incomplete_items`] is final. Returns false if the server did not confirm that in time, so that
+    /// it may still insert items in flight, and if the stream was ended before.
     pub fn finish(&mut self, timeout: Duration) -> bool {
         self.commands = None;
         let Some(mut task) = self.task.take() else {

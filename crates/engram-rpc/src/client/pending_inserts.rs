@@ -32,9 +32,9 @@ struct ProgressState {
     /// Why inserted items cannot be made durable at the moment.
     durability_error: Option<Error>,
     errors: VecDeque<Error>,
-    /// Number of items rejected by `errors`.
+    /// Number of rejected items that `errors` are about.
     rejected: u64,
-    /// Tables that were dropped or closed; a new table may have the same name.
+    /// Numbers of tables that were dropped or closed. A new table may have the same name.
     dropped: Vec<u32>,
 }
 

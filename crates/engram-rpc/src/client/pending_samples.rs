@@ -2,8 +2,8 @@
 //!
 //! A batch is *queued* (requested, not sent yet), *sent*, *received* (all its messages have arrived; its ticket is
 //! ready), and if it is on lease then *acknowledged* or *cancelled*. When the connection breaks, the server returns all
-//! leased items to their tables: batches that are queued or sent are requested again, and acknowledging or cancelling a batch
-//! of the old connection does nothing.
+//! leased items to their tables: batches that are queued or sent are requested again, and acknowledging or cancelling a
+//! batch of the old connection does nothing.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -33,8 +33,8 @@ pub(super) enum SampleCommand {
     /// connection is lost.
     Acknowledge(u64, Option<u32>, Option<AckReply>),
     Cancel(u64),
-    /// Replies once the server has handled all earlier requests. If the connection is lost, it is sent again on the
-    /// next one; an error means that there is none.
+    /// Replies once the server has handled all earlier requests, or with an error if the server cannot be reached. It
+    /// is sent again after a lost connection.
     Barrier(u64, AckReply),
 }
 
@@ -76,7 +76,8 @@ impl PendingSample {
             lease,
             ..
         } = self.request.clone();
-        // First the timeout as given, because error texts repeat it; later what remains of it.
+        // The first request has the timeout as given, because error texts repeat it; later ones have what remains of
+        // it.
         let remaining = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
         let timeout = if self.sent_ever {
             self.deadline.map(remaining)
@@ -260,7 +261,7 @@ impl ReconnectingStream for PendingSamples {
                     (sample.sent, sample.sent_ever) = (true, true);
                     Request::Batch(request).into()
                 }
-                // The server answered before the request: send an empty one, which it ignores.
+                // The server answered before the request was sent. Send an empty request instead, which it ignores.
                 None => pb::SampleRequest::default(),
             },
         })

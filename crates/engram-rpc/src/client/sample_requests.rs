@@ -36,7 +36,7 @@ struct AckCounts {
     sent: AtomicU64,
     /// Acknowledgements that the server has certainly handled.
     confirmed: AtomicU64,
-    /// True if some of them were durable.
+    /// True if some of the acknowledgements must become durable.
     any_durable: AtomicBool,
 }
 
@@ -47,12 +47,12 @@ impl AckCounts {
     }
 }
 
-/// The sample streams of a client whose acknowledgements may remove items: a call whose result depends on them waits until
-/// the server has handled them.
+/// The sample streams of a client whose acknowledgements may remove items: a call whose result depends on them waits
+/// until the server has handled them.
 #[derive(Debug, Default)]
 pub(crate) struct SampleStreams(Mutex<Vec<SampleStream>>);
 
-/// One stream. It ends although it is in [`SampleStreams`].
+/// One stream. Its weak sender does not keep it open.
 #[derive(Clone, Debug)]
 struct SampleStream {
     commands: mpsc::WeakUnboundedSender<SampleCommand>,
@@ -77,15 +77,15 @@ impl SampleStreams {
         streams.iter().all(|stream| stream.acks.are_confirmed())
     }
 
-    /// True if acknowledgements may not be durable yet that will be.
+    /// True if an acknowledgement that must become durable may not be durable yet.
     pub(crate) fn awaits_durability(&self) -> bool {
         let streams = self.0.lock();
         let mut acks = streams.iter().map(|stream| &stream.acks);
         acks.any(|acks| acks.any_durable.load(Ordering::Acquire) && !acks.are_confirmed())
     }
 
-    /// Waits until the server has handled all acknowledgements so far and made them durable; those of a lost connection are
-    /// void.
+    /// Waits until the server has handled all acknowledgements so far and made them durable. Acknowledgements of a lost
+    /// connection have no effect, and are not waited for.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server cannot be reached, [`Error::Closed`] if the client is closed.
@@ -167,7 +167,7 @@ pub struct RemoteLease {
 
 impl RemoteLease {
     /// Acknowledges the whole batch. If that removes items from a durable store, returns a future of the server's
-    /// response, which the server sends once that is durable.
+    /// response, which the server sends once that is durable; otherwise returns `None`.
     #[expect(
         clippy::must_use_candidate,
         reason = "not every caller waits until it is durable"

@@ -34,7 +34,7 @@ const MAX_UNACKNOWLEDGED: usize = 500;
 pub enum RemoteNextBatch {
     /// A batch.
     Batch(ReceivedBatch),
-    /// All batches were read, or none arrived before the deadline.
+    /// All batches were read, or the deadline has passed.
     End,
     /// The wait was interrupted.
     Interrupted,
@@ -42,8 +42,8 @@ pub enum RemoteNextBatch {
 
 /// Batches of one table, prefetched over a stream of their own.
 ///
-/// A batch is requested, received, returned by [`RemoteStream::next`], delivered and then acknowledged. The reader reports
-/// how many items it has delivered in total; on closing, the other items are returned to their table.
+/// A batch is requested, received, returned by [`RemoteStream::next`], delivered and then acknowledged. The reader
+/// reports how many items it has delivered in total; on closing, the other items are returned to their table.
 ///
 /// A batch that waited for so long that its lease ends is cancelled and requested again.
 #[derive(Debug)]
@@ -53,8 +53,8 @@ pub struct RemoteStream {
     task: Option<JoinHandle<bool>>,
     connector: Arc<Connector>,
     table: String,
-    /// True if delivered items are acknowledged at once. Otherwise they are when the next batch is requested: with `hold`,
-    /// and for tables from which sampling removes nothing, to save messages.
+    /// True if delivered items are acknowledged at once. With `hold`, and for tables from which sampling removes
+    /// nothing, they are acknowledged when the next batch is requested.
     acknowledges_at_once: bool,
     options: StreamOptions,
     close_timeout: Duration,
@@ -186,7 +186,7 @@ impl RemoteStream {
 
     /// True if the server has returned the batch's items to their table, or is about to.
     fn is_stale(&self, batch: &LeasedBatch) -> bool {
-        // The rest is for the acknowledgement to arrive.
+        // The last tenth of the timeout is left for the acknowledgement to arrive.
         self.lease_timeout()
             .is_some_and(|timeout| batch.received.elapsed() >= timeout.mul_f64(0.9))
     }
@@ -197,8 +197,8 @@ impl RemoteStream {
         self.connector.lease_timeout()
     }
 
-    /// Reports that the first `items` of the stream's items are delivered: the caller has them, or will have them without a
-    /// further call. False after [`Self::close`], which has returned them to the table.
+    /// Reports that the first `items` of the stream's items are delivered: the caller has them, or will have them
+    /// without a further call. False after [`Self::close`], which has returned them to the table.
     pub fn deliver(&mut self, items: u64) -> bool {
         if self.requests.is_none() {
             return false;
@@ -235,8 +235,8 @@ impl RemoteStream {
     }
 
     /// Stops prefetching, acknowledges the delivered items and returns the others to their table. Waits until
-    /// acknowledgements that removed items from a durable store are durable, then until the server has handled everything
-    /// else: up to two seconds, and not longer than `at_most`. Calling it again waits again.
+    /// acknowledgements that removed items from a durable store are durable, then until the server has handled
+    /// everything else: up to two seconds, and not longer than `at_most`. Calling it again waits again.
     pub fn close(
         &mut self,
         at_most: Duration,

@@ -85,12 +85,12 @@ impl ObservedStream {
 
     /// Connects to a TCP address, `host:port`.
     pub(crate) async fn open_tcp(address: &str) -> Result<Self, OpenError> {
-        let Ok(found) = lookup_host(address).await else {
+        let Ok(resolved) = lookup_host(address).await else {
             return Err(OpenError::UnknownHost);
         };
         let mut failure = None;
-        for each in found {
-            match TcpStream::connect(each).await {
+        for socket_address in resolved {
+            match TcpStream::connect(socket_address).await {
                 Ok(socket) => {
                     socket.set_nodelay(true).map_err(OpenError::Io)?;
                     return Ok(Self::new(Socket::Tcp(socket)));

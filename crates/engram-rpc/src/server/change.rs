@@ -18,7 +18,8 @@ use crate::pb::change_request::Change;
 use crate::pb::change_response::Outcome;
 use crate::wire::{decode_f64s, decode_u64s, encode_error};
 
-/// Maximum number of replies that wait to be sent; the server reads no further requests then.
+/// Maximum number of changes that are not durable yet, and of replies that wait to be sent. At this number the server
+/// reads no further requests.
 const MAX_PENDING_REPLIES: usize = 1024;
 
 /// Requests with more keys are handled outside of the runtime's shared threads, because they take long.

@@ -77,7 +77,8 @@ pub(super) struct Connection<IO> {
 }
 
 impl<IO> Connection<IO> {
-    /// Returns true if no call has arrived in time. The first poll starts the timer; each poll registers for its end.
+    /// Returns true if no call has arrived in time. The first poll starts the timer; each poll registers the task to be
+    /// woken when the timer ends.
     fn poll_overdue(&mut self, context: &mut Context<'_>) -> bool {
         if self.info.first_call.0.load(Ordering::Relaxed) {
             self.first_call_timer = None;
@@ -89,7 +90,8 @@ impl<IO> Connection<IO> {
         timer.as_mut().poll(context).is_ready()
     }
 
-    /// Fails once the connection must be closed because its replies are not read; registers for that moment.
+    /// Returns an error once the connection must be closed because its replies are not read. Until then, registers the
+    /// task to be woken.
     fn check_replies(&self, context: &Context<'_>) -> io::Result<()> {
         match self.info.replies.poll_closed(context) {
             Poll::Ready(()) => Err(ErrorKind::TimedOut.into()),

@@ -1,7 +1,7 @@
 //! Insert streams: items are decoded, passed to their tables, and acknowledged in order.
 //!
-//! Each stream has one task. It continues to read while items wait, so that a table that blocks does not hold up the others; it
-//! stops reading while too many items wait.
+//! Each stream has one task. It continues to read while items wait, so that a table that blocks does not hold up the
+//! others; it stops reading while too many items wait.
 
 mod ack_queue;
 mod batch_wait;
@@ -10,7 +10,7 @@ mod pending_memory;
 
 use std::sync::Arc;
 
-use engram_core::{Error, NewItem, Result as Outcome, text};
+use engram_core::{Error, NewItem, Result as CoreResult, text};
 use engram_engine::{Session, Table};
 use prost::Message as _;
 use tokio::sync::mpsc::{self, Sender};
@@ -131,8 +131,8 @@ impl InsertStream {
         }
     }
 
-    /// True if handling a request takes long. The last part of a large chunk is short, but then the whole chunk is
-    /// checked.
+    /// True if handling a request takes long. The last part of a chunk may be short, but the whole chunk is checked
+    /// when it arrives.
     fn takes_long(&self, request: &pb::InsertRequest) -> bool {
         self.dictionary.has_incomplete_chunk() || request.encoded_len() >= LARGE_MESSAGE_BYTES
     }
@@ -256,7 +256,7 @@ impl InsertStream {
                 run.first = number;
             }
             match invalid {
-                // Every run costs memory: after too many, the remaining items are rejected as a whole.
+                // Every run costs memory. After too many, all remaining items are rejected, also valid ones.
                 Some(error) if self.rejections - rejections_before >= MAX_DETAILED_REJECTIONS => {
                     self.insert_run(table_name, table, run, std::mem::take(&mut valid));
                     self.reject(table_name, end - 1, &error);
@@ -309,7 +309,7 @@ impl InsertStream {
     }
 }
 
-fn check_item(table: &Table, item: &NewItem) -> Outcome<()> {
+fn check_item(table: &Table, item: &NewItem) -> CoreResult<()> {
     item.trajectory.check_parts()?;
     table.options().check_item(item)
 }

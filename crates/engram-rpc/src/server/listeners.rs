@@ -13,7 +13,7 @@ use engram_engine::CloseOnFork;
 
 use super::ServerOptions;
 
-/// Refuses an address that other machines can reach, unless there is a token or `insecure` is set.
+/// Rejects an address that other machines can reach, unless there is a token or `insecure` is set.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for such an address.
@@ -36,7 +36,8 @@ pub(super) struct Listeners {
     pub(super) tcp: TcpListener,
     pub(super) unix: Option<(UnixListener, SocketFile)>,
     pub(super) metrics: Option<(SocketAddr, TcpListener)>,
-    /// An abstract Unix socket and its name. Clients on this machine get the name over TCP and switch to it: it is faster.
+    /// An abstract Unix socket and its name. Clients on this machine get the name over TCP and switch to it: it is
+    /// faster.
     pub(super) local: Option<(UnixListener, String)>,
     pub(super) close_on_fork: CloseOnFork,
 }
@@ -82,7 +83,7 @@ impl Listeners {
     }
 }
 
-/// Opens a TCP socket. `option` is the option with its port and `purpose` what it is for, both for error texts.
+/// Opens a TCP socket. In error texts, `option` names the option that sets its port, and `purpose` its purpose.
 fn open_tcp(
     requested: SocketAddr,
     option: &str,

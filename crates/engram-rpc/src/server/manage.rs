@@ -11,11 +11,11 @@ use crate::pb::manage_request::Call;
 use crate::pb::manage_response::Outcome;
 use crate::wire::{decode_limits, decode_options, encode_error, encode_options};
 
-/// Handles one request; an error is a reply too.
+/// Handles one request. The response to a failed call contains the error.
 pub(super) async fn manage(state: &ServiceState, request: pb::ManageRequest) -> pb::ManageResponse {
-    let reply = execute(state, request).await;
+    let outcome = execute(state, request).await;
     pb::ManageResponse {
-        outcome: Some(reply.unwrap_or_else(|error| Outcome::Error(encode_error(&error)))),
+        outcome: Some(outcome.unwrap_or_else(|error| Outcome::Error(encode_error(&error)))),
     }
 }
 

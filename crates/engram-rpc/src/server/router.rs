@@ -23,7 +23,8 @@ use crate::pb::engram_server::EngramServer;
 /// Path prefix of the health service.
 const HEALTH_PATH: &str = "/grpc.health.v1.Health/";
 
-/// Passes each call to the service that its path names; Engram's service refuses unknown paths.
+/// Passes each call to the service that its path names. Engram's service also receives the calls with unknown paths,
+/// which it rejects.
 #[derive(Debug)]
 pub(super) struct Router<H> {
     pub(super) engram: EngramServer<Service>,
@@ -68,7 +69,7 @@ impl<H: Health> Tower<Request<Body>> for Router<H> {
 }
 
 impl<H: Health> Router<H> {
-    /// Passes a call on. Its messages are passed on once they are complete.
+    /// Passes a call to its service, which receives each message of the request once all of its bytes have arrived.
     fn route(&mut self, request: Request<Body>) -> BoxFuture<Response<Body>, Infallible> {
         let path = request.uri().path();
         let reverb_method = path.strip_prefix(engram_reverb::PATH);
@@ -82,10 +83,10 @@ impl<H: Health> Router<H> {
         if is_health {
             self.health.call(request)
         } else if let Some(call) = reverb_call {
-            let call = call.map(|call| self.state.counters.get(call).begin());
+            let open_call = call.map(|call| self.state.counters.get(call).begin());
             let response = self.reverb.call(request);
-            match call {
-                Some(call) => Box::pin(count_until_sent(response, call)),
+            match open_call {
+                Some(open_call) => Box::pin(count_until_sent(response, open_call)),
                 None => response,
             }
         } else {
@@ -97,12 +98,12 @@ impl<H: Health> Router<H> {
 /// Counts a call as open until its response was sent completely or the client is gone.
 async fn count_until_sent(
     response: BoxFuture<Response<Body>, Infallible>,
-    call: OpenGuard,
+    open_call: OpenGuard,
 ) -> Result<Response<Body>, Infallible> {
     let response = response.await?;
     Ok(response.map(|body| {
         Body::new(body.map_frame(move |frame| {
-            let _ = &call;
+            let _ = &open_call;
             frame
         }))
     }))

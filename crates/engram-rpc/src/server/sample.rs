@@ -1,8 +1,8 @@
 //! Sample streams: batches are requested ahead, served in order, and on lease until they are acknowledged.
 //!
-//! A batch is *waiting* for its table, *served* (its items are drawn), *outgoing* (gathered and being sent) and then, if
-//! it is leased, *on lease* until the client acknowledges or cancels it, the lease expires or the stream ends. Without an
-//! acknowledgement its items are returned to the table.
+//! A batch is *waiting* for its table, *served* (its items are drawn), *outgoing* (gathered and being sent) and then,
+//! if it is leased, *on lease* until the client acknowledges or cancels it, the lease expires or the stream ends.
+//! Without an acknowledgement its items are returned to the table.
 //!
 //! Each stream has one task. All requests wait for their tables at once. A batch is gathered only after the one before
 //! it was sent, and after its memory was reserved from the budget for replies that are not read yet.
@@ -122,11 +122,11 @@ impl SampleStream {
                     let reserving = self.reserving.take();
                     self.outgoing = reserving.map(|it| it.gather(reservation, &self.state));
                 }
-                // Also while the reader is slow: a woken ticket may have to wake others.
+                // Polled even if the reader is slow: a ticket that was woken may have to wake others.
                 () = self.requests.progress() => {}
                 () = self.barriers.progress() => {}
                 () = sleep_until(expiry.unwrap_or_else(Instant::now)), if expiry.is_some() => {
-                    // First, or the items would be drawn for the same silent reader again.
+                    // Before the items are returned: waiting requests would draw them for the same silent reader.
                     self.requests.suspend();
                     self.leases.return_expired();
                 }
@@ -177,9 +177,9 @@ impl SampleStream {
                 }
             }
             Some(Request::Acknowledge(id)) => match &mut self.outgoing {
-                // Acknowledged before its last part: allowed, but useless.
+                // The reader may acknowledge a batch before its last part was sent.
                 Some(outgoing) if outgoing.id == id => {
-                    outgoing.acknowledged = Some(acknowledged_items);
+                    outgoing.acknowledged_items = Some(acknowledged_items);
                 }
                 _ => {
                     let durable = self.leases.acknowledge(id, acknowledged_items);
@@ -228,12 +228,12 @@ impl SampleStream {
             && let Some(OutgoingReply {
                 id,
                 lease,
-                acknowledged,
+                acknowledged_items,
                 ..
             }) = self.outgoing.take()
             && let Some(lease) = lease
         {
-            match acknowledged {
+            match acknowledged_items {
                 Some(items) => (self.barriers).add_acknowledgement(lease.acknowledge_first(items)),
                 None => self.leases.add(id, lease, self.state.lease_timeout),
             }
@@ -254,9 +254,9 @@ impl SampleStream {
             mut barriers,
             ..
         } = self;
-        let waiting = reserving.map(|it| it.served.id).into_iter();
-        let waiting = waiting.chain(requests.ids());
-        // Withdrawn first, so that none is served any more.
+        let waiting_ids = reserving.map(|it| it.served.id).into_iter();
+        let waiting_ids = waiting_ids.chain(requests.ids());
+        // The requests are withdrawn first, so that none is served any more.
         drop(requests);
         if let Some(mut outgoing) = outgoing {
             while let Some(reply) = outgoing.next_message() {
@@ -264,14 +264,14 @@ impl SampleStream {
                     return Ok(());
                 }
             }
-            if let Some(items) = outgoing.acknowledged
+            if let Some(items) = outgoing.acknowledged_items
                 && let Some(lease) = outgoing.lease.take()
             {
                 barriers.add_acknowledgement(lease.acknowledge_first(items));
             }
         }
         while barriers.len() > 0 {
-            barriers.progress_or_reply().await;
+            barriers.until_reply().await;
             if let Some((id, done)) = barriers.next_reply() {
                 let reply = encode_response(id, Outcome::BarrierDone(done));
                 if replies.send(Ok(reply).into()).await.is_err() {
@@ -279,7 +279,7 @@ impl SampleStream {
                 }
             }
         }
-        for id in waiting {
+        for id in waiting_ids {
             let reply = encode_response(id, error_outcome(&shutdown.error()));
             if replies.send(Ok(reply).into()).await.is_err() {
                 return Ok(());
@@ -289,7 +289,7 @@ impl SampleStream {
     }
 }
 
-/// Waits for the memory of the next batch; forever if there is none.
+/// Waits for the memory of the next batch. Does not return if there is no next batch.
 async fn reserve(reserving: &mut Option<ReservingReply>) -> Reservation {
     match reserving {
         Some(reserving) => reserving.reserve().await,
@@ -297,10 +297,10 @@ async fn reserve(reserving: &mut Option<ReservingReply>) -> Reservation {
     }
 }
 
-fn encode_response(id: u64, reply: Outcome) -> pb::SampleResponse {
+fn encode_response(id: u64, outcome: Outcome) -> pb::SampleResponse {
     pb::SampleResponse {
         id,
-        outcome: Some(reply),
+        outcome: Some(outcome),
     }
 }
 

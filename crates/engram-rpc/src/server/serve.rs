@@ -116,7 +116,7 @@ impl ServerRuntime {
     async fn serve(mut self, listeners: Listeners, started: &Sender<io::Result<()>>) {
         let _close_on_fork = listeners.close_on_fork;
         let register_listeners = || {
-            let (unix, file) = listeners.unix.unzip();
+            let (unix, socket_file) = listeners.unix.unzip();
             let unix = unix
                 .into_iter()
                 .chain(listeners.local.map(|(local, _)| local));
@@ -126,11 +126,11 @@ impl ServerRuntime {
             Ok((
                 TcpListener::from_std(listeners.tcp)?,
                 unix,
-                file,
+                socket_file,
                 metrics.transpose()?,
             ))
         };
-        let (tcp, unix, file, metrics) = match register_listeners() {
+        let (tcp, unix, socket_file, metrics) = match register_listeners() {
             Ok(listeners) => listeners,
             Err(error) => return started.send(Err(error)).unwrap_or_default(),
         };
@@ -183,7 +183,7 @@ impl ServerRuntime {
 
         self.shutdown.wait().await;
         clear_health(&health).await;
-        // Connections that are still open then are dropped with the runtime.
+        // Connections that are still open after the timeout are dropped with the runtime.
         let _ = timeout(DRAIN_TIMEOUT, async {
             if let Some(metrics) = metrics {
                 let _ = metrics.await;
@@ -191,7 +191,7 @@ impl ServerRuntime {
             let _ = (tcp.await, unix.await);
         })
         .await;
-        drop(file);
+        drop(socket_file);
     }
 }
 

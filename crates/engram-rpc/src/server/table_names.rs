@@ -12,7 +12,7 @@ const MAX_SHOWN_BYTES: usize = 32;
 /// Maximum bytes of the names that the error for an unknown table lists.
 const MAX_LISTED_BYTES: usize = 8 << 10;
 
-/// Refuses a name that is too long.
+/// Rejects a name that is too long.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`].

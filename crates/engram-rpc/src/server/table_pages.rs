@@ -9,16 +9,17 @@ use prost::Message;
 use crate::wire::encode_info;
 use crate::{MAX_MESSAGE_BYTES, pb};
 
-/// Encoded bytes of a page's tables from which on it is complete. The last table may add as many as a table can have.
+/// A page is complete once the descriptions of its tables have at least this many bytes. The last table may exceed it.
 const PAGE_BYTES: usize = 1 << 20;
 
-/// Bytes of a message besides the tables.
+/// Upper bound of the bytes of a message without its tables.
 const MESSAGE_BYTES: usize = 64;
 
 /// Returns a page of the tables' names.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the tables do not fit one message and the client does not read pages.
+/// [`Error::InvalidArgument`] if the tables do not fit one message and the client does not read pages;
+/// [`Error::Closed`] if the store is closed.
 pub(super) fn names(engine: &Engine, request: &pb::ListTables) -> Result<pb::TableNames> {
     let name = |table: &Table| table.options().name.clone();
     let (names, more) = list(engine, request, name, String::len)?;
@@ -28,7 +29,7 @@ pub(super) fn names(engine: &Engine, request: &pb::ListTables) -> Result<pb::Tab
 /// Returns a page of the tables' infos.
 ///
 /// # Errors
-/// As [`names`].
+/// Those of [`names`].
 pub(super) fn infos(engine: &Engine, request: &pb::ListTables) -> Result<pb::TableInfos> {
     let unsent = engine.unsent_items_note();
     let info = |table: &Table| {
@@ -42,7 +43,8 @@ pub(super) fn infos(engine: &Engine, request: &pb::ListTables) -> Result<pb::Tab
     Ok(pb::TableInfos { tables, more })
 }
 
-/// Describes tables until a page is full; true if there are others. `size` returns the bytes of a description.
+/// Returns the descriptions of a page of tables, and whether other tables follow. `size` returns the bytes of a
+/// description.
 fn list<T>(
     engine: &Engine,
     request: &pb::ListTables,
@@ -58,7 +60,7 @@ fn list<T>(
             return Ok((page, true));
         }
         let description = describe(table);
-        // Its key and length.
+        // The field's key and length take at most 8 bytes.
         bytes += size(&description) + 8;
         page.push(description);
     }

@@ -29,11 +29,11 @@ pub(super) struct WholeMessages {
     missing: usize,
     /// The bytes of the incomplete message after its prefix.
     pieces: Vec<Bytes>,
-    /// The last of these bytes: small pieces, copied together.
+    /// The small pieces after `pieces`, copied together.
     small_pieces: BytesMut,
     /// Complete messages to pass on.
     complete: VecDeque<Bytes>,
-    /// True after a prefix for which tonic ends the stream: then everything is passed on.
+    /// True after a prefix that makes tonic end the stream. All later bytes are passed on at once.
     is_invalid: bool,
 }
 
@@ -157,7 +157,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn messages_pass_unchanged_however_they_are_cut() {
+    async fn messages_pass_unchanged_however_they_are_split() {
         let payloads = [vec![], vec![1; 3], vec![2; 9_000], vec![3; 5_000], vec![4]];
         let bytes: Vec<u8> = payloads
             .iter()
@@ -192,7 +192,7 @@ mod tests {
     }
 
     #[tokio::test]
-    async fn what_the_transport_refuses_is_passed_on_at_once() {
+    async fn bytes_that_the_transport_rejects_are_passed_on_at_once() {
         for prefix in [[0, 0, 0, 0x27, 0x11], [1, 0, 0, 0, 9], [9, 0, 0, 0, 9]] {
             let passed = body(vec![prefix.to_vec(), vec![5; 3]]).collect().await;
             assert_eq!(passed.unwrap().to_bytes(), [&prefix[..], &[5; 3]].concat());

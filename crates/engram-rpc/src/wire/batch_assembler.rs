@@ -59,7 +59,8 @@ impl BatchAssembler {
     /// Allocates the columns that the header describes, and adds the bytes in the same message.
     ///
     /// # Errors
-    /// [`Error::Payload`] if the header is inconsistent.
+    /// [`Error::Payload`] or [`Error::InvalidArgument`] if the header is invalid, [`Error::OutOfMemory`] if the batch
+    /// is too large.
     pub fn new(batch: pb::Batch, pool: &Arc<Pool>) -> Result<Self> {
         let infos = decode_infos(&batch)?;
         let total_bytes = (batch.columns.iter()).try_fold(0_usize, |all, column| {

@@ -66,11 +66,11 @@ pub fn check_sendable(item: &NewItem) -> Result<()> {
     )))
 }
 
-/// The schemas, window shapes and chunks that were sent on a connection, by address, with the
-/// numbers that requests use for them.
+/// The schemas, window shapes and chunks that were sent on a connection, by address, with the ids
+/// that requests use for them.
 #[derive(Debug, Default)]
 pub struct SentDictionary {
-    /// By address: number and chunk.
+    /// By address: id and chunk.
     chunks: HashMap<usize, (u32, Weak<Chunk>)>,
     /// Number of chunks at which unused ones are released next.
     release_at: usize,
@@ -78,8 +78,8 @@ pub struct SentDictionary {
     bytes_since_release: usize,
     schemas: HashMap<usize, (u32, Arc<Schema>)>,
     shapes: HashMap<usize, (u32, Arc<WindowShape>)>,
-    /// Last number given to a schema, window shape or chunk.
-    last_number: u32,
+    /// Last id given to a schema, window shape or chunk.
+    last_id: u32,
 }
 
 /// Builds insert requests from items.
@@ -91,7 +91,7 @@ pub struct InsertRequestBuilder {
     open: pb::InsertRequest,
     /// Approximate size of the open request.
     bytes: usize,
-    /// Slices of the open request's items that have a window shape, counted for each item.
+    /// Number of slices of the open request's items that have a window shape. Each item counts all slices of its shape.
     slices: usize,
     /// Encoded arrays of the current run of items: consecutive items that share a message.
     priorities: BytesMut,
@@ -216,7 +216,7 @@ impl InsertRequestBuilder {
         }
         let schema = self.add_schema(sent, chunk.schema());
         let mut payload = payload_bytes(chunk)?;
-        let id = sent.next_number();
+        let id = sent.next_id();
         sent.chunks
             .insert(address(chunk), (id, Arc::downgrade(chunk)));
         let origin = chunk.origin();
@@ -250,7 +250,7 @@ impl InsertRequestBuilder {
         }
     }
 
-    /// Adds a schema unless it was sent before; returns its number.
+    /// Adds a schema unless it was sent before; returns its id.
     fn add_schema(&mut self, sent: &mut SentDictionary, schema: &Arc<Schema>) -> u32 {
         if let Some((id, _)) = sent.schemas.get(&address(schema)) {
             return *id;
@@ -258,7 +258,7 @@ impl InsertRequestBuilder {
         if sent.schemas.len() >= MAX_DEFINITIONS {
             sent.schemas.clear();
         }
-        let id = sent.next_number();
+        let id = sent.next_id();
         sent.schemas
             .insert(address(schema), (id, Arc::clone(schema)));
         let schema = pb::Schema {
@@ -271,7 +271,7 @@ impl InsertRequestBuilder {
         id
     }
 
-    /// Adds a window shape unless it was sent before; returns its number.
+    /// Adds a window shape unless it was sent before; returns its id.
     fn add_window_shape(&mut self, sent: &mut SentDictionary, shape: &Arc<WindowShape>) -> u32 {
         if let Some((id, _)) = sent.shapes.get(&address(shape)) {
             return *id;
@@ -279,7 +279,7 @@ impl InsertRequestBuilder {
         if sent.shapes.len() >= MAX_DEFINITIONS {
             sent.shapes.clear();
         }
-        let id = sent.next_number();
+        let id = sent.next_id();
         sent.shapes.insert(address(shape), (id, Arc::clone(shape)));
         let shape = pb::WindowShape {
             id,
@@ -316,9 +316,9 @@ impl InsertRequestBuilder {
 }
 
 impl SentDictionary {
-    fn next_number(&mut self) -> u32 {
-        self.last_number = self.last_number.wrapping_add(1);
-        self.last_number
+    fn next_id(&mut self) -> u32 {
+        self.last_id = self.last_id.wrapping_add(1);
+        self.last_id
     }
 
     fn contains(&self, chunk: &Arc<Chunk>) -> bool {
@@ -326,7 +326,7 @@ impl SentDictionary {
         self.chunks.contains_key(&address(chunk))
     }
 
-    /// Number of a chunk that was added; 0 otherwise.
+    /// Id of a chunk; 0 if it was not added.
     fn id_of(&self, chunk: &Arc<Chunk>) -> u32 {
         self.chunks.get(&address(chunk)).map_or(0, |(id, _)| *id)
     }

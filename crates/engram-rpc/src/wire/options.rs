@@ -258,7 +258,8 @@ fn encode_signature(signature: &Signature) -> pb::Signature {
 /// Decodes table options. `seed` is used if the message has no seed.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for missing or unknown values. Ranges are checked by the engine.
+/// [`Error::InvalidArgument`] for missing or unknown values, and for a signature with too many columns or axes. Other
+/// ranges are checked by the engine.
 pub fn decode_options(options: pb::TableOptions, seed: u64) -> Result<TableOptions> {
     let signature = options.signature.map(decode_signature).transpose()?;
     Ok(TableOptions {

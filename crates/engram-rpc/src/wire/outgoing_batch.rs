@@ -21,22 +21,22 @@ const MAX_HEADER_BYTES: usize = (3 << 20) - 1024;
 #[derive(Debug)]
 pub struct OutgoingBatch {
     header: Option<pb::Batch>,
-    /// Bytes of the columns that are not sent yet.
-    columns: VecDeque<Bytes>,
+    /// The bytes of each column that are not sent yet.
+    unsent: VecDeque<Bytes>,
 }
 
 impl OutgoingBatch {
-    /// Returns the batch of these draws. If `leased`, the reader must acknowledge it; if `durable`, it can wait until the
-    /// acknowledgement is durable.
+    /// Returns the batch of these draws, whose data is `gathered`. If `leased`, the reader must acknowledge the batch;
+    /// if `durable`, it can wait until the acknowledgement is durable.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the header does not fit one message.
-    pub fn new(batch: Columns, draws: &[Draw], leased: bool, durable: bool) -> Result<Self> {
-        let mut columns = VecDeque::with_capacity(batch.columns.len());
+    pub fn new(gathered: Columns, draws: &[Draw], leased: bool, durable: bool) -> Result<Self> {
+        let mut unsent = VecDeque::with_capacity(gathered.columns.len());
         let header = pb::Batch {
-            layout: Some(encode_layout(&batch.layout)),
-            columns: (batch.columns.into_iter())
-                .map(|column| encode_column(column, &mut columns))
+            layout: Some(encode_layout(&gathered.layout)),
+            columns: (gathered.columns.into_iter())
+                .map(|column| encode_column(column, &mut unsent))
                 .collect(),
             keys_le: encode_numbers(draws.iter().map(|draw| draw.key)),
             probabilities_le: encode_numbers(draws.iter().map(|draw| draw.probability)),
@@ -57,20 +57,20 @@ impl OutgoingBatch {
         }
         Ok(Self {
             header: Some(header),
-            columns,
+            unsent,
         })
     }
 
     /// Bytes of the columns that are not sent yet.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.columns.iter().map(Bytes::len).sum()
+        self.unsent.iter().map(Bytes::len).sum()
     }
 
     /// True if the iterator has returned all messages.
     #[must_use]
     pub fn is_empty(&self) -> bool {
-        self.header.is_none() && self.columns.is_empty()
+        self.header.is_none() && self.unsent.is_empty()
     }
 }
 
@@ -79,10 +79,10 @@ impl Iterator for OutgoingBatch {
 
     fn next(&mut self) -> Option<Outcome> {
         if let Some(header) = self.header.take() {
-            let payload = take_part(&mut self.columns);
+            let payload = take_part(&mut self.unsent);
             return Some(Outcome::Batch(pb::Batch { payload, ..header }));
         }
-        (!self.columns.is_empty()).then(|| Outcome::BatchPart(take_part(&mut self.columns)))
+        (!self.unsent.is_empty()).then(|| Outcome::BatchPart(take_part(&mut self.unsent)))
     }
 }
 
@@ -95,8 +95,8 @@ impl AsRef<[u8]> for ColumnBytes {
     }
 }
 
-/// Encodes a column's header, and appends its bytes to `columns`.
-fn encode_column(column: Column, columns: &mut VecDeque<Bytes>) -> pb::Column {
+/// Encodes a column's header, and appends its bytes to `unsent`.
+fn encode_column(column: Column, unsent: &mut VecDeque<Bytes>) -> pb::Column {
     use pb::column::TimeAxis as PbTimeAxis;
 
     let bytes = match column.data {
@@ -119,29 +119,29 @@ fn encode_column(column: Column, columns: &mut VecDeque<Bytes>) -> pb::Column {
         bytes: bytes.len() as u64,
     };
     if !bytes.is_empty() {
-        columns.push_back(bytes);
+        unsent.push_back(bytes);
     }
     message
 }
 
 /// Removes and returns the bytes of the next message. Copies them only if they span several columns.
-fn take_part(columns: &mut VecDeque<Bytes>) -> Bytes {
-    let total: usize = columns.iter().map(Bytes::len).sum();
+fn take_part(unsent: &mut VecDeque<Bytes>) -> Bytes {
+    let total: usize = unsent.iter().map(Bytes::len).sum();
     let size = total.min(PART_BYTES);
     let mut out = BytesMut::new();
     while out.len() < size {
-        let Some(front) = columns.front_mut() else {
+        let Some(front) = unsent.front_mut() else {
             break;
         };
-        let wanted = size - out.len();
-        let piece = front.split_to(front.len().min(wanted));
+        let missing = size - out.len();
+        let piece = front.split_to(front.len().min(missing));
         if front.is_empty() {
-            columns.pop_front();
+            unsent.pop_front();
         }
         if piece.len() == size {
             return piece;
         }
-        out.reserve(wanted);
+        out.reserve(missing);
         out.extend_from_slice(&piece);
     }
     out.freeze()
@@ -174,7 +174,7 @@ mod tests {
     fn parts_contain_the_columns_end_to_end() {
         let sizes = [10, PART_BYTES - 5, 2 * PART_BYTES, 0, 7];
         let mut all = Vec::new();
-        let mut columns = VecDeque::new();
+        let mut unsent = VecDeque::new();
         for (index, size) in sizes.into_iter().enumerate() {
             let first = u8::try_from(index * 50).unwrap();
             let bytes: Vec<u8> = (0..50)
@@ -184,12 +184,12 @@ mod tests {
                 .collect();
             all.extend_from_slice(&bytes);
             if size > 0 {
-                columns.push_back(Bytes::from(bytes));
+                unsent.push_back(Bytes::from(bytes));
             }
         }
         let mut batch = OutgoingBatch {
             header: Some(pb::Batch::default()),
-            columns,
+            unsent,
         };
         let (mut received, mut messages) = (Vec::new(), Vec::new());
         while !batch.is_empty() {
@@ -210,10 +210,10 @@ mod tests {
     fn a_part_of_one_column_is_not_copied() {
         let column = Bytes::from(vec![1; 3 * PART_BYTES]);
         let address = column.as_ptr();
-        let mut columns = VecDeque::from([column]);
-        take_part(&mut columns);
+        let mut unsent = VecDeque::from([column]);
+        take_part(&mut unsent);
         assert_eq!(
-            take_part(&mut columns).as_ptr(),
+            take_part(&mut unsent).as_ptr(),
             address.wrapping_add(PART_BYTES)
         );
     }

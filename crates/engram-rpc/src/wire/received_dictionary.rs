@@ -46,7 +46,7 @@ impl From<Error> for InsertStreamError {
     }
 }
 
-/// The schemas, window shapes and chunks that a stream has sent, by the numbers chosen by the sender.
+/// The schemas, window shapes and chunks that a stream has sent, by the ids that the sender chose.
 #[derive(Debug, Default)]
 pub struct ReceivedDictionary {
     schemas: Definitions<Schema>,
@@ -197,14 +197,14 @@ impl ReceivedDictionary {
     }
 }
 
-/// The newest schemas or window shapes, by the numbers chosen by the sender. The oldest are dropped
-/// when a limit is reached, because senders do not release them.
+/// The newest schemas or window shapes, by the ids that the sender chose. The oldest are dropped when a limit is
+/// reached, because senders do not release them.
 #[derive(Debug)]
 struct Definitions<T> {
     by_id: HashMap<u32, Definition<T>>,
-    /// The sender's numbers, oldest definition first.
+    /// Ids by `sequence`: oldest definition first.
     order: BTreeMap<u64, u32>,
-    /// Memory of all definitions.
+    /// Memory of all definitions, in bytes.
     bytes: usize,
     /// Number of definitions ever added.
     added: u64,
@@ -213,7 +213,7 @@ struct Definitions<T> {
 #[derive(Debug)]
 struct Definition<T> {
     value: Arc<T>,
-    /// Its memory.
+    /// Memory of the definition.
     bytes: usize,
     /// Key in `Definitions::order`.
     sequence: u64,
@@ -231,7 +231,7 @@ impl<T> Default for Definitions<T> {
 }
 
 impl<T> Definitions<T> {
-    /// Stores a definition, replacing one of the same number; drops the oldest ones beyond the
+    /// Stores a definition, replacing one with the same id; drops the oldest ones beyond the
     /// limits.
     fn insert(&mut self, id: u32, bytes: usize, value: T) {
         self.remove(id);

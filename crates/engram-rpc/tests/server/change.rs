@@ -33,7 +33,7 @@ async fn changes_are_applied_in_order_and_counted() {
     let mut client = connect(&server).await;
     fill(&engine.table("t").unwrap(), 0, 3_000, 1);
     let mut stream = open_change_stream(&mut client).await;
-    // An update finds what earlier deletions have left, however many requests are in flight.
+    // An update finds the items that earlier deletions have left, however many requests are in flight.
     for id in 0..1_500 {
         stream
             .send(update(2 * id, &[id, id + 1], &[2.0, 3.0]))

@@ -336,7 +336,7 @@ async fn the_server_stops_reading_while_too_many_bytes_wait() {
     tokio::time::sleep(Duration::from_millis(500)).await;
     // 64 MiB, and the item that exceeded the bound.
     assert_eq!(waiting(), 16, "items of 4 MiB");
-    // Other streams of the connection still work: they let the items in.
+    // Other streams of the connection still work: their samples make space for the items.
     let mut reader = open_sample_stream(&mut client).await;
     for id in 0..100 {
         reader.request_batch(batch_request(id, "full")).await;

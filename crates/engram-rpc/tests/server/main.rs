@@ -15,7 +15,7 @@ mod manage_garbage;
 mod message_claims;
 mod metrics;
 mod outbox;
-mod refusals;
+mod rejections;
 mod reply_bounds;
 mod reverb;
 mod reverb_backlog;

@@ -20,7 +20,7 @@ async fn call_outcome(client: &mut Client, call: Call) -> Outcome {
 }
 
 const DONE: Outcome = Outcome::Done(pb::Empty {});
-/// Lists all tables at once, as clients do that know no pages.
+/// Lists all tables at once, like a client that does not read pages.
 const ALL: pb::ListTables = pb::ListTables {
     paged: false,
     after: None,
@@ -238,13 +238,13 @@ async fn read_infos(client: &mut Client) -> (Vec<String>, usize) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn tables_are_listed_in_pages() {
-    let name = |at: usize| format!("{at:04}{}", "n".repeat(1_020));
-    let noted = |at| TableOptions {
-        note: (at % 10 == 0).then(|| "x".repeat(64 << 10).into()),
-        ..options(&name(at))
+    let name = |index: usize| format!("{index:04}{}", "n".repeat(1_020));
+    let table = |index| TableOptions {
+        note: (index % 10 == 0).then(|| "x".repeat(64 << 10).into()),
+        ..options(&name(index))
     };
     let all: Vec<String> = (0..1_070).map(name).collect();
-    let engine = engine((0..1_070).map(noted).collect());
+    let engine = engine((0..1_070).map(table).collect());
     let server = start(&engine);
     let mut client = connect(&server).await;
     let (names, pages) = read_infos(&mut client).await;

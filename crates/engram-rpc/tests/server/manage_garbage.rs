@@ -111,7 +111,7 @@ proptest! {
     #![proptest_config(ProptestConfig::with_cases(300))]
 
     #[test]
-    fn any_table_is_refused_or_works(options in options(), new_limits in limits(), n in any_count()) {
+    fn any_table_is_rejected_or_works(options in options(), new_limits in limits(), n in any_count()) {
         runtime().block_on(async {
             let engine = engine(vec![]);
             let server = start(&engine);

@@ -94,7 +94,7 @@ fn a_closed_store_has_no_table_metrics() {
 }
 
 #[test]
-fn other_requests_are_refused() {
+fn other_requests_are_rejected() {
     let (_server, address) = start_with_metrics(&engine(vec![]));
     let missing = get(address, "/");
     assert!(
@@ -121,7 +121,7 @@ fn other_requests_are_refused() {
 }
 
 #[test]
-fn garbage_is_refused() {
+fn garbage_is_rejected() {
     let (_server, address) = start_with_metrics(&engine(vec![options("t")]));
     let long = format!("GET /{}", "a".repeat(100_000));
     for garbage in [
@@ -137,10 +137,10 @@ fn garbage_is_refused() {
 }
 
 #[test]
-fn slow_clients_occupy_a_connection_for_a_while_only() {
+fn slow_clients_delay_neither_a_scrape_nor_closing() {
     let engine = engine(vec![options("t")]);
     let (server, address) = start_with_metrics(&engine);
-    // More than the maximum number of connections; none finishes its request.
+    // Clients that never finish their request.
     let idle: Vec<TcpStream> = (0..20)
         .map(|_| {
             let mut stream = connect(address);
@@ -179,19 +179,19 @@ fn silent_connections_do_not_delay_a_scrape() {
 }
 
 #[test]
-fn a_used_metrics_port_is_refused_and_free_after_close() {
+fn a_used_metrics_port_is_rejected_and_free_after_close() {
     let engine = engine(vec![]);
     let (server, address) = start_with_metrics(&engine);
     let again = ServerOptions {
         metrics_port: Some(address.port()),
         ..ServerOptions::default()
     };
-    let refused = match Server::start(Arc::clone(&engine), again.clone()) {
+    let text = match Server::start(Arc::clone(&engine), again.clone()) {
         Err(Error::InvalidArgument(text)) => text,
         other => panic!("{other:?} is not an error"),
     };
     assert_eq!(
-        refused,
+        text,
         format!(
             "`metrics_port` {} is already in use; choose another, or 0 for any free port",
             address.port()

@@ -33,7 +33,7 @@ fn start(engine: &Arc<Engine>) -> Server {
     Server::start(Arc::clone(engine), options).unwrap()
 }
 
-/// A window in which a batch needs many messages: it is not sent unless the client reads.
+/// A window smaller than a batch: the batch is not sent unless the client reads.
 const SMALL_WINDOW: u32 = 1_000;
 
 /// Connects with windows of this size.

@@ -97,7 +97,7 @@ async fn waiting_bytes_are_bounded_even_for_few_items() {
             16 * stream
         );
     }
-    // Of closed streams, less than 1 GiB keeps waiting.
+    // Items of closed streams keep waiting, unless they take more than 1 GiB in total.
     for _ in 0..3 {
         drop(writers.pop());
     }
@@ -132,7 +132,7 @@ async fn waiting_items_are_bounded_over_all_tables() {
     writer
         .send(request(vec![chunk(9, 0, 1)], vec![], &[]))
         .await;
-    // The maximum that can wait for each table, in hundreds.
+    // In hundreds, the maximum that can wait for each table.
     for turn in 0..10 {
         for name in &names {
             let items = (0..100).map(|index| item(100 * turn + index, name, 9, 0, 1));
@@ -170,7 +170,7 @@ async fn a_writer_that_does_not_read_confirmations_is_not_read() {
         requests
     });
     wait_until("many are inserted", || size(&table) > KEYS).await;
-    // This many are in flight to it, and a full window.
+    // As many confirmations are in buffered responses, and the client's window is full.
     let inserted = wait_until_stable(|| size(&table)).await;
     assert!(inserted < 3 * KEYS, "{inserted}");
     // Once it reads, no confirmation is lost or repeated.
@@ -205,7 +205,7 @@ async fn no_items_are_drawn_for_a_closed_reader() {
         }
         wait_until_stable(drawn).await;
     }
-    // Responses of 2 MiB each: those that were read, three that waited, and those in flight.
+    // Responses have 2 MiB each: those that were read, three that waited, and those in flight.
     let drawn = wait_until_stable(drawn).await;
     assert!(drawn < readers * 20 * 512, "{drawn}");
 }

@@ -18,7 +18,7 @@ use crate::support::{
     connect, engine, fill, one_item_queue, open_sample_stream, options, queue, start, wait_until,
 };
 
-/// A message that must not arrive is waited for this long.
+/// How long a test waits for a message that must not arrive.
 const SILENCE: Duration = Duration::from_millis(150);
 
 /// A log whose changes are durable, except while it is stalled.
@@ -96,7 +96,7 @@ async fn a_barrier_waits_until_acknowledgements_that_remove_items_are_durable() 
     assert!(batch.leased && batch.durable);
     log.stall();
     let done = |id| (id, Some(Outcome::BarrierDone(pb::BarrierDone::default())));
-    // Samples that remove nothing are not waited for.
+    // A barrier does not wait for samples that remove nothing.
     stream.send_request(Request::Acknowledge(1)).await;
     stream.send_request(Request::Barrier(7)).await;
     let reply = stream.receive().await;

@@ -1,4 +1,5 @@
-//! Data that cannot be read is refused when it is inserted; items that cannot be read are removed when they are sampled.
+//! Data that cannot be read is rejected when it is inserted; items that cannot be read are removed when they are
+//! sampled.
 
 use std::sync::Arc;
 
@@ -49,7 +50,7 @@ fn chunk_message(chunk: pb::Chunk) -> pb::InsertRequest {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn corrupt_compressed_columns_are_refused() {
+async fn corrupt_compressed_columns_are_rejected() {
     let engine = engine(vec![queue("t")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -103,7 +104,7 @@ async fn corrupt_compressed_columns_are_refused() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn structures_that_do_not_fit_the_columns_are_refused() {
+async fn structures_that_do_not_fit_the_columns_are_rejected() {
     let engine = engine(vec![options("t")]);
     let server = start(&engine);
     let mut client = connect(&server).await;

@@ -33,7 +33,7 @@ impl AckQueue {
         self.completed.len() + self.inserted.len()
     }
 
-    /// Reports that a table has inserted items up to a number, and perhaps why they cannot be made durable now.
+    /// Reports that a table has inserted items up to a number, and why they cannot be made durable now, if so.
     pub(super) fn push_inserted(
         &mut self,
         table: &str,
@@ -52,7 +52,8 @@ impl AckQueue {
         }
     }
 
-    /// Reports that items up to a number are completed; the error is why the last of them were rejected.
+    /// Reports that items up to a number are completed. With an error, those since the table's previous entry were
+    /// rejected.
     pub(super) fn push_completed(&mut self, table: &str, number: u64, error: Option<pb::Error>) {
         let mut latest = self.completed.iter_mut().rev().take(MERGE_WINDOW);
         match latest.find(|ack| ack.table == table) {

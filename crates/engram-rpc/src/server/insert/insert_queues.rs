@@ -143,7 +143,7 @@ pub(super) struct InsertQueues {
     pending_memory: PendingMemory,
     acks: AckQueue,
     next_id: u64,
-    /// Present while the store's journal is full.
+    /// Set while the store's journal is full.
     journal_full: Option<JournalSpace>,
 }
 
@@ -205,7 +205,7 @@ impl InsertQueues {
         is_pending.then_some(name)
     }
 
-    /// Waits until the status of a batch changes or the journal has space again. Waits forever if nothing is pending.
+    /// Waits until the status of a batch changes or the journal has space again. Does not return if nothing is pending.
     pub(super) async fn progress(&mut self) {
         let progress = tokio::select! {
             Some(progress) = self.waits.next() => progress,

@@ -36,7 +36,7 @@ impl Barriers {
 
     /// Adds an acknowledgement: later barriers wait until it is durable.
     pub(super) fn add_acknowledgement(&mut self, durable: Option<UntilDurable>) {
-        // What is acknowledged later is durable later.
+        // A later acknowledgement becomes durable later, so waiting for the last one suffices.
         self.unconfirmed = durable.or_else(|| self.unconfirmed.take());
     }
 
@@ -52,7 +52,7 @@ impl Barriers {
         first.is_some_and(|first| matches!(first.state, BarrierState::Done(_)))
     }
 
-    /// Waits until the first barrier can be answered; forever if it can be already, or there is none.
+    /// Waits until the first barrier can be answered. Does not return if it can be already, or if there is none.
     pub(super) async fn progress(&mut self) {
         match self.barriers.front_mut().map(|first| &mut first.state) {
             Some(state @ BarrierState::Waiting(_)) => finish(state).await,
@@ -61,7 +61,7 @@ impl Barriers {
     }
 
     /// Waits until the first barrier, if there is one, can be answered.
-    pub(super) async fn progress_or_reply(&mut self) {
+    pub(super) async fn until_reply(&mut self) {
         if !self.has_reply() && self.len() > 0 {
             self.progress().await;
         }

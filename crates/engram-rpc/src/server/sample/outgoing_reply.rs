@@ -57,7 +57,7 @@ pub(super) struct OutgoingReply {
     /// The lease that the reader must acknowledge; `None` if no acknowledgement is expected.
     pub(super) lease: Option<Lease>,
     /// The number of items that the reader acknowledged before the last message was sent.
-    pub(super) acknowledged: Option<usize>,
+    pub(super) acknowledged_items: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -103,7 +103,7 @@ impl OutgoingReply {
             messages,
             reservation: Some(Arc::new(reservation)),
             lease,
-            acknowledged: None,
+            acknowledged_items: None,
         }
     }
 

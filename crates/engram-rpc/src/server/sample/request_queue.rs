@@ -29,20 +29,24 @@ pub(super) struct ServedRequest {
     pub(super) id: u64,
     pub(super) outcome: Result<Sample>,
     pub(super) length_policy: LengthPolicy,
-    /// The table of the items; `None` for a request that failed at once.
+    /// The table of the items; `None` for a request that failed before it was passed to a table.
     table: Option<Arc<Table>>,
 }
 
-/// All requests of a stream whose batch is not being sent yet, by their position in the order of arrival.
+/// The requests of a stream whose batches are not being sent yet. The *position* of a request is its number in the
+/// order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct RequestQueue {
     next_position: u64,
-    /// Position by id.
+    /// Position of each request, by id.
     positions: HashMap<u64, u64>,
+    /// Requests that wait for their table, by position.
     waiting: BTreeMap<u64, WaitingRequest>,
+    /// The waits of these requests.
     waits: FuturesUnordered<Abortable<WaitFuture>>,
     /// True while the waiting requests are withdrawn from their tables.
     is_suspended: bool,
+    /// By position.
     served: BTreeMap<u64, ServedRequest>,
 }
 
@@ -109,15 +113,15 @@ impl RequestQueue {
         }
     }
 
-    /// Withdraws all waiting requests from their tables until [`Self::resume`]: the reader is silent, so it would not
-    /// use the items. Those that the requests have drawn are returned.
+    /// Withdraws all waiting requests from their tables until [`Self::resume`], because the reader is silent and would
+    /// not use the items. Items that they have drawn are returned.
     pub(super) fn suspend(&mut self) {
         self.is_suspended = true;
         // Dropping the futures withdraws their tickets.
         self.waits.clear();
     }
 
-    /// Passes the requests that [`Self::suspend`] withdrew to their tables again.
+    /// Passes the requests that [`Self::suspend`] withdrew to their tables again. Their timeouts start again.
     pub(super) fn resume(&mut self, engine: &Arc<Engine>) {
         if std::mem::take(&mut self.is_suspended) {
             for (position, waiting) in std::mem::take(&mut self.waiting) {
@@ -137,8 +141,8 @@ impl RequestQueue {
         self.served.remove(&position);
     }
 
-    /// Waits until a request is served or a cancelled one has ended; then [`Self::next_served`] may return one. Waits
-    /// forever if no request is waiting.
+    /// Waits until a request is served or a cancelled one has ended; then [`Self::next_served`] may return one. Does
+    /// not return if no request is waiting.
     pub(super) async fn progress(&mut self) {
         match self.waits.next().await {
             Some(Ok(served)) => {
@@ -154,8 +158,8 @@ impl RequestQueue {
         }
     }
 
-    /// Removes the next request to answer; `None` if there is none yet. Requests of one table are served in order of arrival, but their futures may
-    /// finish in another order: a request is held up while an earlier one of the same table waits.
+    /// Removes the next request to answer; `None` if there is none yet. The waits of one table's requests may finish in
+    /// another order than that of arrival: a served request is held up while an earlier one of its table waits.
     pub(super) fn next_served(&mut self) -> Option<ServedRequest> {
         let position = self.served.iter().find_map(|(position, served)| {
             let is_held_up = served.outcome.is_ok()

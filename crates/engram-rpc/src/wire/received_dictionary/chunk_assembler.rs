@@ -72,17 +72,17 @@ impl ChunkAssembler {
         }
         let bytes = match &mut self.bytes {
             Some(bytes) if bytes.capacity() >= end => bytes,
-            too_small => {
+            slot => {
                 // At most twice the bytes received so far, except for small chunks.
                 let capacity = self.payload_bytes.min(SMALL_CHUNK_BYTES.max(2 * end));
                 let mut bytes = AlignedBytesBuilder::with_capacity(capacity).ok_or_else(|| {
                     let error = Error::out_of_memory(format!("chunk {}", self.id), Some(capacity));
                     InsertStreamError::LimitExceeded(error.to_string())
                 })?;
-                if let Some(too_small) = too_small {
-                    bytes.push(too_small.filled());
+                if let Some(smaller) = slot {
+                    bytes.push(smaller.filled());
                 }
-                too_small.insert(bytes)
+                slot.insert(bytes)
             }
         };
         bytes.push(part);

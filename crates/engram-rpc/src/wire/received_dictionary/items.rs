@@ -132,7 +132,7 @@ impl ReceivedDictionary {
         }))
     }
 
-    /// Decodes the trajectory of an item of any slices.
+    /// Decodes the trajectory of an item that consists of any slices.
     fn decode_spans(&mut self, spans: &pb::Spans) -> Result<Trajectory, InsertStreamError> {
         let mut listed = HashSet::new();
         let chunks = spans.chunks.iter().map(|id| {

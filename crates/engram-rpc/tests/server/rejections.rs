@@ -1,4 +1,4 @@
-//! Refused items cost a bounded amount of memory, and table names are bounded.
+//! Rejected items cost a bounded amount of memory, and table names are bounded.
 
 use std::time::Duration;
 
@@ -31,7 +31,7 @@ fn name_too_long_error() -> String {
     )
 }
 
-/// An item that every table refuses.
+/// An item that every table rejects.
 fn invalid_item(table: &str, number: u64) -> pb::Items {
     pb::Items {
         priorities_le: encode_numbers([f64::NAN].into_iter()),
@@ -40,7 +40,7 @@ fn invalid_item(table: &str, number: u64) -> pb::Items {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_server_stops_reading_while_too_many_refusals_are_pending() {
+async fn the_server_stops_reading_while_too_many_rejections_are_pending() {
     let engine = engine(vec![one_item_queue("full")]);
     let server = start(&engine);
     // The client buffers nothing: requests are read, or in the transport's window.
@@ -59,7 +59,7 @@ async fn the_server_stops_reading_while_too_many_refusals_are_pending() {
     stream.wait_completed("full", 1).await;
     let full = engine.table("full").unwrap();
     wait_until("an item waits", || full.info().waiting_inserts == 1).await;
-    // They are acknowledged only after the waiting item before them.
+    // Rejected items are acknowledged only after the waiting item before them.
     for message in 0.. {
         let first = 3 + 1_000 * message;
         let items = (first..first + 1_000).map(|number| invalid_item("full", number));
@@ -67,7 +67,7 @@ async fn the_server_stops_reading_while_too_many_refusals_are_pending() {
         if timeout(STALL_TIMEOUT, sending).await.is_err() {
             break;
         }
-        // 64 MiB at about 600 bytes each, and 16 MiB at 50.
+        // Rejections of 64 MiB at about 600 bytes each, and unread requests of 16 MiB at 50 bytes per item.
         assert!(message < 1_000, "the server never stops reading");
     }
     assert_eq!(sample_values(&full, 1), [100]);
