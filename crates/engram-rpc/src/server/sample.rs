@@ -116,7 +116,10 @@ impl SampleStream {
                 },
                 request = requests.message(), if input_open => match request? {
                     Some(request) => self.handle_request(request)?,
-                    None => input_open = false,
+                    None => {
+                        input_open = false;
+                        self.requests.resume(&self.state.engine);
+                    }
                 },
                 reservation = reserve(&mut self.reserving), if is_reserving => {
                     let reserving = self.reserving.take();
@@ -127,7 +130,10 @@ impl SampleStream {
                 () = self.barriers.progress() => {}
                 () = sleep_until(expiry.unwrap_or_else(Instant::now)), if expiry.is_some() => {
                     // Before the items are returned: waiting requests would draw them for the same silent reader.
-                    self.requests.suspend();
+                    // No message could resume the requests of a reader that has half-closed the stream.
+                    if input_open {
+                        self.requests.suspend();
+                    }
                     self.leases.return_expired();
                 }
             }
@@ -176,16 +182,15 @@ impl SampleStream {
                     )));
                 }
             }
-            Some(Request::Acknowledge(id)) => match &mut self.outgoing {
-                // The reader may acknowledge a batch before its last part was sent.
-                Some(outgoing) if outgoing.id == id => {
-                    outgoing.acknowledged_items = Some(acknowledged_items);
-                }
-                _ => {
-                    let durable = self.leases.acknowledge(id, acknowledged_items);
-                    self.barriers.add_acknowledgement(durable);
-                }
-            },
+            Some(Request::Acknowledge(id)) => {
+                let outgoing = self.outgoing.as_mut().filter(|out| out.id == id);
+                let durable = match outgoing.and_then(|out| out.lease.take()) {
+                    // The reader may acknowledge a batch before its last part was sent.
+                    Some(lease) => lease.acknowledge_first(acknowledged_items),
+                    None => self.leases.acknowledge(id, acknowledged_items),
+                };
+                self.barriers.add_acknowledgement(durable);
+            }
             Some(Request::Cancel(id)) => {
                 self.requests.cancel(id);
                 self.leases.cancel(id);
@@ -225,18 +230,10 @@ impl SampleStream {
             permit.send(reply);
         }
         if outgoing.is_complete()
-            && let Some(OutgoingReply {
-                id,
-                lease,
-                acknowledged_items,
-                ..
-            }) = self.outgoing.take()
+            && let Some(OutgoingReply { id, lease, .. }) = self.outgoing.take()
             && let Some(lease) = lease
         {
-            match acknowledged_items {
-                Some(items) => (self.barriers).add_acknowledgement(lease.acknowledge_first(items)),
-                None => self.leases.add(id, lease, self.state.lease_timeout),
-            }
+            self.leases.add(id, lease, self.state.lease_timeout);
         }
     }
 
@@ -263,11 +260,6 @@ impl SampleStream {
                 if replies.send(reply).await.is_err() {
                     return Ok(());
                 }
-            }
-            if let Some(items) = outgoing.acknowledged_items
-                && let Some(lease) = outgoing.lease.take()
-            {
-                barriers.add_acknowledgement(lease.acknowledge_first(items));
             }
         }
         while barriers.len() > 0 {

@@ -2,7 +2,7 @@
 
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use engram_core::{Lsn, OpSink, Result, TableOp};
 use engram_engine::{Engine, SystemClock, Table};
@@ -114,6 +114,39 @@ async fn a_barrier_waits_until_acknowledgements_that_remove_items_are_durable() 
 }
 
 #[tokio::test(flavor = "multi_thread")]
+async fn a_barrier_waits_for_the_acknowledgement_of_a_batch_that_is_being_sent() {
+    const WIDTH: usize = 8 << 20;
+    let (engine, table, log) = logged();
+    // More than the windows of a connection hold, so that the batch is not sent completely before it is read.
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let mut stream = open_sample_stream(&mut client).await;
+    stream.request_batch(batch_request(1, 4)).await;
+    stream.receive_batch().await;
+    stream.send_request(Request::Acknowledge(1)).await;
+    fill(&table, 4, 1, WIDTH);
+    stream.request_batch(batch_request(2, 1)).await;
+    assert_eq!(stream.receive().await.id, 2);
+    log.stall();
+    stream.send_request(Request::Acknowledge(2)).await;
+    stream.send_request(Request::Barrier(7)).await;
+    wait_until("the item is removed", || table.info().stats.size == 0).await;
+    let resumed = tokio::spawn(async move {
+        tokio::time::sleep(SILENCE).await;
+        log.resume();
+        Instant::now()
+    });
+    loop {
+        let reply = stream.receive().await;
+        if reply.id == 7 {
+            break;
+        }
+    }
+    let answered = Instant::now();
+    assert!(resumed.await.unwrap() <= answered);
+}
+
+#[tokio::test(flavor = "multi_thread")]
 async fn batches_of_a_store_in_memory_need_no_barrier() {
     let engine = engine(vec![queue("t")]);
     fill(&engine.table("t").unwrap(), 0, 1, 1);
@@ -173,4 +206,28 @@ async fn requests_of_a_silent_reader_wait_until_it_sends_a_message() {
     stream.send_request(Request::Acknowledge(2)).await;
     fill(&table, 1, 1, 1);
     assert_eq!(stream.receive_batch().await.0, 4);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn requests_of_a_silent_reader_that_has_half_closed_its_stream_are_served() {
+    let engine = engine(vec![one_item_queue("t")]);
+    let options = ServerOptions {
+        lease_timeout: Duration::from_millis(100),
+        ..ServerOptions::default()
+    };
+    let server = Server::start(Arc::clone(&engine), options).unwrap();
+    let table = engine.table("t").unwrap();
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
+    for id in 1..=3 {
+        stream.request_batch(batch_request(id, 1)).await;
+    }
+    wait_until("three requests wait", || table.info().waiting_samples == 3).await;
+    stream.requests = tokio::sync::mpsc::channel(1).0;
+    fill(&table, 0, 1, 1);
+    // Nothing can be acknowledged: each lease ends, and the item is sampled again.
+    for id in 1..=3 {
+        assert_eq!(stream.receive_batch().await.0, id);
+    }
+    assert!(stream.next_response().await.unwrap().is_none());
+    wait_until("the item is returned", || table.info().stats.hidden == 0).await;
 }

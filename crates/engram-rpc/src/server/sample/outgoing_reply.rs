@@ -54,10 +54,8 @@ pub(super) struct OutgoingReply {
     messages: Messages,
     /// The reservation of the batch's memory; `None` once the last message was returned.
     reservation: Option<Arc<Reservation>>,
-    /// The lease that the reader must acknowledge; `None` if no acknowledgement is expected.
+    /// The lease that the reader must acknowledge; `None` if no acknowledgement is expected (any more).
     pub(super) lease: Option<Lease>,
-    /// The number of items that the reader acknowledged before the last message was sent.
-    pub(super) acknowledged_items: Option<usize>,
 }
 
 #[derive(Debug)]
@@ -103,7 +101,6 @@ impl OutgoingReply {
             messages,
             reservation: Some(Arc::new(reservation)),
             lease,
-            acknowledged_items: None,
         }
     }
 
