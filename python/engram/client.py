@@ -78,7 +78,7 @@ class Client(TableStore):
         )
         tls = None if self._ca is None else (read_pem("ca", self._ca), identity, self._server_name)
         self._native = _engram.Store.connect(self.address, self._token, tls, self._timeout)
-        # An ending program reports which samples it has consumed, or others would receive them again.
+        # At exit, wait until the server knows which samples were consumed; otherwise it would hand them out again.
         weakref.finalize(self, self._native.wait_for_pending_replies)
 
     def __getstate__(self) -> dict[str, Any]:

@@ -258,7 +258,7 @@ def test_steps_of_a_batch_must_have_the_same_layout(open_store, other, text):
     iterator = iter(dataset(store, "t", steps=True, batch_size=2))
     assert next(iterator).data["x"].tolist() == [1, 2]
     assert next(iterator).data["x"].tolist() == [3], "steps before the error are yielded"
-    with raises(SignatureError, f"the steps of a batch must have the same columns, dtypes and shapes; {text}"):
+    with raises(SignatureError, f"the items or steps of a batch must have the same columns, dtypes and shapes; {text}"):
         next(iterator)
     assert store.info()["t"].size == 1, "the item that does not fit was returned"
 
@@ -268,8 +268,8 @@ def test_steps_of_a_batch_must_have_the_same_nest(open_store):
     insert(store, (np.zeros(1),), [np.zeros(1)])
     iterator = iter(dataset(store, "t", steps=True, batch_size=2))
     next(iterator)
-    text = 'the steps of a batch must have the same columns, dtypes and shapes; got the nest {"t":[0]}, then {"l":[0]}'
-    with raises(SignatureError, text):
+    rule = "the items or steps of a batch must have the same columns, dtypes and shapes"
+    with raises(SignatureError, f'{rule}; got the nest {{"t":[0]}}, then {{"l":[0]}}'):
         next(iterator)
 
 

@@ -144,7 +144,7 @@ class Adder(ClosingContext):
                 column can store, or its items would not match the signature of their table. Nothing is kept.
             UnknownTableError: A table of the adder does not exist. Nothing is kept. If items are created one by one,
                 for example for priorities that are functions, this is the cause of an `ItemError` instead.
-            PriorityError: A constant priority is negative or infinite, which its table's selector does not allow.
+            PriorityError: A constant priority is negative, infinite or too large, and its table's selector rejects it.
                 Nothing is kept; or it is the cause of an `ItemError`, as above.
             BackpressureError: Too many items wait for their tables, and the adder's `timeout` passed. Nothing is kept,
                 except at the end of an episode, where rows that were not accepted are lost.

@@ -100,7 +100,7 @@ class SequenceAdder(Adder):
             ItemSchedule(table=table, length=length, period=period, priority=priority)
             for table, priority in table_priorities(priority_fns).items()
         ]
-        # They create items of other lengths, which patterns cannot.
+        # These create items that patterns cannot: shorter ones, or ones that end elsewhere.
         single_items = self._end_behavior in {EndBehavior.TRUNCATE, EndBehavior.WRITE}
         self._item_writer = open_item_writer(
             client,

@@ -29,7 +29,8 @@ class NStepTransitionAdder(Adder):
     are stored unchanged. Otherwise they are computed in f64, and stored in the dtypes of the first reward and discount,
     or f64 if those are integers.
 
-    An item is created by the `add` after the one that completes it; the rest at the end of the episode or by `reset`.
+    The `add` after the one that completes an item creates it. The last `add` of an episode creates all items that are
+    left, `reset` only a complete one.
     """
 
     def __init__(
