@@ -59,7 +59,7 @@ class Killed:
         self._server = ServerProcess(TABLES)
         self.address = self._server.address
 
-    def strike(self):
+    def fail(self):
         self._server.kill()
 
     def __enter__(self):
@@ -72,19 +72,19 @@ class Killed:
 class Frozen(Killed):
     """A server whose process is stopped; its connections stay open."""
 
-    def strike(self):
+    def fail(self):
         self._server.freeze()
 
 
 class CutOff(Killed):
-    """A server behind a proxy that stops to forward its responses."""
+    """A server behind a proxy that stops forwarding its responses."""
 
     def __init__(self):
         super().__init__()
         self._proxy = Proxy(self._server.port)
         self.address = self._proxy.address
 
-    def strike(self):
+    def fail(self):
         self._proxy.mute()
 
     def __exit__(self, *_):
@@ -120,7 +120,7 @@ def written(writer, table="full"):
 
 
 def next_of(iterator):
-    """Returns a call that reads the next batch; the end of the iteration is no error."""
+    """Returns a call that reads the next batch; the end of the iteration is not an error."""
     return lambda: next(iterator, None)
 
 
@@ -175,13 +175,13 @@ def test_calls_with_a_timeout(server):
     }
     calls = [TimedCall(f"waiting {name}", call) for name, call in waiting.items()]
     time.sleep(TIMEOUT)
-    server.strike()
-    struck = time.monotonic()
+    server.fail()
+    failed_at = time.monotonic()
     calls += [TimedCall(name, call) for name, call in later.items()]
     calls += [TimedCall(name, call) for name, call in closing.items()]
     assert len(keys) == 4
     # `next` returns the batches that have arrived first, so the last one starts later.
-    check(calls, struck + TIMEOUT, (DeadlineExceededError, UnavailableError, BackpressureError))
+    check(calls, failed_at + TIMEOUT, (DeadlineExceededError, UnavailableError, BackpressureError))
 
 
 def sampled(client):
@@ -259,10 +259,10 @@ def test_calls_without_a_timeout(server):
     }
     calls = [TimedCall(f"waiting {name}", call) for name, call in waiting.items()]
     time.sleep(1.0)
-    server.strike()
-    struck = time.monotonic()
+    server.fail()
+    failed_at = time.monotonic()
     calls += [TimedCall(name, call) for name, call in later.items()]
-    check(calls, struck + RECONNECT_TIMEOUT, UnavailableError)
+    check(calls, failed_at + RECONNECT_TIMEOUT, UnavailableError)
     address = server.address
     texts = [str(call.error) for call in calls if call.error is not None]
     assert all(f"the server at {address} cannot be reached: " in text for text in texts), texts
@@ -272,7 +272,7 @@ def test_a_call_after_the_server_has_been_unreachable_for_long_waits_for_it(serv
     """Each call waits for `reconnect_timeout` of its own, not since the server was lost."""
     client = Client(server.address, reconnect_timeout=1.0)
     assert "t" in client.tables
-    server.strike()
+    server.fail()
     with pytest.raises(UnavailableError):
         client.info()
     begin = time.monotonic()

@@ -48,11 +48,11 @@ def test_prioritized(open_store, exponent):
 
     # Updates and deletions leave no trace in the distribution.
     keys = dict(zip(x.tolist(), batch.info.key.tolist(), strict=True))
-    left = priorities[::-1].copy()
-    store.update_priorities("t", [keys[n] for n in range(ITEMS)], left)
+    new_priorities = priorities[::-1].copy()
+    store.update_priorities("t", [keys[n] for n in range(ITEMS)], new_priorities)
     store.delete("t", [keys[n] for n in range(0, ITEMS, 5)])
-    left[::5] = 0
-    expected = left**exponent / (left**exponent).sum()
+    new_priorities[::5] = 0
+    expected = new_priorities**exponent / (new_priorities**exponent).sum()
     x = store.sample("t", DRAWS).data["x"]
     alive = expected > 0
     counts = np.bincount(x, minlength=ITEMS)
