@@ -28,10 +28,10 @@ def blocks(text):
             yield block[2], after[2] if adjacent else None
 
 
-SHOWN = [page for page in PAGES if list(blocks(page.read_text(encoding="utf-8")))]
+PAGES_WITH_CODE = [page for page in PAGES if list(blocks(page.read_text(encoding="utf-8")))]
 
 
-@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_runs_from_top_to_bottom(page):
     code, expected = [], []
     for number, (block, output) in enumerate(blocks(page.read_text(encoding="utf-8"))):

@@ -1,4 +1,4 @@
-"""The check of `make lint` for words that readers stumble over finds them, and only them."""
+"""The check of words by `make lint` rejects the listed words, and only those."""
 
 import importlib.util
 import tomllib

@@ -17,8 +17,8 @@ class Client(TableStore):
     """The tables of a `Server`, in another process or on another machine.
 
     A client has the methods of `Store`, with the same guarantees. If the server becomes unreachable, calls wait up to
-    `reconnect_timeout` seconds for it. Writers resume after a reconnect: no item is inserted twice, and an error names
-    the items that were not acknowledged.
+    `reconnect_timeout` seconds for it, then raise `UnavailableError`. Writers resume after a reconnect: no item is
+    inserted twice, and an error names the number of items that were not acknowledged.
 
     Unlike a store, a client can be used in a forked child process, and pickled. The copy opens its own connection with
     the same token and the same PEM files. The pickle contains the token in clear text, and the absolute paths of the

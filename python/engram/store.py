@@ -26,7 +26,9 @@ __all__ = ["Store", "TableStore"]
 class TableStore:
     """Tables that can be written and sampled: the methods shared by `Store` and `Client`.
 
-    All methods are thread-safe. Ctrl-C interrupts calls that wait.
+    All methods are thread-safe. Ctrl-C interrupts calls that wait. If a durable store cannot write a change, because
+    the disk is full for example, the call that made the change raises `StorageError`; the change stays in memory and
+    is written as soon as that is possible.
     """
 
     _native: _engram.Store

@@ -1,4 +1,4 @@
-"""Items are used exactly when their reader has them: with Ctrl-C at any moment, and with readers that are silent."""
+"""An item is consumed if and only if its reader has received it: with Ctrl-C at any moment, and with silent readers."""
 
 import signal
 import time

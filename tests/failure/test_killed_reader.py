@@ -88,7 +88,7 @@ def test_one_of_three_prefetching_readers_is_killed(reader):
 
 
 def returned_to(batches):
-    """Returns the returned items that a reader got: they are in order, in one run between the other items in order."""
+    """Returns a reader's items that were returned to the table before: one sorted run among its other, sorted items."""
     assert all(keys == sorted(keys) for keys in batches)
     jumps = [index for index in range(1, len(batches)) if batches[index][0] < batches[index - 1][0]]
     if not jumps:

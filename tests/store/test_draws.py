@@ -54,10 +54,10 @@ def test_prioritized(open_store, exponent):
     new_priorities[::5] = 0
     expected = new_priorities**exponent / (new_priorities**exponent).sum()
     x = store.sample("t", DRAWS).data["x"]
-    alive = expected > 0
+    remaining = expected > 0
     counts = np.bincount(x, minlength=ITEMS)
-    assert counts[~alive].sum() == 0
-    assert chi_square(counts[alive], expected[alive] * DRAWS) < quantile(alive.sum() - 1)
+    assert counts[~remaining].sum() == 0
+    assert chi_square(counts[remaining], expected[remaining] * DRAWS) < quantile(remaining.sum() - 1)
 
 
 def test_the_test_detects_a_wrong_distribution(open_store):

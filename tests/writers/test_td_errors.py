@@ -71,7 +71,7 @@ def test_td_errors_of_environments(open_store, num_envs, chunk_length, wide):
     [(np.ones(2, np.float32), "float32[2]"), (np.int8(1), "int8[]"), (True, "bool[]"), ("text", "string[]")],
 )
 def test_values_that_are_no_td_errors_are_rejected(open_store, value, problem):
-    """The step is stored all the same, and other patterns create their items."""
+    """The step is stored nevertheless, and other patterns create their items."""
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("u"))
     text = f"TD errors must be one float32, float64, int32 or int64 per step; column `td` of the item has {problem}"
     patterns = [td_error_pattern(1), Pattern("u", lambda s: s["x"][-2:])]

@@ -80,7 +80,7 @@ class Adder(ClosingContext):
 
         Args:
             items: Creates the items.
-            timeout: Seconds that `add` and `reset` wait for tables. None: no limit; 0: do not wait.
+            timeout: Seconds that `add` and `reset` wait for tables. None: wait forever; 0: do not wait.
         """
         self._items = items
         self._timeout = timeout
@@ -218,7 +218,7 @@ class Adder(ClosingContext):
         """Makes all items visible, and waits until their tables have them.
 
         Args:
-            timeout: Seconds to wait for the tables' rate limiters. Default: None, no limit; 0: do not wait.
+            timeout: Seconds to wait for the tables' rate limiters. Default: None, wait forever; 0: do not wait.
 
         Raises:
             InvalidArgumentError: `timeout` is negative or not a number.
@@ -232,7 +232,7 @@ class Adder(ClosingContext):
         """Abandons the episode in progress, flushes, and closes the adder. It may be called again, also after an error.
 
         Args:
-            timeout: Seconds to wait for the tables' rate limiters. Default: None, no limit; 0: do not wait.
+            timeout: Seconds to wait for the tables' rate limiters. Default: None, wait forever; 0: do not wait.
 
         Raises:
             InvalidArgumentError, DeadlineExceededError, UnsatisfiableError, ClosedError: See `flush`; the adder is not

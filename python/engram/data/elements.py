@@ -76,9 +76,9 @@ class Options(TypedDict, total=False):
             from the items read so far, but at most as many as a batch needs, or 64 without `batch_size`. In tables with
             `max_times_sampled`, where other readers may wait for the items, it is one item. Default: 2.
         max_batches: Number of elements after which the dataset ends, 1 or more. Default: None, no limit.
-        timeout: Seconds to wait for one element; the dataset ends if it does not arrive. Default: None, no limit. Items
-            that the table can return at once are waited for up to 0.5 s even if `timeout` is smaller: with 0, a dataset
-            yields everything that is available without waiting for an insert.
+        timeout: Seconds to wait for one element; the dataset ends if it does not arrive. Default: None, wait
+            forever. Items that the table can return at once are waited for up to 0.5 s even if `timeout` is smaller:
+            with 0, a dataset yields everything that is available without waiting for an insert.
     """
 
     batch_size: int | None
