@@ -22,17 +22,17 @@ def contents(path):
     }
 
 
-def file(found, name):
+def file_report(report, name):
     """Returns the entry of a file in an inspection."""
-    return next(each for each in found["files"] if each["name"] == name)
+    return next(each for each in report["files"] if each["name"] == name)
 
 
-def sizes(found):
+def sizes(report):
     """Returns the number of items with which each table would open, from an inspection."""
-    return {table["name"]: table["items"] for table in found["opening"]["tables"]}
+    return {table["name"]: table["items"] for table in report["opening"]["tables"]}
 
 
-def opened(path, **options):
+def sizes_after_opening(path, **options):
     """Opens the directory; returns the number of items of each table."""
     with Store.open(path, **options) as store:
         return {name: info.size for name, info in store.info().items()}

@@ -92,20 +92,20 @@ class ParsedDocstring:
 def parse_docstring(docstring: str | None) -> ParsedDocstring:
     """Parses a Google-style docstring."""
     lines = inspect.cleandoc(docstring or "").splitlines()
-    found = ParsedDocstring(lines[0] if lines else "")
+    parsed = ParsedDocstring(lines[0] if lines else "")
     section: list[str] | None = None
     for line in lines:
         heading = _SECTION.match(line)
         if heading:
-            section = found.sections.setdefault(heading[1], [])
+            section = parsed.sections.setdefault(heading[1], [])
         elif line and not line.startswith(" "):
             section = None
         elif section is not None and (entry := _ENTRY.match(line)):
             section += entry[1].split(", ")
-            found.texts[section[-1]] = line[entry.end() :]
+            parsed.texts[section[-1]] = line[entry.end() :]
         elif section:
-            found.texts[section[-1]] += line
-    return found
+            parsed.texts[section[-1]] += line
+    return parsed
 
 
 def parameters(function: FunctionType) -> list[str]:
@@ -118,10 +118,10 @@ def fields(cls: type) -> list[str]:
     if not inspect.isclass(cls):
         return []
     if is_dataclass(cls):
-        found = list(cls.__dataclass_fields__)
+        names = list(cls.__dataclass_fields__)
     else:
-        found = list(getattr(cls, "_fields", None) or getattr(cls, "__annotations__", ()))
-    return [name for name in found if not name.startswith("_")]
+        names = list(getattr(cls, "_fields", None) or getattr(cls, "__annotations__", ()))
+    return [name for name in names if not name.startswith("_")]
 
 
 def returns(function: FunctionType) -> bool:
@@ -137,10 +137,10 @@ def kind_named(name: str, function: FunctionType) -> type[BaseException] | None:
     """Class of an error named in a docstring. TensorFlow's are not checked."""
     if name.startswith("tf.errors."):
         return Exception
-    for place in (function.__globals__, vars(compat_errors), vars(errors), vars(builtins)):
-        found = place.get(name)
-        if inspect.isclass(found) and issubclass(found, BaseException):
-            return found
+    for namespace in (function.__globals__, vars(compat_errors), vars(errors), vars(builtins)):
+        value = namespace.get(name)
+        if inspect.isclass(value) and issubclass(value, BaseException):
+            return value
     return None
 
 
@@ -207,8 +207,8 @@ class _Reader(ast.NodeVisitor):
         if again or handler.type is None:
             return []
         listed = handler.type.elts if isinstance(handler.type, ast.Tuple) else [handler.type]
-        found = [self._value(each) for each in listed]
-        return [kind for kind in found if inspect.isclass(kind) and issubclass(kind, BaseException)]
+        values = [self._value(each) for each in listed]
+        return [kind for kind in values if inspect.isclass(kind) and issubclass(kind, BaseException)]
 
     def visit_Raise(self, node: ast.Raise) -> None:
         self.generic_visit(node)
@@ -240,9 +240,9 @@ class _Reader(ast.NodeVisitor):
         if isinstance(node, ast.Name):
             if node.id in ("self", "cls"):
                 return self._owner
-            for place in (self._local, self._function.__globals__, vars(builtins)):
-                if node.id in place:
-                    return place[node.id]
+            for namespace in (self._local, self._function.__globals__, vars(builtins)):
+                if node.id in namespace:
+                    return namespace[node.id]
         if not isinstance(node, ast.Attribute):
             return None
         if isinstance(node.value, ast.Call) and _name(node.value.func) == "super" and self._owner is not None:
@@ -250,14 +250,14 @@ class _Reader(ast.NodeVisitor):
         value = self._value(node.value)
         if isinstance(value, ModuleType):
             return getattr(value, node.attr, None)
-        found = inspect.getattr_static(value, node.attr, None) if inspect.isclass(value) else None
-        return found.__func__ if isinstance(found, staticmethod | classmethod) else found
+        member = inspect.getattr_static(value, node.attr, None) if inspect.isclass(value) else None
+        return member.__func__ if isinstance(member, staticmethod | classmethod) else member
 
     def _inherited(self, member: str) -> Any:
-        line = [] if self._owner is None else self._owner.__mro__
+        mro = [] if self._owner is None else self._owner.__mro__
         defined = self._function.__qualname__.rpartition(".")[0]
-        here = next((index for index, base in enumerate(line) if base.__qualname__ == defined), -1)
-        return next((vars(base)[member] for base in line[here + 1 :] if member in vars(base)), None)
+        position = next((index for index, base in enumerate(mro) if base.__qualname__ == defined), -1)
+        return next((vars(base)[member] for base in mro[position + 1 :] if member in vars(base)), None)
 
 
 def _name(node: Any) -> str:

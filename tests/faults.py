@@ -121,9 +121,9 @@ class Proxy:
             self._mutes_new = False
             for muted in self._muted:
                 muted.clear()
-        for end in sockets:
+        for each in sockets:
             with contextlib.suppress(OSError):
-                end.shutdown(socket.SHUT_RDWR)
+                each.shutdown(socket.SHUT_RDWR)
 
     def close(self):
         """Cuts all connections, and accepts no more."""

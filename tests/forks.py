@@ -1,4 +1,4 @@
-"""The common head of the programs that tests of forks run."""
+"""The common first part of the programs that tests of forks run."""
 
 import os
 

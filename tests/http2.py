@@ -1,4 +1,4 @@
-"""A minimal HTTP/2 client for gRPC streams, which sends what it likes and reads nothing of the replies."""
+"""A minimal HTTP/2 client that opens gRPC streams with any bytes, and discards the replies."""
 
 import socket
 import struct

@@ -24,7 +24,7 @@ class Model:
 
     def __init__(self, size, times):
         self.size, self.times = size, times
-        self.left = deque()  # the samples that were not taken yet
+        self.left = deque()  # the samples that are not taken yet
 
     def can_insert(self):
         return len(self.left) + self.times <= self.size * self.times

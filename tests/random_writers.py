@@ -25,20 +25,20 @@ TIMEOUT_MS = 20_000
 
 def program(seed):
     """Returns a random program. Its last call is `end`, which reads all items."""
-    rng = random.Random(seed)  # noqa: S311, no secret
+    rng = random.Random(seed)  # noqa: S311, not a secret
     keep, chunk = rng.randint(1, 20), rng.choice([None, rng.randint(1, 16)])
     calls = [("open", keep)]
     for name in PATHS:
-        own = rng.choice([keep, keep, rng.randint(1, 24)])
-        length = None if chunk is None or chunk > own else chunk
-        if own != keep or length:
-            calls.append(("configure", name, own, length))
+        own_keep = rng.choice([keep, keep, rng.randint(1, 24)])
+        length = None if chunk is None or chunk > own_keep else chunk
+        if own_keep != keep or length:
+            calls.append(("configure", name, own_keep, length))
     picks = 0
     for number in range(40):
         kind = rng.choices(["append", "many", "pick", "create", "flush", "end_episode"], [5, 3, 5, 4, 1, 1])[0]
         if kind == "append":
-            given = {name: rng.random() < 0.8 for name in PATHS if rng.random() < 0.8}
-            calls.append((kind, given, rng.random() < 0.3))
+            has_values = {name: rng.random() < 0.8 for name in PATHS if rng.random() < 0.8}
+            calls.append((kind, has_values, rng.random() < 0.3))
         elif kind == "many":
             calls.append((kind, rng.randint(2, 8)))
         elif kind == "pick":
@@ -90,10 +90,10 @@ class Run:
     def configure(self, name, keep, length):
         self.writer.configure(PATHS[name], num_keep_alive_refs=keep, max_chunk_length=length)
 
-    def append(self, given, partial):
+    def append(self, has_values, partial):
         number = self.steps - self.is_open
         step = {}
-        for name, has_value in given.items():
+        for name, has_value in has_values.items():
             *outer, last = PATHS[name]
             nest = step.setdefault(*outer, {}) if outer else step
             nest[last] = CELLS[name](number) if has_value else None

@@ -30,7 +30,7 @@ def wait_until(condition, seconds=10.0):
     """Waits until a condition becomes true."""
     end = time.monotonic() + seconds
     while not condition():
-        assert time.monotonic() < end, "the condition did not come true"
+        assert time.monotonic() < end, "the condition did not become true"
         time.sleep(0.002)
 
 

@@ -28,10 +28,10 @@ def blocks(text):
             yield block[2], after[2] if adjacent else None
 
 
-SHOWN = [page for page in PAGES if list(blocks(page.read_text(encoding="utf-8")))]
+PAGES_WITH_CODE = [page for page in PAGES if list(blocks(page.read_text(encoding="utf-8")))]
 
 
-@pytest.mark.parametrize("page", SHOWN, ids=lambda page: page.relative_to(ROOT).as_posix())
+@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.relative_to(ROOT).as_posix())
 def test_a_page_runs_from_top_to_bottom(page):
     code, expected = [], []
     for number, (block, output) in enumerate(blocks(page.read_text(encoding="utf-8"))):
@@ -148,7 +148,7 @@ def test_each_difference_names_its_test(page):
 
 
 @pytest.mark.parametrize(
-    ("rows", "wrong"),
+    ("rows", "num_problems"),
     [
         ("| a | b | test |\n| --- | --- | --- |\n| 1 | 2 | `test_one`, `b.rs::two` |", 0),
         ("| a | test |\n| --- | --- |\n| 1 | |\n| 2 | test_one |", 2),
@@ -159,6 +159,6 @@ def test_each_difference_names_its_test(page):
         ("| a | b | test |\n| --- | --- | --- |\n| 1 | `test_one` |", 1),
     ],
 )
-def test_a_difference_without_a_test_is_found(rows, wrong):
-    """Or with a test that does not exist, or that exists twice."""
-    assert len(untested_rows(rows, {"test_one": ["a.py"], "two": ["a.rs", "b.rs"]})) == wrong
+def test_rows_without_a_test_are_reported(rows, num_problems):
+    """Also rows whose test does not exist, or exists twice."""
+    assert len(untested_rows(rows, {"test_one": ["a.py"], "two": ["a.rs", "b.rs"]})) == num_problems

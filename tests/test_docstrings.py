@@ -107,11 +107,11 @@ def faults(name: Name) -> list[str]:
     problems += [f"unknown error {each}" for each, kind in kinds.items() if kind is None]
     known = tuple(kind for each, kind in kinds.items() if kind is not None)
     impossible = IMPOSSIBLE.get(name.path, {})
-    seen = raised(name.function, name.owner)
-    for kind, where in seen.items():
+    errors = raised(name.function, name.owner)
+    for kind, where in errors.items():
         if not issubclass(kind, known) and kind.__name__ not in impossible:
             problems.append(f"raises {kind.__name__} (in {where})")
-    problems += [f"is listed with {each}" for each in impossible if each not in {kind.__name__ for kind in seen}]
+    problems += [f"is listed with {each}" for each in impossible if each not in {kind.__name__ for kind in errors}]
     return problems
 
 

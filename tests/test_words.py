@@ -1,4 +1,4 @@
-"""The check of `make lint` for words that readers stumble over finds them, and only them."""
+"""The check of words by `make lint` rejects the listed words, and only those."""
 
 import importlib.util
 import tomllib
@@ -58,7 +58,7 @@ def test_a_rejected_word_is_found(check_words, text, word):
         "file.tells()",
     ],
 )
-def test_other_words_are_not(check_words, text):
+def test_other_words_are_accepted(check_words, text):
     assert list(check_words.Rules(LISTS).in_text(text)) == []
 
 

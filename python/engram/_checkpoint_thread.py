@@ -17,9 +17,6 @@ _LOG = logging.getLogger("engram")
 _POLL_INTERVAL = 1.0
 """Seconds between two checks of the log's size."""
 
-_RETRY_INTERVAL = 10.0
-"""Maximum seconds until a checkpoint that failed is retried. Until then, changes may be only in memory."""
-
 _MAX_EMPTY_LOG_BYTES = 256
 """Maximum size of a log that contains no changes."""
 
@@ -48,8 +45,7 @@ class CheckpointThread:
     def _run(self) -> None:
         last = time.monotonic()
         poll_interval = _POLL_INTERVAL if self._interval is None else min(_POLL_INTERVAL, self._interval)
-        retry = max(poll_interval, self._interval or 0.0)
-        retry = max(poll_interval, self._interval or 0.0)
+        max_retry_delay = max(poll_interval, self._interval or 0.0)
         while not self._stop.wait(poll_interval):
             store = self._store()
             if store is None:
@@ -61,12 +57,12 @@ class CheckpointThread:
             except ClosedError:
                 return
             except EngramError as error:
-                _LOG.warning("checkpoint failed; the next attempt is in at most %g s: %s", retry, error)
+                _LOG.warning("checkpoint failed; the next attempt is in at most %g s: %s", max_retry_delay, error)
             del store  # while this thread waits, it must not keep the store alive
 
     def _is_due(self, store: "Store", elapsed: float) -> bool:
-        grown = store._native.log_bytes() or 0  # noqa: SLF001, the store's native object
-        if self._log_bytes is not None and grown > self._log_bytes:
+        log_bytes = store._native.log_bytes() or 0  # noqa: SLF001, the store's native object
+        if self._log_bytes is not None and log_bytes > self._log_bytes:
             return True
-        changed = not self._journaled or grown > _MAX_EMPTY_LOG_BYTES
+        changed = not self._journaled or log_bytes > _MAX_EMPTY_LOG_BYTES
         return changed and self._interval is not None and elapsed >= self._interval

@@ -38,7 +38,7 @@ def integer(what: str, value: object, *, low: int = 1, high: int = MAX_I64) -> i
 
 
 def minimum_size(value: object, what: str, size: int) -> int:
-    """Returns `at_least`, an integer from 1 to `size`, the value of the argument `what`."""
+    """Returns `at_least` as an integer from 1 to `size`, which is the value of the argument `what`."""
     at_least = integer("`at_least`", value, low=-MAX_I64)
     if not 1 <= at_least <= size:
         raise InvalidArgumentError(f"`at_least` must be from 1 to {what} ({size}); got {at_least}")
@@ -99,7 +99,7 @@ def seconds(what: str, value: object) -> float | None:
 
 
 def instance_of(what: str, value: object, union: object, hint: str) -> None:
-    """Checks for an instance of one of `union`'s classes; the class itself is the likeliest mistake."""
+    """Checks for an instance of a class, or of one of a union; the error for the class itself advises to call it."""
     if isinstance(value, union):  # type: ignore[arg-type]  # a union of classes is allowed
         return
     got = f"the class {value.__name__} itself; call it" if isinstance(value, type) else _describe(value)
@@ -148,14 +148,14 @@ def function(what: str, value: Callable[..., Any] | None) -> None:
 
 
 def elements(what: str, value: Iterable[T], hint: str) -> list[T]:
-    """Returns the elements of an iterable that is not a str."""
+    """Returns the elements of an iterable as a list; str, bytes and mappings are rejected."""
     if isinstance(value, str | bytes | Mapping) or not isinstance(value, Iterable):
         raise InvalidArgumentError(f"{what} must be {hint}; got {_describe(value)}")
     return list(value)
 
 
 def names(what: str, value: Iterable[str]) -> set[str]:
-    """Returns the elements of an iterable of table names."""
+    """Returns the distinct names of an iterable of table names."""
     listed = elements(what, value, "a sequence of table names")
     for each in listed:
         table_name(f"each of {what}", each)
@@ -163,7 +163,7 @@ def names(what: str, value: Iterable[str]) -> set[str]:
 
 
 def renamed(what: str, value: Mapping[str, str] | None) -> dict[str, str]:
-    """Returns a mapping of old table names to new ones; None is an empty one."""
+    """Returns a mapping of old table names to new ones as a dict, which is empty for None."""
     if value is None:
         return {}
     if not isinstance(value, Mapping):

@@ -15,7 +15,7 @@ class ClosingContext(abc.ABC):
 
     @abc.abstractmethod
     def close(self, timeout: float | None = None) -> None:
-        """Flushes, waiting at most `timeout` seconds (`None`: without limit), and accepts no more steps."""
+        """Flushes, waiting at most `timeout` seconds (`None` waits forever), and accepts no more steps."""
 
     def __enter__(self) -> Self:
         return self

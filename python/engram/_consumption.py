@@ -10,7 +10,7 @@ from engram import _engram
 __all__ = ["ConsumptionTracker"]
 
 MAX_HOLD = 120.0
-"""Seconds that a fetched item may stay unconsumed, up to twice as long in practice."""
+"""Seconds that a fetched item may stay unconsumed; in practice up to twice as long."""
 
 _LEASE_FRACTION = 0.2
 """Share of the server's `lease_timeout` that a fetched item may stay unconsumed, if that is less than `MAX_HOLD`. After
@@ -21,10 +21,10 @@ class ConsumptionTracker:
     """Counts consumed items whose pieces are delivered in order: an item is consumed with its first piece.
 
     The code that delivers pieces assigns the result of `consumed_after` or `consumed_at` to `delivered`, or to
-    `consumed`, right before it delivers. No call happens in between, so Ctrl-C cannot strike there. `delivered` also
-    acknowledges the items at once, as tables need whose items are removed by sampling. Items in `consumed` are
-    acknowledged when the next ones are requested. One reader may use a tracker for several streams, one after the
-    other.
+    `consumed`, right before it delivers. No call happens in between, so Ctrl-C cannot strike there. Assigning
+    `delivered` also acknowledges the items at once, which is required if sampling removes items from the table. Items
+    in `consumed` are acknowledged when the next ones are requested. One reader may use a tracker for several streams,
+    one after the other.
 
     Attributes:
         consumed: Number of consumed items, in the order they were fetched. Set by the code that delivers pieces.
@@ -39,7 +39,7 @@ class ConsumptionTracker:
 
         Args:
             all_consumed_at_end: Called at the end of the stream, before unconsumed items are returned to their table.
-                True if every fetched item counts as consumed. Default: it does.
+                Returns True if every fetched item counts as consumed. Default: all do.
         """
         self.consumed = 0
         self.fetched = 0
@@ -88,20 +88,20 @@ class ConsumptionTracker:
         self.num_pieces = self._first_pieces.pop()
 
     def consumed_after(self, pieces: int) -> int:
-        """Number of items that are consumed after delivery of `pieces` more pieces."""
+        """Counts `pieces` more pieces as delivered; returns the number of items that are then consumed."""
         return self.consumed_at(self._delivered_pieces + pieces)
 
     def consumed_at(self, pieces: int) -> int:
-        """Number of items that are consumed once `pieces` pieces have been delivered in total."""
+        """Counts `pieces` pieces in total as delivered; returns the number of items that are then consumed."""
         self._delivered_pieces = pieces
         return max(self.consumed, self._passed_items + bisect_left(self._first_pieces, pieces))
 
     def consume_all(self) -> None:
-        """Counts all fetched items as consumed: their stream is about to close, and the reader keeps their pieces."""
+        """Counts all fetched items as consumed, although the reader still has pieces of them to deliver."""
         self.consumed = self.fetched
 
     def finish(self) -> None:
-        """Ends the count; called before unconsumed items are returned to their table."""
+        """Ends the counting; called before unconsumed items are returned to their table."""
         if self._all_consumed_at_end is None or self._all_consumed_at_end():
             self.consume_all()
 
@@ -121,5 +121,5 @@ class ConsumptionTracker:
 
     @property
     def is_holding(self) -> bool:
-        """Whether there are fetched items that are not consumed."""
+        """True if there are fetched items that are not consumed, and `stop_holding` was not called."""
         return self._holding and self.consumed < self.fetched

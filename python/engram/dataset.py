@@ -17,16 +17,16 @@ from engram.store import TableStore
 __all__ = ["Dataset"]
 
 GRACE_PERIOD = 0.5
-"""Seconds that a shorter timeout is extended by at most, for items that are available or in flight."""
+"""Seconds that a shorter timeout is extended to while items are available or in flight."""
 
 _OPEN_GRACE = 0.8
 """Seconds by which a server's replies may exceed the timeout when an iteration starts."""
 
 _CLOSE_TIMEOUT = 2.0
-"""Seconds that closing waits at most for a server to confirm it."""
+"""Maximum seconds that closing waits for a server to confirm it."""
 
 _LATE_CLOSE_TIMEOUT = 0.4
-"""The same if the iteration ends because of its timeout."""
+"""The same, if the iteration ends because of its timeout."""
 
 _ROUNDING = 1e-3
 """Seconds by which the partial waits of a timeout may fall short of it in total."""
@@ -104,8 +104,8 @@ class Dataset(Generic[T]):
             max_batches: Number of batches after which the iteration ends. `None` means unlimited.
             max_items: Number of items after which the iteration ends, if necessary with a smaller batch. `None` means
                 unlimited.
-            timeout: Seconds to wait for a batch before the iteration ends. `None` waits forever. Items that are
-                available or in flight are waited for up to 0.5 s even so: with 0, the iteration yields what is
+            timeout: Seconds to wait for a batch before the iteration ends. `None` waits forever. Less than
+                0.5 s becomes 0.5 s while items are available or in flight: with 0, the iteration yields what is
                 available without waiting for an insert.
             pad: Pad shorter items with zeros instead of yielding ragged columns.
             hold: Acknowledge a batch when the next one is requested or the iterator is closed, instead of when it is
@@ -230,19 +230,19 @@ class Dataset(Generic[T]):
         return stream, drawn
 
     def _num_drawn(self) -> int | None:
-        """Number of samples drawn from the table so far, by all readers; None if `_is_expected` is not used."""
+        """Number of samples drawn from the table, by all readers; None without a table or without a grace period."""
         if self._timeout is None or self._timeout >= GRACE_PERIOD:
             return None
         info = self._table_info(self._timeout + _OPEN_GRACE)
         return None if info is None else info.samples
 
     def _table_info(self, timeout: float) -> TableInfo | None:
-        """The state of the table, if it exists. `timeout` limits the wait for a server."""
+        """The state of the table; None if it does not exist. `timeout` limits the wait for a server."""
         infos = self._store._native.info(timeout)  # noqa: SLF001, the store's native object
         return next((TableInfo.from_native(info) for info in infos if info["name"] == self._table), None)
 
     def _is_expected(self, drawn: int | None, items: int, timeout: float) -> bool:
-        """Whether another batch is available or in flight, if the server replies within `timeout` seconds.
+        """True if another batch is available or in flight; False if a server does not reply within `timeout` seconds.
 
         Compares the samples drawn since `drawn` with the `items` received. Samples of other readers count as well; if
         there are any, the iteration ends after the grace period.
@@ -283,7 +283,7 @@ class Dataset(Generic[T]):
 
 
 def _partial_wait(timeout: float | None, poll_interval: float | None) -> float | None:
-    """Seconds of one wait: `timeout` divided into equal waits of at most `poll_interval`."""
+    """Seconds of one wait: `timeout` divided into equal waits of at most `poll_interval`; None without both."""
     if timeout is None or poll_interval is None:
         return timeout if poll_interval is None else poll_interval
     if 0 < poll_interval < timeout < math.inf:

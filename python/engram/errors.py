@@ -54,7 +54,7 @@ class SignatureError(EngramError, ValueError):
 
 
 class PriorityError(EngramError, ValueError):
-    """A priority is NaN, or it is negative or infinite and the table's selector is Prioritized.
+    """A priority is NaN, or it is negative, infinite or too large and the table's selector is Prioritized.
 
     One invalid priority rejects the whole call: none of the other priorities is applied.
     """

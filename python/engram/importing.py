@@ -18,7 +18,7 @@ class Imported:
     Attributes:
         path: Directory of the checkpoint that was read.
         tables: Number of items in each added table, by table name.
-        notes: Descriptions of what could not be imported; items are never among it.
+        notes: Descriptions of what could not be imported. All items are imported.
     """
 
     path: Path

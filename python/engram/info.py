@@ -46,8 +46,8 @@ class TableInfo:
         deletes: Number of items removed for any reason.
         unreadable_items: Number of items removed because their stored bytes could not be read. Also 0 after the
             directory was opened.
-        inserts_per_s: Average rate over the last seconds.
-        samples_per_s: Average rate over the last seconds.
+        inserts_per_s: Average number of inserts per second over the last 5 seconds.
+        samples_per_s: Average number of samples per second over the last 5 seconds.
         waiting_inserts: Number of insert calls that wait now.
         waiting_samples: Number of sample calls that wait now.
         inserting_blocked: Reason why an insert would wait now; None if it would not.
@@ -93,9 +93,9 @@ class TableInfo:
 
     @classmethod
     def from_native(cls, values: Mapping[str, Any]) -> Self:
-        """Builds an info from the values that the native engine returns."""
-        chosen = {role: selectors.from_kind(*values[role]) for role in ("sampler", "remover")}
-        return cls(**{**values, **chosen})
+        """Creates an info from the values that the native engine returns."""
+        by_role = {role: selectors.from_kind(*values[role]) for role in ("sampler", "remover")}
+        return cls(**{**values, **by_role})
 
     @property
     def samples_per_insert(self) -> float:

@@ -27,9 +27,10 @@ class InspectedFile:
         records: Number of valid records before the first invalid one.
         first_change: Number of a log's first change; None if the log contains chunks only, or cannot be read.
         changes: Number of changes in a log's valid `records`.
-        state: `"torn"`: the end of a log was not completely written, and was never acknowledged. `"damaged"`: the
-            content differs from what was written. `"unusable"`: nothing can be read. `"unfinished"`: the next `open`
-            removes the file. `"set aside"`: a repair excluded the file.
+        state: `"whole"`: all records are valid. `"torn"`: the end of a log was not
+            completely written, and was never acknowledged. `"damaged"`: the content differs from what was written.
+            `"unusable"`: nothing can be read. `"unfinished"`: the next `open` removes the file. `"set aside"`: a repair
+            excluded the file.
         offset: Byte offset of the first invalid record of a torn or damaged file.
         reason: What is wrong with the file; None if nothing is.
         records_after: Number of valid records after `offset`; stores do not read them.

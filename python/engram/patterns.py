@@ -213,7 +213,7 @@ class _Leaf:
         index = _checks.integer(f"the index of {expression}", key, low=-_checks.MAX_I64)
         if index >= 0:
             raise InvalidArgumentError(
-                f"{expression} must be negative: it counts back from the newest step, such as [-1]"
+                f"the index of {expression} must be negative: it counts back from the newest step, such as [-1]"
             )
         return _Window(_Slice(self.index, index, index + 1, 1, squeeze=True))
 

@@ -66,11 +66,11 @@ class MaxHeap:
     kind: ClassVar[str] = "max_heap"
 
 
-_SELECTORS = {kind.kind: kind for kind in (Uniform, Fifo, Lifo, MinHeap, MaxHeap)}
+_SELECTORS = {selector.kind: selector for selector in (Uniform, Fifo, Lifo, MinHeap, MaxHeap)}
 
 
 def from_kind(kind: str, exponent: float | None) -> "Selector":
-    """Returns the selector of a kind, as the native engine names it."""
+    """Returns the selector that the native engine describes by kind and, for `Prioritized`, exponent."""
     return _SELECTORS[kind]() if exponent is None else Prioritized(exponent)
 
 

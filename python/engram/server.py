@@ -141,7 +141,7 @@ class Server:
 
 
 def read_pem(name: str, path: str | PathLike[str]) -> bytes:
-    """Reads the PEM file that the argument `name` names."""
+    """Returns the content of the PEM file at `path`, the value of the argument `name`."""
     try:
         return Path(path).read_bytes()
     except OSError as error:

@@ -26,7 +26,9 @@ __all__ = ["Store", "TableStore"]
 class TableStore:
     """Tables that can be written and sampled: the methods shared by `Store` and `Client`.
 
-    All methods are thread-safe. Ctrl-C interrupts calls that wait.
+    All methods are thread-safe. Ctrl-C interrupts calls that wait. If a durable store cannot write a change, because
+    the disk is full for example, the call that made the change raises `StorageError`; the change stays in memory and
+    is written as soon as that is possible.
     """
 
     _native: _engram.Store
@@ -58,7 +60,7 @@ class TableStore:
                 Prioritized.
             DeadlineExceededError: A table did not accept the item in time. The text names the tables that have it.
             UnsatisfiableError: The item is larger than a table's `max_bytes`.
-            InvalidArgumentError: `priorities` is empty or no mapping, or another argument is invalid.
+            InvalidArgumentError: `priorities` is empty or not a mapping, or another argument is invalid.
             UnknownTableError: There is no table of this name.
             ClosedError: The store was closed, or a table dropped.
         """
@@ -371,7 +373,7 @@ class TableStore:
 
 
 _MAX_SYNC_INTERVAL = 60.0
-"""Seconds."""
+"""Maximum of `sync_interval`, in seconds."""
 
 
 class Store(TableStore):
@@ -421,8 +423,8 @@ class Store(TableStore):
                 the end of the process, including `kill -9`. `"disk"`: a power failure.
             sync_interval: Minimum seconds between two disk syncs with `"disk"`; acknowledgements wait for them.
             checkpoint_interval: Seconds between two checkpoints, which a thread writes if anything has changed. If one
-                fails, a warning is logged, and the next attempt follows at the next interval. `None` disables this
-                trigger.
+                fails, a warning is logged, and the next attempt follows at the next interval, or after a second if the
+                log has grown by `checkpoint_bytes`. `None` disables this trigger.
             checkpoint_bytes: Growth of the log in bytes after which a checkpoint is also written. `None` disables
                 this trigger.
             keep: Number of most recent checkpoints to keep.

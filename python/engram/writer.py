@@ -168,7 +168,8 @@ class TrajectoryWriter(_Writer):
         Raises:
             ExpiredStepError: The item refers to steps that are no longer in the history.
             SignatureError: The item does not match the table's signature, and is not created.
-            PriorityError: The priority is NaN, or it is negative or infinite and the table's selector is Prioritized.
+            PriorityError: The priority is NaN, or it is negative, infinite or too large and the table's selector is
+                Prioritized.
             DeadlineExceededError: The server did not describe the table within the writer's timeout.
             InvalidArgumentError: An argument is invalid.
             UnknownTableError: There is no table of this name.
@@ -219,7 +220,7 @@ class PatternWriter(_Writer):
         max_in_flight_items: int,
         timeout: float | None,
         compression: Compression,
-        uniform: bool = False,  # True if all appends have one structure, those of partial steps too
+        uniform: bool = False,  # True if all appends have the same structure, also those of partial steps
     ) -> None:
         _checks.choice("`compression`", compression, ("auto", "delta", "off"))
         checked = checked_patterns(patterns)

@@ -171,19 +171,19 @@ def test_reused_arrays_do_not_change_items(make):
         with make(store) as adder:
             for index, step in enumerate(steps):
                 observation[:], reward[:] = step.observation, step.reward
-                given = step._replace(observation=observation, reward=reward) if reuse else step
+                timestep = step._replace(observation=observation, reward=reward) if reuse else step
                 if index == 0:
-                    adder.add_first(given)
+                    adder.add_first(timestep)
                 else:
-                    adder.add(np.float32(index), given)
+                    adder.add(np.float32(index), timestep)
         return items(store)
 
     assert items_of_episode(reuse=True) == items_of_episode(reuse=False) != []
 
 
 def test_should_insert_fns_receive_copies():
-    seen = []
-    record = {"priority_table": lambda steps: seen.append([float(step.action) for step in steps]) or True}
+    received = []
+    record = {"priority_table": lambda steps: received.append([float(step.action) for step in steps]) or True}
     action = np.zeros((), np.float32)
     with Store([queue()]) as store:
         lengths = {"priority_table": 2}
@@ -193,7 +193,7 @@ def test_should_insert_fns_receive_copies():
             for index, step in enumerate(steps[1:], 1):
                 action[...] = index
                 adder.add(action, step)
-    assert seen == [[1, 2], [2, 3], [3, 0]]
+    assert received == [[1, 2], [2, 3], [3, 0]]
 
 
 # --- Data that does not fit ---
@@ -230,13 +230,13 @@ def test_observation_shapes_may_change_only_between_episodes():
     steps = timesteps([1, 2])
     with Store([queue()]) as store, EpisodeAdder(store, 9) as adder:
         for size in (2, 3):
-            given = [step._replace(observation=np.zeros(size)) for step in steps]
-            adder.add_first(given[0])
+            resized = [step._replace(observation=np.zeros(size)) for step in steps]
+            adder.add_first(resized[0])
             text = f"an observation must have the layout of the earlier ones, float64[{size}]; got float64[7]"
             with raises(SignatureError, text):
-                adder.add(np.float32(0), given[1]._replace(observation=np.zeros(7)))
-            adder.add(np.float32(0), given[1])
-            adder.add(np.float32(0), given[2])
+                adder.add(np.float32(0), resized[1]._replace(observation=np.zeros(7)))
+            adder.add(np.float32(0), resized[1])
+            adder.add(np.float32(0), resized[2])
         assert [len(item.observation[0]) for item in items(store)] == [2, 3]
 
 
@@ -466,8 +466,8 @@ def test_an_episode_whose_end_is_rejected_has_ended(make, steps_of_first):
         adder.close()
     for item in stored:
         leaves = [leaf for leaf in optree.tree_leaves(item) if 10 <= leaf < 1e6]
-        seen = item.observation if hasattr(item, "observation") else leaves
-        numbers = {int(value) // 10 for value in np.ravel(seen) if value}
+        observations = item.observation if hasattr(item, "observation") else leaves
+        numbers = {int(value) // 10 for value in np.ravel(observations) if value}
         assert len(numbers) == 1, "two episodes in one item"
         if hasattr(item, "next_observation"):
             assert round(item.reward / (item.observation // 10), 6) in {1.0, 1.9}

@@ -52,14 +52,17 @@ def test_text_of_the_final_row_is_empty():
 
 
 def test_should_insert_fns_receive_the_rows_of_one_item():
-    seen = {"a": [], "b": []}
-    record = {table: lambda steps, table=table: seen[table].append(len(steps)) or True for table in seen}
+    lengths_received = {"a": [], "b": []}
+    record = {
+        table: lambda steps, table=table: lengths_received[table].append(len(steps)) or True
+        for table in lengths_received
+    }
     with Store([queue("a"), queue("b")]) as store:
         lengths = {"a": 1, "b": 3}
         with MultiSequenceAdder(store, lengths, dict.fromkeys(lengths, 1), should_insert_fns=record) as adder:
             for _ in range(2):
                 play(adder, timesteps([1, 2]))
-    assert seen == {"a": [1, 1, 1] * 2, "b": [3] * 2}
+    assert lengths_received == {"a": [1, 1, 1] * 2, "b": [3] * 2}
 
 
 @pytest.mark.parametrize(

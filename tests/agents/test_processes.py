@@ -56,7 +56,7 @@ def test_several_processes_stop_when_solved(dqn):
 
 
 def serve(dqn, config):
-    """Starts the learner's server, with a replay table in order: its first item is an actor's first."""
+    """Starts the learner's server. Its replay table is sampled in order: the first sample is an actor's first item."""
     from engram.agents.dqn.learner import Learner  # noqa: PLC0415 - an extra
     from engram.agents.dqn.tables import WEIGHTS, make_shared_tables  # noqa: PLC0415 - an extra
 

@@ -189,12 +189,12 @@ def test_keys_are_compared_as_stored(open_store, first, second, added, names):
 def test_text_and_integer_keys_do_not_merge(open_store, first, second):
     with open_store(Table("t")).writer() as writer:
         writer.append({first: 1})
-        got = f"`{second}`"
+        described = f"`{second}`"
         if str(first) == str(second):
-            got = (
+            described = (
                 "the same names in a different structure, such as a list instead of a dict, or int instead of str keys"
             )
-        with raises(SignatureError, f"all steps of a writer must have the same columns, `{first}`; got {got}"):
+        with raises(SignatureError, f"all steps of a writer must have the same columns, `{first}`; got {described}"):
             writer.append({second: 2})
         writer.append({first: 3})
         assert list(writer.history) == [first]

@@ -26,7 +26,7 @@ def run(monkeypatch):
     return lambda *args: CliRunner().invoke(app, list(map(str, args)))
 
 
-class Spawned:
+class RunningCommand:
     """A running command."""
 
     def __init__(self, *args, new_session=False):
@@ -38,10 +38,10 @@ class Spawned:
         """Returns the next line of stdout."""
         return self.process.stdout.readline()
 
-    def end(self, number=None):
-        """Sends a signal, waits for the exit; returns exit status, the rest of stdout, and stderr."""
-        if number is not None:
-            self.process.send_signal(number)
+    def end(self, signal_number=None):
+        """Sends the signal, if any, and waits for the exit; returns exit status, the rest of stdout, and stderr."""
+        if signal_number is not None:
+            self.process.send_signal(signal_number)
         stdout, stderr = self.process.communicate(timeout=60)
         return self.process.returncode, stdout, stderr
 
@@ -52,7 +52,7 @@ def spawn():
     spawned = []
 
     def start(*args, **options):
-        spawned.append(Spawned(*args, **options))
+        spawned.append(RunningCommand(*args, **options))
         return spawned[-1]
 
     yield start
@@ -68,9 +68,9 @@ def serve(spawn):
     def start(*options):
         server = spawn("serve", "--port", 0, *options)
         line = server.line()
-        found = re.search(r" at (\S+);", line)
-        assert found, (line, server.end())
-        return server, line, found[1]
+        match = re.search(r" at (\S+);", line)
+        assert match, (line, server.end())
+        return server, line, match[1]
 
     return start
 
@@ -101,10 +101,10 @@ def inspect(run):
         as_text, as_json = run("inspect", path), run("inspect", path, "--json")
         assert contents(path) == before
         assert (as_text.stderr, as_json.stderr, as_text.exit_code) == ("", "", as_json.exit_code), as_text.output
-        found = json.loads(as_json.stdout, parse_constant=pytest.fail)
-        assert found["ok"] == (as_json.exit_code == 0) == (not found["problems"])
-        assert all(f"damaged or lost: {problem}\n" in as_text.stdout for problem in found["problems"])
-        assert all(f"note: {note}\n" in as_text.stdout for note in found["notes"])
-        return as_json.exit_code, as_text.stdout, found
+        report = json.loads(as_json.stdout, parse_constant=pytest.fail)
+        assert report["ok"] == (as_json.exit_code == 0) == (not report["problems"])
+        assert all(f"damaged or lost: {problem}\n" in as_text.stdout for problem in report["problems"])
+        assert all(f"note: {note}\n" in as_text.stdout for note in report["notes"])
+        return as_json.exit_code, as_text.stdout, report
 
     return inspect

@@ -116,10 +116,10 @@ def test_ctrl_c_prints_a_summary(spawn, tmp_path):
 
 
 def descendants(pid):
-    """Returns the ids of the children of a process, and of their children."""
+    """Returns the ids of all descendants of a process."""
     tasks = Path(f"/proc/{pid}/task")
-    found = [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
-    return found + [children for child in found for children in descendants(child)]
+    children = [int(child) for task in tasks.iterdir() for child in (task / "children").read_text().split()]
+    return children + [descendant for child in children for descendant in descendants(child)]
 
 
 def is_running(pid):

@@ -21,8 +21,8 @@ def server():
 def test_one_row_per_table_and_one_line_per_blocked_table(run, server):
     result = run("info", server.address)
     assert result.exit_code == 0, result.output
-    head, replay, slow, reason = result.stdout.splitlines()
-    assert head.split() == ["table", "items", "bytes", "inserts/s", "samples/s", "per", "insert", "waiting"]
+    header, replay, slow, reason = result.stdout.splitlines()
+    assert header.split() == ["table", "items", "bytes", "inserts/s", "samples/s", "per", "insert", "waiting"]
     assert replay.split()[:2] == ["replay", "1,500/4,000"]
     assert replay.split()[3] == "KiB"
     assert slow.split()[:2] == ["slow", "0/1,000,000"]
@@ -34,8 +34,8 @@ def test_json_is_the_only_output(run, server):
     result = run("info", "--json", server.address)
     assert result.exit_code == 0, result.output
     infos = json.loads(result.stdout, parse_constant=pytest.fail)
-    found = server.store.info()
-    assert list(infos) == list(found)
+    expected_infos = server.store.info()
+    assert list(infos) == list(expected_infos)
     assert infos["replay"]["rate_limiter"] == {
         "kind": "MinSize",
         "samples_per_insert": 1.0,
@@ -45,7 +45,7 @@ def test_json_is_the_only_output(run, server):
     }
     assert infos["slow"]["rate_limiter"]["max_diff"] == 7.0
     varying = {"rate_limiter", "inserts_per_s"}
-    for name, info in found.items():
+    for name, info in expected_infos.items():
         expected = {key: value for key, value in dataclasses.asdict(info).items() if key not in varying}
         assert {key: value for key, value in infos[name].items() if key not in varying} == expected
 

@@ -7,7 +7,7 @@ import re
 import threading
 
 import pytest
-from directories import FIRST, LOG_1, LOG_2, LOG_4, SECOND, file, fill, opened, sizes
+from directories import FIRST, LOG_1, LOG_2, LOG_4, SECOND, file_report, fill, sizes, sizes_after_opening
 from records import records
 from support import BackgroundCall, raises
 
@@ -18,7 +18,7 @@ from engram.errors import StorageError
 
 
 def test_an_undamaged_directory(inspect, directory):
-    status, text, found = inspect(directory)
+    status, text, report = inspect(directory)
     assert status == 0
     lines = [line.split() for line in text.splitlines()]
     assert re.fullmatch(r"store [0-9a-f]{16}, 5 files of \d+\.\d KiB: nothing is damaged or lost", text.splitlines()[0])
@@ -37,13 +37,13 @@ def test_an_undamaged_directory(inspect, directory):
     changes = {LOG_1: ["8"], LOG_2: ["4"], LOG_4: ["3"]}
     for line, name in zip(lines[9:], (FIRST, SECOND, LOG_1, LOG_2, LOG_4), strict=True):
         assert (line[0], line[4:]) == (name, [*changes.get(name, []), "whole"])
-        entry, expected_records = file(found, name), records(directory / name)
+        entry, expected_records = file_report(report, name), records(directory / name)
         assert (entry["bytes"], entry["records"]) == ((directory / name).stat().st_size, len(expected_records))
-    assert [file(found, name)["first_change"] for name in (LOG_1, LOG_2, LOG_4)] == [1, 9, 13]
-    assert [each["first_change"] for each in found["checkpoints"]] == [9, 13]
+    assert [file_report(report, name)["first_change"] for name in (LOG_1, LOG_2, LOG_4)] == [1, 9, 13]
+    assert [each["first_change"] for each in report["checkpoints"]] == [9, 13]
     with Store.open(directory) as store:
         infos = store.info()
-    assert found["opening"]["tables"] == [
+    assert report["opening"]["tables"] == [
         {"name": name, "items": infos[name].size, "bytes": infos[name].bytes, "last_change": last}
         for name, last in (("a", 15), ("b", 12))
     ]
@@ -51,35 +51,35 @@ def test_an_undamaged_directory(inspect, directory):
 
 def test_json_has_the_values_of_the_library(inspect, directory):
     (directory / "notes.txt").touch()
-    _, _, found = inspect(directory)
+    _, _, report = inspect(directory)
     inspection = engram.inspect_directory(directory)
     assert isinstance(inspection, engram.inspection.Inspection)
     assert (inspection.ok, inspection.path, f"{inspection.store:016x}") == (
-        found.pop("ok"),
+        report.pop("ok"),
         str(directory),
-        found.pop("store"),
+        report.pop("store"),
     )
     expected = json.loads(json.dumps(dataclasses.asdict(inspection)))
     del expected["store"]
-    for ages in (expected["opening"], found["opening"]):
+    for ages in (expected["opening"], report["opening"]):
         assert 0 < ages.pop("age") < 60
-    assert found == expected
+    assert report == expected
     assert (inspection.other_files, inspection.in_use) == (("notes.txt",), None)
 
 
 def test_an_open_store(inspect, directory):
     with Store.open(directory) as store:
         fill(store, "b", 1)
-        status, text, found = inspect(directory)
+        status, text, report = inspect(directory)
         user = rf"process {os.getpid()} since \S+ \S+ UTC"
-        assert re.fullmatch(user, found["in_use"])
+        assert re.fullmatch(user, report["in_use"])
         assert re.search(
             rf"^store \w+, 6 files of .*, in use by {user}: nothing is damaged or lost$", text, re.MULTILINE
         )
-        assert (status, sizes(found)) == (0, {"a": 9, "b": 5})
+        assert (status, sizes(report)) == (0, {"a": 9, "b": 5})
         # The store is still usable.
         fill(store, "b", 1)
-    assert opened(directory) == {"a": 9, "b": 6}
+    assert sizes_after_opening(directory) == {"a": 9, "b": 6}
 
 
 def test_a_store_that_writes_during_the_inspection(directory):
@@ -94,8 +94,8 @@ def test_a_store_that_writes_during_the_inspection(directory):
 
         writer = BackgroundCall(write)
         for _ in range(50):
-            found = engram.inspect_directory(directory)
-            assert found.ok, found
+            report = engram.inspect_directory(directory)
+            assert report.ok, report
         done.set()
         writer.result()
 
@@ -103,18 +103,19 @@ def test_a_store_that_writes_during_the_inspection(directory):
 def test_a_directory_without_checkpoints(inspect, tmp_path):
     with Store.open(tmp_path, [Table("only", max_size=5, sampler=selectors.Prioritized(1.0))]) as store:
         fill(store, "only", 7)
-    status, text, found = inspect(tmp_path)
+    status, text, report = inspect(tmp_path)
     assert status == 0
-    assert f"\nopening this directory replays {file(found, LOG_1)['changes']} changes; the store is " in text
+    assert f"\nopening this directory replays {file_report(report, LOG_1)['changes']} changes; the store is " in text
     assert "verified" not in text
-    assert (found["opening"]["checkpoint"], found["opening"]["changes"]) == (None, file(found, LOG_1)["changes"])
-    assert sizes(found) == {"only": 5} == opened(tmp_path)
+    opening = report["opening"]
+    assert (opening["checkpoint"], opening["changes"]) == (None, file_report(report, LOG_1)["changes"])
+    assert sizes(report) == {"only": 5} == sizes_after_opening(tmp_path)
 
 
 def test_directories_without_a_store(inspect, run, tmp_path):
-    status, text, found = inspect(tmp_path)
+    status, text, report = inspect(tmp_path)
     assert (status, text) == (0, "no store in this directory\n")
-    assert (found["store"], found["files"], found["opening"]["tables"]) == (None, [], [])
+    assert (report["store"], report["files"], report["opening"]["tables"]) == (None, [], [])
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "log-7").mkdir()
     assert inspect(tmp_path)[:2] == (0, "no store in this directory\nother files: log-7, notes.txt\n")
@@ -134,35 +135,35 @@ def test_a_log_with_chunks_only(inspect, tmp_path):
     with Store.open(tmp_path, [Table("t", max_size=100)], durability="none") as store:
         fill(store, "t", 5)
         store.checkpoint()
-    status, text, found = inspect(tmp_path)
-    logs = (each for each in found["files"] if each["name"].startswith("log-"))
+    status, text, report = inspect(tmp_path)
+    logs = (each for each in report["files"] if each["name"].startswith("log-"))
     (log,) = (each for each in logs if len(records(tmp_path / each["name"])) > 1)
     assert (status, log["first_change"], log["changes"]) == (0, None, 0)
     assert re.search(rf"^{log['name']} .* KiB +7 +whole *$", text, re.MULTILINE)
     with (tmp_path / log["name"]).open("r+b") as file:
         file.truncate(log["bytes"] - 1)
-    status, _, found = inspect(tmp_path)
+    status, _, report = inspect(tmp_path)
     missing = "1 of 5 chunks that its items refer to is missing"
-    assert (status, found["problems"][1:]) == (1, [f"{FIRST} cannot be used: {missing}"])
+    assert (status, report["problems"][1:]) == (1, [f"{FIRST} cannot be used: {missing}"])
 
 
 def test_unfinished_files(inspect, directory):
     (directory / f"{LOG_4}.tmp").write_bytes(b"ENGRAM")
-    status, text, found = inspect(directory)
+    status, text, report = inspect(directory)
     assert status == 0
     assert re.search(rf"^{LOG_4}\.tmp +6 B +0 +unfinished$", text, re.MULTILINE)
-    assert opened(directory) == sizes(found)
+    assert sizes_after_opening(directory) == sizes(report)
     assert not (directory / f"{LOG_4}.tmp").exists()
 
 
 def test_an_unreadable_lock_file(inspect, directory):
     (directory / "LOCK").unlink()
     (directory / "LOCK").symlink_to("LOCK")
-    status, _, found = inspect(directory)
-    assert (status, found["in_use"]) == (0, None)
-    why = "it is a symbolic link; a store uses only regular files"
+    status, _, report = inspect(directory)
+    assert (status, report["in_use"]) == (0, None)
+    reason = "it is a symbolic link; a store uses only regular files"
     unknown = "it is unknown whether a process has the directory open"
-    assert found["notes"] == [f"LOCK cannot be read: {why}; {unknown}"]
+    assert report["notes"] == [f"LOCK cannot be read: {reason}; {unknown}"]
 
 
 @pytest.mark.parametrize(

@@ -9,8 +9,8 @@ def test_one_update_without_a_terminal(run):
     with engram.Server([engram.Table("replay")]) as server:
         result = run("top", server.address, "--count", 1)
     assert result.exit_code == 0, result.output
-    head, columns, replay, reason = result.stdout.splitlines()
-    assert head.startswith(f"{server.address}, ")
+    heading, columns, replay, reason = result.stdout.splitlines()
+    assert heading.startswith(f"{server.address}, ")
     assert columns.split()[0] == "table"
     assert replay.split()[:2] == ["replay", "0/1,000,000"]
     assert reason.startswith("`replay`: sampling waits: the table is empty")

@@ -204,10 +204,10 @@ except ValueError as error:
         "True [(2,), (2,)]",
         "True [(2, 1), (2, 1)]",
         (
-            "a sharding over 2 devices requires batches of one size, and the last batch of steps may be smaller; give "
-            "`drop_remainder=True`"
+            "`device` is a sharding over 2 devices, which needs batches of one size, and the last batch of steps may "
+            "be smaller; give `drop_remainder=True`"
         ),
-        "a sharding over 2 devices requires a `batch_size`",
+        "`device` is a sharding over 2 devices, which needs batches; give a `batch_size`",
         "2",
         "True 0",
     ]

@@ -189,14 +189,14 @@ def test_steps_of_blocks(lengths, batch_size):
         elements = list(dataset(store, "t", steps=True, batch_size=batch_size, max_batches=30))
     assert len(elements) == 30
     assert {element.data["x"].shape for element in elements} == {() if batch_size is None else (batch_size,)}
-    seen = np.concatenate([np.atleast_1d(element.data["x"]) for element in elements]).tolist()
+    values = np.concatenate([np.atleast_1d(element.data["x"]) for element in elements]).tolist()
     priorities = np.concatenate([np.atleast_1d(element.info.priority) for element in elements]).tolist()
     start = 0
-    while start < len(seen):
+    while start < len(values):
         # The last item may be cut off by `max_batches`.
-        steps = list(range(seen[start], whole[seen[start]]))[: len(seen) - start]
-        assert seen[start : start + len(steps)] == steps
-        assert priorities[start : start + len(steps)] == [whole[seen[start]] - seen[start]] * len(steps)
+        steps = list(range(values[start], whole[values[start]]))[: len(values) - start]
+        assert values[start : start + len(steps)] == steps
+        assert priorities[start : start + len(steps)] == [whole[values[start]] - values[start]] * len(steps)
         start += len(steps)
 
 
@@ -258,7 +258,7 @@ def test_steps_of_a_batch_must_have_the_same_layout(open_store, other, text):
     iterator = iter(dataset(store, "t", steps=True, batch_size=2))
     assert next(iterator).data["x"].tolist() == [1, 2]
     assert next(iterator).data["x"].tolist() == [3], "steps before the error are yielded"
-    with raises(SignatureError, f"the steps of a batch must have the same columns, dtypes and shapes; {text}"):
+    with raises(SignatureError, f"the items or steps of a batch must have the same columns, dtypes and shapes; {text}"):
         next(iterator)
     assert store.info()["t"].size == 1, "the item that does not fit was returned"
 
@@ -268,8 +268,8 @@ def test_steps_of_a_batch_must_have_the_same_nest(open_store):
     insert(store, (np.zeros(1),), [np.zeros(1)])
     iterator = iter(dataset(store, "t", steps=True, batch_size=2))
     next(iterator)
-    text = 'the steps of a batch must have the same columns, dtypes and shapes; got the nest {"t":[0]}, then {"l":[0]}'
-    with raises(SignatureError, text):
+    rule = "the items or steps of a batch must have the same columns, dtypes and shapes"
+    with raises(SignatureError, f'{rule}; got the nest {{"t":[0]}}, then {{"l":[0]}}'):
         next(iterator)
 
 
@@ -278,11 +278,11 @@ def test_writing_to_an_element_changes_no_other(open_store):
     insert(store, {"x": np.arange(4)})
     for options in ({"steps": True}, {"steps": True, "batch_size": 2}, {}):
         elements = list(dataset(store, "t", max_batches=8, **options))
-        before = [element.data["x"].copy() for element in elements]
+        copies = [element.data["x"].copy() for element in elements]
         for i, element in enumerate(elements):
             element.data["x"][...] = 100 + i
             assert all(
-                (later.data["x"] == old).all() for later, old in list(zip(elements, before, strict=True))[i + 1 :]
+                (later.data["x"] == copy).all() for later, copy in list(zip(elements, copies, strict=True))[i + 1 :]
             )
 
 

@@ -41,10 +41,10 @@ def xs(elements):
 
 def specs(elements):
     """Column -> dtype and shape, and whether it is ragged."""
-    found = elements.element_spec.data
+    nest = elements.element_spec.data
     return {
         name: (spec.dtype.name, spec.shape.as_list(), type(spec).__name__ == "RaggedTensorSpec")
-        for name, spec in found.items()
+        for name, spec in nest.items()
     }
 
 
@@ -56,14 +56,14 @@ def test_batches(open_store, dataset, tf):
     fill(store, [2] * 4)
     elements = dataset(store, "t", batch_size=2, max_batches=2)
     assert isinstance(elements, tf.data.Dataset)
-    found = list(elements)
-    assert xs(found) == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
-    assert (type(found[0]), type(found[0].info), found[0].mask) == (Element, Info, ())
-    assert [array.dtype.name for array in found[0].info] == ["uint64", "float64", "int64", "float64", "int32"]
-    assert [array.shape.as_list() for array in found[0].info] == [[2]] * 5
-    assert found[0].info.priority.numpy().tolist() == [2, 2]
-    assert isinstance(found[0].data["y"], tuple), "tf.data treats lists as tensors"
-    assert found[0].data["y"][0].shape == (2, 2, 1)
+    sampled = list(elements)
+    assert xs(sampled) == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+    assert (type(sampled[0]), type(sampled[0].info), sampled[0].mask) == (Element, Info, ())
+    assert [array.dtype.name for array in sampled[0].info] == ["uint64", "float64", "int64", "float64", "int32"]
+    assert [array.shape.as_list() for array in sampled[0].info] == [[2]] * 5
+    assert sampled[0].info.priority.numpy().tolist() == [2, 2]
+    assert isinstance(sampled[0].data["y"], tuple), "tf.data treats lists as tensors"
+    assert sampled[0].data["y"][0].shape == (2, 2, 1)
 
 
 @pytest.mark.parametrize("options", [{"batch_size": 2}, {}, {"steps": True}, {"steps": True, "batch_size": 3}])
@@ -73,8 +73,8 @@ def test_elements_match_the_element_spec(dataset, tf, options, has_signature):
     with Store([queue(signature=signature)]) as store:
         fill(store, [2] * 4)
         elements = dataset(store, "t", timeout=0.2, **options)
-        found = list(elements)
-    for element in found:
+        sampled = list(elements)
+    for element in sampled:
         for spec, value in zip(tf.nest.flatten(elements.element_spec), tf.nest.flatten(element), strict=True):
             assert spec.is_compatible_with(value)
 
@@ -95,8 +95,8 @@ def test_specs_from_the_first_element(open_store, dataset, options, shapes):
     store = open_store(queue())
     item = {"x": np.arange(2), "cell": np.zeros((2, 3), np.float16), "word": np.array(["a", "b"])}
     insert(store, item, item)
-    found = specs(dataset(store, "t", **options))
-    assert found == {"x": ("int64", x, False), "cell": ("float16", cell, False), "word": ("string", word, False)}
+    column_specs = specs(dataset(store, "t", **options))
+    assert column_specs == {"x": ("int64", x, False), "cell": ("float16", cell, False), "word": ("string", word, False)}
     assert (store.info()["t"].samples, store.info()["t"].size) == (0, 2), "the inspected items were returned"
 
 
@@ -118,8 +118,8 @@ SIGNATURE = {
 )
 def test_specs_from_a_signature(dataset, options, x, cell, w):
     with Store([queue(signature=SIGNATURE)]) as store:
-        found = specs(dataset(store, "t", **options))
-    assert found == {"x": ("int64", *x), "cell": ("bfloat16", cell, False), "w": ("string", w, False)}
+        column_specs = specs(dataset(store, "t", **options))
+    assert column_specs == {"x": ("int64", *x), "cell": ("bfloat16", cell, False), "w": ("string", w, False)}
 
 
 def test_specs_of_columns_without_a_time_axis(dataset):
@@ -179,11 +179,11 @@ def test_columns_of_fixed_length_have_no_mask(dataset):
 def test_steps(open_store, dataset, batch_size):
     store = open_store(queue())
     fill(store, [2, 3])
-    found = xs(dataset(store, "t", steps=True, batch_size=batch_size, timeout=0.2))
-    assert found == {None: [0, 1, 2, 3, 4], 2: [[0, 1], [2, 3], [4]], 3: [[0, 1, 2], [3, 4]]}[batch_size]
+    steps = xs(dataset(store, "t", steps=True, batch_size=batch_size, timeout=0.2))
+    assert steps == {None: [0, 1, 2, 3, 4], 2: [[0, 1], [2, 3], [4]], 3: [[0, 1, 2], [3, 4]]}[batch_size]
     fill(store, [2, 3])
-    found = xs(dataset(store, "t", steps=True, batch_size=3, drop_remainder=True, timeout=0.2))
-    assert found == [[0, 1, 2]]
+    steps = xs(dataset(store, "t", steps=True, batch_size=3, drop_remainder=True, timeout=0.2))
+    assert steps == [[0, 1, 2]]
 
 
 Pair = namedtuple("Pair", "left right")  # noqa: PYI024, not typed
@@ -222,8 +222,11 @@ def test_float8_is_rejected(dataset):
 
 def test_an_element_spec_may_be_given(dataset, tf):
     with Store([queue()]) as store:
-        given = {"x": tf.TensorSpec([None, 2], tf.int64), "y": [tf.RaggedTensorSpec([2, None, 1], tf.float32, 1)]}
-        elements = dataset(store, "t", batch_size=2, element_spec=given)
+        element_spec = {
+            "x": tf.TensorSpec([None, 2], tf.int64),
+            "y": [tf.RaggedTensorSpec([2, None, 1], tf.float32, 1)],
+        }
+        elements = dataset(store, "t", batch_size=2, element_spec=element_spec)
         assert elements.element_spec.data["x"].shape.as_list() == [2, 2]
         same = dataset(store, "t", batch_size=2, element_spec=elements.element_spec)
         assert same.element_spec == elements.element_spec
@@ -236,9 +239,9 @@ def test_an_element_spec_may_be_given(dataset, tf):
 def test_row_splits_may_have_32_bits(dataset, tf):
     with Store([queue()]) as store:
         insert(store, np.arange(2), np.arange(1))
-        given = tf.RaggedTensorSpec([2, None], tf.int64, row_splits_dtype=tf.int32)
-        elements = dataset(store, "t", batch_size=2, element_spec=given, max_batches=1)
-        assert elements.element_spec.data == given
+        element_spec = tf.RaggedTensorSpec([2, None], tf.int64, row_splits_dtype=tf.int32)
+        elements = dataset(store, "t", batch_size=2, element_spec=element_spec, max_batches=1)
+        assert elements.element_spec.data == element_spec
         [element] = elements
     assert element.data.row_splits.dtype == tf.int32
 
@@ -269,9 +272,9 @@ def bad_specs():
 
 def test_bad_specs(dataset):
     with Store([queue()]) as store:
-        for given, options, text in bad_specs():
+        for element_spec, options, text in bad_specs():
             with raises(InvalidArgumentError, f"`element_spec`: {text}"):
-                dataset(store, "t", **{"batch_size": 2, "element_spec": given, **options})
+                dataset(store, "t", **{"batch_size": 2, "element_spec": element_spec, **options})
 
 
 def mismatches():
@@ -312,8 +315,8 @@ def mismatches():
 def test_items_that_do_not_match_the_element_spec(dataset, tf):
     with Store([queue()]) as store:
         insert(store, {"x": np.arange(2)}, {"x": np.arange(3)})
-        for given, text in mismatches():
-            elements = dataset(store, "t", batch_size=2, element_spec=given)
+        for element_spec, text in mismatches():
+            elements = dataset(store, "t", batch_size=2, element_spec=element_spec)
             with pytest.raises(tf.errors.InvalidArgumentError) as caught:
                 next(iter(elements))
             assert f"SignatureError: {text}" in str(caught.value)
@@ -381,10 +384,10 @@ def test_iteration_in_a_tf_function(dataset, tf):
 
         @tf.function
         def total():
-            found = np.int64(0)
+            result = np.int64(0)
             for element in elements:
-                found += tf.reduce_sum(element.data["x"])
-            return found
+                result += tf.reduce_sum(element.data["x"])
+            return result
 
         assert total().numpy() == sum(range(8))
 
@@ -416,11 +419,11 @@ def test_items_that_were_not_yielded_are_returned(open_store, dataset, options):
 def test_batches_that_are_passed_on_together(open_store, dataset, max_batches):
     store = open_store(Table("t"))
     fill(store, [2] * 6)
-    found = list(dataset(store, "t", batch_size=3, prefetch=4, max_batches=max_batches))
-    assert [element.data["x"].shape for element in found] == [(3, 2)] * max_batches
+    sampled = list(dataset(store, "t", batch_size=3, prefetch=4, max_batches=max_batches))
+    assert [element.data["x"].shape for element in sampled] == [(3, 2)] * max_batches
     assert store.info()["t"].samples == 3 * max_batches
     x, keys = (
-        np.concatenate([getattr(element, name)[which].numpy() for element in found])
+        np.concatenate([getattr(element, name)[which].numpy() for element in sampled])
         for name, which in (("data", "x"), ("info", 0))
     )
     assert (x[:, 1] == x[:, 0] + 1).all()

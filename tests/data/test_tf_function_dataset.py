@@ -14,7 +14,7 @@ def step(number):
 
 @pytest.fixture
 def make_dataset():
-    """Makes a dataset of what an iterator yields."""
+    """Makes a dataset of the arrays that an iterator yields."""
     import tensorflow as tf  # noqa: PLC0415, the extra
 
     from engram.data import _tf_function_dataset  # noqa: PLC0415, the extra
@@ -31,9 +31,9 @@ def make_dataset():
 
 def test_arrays_of_any_memory_order_and_text(make_dataset):
     arrays = [np.arange(6.0).reshape(2, 3).T, np.array([b"a", b"longer"], object), np.arange(8)[::2]]
-    found = list(make_dataset(iter([arrays, arrays]), ([3, 2], "float64"), ([None], "string"), ([None], "int64")))
-    assert len(found) == 2
-    for element in found:
+    elements = list(make_dataset(iter([arrays, arrays]), ([3, 2], "float64"), ([None], "string"), ([None], "int64")))
+    assert len(elements) == 2
+    for element in elements:
         for tensor, array in zip(element, arrays, strict=True):
             np.testing.assert_array_equal(tensor.numpy(), array)
 
@@ -45,9 +45,9 @@ def test_errors_and_wrong_dtypes_are_raised(make_dataset):
         yield [np.int64(1)]
         raise ValueError("failed on purpose")
 
-    found = iter(make_dataset(fails(), ([], "int64")))
-    assert int(next(found)[0]) == 1
+    elements = iter(make_dataset(fails(), ([], "int64")))
+    assert int(next(elements)[0]) == 1
     with pytest.raises(tf.errors.InvalidArgumentError, match="failed on purpose"):
-        next(found)
+        next(elements)
     with pytest.raises(tf.errors.InvalidArgumentError, match="int64"):
         list(make_dataset(iter([[np.float32(1)]]), ([], "int64")))

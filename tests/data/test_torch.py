@@ -162,7 +162,7 @@ def test_a_data_loader_makes_batches_of_items(dataset):
     assert (first.mask, first.info.key.shape, first.info.key.dtype) == (None, (2,), np.uint64)
 
 
-def test_a_data_loader_refuses_to_batch_batches(dataset):
+def test_a_data_loader_cannot_batch_batches(dataset):
     with Store([Table("t")]) as store:
         insert(store, np.zeros(2))
         text = (

@@ -31,9 +31,9 @@ def remaining(store):
 def read(elements, number):
     """Reads `number` elements, then closes the iterator."""
     iterator = iter(elements)
-    found = [np.ravel(np.asarray(element.data["x"])).tolist() for element in islice(iterator, number)]
+    values = [np.ravel(np.asarray(element.data["x"])).tolist() for element in islice(iterator, number)]
     iterator.close()
-    return found
+    return values
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -89,8 +89,8 @@ def interrupt_main():
 def test_items_of_a_dropped_last_batch_are_returned(open_store, drop):
     store = open_store(queue())
     fill(store, [1] * 5)
-    found = list(data.dataset(store, "t", steps=True, batch_size=3, drop_remainder=drop, timeout=0.3))
-    assert len(found) == 2 - drop
+    elements = list(data.dataset(store, "t", steps=True, batch_size=3, drop_remainder=drop, timeout=0.3))
+    assert len(elements) == 2 - drop
     assert remaining(store) == ([3, 4] if drop else [])
 
 

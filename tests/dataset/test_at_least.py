@@ -139,7 +139,7 @@ def test_the_limiter_determines_the_batch_size(open_store):
     store = open_store(Table("t", sampler=selectors.Fifo(), rate_limiter=limiter))
     fill(store, "t", [7])
     batch = store.sample("t", 100, at_least=1)
-    # I * 2 - S >= 2 - 4: four samples, as one by one.
+    # The limiter allows four samples, as many as if they were drawn one by one.
     assert np.array_equal(batch.data["x"], [7] * 4)
 
 

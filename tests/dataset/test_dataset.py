@@ -79,10 +79,13 @@ def test_a_yielded_batch_is_acknowledged(open_store):
     store = open_store(Table.queue("q", max_size=6))
     fill(store, "q", range(6))
     iterator = iter(Dataset(store, "q", 2, prefetch=1))
-    for left in (4, 2, 0):
+    for remaining in (4, 2, 0):
         next(iterator)
-        assert store.info()["q"].size == left
-        assert (store._native.can_insert("q", 6 - left), store._native.can_insert("q", 7 - left)) == (True, False)
+        assert store.info()["q"].size == remaining
+        assert (store._native.can_insert("q", 6 - remaining), store._native.can_insert("q", 7 - remaining)) == (
+            True,
+            False,
+        )
     assert not store._native.can_sample("q", 1)
 
 
@@ -397,21 +400,21 @@ def test_several_readers_of_one_queue(open_store):
 
     callers = [BackgroundCall(read) for _ in range(readers)]
     fill(store, "q", range(items))
-    seen = [x for caller in callers for x in caller.result(60)]
-    assert Counter(seen) == Counter(range(items))
+    values = [x for caller in callers for x in caller.result(60)]
+    assert Counter(values) == Counter(range(items))
 
 
 def test_readers_that_stop_lose_nothing(open_store):
     items = 600
     store = open_store(Table.queue("q", max_size=items))
     fill(store, "q", range(items))
-    seen = []
-    while len(seen) < items:
+    values = []
+    while len(values) < items:
         for number, batch in enumerate(Dataset(store, "q", 3, prefetch=4)):
-            seen += batch.data["x"].tolist()
-            if number == 3 or len(seen) == items:
+            values += batch.data["x"].tolist()
+            if number == 3 or len(values) == items:
                 break
-    assert seen == list(range(items))
+    assert values == list(range(items))
 
 
 # --- errors ------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""Items are used exactly when their reader has them: with Ctrl-C at any moment, and with readers that are silent."""
+"""An item is consumed if and only if its reader has received it: with Ctrl-C at any moment, and with silent readers."""
 
 import signal
 import time
@@ -14,10 +14,10 @@ from engram.data import numpy as data
 @pytest.fixture
 def interrupting():
     """`interrupting(seconds)` raises KeyboardInterrupt in the main thread after that time."""
-    before = signal.signal(signal.SIGALRM, signal.default_int_handler)
+    previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
     yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
     signal.setitimer(signal.ITIMER_REAL, 0.0)
-    signal.signal(signal.SIGALRM, before)
+    signal.signal(signal.SIGALRM, previous)
 
 
 @pytest.mark.parametrize("kind", ["batches", "steps"])
@@ -28,19 +28,19 @@ def test_ctrl_c_loses_and_repeats_nothing(open_store, interrupting, kind):
         for value in range(items):
             writer.append({"x": value})
             writer.create_item("t", num_steps=1)
-    seen, interrupts = [], 0
+    elements, interrupts = [], 0
     while store.info()["t"].size > 0:
         dataset = Dataset(store, "t", 1, timeout=0) if kind == "batches" else data.dataset(store, "t", timeout=0)
         iterator = iter(dataset)
         try:
             interrupting(0.0005 + interrupts % 97 / 20_000)
             for element in iterator:
-                seen.append(element)  # noqa: PERF402, an interrupted `extend` would lose elements
+                elements.append(element)  # noqa: PERF402, an interrupted `extend` would lose elements
             interrupting(0.0)
         except KeyboardInterrupt:
             interrupts += 1
         del iterator, dataset
-    values = [int(element.data["x"].ravel()[0]) for element in seen]
+    values = [int(element.data["x"].ravel()[0]) for element in elements]
     assert values == list(range(items))
     assert interrupts > 3
 
@@ -53,9 +53,9 @@ def test_the_lease_of_a_silent_reader_ends():
         iterator = iter(Dataset(silent, "q", 1, prefetch=8))
         assert next(iterator).data["x"].tolist() == [0]
         wait_until(lambda: other.info()["q"].leased_out == 3)
-        begun = time.monotonic()
+        started = time.monotonic()
         assert sample_x(other, "q", 3) == [1, 2, 3]
-        assert 0.3 < time.monotonic() - begun < 8.0
+        assert 0.3 < time.monotonic() - started < 8.0
         # The reader continues: it skips what others have received.
         fill(other, "q", [4, 5])
         assert BackgroundCall(lambda: [next(iterator).data["x"][0] for _ in range(2)]).result() == [4, 5]

@@ -36,10 +36,10 @@ def framework(name, **options):
         module = importlib.import_module(f"engram.data.{name}")
         iterator = iter(module.dataset(store, table, **{"batch_size": n, **options}))
         while True:
-            found = []
-            while len(found) < n:
-                found += np.ravel(np.asarray(next(iterator).data["x"])).tolist()
-            yield found
+            values = []
+            while len(values) < n:
+                values += np.ravel(np.asarray(next(iterator).data["x"])).tolist()
+            yield values
 
     return elements
 

@@ -14,14 +14,14 @@ from dataclasses import dataclass, field
 import crash_workload
 import numpy as np
 from crash_workload import (
-    FLUSHED,
+    FLUSH_INTERVAL,
     NAMES,
     QUEUE,
     STREAM,
-    STREAMED,
+    STREAM_SIZE,
     Calls,
     all_values,
-    modeled,
+    modeled_tables,
     open_store,
     steps,
     table_states,
@@ -99,15 +99,15 @@ class TableState:
 
     def is_between(self, before, after):
         """True if this state is possible in the middle of a call that makes several changes."""
-        first, last, now = before.by_seq(), after.by_seq(), self.by_seq()
-        either = [list(pair) for pair in zip(before.counts(), after.counts(), strict=True)]
+        first, last, items = before.by_seq(), after.by_seq(), self.by_seq()
+        count_pairs = [list(pair) for pair in zip(before.counts(), after.counts(), strict=True)]
         counts = self.counts()
         return (
-            len(now) == len(self.items) == counts[0] - counts[2]
+            len(items) == len(self.items) == counts[0] - counts[2]
             and self.limits() in (before.limits(), after.limits())
-            and first.keys() & last.keys() <= now.keys() <= first.keys() | last.keys()
-            and all(min(pair) <= count <= max(pair) for count, pair in zip(counts, either, strict=True))
-            and all(item in mixtures(first.get(seq), last.get(seq)) for seq, item in now.items())
+            and first.keys() & last.keys() <= items.keys() <= first.keys() | last.keys()
+            and all(min(pair) <= count <= max(pair) for count, pair in zip(counts, count_pairs, strict=True))
+            and all(item in mixtures(first.get(seq), last.get(seq)) for seq, item in items.items())
         )
 
 
@@ -162,7 +162,7 @@ class CrashChecker:
         """Starts a new store and its model."""
         self.stores += 1
         self.path = self.root / f"store-{self.stores}"
-        self.model = Store(modeled(), seed=self.seed)
+        self.model = Store(modeled_tables(), seed=self.seed)
         self.acknowledged, self.keys = Acknowledged(), {}
         self.inserted = {name: [] for name in NAMES}
 
@@ -200,8 +200,8 @@ class CrashChecker:
         lines = [line.split() for line in output.read_text().splitlines(keepends=True) if line.endswith("\n")]
         acknowledged = self.acknowledged
         before = (acknowledged.streamed, acknowledged.queued)
-        for what, number, *_ in (line for line in lines if len(line) > 1):
-            match what:
+        for kind, number, *_ in (line for line in lines if len(line) > 1):
+            match kind:
                 case "stream":
                     acknowledged.streamed = max(acknowledged.streamed, int(number))
                 case "queue":
@@ -218,19 +218,23 @@ class CrashChecker:
         if change.table:
             self.inserted[change.table] = []
         for name, items in change.inserted.items():
-            self.inserted[name] += [tuple(tags) for tags in items]
+            self.inserted[name] += [tuple(numbers) for numbers in items]
             if key is not None:
                 self.report.items += len(items)
             if key:
                 self.keys[items[0][-1]] = key
 
-    def remaining_states(self, calls, found):
-        """Makes the calls after the last reported one until the model is as found; returns all states of the tables."""
+    def remaining_states(self, calls, opened_states):
+        """Makes the calls after the last reported one until the model matches the opened store.
+
+        Returns the states of the model's tables, before and after each change.
+        """
         states = [table_states(self.model)]
-        while found != states[-1]:
+        while opened_states != states[-1]:
             change = next(calls, None)
             while change is None:
-                changed = [name for name in {**found, **states[-1]} if found.get(name) != states[-1].get(name)]
+                names = {*opened_states, *states[-1]}
+                changed = [name for name in names if opened_states.get(name) != states[-1].get(name)]
                 calls = iter(Calls(self.model, self.seed, self.next, changed))
                 change = next(calls, None)
                 self.next += 1
@@ -243,30 +247,32 @@ class CrashChecker:
     def compare(self, calls):
         try:
             with open_store(self.path, self.seed, self.durability) as store:
-                found, info = table_states(store), store.info()
+                opened_states, info = table_states(store), store.info()
         except EngramError as error:
             self.report.faults["refused"] += 1
             self.describe(repr(error))
             self.start_store()
             return
-        states = self.remaining_states(calls, found)
+        states = self.remaining_states(calls, opened_states)
         self.report.unreported += len(states) > 1
         faults, is_partial = Counter(), False
-        for name in sorted({*found, *states[0], *states[-1]}):
-            if found.get(name) == states[-1].get(name):
+        for name in sorted({*opened_states, *states[0], *states[-1]}):
+            if opened_states.get(name) == states[-1].get(name):
                 continue
-            now, *then = (TableState.of(each[name]) if name in each else None for each in (found, *states))
+            texts = [each.get(name) for each in (opened_states, *states)]
+            actual, *expected = (None if text is None else TableState.of(text) for text in texts)
             # A call that makes several changes was interrupted between two of the states.
-            if now and any(a and b and now.is_between(a, b) for a, b in itertools.pairwise(then)):
+            neighbors = itertools.pairwise(expected)
+            if actual and any(before and after and actual.is_between(before, after) for before, after in neighbors):
                 is_partial = True
                 continue
-            differences = [now.faults(each) for each in then if each] if now else []
+            differences = [actual.faults(each) for each in expected if each] if actual else []
             differences = min(differences, key=Counter.total, default=Counter(lost=1))
-            self.describe(f"table {name}: {dict(differences)}", now, *then)
+            self.describe(f"table {name}: {dict(differences)}", actual, *expected)
             faults += differences
         self.report.partial += is_partial
         # After a fault or a partial call, the expected items are not known exactly.
-        faults += self.check_items(found, info, is_known=not (is_partial or faults))
+        faults += self.check_items(opened_states, info, is_known=not (is_partial or faults))
         self.report.faults += faults
         if is_partial and not faults:
             shutil.rmtree(self.path)
@@ -277,16 +283,16 @@ class CrashChecker:
         text = f"seed {self.seed}, call {self.next}, {self.path}: {what}"
         self.report.descriptions.append("\n    ".join([text, *map(str, details)]))
 
-    def check_items(self, found, info, is_known):
+    def check_items(self, opened_states, info, is_known):
         """Checks every item of a copy of the store."""
         copy = self.root / "copy"
         shutil.copytree(self.path, copy)
-        tables = [Table(name, max_size=1_000, sampler=OLDEST) for name in found]
-        tables += [Table.queue(name, max_size=STREAMED) for name in (STREAM, QUEUE)]
+        tables = [Table(name, max_size=1_000, sampler=OLDEST) for name in opened_states]
+        tables += [Table.queue(name, max_size=STREAM_SIZE) for name in (STREAM, QUEUE)]
         faults = Counter()
         with Store.open(copy, tables, durability="none") as store:
             values = {name: all_values(store, name) for name in (STREAM, QUEUE)}
-            for name, state in found.items():
+            for name, state in opened_states.items():
                 store.set_rate_limiter(name, MinSize(1))
                 difference = self.compare_items(store, name, TableState.of(state)) if is_known else {}
                 if difference:
@@ -307,13 +313,13 @@ class CrashChecker:
         for seq, bits, _, times, _, _ in state.items:
             batch = store.sample(name, 1, timeout=10)
             info, key = batch.info, int(batch.info.key[0])
-            tags = self.inserted[name][seq]
-            expected = steps(tags)
+            numbers = self.inserted[name][seq]
+            expected = steps(numbers)
             faults["content"] += any((batch.data[leaf][0] != expected[leaf]).any() for leaf in ("n", "x"))
             faults["priorities"] += struct.pack("<d", info.priority[0]) != struct.pack("<Q", bits)
             faults["sample counts"] += int(info.times_sampled[0]) != times + 1
             # An item keeps its key: the one that was returned, or that was found first.
-            faults["phantom"] += self.keys.setdefault(tags[-1], key) != key
+            faults["phantom"] += self.keys.setdefault(numbers[-1], key) != key
             keys.add(key)
             store.delete(name, [key])
         faults["duplicated"] += len(state.items) - len(keys)
@@ -321,10 +327,10 @@ class CrashChecker:
         return +faults
 
     def compare_stream(self, values, info):
-        first = max(0, info.inserts - STREAMED)
+        first = max(0, info.inserts - STREAM_SIZE)
         faults = compare_values(values, range(first, info.inserts))
         faults["lost"] += max(0, self.acknowledged.streamed - info.inserts)
-        faults["phantom"] += max(0, info.inserts - self.acknowledged.streamed - FLUSHED)
+        faults["phantom"] += max(0, info.inserts - self.acknowledged.streamed - FLUSH_INTERVAL)
         self.acknowledged.streamed = info.inserts
         return +faults
 
@@ -332,7 +338,7 @@ class CrashChecker:
         removed = info.deletes
         faults = compare_values(values, range(removed, info.inserts))
         faults["lost"] += max(0, self.acknowledged.queued - info.inserts) + max(0, removed - self.acknowledged.sampled)
-        faults["phantom"] += max(0, info.inserts - self.acknowledged.queued - FLUSHED) + max(
+        faults["phantom"] += max(0, info.inserts - self.acknowledged.queued - FLUSH_INTERVAL) + max(
             0, self.acknowledged.removed - removed
         )
         faults["limiter"] += (info.samples, info.size) != (removed, info.inserts - removed)
@@ -342,13 +348,13 @@ class CrashChecker:
 
 
 def compare_values(values, expected):
-    found = set(values) - {-1}
+    stored = set(values) - {-1}
     return Counter(
         {
             "content": values.count(-1),
-            "lost": len(set(expected) - found),
-            "phantom": len(found - set(expected)),
-            "duplicated": len(values) - values.count(-1) - len(found),
+            "lost": len(set(expected) - stored),
+            "phantom": len(stored - set(expected)),
+            "duplicated": len(values) - values.count(-1) - len(stored),
             "order": values != sorted(values) and -1 not in values,
         }
     )

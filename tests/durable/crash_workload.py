@@ -18,17 +18,17 @@ from engram import Client, Dataset, Pattern, Server, Store, Table, rate_limiters
 from engram.errors import DeadlineExceededError
 
 STREAM, QUEUE, LATE = "stream", "queue", "late"
-STREAMED = 3_000
+STREAM_SIZE = 3_000
 """Maximum number of items of the stream's table."""
 
-FLUSHED = 20
-"""Items of the stream and of the queue between two flushes."""
+FLUSH_INTERVAL = 20
+"""Number of items of the stream, or of the queue, between two flushes."""
 
-TAGS = 16
+MAX_STEPS_PER_CALL = 16
 """Maximum number of steps of one call."""
 
 
-def modeled():
+def modeled_tables():
     """Returns the tables whose whole state is compared with a model."""
     return [
         Table("uniform", max_size=40, sampler=selectors.Uniform(), remover=selectors.Fifo()),
@@ -38,20 +38,20 @@ def modeled():
     ]
 
 
-NAMES = [table.name for table in modeled()]
+NAMES = [table.name for table in modeled_tables()]
 
 
 def open_store(path, seed, durability):
     """Opens the store, and creates the tables that do not exist yet."""
-    unmodeled = [Table(STREAM, max_size=STREAMED), Table.queue(QUEUE, max_size=200)]
-    return Store.open(path, [*modeled(), *unmodeled], durability=durability, seed=seed)
+    unmodeled = [Table(STREAM, max_size=STREAM_SIZE), Table.queue(QUEUE, max_size=200)]
+    return Store.open(path, [*modeled_tables(), *unmodeled], durability=durability, seed=seed)
 
 
-def steps(tags):
-    """Returns steps whose content depends on their numbers; a single step for a single number."""
-    tags = np.asarray(tags, np.uint64)
-    mixed = tags[..., None] * np.uint64(2654435761)
-    return {"n": tags, "x": (mixed >> np.arange(0, 48, 2, np.uint64)).astype(np.uint8)}
+def steps(numbers):
+    """Returns steps whose content depends on their numbers; one step for one number."""
+    numbers = np.asarray(numbers, np.uint64)
+    mixed = numbers[..., None] * np.uint64(2654435761)
+    return {"n": numbers, "x": (mixed >> np.arange(0, 48, 2, np.uint64)).astype(np.uint8)}
 
 
 def table_states(store):
@@ -66,8 +66,8 @@ def all_values(store, name):
         return []
     data = store.sample(name, size, timeout=10).data
     numbers = data["n"].reshape(-1)
-    good = (data["x"].reshape(len(numbers), -1) == steps(numbers)["x"]).all(axis=1)
-    return np.where(good, numbers.astype(np.int64), -1).tolist()
+    is_correct = (data["x"].reshape(len(numbers), -1) == steps(numbers)["x"]).all(axis=1)
+    return np.where(is_correct, numbers.astype(np.int64), -1).tolist()
 
 
 @dataclass(frozen=True)
@@ -88,13 +88,15 @@ class Change:
 
 
 class Calls:
-    """The calls of one number. Iteration makes them, and yields each change."""
+    """The calls that a number stands for. Iteration makes them, and yields each change.
+
+    With `only`, `insert_into_several` inserts only into these tables.
+    """
 
     def __init__(self, store, seed, number, only=()):
-        # If not empty, `insert_into_several` inserts only into these tables.
         self.store, self.number, self.only = store, number, only
         self.rng = np.random.default_rng([seed, number])
-        self.tags = range(TAGS * number, TAGS * (number + 1))
+        self.step_numbers = range(MAX_STEPS_PER_CALL * number, MAX_STEPS_PER_CALL * (number + 1))
         self.name = str(self.rng.choice(NAMES))
 
     def __iter__(self):
@@ -106,55 +108,55 @@ class Calls:
             self.write_batches: 5,
             self.sample_and_update: 20,
             self.sample_and_delete: 8,
-            self.limit: 5,
+            self.replace_rate_limiter: 5,
             self.reset: 1,
             self.create_use_and_drop: 10,
         }
-        odds = np.array(list(weights.values()))
-        kind = self.rng.choice(len(odds), p=odds / odds.sum())
-        return list(weights)[kind]()
+        values = np.array(list(weights.values()))
+        index = self.rng.choice(len(values), p=values / values.sum())
+        return list(weights)[index]()
 
     def priority(self):
         return float(self.rng.random() * 9)
 
     def insert(self):
-        tags = self.tags[: self.rng.integers(1, 4)]
-        key = self.store.insert(steps(tags), {self.name: self.priority()}, time_axis=True)
-        yield Change({self.name: [tags]}, key)
+        numbers = self.step_numbers[: self.rng.integers(1, 4)]
+        key = self.store.insert(steps(numbers), {self.name: self.priority()}, time_axis=True)
+        yield Change({self.name: [numbers]}, key)
 
     def insert_into_several(self):
-        tags = self.tags[:2]
+        numbers = self.step_numbers[:2]
         priorities = {name: self.priority() for name in NAMES}
         if self.only:
             priorities = {name: priority for name, priority in priorities.items() if name in self.only}
-        key = self.store.insert(steps(tags), priorities, time_axis=True)
-        yield Change({name: [tags] for name in priorities}, key)
+        key = self.store.insert(steps(numbers), priorities, time_axis=True)
+        yield Change({name: [numbers] for name in priorities}, key)
 
     def write(self):
         """Inserts items that share chunks and span several of them."""
         with self.store.writer(history=3, chunk_length=2) as writer:
-            for index, tag in enumerate(self.tags[:6]):
-                writer.append(steps(tag))
+            for index, number in enumerate(self.step_numbers[:6]):
+                writer.append(steps(number))
                 length = min(index + 1, 3)
                 key = writer.create_item(self.name, self.priority(), num_steps=length)
                 writer.flush()
-                yield Change({self.name: [self.tags[index + 1 - length : index + 1]]}, key)
+                yield Change({self.name: [self.step_numbers[index + 1 - length : index + 1]]}, key)
 
     def write_patterns(self):
         with self.store.pattern_writer([Pattern(self.name, num_steps=3, priority=self.priority())]) as writer:
-            for index, tag in enumerate(self.tags[:5]):
-                writer.append(steps(tag))
+            for index, number in enumerate(self.step_numbers[:5]):
+                writer.append(steps(number))
                 writer.flush()
                 if index > 1:
-                    yield Change({self.name: [self.tags[index - 2 : index + 1]]})
+                    yield Change({self.name: [self.step_numbers[index - 2 : index + 1]]})
 
     def write_batches(self):
         with self.store.batched_writer(2, [Pattern(self.name, num_steps=2, priority=self.priority())]) as writer:
-            before, now = self.tags[:2], self.tags[2:4]
-            writer.append_batch(steps(before))
-            writer.append_batch(steps(now))
+            first, second = self.step_numbers[:2], self.step_numbers[2:4]
+            writer.append_batch(steps(first))
+            writer.append_batch(steps(second))
             writer.flush()
-            yield Change({self.name: list(zip(before, now, strict=True))})
+            yield Change({self.name: list(zip(first, second, strict=True))})
 
     def sample(self):
         size = self.store.info()[self.name].size
@@ -185,14 +187,14 @@ class Calls:
             self.store.delete(self.name, keys)
             yield Change()
 
-    def limit(self):
-        least = int(self.rng.integers(1, 4))
-        kinds = [
-            rate_limiters.MinSize(least),
-            rate_limiters.RateLimiter(0.5 + self.rng.random(), least, -1e9, 1e9),
-            rate_limiters.SampleToInsertRatio(1.5, least, 1e6),
+    def replace_rate_limiter(self):
+        min_size = int(self.rng.integers(1, 4))
+        limiters = [
+            rate_limiters.MinSize(min_size),
+            rate_limiters.RateLimiter(0.5 + self.rng.random(), min_size, -1e9, 1e9),
+            rate_limiters.SampleToInsertRatio(1.5, min_size, 1e6),
         ]
-        self.store.set_rate_limiter(self.name, kinds[self.rng.integers(3)])
+        self.store.set_rate_limiter(self.name, limiters[self.rng.integers(3)])
         yield Change()
 
     def reset(self):
@@ -227,9 +229,9 @@ class Workload:
                 if change.is_durable:
                     self.report("call", number, part, change.key or 0)
 
-    def report(self, *what):
+    def report(self, *fields):
         with self.print_lock:
-            print(*what, flush=True)  # noqa: T201, the parent reads it
+            print(*fields, flush=True)  # noqa: T201, the parent reads it
 
     def insert_numbers(self, table):
         """Inserts consecutive numbers."""
@@ -237,7 +239,7 @@ class Workload:
             for value in itertools.count(self.store.info()[table].inserts):
                 writer.append(steps(value))
                 writer.create_item(table, num_steps=1)
-                if value % FLUSHED == 0:
+                if value % FLUSH_INTERVAL == 0:
                     writer.flush()
                     self.report(table, value + 1)
 
@@ -282,7 +284,7 @@ class Workload:
             self.store.checkpoint()
 
 
-def die(error):
+def exit_after_thread_error(error):
     """Ends the process if a thread fails."""
     sys.__excepthook__(error.exc_type, error.exc_value, error.exc_traceback)
     os._exit(3)
@@ -290,7 +292,7 @@ def die(error):
 
 def warm_up():
     """Imports everything in advance, as the workload runs only briefly."""
-    with Store([*modeled(), Table.queue(QUEUE, max_size=9)]) as store:
+    with Store([*modeled_tables(), Table.queue(QUEUE, max_size=9)]) as store:
         for number in range(30):
             list(Calls(store, 0, number))
         store.insert(steps([1, 2]), {QUEUE: 1.0}, time_axis=True)
@@ -302,7 +304,7 @@ def warm_up():
 
 if __name__ == "__main__":
     sys.setswitchinterval(0.0005)  # so that all threads make progress
-    threading.excepthook = die
+    threading.excepthook = exit_after_thread_error
     path, seed, first, durability = sys.argv[1:]
     warm_up()
     Workload(path, int(seed), int(first), durability)

@@ -13,8 +13,8 @@ from engram import Client, Server, Store, Table
 from engram.errors import InvalidArgumentError, StorageError
 
 STORED_AGAIN = "; the next checkpoint stores everything again"
-NOTICED = 0.06
-"""Seconds after which the next change notices that its log was removed."""
+DETECTION_DELAY = 0.06
+"""Seconds after which the next change detects that its log was removed."""
 
 
 def queue():
@@ -142,7 +142,7 @@ def test_a_removed_directory_is_noticed(tmp_path, durability, replaced):
         path.mkdir()
     text = removed_text(path, replaced=replaced)
     assert problem(store) == text
-    time.sleep(NOTICED)
+    time.sleep(DETECTION_DELAY)
     if durability != "none":
         with pytest.raises(StorageError, match=rf"log-\d+ was removed or replaced{STORED_AGAIN}$"):
             put(store, 2)
@@ -162,9 +162,9 @@ def test_a_removed_directory_is_noticed(tmp_path, durability, replaced):
 
 
 @pytest.mark.parametrize("durability", ["none", "process", "disk"])
-@pytest.mark.parametrize("what", ["log-*", "*"])
+@pytest.mark.parametrize("pattern", ["log-*", "*"])
 @pytest.mark.parametrize("changes_first", [False, True])
-def test_the_checkpoint_after_a_loss_stores_everything_again(tmp_path, durability, what, changes_first):
+def test_the_checkpoint_after_a_loss_stores_everything_again(tmp_path, durability, pattern, changes_first):
     path = tmp_path / "store"
     with Store.open(path, [queue()], durability=durability) as store:
         put(store, 1, 2)
@@ -172,12 +172,12 @@ def test_the_checkpoint_after_a_loss_stores_everything_again(tmp_path, durabilit
         put(store, 3)
         store.checkpoint()
         put(store, 4)
-        for each in path.glob(what):
+        for each in path.glob(pattern):
             each.unlink()
         lost = rf"log-\d+(, log-\d+)* (was|were) removed or replaced{STORED_AGAIN}"
         assert re.fullmatch(rf"{re.escape(str(path))}: {lost}", problem(store))
         if changes_first and durability != "none":
-            time.sleep(NOTICED)
+            time.sleep(DETECTION_DELAY)
             for number in (5, 6):
                 with pytest.raises(StorageError, match=rf"^changes are not durable in .*store: {lost}$"):
                     put(store, number)
@@ -220,7 +220,7 @@ def test_a_lock_file_that_was_removed_is_created_again(tmp_path):
     path = tmp_path / "store"
     with Store.open(path, [queue()]) as store:
         (path / "LOCK").unlink()
-        time.sleep(NOTICED)
+        time.sleep(DETECTION_DELAY)
         put(store, 1)
         with pytest.raises(StorageError, match=f"is in use by process {os.getpid()} since "):
             Store.open(path)
@@ -237,21 +237,21 @@ def test_nothing_is_written_after_another_process_has_opened_the_directory(tmp_p
     (path / "LOCK").unlink()
     with Store.open(path, [queue()]) as second:
         put(second, 2)
-        time.sleep(NOTICED)
-        why = "its LOCK was replaced, so another process may have opened the directory; close the store"
-        with raises(StorageError, f"changes cannot be written to {path}: {why}"):
+        time.sleep(DETECTION_DELAY)
+        reason = "its LOCK was replaced, so another process may have opened the directory; close the store"
+        with raises(StorageError, f"changes cannot be written to {path}: {reason}"):
             put(first, 10)
         second.checkpoint()
         before = files(path)
-        with raises(StorageError, f"{path}: {why}"):
+        with raises(StorageError, f"{path}: {reason}"):
             first.checkpoint()
-        assert problem(first) == f"{path}: {why}"
+        assert problem(first) == f"{path}: {reason}"
         assert files(path) == before
         with pytest.raises(StorageError, match="LOCK was replaced"):
             first.close()
 
 
-def test_clients_and_metrics_see_the_problem(tmp_path):
+def test_clients_receive_the_problem(tmp_path):
     path, away = tmp_path / "store", tmp_path / "away"
     with Server([queue()], path=path) as server, Client(server.address) as client:
         assert client.info()["queue"].storage_problem is None

@@ -1,4 +1,4 @@
-"""A store that was closed: what was cut from its logs later is noticed when it is opened."""
+"""A store that was closed: opening it detects what was cut from its logs later."""
 
 import pytest
 import records
@@ -47,14 +47,14 @@ def test_a_log_that_was_cut_between_records(sample, tmp_path):
     path, (_, values, _) = sample
     log = newest_log(path)
     ends = [record.offset for record in records.records(log)]
-    for end in {ends[0], ends[1], ends[-1]}:
+    for offset in {ends[0], ends[1], ends[-1]}:
         damaged = copied(path, tmp_path / "damaged")
-        cut(damaged / log.name, end)
-        note = f"{log.name} has {end} bytes, but had {size_of(log)} when the store was closed: {LATER}"
-        found = inspect_directory(damaged)
-        assert found.notes == (note,)
+        cut(damaged / log.name, offset)
+        note = f"{log.name} has {offset} bytes, but had {size_of(log)} when the store was closed: {LATER}"
+        inspection = inspect_directory(damaged)
+        assert inspection.notes == (note,)
         reason = f"the file ends there, but had {size_of(log)} bytes when the store was closed"
-        assert found.problems == (f"{log.name} is damaged at byte {end}: {reason}",)
+        assert inspection.problems == (f"{log.name} is damaged at byte {offset}: {reason}",)
         assert state(damaged)[1:] == (values[: len(state(damaged)[1])], (note,))
         # The next close marks what is left.
         with open_sample(damaged) as store:
@@ -73,9 +73,9 @@ def test_a_log_that_was_cut_within_a_record(sample, tmp_path):
         f"10 more bytes follow, but the store was closed with {size_of(log)} bytes in this log: {LATER}"
     )
     assert state(damaged)[2] == (note,)
-    found = inspect_directory(damaged)
-    assert found.notes == (note,)
-    assert found.problems[0].startswith(f"{log.name} is damaged at byte {last.offset}: ")
+    inspection = inspect_directory(damaged)
+    assert inspection.notes == (note,)
+    assert inspection.problems[0].startswith(f"{log.name} is damaged at byte {last.offset}: ")
 
 
 def test_a_log_that_is_missing(tmp_path):
@@ -85,10 +85,10 @@ def test_a_log_that_is_missing(tmp_path):
     log.unlink()
     note = f"{log.name} is missing, to which the store had written before it was closed: acknowledged changes are lost"
     assert state(path)[2] == (note,)
-    found = inspect_directory(path)
-    assert found.notes == (note,)
-    why = "it is missing, but was there when the store was closed"
-    assert found.problems == (f"{log.name} cannot be used: {why}",)
+    inspection = inspect_directory(path)
+    assert inspection.notes == (note,)
+    reason = "it is missing, but was there when the store was closed"
+    assert inspection.problems == (f"{log.name} cannot be used: {reason}",)
     for each in path.glob("log-*"):
         each.unlink()
     assert inspect_directory(path).notes == (note,)
@@ -112,15 +112,15 @@ def test_bytes_that_were_written_after_the_close_may_be_torn(sample, tmp_path):
 def test_marks_that_are_damaged_or_outdated_are_ignored(sample, tmp_path):
     path, (_, values, _) = sample
     log = newest_log(path)
-    end = records.records(log)[-1].offset
+    offset = records.records(log)[-1].offset
     size = size_of(path / "CLOSED")
-    damages = [lambda mark, at=at: flip(mark, at) for at in (0, 20, 46, 60, size - 1)]
-    damages += [lambda mark, at=at: cut(mark, at) for at in (0, 47, 60, size - 1)]
+    damages = [lambda mark, byte=byte: flip(mark, byte) for byte in (0, 20, 46, 60, size - 1)]
+    damages += [lambda mark, length=length: cut(mark, length) for length in (0, 47, 60, size - 1)]
     for damage in damages:
         damaged = copied(path, tmp_path / "damaged")
         damage(damaged / "CLOSED")
         assert state(damaged)[1:] == (values, ())
-        cut(damaged / log.name, end)
+        cut(damaged / log.name, offset)
         assert state(damaged)[2] == ()
     # A later store has written.
     outdated = copied(path, tmp_path / "outdated")
@@ -128,10 +128,10 @@ def test_marks_that_are_damaged_or_outdated_are_ignored(sample, tmp_path):
     with open_sample(outdated) as store:
         store.insert({"n": 0, "x": b""}, {"uniform": 1.0})
     (outdated / "CLOSED").write_bytes(mark)
-    cut(outdated / log.name, end)
-    assert all("when the store was closed" not in note for note in notes_of(outdated))
+    cut(outdated / log.name, offset)
+    assert all("when the store was closed" not in note for note in notes_and_problems(outdated))
 
 
-def notes_of(path):
-    found = inspect_directory(path)
-    return found.notes + found.problems
+def notes_and_problems(path):
+    inspection = inspect_directory(path)
+    return inspection.notes + inspection.problems

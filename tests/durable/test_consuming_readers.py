@@ -117,15 +117,15 @@ READERS = [
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
 @pytest.mark.parametrize("read", READERS)
-def test_received_items_do_not_come_again(tmp_path, read, durability):
+def test_received_items_are_not_sampled_again(tmp_path, read, durability):
     for attempt in range(3):
         server = KilledServer(tmp_path / str(attempt), durability)
         client = Client(server.address, reconnect_timeout=1.0)
-        client.iterator = iter(Dataset(client, "q"))  # not begun
+        client.iterator = iter(Dataset(client, "q"))  # never advanced
         received = read(client)
-        left = server.kill()
-        first = left[0]
-        assert left == list(range(first, ITEMS))
+        remaining = server.kill()
+        first = remaining[0]
+        assert remaining == list(range(first, ITEMS))
         assert first >= received
         # One more batch may have been acknowledged and not reported.
         assert first <= received + 3

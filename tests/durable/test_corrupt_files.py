@@ -33,42 +33,42 @@ def each_damage(record):
     """Yields ways to damage a record: a function that damages a copy of the file, and the reported reason."""
     size = len(record.body)
     for field in (0, 4, 8, 16, 20, RECORD_HEAD - 1):
-        why = "the checksum of the record's header is wrong"
-        yield lambda path, offset=record.offset + field: flip(path, offset), why
+        reason = "the checksum of the record's header is wrong"
+        yield lambda path, offset=record.offset + field: flip(path, offset), reason
     for index in sorted({0, size // 3, size - 1}):
-        why = f"the checksum of the record's {size} bytes is wrong"
-        yield lambda path, offset=record.body_offset + index: flip(path, offset), why
-    for left in (1, RECORD_HEAD - 1):
-        why = f"expected a record header of 24 bytes, found {left} byte{'s' if left > 1 else ''}"
-        yield lambda path, offset=record.offset + left: cut(path, offset), why
+        reason = f"the checksum of the record's {size} bytes is wrong"
+        yield lambda path, offset=record.body_offset + index: flip(path, offset), reason
+    for num_bytes in (1, RECORD_HEAD - 1):
+        reason = f"expected a record header of 24 bytes, found {num_bytes} byte{'s' if num_bytes > 1 else ''}"
+        yield lambda path, offset=record.offset + num_bytes: cut(path, offset), reason
     # The last one may leave the body complete, and cut only its padding.
-    for left in sorted({0, size // 2, size - 1, record.end - record.body_offset - 1}):
-        why = f"the record's length is {size} bytes, but the file has only {left} more"
-        yield lambda path, offset=record.body_offset + left: cut(path, offset), why
+    for num_bytes in sorted({0, size // 2, size - 1, record.end - record.body_offset - 1}):
+        reason = f"the record's length is {size} bytes, but the file has only {num_bytes} more"
+        yield lambda path, offset=record.body_offset + num_bytes: cut(path, offset), reason
 
 
 def first_and_last(path, kind):
     """Returns the first and the last record of a kind."""
-    found = [record for record in records.records(path) if record.kind == kind]
-    assert found, f"{path.name} has no record of kind {kind}"
-    return found if len(found) == 1 else [found[0], found[-1]]
+    of_kind = [record for record in records.records(path) if record.kind == kind]
+    assert of_kind, f"{path.name} has no record of kind {kind}"
+    return of_kind if len(of_kind) == 1 else [of_kind[0], of_kind[-1]]
 
 
-def torn_log_note(path, record, why, original):
+def torn_log_note(path, record, reason, original):
     """Returns the note about a log that ends at a record; `original` is the undamaged file."""
     size = path.stat().st_size
-    after = [each for each in records.records(original) if each.offset > record.offset]
-    after = sum(each.body_offset + len(each.body) <= size for each in after)
+    later = [each for each in records.records(original) if each.offset > record.offset]
+    num_after = sum(each.body_offset + len(each.body) <= size for each in later)
     rest = "and were never acknowledged"
-    if after:
-        records_after = "1 intact record" if after == 1 else f"{after} intact records"
+    if num_after:
+        records_after = "1 intact record" if num_after == 1 else f"{num_after} intact records"
         rest = (
             f"with {records_after}: unless the machine lost power, these were acknowledged, "
             "and the file was damaged later"
         )
-    left = size - record.offset
-    follow = "1 more byte follows" if left == 1 else f"{left} more bytes follow"
-    return f"{path.name} ends at byte {record.offset}: {why}; {follow}, {rest}"
+    tail_size = size - record.offset
+    tail = "1 more byte follows" if tail_size == 1 else f"{tail_size} more bytes follow"
+    return f"{path.name} ends at byte {record.offset}: {reason}; {tail}, {rest}"
 
 
 def test_the_samples_have_records_of_all_kinds(tmp_path):
@@ -92,11 +92,11 @@ def test_the_newest_log_is_truncated_at_the_damage(sample, tmp_path, kind):
         cut(before / FIRST, record.offset)
         table_states, first_values, notes = state(before)
         assert (first_values, notes) == (values[: len(first_values)], ())
-        for damage, why in each_damage(record):
+        for damage, reason in each_damage(record):
             damaged = copied(path, tmp_path / "damaged")
             (damaged / "CLOSED").unlink()
             damage(damaged / FIRST)
-            note = torn_log_note(damaged / FIRST, record, why, path / FIRST)
+            note = torn_log_note(damaged / FIRST, record, reason, path / FIRST)
             assert state(damaged) == (table_states, first_values, (note,))
             with open_sample(damaged) as store:
                 store.insert({"n": 0, "x": b""}, {"uniform": 1.0})
@@ -123,16 +123,16 @@ def test_a_damaged_log_before_the_newest_is_rejected(sample, tmp_path, kind):
     assert [number for number, _ in changes(path / FIRST)] == list(range(1, last + 1))
     damaged = copied(path, tmp_path / "damaged")
     for record in first_and_last(path / FIRST, kind):
-        missing = next(number for number, place in changes(path / FIRST) if place >= record.offset)
-        for damage, why in each_damage(record):
+        missing = next(number for number, offset in changes(path / FIRST) if offset >= record.offset)
+        for damage, reason in each_damage(record):
             (damaged / FIRST).write_bytes((path / FIRST).read_bytes())
             damage(damaged / FIRST)
-            before = files(damaged)
-            what = f"changes {missing} to {last} are missing before {SECOND}"
-            note = torn_log_note(damaged / FIRST, record, why, path / FIRST)
-            with raises(StorageError, f"{damaged}: {what} ({note}){ADVICE}"):
+            files_before = files(damaged)
+            problem = f"changes {missing} to {last} are missing before {SECOND}"
+            note = torn_log_note(damaged / FIRST, record, reason, path / FIRST)
+            with raises(StorageError, f"{damaged}: {problem} ({note}){ADVICE}"):
                 open_sample(damaged)
-            assert files(damaged) == before
+            assert files(damaged) == files_before
     (damaged / FIRST).write_bytes((path / FIRST).read_bytes())
     assert state(damaged) == expected
 
@@ -147,35 +147,35 @@ def test_missing_chunks_of_items_are_an_error(tmp_path):
     new, old = (f"checkpoint-{number:010}" for number in (last, last - 1))
     expected = state(path)
     needed = {name: serials(path / name) for name in (new, old)}
-    refused = 0
+    num_rejected = 0
     for log in sorted(path.glob("log-*")):
         of_log = [record for each, record in chunks(path) if each == log]
-        left = {record.u64(0) for each, record in chunks(path) if each != log}
-        if not of_log or needed[new] <= left or needed[old] <= left:
+        in_other_logs = {record.u64(0) for each, record in chunks(path) if each != log}
+        if not of_log or needed[new] <= in_other_logs or needed[old] <= in_other_logs:
             continue
         copied(path, damaged)
         flip(damaged / log.name, of_log[0].body_offset)
-        gone = {name: f"{len(serials - left)} of {len(serials)} chunks" for name, serials in needed.items()}
-        why = "; ".join(f"{name}: {gone[name]} that its items refer to are missing" for name in (new, old))
-        before = files(damaged)
-        with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {why}{ADVICE}"):
+        missing = {name: f"{len(serials - in_other_logs)} of {len(serials)} chunks" for name, serials in needed.items()}
+        reason = "; ".join(f"{name}: {missing[name]} that its items refer to are missing" for name in (new, old))
+        files_before = files(damaged)
+        with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {reason}{ADVICE}"):
             open_sample(damaged)
-        assert files(damaged) == before
+        assert files(damaged) == files_before
         (damaged / log.name).write_bytes(log.read_bytes())
         assert state(damaged) == expected
-        refused += 1
-    assert refused
+        num_rejected += 1
+    assert num_rejected
 
 
 @sample_store(checkpointed)
 def test_chunks_that_are_in_two_logs_are_found(sample, tmp_path):
     path, (table_states, values, _) = sample
-    needed, found = serials(path / NEW), chunks(path)
+    needed, chunks_by_log = serials(path / NEW), chunks(path)
     logs_checked = 0
     for log in sorted(path.glob("log-*")):
-        of_log = [record for each, record in found if each == log]
-        left = {record.u64(0) for each, record in found if each != log}
-        if {record.u64(0) for record in of_log} & needed and needed <= left:
+        of_log = [record for each, record in chunks_by_log if each == log]
+        in_other_logs = {record.u64(0) for each, record in chunks_by_log if each != log}
+        if {record.u64(0) for record in of_log} & needed and needed <= in_other_logs:
             damaged = copied(path, tmp_path / "damaged")
             flip(damaged / log.name, of_log[0].body_offset)
             assert state(damaged)[:2] == (table_states, values)
@@ -205,10 +205,10 @@ def test_a_damaged_checkpoint_is_not_used(sample, tmp_path, kind):
     path, (table_states, values, _) = sample
     damaged = copied(path, tmp_path / "damaged")
     for record in first_and_last(path / NEW, kind):
-        for damage, why in each_damage(record):
+        for damage, reason in each_damage(record):
             (damaged / NEW).write_bytes((path / NEW).read_bytes())
             damage(damaged / NEW)
-            note = f"{NEW} is not used: it is damaged at byte {record.offset}: {why}"
+            note = f"{NEW} is not used: it is damaged at byte {record.offset}: {reason}"
             assert state(damaged) == (table_states, values, (note,))
         cut(damaged / NEW, record.offset)
         assert state(damaged) == (table_states, values, (f"{NEW} is not used: it is incomplete",))
@@ -219,11 +219,11 @@ def test_valid_files_next_to_a_damaged_checkpoint_are_kept(sample, tmp_path):
     path, (table_states, values, _) = sample
     store = copied(path, tmp_path / "store")
     flip(store / NEW, records.records(path / NEW)[-1].offset)
-    before = files(store)
-    del before["CLOSED"]  # removed when the store is opened
+    files_before = files(store)
+    del files_before["CLOSED"]  # removed when the store is opened
     with open_sample(store) as opened:
         assert opened.checkpoint().number == 3
-    assert before.items() <= files(store).items()
+    assert files_before.items() <= files(store).items()
     assert state(store)[:2] == (table_states, values)
     with open_sample(store) as opened:
         assert opened.checkpoint().number == 4
@@ -236,16 +236,18 @@ def test_valid_files_next_to_a_damaged_checkpoint_are_kept(sample, tmp_path):
 def test_a_store_without_a_valid_checkpoint_is_rejected(sample, tmp_path):
     path, expected = sample
     damaged = copied(path, tmp_path / "damaged")
-    place = FILE_HEAD
+    offset = FILE_HEAD
     for name in (OLD, NEW):
-        flip(damaged / name, place)
-    before = files(damaged)
-    why = f"it is damaged at byte {place}: the checksum of the record's header is wrong"
-    with raises(StorageError, f"{damaged}: none of 2 checkpoints can be used: {NEW}: {why}; {OLD}: {why}{ADVICE}"):
+        flip(damaged / name, offset)
+    files_before = files(damaged)
+    reason = f"it is damaged at byte {offset}: the checksum of the record's header is wrong"
+    with raises(
+        StorageError, f"{damaged}: none of 2 checkpoints can be used: {NEW}: {reason}; {OLD}: {reason}{ADVICE}"
+    ):
         open_sample(damaged)
-    assert files(damaged) == before
+    assert files(damaged) == files_before
     for name in (OLD, NEW):
-        flip(damaged / name, place)
+        flip(damaged / name, offset)
     assert state(damaged) == expected
 
 
@@ -266,12 +268,12 @@ def test_padding_after_a_record_is_not_read(sample, tmp_path):
 
 def each_head_damage():
     for offset in range(FILE_HEAD):
-        what = (
+        reason = (
             "it is not an Engram file, or its first 8 bytes are damaged"
             if offset < 8
             else "its file header (the first 48 bytes) is damaged"
         )
-        yield lambda path, offset=offset: flip(path, offset), what
+        yield lambda path, offset=offset: flip(path, offset), reason
     for length in (0, 1, FILE_HEAD - 1):
         yield (
             lambda path, offset=length: cut(path, offset),
@@ -283,10 +285,10 @@ def each_head_damage():
 def test_a_checkpoint_with_a_damaged_head_is_not_used(sample, tmp_path):
     path, (table_states, values, _) = sample
     damaged = copied(path, tmp_path / "damaged")
-    for damage, why in each_head_damage():
+    for damage, reason in each_head_damage():
         (damaged / NEW).write_bytes((path / NEW).read_bytes())
         damage(damaged / NEW)
-        assert state(damaged) == (table_states, values, (f"{NEW} is not used: it is damaged: {why}",))
+        assert state(damaged) == (table_states, values, (f"{NEW} is not used: it is damaged: {reason}",))
 
 
 @pytest.mark.parametrize("name", [FIRST, SECOND])
@@ -294,12 +296,12 @@ def test_a_checkpoint_with_a_damaged_head_is_not_used(sample, tmp_path):
 def test_a_log_with_a_damaged_head_is_rejected(sample, tmp_path, name):
     path, expected = sample
     damaged = copied(path, tmp_path / "damaged")
-    for damage, why in each_head_damage():
+    for damage, reason in each_head_damage():
         (damaged / name).write_bytes((path / name).read_bytes())
         damage(damaged / name)
-        before = files(damaged)
-        with raises(StorageError, f"{damaged}: {name} is damaged: {why}{ADVICE}"):
+        files_before = files(damaged)
+        with raises(StorageError, f"{damaged}: {name} is damaged: {reason}{ADVICE}"):
             open_sample(damaged)
-        assert files(damaged) == before
+        assert files(damaged) == files_before
     (damaged / name).write_bytes((path / name).read_bytes())
     assert state(damaged) == expected

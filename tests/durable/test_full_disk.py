@@ -17,8 +17,8 @@ from support import raises, wait_until
 from engram import Store, Table, selectors
 from engram.errors import StorageError
 
-LARGE = 1_000
-"""Bytes of an item's content."""
+ITEM_BYTES = 1_000
+"""Size of an item's content."""
 
 
 def tables():
@@ -26,7 +26,7 @@ def tables():
 
 
 def item(value):
-    content = np.random.default_rng(value).integers(0, 256, LARGE, np.uint8)
+    content = np.random.default_rng(value).integers(0, 256, ITEM_BYTES, np.uint8)
     return {"n": np.int64(value), "x": content}
 
 
@@ -35,17 +35,17 @@ def insert(store, value, *names):
     store.insert(data, dict.fromkeys(names, 1.0), time_axis=True)
 
 
-def newest(path):
+def newest_log(path):
     return max(path.glob("log-*"))
 
 
-def allow(size):
+def limit_file_size(size):
     """Limits the size of files in bytes from now on; None removes the limit."""
-    most = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
-    resource.setrlimit(resource.RLIMIT_FSIZE, (most if size is None else size, most))
+    hard_limit = resource.getrlimit(resource.RLIMIT_FSIZE)[1]
+    resource.setrlimit(resource.RLIMIT_FSIZE, (hard_limit if size is None else size, hard_limit))
 
 
-def why(path):
+def write_error(path):
     error = "File too large; the changes are kept in memory, and writing is retried twice a second"
     return f"changes cannot be written to {path}: {error}"
 
@@ -59,7 +59,7 @@ def is_durable(store):
     return True
 
 
-def die():
+def kill_this_process():
     """Kills this process, as `kill -9` does."""
     os.kill(os.getpid(), signal.SIGKILL)
 
@@ -69,19 +69,19 @@ def open_filled(path, durability):
     store = Store.open(path, tables(), durability=durability)
     for value in range(10):
         insert(store, value, "queue", "drawn")
-    allow(newest(path).stat().st_size + 5 * LARGE // 2)
+    limit_file_size(newest_log(path).stat().st_size + 5 * ITEM_BYTES // 2)
     return store
 
 
-def until_full(store, path):
-    """Inserts until an insert is not acknowledged; returns the number of acknowledged ones."""
+def insert_until_full(store, path):
+    """Inserts until an insert is not acknowledged; returns the number of acknowledged inserts."""
     for value in range(10, 20):
         try:
             insert(store, value, "queue", "drawn")
         except StorageError as error:
-            assert str(error) == why(path)  # noqa: PT017, other errors are raised
+            assert str(error) == write_error(path)  # noqa: PT017, other errors are raised
             return value
-    raise AssertionError("no insert was refused")
+    raise AssertionError("every insert was acknowledged")
 
 
 # Each of these functions runs in another process, whose files may not grow.
@@ -89,18 +89,18 @@ def until_full(store, path):
 
 def continues_in_memory(path, durability):
     store = open_filled(path, durability)
-    acknowledged = until_full(store, path)
+    acknowledged = insert_until_full(store, path)
     assert acknowledged in (11, 12)
     # Changes are made in memory, and none is acknowledged.
     for value in range(acknowledged + 1, 30):
-        with raises(StorageError, why(path)):
+        with raises(StorageError, write_error(path)):
             insert(store, value, "queue", "drawn")
     writer = store.writer()
     for value in range(30, 40):
         writer.append(item(value))
         writer.create_item("queue", num_steps=1)
     for _ in range(2):
-        with raises(StorageError, why(path)):
+        with raises(StorageError, write_error(path)):
             writer.flush()
     key = store.sample("drawn", 1).info.key
     for call in (
@@ -109,57 +109,57 @@ def continues_in_memory(path, durability):
         lambda: store.create_table(Table("late")),
         lambda: store.set_rate_limiter("drawn", Table("any").rate_limiter),
     ):
-        with raises(StorageError, why(path)):
+        with raises(StorageError, write_error(path)):
             call()
-    with raises(StorageError, why(path)):
+    with raises(StorageError, write_error(path)):
         store.checkpoint()
     info = store.info()
     assert (info["queue"].size, info["drawn"].size) == (40, 29)
     assert store.sample("drawn", 200).data["n"].max() > acknowledged
     assert not is_durable(store)
-    allow(None)
+    limit_file_size(None)
     wait_until(lambda: is_durable(store))
     writer.flush()
     insert(store, 40, "queue")
-    die()
+    kill_this_process()
 
 
 def is_killed_while_full(path, durability):
     store = open_filled(path, durability)
-    acknowledged = until_full(store, path)
+    acknowledged = insert_until_full(store, path)
     print(acknowledged, flush=True)  # noqa: T201, the parent reads it
-    die()
+    kill_this_process()
 
 
 def is_closed_while_full(path, durability):
     store = open_filled(path, durability)
-    acknowledged = until_full(store, path)
+    acknowledged = insert_until_full(store, path)
     print(acknowledged, flush=True)  # noqa: T201, the parent reads it
     with raises(StorageError, f"changes were not written to {path}: File too large"):
         store.close()
     store.close()
-    die()
+    kill_this_process()
 
 
 def has_no_space_for_a_checkpoint(path, durability):
     store = open_filled(path, durability)
-    allow(None)
+    limit_file_size(None)
     assert store.checkpoint().number == 1
     for value in range(10, 3_000):
         insert(store, value, "queue")
     # There is space for the next log, but not for the checkpoint.
-    allow(100_000)
-    before = set(path.iterdir())
+    limit_file_size(100_000)
+    files_before = set(path.iterdir())
     for _ in range(2):
         with raises(StorageError, f"{path}: a checkpoint cannot be written: File too large"):
             store.checkpoint()
-    assert before <= set(path.iterdir())
+    assert files_before <= set(path.iterdir())
     assert not list(path.glob("checkpoint-*.tmp"))
     insert(store, 3_000, "queue")
-    allow(None)
+    limit_file_size(None)
     assert store.checkpoint().number == 2
     insert(store, 3_001, "queue")
-    die()
+    kill_this_process()
 
 
 def has_no_space_for_chunks(path, durability):
@@ -168,23 +168,23 @@ def has_no_space_for_chunks(path, durability):
     assert store.checkpoint().number == 1
     for value in range(1, 200):
         insert(store, value, "queue")
-    allow(100_000)
+    limit_file_size(100_000)
     for _ in range(2):
         with raises(StorageError, f"{path}: chunks cannot be written: File too large"):
             store.checkpoint()
     assert len(list(path.glob("checkpoint-*"))) == 1
-    allow(None)
+    limit_file_size(None)
     assert store.checkpoint().number == 2
-    die()
+    kill_this_process()
 
 
 def run_in_process(call, path, durability, file=__file__):
     """Runs one of these functions in another process until it is killed; returns its output."""
     arguments = [sys.executable, file, call.__name__, str(path), durability]
     modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
-    done = subprocess.run(arguments, capture_output=True, text=True, check=False, env=os.environ | modules)
-    assert (done.returncode, done.stderr) == (-signal.SIGKILL, "")
-    return done.stdout
+    result = subprocess.run(arguments, capture_output=True, text=True, check=False, env=os.environ | modules)
+    assert (result.returncode, result.stderr) == (-signal.SIGKILL, "")
+    return result.stdout
 
 
 def queued(path):
@@ -222,7 +222,7 @@ def test_chunks_are_written_when_there_is_space_again(tmp_path):
     assert queued(tmp_path / "store") == (list(range(200)), ())
 
 
-OPEN = """
+OPEN_WITH_LIMIT = """
 import resource, sys
 from engram import Store
 from engram.errors import StorageError
@@ -234,13 +234,14 @@ except StorageError as error:
 """
 
 
-@pytest.mark.parametrize(("size", "what"), [(10, "/LOCK cannot be used"), (47, ": a log cannot be created")])
-def test_opening_a_store_without_space(tmp_path, size, what):
+@pytest.mark.parametrize(("size", "problem"), [(10, "/LOCK cannot be used"), (47, ": a log cannot be created")])
+def test_opening_a_store_without_space(tmp_path, size, problem):
     path = tmp_path / "store"
     with Store.open(path, tables()) as store:
         insert(store, 0, "queue")
-    done = subprocess.run([sys.executable, "-c", OPEN, path, str(size)], capture_output=True, text=True, check=True)
-    assert done.stdout == f"{path}{what}: File too large\n"
+    command = [sys.executable, "-c", OPEN_WITH_LIMIT, path, str(size)]
+    result = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert result.stdout == f"{path}{problem}: File too large\n"
     assert queued(path) == ([0], ())
 
 

@@ -1,4 +1,4 @@
-"""Stores in directories: what opening restores, and what it refuses."""
+"""Stores in directories: what opening restores, and which errors it raises."""
 
 import os
 import re
@@ -136,13 +136,13 @@ def test_directories_that_cannot_be_used(tmp_path):
 
 
 def test_arguments_are_checked(tmp_path):
-    for given, text in (
+    for options, text in (
         ({"durability": "most"}, '`durability` must be "none", "process" or "disk"; got \'most\' (str)'),
         ({"sync_interval": -1}, "`sync_interval` must be between 0 and 60 s; got -1"),
         ({"keep": 0}, "`keep` must be "),
     ):
         with pytest.raises(InvalidArgumentError, match=re.escape(text)):
-            Store.open(tmp_path, tables(), **given)
+            Store.open(tmp_path, tables(), **options)
     with Store(tables()) as store, pytest.raises(InvalidArgumentError, match="this store is in memory only"):
         store.checkpoint()
     with (

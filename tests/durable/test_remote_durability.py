@@ -3,7 +3,18 @@
 import numpy as np
 import pytest
 from support import raises, wait_until
-from test_full_disk import allow, die, insert, is_durable, item, newest, queued, run_in_process, tables, why
+from test_full_disk import (
+    insert,
+    is_durable,
+    item,
+    kill_this_process,
+    limit_file_size,
+    newest_log,
+    queued,
+    run_in_process,
+    tables,
+    write_error,
+)
 
 from engram import Client, Server, Store, Table
 from engram.errors import BackpressureError, DeadlineExceededError, StorageError
@@ -60,39 +71,39 @@ def receives_errors_until_durable(path, durability):
     server = Server(store)
     client = Client(server.address)
     writer = client.writer(max_in_flight_items=10, timeout=5)
-    allow(newest(path).stat().st_size)
+    limit_file_size(newest_log(path).stat().st_size)
     for value in range(10, 40):
         writer.append(item(value))
         writer.create_item("queue", num_steps=1)
     for _ in range(3):
-        with raises(StorageError, why(path)):
+        with raises(StorageError, write_error(path)):
             writer.flush()
     assert store.info()["queue"].size == 40
     # The writer accepts items, as the table is not blocked.
     writer.append(item(40))
     writer.create_item("queue", num_steps=1)
-    allow(None)
+    limit_file_size(None)
     wait_until(lambda: is_durable(store))
     # An earlier error may be raised once more.
     try:
         writer.flush()
     except StorageError:
         writer.flush()
-    die()
+    kill_this_process()
 
 
 def receives_an_error_for_one_item(path, durability):
     store = Store.open(path, tables(), durability=durability)
     server = Server(store)
     client = Client(server.address)
-    allow(newest(path).stat().st_size)
-    with raises(StorageError, why(path)):
+    limit_file_size(newest_log(path).stat().st_size)
+    with raises(StorageError, write_error(path)):
         insert(client, 0, "queue")
     assert store.info()["queue"].size == 1
-    allow(None)
+    limit_file_size(None)
     wait_until(lambda: is_durable(store))
     insert(client, 1, "queue")
-    die()
+    kill_this_process()
 
 
 @pytest.mark.parametrize("durability", ["process", "disk"])

@@ -72,11 +72,11 @@ def test_a_dataset_raises_and_the_next_iteration_continues(directory, where):
     path, keys = directory
     with opened(path, where) as store:
         dataset = Dataset(store, "q", timeout=1)
-        found = []
+        values = []
         with raises(EngramError, f"item {keys[1]} of table `q` cannot be read and was removed: {CAUSE}"):
-            found.extend(value(sample.data) for sample in dataset)
-        found += [value(sample.data) for sample in dataset]
-        assert found == [0, 2]
+            values.extend(value(sample.data) for sample in dataset)
+        values += [value(sample.data) for sample in dataset]
+        assert values == [0, 2]
         assert store.info()["q"].unreadable_items == 1
 
 

@@ -38,7 +38,7 @@ def sample_store(how):
 ADVICE = "; `repair=True` opens what is left"
 
 
-def expect_refusal(path, text, error=StorageError):
+def expect_open_error(path, text, error=StorageError):
     """Expects an error when the store is opened, and no change of any file except the lock."""
     before = files(path)
     with raises(error, text):
@@ -175,9 +175,9 @@ with Store.open(sys.argv[1], tables) as store:
     for value in range(60):
         store.insert({"x": value}, {"t": 1.0})
         store.checkpoint()
-most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 # Standard streams, the directory's lock, a checkpoint, the current log, and some spare ones.
-resource.setrlimit(resource.RLIMIT_NOFILE, (20, most))
+resource.setrlimit(resource.RLIMIT_NOFILE, (20, hard_limit))
 with Store.open(sys.argv[1]) as store:
     print(store.info()["t"].size, store.notes)
 """
@@ -194,10 +194,10 @@ FEW_FILES = """
 import os, resource, sys
 from engram import Store
 from engram.errors import StorageError
-most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+hard_limit = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
 free = os.open(os.devnull, os.O_RDONLY)
 os.close(free)
-resource.setrlimit(resource.RLIMIT_NOFILE, (free + int(sys.argv[2]), most))
+resource.setrlimit(resource.RLIMIT_NOFILE, (free + int(sys.argv[2]), hard_limit))
 try:
     with Store.open(sys.argv[1], repair=sys.argv[3] == "repair") as store:
         print("opened", store.notes)
@@ -254,7 +254,7 @@ def test_other_files_are_not_changed(sample, tmp_path):
 def test_a_log_of_a_newer_version(sample, tmp_path, name):
     path = copied(sample[0], tmp_path / "store")
     Head.of(path / name)._replace(version=2).write(path / name)
-    expect_refusal(path, f"{path}: {name} has format version 2, but this release reads only version 1")
+    expect_open_error(path, f"{path}: {name} has format version 2, but this release reads only version 1")
     Head.of(path / name)._replace(version=1).write(path / name)
     assert state(path) == sample[1]
 
@@ -263,7 +263,7 @@ def test_a_log_of_a_newer_version(sample, tmp_path, name):
 def test_a_checkpoint_of_a_newer_version(sample, tmp_path):
     path = copied(sample[0], tmp_path / "store")
     Head.of(path / NEW)._replace(version=2).write(path / NEW)
-    expect_refusal(path, f"{path}: {NEW} has format version 2, but this release reads only version 1")
+    expect_open_error(path, f"{path}: {NEW} has format version 2, but this release reads only version 1")
     Head.of(path / NEW)._replace(version=1).write(path / NEW)
     assert state(path) == sample[1]
 
@@ -273,7 +273,7 @@ def test_a_log_of_another_store(sample, tmp_path):
     path, other = copied(sample[0], tmp_path / "store"), tmp_path / "other"
     logged_twice(other)
     shutil.copy(other / SECOND, path / SECOND)
-    expect_refusal(path, f"{path}: {SECOND} belongs to another store{ADVICE}")
+    expect_open_error(path, f"{path}: {SECOND} belongs to another store{ADVICE}")
     shutil.copy(sample[0] / SECOND, path / SECOND)
     assert state(path) == sample[1]
 
@@ -301,8 +301,8 @@ def test_a_file_under_another_name(sample, tmp_path):
     last = max(path.glob("log-*"))
     following = f"log-{int(last.name[4:]) + 1:010}"
     shutil.copy(last, path / following)
-    why = f"it needs {following}, which is another file, renamed or copied to this name"
-    expect_refusal(path, f"{path}: none of 2 checkpoints can be used: {NEW}: {why}; {OLD}: {why}{ADVICE}")
+    reason = f"it needs {following}, which is another file, renamed or copied to this name"
+    expect_open_error(path, f"{path}: none of 2 checkpoints can be used: {NEW}: {reason}; {OLD}: {reason}{ADVICE}")
 
 
 @sample_store(checkpointed)
@@ -310,7 +310,7 @@ def test_a_missing_log(sample, tmp_path):
     path = copied(sample[0], tmp_path / "store")
     first = next(record for record in records.records(path / NEW) if record.kind == "logs").u64(0)
     (path / f"log-{first:010}").unlink()
-    expect_refusal(path, f"{path}: log-{first:010} is missing{ADVICE}")
+    expect_open_error(path, f"{path}: log-{first:010} is missing{ADVICE}")
 
 
 @sample_store(logged_twice)
@@ -318,7 +318,7 @@ def test_a_missing_first_log(sample, tmp_path):
     path = copied(sample[0], tmp_path / "store")
     (path / FIRST).unlink()
     last = records.records(path / SECOND)[0].u64(0) - 1
-    expect_refusal(path, f"{path}: changes 1 to {last} are missing before {SECOND}{ADVICE}")
+    expect_open_error(path, f"{path}: changes 1 to {last} are missing before {SECOND}{ADVICE}")
 
 
 # --- valid checksums, invalid content ------------------------------------------------------------
@@ -339,17 +339,19 @@ FORGED = {
         {4: 9},
         "layout 9 is not defined; the file defines 1 before this record",
     ),
-    "a dtype that is none": ("schema", {12: 99}, "unknown dtype code 99, expected 0 to 17"),
-    "a layout out of turn": ("layout", {0: 5}, "layout has number 5, expected 0"),
+    "an unknown dtype": ("schema", {12: 99}, "unknown dtype code 99, expected 0 to 17"),
+    "a layout with a wrong number": ("layout", {0: 5}, "layout has number 5, expected 0"),
 }
 
 
-@pytest.mark.parametrize(("kind", "change", "why"), FORGED.values(), ids=FORGED)
+@pytest.mark.parametrize(("kind", "change", "reason"), FORGED.values(), ids=FORGED)
 @sample_store(logged)
-def test_a_record_with_invalid_content(sample, tmp_path, kind, change, why):
+def test_a_record_with_invalid_content(sample, tmp_path, kind, change, reason):
     path = copied(sample[0], tmp_path / "store")
-    where = forge(path / FIRST, kind, lambda body: [body.__setitem__(at, value) for at, value in change.items()])
-    expect_refusal(path, f"{where}: {why}{ADVICE}")
+    error_start = forge(
+        path / FIRST, kind, lambda body: [body.__setitem__(offset, value) for offset, value in change.items()]
+    )
+    expect_open_error(path, f"{error_start}: {reason}{ADVICE}")
 
 
 @sample_store(logged)
@@ -361,9 +363,9 @@ def test_a_change_with_a_repeated_number(sample, tmp_path):
     def repeat_number(body):
         body[8:16] = (number - 1).to_bytes(8, "little")
 
-    where = forge(path / FIRST, "changes", repeat_number)
-    why = f"change {number - 1} follows change {number - 1}; expected change {number}: the log is corrupt"
-    expect_refusal(path, f"{where}: {why}{ADVICE}")
+    error_start = forge(path / FIRST, "changes", repeat_number)
+    reason = f"change {number - 1} follows change {number - 1}; expected change {number}: the log is corrupt"
+    expect_open_error(path, f"{error_start}: {reason}{ADVICE}")
 
 
 # --- other tables --------------------------------------------------------------------------------

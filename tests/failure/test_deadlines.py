@@ -53,9 +53,9 @@ class TimedCall(threading.Thread):
             self.error = error
         self.ended = time.monotonic()
 
-    def lateness(self, struck):
+    def lateness(self, failed_at):
         """Seconds from the end of the time limit to the end of the call."""
-        return self.ended - max(self.began, struck) - self._limit
+        return self.ended - max(self.began, failed_at) - self._limit
 
 
 class Killed:
@@ -65,7 +65,7 @@ class Killed:
         self._server = ServerProcess(TABLES)
         self.address = self._server.address
 
-    def strike(self):
+    def fail(self):
         self._server.kill()
 
     def __enter__(self):
@@ -78,19 +78,19 @@ class Killed:
 class Frozen(Killed):
     """A server whose process is stopped; its connections stay open."""
 
-    def strike(self):
+    def fail(self):
         self._server.freeze()
 
 
 class CutOff(Killed):
-    """A server behind a proxy that stops to forward its responses."""
+    """A server behind a proxy that stops forwarding its responses."""
 
     def __init__(self):
         super().__init__()
         self._proxy = Proxy(self._server.port)
         self.address = self._proxy.address
 
-    def strike(self):
+    def fail(self):
         self._proxy.mute()
 
     def __exit__(self, *_):
@@ -104,14 +104,14 @@ def server(request):
         yield server
 
 
-def check(calls, struck, errors):
+def check(calls, failed_at, errors):
     """Waits for calls, and checks when and how they ended."""
     late = {}
     for call in calls:
         call.join(60.0)
         assert call.ended is not None, f"{call.name} does not end"
-        lateness = call.lateness(struck)
-        began = call.began - struck
+        lateness = call.lateness(failed_at)
+        began = call.began - failed_at
         print(f"{call.name}: began {began:+.2f} s, {lateness:+.2f} s, {call.error}")  # noqa: T201, shown if the test fails
         if lateness > MARGIN:
             late[call.name] = lateness
@@ -128,7 +128,7 @@ def written(writer, table="full"):
 
 
 def next_of(iterator):
-    """Returns a call that reads the next batch; the end of the iteration is no error."""
+    """Returns a call that reads the next batch; the end of the iteration is not an error."""
     return lambda: next(iterator, None)
 
 
@@ -183,11 +183,11 @@ def test_calls_with_a_timeout(server):
     }
     calls = [TimedCall(f"waiting {name}", TIMEOUT, call) for name, call in waiting.items()]
     time.sleep(TIMEOUT)
-    server.strike()
-    struck = time.monotonic()
+    server.fail()
+    failed_at = time.monotonic()
     calls += [TimedCall(name, TIMEOUT, call) for name, call in (later | closing).items()]
     assert len(keys) == 4
-    check(calls, struck, (DeadlineExceededError, UnavailableError, BackpressureError))
+    check(calls, failed_at, (DeadlineExceededError, UnavailableError, BackpressureError))
 
 
 def sampled(client):
@@ -265,10 +265,10 @@ def test_calls_without_a_timeout(server):
     }
     calls = [TimedCall(f"waiting {name}", RECONNECT_TIMEOUT, call) for name, call in waiting.items()]
     time.sleep(1.0)
-    server.strike()
-    struck = time.monotonic()
+    server.fail()
+    failed_at = time.monotonic()
     calls += [TimedCall(name, RECONNECT_TIMEOUT, call) for name, call in later.items()]
-    check(calls, struck, UnavailableError)
+    check(calls, failed_at, UnavailableError)
     address = server.address
     texts = [str(call.error) for call in calls if call.error is not None]
     assert all(f"the server at {address} cannot be reached: " in text for text in texts), texts
@@ -278,7 +278,7 @@ def test_a_call_after_the_server_has_been_unreachable_for_long_waits_for_it(serv
     """Each call waits for `reconnect_timeout` of its own, not since the server was lost."""
     client = Client(server.address, reconnect_timeout=1.0)
     assert "t" in client.tables
-    server.strike()
+    server.fail()
     with pytest.raises(UnavailableError):
         client.info()
     begin = time.monotonic()

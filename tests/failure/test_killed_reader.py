@@ -65,7 +65,7 @@ def test_one_of_three_prefetching_readers_is_killed(reader):
         fill(server.store, "q", range(ITEMS))
         victim, *others = [reader(server, VICTIM_READS), reader(server, 0), reader(server, 0)]
         start_reading(victim)
-        seen = [batch(victim.stdout.readline()) for _ in range(VICTIM_READS)]
+        victim_batches = [batch(victim.stdout.readline()) for _ in range(VICTIM_READS)]
         # All batches that it received are acknowledged; the prefetched ones are leased.
         wait_until(lambda: server.store.info()["q"].size == ITEMS - VICTIM_READS * SIZE)
         wait_until(lambda: server.store.info()["q"].leased_out == PREFETCH * SIZE)
@@ -74,19 +74,21 @@ def test_one_of_three_prefetching_readers_is_killed(reader):
         first = [batch(process.stdout.readline()) for process in others]
         victim.send_signal(signal.SIGKILL)
         assert victim.stdout.read() == ""
-        survivors = [[read, *remaining_batches(process)] for read, process in zip(first, others, strict=True)]
+        survivors = [
+            [first_batch, *remaining_batches(process)] for first_batch, process in zip(first, others, strict=True)
+        ]
         assert (server.store.info()["q"].size, server.store.info()["q"].leased_out) == (0, 0)
 
     # Every item is read once.
-    arrived = [key for batches in (seen, *survivors) for each in batches for key in each]
-    assert sorted(arrived) == list(range(ITEMS))
+    read_keys = [key for batches in (victim_batches, *survivors) for each in batches for key in each]
+    assert sorted(read_keys) == list(range(ITEMS))
     # The items that it had leased were read by the others before items that were never sampled.
     returned = sorted(key for batches in survivors for key in returned_to(batches))
     assert len(returned) == PREFETCH * SIZE
 
 
 def returned_to(batches):
-    """Returns the returned items that a reader got: they are in order, in one run between the other items in order."""
+    """Returns a reader's items that were returned to the table before: one sorted run among its other, sorted items."""
     assert all(keys == sorted(keys) for keys in batches)
     jumps = [index for index in range(1, len(batches)) if batches[index][0] < batches[index - 1][0]]
     if not jumps:

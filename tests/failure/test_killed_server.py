@@ -34,7 +34,7 @@ CALL_TIMEOUT = 0.05
 MAX_SAMPLE_SIZE = 1_000
 
 # Abandoned writers warn about their pending items.
-pytestmark = pytest.mark.filterwarnings("ignore:a .*Writer was dropped:ResourceWarning")
+pytestmark = pytest.mark.filterwarnings("ignore:a .*Writer was garbage-collected:ResourceWarning")
 
 ROUNDS = [pytest.param(3), pytest.param(50, marks=[pytest.mark.slow, pytest.mark.timeout(1200)])]
 

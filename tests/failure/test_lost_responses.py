@@ -81,12 +81,12 @@ def test_calls_that_are_not_repeatable_work_after_a_cut(server):
 def test_calls_after_a_sample_see_its_effect(server):
     with Client(server.address) as client:
         fill(server.store, "q", range(300))
-        for left in reversed(range(300)):
+        for remaining in reversed(range(300)):
             key = client.sample("q", 1).info.key
-            if left % 3 == 0:
+            if remaining % 3 == 0:
                 info = client.info()["q"]
-                assert (info.size, info.leased_out) == (left, 0)
-            elif left % 3 == 1:
+                assert (info.size, info.leased_out) == (remaining, 0)
+            elif remaining % 3 == 1:
                 assert client.delete("q", key) == 0
             else:
                 assert client.update_priorities("q", key, [2.0]) == 0
@@ -117,12 +117,12 @@ def test_an_insert_after_a_sample_finds_free_space():
 
 def test_closing_a_client_acknowledges_its_samples(server):
     fill(server.store, "q", range(100))
-    for left in reversed(range(100)):
+    for remaining in reversed(range(100)):
         client = Client(server.address)
         client.sample("q", 1)
         client.close()
         info = server.store.info()["q"]
-        assert (info.size, info.leased_out) == (left, 0)
+        assert (info.size, info.leased_out) == (remaining, 0)
 
 
 @pytest.mark.parametrize("end", ["", "del client", "sys.exit(0)", "keep = client.sample"])

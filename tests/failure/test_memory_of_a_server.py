@@ -1,4 +1,4 @@
-"""What clients that read nothing, or send only claims, can make a server hold; others are served meanwhile."""
+"""Memory of a server whose clients read nothing, or only announce long messages; other clients are served meanwhile."""
 
 import re
 import subprocess
@@ -58,9 +58,9 @@ class ServerProcess:
     def memory(self, name: str) -> int:
         """Returns the field of this name of the process's status, in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
-        found = re.search(rf"^{name}:\s*(\d+) kB$", status, re.MULTILINE)
-        assert found is not None, "the server has ended"
-        return int(found[1]) << 10
+        match = re.search(rf"^{name}:\s*(\d+) kB$", status, re.MULTILINE)
+        assert match is not None, "the server has ended"
+        return int(match[1]) << 10
 
     def connect(self, **options) -> SilentConnection:
         """Open a connection that is closed at the end of the test."""
@@ -131,16 +131,16 @@ def longest_sample(server: ServerProcess, seconds: float, table: str = "large") 
     return longest
 
 
-@pytest.mark.parametrize(("path", "claimed"), [(INSERT_STREAM, 256 * MIB), (INSERT, 4 * MIB)])
-def test_claimed_lengths_allocate_nothing(start_server, record_property, path, claimed):
+@pytest.mark.parametrize(("path", "announced"), [(INSERT_STREAM, 256 * MIB), (INSERT, 4 * MIB)])
+def test_announced_lengths_allocate_nothing(start_server, record_property, path, announced):
     server = start_server(max_address_space=8192 * MIB)
-    before = server.memory("VmSize")
+    memory_before = server.memory("VmSize")
     for _ in range(8):
         connection = server.connect()
         for _ in range(1_000):
-            connection.open_stream(path, length_prefix(claimed))
+            connection.open_stream(path, length_prefix(announced))
     longest = longest_sample(server, 1.0)
-    grown = server.memory("VmSize") - before
+    grown = server.memory("VmSize") - memory_before
     record_property("figures", (grown // MIB, server.memory("VmRSS") // MIB, longest))
     assert grown < 1024 * MIB
     assert longest < 5.0
@@ -164,10 +164,10 @@ def hold_unread(server: ServerProcess, path: str, request: bytes, streams: int) 
 )
 def test_unread_replies_of_8000_streams_stay_within_the_budget(start_server, record_property, path, request_bytes):
     server = start_server()
-    before = server.memory("VmHWM")
+    memory_before = server.memory("VmHWM")
     hold_unread(server, path, request_bytes, 1_000)
     longest = longest_sample(server, 5.0)
-    grown = server.memory("VmHWM") - before
+    grown = server.memory("VmHWM") - memory_before
     still_open = sum(connection.is_open for connection in server.connections)
     record_property("figures", (grown // MIB, longest, still_open))
     # Encoded parts need half as much again; streams and connections need some memory themselves.
@@ -180,10 +180,10 @@ def test_unread_replies_of_8000_streams_stay_within_the_budget(start_server, rec
 @pytest.mark.slow
 def test_large_batches_that_are_not_read_are_gathered_one_at_a_time(start_server, record_property):
     server = start_server()
-    before = server.memory("VmHWM")
+    memory_before = server.memory("VmHWM")
     hold_unread(server, SAMPLE, batch_request("zeros", 3), 4)
     longest = longest_sample(server, 5.0)
-    grown = server.memory("VmHWM") - before
+    grown = server.memory("VmHWM") - memory_before
     record_property("figures", (grown // MIB, longest))
     # One batch of 286 MiB, the item that each thread unpacks, and unused buffers of 256 MiB.
     assert grown < 1024 * MIB

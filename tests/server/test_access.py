@@ -275,7 +275,7 @@ def test_hosts_of_other_machines():
 
 
 @pytest.mark.parametrize(
-    ("address", "why"),
+    ("address", "reason"),
     [
         ("localhost", "it has no port"),
         ("localhost:", "the port must be a number from 1 to 65535"),
@@ -285,8 +285,8 @@ def test_hosts_of_other_machines():
         ("http://localhost:7077", "it has the scheme `http://`"),
     ],
 )
-def test_bad_addresses(address, why):
-    with raises(InvalidArgumentError, f"address is `{address}`: {why}; give `host:port`"):
+def test_bad_addresses(address, reason):
+    with raises(InvalidArgumentError, f"address is `{address}`: {reason}; give `host:port`"):
         engram.Client(address)
 
 
@@ -328,7 +328,7 @@ class OtherProgram:
 
 @pytest.mark.parametrize("with_tls", [False, True])
 @pytest.mark.parametrize(
-    ("response", "why"),
+    ("response", "reason"),
     [
         (
             b"HTTP/1.1 400 Bad Request\r\n\r\n",
@@ -339,12 +339,12 @@ class OtherProgram:
     ],
     ids=["web server", "other", "nothing"],
 )
-def test_another_program_at_the_address(certificates, response, why, with_tls):
+def test_another_program_at_the_address(certificates, response, reason, with_tls):
     ca = certificates.ca if with_tls else None
     with OtherProgram(response) as other, pytest.raises(UnavailableError) as caught:
         engram.Client(other.address, ca=ca, reconnect_timeout=0.3).info()
     assert str(caught.value) == (
-        f"the server at {other.address} cannot be reached: {why}; tried for 0.3 s (`reconnect_timeout`)"
+        f"the server at {other.address} cannot be reached: {reason}; tried for 0.3 s (`reconnect_timeout`)"
     )
 
 

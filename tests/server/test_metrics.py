@@ -90,24 +90,28 @@ def test_metrics_match_info(server):
 
 
 def test_connections_and_calls(server):
-    before = scrape(server)
-    assert before["engram_server_connections_total",] == before["engram_server_open_connections",] == 0
-    assert before["engram_server_info", engram.__version__] == 1
+    metrics_before = scrape(server)
+    assert metrics_before["engram_server_connections_total",] == metrics_before["engram_server_open_connections",] == 0
+    assert metrics_before["engram_server_info", engram.__version__] == 1
     client = engram.Client(server.address)
     with client.writer() as writer:
         writer.append({"x": np.float32(1)})
         writer.create_item("plain", 1.0, num_steps=1)
         writer.flush(timeout=10)
-        during = scrape(server)
-    assert during["engram_server_open_calls", "engram", "insert"] == 1
-    assert during["engram_server_calls_total", "engram", "insert"] == 1
-    assert during["engram_server_calls_total", "engram", "hello"] == during["engram_server_connections_total",] >= 1
-    assert during["engram_server_open_connections",] >= 1
+        metrics_during = scrape(server)
+    assert metrics_during["engram_server_open_calls", "engram", "insert"] == 1
+    assert metrics_during["engram_server_calls_total", "engram", "insert"] == 1
+    assert (
+        metrics_during["engram_server_calls_total", "engram", "hello"]
+        == metrics_during["engram_server_connections_total",]
+        >= 1
+    )
+    assert metrics_during["engram_server_open_connections",] >= 1
     client.close()
     del client, writer
     wait_until(lambda: scrape(server)["engram_server_open_calls", "engram", "insert"] == 0)
     wait_until(lambda: scrape(server)["engram_server_open_connections",] == 0)
-    assert scrape(server)["engram_server_connections_total",] == during["engram_server_connections_total",]
+    assert scrape(server)["engram_server_connections_total",] == metrics_during["engram_server_connections_total",]
 
 
 def test_created_and_dropped_tables(server):

@@ -41,8 +41,8 @@ def test_update_returns_the_number_of_keys_found(three):
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8, np.uint64, np.bool_])
 def test_update_takes_any_number(three, dtype):
     store, keys = three
-    given = np.array(keys, np.int64)[::-1]
-    assert store.update_priorities("t", given, np.array([1, 1, 1], dtype)) == 3
+    signed_keys = np.array(keys, np.int64)[::-1]
+    assert store.update_priorities("t", signed_keys, np.array([1, 1, 1], dtype)) == 3
 
 
 def test_update_of_a_batch(three):

@@ -48,16 +48,16 @@ def test_prioritized(open_store, exponent):
 
     # Updates and deletions leave no trace in the distribution.
     keys = dict(zip(x.tolist(), batch.info.key.tolist(), strict=True))
-    left = priorities[::-1].copy()
-    store.update_priorities("t", [keys[n] for n in range(ITEMS)], left)
+    new_priorities = priorities[::-1].copy()
+    store.update_priorities("t", [keys[n] for n in range(ITEMS)], new_priorities)
     store.delete("t", [keys[n] for n in range(0, ITEMS, 5)])
-    left[::5] = 0
-    expected = left**exponent / (left**exponent).sum()
+    new_priorities[::5] = 0
+    expected = new_priorities**exponent / (new_priorities**exponent).sum()
     x = store.sample("t", DRAWS).data["x"]
-    alive = expected > 0
+    remaining = expected > 0
     counts = np.bincount(x, minlength=ITEMS)
-    assert counts[~alive].sum() == 0
-    assert chi_square(counts[alive], expected[alive] * DRAWS) < quantile(alive.sum() - 1)
+    assert counts[~remaining].sum() == 0
+    assert chi_square(counts[remaining], expected[remaining] * DRAWS) < quantile(remaining.sum() - 1)
 
 
 def test_the_test_detects_a_wrong_distribution(open_store):

@@ -115,23 +115,23 @@ def test_dataset(open_store):
 def test_dataset_in_a_for_loop(open_store):
     store = open_store(Table.queue("q", max_size=9))
     fill(store, "q", range(4))
-    seen = []
+    values = []
     with interrupted():
         for batch in Dataset(store, "q", 2):
-            seen += batch.data["x"].tolist()
-    assert seen == [0, 1, 2, 3]
+            values += batch.data["x"].tolist()
+    assert values == [0, 1, 2, 3]
     assert store.info()["q"].size == 0
 
 
 def test_a_handler_that_raises_nothing_lets_the_call_continue(open_store):
     store = open_store(Table("t"))
     calls = []
-    before = signal.signal(signal.SIGINT, lambda *_: (calls.append(1), fill(store, "t", [7])))
+    previous = signal.signal(signal.SIGINT, lambda *_: (calls.append(1), fill(store, "t", [7])))
     try:
         threading.Timer(0.1, lambda: os.kill(os.getpid(), signal.SIGINT)).start()
         assert sample_x(store, "t", 1) == [7]
     finally:
-        signal.signal(signal.SIGINT, before)
+        signal.signal(signal.SIGINT, previous)
     assert calls == [1]
 
 

@@ -54,7 +54,7 @@ def test_a_prefetched_batch_of_terabytes(store):
 @pytest.mark.slow
 @pytest.mark.skipif(sys.platform != "linux", reason="reads the memory use of a process, as Linux reports it")
 def test_memory_of_a_dropped_table_returns_to_the_system():
-    def offered():
+    def lazily_freed_bytes():
         rollup = Path("/proc/self/smaps_rollup").read_text()
         return next(int(line.split()[1]) for line in rollup.splitlines() if line.startswith("LazyFree")) * 1024
 
@@ -63,7 +63,7 @@ def test_memory_of_a_dropped_table_returns_to_the_system():
             noise = np.random.default_rng(0).integers(0, 256, (64, 10_000), np.uint8)
             for _ in range(300):
                 writer.append_batch({"x": noise})
-        full = offered()
+        bytes_before = lazily_freed_bytes()
         store.drop_table("t")
         # 190 MB; within half a minute, and some more for a slow machine.
-        wait_until(lambda: offered() > full + 150e6, seconds=90)
+        wait_until(lambda: lazily_freed_bytes() > bytes_before + 150e6, seconds=90)

@@ -62,9 +62,9 @@ def test_partial_returns_the_available_items(open_store):
 def test_min_size_reports_its_progress(open_store):
     store = open_store(Table("t", rate_limiter=rate_limiters.MinSize(100)))
     fill(store, "t", range(37))
-    why = "`t`: sampling waits: the table has 37 of the 100 items it needs (MinSize)"
-    assert store.info()["t"].blocked == why
-    with raises(DeadlineExceededError, f"table `t` yielded 0 of 4 samples within 0 s; {why}"):
+    reason = "`t`: sampling waits: the table has 37 of the 100 items it needs (MinSize)"
+    assert store.info()["t"].blocked == reason
+    with raises(DeadlineExceededError, f"table `t` yielded 0 of 4 samples within 0 s; {reason}"):
         store.sample("t", 4, timeout=0)
 
 

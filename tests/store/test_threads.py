@@ -13,26 +13,26 @@ from engram.errors import BackpressureError, ClosedError, DeadlineExceededError
 
 def test_every_item_of_a_queue_is_sampled_exactly_once(open_store):
     store = open_store(Table.queue("q", max_size=16))
-    each, writers, readers = 300, 4, 3
+    items_per_writer, writers, readers = 300, 4, 3
 
     def write(number):
         with store.writer(chunk_length=1, max_in_flight_items=4) as writer:
-            for value in range(each):
-                writer.append({"x": number * each + value})
+            for value in range(items_per_writer):
+                writer.append({"x": number * items_per_writer + value})
                 writer.create_item("q", num_steps=1)
 
     def read():
-        seen = []
-        while len(seen) < each * writers // readers:
-            seen += store.sample("q", 4).data["x"].ravel().tolist()
-        return seen
+        values = []
+        while len(values) < items_per_writer * writers // readers:
+            values += store.sample("q", 4).data["x"].ravel().tolist()
+        return values
 
     writing = [BackgroundCall(lambda number=number: write(number)) for number in range(writers)]
     reading = [BackgroundCall(read) for _ in range(readers)]
-    seen = [value for reader in reading for value in reader.result(60)]
+    values = [value for reader in reading for value in reader.result(60)]
     for writer in writing:
         writer.result(60)
-    assert Counter(seen) == Counter(range(each * writers))
+    assert Counter(values) == Counter(range(items_per_writer * writers))
     assert store.info()["q"].size == 0
 
 
@@ -87,7 +87,7 @@ def test_tables_are_created_and_dropped_during_calls(open_store):
     store = open_store(Table("t"))
     stop = threading.Event()
 
-    refused = []
+    errors = []
 
     def use():
         while not stop.is_set():
@@ -97,11 +97,11 @@ def test_tables_are_created_and_dropped_during_calls(open_store):
                 for _ in Dataset(store, "t", 2, max_batches=2):
                     pass
             except (ClosedError, LookupError):
-                refused.append(1)
+                errors.append(1)
 
     users = [BackgroundCall(use) for _ in range(3)]
     rounds = 0
-    while rounds < 50 or not refused:
+    while rounds < 50 or not errors:
         rounds += 1
         store.drop_table("t")
         store.create_table(Table("t"))

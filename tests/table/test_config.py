@@ -233,8 +233,8 @@ def test_the_four_parameters(limiter, kind, numbers):
     ],
 )
 def test_bad_sizes_are_rejected(make, size, text):
-    what = "`min_size`" if make is MinSize else "`size`"
-    check_rejected(lambda: make(size), f"{what} {text}")
+    argument = "`min_size`" if make is MinSize else "`size`"
+    check_rejected(lambda: make(size), f"{argument} {text}")
 
 
 def error_buffer_text(needed, ratio, given, width):

@@ -93,11 +93,11 @@ def test_append_waits_at_the_limit(store):
     writer = store.writer(max_in_flight_items=1, chunk_length=1)
     caller = BackgroundCall(lambda: write(writer, range(20)))
     wait_until(lambda: store.info()["q"].waiting_inserts > 0)
-    seen = [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(18)]
+    values = [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(18)]
     caller.result()
     reader = BackgroundCall(lambda: [store.sample("q", 1, timeout=5).data["x"].item() for _ in range(2)])
     writer.close(5)
-    assert seen + reader.result() == list(range(20))
+    assert values + reader.result() == list(range(20))
 
 
 def test_a_writer_cannot_be_used_by_two_threads_at_once(store):

@@ -153,20 +153,20 @@ def contents(store):
 def test_batched_is_one_pattern_writer_per_environment(patterns, envs, columns, chunk_length):
     patterns = [pattern(number, drawn) for number, drawn in enumerate(patterns)]
     table = Table("t", sampler=selectors.Fifo(), max_times_sampled=1)
-    with engram.Store([table]) as one, engram.Store([table]) as many:
-        batched = one.batched_writer(envs, patterns, chunk_length=chunk_length)
-        single = [many.pattern_writer(patterns, chunk_length=chunk_length) for _ in range(envs)]
+    with engram.Store([table]) as batched_store, engram.Store([table]) as single_store:
+        batched = batched_store.batched_writer(envs, patterns, chunk_length=chunk_length)
+        single = [single_store.pattern_writer(patterns, chunk_length=chunk_length) for _ in range(envs)]
         for t, (c, ends, flush) in enumerate(columns):
             steps = {"x": np.arange(envs) * 1000 + t, "c": (np.arange(envs) + c) % 4}
-            over = [bool(ends >> env & 1) for env in range(envs)]
-            batched.append_batch(steps, episode_ends=over)
+            ended = [bool(ends >> env & 1) for env in range(envs)]
+            batched.append_batch(steps, episode_ends=ended)
             for env, writer in enumerate(single):
                 writer.append({name: values[env] for name, values in steps.items()})
-                if over[env]:
+                if ended[env]:
                     writer.end_episode()
             if flush:
                 batched.flush()
         batched.close()
         for writer in single:
             writer.close()
-        assert contents(one) == contents(many)
+        assert contents(batched_store) == contents(single_store)

@@ -15,10 +15,10 @@ LARGE = 2**26
 @pytest.fixture
 def long_switch_interval():
     """Makes a thread keep the GIL until it waits or releases it."""
-    before = sys.getswitchinterval()
+    previous = sys.getswitchinterval()
     sys.setswitchinterval(60)
     yield
-    sys.setswitchinterval(before)
+    sys.setswitchinterval(previous)
 
 
 def by_writer(store):
@@ -49,7 +49,7 @@ def race(append, value, resized):
                 resized.resize(1, refcheck=False)
                 outcome = "resized"
         except ValueError:
-            outcome = "refused"
+            outcome = "rejected"
 
     other = threading.Thread(target=resize)
     other.start()
@@ -63,7 +63,7 @@ def race(append, value, resized):
 
 
 @pytest.mark.usefixtures("long_switch_interval")
-@pytest.mark.filterwarnings("ignore:a BatchedWriter was dropped:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:a BatchedWriter was garbage-collected:ResourceWarning")
 @pytest.mark.parametrize("view", [False, True])
 @pytest.mark.parametrize("appender", [by_writer, by_batched_writer, by_insert])
 def test_an_array_is_not_resized_while_it_is_copied(open_store, appender, view):
@@ -72,9 +72,9 @@ def test_an_array_is_not_resized_while_it_is_copied(open_store, appender, view):
     for _ in range(20):  # until the other thread is neither too early nor too late
         value = np.zeros((1, LARGE), np.uint8)
         outcomes.add(race(append, value[:] if view else value, value))
-        if "refused" in outcomes:
+        if "rejected" in outcomes:
             return
-    pytest.fail(f"never refused: {outcomes}")
+    pytest.fail(f"never rejected: {outcomes}")
 
 
 class ArrayWithHook(np.ndarray):
@@ -85,7 +85,7 @@ class ArrayWithHook(np.ndarray):
         raise ZeroDivisionError
 
 
-@pytest.mark.filterwarnings("ignore:a BatchedWriter was dropped:ResourceWarning")
+@pytest.mark.filterwarnings("ignore:a BatchedWriter was garbage-collected:ResourceWarning")
 @pytest.mark.parametrize("appender", [by_writer, by_batched_writer, by_insert])
 def test_no_python_code_runs_after_an_array_was_inspected(open_store, appender):
     append = appender(open_store(Table("t", max_size=1)))

@@ -66,7 +66,7 @@ class Writing(RuleBasedStateMachine):
     @rule(picks=st.dictionaries(st.sampled_from("abc"), indices, min_size=1))
     def create(self, picks):
         picks = {name: index for name, index in picks.items() if name in self.known}
-        shown = self.steps[self.base :]
+        visible_steps = self.steps[self.base :]
         numbers = range(self.base, len(self.steps))
         trajectory, expected, fits = {}, {}, bool(picks)
         for name, index in picks.items():
@@ -83,9 +83,9 @@ class Writing(RuleBasedStateMachine):
             chosen = [chosen] if isinstance(index, int) else list(chosen)
             oldest = len(self.steps) - self.keep
             fits &= bool(chosen) and min(chosen, default=-1) >= max(oldest, self.base)
-            fits &= all(name in shown[n - self.base] for n in chosen)
+            fits &= all(name in visible_steps[n - self.base] for n in chosen)
             if fits:
-                cells = [cell(name, shown[n - self.base][name]) for n in chosen]
+                cells = [cell(name, visible_steps[n - self.base][name]) for n in chosen]
                 expected[name] = cells[0] if isinstance(index, int) else cells
         try:
             self.writer.create_item("t", trajectory=trajectory)

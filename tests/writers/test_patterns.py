@@ -215,7 +215,10 @@ BAD_SLICE = (
     [
         (lambda s: s["x"][:], "`x[:]` needs a start that counts back from the newest step, such as [-2:]"),
         (lambda s: s["x"][:-1], "`x[:-1]` needs a start that counts back from the newest step, such as [-2:]"),
-        (lambda s: s["x"][0], "`x[0]` must be negative: it counts back from the newest step, such as [-1]"),
+        (
+            lambda s: s["x"][0],
+            "the index of `x[0]` must be negative: it counts back from the newest step, such as [-1]",
+        ),
         (lambda s: s["x"][0:], f"`x[0:]` {BAD_SLICE}"),
         (lambda s: s["x"][-2:-2], f"`x[-2:-2]` {BAD_SLICE}"),
         (lambda s: s["x"][-2:1], f"`x[-2:1]` {BAD_SLICE}"),

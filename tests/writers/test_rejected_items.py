@@ -25,14 +25,14 @@ def writer_with_rejected_items(open_store):
 def test_an_append_that_raises_for_an_earlier_item_stores_nothing(open_store):
     store, writer = writer_with_rejected_items(open_store)
     step = errors = 0
-    end = time.monotonic() + 10
+    deadline = time.monotonic() + 10
     while not errors or step < 5:
-        assert time.monotonic() < end
-        before = writer.episode_steps
+        assert time.monotonic() < deadline
+        steps_before = writer.episode_steps
         try:
             writer.append({"x": 4 + step})
         except EngramError:
-            assert writer.episode_steps == before
+            assert writer.episode_steps == steps_before
             errors += 1
         else:
             step += 1

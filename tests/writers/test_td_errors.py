@@ -14,7 +14,7 @@ def store(open_store):
     return open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
 
 
-def sizes_of(length):
+def td_error_pattern(length):
     """Three steps with TD errors, from which a pattern creates items of `length` steps."""
     return Pattern(
         "t",
@@ -35,7 +35,7 @@ def priorities(store):
 @pytest.mark.parametrize("chunk_length", [None, 1, 2])
 def test_td_errors(store, dtype, shape, chunk_length):
     """The last column that is a slice of them counts."""
-    with store.pattern_writer([sizes_of(2)], chunk_length=chunk_length) as writer:
+    with store.pattern_writer([td_error_pattern(2)], chunk_length=chunk_length) as writer:
         for value in (-8, 4, -12, 0):
             writer.append({"x": 1, "td": np.full(shape, value, dtype)})
     assert priorities(store) == [0.25 * 8 + 0.75 * 6, 0.25 * 12 + 0.75 * 8, 0.25 * 12 + 0.75 * 6]
@@ -52,13 +52,13 @@ def test_td_errors_of_environments(open_store, num_envs, chunk_length, wide):
         values = np.arange(11 * num_envs).reshape(11, num_envs) * 7 % 13 - 6.0
         steps = {"td": values, "x": np.ones((11, num_envs)), "pad": np.zeros((11, num_envs, wide), np.uint8)}
         if batched:
-            with store.batched_writer(num_envs, [sizes_of(4)], chunk_length=chunk_length) as writer:
+            with store.batched_writer(num_envs, [td_error_pattern(4)], chunk_length=chunk_length) as writer:
                 for index in range(11):
                     writer.append_batch({name: column[index] for name, column in steps.items()})
             all_priorities.append(sorted(priorities(store)))
             continue
         for env in range(num_envs):
-            with store.pattern_writer([sizes_of(4)], chunk_length=chunk_length) as writer:
+            with store.pattern_writer([td_error_pattern(4)], chunk_length=chunk_length) as writer:
                 for index in range(11):
                     writer.append({name: column[index, env] for name, column in steps.items()})
         all_priorities.append(sorted(priorities(store)))
@@ -71,10 +71,10 @@ def test_td_errors_of_environments(open_store, num_envs, chunk_length, wide):
     [(np.ones(2, np.float32), "float32[2]"), (np.int8(1), "int8[]"), (True, "bool[]"), ("text", "string[]")],
 )
 def test_values_that_are_no_td_errors_are_rejected(open_store, value, problem):
-    """The step is stored all the same, and other patterns create their items."""
+    """The step is stored nevertheless, and other patterns create their items."""
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("u"))
     text = f"TD errors must be one float32, float64, int32 or int64 per step; column `td` of the item has {problem}"
-    patterns = [sizes_of(1), Pattern("u", lambda s: s["x"][-2:])]
+    patterns = [td_error_pattern(1), Pattern("u", lambda s: s["x"][-2:])]
     writer = store.pattern_writer(patterns)
     batched = store.batched_writer(2, patterns)
     for number in range(2):
@@ -92,12 +92,12 @@ def test_a_table_can_reject_priorities(open_store):
     """A rejected priority of one environment does not affect the others."""
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("p"))
     text = "priority for table `t` is NaN; it must be a number"
-    with store.pattern_writer([sizes_of(1)]) as writer:
+    with store.pattern_writer([td_error_pattern(1)]) as writer:
         writer.append({"x": 0, "td": 2.0})
         with raises(PriorityError, text):
             writer.append({"x": 1, "td": float("nan")})
         writer.append({"x": 2, "td": -3.0})
-    with store.batched_writer(3, [sizes_of(1)]) as batched, raises(PriorityError, text):
+    with store.batched_writer(3, [td_error_pattern(1)]) as batched, raises(PriorityError, text):
         batched.append_batch({"x": np.zeros(3), "td": np.array([4.0, np.nan, 5.0])})
     batched.close()
     assert priorities(store) == [2.0, 3.0, 4.0, 5.0]

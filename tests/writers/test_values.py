@@ -21,9 +21,9 @@ def by_writer(store, value):
     with store.writer() as writer:
         writer.append({"x": value})
         writer.create_item("t", num_steps=1)
-        looked_at = writer.history["x"][-1].numpy()
+        from_history = writer.history["x"][-1].numpy()
     data = store.sample("t", 1, timeout=0).data["x"][0, 0]
-    np.testing.assert_array_equal(np.asarray(looked_at, object), np.asarray(data, object))
+    np.testing.assert_array_equal(np.asarray(from_history, object), np.asarray(data, object))
     return data
 
 

@@ -80,7 +80,7 @@ class Adder(ClosingContext):
 
         Args:
             items: Creates the items.
-            timeout: Seconds that `add` and `reset` wait for tables. None: no limit; 0: do not wait.
+            timeout: Seconds that `add` and `reset` wait for tables. None: wait forever; 0: do not wait.
         """
         self._items = items
         self._timeout = timeout
@@ -144,7 +144,7 @@ class Adder(ClosingContext):
                 column can store, or its items would not match the signature of their table. Nothing is kept.
             UnknownTableError: A table of the adder does not exist. Nothing is kept. If items are created one by one,
                 for example for priorities that are functions, this is the cause of an `ItemError` instead.
-            PriorityError: A constant priority is negative or infinite, which its table's selector does not allow.
+            PriorityError: A constant priority is negative, infinite or too large, and its table's selector rejects it.
                 Nothing is kept; or it is the cause of an `ItemError`, as above.
             BackpressureError: Too many items wait for their tables, and the adder's `timeout` passed. Nothing is kept,
                 except at the end of an episode, where rows that were not accepted are lost.
@@ -218,7 +218,7 @@ class Adder(ClosingContext):
         """Makes all items visible, and waits until their tables have them.
 
         Args:
-            timeout: Seconds to wait for the tables' rate limiters. Default: None, no limit; 0: do not wait.
+            timeout: Seconds to wait for the tables' rate limiters. Default: None, wait forever; 0: do not wait.
 
         Raises:
             InvalidArgumentError: `timeout` is negative or not a number.
@@ -232,7 +232,7 @@ class Adder(ClosingContext):
         """Abandons the episode in progress, flushes, and closes the adder. It may be called again, also after an error.
 
         Args:
-            timeout: Seconds to wait for the tables' rate limiters. Default: None, no limit; 0: do not wait.
+            timeout: Seconds to wait for the tables' rate limiters. Default: None, wait forever; 0: do not wait.
 
         Raises:
             InvalidArgumentError, DeadlineExceededError, UnsatisfiableError, ClosedError: See `flush`; the adder is not

@@ -60,7 +60,7 @@ class EpisodeAdder(Adder):
                 None, items are as long as their episodes.
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
-            timeout: Seconds that `add` and `reset` wait for tables. Default: None, no limit; 0: do not wait.
+            timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.
             compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
                 `Store.writer`. Default: `"auto"`.
 

@@ -47,7 +47,7 @@ class ItemSchedule:
         period: Rows from one item to the next.
         priority: Priority of the items.
         select: Selects an item's data.
-        should_insert: Receives the rows of an item; the item is created if it returns True. None: always.
+        should_insert: Receives the rows of an item; the item is created if it returns True. `None` creates all.
     """
 
     table: str
@@ -111,7 +111,7 @@ def open_item_writer(
 ) -> ScheduledItemWriter:
     """Opens a writer for the schedules: patterns create the items, unless items must be created one by one.
 
-    They must with `single_items`, and if items depend on their data.
+    That is the case with `single_items`, or if items depend on their data.
     """
     _checks.instance_of("`client`", store, TableStore, "an engram.Store or an engram.Client")
     _checks.seconds("`timeout`", timeout)
@@ -191,7 +191,7 @@ class PatternItemWriter(BaseItemWriter):
         compression: Compression,
     ) -> None:
         # With one schedule, padding ends at its own boundary, and no item has only padding as new rows. With several,
-        # padding continues to the furthest boundary, and a column counts it so that such items are not created.
+        # padding continues to the furthest boundary; a column counts the padding, so that such items are not created.
         self._counts_padding = len({(schedule.length, schedule.period) for schedule in schedules}) > 1
         patterns = [pattern for schedule in schedules for pattern in self._patterns(schedule)]
         self._writer: PatternWriter = store.pattern_writer(

@@ -54,7 +54,7 @@ class MultiSequenceAdder(Adder):
                 a reward of 0 is always an observed one, unless the row is padding. Default: True.
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
-            timeout: Seconds that `add` and `reset` wait for tables. Default: None, no limit; 0: do not wait.
+            timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.
             compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
                 `Store.writer`. Default: `"auto"`.
 

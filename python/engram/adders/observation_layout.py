@@ -1,4 +1,4 @@
-"""Structure, dtypes and shapes of observations, which must be the same throughout an adder's life."""
+"""Structure, dtypes and shapes of observations. Adders reject other structures and dtypes than in earlier steps."""
 
 from dataclasses import dataclass
 from typing import Any

@@ -80,7 +80,7 @@ class SequenceAdder(Adder):
                 text, for example `"truncate"`. Default: `EndBehavior.ZERO_PAD`.
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
-            timeout: Seconds that `add` and `reset` wait for tables. Default: None, no limit; 0: do not wait.
+            timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.
             compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
                 `Store.writer`. Default: `"auto"`.
 
@@ -100,7 +100,7 @@ class SequenceAdder(Adder):
             ItemSchedule(table=table, length=length, period=period, priority=priority)
             for table, priority in table_priorities(priority_fns).items()
         ]
-        # They create items of other lengths, which patterns cannot.
+        # These create items that patterns cannot: shorter ones, or ones that end elsewhere.
         single_items = self._end_behavior in {EndBehavior.TRUNCATE, EndBehavior.WRITE}
         self._item_writer = open_item_writer(
             client,

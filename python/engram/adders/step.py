@@ -107,7 +107,7 @@ _IMMUTABLE = (str, bytes, np.generic, bool, int, float, type(None))
 
 
 def copy_leaf(leaf: Any) -> Any:  # noqa: ANN401, a leaf
-    """Returns a leaf that no one else can change; `bytes` stay as they are, as NumPy would drop trailing zeros."""
+    """Returns a copy of a leaf, or the leaf itself if it is immutable; NumPy would drop trailing zeros of `bytes`."""
     return leaf if isinstance(leaf, _IMMUTABLE) else np.array(leaf)
 
 

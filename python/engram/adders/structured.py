@@ -45,7 +45,7 @@ class StructuredAdder(Adder):
                 `leaf[-2:]` is `[2, ...]`, `leaf[-1]` is `[...]`.
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
-            timeout: Seconds that `add` and `reset` wait for tables. Default: None, no limit; 0: do not wait.
+            timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.
             compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
                 `Store.writer`. Default: `"auto"`.
 
@@ -69,7 +69,7 @@ class StructuredAdder(Adder):
         try:
             self._item_writer.append(no_values._replace(observation=row.observation, start_of_episode=False))
         except BaseException:
-            # Patterns that wait for the end must not take the row before for the last one.
+            # Patterns with `end_of_episode()` must not treat the previous row as the last one.
             with suppress(EngramError):
                 self._item_writer.restart(0)
             raise
@@ -92,7 +92,7 @@ class _StructuredItemWriter(BaseItemWriter):
         self._write(row)
 
     def restart(self, timeout: float | None) -> None:
-        """Replaces the writer, so that patterns that wait for the end of an episode do not create items."""
+        """Replaces the writer, so that patterns with `end_of_episode()` do not create items."""
         self._earlier.append(self._writer)
         try:
             self._writer = self._open_writer()
@@ -102,20 +102,20 @@ class _StructuredItemWriter(BaseItemWriter):
     def _close_earlier_and(self, call: Callable[[float | None], None] | None, timeout: float | None) -> None:
         """Closes the earlier writers, then makes the call. All of them are tried; the first error is raised."""
         end = None if timeout is None else time.monotonic() + timeout
-        first: EngramError | None = None
+        first_error: EngramError | None = None
         for writer in list(self._earlier):
             try:
                 writer.close(_remaining(end))
                 self._earlier.remove(writer)
             except EngramError as error:
-                first = first or error
+                first_error = first_error or error
         if call is not None:
             try:
                 call(_remaining(end))
             except EngramError as error:
-                first = first or error
-        if first is not None:
-            raise first
+                first_error = first_error or error
+        if first_error is not None:
+            raise first_error
 
     def flush(self, timeout: float | None) -> None:
         """Makes all items visible."""

@@ -29,7 +29,8 @@ class NStepTransitionAdder(Adder):
     are stored unchanged. Otherwise they are computed in f64, and stored in the dtypes of the first reward and discount,
     or f64 if those are integers.
 
-    An item is created by the `add` after the one that completes it; the rest at the end of the episode or by `reset`.
+    The `add` after the one that completes an item creates it. The last `add` of an episode creates all items that are
+    left, `reset` only a complete one.
     """
 
     def __init__(
@@ -54,7 +55,7 @@ class NStepTransitionAdder(Adder):
                 priority 1.
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
-            timeout: Seconds that `add` and `reset` wait for tables. Default: None, no limit; 0: do not wait.
+            timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.
             compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
                 `Store.writer`. Default: `"auto"`.
 

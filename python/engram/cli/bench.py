@@ -31,8 +31,8 @@ MAX_ITEMS = 100_000  # `max_size` of each table
 
 
 @dataclass(frozen=True, slots=True)
-class Figure:
-    """One result."""
+class Measurement:
+    """A measured rate or latency."""
 
     name: str
     value: float
@@ -64,23 +64,23 @@ def bench(
             client = engram.Client(server_address, token=token, ca=ca, certificate=certificate, key=key)
             tables = stack.enter_context(_two_tables(client, stderr))
             status = stack.enter_context(stderr.status("measuring"))
-            figures = []
-            for figure in measure(client, *tables, seconds):
-                status.update(f"measured: {figure.name}")
-                figures.append(figure)
+            measurements = []
+            for measurement in measure(client, *tables, seconds):
+                status.update(f"measured: {measurement.name}")
+                measurements.append(measurement)
     except KeyboardInterrupt:
         stderr.print("interrupted")
         raise typer.Exit(EXIT_INTERRUPTED) from None
     if as_json:
         result = {"version": engram.__version__, "address": server_address, "own_server": own_server}
-        typer.echo(json.dumps(result | {"figures": [asdict(figure) for figure in figures]}, indent=2))
+        typer.echo(json.dumps(result | {"figures": [asdict(each) for each in measurements]}, indent=2))
         return
     title = f"Engram {engram.__version__}, {'own server' if own_server else server_address}; small steps, one client"
     table = Table("measurement", title=title, title_justify="left")
     table.add_column("result", justify="right")
     table.add_column("unit")
-    for figure in figures:
-        table.add_row(figure.name, f"{figure.value:,.0f}", figure.unit)
+    for measurement in measurements:
+        table.add_row(measurement.name, f"{measurement.value:,.0f}", measurement.unit)
     Console().print(table)
 
 
@@ -112,8 +112,8 @@ def _two_tables(client: engram.Client, stderr: Console) -> Iterator[tuple[str, s
                 stderr.print(f"table `{name}` could not be dropped: {error}", markup=False, highlight=False)
 
 
-def measure(client: engram.Client, uniform: str, prioritized: str, seconds: float) -> Iterator[Figure]:
-    """Yields all results; each measurement takes `seconds`."""
+def measure(client: engram.Client, uniform: str, prioritized: str, seconds: float) -> Iterator[Measurement]:
+    """Yields all measurements; each one takes `seconds`."""
     yield from _inserts(client, uniform, seconds)
     yield _sampling("sample, uniform", client, uniform, seconds)
     step = next(_steps())
@@ -126,7 +126,7 @@ def measure(client: engram.Client, uniform: str, prioritized: str, seconds: floa
     yield _sampling("sample, prioritized", client, prioritized, seconds)
 
 
-def _inserts(client: engram.Client, table: str, seconds: float) -> Iterator[Figure]:
+def _inserts(client: engram.Client, table: str, seconds: float) -> Iterator[Measurement]:
     """Measures each kind of writer; every step creates an item of two steps."""
     steps, batches = _steps(), _steps(ENVS)
     with client.writer(history=LENGTH) as trajectory:
@@ -139,7 +139,7 @@ def _inserts(client: engram.Client, table: str, seconds: float) -> Iterator[Figu
                 trajectory.create_item(table, 1.0, last)
             return 100
 
-        yield Figure("insert, trajectory writer", _rate(trajectory_steps, seconds, trajectory.flush), "steps/s")
+        yield Measurement("insert, trajectory writer", _rate(trajectory_steps, seconds, trajectory.flush), "steps/s")
 
     with client.pattern_writer([engram.Pattern(table, num_steps=LENGTH)]) as pattern:
 
@@ -148,7 +148,7 @@ def _inserts(client: engram.Client, table: str, seconds: float) -> Iterator[Figu
                 pattern.append(next(steps))
             return 100
 
-        yield Figure("insert, pattern writer", _rate(pattern_steps, seconds, pattern.flush), "steps/s")
+        yield Measurement("insert, pattern writer", _rate(pattern_steps, seconds, pattern.flush), "steps/s")
 
     with client.batched_writer(ENVS, [engram.Pattern(table, num_steps=LENGTH)]) as batched:
 
@@ -156,16 +156,16 @@ def _inserts(client: engram.Client, table: str, seconds: float) -> Iterator[Figu
             batched.append_batch(next(batches))
             return ENVS
 
-        yield Figure(f"insert, {ENVS} environments", _rate(batch, seconds, batched.flush), "steps/s")
+        yield Measurement(f"insert, {ENVS} environments", _rate(batch, seconds, batched.flush), "steps/s")
 
 
-def _sampling(name: str, client: engram.Client, table: str, seconds: float) -> Figure:
+def _sampling(name: str, client: engram.Client, table: str, seconds: float) -> Measurement:
     with engram.Dataset(client, table, batch_size=BATCH) as dataset:
         batches = iter(dataset)
-        return Figure(f"{name}, batches of {BATCH}", _rate(lambda: len(next(batches)), seconds), "items/s")
+        return Measurement(f"{name}, batches of {BATCH}", _rate(lambda: len(next(batches)), seconds), "items/s")
 
 
-def _updates(client: engram.Client, table: str, seconds: float) -> Figure:
+def _updates(client: engram.Client, table: str, seconds: float) -> Measurement:
     keys = itertools.cycle([client.sample(table, BATCH).info.key for _ in range(16)])
     priorities = np.random.default_rng(0).uniform(0.1, 10.0, BATCH)
 
@@ -173,11 +173,11 @@ def _updates(client: engram.Client, table: str, seconds: float) -> Figure:
         client.update_priorities(table, next(keys), priorities)
         return 1
 
-    return Figure(f"update {BATCH} priorities", _rate(update, seconds), "calls/s")
+    return Measurement(f"update {BATCH} priorities", _rate(update, seconds), "calls/s")
 
 
 def _rate(block: Callable[[], int], seconds: float, finish: Callable[[], object] = lambda: None) -> float:
-    """Returns the rate per second of what `block` counts; `finish` waits until it is done, and is part of the time."""
+    """Calls `block` for `seconds`, then `finish`; returns the sum of the results of `block` per second of all calls."""
     block()  # opens connections
     done, start = 0, time.perf_counter()
     while time.perf_counter() - start < seconds:
@@ -186,7 +186,7 @@ def _rate(block: Callable[[], int], seconds: float, finish: Callable[[], object]
     return done / (time.perf_counter() - start)
 
 
-def _latency(name: str, call: Callable[[], object], seconds: float) -> Iterator[Figure]:
+def _latency(name: str, call: Callable[[], object], seconds: float) -> Iterator[Measurement]:
     """Yields median and 99th percentile of the duration of single calls, in microseconds."""
     call()
     times: list[float] = []
@@ -196,7 +196,7 @@ def _latency(name: str, call: Callable[[], object], seconds: float) -> Iterator[
         call()
         times.append(1e6 * (time.perf_counter() - start))
     for percent in (50, 99):
-        yield Figure(f"{name}, p{percent}", float(np.percentile(times, percent)), "us")
+        yield Measurement(f"{name}, p{percent}", float(np.percentile(times, percent)), "us")
 
 
 def _steps(*envs: int) -> Iterator[dict[str, Any]]:

@@ -94,7 +94,7 @@ def demo(
         results = run(configs, stderr, headless=headless)
     except (ModuleNotFoundError, EngramError) as error:
         fail(stderr, str(error))
-    summary = summarise(results, startup, folder)
+    summary = summarize(results, startup, folder)
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
     else:
@@ -119,15 +119,15 @@ def make_configs(
     from engram.agents.dqn import DQNConfig, Environment  # noqa: PLC0415 - an extra
 
     env_id = env or DQNConfig().env_id
-    given: dict[str, Any] = {"processes": processes}
+    overrides: dict[str, Any] = {"processes": processes}
     if env_id != DQNConfig().env_id:
         with Environment(env_id) as environment:
-            given["solved_return"] = environment.reward_threshold
+            overrides["solved_return"] = environment.reward_threshold
     if target is not None:
-        given["solved_return"] = target
+        overrides["solved_return"] = target
     if max_steps is not None:
-        given["max_steps"] = max_steps
-    return [DQNConfig.for_env(env_id, seed=seed, **given) for seed in seeds]
+        overrides["max_steps"] = max_steps
+    return [DQNConfig.for_env(env_id, seed=seed, **overrides) for seed in seeds]
 
 
 def run(configs: Sequence[DQNConfig], stderr: Console, *, headless: bool) -> list[Result]:
@@ -155,7 +155,7 @@ def run(configs: Sequence[DQNConfig], stderr: Console, *, headless: bool) -> lis
     return results
 
 
-def summarise(results: Sequence[Result], startup: float, folder: Path) -> dict[str, Any]:
+def summarize(results: Sequence[Result], startup: float, folder: Path) -> dict[str, Any]:
     """Writes plot and results of the runs to `folder`; returns the results as JSON values.
 
     `seconds` of each run includes `startup`, the seconds of imports, as if each seed had run alone.
@@ -209,10 +209,11 @@ def show(console: Console, summary: dict[str, Any]) -> None:
 
 def headline(run: dict[str, Any]) -> str:
     """Returns one line about the end of a run."""
-    words = {"solved": "solved in", "budget": "not solved in", "interrupted": "interrupted after"}
+    outcomes = {"solved": "solved in", "budget": "not solved in", "interrupted": "interrupted after"}
     mean = "too few episodes for a mean" if run["mean_return"] is None else f"mean return {run['mean_return']:.1f}"
     return (
-        f"{words[run['stopped']]} {run['seconds']:.1f} s: {mean}, {run['episodes']:,} episodes, {run['steps']:,} steps"
+        f"{outcomes[run['stopped']]} {run['seconds']:.1f} s: {mean}, {run['episodes']:,} episodes, "
+        f"{run['steps']:,} steps"
     )
 
 

@@ -19,7 +19,7 @@ _WITHOUT_OPTION = {
     " (`reconnect_timeout`)": "",
     "pass a name from the certificate as `server_name`": "use an address with a name from the certificate",
 }
-"""Parts of error texts about arguments that are no options."""
+"""Parts of error texts that name arguments without an option, and their replacements."""
 
 
 def echo(line: str, *, err: bool = False) -> None:

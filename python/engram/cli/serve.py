@@ -102,21 +102,21 @@ def serve(
     with exit_on_error(), _stop_signals() as stop:
         if not checkpoint_interval >= 0:
             raise InvalidArgumentError(f"--checkpoint-interval must be at least 0; got {checkpoint_interval:g}")
-        given_tables, configured_port = _read_tables(tables, reverb_config)
+        configured_tables, configured_port = _read_tables(tables, reverb_config)
         if path is None:
-            store = engram.Store(_DEFAULT_TABLES if given_tables is None else given_tables, seed=seed)
+            store = engram.Store(_DEFAULT_TABLES if configured_tables is None else configured_tables, seed=seed)
         else:
             with load_progress(path) as progress:
                 store = engram.Store.open(
                     path,
-                    given_tables or (),
+                    configured_tables or (),
                     durability=durability.value,
                     checkpoint_interval=checkpoint_interval or None,
                     checkpoint_bytes=_CHECKPOINT_BYTES if checkpoint_interval else None,
                     seed=seed,
                     progress=progress,
                 )
-            if given_tables is None and not store.tables:
+            if configured_tables is None and not store.tables:
                 for table in _DEFAULT_TABLES:
                     store.create_table(table)
         with (
@@ -146,7 +146,7 @@ def serve(
 
 
 def _read_tables(tables: Path | None, reverb_config: Path | None) -> tuple[list[engram.Table] | None, int]:
-    """Returns the tables of the file that is given, None without a file; and the port to listen on by default."""
+    """Returns the tables of the file, None without a file; and the port to listen on if `--port` is not given."""
     if tables is not None and reverb_config is not None:
         raise InvalidArgumentError("--tables and --reverb-config must not be given together")
     if reverb_config is not None:

@@ -40,7 +40,7 @@ _DTYPES = (
     "complex128",
     "string",
 )
-_NOT_REVERBS = ("float8_e4m3fn", "float8_e5m2")
+_NOT_SUPPORTED_BY_REVERB = ("float8_e4m3fn", "float8_e5m2")
 
 _COLUMN = re.compile(r"\s*(\w+)\s*(?:\[([^\[\]]*)\])?\s*")
 _SIZE = re.compile(r"\?|\d{1,18}")
@@ -56,7 +56,7 @@ def read_signature(nest: object) -> Any:  # noqa: ANN401, a nest
 
 
 def read_reverb_signature(nest: object, max_times_sampled: int | None) -> str:
-    """Returns the note of a table for the value of the key `reverb_signature`.
+    """Returns the table note that stores the value of the key `reverb_signature`.
 
     Raises:
         InvalidArgumentError: As in `read_signature`, or the signature is too large.
@@ -65,7 +65,7 @@ def read_reverb_signature(nest: object, max_times_sampled: int | None) -> str:
     from engram.compat.reverb.tensor_spec import TensorSpec  # noqa: PLC0415, needed by few tables
 
     what = "`reverb_signature`"
-    dtypes = tuple(each for each in _DTYPES if each not in _NOT_REVERBS)
+    dtypes = tuple(each for each in _DTYPES if each not in _NOT_SUPPORTED_BY_REVERB)
     signature = _read(what, nest, dtypes, lambda dtype, shape: TensorSpec(shape, _table_note.dtype_named(dtype)))
     try:
         return _table_note.encode(max_times_sampled or 0, signature)

@@ -88,12 +88,12 @@ def _table(name: str, options: object) -> engram.Table:
     if like not in (None, "queue", "stack"):
         raise InvalidArgumentError(f'`like` must be "queue" or "stack"; got {like!r}')
     make = {None: engram.Table, "queue": engram.Table.queue, "stack": engram.Table.stack}[like]
-    given = options.keys()
-    _check_keys("a table" if like is None else f"a {like}", make, given, more=[_REVERB_SIGNATURE])
+    keys = options.keys()
+    _check_keys("a table" if like is None else f"a {like}", make, keys, extra=[_REVERB_SIGNATURE])
     for other in ("signature", "note"):
-        if {other, _REVERB_SIGNATURE} <= given:
+        if {other, _REVERB_SIGNATURE} <= keys:
             raise InvalidArgumentError(f"`{other}` and `{_REVERB_SIGNATURE}` must not be given together")
-    has_reverb_signature = _REVERB_SIGNATURE in given
+    has_reverb_signature = _REVERB_SIGNATURE in keys
     reverb_signature = options.pop(_REVERB_SIGNATURE, None)
     if "signature" in options:
         options["signature"] = read_signature(options["signature"])
@@ -106,9 +106,9 @@ def _table(name: str, options: object) -> engram.Table:
     return dataclasses.replace(table, note=read_reverb_signature(reverb_signature, table.max_times_sampled))
 
 
-def _policy(role: str, given: object, kinds: Mapping[str, Callable[..., object]]) -> object:
+def _policy(role: str, value: object, kinds: Mapping[str, Callable[..., object]]) -> object:
     """Returns a selector or rate limiter."""
-    arguments: dict[str, Any] = dict(given) if isinstance(given, dict) else {"kind": given}
+    arguments: dict[str, Any] = dict(value) if isinstance(value, dict) else {"kind": value}
     kind = arguments.pop("kind", None)
     if not isinstance(kind, str) or kind not in kinds:
         raise InvalidArgumentError(f"the `kind` of `{role}` must be one of {_listed(kinds)}; got {kind!r}")
@@ -121,17 +121,17 @@ def _policy(role: str, given: object, kinds: Mapping[str, Callable[..., object]]
         raise InvalidArgumentError(f"`{role}`: {error}") from error
 
 
-def _check_keys(what: str, make: Callable[..., object], given: Collection[str], more: Sequence[str] = ()) -> None:
-    """Raises an error if a key is neither an argument of `make` nor in `more`, or a required one is missing."""
-    # The name of a table is the head of its section.
+def _check_keys(what: str, make: Callable[..., object], keys: Collection[str], extra: Sequence[str] = ()) -> None:
+    """Raises an error if a key is neither an argument of `make` nor in `extra`, or a required one is missing."""
+    # A table's `name` is the heading of its section, not a key.
     parameters = {name: each for name, each in inspect.signature(make).parameters.items() if name != "name"}
-    if unknown := set(given) - parameters.keys() - set(more):
-        keys = [*parameters, *more]
-        allowed = f"its keys are {_listed(keys)}" if keys else "it has no keys"
+    if unknown := set(keys) - parameters.keys() - set(extra):
+        allowed_keys = [*parameters, *extra]
+        allowed = f"its keys are {_listed(allowed_keys)}" if allowed_keys else "it has no keys"
         raise InvalidArgumentError(
             f"{what} has no {'key' if len(unknown) == 1 else 'keys'} {_listed(unknown)}; {allowed}"
         )
-    if missing := [name for name, each in parameters.items() if each.default is each.empty and name not in given]:
+    if missing := [name for name, each in parameters.items() if each.default is each.empty and name not in keys]:
         raise InvalidArgumentError(f"{what} requires {_listed(missing)}")
 
 

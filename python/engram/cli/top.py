@@ -42,8 +42,8 @@ def top(
     with exit_on_error(), suppress(KeyboardInterrupt), _display(console) as show:
         client = engram.Client(address, token=token, ca=ca, certificate=certificate, key=key)
         while count is None or updates < count:
-            head = text(f"{address}, {time.strftime('%H:%M:%S')}", style="dim")
-            show(Group(head, render(client.info())))
+            heading = text(f"{address}, {time.strftime('%H:%M:%S')}", style="dim")
+            show(Group(heading, render(client.info())))
             updates += 1
             if updates != count:
                 time.sleep(interval)
@@ -51,7 +51,7 @@ def top(
 
 @contextmanager
 def _display(console: Console) -> Iterator[Callable[[RenderableType], None]]:
-    """Yields a function that shows something; on a terminal it replaces what was shown before."""
+    """Yields a function that prints a renderable; on a terminal it replaces the one before."""
     if not console.is_terminal:
         yield console.print
         return

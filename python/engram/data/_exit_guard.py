@@ -10,7 +10,7 @@ from types import TracebackType
 __all__ = ["ExitGuard"]
 
 _EXIT_TIMEOUT = 5.0
-"""Seconds that the exit waits for running calls at most."""
+"""Maximum seconds that the exit waits for running calls."""
 
 _QUIET_PERIOD = 0.5
 """Seconds without a call after which no thread is considered to be in Python any more."""
@@ -20,7 +20,7 @@ class ExitGuard:
     """Guards code that a framework's threads call: at exit, no new call starts, and running calls are waited for.
 
     A thread that still runs Python code when the interpreter exits never returns, and a framework that waits for its
-    threads then blocks the exit. Guarded code is the block of a `with`, and runs only if the guard is true:
+    threads then blocks the exit. Guarded code is in a `with` block, and must do nothing if the guard yields False:
 
         with exit_guard as may_run:
             return next(reader) if may_run else None
@@ -30,7 +30,7 @@ class ExitGuard:
         """Creates a guard that is not registered yet.
 
         Args:
-            on_exit: Called at exit, when no guarded call runs any more.
+            on_exit: Called at exit, when no guarded call runs any more, or after `_EXIT_TIMEOUT`.
         """
         self._on_exit = on_exit
         self._lock = threading.Lock()  # never held while waiting
@@ -62,7 +62,10 @@ class ExitGuard:
                 self._last_call_end = time.monotonic()
 
     def _exit(self) -> None:
-        """Waits until no call runs; a thread whose call ended less than `_QUIET_PERIOD` ago may still be in Python."""
+        """Waits until no call runs, then calls `on_exit`.
+
+        A thread whose call ended less than `_QUIET_PERIOD` ago may still be in Python.
+        """
         with self._lock:
             self._is_exiting = True
         end = time.monotonic() + _EXIT_TIMEOUT

@@ -1,7 +1,7 @@
 """Counts the elements that a tf.data dataset yields.
 
-In an eager program, TensorFlow's own statistics count, without calls of Python. Python cannot read those of a graph
-that a session runs; there, a Python function counts.
+In an eager program, TensorFlow's statistics count the elements without calling Python. In a graph that a session runs,
+Python cannot read these statistics, so a Python function counts.
 """
 
 import importlib

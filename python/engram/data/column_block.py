@@ -132,18 +132,18 @@ def step_block(native: _engram.Batch) -> tuple[ColumnBlock, list[int]]:
 
 
 def _different_lengths(block: ColumnBlock, lengths: list[Array | None]) -> str:
-    """Returns an error text with the lengths of the columns of the first item that has no steps."""
+    """Returns an error text about the first item that cannot be split into steps, with the lengths of its columns."""
 
     def of_item(i: int) -> list[int | None]:
         return [None if each is None else int(each[i]) for each in lengths]
 
-    bad = next(i for i in range(block.size) if len(set(of_item(i))) > 1 or None in of_item(i))
+    bad_item = next(i for i in range(block.size) if len(set(of_item(i))) > 1 or None in of_item(i))
     names = _engram.names(block.structure)
-    found = ", ".join(
+    described = ", ".join(
         f"`{name}` {'without a time axis' if n is None else f'of length {n}'}"
-        for name, n in zip(names, of_item(bad), strict=True)
+        for name, n in zip(names, of_item(bad_item), strict=True)
     )
-    return f"`steps` requires items whose columns have a time axis of the same length; got {found}"
+    return f"`steps` requires items whose columns have a time axis of the same length; got {described}"
 
 
 class BatchBuffer:
@@ -173,7 +173,7 @@ class BatchBuffer:
         ]
 
     def add(self, block: ColumnBlock) -> None:
-        """Adds a block after its `full_batches` were used: only what fills no batch stays in the buffer."""
+        """Buffers the part of a block that fills no batch; call it after `full_batches`."""
         total = self._count + block.size
         rest = total % self._batch_size
         if total >= self._batch_size:
@@ -207,16 +207,16 @@ def _concatenate(parts: list[ColumnBlock]) -> ColumnBlock:
 
 
 def _check_same_layout(first: ColumnBlock, other: ColumnBlock) -> None:
-    rule = "the steps of a batch must have the same columns, dtypes and shapes"
-    names, found = _engram.names(first.structure), _engram.names(other.structure)
-    if names != found:
-        raise SignatureError(f"{rule}; got the columns {_listed(names)}, then {_listed(found)}")
+    rule = "the items or steps of a batch must have the same columns, dtypes and shapes"
+    names, other_names = _engram.names(first.structure), _engram.names(other.structure)
+    if names != other_names:
+        raise SignatureError(f"{rule}; got the columns {_listed(names)}, then {_listed(other_names)}")
     if first.structure != other.structure:
         raise SignatureError(f"{rule}; got the nest {first.structure}, then {other.structure}")
     for name, old, new in zip(names, first.columns, other.columns, strict=True):
         if (old.dtype, old.shape[1:]) != (new.dtype, new.shape[1:]):
-            before, now = (f"{column.dtype} {list(column.shape[1:])}" for column in (old, new))
-            raise SignatureError(f"{rule}; got {before} for `{name}`, then {now}")
+            old_layout, new_layout = (f"{column.dtype} {list(column.shape[1:])}" for column in (old, new))
+            raise SignatureError(f"{rule}; got {old_layout} for `{name}`, then {new_layout}")
 
 
 def _listed(names: list[str]) -> str:

@@ -13,9 +13,9 @@ class Info(NamedTuple):
     Attributes:
         key: u64, for updates of priorities: `store.update_priorities("replay", element.info.key, priorities)`.
         probability: f64, the probability with which the item was drawn; 1 for deterministic selectors.
-        table_size: i64, number of items in the table at the draw.
-        priority: f64, the item's priority at the draw.
-        times_sampled: i32, how often the item has been sampled, this draw included.
+        table_size: i64, number of items in the table when the item was drawn.
+        priority: f64, the item's priority when it was drawn.
+        times_sampled: i32, number of times the item has been sampled, including this time.
     """
 
     key: Any
@@ -26,7 +26,9 @@ class Info(NamedTuple):
 
 
 class Ragged(NamedTuple):
-    """A column of items of different lengths, as NumPy arrays; other frameworks use types of their own.
+    """A column of items of different lengths, as NumPy arrays.
+
+    Datasets for PyTorch use it for text only, those for TensorFlow not at all: they have types of their own.
 
     Attributes:
         values: `[sum of T, ...]`, the steps of all items, concatenated, in the column's dtype.
@@ -42,7 +44,7 @@ class Element(NamedTuple):
 
     Attributes:
         info: Metadata of the items, or of each step's item: `[B]`, or `[]` without a batch.
-        data: The nest that was written, in the dtypes that were written. NumPy has text as arrays of `bytes` objects.
+        data: The nest that was written, in the dtypes that were written. In NumPy, text is arrays of `bytes` objects.
             Leaves of items are `[B, T, ...]`, or `[B, ...]` for columns without a time axis; leaves of steps are
             `[B, ...]`. Without a batch there is no `B`.
         mask: With `pad`, a nest like `data` whose leaves are bool `[B, T]`, True for real steps, or None for columns
@@ -64,7 +66,8 @@ class Options(TypedDict, total=False):
         steps: Yield the steps of the items, in order, instead of whole items. All columns need a time axis of the same
             length. An item counts as consumed when its first step is yielded. It counts earlier in two cases: if an
             insert waits for space that is held by items whose steps do not fill a batch yet, and if its steps have
-            waited 2 to 4 minutes for their batch to fill. Default: False.
+            waited 2 to 4 minutes for their batch to fill (20 to 40 % of the server's `lease_timeout`, if that is
+            less). Default: False.
         drop_remainder: Drop a last batch of steps that would be smaller than `batch_size`. Default: False.
         pad: Fill shorter items of a batch up with zeros, text with empty text; without it, their columns are ragged.
             Requires `batch_size`; not allowed with `steps`. Default: False.
@@ -73,9 +76,9 @@ class Options(TypedDict, total=False):
             from the items read so far, but at most as many as a batch needs, or 64 without `batch_size`. In tables with
             `max_times_sampled`, where other readers may wait for the items, it is one item. Default: 2.
         max_batches: Number of elements after which the dataset ends, 1 or more. Default: None, no limit.
-        timeout: Seconds to wait for one element; the dataset ends if it does not arrive. Default: None, no limit. Items
-            that the table can return at once are waited for up to 0.5 s even if `timeout` is smaller: with 0, a dataset
-            yields everything that is available without waiting for an insert.
+        timeout: Seconds to wait for one element; the dataset ends if it does not arrive. Default: None, wait
+            forever. Items that the table can return at once are waited for up to 0.5 s even if `timeout` is smaller:
+            with 0, a dataset yields everything that is available without waiting for an insert.
     """
 
     batch_size: int | None

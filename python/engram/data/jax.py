@@ -75,11 +75,13 @@ def _check_device(device: Placement, reader: TableReader) -> None:
     if not isinstance(device, jax.sharding.Sharding) or device.is_fully_replicated:
         return
     if reader.batch_size is None:
-        raise InvalidArgumentError(f"a sharding over {len(device.device_set)} devices requires a `batch_size`")
+        raise InvalidArgumentError(
+            f"`device` is a sharding over {len(device.device_set)} devices, which needs batches; give a `batch_size`"
+        )
     if reader.steps and not reader.drop_remainder:
         raise InvalidArgumentError(
-            f"a sharding over {len(device.device_set)} devices requires batches of one size, and the last batch of "
-            "steps may be smaller; give `drop_remainder=True`"
+            f"`device` is a sharding over {len(device.device_set)} devices, which needs batches of one size, and the "
+            "last batch of steps may be smaller; give `drop_remainder=True`"
         )
 
 

@@ -19,22 +19,23 @@ _END = object()
 def prefetch_in_thread(elements: Generator[T | None], max_ahead: int) -> Generator[T]:
     """Yields the elements that are not None; a thread computes up to `max_ahead` of them in advance.
 
-    An error is raised after the elements computed before it. When the returned generator ends or is closed, it closes
-    `elements`, which must yield None every `POLL_INTERVAL` or so while it waits, so that it can be closed.
+    An error of `elements` is raised after the elements computed before it. While `elements` waits, it must yield None
+    about every `POLL_INTERVAL` seconds: only then can the thread stop. The thread closes `elements` when the returned
+    generator ends or is closed.
     """
     ready: queue.SimpleQueue[object] = queue.SimpleQueue()
-    free_places = threading.Semaphore(max_ahead)
+    free_slots = threading.Semaphore(max_ahead)
     stop = threading.Event()
 
     def run() -> None:
         end: object = _END
         try:
             with closing(elements):
-                free_places.acquire()
+                free_slots.acquire()
                 for element in elements:
                     if element is not None:
                         ready.put(element)
-                        free_places.acquire()
+                        free_slots.acquire()
                     if stop.is_set():
                         break
         except BaseException as error:  # noqa: BLE001, raised in the reader's thread
@@ -47,11 +48,11 @@ def prefetch_in_thread(elements: Generator[T | None], max_ahead: int) -> Generat
         while (element := ready.get()) is not _END:
             if isinstance(element, _Raised):
                 raise element.error
-            free_places.release()
+            free_slots.release()
             yield element  # type: ignore[misc]  # what `run` put there
     finally:
         stop.set()
-        free_places.release()
+        free_slots.release()
         thread.join()
 
 

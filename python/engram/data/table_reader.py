@@ -22,16 +22,17 @@ from engram.store import TableStore
 __all__ = ["TableReader"]
 
 BLOCK_BYTES = 4 * 2**20
-"""Target size of a block as it is read."""
+"""Target size of a block, uncompressed."""
 
 MAX_BLOCK_ITEMS = 64
-"""Items of a block if there is no `batch_size`."""
+"""Maximum number of items of a block if there is no `batch_size`."""
 
 FIRST_BLOCK_ITEMS = 16
-"""Items of the first block, whose size is a guess."""
+"""Maximum number of items of the first block, before the size of any item is known."""
 
 INSERT_CHECK_INTERVAL = 0.2
-"""Seconds without data after which the reader checks whether an insert waits for items that it holds."""
+"""Seconds without data after which the reader checks whether an insert waits for space that the reader's
+unconsumed items occupy."""
 
 BLOCK_WEIGHT_DECAY = 0.875
 """Factor by which the weight of earlier blocks in the size estimates falls with each new block."""
@@ -41,7 +42,7 @@ R = TypeVar("R")
 
 @dataclass(frozen=True, slots=True)
 class TableReader:
-    """A table and the options of a dataset of it; each iterator fetches ahead, on lease, as `engram.Dataset` does."""
+    """Reads a table with the options of a dataset; each iterator fetches ahead, on lease, as `engram.Dataset` does."""
 
     store: TableStore
     table: str
@@ -61,10 +62,10 @@ class TableReader:
             InvalidArgumentError: An argument has a type or value that `Options` does not allow.
             TypeError: An option is unknown.
         """
-        known = sorted(Options.__optional_keys__)
+        allowed = sorted(Options.__optional_keys__)
         for name in options:
-            if name not in known:
-                listed = ", ".join(f"`{each}`" for each in known)
+            if name not in allowed:
+                listed = ", ".join(f"`{each}`" for each in allowed)
                 raise TypeError(f"dataset() has no option `{name}`; the options that all datasets share are {listed}")
         return cls(store, table, **options)
 
@@ -91,7 +92,7 @@ class TableReader:
                 "`pad` fills items up to the longest one of their batch; give a `batch_size`, too"
             )
 
-    def limited(self, max_batches: int) -> Self:
+    def with_max_batches(self, max_batches: int) -> Self:
         """Returns a copy with another `max_batches`."""
         return replace(self, max_batches=max_batches)
 
@@ -104,7 +105,7 @@ class TableReader:
         return cast("Generator[Element]", self.read(partial(column_block.to_element, convert)))
 
     def read(self, make: Callable[[ColumnBlock], R], poll_interval: float | None = None) -> Generator[R | None]:
-        """Yields `make(block)` for the block of each element; None after `poll_interval` seconds without data."""
+        """Yields `make(block)` for each element's block; yields None after `poll_interval` seconds without data."""
         if self.steps or self.batch_size is None:
             return self._split(make, poll_interval)
         dataset = self._dataset(self.batch_size, max_batches=self.max_batches, pad=self.pad)
@@ -113,24 +114,24 @@ class TableReader:
     def read_together(
         self,
         make: Callable[[list[ColumnBlock]], R],
-        together: int,
+        batches_per_call: int,
         tracker: ConsumptionTracker,
         poll_interval: float | None = None,
     ) -> Generator[R | None]:
-        """Yields `make(blocks)` for up to `together` batches at a time; for tables without `max_times_sampled`.
+        """Yields `make(blocks)` for up to `batches_per_call` batches; for tables without `max_times_sampled`.
 
-        If items of one read differ in length, their block is passed on as it is, without being split into batches.
+        If the items of one read differ in length, `make` receives their block as it is, not split into batches.
 
         Args:
             make: Receives the blocks of one or more batches; may receive none.
-            together: Maximum number of batches.
-            tracker: Receives the items read; the caller sets `consumed`.
+            batches_per_call: Maximum number of batches that one call of `make` receives.
+            tracker: Counts the items read; the caller sets its `consumed`.
             poll_interval: Seconds without data after which None is yielded. Default: never.
         """
         batch_size = self.batch_size or 1
         buffer = BatchBuffer(batch_size)
 
-        def take(native: _engram.Batch) -> R:
+        def convert(native: _engram.Batch) -> R:
             block = column_block.item_block(native)
             if any(split is not None for split in block.splits):
                 return make([block])
@@ -140,12 +141,12 @@ class TableReader:
             return result
 
         max_items = None if self.max_batches is None else min(self.max_batches * batch_size, _checks.MAX_I64)
-        dataset = self._dataset(batch_size * together, prefetch=1, at_least=batch_size, max_items=max_items)
-        return dataset._read(take, poll_interval, tracker)  # noqa: SLF001, the package's own
+        dataset = self._dataset(batch_size * batches_per_call, prefetch=1, at_least=batch_size, max_items=max_items)
+        return dataset._read(convert, poll_interval, tracker)  # noqa: SLF001, the package's own
 
     @property
     def keeps_items(self) -> bool:
-        """True if the table has no `max_times_sampled`: sampling does not remove items."""
+        """True if the table exists and has no `max_times_sampled`: sampling does not remove items."""
         info = self.store.info().get(self.table)
         return info is not None and info.max_times_sampled is None
 
@@ -155,7 +156,7 @@ class TableReader:
         )
 
     def _split(self, make: Callable[[ColumnBlock], R], poll_interval: float | None) -> Generator[R | None]:
-        """Yields `make(block)` for each element of blocks of items, whose sizes adapt to what was read."""
+        """Yields `make(block)` for each element; reads items in blocks whose size adapts to the items read so far."""
         info = self.store.info().get(self.table)
         block_size = _BlockSize(info, self.batch_size, steps=self.steps)
         splitter = _BlockSplitter(self, make, block_size)
@@ -166,9 +167,9 @@ class TableReader:
                 elements_of_blocks = self._read_blocks(splitter, block_size, left, poll_interval)
                 try:
                     with closing(elements_of_blocks) as elements:
-                        for each in elements:
-                            yield each
-                            if each is not None and left is not None:
+                        for element in elements:
+                            yield element
+                            if element is not None and left is not None:
                                 left -= 1
                 except SignatureError:
                     # Items that differ too much for one block can still be read singly, unless they must fill batches.
@@ -187,11 +188,13 @@ class TableReader:
     ) -> Generator[R | None]:
         """Yields up to `left` elements of blocks of one size, until another size fits better or the data ends."""
         size, is_estimated = block_size.items(), block_size.is_estimated
-        # Every item has one step or more.
+        # Every item has at least one step, so no more items are needed.
         max_items = None if left is None else min(left * (self.batch_size or 1), _checks.MAX_I64)
         dataset = self._dataset(size, at_least=1, max_items=max_items, max_batches=None if is_estimated else 1)
-        tracker, pieces = splitter.tracker, self.batch_size or 1
-        interval = INSERT_CHECK_INTERVAL if poll_interval is None and self.steps and pieces > 1 else poll_interval
+        tracker, pieces_per_element = splitter.tracker, self.batch_size or 1
+        interval = (
+            INSERT_CHECK_INTERVAL if poll_interval is None and self.steps and pieces_per_element > 1 else poll_interval
+        )
         with closing(dataset._read(splitter.split, interval, tracker)) as reads:  # noqa: SLF001, the package's own
             for elements in reads:
                 if elements is None:
@@ -200,14 +203,14 @@ class TableReader:
                     if poll_interval is not None:
                         yield None
                     continue
-                for each in islice(elements, left):
-                    consumed = tracker.consumed_after(pieces)
-                    # No call after this: Ctrl-C may strike in any.
+                for element in islice(elements, left):
+                    consumed = tracker.consumed_after(pieces_per_element)
+                    # Ctrl-C can strike in any call, so none is between this assignment and the `yield`.
                     if tracker.removes_items:
                         tracker.delivered = consumed
                     else:
                         tracker.consumed = consumed
-                    yield each
+                    yield element
                     left = None if left is None else left - 1
                 if left == 0:
                     return
@@ -234,12 +237,14 @@ class _BlockSize:
         self._batch_size = batch_size if steps else None
         self.is_single = info is None or info.max_times_sampled is not None
         # Items are usually at least as large when read as they are in the table, where they are compressed.
-        self._first = FIRST_BLOCK_ITEMS if info is None or not info.bytes else BLOCK_BYTES * info.size // info.bytes
+        self._first_items = (
+            FIRST_BLOCK_ITEMS if info is None or not info.bytes else BLOCK_BYTES * info.size // info.bytes
+        )
         self._items = self._steps = self._bytes = 0.0  # decaying sums
 
     @property
     def is_estimated(self) -> bool:
-        """True if the size follows from items that were read; before the first block it is a guess."""
+        """True if the size is 1, or follows from items that were read; otherwise it is a guess."""
         return self.is_single or self._items > 0
 
     def add(self, items: int, steps: int, nbytes: int) -> None:
@@ -253,14 +258,14 @@ class _BlockSize:
         if self.is_single:
             return 1
         if self._items == 0:
-            return max(1, min(self._max_items, FIRST_BLOCK_ITEMS, self._first))
+            return max(1, min(self._max_items, FIRST_BLOCK_ITEMS, self._first_items))
         size = min(self._max_items, int(BLOCK_BYTES * self._items / max(self._bytes, 1)))
         if self._batch_size is not None:
             size = min(size, math.ceil(self._batch_size * self._items / max(self._steps, 1)))
         return max(1, size)
 
     def is_close_to(self, size: int) -> bool:
-        """True if `size` is within a factor of two of the best size: a change of size costs a new stream."""
+        """True if `size` and the best size differ by less than a factor of two: a change of size costs a new stream."""
         return size == (best := self.items()) or best < 2 * size < 4 * best
 
 

@@ -31,8 +31,8 @@ __all__ = ["dataset"]
 Spec = Any
 """A `tf.TensorSpec` or `tf.RaggedTensorSpec`; `Any`, so that type checks do not require TensorFlow."""
 
-_MAX_TOGETHER = 64
-"""Batches that one call into Python returns at most."""
+_MAX_BATCHES_PER_CALL = 64
+"""Maximum number of batches that one call into Python returns."""
 
 _INFO_DTYPES = Info(np.uint64, np.float64, np.int64, np.float64, np.int32)
 
@@ -68,9 +68,9 @@ def dataset(
     returned to the table. An element is taken, and consumed, when it leaves this dataset, also if a `batch` or
     `prefetch` after it requested it and the loop never used it.
 
-    A call into TensorFlow costs more than a batch. Dense batches of tables without `max_times_sampled` are therefore
-    passed on up to `prefetch` at a time: `prefetch=8` is much faster than the default. Batches that TensorFlow has not
-    taken in the end do not count as sampled.
+    A call into TensorFlow costs more than a batch. If the table has no `max_times_sampled`, dense batches of items
+    without `pad` are therefore passed on up to `prefetch` at a time: `prefetch=8` is much faster than the default.
+    Batches that TensorFlow has not taken in the end do not count as sampled.
 
     tf.data's automatic prefetching and its automatic parallel `map` are disabled, as they would consume items that no
     code requested: call `prefetch`, and `map` with `num_parallel_calls`.
@@ -91,8 +91,9 @@ def dataset(
 
     Returns:
         A `tf.data.Dataset` of `Element`s with leaves `[B, T, ...]`, and `[B]` in `info`. Columns whose items may differ
-        in length are `tf.RaggedTensor`s in every batch. With `pad` they are dense, and `mask` is True for real steps;
-        without `pad`, `mask` is `()`. Lists in `data` become tuples, as tf.data treats lists as tensors.
+        in length are `tf.RaggedTensor`s in every batch. With `pad` they are dense, and their leaves in `mask` are
+        True for real steps; other leaves of `mask` are None. Without padded columns `mask` is `()`. Lists in `data`
+        become tuples, as tf.data treats lists as tensors.
 
     Raises:
         InvalidArgumentError: An argument has a type or value that is not allowed, or a column has a float8 dtype.
@@ -115,7 +116,7 @@ def dataset(
 
     def elements_of(slot: Any) -> Any:  # noqa: ANN401, TensorFlow's
         elements = function_dataset(_next, slot, flat_elements.specs).unbatch()
-        return elements if flat_elements.together == 1 else count_elements(elements, slot)
+        return elements if flat_elements.batches_per_call == 1 else count_elements(elements, slot)
 
     slots = tf.data.Dataset.from_generator(flat_elements.iterations, output_signature=tf.TensorSpec([], tf.int64))
     unconverted = tf.autograph.experimental.do_not_convert
@@ -141,7 +142,7 @@ class _Column:
         self.is_masked = pad and len(self.shape) > 1 and self.shape[1] is None
 
     def parts(self) -> Iterator[Spec]:
-        """Specs of the tensors that TensorFlow receives for the column; first axes may be empty."""
+        """Specs of the tensors that TensorFlow receives for the column; their first axis may have any size, also 0."""
         if self.is_ragged:
             yield tf.TensorSpec([None, *self.shape[2:]], self.spec.dtype)
         else:
@@ -156,14 +157,14 @@ class _Column:
             SignatureError: The column does not match the spec.
         """
         if split is None:
-            found: tuple[int | None, ...] = array.shape
+            shape: tuple[int | None, ...] = array.shape
         else:
-            found = (len(split) - 1, None, *array.shape[1:])
-        fits = len(found) == len(self.shape) and all(
-            want is None or want == size for want, size in zip(self.shape, found, strict=True)
+            shape = (len(split) - 1, None, *array.shape[1:])
+        fits = len(shape) == len(self.shape) and all(
+            expected is None or expected == size for expected, size in zip(self.shape, shape, strict=True)
         )
         if not fits or array.dtype != self.dtype or (split is not None and not self.is_ragged):
-            raise SignatureError(self._mismatch(array, found, ragged=split is not None))
+            raise SignatureError(self._mismatch(array, shape, ragged=split is not None))
         if self.is_ragged:
             return [array, split] if split is not None else _as_ragged(array)
         if self.is_masked:
@@ -172,9 +173,9 @@ class _Column:
 
     def _mismatch(self, array: Array, shape: tuple[int | None, ...], *, ragged: bool) -> str:
         kind = "string" if array.dtype == object else array.dtype.name
-        found = f"{kind} {list(shape)}{', ragged' if ragged else ''}"
-        wanted = f"{self.spec.dtype.name} {self.shape}{', ragged' if self.is_ragged else ''}"
-        text = f"column `{self.name}` does not match `element_spec`: got {found}, expected {wanted}"
+        actual = f"{kind} {list(shape)}{', ragged' if ragged else ''}"
+        expected = f"{self.spec.dtype.name} {self.shape}{', ragged' if self.is_ragged else ''}"
+        text = f"column `{self.name}` does not match `element_spec`: got {actual}, expected {expected}"
         if ragged and not self.is_ragged:
             text += (
                 "; items of a batch differ in length: give `pad=True`, a table with a signature, or an `element_spec` "
@@ -200,13 +201,13 @@ class _Column:
 
 
 def _as_ragged(array: Array) -> list[Array]:
-    number, length = array.shape[:2]
-    return [array.reshape(-1, *array.shape[2:]), np.arange(number + 1, dtype=np.int64) * length]
+    count, length = array.shape[:2]
+    return [array.reshape(-1, *array.shape[2:]), np.arange(count + 1, dtype=np.int64) * length]
 
 
-def _columns(reader: TableReader, given: Any) -> tuple[list[_Column], str]:  # noqa: ANN401, a nest
-    if given is not None:
-        nest = given.data if isinstance(given, Element) else given
+def _columns(reader: TableReader, element_spec: Any) -> tuple[list[_Column], str]:  # noqa: ANN401, a nest
+    if element_spec is not None:
+        nest = element_spec.data if isinstance(element_spec, Element) else element_spec
         specs, names, structure = _engram.flatten(nest)
         for name, spec in zip(names, specs, strict=True):
             _check_spec(reader, name, spec)
@@ -228,9 +229,9 @@ def _check_spec(reader: TableReader, name: str, spec: Spec) -> None:
         raise InvalidArgumentError(f"{about} must be a tf.TensorSpec or a tf.RaggedTensorSpec; got {spec!r}")
     if spec.shape.rank is None:
         raise InvalidArgumentError(f"{about} must have a known number of axes; got {spec!r}")
-    for want, size in zip(_batch_axis(reader), spec.shape.as_list(), strict=False):
-        if None not in (want, size) and want != size:
-            raise InvalidArgumentError(f"{about} has a batch axis of {size}; expected {want}, the `batch_size`")
+    for expected, size in zip(_batch_axis(reader), spec.shape.as_list(), strict=False):
+        if None not in (expected, size) and expected != size:
+            raise InvalidArgumentError(f"{about} has a batch axis of {size}; expected {expected}, the `batch_size`")
     if not isinstance(spec, tf.RaggedTensorSpec):
         return
     if reader.batch_size is None or reader.steps or reader.pad:
@@ -240,7 +241,7 @@ def _check_spec(reader: TableReader, name: str, spec: Spec) -> None:
 
 
 def _batch_axis(reader: TableReader) -> list[int | None]:
-    """Returns the batch axis of a spec: no size, one size, or None for any size."""
+    """Returns the size of the batch axis, in a list: None if it varies; an empty list without a batch axis."""
     if reader.batch_size is None:
         return []
     return [None if reader.steps and not reader.drop_remainder else reader.batch_size]
@@ -260,8 +261,8 @@ def _column_spec(reader: TableReader, column: Array, split: Array | None, squeez
     batch = _batch_axis(reader)
     if squeezed:
         return tf.TensorSpec([*batch, *column.shape[len(batch) :]], dtype)
-    cell = column.shape[1:] if split is not None else column.shape[len(batch) + 1 :]
-    return _spec([*batch, None, *cell], dtype, ragged=split is not None)
+    step_shape = column.shape[1:] if split is not None else column.shape[len(batch) + 1 :]
+    return _spec([*batch, None, *step_shape], dtype, ragged=split is not None)
 
 
 def _spec(shape: list[int | None], dtype: Any, *, ragged: bool) -> Spec:  # noqa: ANN401, TensorFlow's
@@ -276,17 +277,17 @@ def _first_block(reader: TableReader) -> ColumnBlock:
     """Returns the first batch, the first item or the first step; the items are returned to the table."""
     if reader.steps:  # some items of a batch of steps may count as consumed before it is full
         reader = replace(reader, batch_size=None)
-    seen: list[ColumnBlock] = []
+    blocks: list[ColumnBlock] = []
 
     def inspect(block: ColumnBlock) -> None:
-        seen.append(block)
+        blocks.append(block)
         raise _Inspected
 
     with closing(reader.read(inspect)) as elements:
         try:
             next(elements, None)
         except _Inspected:
-            return seen[0]
+            return blocks[0]
     raise DeadlineExceededError(
         f"table `{reader.table}` returned no element within {reader.timeout:g} s to derive the `element_spec` from; "
         "give an `element_spec`, or a signature to the table"
@@ -296,11 +297,11 @@ def _first_block(reader: TableReader) -> ColumnBlock:
 class _FlatElements:
     """A dataset's elements as tuples of arrays: `info`, then the parts of each column.
 
-    Each array has an additional first axis of the elements passed on together; it may be empty.
+    Each array has an additional first axis, of the elements that one call passes on, which may be none.
 
     Attributes:
         specs: A `tf.TensorSpec` for each array.
-        together: Maximum number of batches passed on together.
+        batches_per_call: Maximum number of batches that one call passes on.
     """
 
     def __init__(self, reader: TableReader, columns: list[_Column], names: list[str]) -> None:
@@ -316,12 +317,11 @@ class _FlatElements:
         self.specs = [tf.TensorSpec([None, *part.shape], part.dtype) for part in parts]
         self._no_elements = tuple(_empty(part) for part in parts)
         dense = not any(column.is_ragged for column in columns)
-        # One call passes on all prefetched batches: a call costs more than a batch.
         can_stack = reader.batch_size is not None and not reader.steps and not reader.pad and dense
-        self.together = min(reader.prefetch, _MAX_TOGETHER) if can_stack and reader.keeps_items else 1
+        self.batches_per_call = min(reader.prefetch, _MAX_BATCHES_PER_CALL) if can_stack and reader.keeps_items else 1
 
     def iterations(self) -> Generator[int]:
-        """Yields one number, under which `_iterators` has a new iteration for as long as this generator runs."""
+        """Yields one slot, for which `_iterators` has a new iteration until this generator ends."""
         with _exit_guard as may_run:
             if not may_run:
                 return
@@ -338,7 +338,7 @@ class _FlatElements:
                 counter.close()
 
     def _iterate(self, counter: TfElementCounter, tracker: ConsumptionTracker) -> Generator[tuple[Any, ...]]:
-        if self.together == 1:
+        if self.batches_per_call == 1:
             reads = self._reader.read(lambda block: tuple(part[None] for part in self._flatten(block)), POLL_INTERVAL)
         else:
             reads = self._iterate_together(counter, tracker)
@@ -351,7 +351,7 @@ class _FlatElements:
         self, counter: TfElementCounter, tracker: ConsumptionTracker
     ) -> Generator[tuple[Any, ...] | None]:
         delivered = 0
-        reads = self._reader.read_together(self._stack, self.together, tracker, POLL_INTERVAL)
+        reads = self._reader.read_together(self._stack, self.batches_per_call, tracker, POLL_INTERVAL)
         with closing(reads) as elements:
             for arrays in elements:
                 try:
@@ -370,8 +370,8 @@ class _FlatElements:
         if block.structure != self._checked_structure:
             names = _engram.names(block.structure)
             if names != self._names:
-                expected, found = (", ".join(f"`{name}`" for name in each) for each in (self._names, names))
-                raise SignatureError(f"the columns do not match `element_spec`: got {found}, expected {expected}")
+                expected, actual = (", ".join(f"`{name}`" for name in each) for each in (self._names, names))
+                raise SignatureError(f"the columns do not match `element_spec`: got {actual}, expected {expected}")
             self._checked_structure = block.structure
         flat: list[Array] = list(block.info)
         for column, array, split, lengths in zip(

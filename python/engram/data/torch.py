@@ -45,7 +45,7 @@ def dataset(
         store: The `engram.Store` or `engram.Client` that has the table.
         table: The table's name.
         device: Device for `data` and `mask`, for example `"cuda:0"`. Copies to a GPU go through pinned memory and are
-            not waited for. Default: None, no copy. With DataLoader workers leave it out: they are other processes; the
+            asynchronous. Default: None, no copy. With DataLoader workers leave it out: they are other processes; the
             loader's `pin_memory=True` pins what they send.
         **options: Options of `engram.data.Options`. With DataLoader workers, `max_batches` is their total.
 
@@ -57,8 +57,8 @@ def dataset(
 
     Raises:
         InvalidArgumentError: An argument has a type or value that is not allowed, or PyTorch cannot use the device; on
-            iteration: a worker process got a `Store` or a GPU, or the DataLoader has a `batch_size` although the
-            dataset yields batches.
+            iteration: in a worker process, `store` is a `Store` or `device` is not the CPU, or the DataLoader has a
+            `batch_size` although the dataset yields batches.
         TypeError: An option is unknown.
         SignatureError: On iteration: see `engram.data.numpy.dataset`; or a DataLoader with a `batch_size` received
             items that differ in length.
@@ -107,7 +107,7 @@ class _Dataset(IterableDataset[Element]):
                 share += worker.id < rest
                 if share == 0:
                     return
-                reader = reader.limited(share)
+                reader = reader.with_max_batches(share)
         yield from reader.elements(_converter(self._device))
 
 
@@ -163,8 +163,8 @@ class _Offsets:
         self._tensors: list[tuple[Array, Any]] = []
 
     def of(self, split: Array) -> Any:  # noqa: ANN401, a tensor
-        for known, tensor in self._tensors:
-            if np.array_equal(known, split):
+        for cached_split, tensor in self._tensors:
+            if np.array_equal(cached_split, split):
                 return tensor
         self._tensors.append((split, _leaf(split, self.device)))
         return self._tensors[-1][1]

@@ -30,7 +30,10 @@ def act(params: Params, stack: npt.NDArray[Any], epsilon: float, rng: np.random.
 
 
 class Actor:
-    """Acts in one environment and writes to one store, step by step; inside its `with` block NumPy uses one thread."""
+    """Acts in one environment and writes to one store, step by step.
+
+    NumPy uses one thread from the creation of an actor to the end of its `with` block.
+    """
 
     def __init__(
         self, env: Environment, store: engram.Store | engram.Client, config: DQNConfig, *, env_seed: int, seed: int
@@ -51,9 +54,9 @@ class Actor:
         self._writer = store.pattern_writer([pattern], max_in_flight_items=config.actor_lead)
         # For one observation, matrix products are too small for threads, which would only slow down the learner.
         self._one_thread = threadpool_limits(1, user_api="blas")
-        self._begin(env.reset(seed=env_seed))
+        self._begin_episode(env.reset(seed=env_seed))
 
-    def _begin(self, observation: npt.NDArray[Any]) -> None:
+    def _begin_episode(self, observation: npt.NDArray[Any]) -> None:
         self._return = 0.0
         self._stack.extend([observation] * self._env.spaces.stack)
         begin_episode(self._writer, observation, stack=self._env.spaces.stack)
@@ -71,7 +74,7 @@ class Actor:
             return None
         episode_return = self._return
         pad_episode(self._writer, outcome.observation, terminated=outcome.terminated, n_step=self._config.n_step)
-        self._begin(self._env.reset())
+        self._begin_episode(self._env.reset())
         return episode_return
 
     def flush(self) -> None:

@@ -19,7 +19,7 @@ def play(address: str, config: DQNConfig, index: int) -> None:
     Args:
         address: The server's address.
         config: The agent's configuration.
-        index: The actor's number, from 0 on.
+        index: The actor's number, from 0.
 
     Raises:
         ClosedError: The server's tables were closed.

@@ -16,7 +16,7 @@ ATARI_DEFAULTS: Final[dict[str, Any]] = {
     "batch_size": 32,
     "learn_period": 4,
 }
-"""Other defaults for Atari games; sized for a demonstration on two CPU cores, not for record scores."""
+"""Defaults that differ for Atari games; sized for a demonstration on two CPU cores, not for high scores."""
 
 
 def is_atari(env_id: str) -> bool:
@@ -42,7 +42,7 @@ class DQNConfig:
     max_steps: int = 100_000
     """Maximum number of steps."""
     solved_return: float | None = 195.0
-    """Mean undiscounted return over `solved_episodes` at which training stops. None: train for `max_steps`."""
+    """Mean undiscounted return over `solved_episodes` at which training stops. `None` trains for `max_steps`."""
     solved_episodes: int = 20
     """Number of the last finished training episodes in that mean."""
 
@@ -82,22 +82,22 @@ class DQNConfig:
     processes: int = 1
     """Number of processes. With 1, acting and learning alternate; with more, this one learns and the others act."""
     actor_lead: int = 32
-    """Steps by which actors may be ahead of the learner, or the learner of them, with several processes."""
+    """With several processes, steps by which actors may be ahead of the learner, or behind it; at least one batch."""
     publish_period: int = 10
     """Learner steps between two publications of the network for actors in other processes."""
     refresh_period: int = 20
     """Steps of an actor in another process after which it loads the published network again."""
 
     @classmethod
-    def for_env(cls, env_id: str, **given: Any) -> Self:  # noqa: ANN401, the fields
-        """Returns the defaults for `env_id`, overridden by `given`."""
-        return cls(env_id=env_id, **{**(ATARI_DEFAULTS if is_atari(env_id) else {}), **given})
+    def for_env(cls, env_id: str, **overrides: Any) -> Self:  # noqa: ANN401, the fields
+        """Returns the defaults for `env_id`, with `overrides` applied."""
+        return cls(env_id=env_id, **{**(ATARI_DEFAULTS if is_atari(env_id) else {}), **overrides})
 
     def __post_init__(self) -> None:
-        """Checks the ranges of all values.
+        """Checks the ranges of counts, `gamma`, `epsilon_end` and `beta_start`.
 
         Raises:
-            InvalidArgumentError: A value is out of its range.
+            InvalidArgumentError: One of these values is out of its range.
         """
         for name in (
             "max_steps",

@@ -48,7 +48,7 @@ class Environment:
         """Opens the Gymnasium environment `env_id`, and checks that the agent supports its spaces.
 
         Raises:
-            InvalidArgumentError: The environment does not exist, cannot be opened, or has other spaces.
+            InvalidArgumentError: The environment does not exist, cannot be opened, or has unsupported spaces.
             ModuleNotFoundError: A package of the extra `agents` is not installed.
         """
         try:

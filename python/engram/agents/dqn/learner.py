@@ -62,25 +62,25 @@ def loss(params: Params, target_params: Params, batch: Step, weight: Array) -> t
     stack = batch.observation.shape[1] - batch.reward.shape[1] + 1
     first, last = batch.observation[:, :stack], batch.observation[:, -stack:]
     q_first = q_values(params, first)
-    chosen = jnp.take_along_axis(q_first, batch.action[:, :1], axis=1)[:, 0]
+    q_taken = jnp.take_along_axis(q_first, batch.action[:, :1], axis=1)[:, 0]
     best = jnp.argmax(q_values(params, last), axis=1)
     q_last = q_values(target_params, last)
     bootstrap = jnp.take_along_axis(q_last, best[:, None], axis=1)[:, 0]
     target = n_step_return(batch.reward[:, :-1], batch.discount[:, :-1], bootstrap)
-    td_error = jax.lax.stop_gradient(target) - chosen
+    td_error = jax.lax.stop_gradient(target) - q_taken
     return jnp.mean(weight * optax.losses.huber_loss(td_error)), td_error
 
 
 def make_optimizer(config: DQNConfig) -> optax.GradientTransformation:
     """Returns Adam with clipped gradients and a learning rate that decays to a tenth."""
-    rate = optax.linear_schedule(
+    learning_rate = optax.linear_schedule(
         config.learning_rate, config.learning_rate / 10, config.max_steps // config.learn_period
     )
-    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(rate))
+    return optax.chain(optax.clip_by_global_norm(config.max_gradient_norm), optax.adam(learning_rate))
 
 
 def init_learner(config: DQNConfig, key: Array, spaces: Spaces) -> LearnerState:
-    """Returns new networks, target equal to online, and a new optimizer."""
+    """Returns the first state: random parameters, an equal target network and a new optimizer."""
     params = init_params(key, layer_shapes(config, spaces))
     return LearnerState(params, params, make_optimizer(config).init(params), jnp.zeros((), jnp.int32))
 
@@ -98,9 +98,9 @@ def learner_step(state: LearnerState, batch: Step, weight: Array, *, config: DQN
 
 
 def priority_of(td_error: npt.NDArray[np.float32]) -> npt.NDArray[np.float32]:
-    """Returns |error| clipped to [0.001, 1] (Schaul et al. 2016, section 4, also clip at 1).
+    """Returns |error| clipped to [0.001, 1]; Schaul et al. 2016, section 4, also clip at 1.
 
-    New items have the pattern's priority of 1, the largest one, so that each is soon sampled once.
+    New items have the largest priority, the pattern's default of 1, so that each is likely to be sampled soon.
     """
     return np.clip(np.abs(td_error), 1e-3, 1.0)
 

@@ -8,6 +8,7 @@ from engram.agents.dqn.config import DQNConfig
 from engram.agents.dqn.environment import Spaces
 
 CONV_AXES = 4
+"""Axes of the weight of a convolution."""
 
 
 class Layer(NamedTuple):

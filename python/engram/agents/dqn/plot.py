@@ -11,7 +11,7 @@ from engram.agents.dqn.result import Result
 with importing_extra("agents", "engram.agents"):
     from matplotlib.figure import Figure
 
-COLOURS = ("#2563eb", "#db2777", "#059669", "#d97706", "#7c3aed", "#0891b2", "#dc2626", "#4d7c0f")
+COLORS = ("#2563eb", "#db2777", "#059669", "#d97706", "#7c3aed", "#0891b2", "#dc2626", "#4d7c0f")
 INK, FAINT = "#1f2937", "#9ca3af"
 
 
@@ -24,14 +24,14 @@ def plot_returns(results: Sequence[Result], path: Path) -> Path:
     config = results[0].config
     figure = Figure(figsize=(10, 5), dpi=160, layout="constrained", facecolor="white")
     axes = figure.add_subplot()
-    for result, colour in zip(results, np.resize(COLOURS, len(results)).tolist(), strict=True):
+    for result, color in zip(results, np.resize(COLORS, len(results)).tolist(), strict=True):
         episodes = np.arange(1, len(result.returns) + 1)
-        axes.scatter(episodes, result.returns, s=9, color=colour, alpha=0.28, linewidths=0)
+        axes.scatter(episodes, result.returns, s=9, color=color, alpha=0.28, linewidths=0)
         mean = moving_mean(result.returns, config.solved_episodes)
         label = f"seed {result.config.seed}: {describe(result)}"
-        axes.plot(episodes[len(episodes) - len(mean) :], mean, color=colour, linewidth=2.2, label=label)
+        axes.plot(episodes[len(episodes) - len(mean) :], mean, color=color, linewidth=2.2, label=label)
         if result.stopped == "solved":
-            axes.scatter(episodes[-1], mean[-1], s=60, color=colour, edgecolors="white", linewidths=1.5, zorder=5)
+            axes.scatter(episodes[-1], mean[-1], s=60, color=color, edgecolors="white", linewidths=1.5, zorder=5)
     if config.solved_return is not None:
         axes.axhline(config.solved_return, color=INK, linewidth=1.2, linestyle=(0, (6, 4)), zorder=1)
         axes.annotate(
@@ -69,7 +69,7 @@ def moving_mean(returns: Sequence[float], count: int) -> np.ndarray[tuple[int], 
 
 def describe(result: Result) -> str:
     """Returns how a run ended, for the legend."""
-    words = {"solved": "solved in", "budget": "not solved in", "interrupted": "interrupted after"}
+    outcomes = {"solved": "solved in", "budget": "not solved in", "interrupted": "interrupted after"}
     if result.config.solved_return is None and result.stopped == "budget":
-        words["budget"] = "ran for"
-    return f"{words[result.stopped]} {result.steps:,} steps"
+        outcomes["budget"] = "ran for"
+    return f"{outcomes[result.stopped]} {result.steps:,} steps"

@@ -11,8 +11,8 @@ def n_step_return(reward: Array, discount: Array, bootstrap: Array) -> Array:
     """Returns the discounted sum of the rewards of each sequence, plus the discounted value of its last state.
 
     With the discounts `g` of the steps this is `r_0 + g_0 (r_1 + g_1 (... + g_{n-1} v))`, the n-step return of Sutton
-    and Barto 2018, eq. 7.1. The discounts contain gamma and the end of the episode: they are 0 after a terminal step,
-    and 1 for padding after a truncated one, which leaves the bootstrap value unchanged.
+    and Barto 2018, eq. 7.1. A discount is gamma, 0 from a terminal step on, or 1 in the padding after a truncated
+    episode, which leaves the bootstrap value unchanged.
 
     Args:
         reward: f32[B, n], the reward of each step.

@@ -27,7 +27,7 @@ class RunHistory:
 
     @property
     def solved(self) -> bool:
-        """True if the mean of the last episodes has reached the target; False without a target or for a mean of NaN."""
+        """True if the mean of the last episodes has reached the target; False without a target or enough episodes."""
         target = self._config.solved_return
         return target is not None and mean_of_last(self._returns, self._config.solved_episodes) >= target
 

@@ -89,7 +89,7 @@ def make_shared_tables(config: DQNConfig, spaces: Spaces) -> list[engram.Table]:
     """Returns the tables for training in several processes.
 
     The rate limiter of the replay table keeps actors and learner in step: one batch per `learn_period` steps, as in one
-    process, with the tolerance `actor_lead`.
+    process, with a tolerance of `actor_lead` steps or one batch, if that is more.
     """
     samples_per_insert = config.batch_size / config.learn_period
     rate_limiter = engram.rate_limiters.SampleToInsertRatio(

@@ -68,7 +68,7 @@ def train_in_process(config: DQNConfig, history: RunHistory) -> Result:
                         stopped = "solved"
                         break
 
-                # The table has `min_replay_size` items at this step: in the current episode, items are n steps late.
+                # From this step on, there are `min_replay_size` items: the last n steps do not start an item yet.
                 warm_up = config.min_replay_size + config.n_step
                 if step == warm_up:
                     actor.flush()  # items whose chunk is not full are not visible yet
