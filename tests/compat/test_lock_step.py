@@ -84,7 +84,7 @@ def test_no_loop_waits_for_itself(reader, times):
             def check(model, name=name, served=served):
                 assert client.server_info()[name].current_size <= model.num_items()
                 assert served.can_insert(1) == model.can_insert()
-                if not model.left:
+                if not model.remaining:
                     assert served.info.current_size == 0
                     assert not served.can_sample(3)
 

@@ -113,8 +113,8 @@ def test_stop_frees_the_port_and_may_be_called_again():
         server.stop()
         server.stop()
         server.wait()
-        with socket.socket() as tried:
-            tried.bind(("127.0.0.1", server.port))
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", server.port))
 
 
 def test_wait_ends_when_another_thread_stops():
@@ -153,7 +153,7 @@ def test_ctrl_c_ends_wait():
         try:
             port = int(process.stdout.readline())
             assert "q" in reverb.Client(f"localhost:{port}").server_info(10)
-            wait_until(lambda: waits(process.pid))
+            wait_until(lambda: handles_sigint(process.pid))
             process.send_signal(signal.SIGINT)
             assert process.communicate(timeout=20)[0] == "interrupted True\n"
             assert process.returncode == 0
@@ -161,8 +161,8 @@ def test_ctrl_c_ends_wait():
             process.kill()
 
 
-def waits(process):
-    """True once a process has a handler for SIGINT (2)."""
+def handles_sigint(process):
+    """True if the process with this id has a handler for SIGINT."""
     with open(f"/proc/{process}/status") as status:  # noqa: PTH123
         caught = re.search(r"SigCgt:\s*([0-9a-f]+)", status.read())[1]
     return bool(int(caught, 16) & 1 << (signal.SIGINT - 1))

@@ -42,10 +42,10 @@ def without_prefetching(tf, dataset):
 
 def error_text(error):
     """The text without what TensorFlow adds to every error."""
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"(?:{{.*}} |Graph execution error:\s+)(?:Name: )?(.*?)(?: \[Op:.*)?", str(error.value), re.DOTALL
     )
-    return found[1]
+    return match[1]
 
 
 def item_numbers(elements):

@@ -66,7 +66,7 @@ class RateLimiter:
             )
         self._table = table
 
-    def _fresh(self) -> "RateLimiter":
+    def _unclaimed_copy(self) -> "RateLimiter":
         """Returns a copy that belongs to no table."""
         copy = type(self).__new__(type(self))
         copy.__dict__.update(self.__dict__)

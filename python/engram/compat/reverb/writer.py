@@ -66,7 +66,7 @@ class Writer:
         self._num_steps = 0
         self._flatten: Flatten | None = None
         self._signatures: dict[str, list[ColumnType] | None] = {}
-        self._accepted: set[Any] = set()
+        self._accepted: set[Any] = set()  # table, length and column shapes of items that fitted the signature
         self._repr = (
             f"Writer(chunk_length={chunk_length}, max_timesteps={max_sequence_length}, "
             f"delta_encoded={int(delta_encoded)}, max_in_flight_items={max_in_flight_items}"
@@ -137,7 +137,8 @@ class Writer:
         if not leaves:
             raise ValueError("Append called with empty data; a step must have at least one column.")
         self._append(
-            [_value(_nest.as_array(leaf), column) for leaf, column in zip(leaves, columns, strict=True)], columns
+            [_checked_value(_nest.as_array(leaf), column) for leaf, column in zip(leaves, columns, strict=True)],
+            columns,
         )
 
     def _row(self, leaves: list[Any]) -> list[Any] | None:
@@ -154,7 +155,7 @@ class Writer:
                 continue
             elif not is_leaf(value):
                 return None
-            leaves[index] = _value(_nest.as_array(value), column)
+            leaves[index] = _checked_value(_nest.as_array(value), column)
         return leaves
 
     def _append(self, row: list[Any], columns: list[Column]) -> None:
@@ -224,7 +225,7 @@ class Writer:
                 f"{min(self._num_steps, self._max_sequence_length)}."
             )
         priority = checked_priority(priority)
-        self._check(table, length)
+        self._check_signature(table, length)
         try:
             self._native.create_item(table, priority, None, length)
         except (EngramError, RuntimeError):
@@ -233,7 +234,7 @@ class Writer:
         if self._native.has_full_unsent_chunk:
             _sending.send(self._native)
 
-    def _check(self, table: str, length: int) -> None:
+    def _check_signature(self, table: str, length: int) -> None:
         """Checks an item against its table's signature."""
         try:
             signature = self._signatures[table]
@@ -280,8 +281,12 @@ class Writer:
             self._finalizer.detach()  # it would wait a second time
 
 
-def _value(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
-    """Checks the dtype of a column's value, which the first value sets, and notes its shape, which may change."""
+def _checked_value(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
+    """Returns a value after checking its dtype, which the first value sets. The column takes the value's shape.
+
+    Raises:
+        ValueError: The dtype differs from that of earlier values.
+    """
     if column.dtype is None:
         column.set_type(array)
     checked_dtype(array, column)
