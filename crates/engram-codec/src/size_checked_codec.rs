@@ -10,10 +10,10 @@ use tonic_prost::{ProstDecoder, ProstEncoder};
 
 use crate::decoded_size::{DecodedSize, check_decoded_size};
 
-/// Initial bytes of the buffers of a stream, which it allocates before its first message.
+/// Initial capacity of a stream's buffers in bytes, allocated before the first message.
 const BUFFER_BYTES: usize = 1 << 10;
 
-/// Number of encoded bytes from which on the transport sends them, as in tonic.
+/// tonic passes encoded messages to the transport once they have this many bytes: its default.
 const SEND_BYTES: usize = 32 << 10;
 
 /// Encodes messages of type `T` and decodes messages of type `U`.

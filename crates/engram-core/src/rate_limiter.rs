@@ -17,8 +17,8 @@ pub struct RateLimits {
     pub min_size: u64,
     /// A sample is blocked if it would make `diff` smaller than this.
     pub min_diff: f64,
-    /// An insert is blocked if it would make `diff` larger than this, unless the table has fewer than
-    /// `min_size` items.
+    /// An insert is blocked if it would make `diff` larger than this, unless the table has at most
+    /// `min_size` items afterwards.
     pub max_diff: f64,
 }
 
@@ -58,7 +58,7 @@ impl RateLimits {
         }
     }
 
-    /// Checks the values.
+    /// Checks the values for a table of at most `max_size` items.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] with the invalid value and the values allowed.
@@ -160,12 +160,13 @@ impl RateLimiter {
     #[must_use]
     pub fn can_insert_if_undone(&self, n: u64, samples: u64) -> bool {
         let remaining_samples = self.samples.saturating_sub(samples);
-        let samples_due = self.inserts.saturating_add(n) as f64 * self.limits.samples_per_insert;
+        let allowed_samples =
+            self.inserts.saturating_add(n) as f64 * self.limits.samples_per_insert;
         self.size().saturating_add(n) <= self.limits.min_size
-            || samples_due - remaining_samples as f64 <= self.limits.max_diff
+            || allowed_samples - remaining_samples as f64 <= self.limits.max_diff
     }
 
-    /// Number of samples, up to `n`, that may be taken now if none of them removes its item.
+    /// Number of samples, up to `n`, that may be taken now, provided that none of them removes its item.
     #[must_use]
     pub fn samples_allowed(&self, n: u64) -> u64 {
         if self.can_sample(n) {
@@ -242,8 +243,8 @@ impl RateLimiter {
         if self.can_insert(1) {
             return None;
         }
-        if let Some(full) = self.describe_full_queue() {
-            return Some(format!("inserting waits: {full}"));
+        if let Some(reason) = self.describe_full_queue() {
+            return Some(format!("inserting waits: {reason}"));
         }
         let max_diff = self.limits.max_diff;
         let limiter = self.limits.label();
