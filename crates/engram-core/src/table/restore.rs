@@ -267,8 +267,10 @@ impl TableState {
                 restore.set_order(of_sampler, order);
             }
         }
-        for (number, used) in snapshot.sessions() {
-            restore.add_session(number, clock(used));
+        let mut sessions: Vec<_> = snapshot.sessions().collect();
+        sessions.sort_unstable_by_key(|(_, last_use)| *last_use);
+        for (number, last_use) in sessions {
+            restore.add_session(number, clock(last_use));
         }
         let mut table = restore.finish()?;
         table.end_leases(deferred);

@@ -27,7 +27,7 @@ impl KeySource {
     }
 }
 
-/// One output of the SplitMix64 generator of Steele, Lea and Flood. A bijection, so two keys can be equal
+/// One output of the `SplitMix64` generator of Steele, Lea and Flood. A bijection, so two keys can be equal
 /// only because the mask drops a bit.
 const fn splitmix64(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
