@@ -13,8 +13,8 @@ from functools import partial
 SERVE = """
 import sys
 import engram
-tables = {tables}
-server = engram.Server(tables, port=int(sys.argv[1]))
+tables, path = {tables}, {path!r}
+server = engram.Server(tables if path is None else engram.Store.open(path, tables), port=int(sys.argv[1]))
 print(server.port, flush=True)
 sys.stdin.read()
 server.close()
@@ -22,10 +22,10 @@ server.close()
 
 
 class ServerProcess:
-    """A server in another process; it keeps its port when it is started again."""
+    """A server in another process; it keeps its port when it is started again. With a `path`, its store is durable."""
 
-    def __init__(self, tables):
-        self._code = SERVE.format(tables=tables)
+    def __init__(self, tables, path=None):
+        self._code = SERVE.format(tables=tables, path=None if path is None else str(path))
         self.port = 0
         self.start()
 

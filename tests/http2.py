@@ -28,6 +28,7 @@ class SilentConnection:
         self.is_open = True
         self._send_lock = threading.Lock()
         self._streams = 0
+        self._ping_answered = threading.Event()
         settings = struct.pack(">HI", INITIAL_WINDOW_SIZE, window)
         self._send(b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + frame(SETTINGS, 0, 0, settings))
         threading.Thread(target=self._answer_pings, daemon=True).start()
@@ -50,6 +51,12 @@ class SilentConnection:
         )
         self._send(frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, 0, stream, body))
 
+    def ping(self, seconds: float = 60.0) -> bool:
+        """Waits until the server has received everything sent so far; False if it does not reply to a ping."""
+        self._ping_answered.clear()
+        self._send(frame(PING, 0, 0, bytes(8)))
+        return self._ping_answered.wait(seconds)
+
     def close(self) -> None:
         """Closes the connection."""
         self.socket.close()
@@ -64,7 +71,9 @@ class SilentConnection:
             with self.socket.makefile("rb") as incoming:
                 while len(head := incoming.read(9)) == 9:
                     payload = incoming.read(int.from_bytes(head[:3], "big"))
-                    if head[3] == PING and not head[4] & ACK:
+                    if head[3] == PING and head[4] & ACK:
+                        self._ping_answered.set()
+                    elif head[3] == PING:
                         self._send(frame(PING, ACK, 0, payload))
         except OSError:
             pass

@@ -45,7 +45,6 @@ class CheckpointThread:
     def _run(self) -> None:
         last = time.monotonic()
         poll_interval = _POLL_INTERVAL if self._interval is None else min(_POLL_INTERVAL, self._interval)
-        max_retry_delay = max(poll_interval, self._interval or 0.0)
         while not self._stop.wait(poll_interval):
             store = self._store()
             if store is None:
@@ -57,7 +56,7 @@ class CheckpointThread:
             except ClosedError:
                 return
             except EngramError as error:
-                _LOG.warning("checkpoint failed; the next attempt is in at most %g s: %s", max_retry_delay, error)
+                _LOG.warning("checkpoint failed; it is attempted again when the next one is due: %s", error)
             del store  # while this thread waits, it must not keep the store alive
 
     def _is_due(self, store: "Store", elapsed: float) -> bool:

@@ -10,16 +10,16 @@ from typing import Generic, Self, TypeVar, cast, overload
 from engram import _checks, _engram
 from engram._consumption import ConsumptionTracker
 from engram.batch import Batch, BatchInfo, Sample
-from engram.errors import DeadlineExceededError, EngramError, ForkedError
+from engram.errors import DeadlineExceededError, EngramError, ForkedError, UnavailableError
 from engram.info import TableInfo
-from engram.store import TableStore
+from engram.store import Store, TableStore
 
 __all__ = ["Dataset"]
 
 GRACE_PERIOD = 0.5
 """Seconds that a shorter timeout is extended to while items are available or in flight."""
 
-_OPEN_GRACE = 0.8
+OPEN_GRACE = 0.8
 """Seconds by which a server's replies may exceed the timeout when an iteration starts."""
 
 _CLOSE_TIMEOUT = 2.0
@@ -27,6 +27,9 @@ _CLOSE_TIMEOUT = 2.0
 
 _LATE_CLOSE_TIMEOUT = 0.4
 """The same, if the iteration ends because of its timeout."""
+
+_UNLIMITED: float | None = None
+"""Time limit of a wait until acknowledgements are durable, which ends earlier if the server is unreachable."""
 
 _ROUNDING = 1e-3
 """Seconds by which the partial waits of a timeout may fall short of it in total."""
@@ -39,8 +42,9 @@ class Dataset(Generic[T]):
     """Batches from one table, which a native thread fetches ahead.
 
     Each iterator has its own thread. Fetched items are leased: they count as sampled at once, and are acknowledged when
-    the iterator yields them. An iterator that ends, by `break`, `close` or an error, returns the items that it did not
-    yield: the table's counters are reverted, and items of a queue regain their place.
+    the iterator yields them, or when the next batch is requested if the table is remote and has no `max_times_sampled`.
+    An iterator that ends, by `break`, `close` or an error, returns the items that it did not yield: the table's
+    counters are reverted, and items of a queue regain their place.
 
         for batch in Dataset(store, "replay", batch_size=256):
             learn(batch)
@@ -106,11 +110,14 @@ class Dataset(Generic[T]):
                 unlimited.
             timeout: Seconds to wait for a batch before the iteration ends. `None` waits forever. Less than
                 0.5 s becomes 0.5 s while items are available or in flight: with 0, the iteration yields what is
-                available without waiting for an insert.
+                available without waiting for an insert. An iteration whose server does not reply in time raises
+                `DeadlineExceededError`: when it begins, or if a durable server does not confirm its last items.
             pad: Pad shorter items with zeros instead of yielding ragged columns.
             hold: Acknowledge a batch when the next one is requested or the iterator is closed, instead of when it is
-                yielded: if the reader's process dies, the items return to the table. Until then they occupy their
-                place, so a loop that inserts into the full table while it uses a batch waits for itself.
+                yielded: if the reader's process dies, the items return to the table. They also return if a batch from a
+                server is held for longer than its `lease_timeout`: the items are handed out again, although their
+                reader lives. Until then they occupy their place, so a loop that inserts into the full table while it
+                uses a batch waits for itself.
 
         Raises:
             InvalidArgumentError: An argument is invalid. For example, `at_least` is not from 1 to `batch_size`.
@@ -154,13 +161,13 @@ class Dataset(Generic[T]):
         """
         times_closed = self._times_closed
         stream, drawn = self._open(poll_interval)
-        self._open_streams.append(stream)
         batches = items = 0
-        if tracker is not None:
-            tracker.begin(stream)
-        has_failed = False
-        close_timeout = _CLOSE_TIMEOUT
+        is_raising = False
+        close_timeout, durability_timeout = _CLOSE_TIMEOUT, _UNLIMITED
         try:
+            self._open_streams.append(stream)
+            if tracker is not None:
+                tracker.begin(stream)
             requested = time.monotonic()
             # `close` in another thread misses a stream that is just being opened.
             while times_closed == self._times_closed:
@@ -176,7 +183,8 @@ class Dataset(Generic[T]):
                         time.sleep(0.001)
                         continue
                     if poll_interval is None or late or is_over:
-                        close_timeout = _LATE_CLOSE_TIMEOUT if late else _CLOSE_TIMEOUT
+                        if late:
+                            close_timeout, durability_timeout = self._late_close_timeouts()
                         break
                     yield None
                     continue
@@ -195,18 +203,36 @@ class Dataset(Generic[T]):
                 requested = time.monotonic()
             if tracker is not None:
                 tracker.finish()
-        except EngramError:
-            has_failed = True
-            if tracker is not None:
+        except GeneratorExit:
+            raise
+        except BaseException as error:
+            is_raising = True
+            close_timeout, durability_timeout = _close_timeouts(error)
+            if tracker is not None and isinstance(error, EngramError):
                 tracker.finish()
             raise
         finally:
-            self._open_streams.remove(stream)
-            # In a forked child, the items belong to the parent. A second error would replace the first.
-            with suppress(EngramError if has_failed else ForkedError):
-                if tracker is not None:
-                    tracker.end()
-                stream.close(close_timeout)
+            is_closed = times_closed != self._times_closed  # `close` waits and reports its errors
+            if is_closed:
+                durability_timeout = 0.0
+            try:
+                # In a forked child, the items belong to the parent. A second error would replace the first.
+                with suppress(EngramError if is_raising or is_closed else ForkedError):
+                    if tracker is not None:
+                        tracker.end()
+                    if not stream.close(close_timeout, durability_timeout):
+                        raise DeadlineExceededError(
+                            f"table `{self._table}`: the server did not confirm in time that the removal of the "
+                            "sampled items is durable; they may be sampled again if it crashes"
+                        )
+            finally:
+                if stream in self._open_streams:  # False if Ctrl-C struck before it was added
+                    self._open_streams.remove(stream)
+
+    def _late_close_timeouts(self) -> tuple[float, float | None]:
+        """The timeouts of closing a stream whose iteration ends because of its timeout."""
+        # A store in this process has no replies that can be lost, only a disk that can be slow.
+        return _LATE_CLOSE_TIMEOUT, _UNLIMITED if isinstance(self._store, Store) else _LATE_CLOSE_TIMEOUT
 
     def _open(self, poll_interval: float | None) -> tuple[_engram.Stream, int | None]:
         """Opens a stream; returns it with the number of samples drawn before."""
@@ -214,7 +240,7 @@ class Dataset(Generic[T]):
         drawn = self._num_drawn()
         open_timeout = None
         if self._timeout is not None:
-            open_timeout = max(0.0, self._timeout + _OPEN_GRACE - round(time.monotonic() - started, 1))
+            open_timeout = max(0.0, self._timeout + OPEN_GRACE - round(time.monotonic() - started, 1))
         stream = self._store._native.stream(  # noqa: SLF001, the store's native object
             self._table,
             self._batch_size,
@@ -233,13 +259,8 @@ class Dataset(Generic[T]):
         """Number of samples drawn from the table, by all readers; None without a table or without a grace period."""
         if self._timeout is None or self._timeout >= GRACE_PERIOD:
             return None
-        info = self._table_info(self._timeout + _OPEN_GRACE)
+        info = table_info(self._store, self._table, self._timeout + OPEN_GRACE)
         return None if info is None else info.samples
-
-    def _table_info(self, timeout: float) -> TableInfo | None:
-        """The state of the table; None if it does not exist. `timeout` limits the wait for a server."""
-        infos = self._store._native.info(timeout)  # noqa: SLF001, the store's native object
-        return next((TableInfo.from_native(info) for info in infos if info["name"] == self._table), None)
 
     def _is_expected(self, drawn: int | None, items: int, timeout: float) -> bool:
         """True if another batch is available or in flight; False if a server does not reply within `timeout` seconds.
@@ -250,7 +271,7 @@ class Dataset(Generic[T]):
         if drawn is None:
             return False
         try:
-            info = self._table_info(timeout)
+            info = table_info(self._store, self._table, timeout)
         except DeadlineExceededError:
             return False
         required = self._at_least or self._batch_size or 1
@@ -264,13 +285,28 @@ class Dataset(Generic[T]):
         If the store is durable and sampling removes items, the removal of the items that were yielded is as durable as
         the store promises when this call or the iteration ends.
         """
+        self._close(_CLOSE_TIMEOUT, _UNLIMITED)
+
+    def _close(self, timeout: float, durability_timeout: float | None) -> None:
+        """Closes all streams, even if some fail; then raises the first error."""
         self._times_closed += 1
-        deadline = time.monotonic() + _CLOSE_TIMEOUT
+        deadline = time.monotonic() + timeout
         streams = list(self._open_streams)  # a copy: iterators that end remove themselves
-        for stream in streams:
-            stream.close(0.0)
-        for stream in streams:
-            stream.close(max(0.0, deadline - time.monotonic()))
+        errors: list[EngramError] = []
+
+        def try_each(call: Callable[[_engram.Stream], object]) -> None:
+            for stream in streams:
+                try:
+                    call(stream)
+                except EngramError as error:
+                    errors.append(error)
+
+        # Nothing waits before all readers in other threads are woken and all acknowledgements are sent.
+        try_each(lambda stream: stream.stop())
+        try_each(lambda stream: stream.close(0.0, 0.0))
+        try_each(lambda stream: stream.close(max(0.0, deadline - time.monotonic()), durability_timeout))
+        if errors:
+            raise errors[0]
 
     def __enter__(self) -> Self:
         return self
@@ -278,8 +314,26 @@ class Dataset(Generic[T]):
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        with suppress(ForkedError):  # in a forked child, the parent closes the iterators
-            self.close()
+        if error is None or isinstance(error, GeneratorExit):
+            with suppress(ForkedError):  # in a forked child, the parent closes the iterators
+                self.close()
+        else:
+            with suppress(EngramError):  # it would replace `error`
+                self._close(*_close_timeouts(error))
+
+
+def _close_timeouts(error: BaseException) -> tuple[float, float]:
+    """The timeouts of closing a stream because `error` was raised: the server's replies, and durability."""
+    if isinstance(error, UnavailableError):
+        return 0.0, 0.0
+    # After an interrupt, only items that were not read are waited for: the next reader expects them in the table.
+    return _CLOSE_TIMEOUT, _CLOSE_TIMEOUT if isinstance(error, Exception) else 0.0
+
+
+def table_info(store: TableStore, table: str, timeout: float | None) -> TableInfo | None:
+    """Returns the state of a table, if it exists. `timeout` limits the wait for a server."""
+    infos = store._native.info(timeout)  # noqa: SLF001, the store's native object
+    return next((TableInfo.from_native(info) for info in infos if info["name"] == table), None)
 
 
 def _partial_wait(timeout: float | None, poll_interval: float | None) -> float | None:

@@ -1,5 +1,6 @@
 r"""Names from a server or a directory do not control the terminal: escape sequences are shown, as `\x1b`."""
 
+import ast
 import json
 import re
 from pathlib import Path
@@ -77,10 +78,26 @@ def test_why_a_table_blocks(server):
     assert info.blocked.isprintable()
 
 
+def prints_unescaped(node):
+    """True for calls of `print` and `add_task` with text that is composed of other text and not escaped."""
+    if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
+        return False
+    shown = node.args[0]
+    is_str_call = isinstance(shown, ast.Call) and isinstance(shown.func, ast.Name) and shown.func.id == "str"
+    return node.func.attr in ("print", "add_task") and (isinstance(shown, ast.JoinedStr | ast.BinOp) or is_str_call)
+
+
+@pytest.mark.parametrize("line", ['console.print(f"path {path}")', "bar.add_task(str(path))", 'console.print("a" + b)'])
+def test_prints_unescaped_finds_composed_text(line):
+    assert any(map(prints_unescaped, ast.walk(ast.parse(line))))
+
+
 def test_all_commands_print_through_one_module():
     for file in Path(engram.cli.__file__).parent.glob("*.py"):
         if file.name == "output.py":
             continue
-        for line in file.read_text(encoding="utf-8").splitlines():
+        source = file.read_text(encoding="utf-8")
+        for line in source.splitlines():
             assert "import Text" not in line, (file, line)
             assert "typer.echo(" not in line or "json.dumps(" in line or "__version__" in line, (file, line)
+        assert [node.lineno for node in ast.walk(ast.parse(source)) if prints_unescaped(node)] == [], file

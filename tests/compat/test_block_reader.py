@@ -4,6 +4,7 @@ import time
 
 import numpy as np
 import pytest
+from support import BackgroundCall
 
 import engram
 from engram.compat.reverb._block_reader import FetchOptions, read_blocks
@@ -41,3 +42,18 @@ def test_reading_ends_after_the_last_single_item():
         reader = read_blocks(store, "t", FetchOptions(max_in_flight=20, max_items=64), lambda block: block.size)
         assert list(reader) == [1] * 64
         assert store.info()["t"].size == 36
+
+
+def test_an_unreachable_server_is_waited_for_although_the_timeout_is_short():
+    with engram.Server([engram.Table.queue("t", max_size=4)]) as server:
+        address, port = server.address, server.port
+    options = FetchOptions(max_in_flight=2, timeout=0.05, reconnect_forever=True)
+    with engram.Client(address, reconnect_timeout=1.0) as client:
+        reader = read_blocks(client, "t", options, lambda block: block.columns[0].tolist())
+        first = BackgroundCall(lambda: next(block for block in reader if block is not None))
+        time.sleep(2.0)  # the timeout and the additional time for a reply pass twice
+        with engram.Store([engram.Table.queue("t", max_size=4)]) as store:
+            store.insert({"x": 7}, {"t": 1.0})
+            with engram.Server(store, port=port):
+                assert first.result(20.0) == [7]
+                reader.close()

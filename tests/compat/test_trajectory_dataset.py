@@ -278,8 +278,10 @@ def test_items_in_flight_are_limited(tf, ahead, workers, in_flight):
         iterator = iter(without_prefetching(tf, dataset))
         next(iterator)
         wait_until(lambda: sampled() >= in_flight)
-        time.sleep(0.1)
-        assert sampled() == in_flight
+        end = time.monotonic() + 0.5
+        while time.monotonic() < end:
+            assert sampled() == in_flight
+            time.sleep(0.01)
         del iterator
         wait_until(lambda: table_size(client) == 39)
         assert sampled() == 1
@@ -474,6 +476,17 @@ def test_unknown_table(tf):
         with pytest.raises(tf.errors.NotFoundError) as error:
             next(iter(dataset))
         assert error_text(error) == "Priority table nix was not found; known tables: `t`"
+
+
+def test_an_unknown_table_among_many(tf):
+    """TensorFlow's text is a file name, which must not be too long."""
+    with serving(*(table(f"table_{number:02}") for number in range(40))) as (_, client):
+        dataset = reverb.TrajectoryDataset(client.server_address, "nix", *specs(tf, 3), 1)
+        with pytest.raises(tf.errors.NotFoundError) as error:
+            next(iter(dataset))
+        text = error_text(error)
+        assert text.startswith("Priority table nix was not found; known tables: `table_00`, ")
+        assert len(text.encode()) <= 250
 
 
 def test_a_restarted_server(tf):

@@ -28,17 +28,20 @@ def test_ctrl_c_loses_and_repeats_nothing(open_store, interrupting, kind):
         for value in range(items):
             writer.append({"x": value})
             writer.create_item("t", num_steps=1)
-    elements, interrupts = [], 0
+    elements, interrupts, fruitless = [], 0, 0
     while store.info()["t"].size > 0:
+        before = len(elements)
         dataset = Dataset(store, "t", 1, timeout=0) if kind == "batches" else data.dataset(store, "t", timeout=0)
         iterator = iter(dataset)
         try:
-            interrupting(0.0005 + interrupts % 97 / 20_000)
+            # On a busy machine, an iteration may need longer until its first element.
+            interrupting((0.0005 + interrupts % 97 / 20_000) * 2 ** min(fruitless // 20, 8))
             for element in iterator:
                 elements.append(element)  # noqa: PERF402, an interrupted `extend` would lose elements
             interrupting(0.0)
         except KeyboardInterrupt:
             interrupts += 1
+        fruitless = 0 if len(elements) > before else fruitless + 1
         del iterator, dataset
     values = [int(element.data["x"].ravel()[0]) for element in elements]
     assert values == list(range(items))
@@ -49,13 +52,13 @@ def test_the_lease_of_a_silent_reader_ends():
     with Server([Table.queue("q", max_size=8)], lease_timeout=1.0) as server:
         silent, other = Client(server.address), Client(server.address)
         fill(other, "q", range(4))
+        began = time.monotonic()
         # More batches are requested than the table has.
         iterator = iter(Dataset(silent, "q", 1, prefetch=8))
         assert next(iterator).data["x"].tolist() == [0]
         wait_until(lambda: other.info()["q"].leased_out == 3)
-        started = time.monotonic()
         assert sample_x(other, "q", 3) == [1, 2, 3]
-        assert 0.3 < time.monotonic() - started < 8.0
+        assert time.monotonic() - began >= 1.0
         # The reader continues: it skips what others have received.
         fill(other, "q", [4, 5])
         assert BackgroundCall(lambda: [next(iterator).data["x"][0] for _ in range(2)]).result() == [4, 5]
@@ -64,7 +67,7 @@ def test_the_lease_of_a_silent_reader_ends():
 
 
 def test_returned_leases_stay_in_the_table_while_their_reader_is_silent():
-    with Server([Table.queue("q", max_size=8)], lease_timeout=0.5) as server:
+    with Server([Table.queue("q", max_size=8)], lease_timeout=3.0) as server:
         silent, other = Client(server.address), Client(server.address)
         fill(other, "q", range(3))
         iterator = iter(Dataset(silent, "q", 1, prefetch=8))

@@ -61,7 +61,10 @@ FRAMEWORKS = {
 }
 ALL = [
     *(pytest.param(reader, id=name) for name, reader in READERS.items()),
-    *(pytest.param(reader, id=name, marks=pytest.mark.frameworks) for name, reader in FRAMEWORKS.items()),
+    *(
+        pytest.param(reader, id=name, marks=[pytest.mark.frameworks, *([pytest.mark.torch] if "torch" in name else [])])
+        for name, reader in FRAMEWORKS.items()
+    ),
 ]
 
 

@@ -2,10 +2,13 @@
 
 import subprocess
 import sys
+import time
 from contextlib import suppress
 
 import numpy as np
 import pytest
+from faults import Proxy
+from support import BackgroundCall
 
 from engram import Client, Dataset, Store, Table
 from engram.data import numpy as data
@@ -135,8 +138,14 @@ def test_received_items_are_not_sampled_again(tmp_path, read, durability):
 
 def test_the_answer_to_an_unconfirmed_sample_is_an_error(tmp_path):
     server = KilledServer(tmp_path / "store", "process")
-    client = Client(server.address, reconnect_timeout=0.2)
-    client.sample("q", 1)
-    server.kill()
-    with pytest.raises(UnavailableError):
+    with Proxy(int(server.address.rpartition(":")[2])) as proxy:
+        client = Client(proxy.address, reconnect_timeout=2.0)
         client.sample("q", 1)
+        proxy.delay(1.0)
+        sampling = BackgroundCall(lambda: client.sample("q", 1))
+        time.sleep(0.5)
+        proxy.hold()  # the request was forwarded, the acknowledgement of its reply is not
+        time.sleep(1.5)
+        server.kill()
+        with pytest.raises(UnavailableError, match="before it confirmed"):
+            sampling.result()

@@ -139,11 +139,13 @@ def test_announced_lengths_allocate_nothing(start_server, record_property, path,
         connection = server.connect()
         for _ in range(1_000):
             connection.open_stream(path, length_prefix(announced))
+    assert all(connection.ping() for connection in server.connections)
     longest = longest_sample(server, 1.0)
     grown = server.memory("VmSize") - memory_before
     record_property("figures", (grown // MIB, server.memory("VmRSS") // MIB, longest))
     assert grown < 1024 * MIB
     assert longest < 5.0
+    assert all(connection.is_open for connection in server.connections)
 
 
 def hold_unread(server: ServerProcess, path: str, request: bytes, streams: int) -> None:
@@ -152,10 +154,12 @@ def hold_unread(server: ServerProcess, path: str, request: bytes, streams: int) 
         connection = server.connect(window=1_000)
         for _ in range(streams):
             connection.open_stream(path, request)
-    previous = -1
-    while (current := server.memory("VmRSS")) > previous + MIB:
-        previous = current
+    highest, quiet_rounds = 0, 0
+    while quiet_rounds < 4:
         time.sleep(0.5)
+        current = server.memory("VmRSS")
+        quiet_rounds = 0 if current > highest + MIB else quiet_rounds + 1
+        highest = max(highest, current)
 
 
 @pytest.mark.slow
@@ -171,7 +175,7 @@ def test_unread_replies_of_8000_streams_stay_within_the_budget(start_server, rec
     still_open = sum(connection.is_open for connection in server.connections)
     record_property("figures", (grown // MIB, longest, still_open))
     # Encoded parts need half as much again; streams and connections need some memory themselves.
-    assert grown < 2 * BUDGET
+    assert BUDGET // 2 < grown < 2 * BUDGET
     assert longest < 5.0
     # Only as many were closed as needed.
     assert still_open >= 3
@@ -186,5 +190,5 @@ def test_large_batches_that_are_not_read_are_gathered_one_at_a_time(start_server
     grown = server.memory("VmHWM") - memory_before
     record_property("figures", (grown // MIB, longest))
     # One batch of 286 MiB, the item that each thread unpacks, and unused buffers of 256 MiB.
-    assert grown < 1024 * MIB
+    assert 200 * MIB < grown < 1024 * MIB
     assert longest < 5.0

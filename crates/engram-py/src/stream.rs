@@ -173,23 +173,38 @@ impl PyStream {
         Ok(timeout.map(|timeout| timeout.as_secs_f64()))
     }
 
+    /// Makes a thread that waits in `next` return None. `close` must follow.
+    fn stop(&self, py: Python<'_>) -> PyResult<()> {
+        self.stream.get(py)?;
+        self.closing.store(true, Ordering::Release);
+        Ok(())
+    }
+
     /// Stops fetching. The items that are not delivered return to the table. Then waits until the acknowledgements are
-    /// durable, if sampling removes items. `timeout` limits the wait for a server's other replies, in seconds.
-    fn close(&self, py: Python<'_>, timeout: f64) -> PyResult<()> {
+    /// durable, if sampling removes items; returns False if they are not after `durability_timeout` seconds, where None
+    /// means no limit. `timeout` limits the wait for a server's other replies, in seconds.
+    fn close(
+        &self,
+        py: Python<'_>,
+        timeout: f64,
+        durability_timeout: Option<f64>,
+    ) -> PyResult<bool> {
         let stream = self.stream.get(py)?;
         let at_most = Duration::try_from_secs_f64(timeout).unwrap_or(Duration::ZERO);
+        let deadline = Timeout::from_seconds(durability_timeout).deadline();
         self.closing.store(true, Ordering::Release);
         let mut raised = None;
         let durable = py.detach(|| {
             let mut options = WaitOptions {
-                deadline: None,
+                deadline,
                 interrupted: &mut || check_signals(&mut raised),
             };
             Self::lock(stream).close(at_most, &mut options)
         });
         match durable {
-            WaitOutcome::Ready(outcome) => outcome.map_err(|error| errors::to_py(py, &error)),
-            WaitOutcome::TimedOut | WaitOutcome::Interrupted => raised.map_or(Ok(()), Err),
+            WaitOutcome::Ready(Ok(())) => Ok(true),
+            WaitOutcome::Ready(Err(error)) => Err(errors::to_py(py, &error)),
+            WaitOutcome::TimedOut | WaitOutcome::Interrupted => raised.map_or(Ok(false), Err),
         }
     }
 }

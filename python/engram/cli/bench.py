@@ -17,6 +17,7 @@ from rich.table import Table
 
 import engram
 from engram.cli.interrupt import EXIT_INTERRUPTED
+from engram.cli.output import text
 from engram.cli.server_options import Ca, Certificate, JsonFlag, Key, Token, exit_on_error
 from engram.errors import EngramError, UnknownTableError
 
@@ -109,7 +110,7 @@ def _two_tables(client: engram.Client, stderr: Console) -> Iterator[tuple[str, s
             except UnknownTableError:
                 pass
             except EngramError as error:
-                stderr.print(f"table `{name}` could not be dropped: {error}", markup=False, highlight=False)
+                stderr.print(text(f"table `{name}` could not be dropped: {error}"))
 
 
 def measure(client: engram.Client, uniform: str, prioritized: str, seconds: float) -> Iterator[Measurement]:

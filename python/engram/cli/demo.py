@@ -15,6 +15,7 @@ from rich.table import Table
 
 from engram._extras import importing_extra
 from engram.cli.interrupt import EXIT_INTERRUPTED, DeferredInterrupt
+from engram.cli.output import text
 from engram.cli.program_name import program_name
 from engram.cli.training_progress import Reporter, make_reporter
 from engram.errors import EngramError
@@ -136,10 +137,8 @@ def run(configs: Sequence[DQNConfig], stderr: Console, *, headless: bool) -> lis
 
     results: list[Result] = []
     for config in configs:
-        stderr.print(
-            f"{config.env_id}, seed {config.seed}: up to {config.max_steps:,} steps; Ctrl-C stops it, results are kept",
-            highlight=False,
-        )
+        run_name = f"{config.env_id}, seed {config.seed}"
+        stderr.print(text(f"{run_name}: up to {config.max_steps:,} steps; Ctrl-C stops it, results are kept"))
         with DeferredInterrupt() as interrupt, make_reporter(stderr, config, headless=headless) as show_progress:
 
             def report(
@@ -149,7 +148,7 @@ def run(configs: Sequence[DQNConfig], stderr: Console, *, headless: bool) -> lis
                 check()
 
             results.append(train(config, report, report_period=show_progress.period))
-        stderr.print(f"  {results[-1].stopped} after {results[-1].steps:,} steps", highlight=False)
+        stderr.print(text(f"  {results[-1].stopped} after {results[-1].steps:,} steps"))
         if interrupt.pressed or results[-1].stopped == "interrupted":
             break
     return results
@@ -194,17 +193,16 @@ def show(console: Console, summary: dict[str, Any]) -> None:
     runs = summary["runs"]
     if len(runs) > 1:
         console.print(render(summary))
-        console.print(f"solved {summary['solved']} of {len(runs)} seeds", highlight=False)
+        console.print(text(f"solved {summary['solved']} of {len(runs)} seeds"))
     else:
-        console.print(headline(runs[0]), style="bold", highlight=False)
+        console.print(text(headline(runs[0]), style="bold"))
         console.print(
-            f"items: {runs[0]['inserts_per_s']:,.0f}/s inserted, {runs[0]['samples_per_s']:,.0f}/s sampled",
-            highlight=False,
+            text(f"items: {runs[0]['inserts_per_s']:,.0f}/s inserted, {runs[0]['samples_per_s']:,.0f}/s sampled")
         )
-    console.print(f"plot:  {summary['plot']}", highlight=False, soft_wrap=True)
+    console.print(text(f"plot:  {summary['plot']}"), soft_wrap=True)
     console.print("try next:")
     for command in NEXT_COMMANDS:
-        console.print(f"  {program_name()} {command}", markup=False, highlight=False, soft_wrap=True)
+        console.print(text(f"  {program_name()} {command}"), soft_wrap=True)
 
 
 def headline(run: dict[str, Any]) -> str:
@@ -242,5 +240,5 @@ def render(summary: dict[str, Any]) -> Table:
 
 def fail(console: Console, message: str) -> NoReturn:
     """Prints an error and ends the command with exit status 2."""
-    console.print(f"error: {message}", markup=False, highlight=False, soft_wrap=True)
+    console.print(text(f"error: {message}"), soft_wrap=True)
     raise typer.Exit(EXIT_USAGE)

@@ -7,6 +7,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import BarColumn, DownloadColumn, Progress, TextColumn, TimeRemainingColumn, TransferSpeedColumn
 
+from engram._text import printable
+
 
 @contextmanager
 def load_progress(path: Path) -> Iterator[Callable[[int, int], object]]:
@@ -15,9 +17,14 @@ def load_progress(path: Path) -> Iterator[Callable[[int, int], object]]:
     Shows nothing if stderr is not a terminal.
     """
     console = Console(stderr=True)
-    columns = (TextColumn("reading {task.description}"), BarColumn(), DownloadColumn(), TransferSpeedColumn())
+    columns = (
+        TextColumn("reading {task.description}", markup=False),
+        BarColumn(),
+        DownloadColumn(),
+        TransferSpeedColumn(),
+    )
     with Progress(
         *columns, TimeRemainingColumn(), console=console, transient=True, disable=not console.is_terminal
     ) as bar:
-        task = bar.add_task(str(path))
+        task = bar.add_task(printable(str(path)))
         yield lambda done, total: bar.update(task, completed=done, total=total)

@@ -10,6 +10,8 @@ from rich.panel import Panel
 from rich.progress_bar import ProgressBar
 from rich.table import Table
 
+from engram.cli.output import text
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from types import TracebackType
@@ -58,7 +60,7 @@ class LineReporter:
     def __call__(self, progress: Progress) -> None:
         """Prints a line."""
         figures = " | ".join(f"{name} {value}" for name, value in describe(progress, self._config).items())
-        self._console.print(f"{progress.seconds:5.1f} s | {figures}", markup=False, highlight=False, soft_wrap=True)
+        self._console.print(text(f"{progress.seconds:5.1f} s | {figures}"), soft_wrap=True)
 
     def __enter__(self) -> Self:
         """Does nothing."""

@@ -59,7 +59,8 @@ def dataset(
         TypeError: An option is unknown.
         SignatureError: On iteration: items of a batch differ in length and `pad` is not set; or see
             `engram.data.numpy.dataset`.
-        UnknownTableError, UnsatisfiableError, ClosedError, UnavailableError: See `engram.data.numpy.dataset`.
+        UnknownTableError, UnsatisfiableError, ClosedError, UnavailableError, DeadlineExceededError: See
+            `engram.data.numpy.dataset`.
     """
     reader = TableReader.of(store, table, options)
     _check_device(device, reader)

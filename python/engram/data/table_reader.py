@@ -1,6 +1,7 @@
 """Reads a table's items or steps, singly or in batches, as elements of any framework."""
 
 import math
+import time
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from dataclasses import dataclass, replace
@@ -14,8 +15,8 @@ from engram.batch import Batch
 from engram.data import column_block
 from engram.data.column_block import BatchBuffer, ColumnBlock, ColumnConverter
 from engram.data.elements import Element, Options
-from engram.dataset import Dataset
-from engram.errors import EngramError, InvalidArgumentError, SignatureError
+from engram.dataset import OPEN_GRACE, Dataset, table_info
+from engram.errors import DeadlineExceededError, EngramError, InvalidArgumentError, SignatureError
 from engram.info import TableInfo
 from engram.store import TableStore
 
@@ -147,8 +148,13 @@ class TableReader:
     @property
     def keeps_items(self) -> bool:
         """True if the table exists and has no `max_times_sampled`: sampling does not remove items."""
-        info = self.store.info().get(self.table)
+        info = self._first_info()
         return info is not None and info.max_times_sampled is None
+
+    def _first_info(self) -> TableInfo | None:
+        """The table's state before the first element, if the table exists."""
+        timeout = None if self.timeout is None else self.timeout + OPEN_GRACE
+        return table_info(self.store, self.table, timeout)
 
     def _dataset(self, batch_size: int, **options: Any) -> Dataset[Batch]:  # noqa: ANN401, of `Dataset`
         return Dataset(
@@ -157,8 +163,7 @@ class TableReader:
 
     def _split(self, make: Callable[[ColumnBlock], R], poll_interval: float | None) -> Generator[R | None]:
         """Yields `make(block)` for each element; reads items in blocks whose size adapts to the items read so far."""
-        info = self.store.info().get(self.table)
-        block_size = _BlockSize(info, self.batch_size, steps=self.steps)
+        block_size = _BlockSize(self._first_info(), self.batch_size, steps=self.steps)
         splitter = _BlockSplitter(self, make, block_size)
         left = self.max_batches
         raised: EngramError | None = None
@@ -196,9 +201,10 @@ class TableReader:
             INSERT_CHECK_INTERVAL if poll_interval is None and self.steps and pieces_per_element > 1 else poll_interval
         )
         with closing(dataset._read(splitter.split, interval, tracker)) as reads:  # noqa: SLF001, the package's own
+            requested = time.monotonic()
             for elements in reads:
                 if elements is None:
-                    if tracker.is_holding and self._has_waiting_insert():
+                    if tracker.is_holding and self._has_waiting_insert(requested):
                         tracker.stop_holding()
                     if poll_interval is not None:
                         yield None
@@ -217,11 +223,19 @@ class TableReader:
                 if not is_estimated or not block_size.is_close_to(size):
                     tracker.consume_all()
                     return
+                requested = time.monotonic()
         splitter.has_ended = True
 
-    def _has_waiting_insert(self) -> bool:
-        """True if an insert waits, possibly for the space of items that are held until they fill a batch."""
-        info = self.store.info().get(self.table)
+    def _has_waiting_insert(self, requested: float) -> bool:
+        """True if an insert waits, possibly for the space of items that are held until they fill a batch.
+
+        False if a server does not reply within `timeout` of `requested`, the time of the request for the next items.
+        """
+        left = None if self.timeout is None else max(0.0, requested + self.timeout - time.monotonic())
+        try:
+            info = table_info(self.store, self.table, left)
+        except DeadlineExceededError:
+            return False
         return info is not None and info.waiting_inserts > 0
 
 

@@ -62,7 +62,8 @@ def dataset(
         TypeError: An option is unknown.
         SignatureError: On iteration: see `engram.data.numpy.dataset`; or a DataLoader with a `batch_size` received
             items that differ in length.
-        UnknownTableError, UnsatisfiableError, ClosedError, UnavailableError: See `engram.data.numpy.dataset`.
+        UnknownTableError, UnsatisfiableError, ClosedError, UnavailableError, DeadlineExceededError: See
+            `engram.data.numpy.dataset`.
     """
     return _Dataset(TableReader.of(store, table, options), _usable_device(device))
 

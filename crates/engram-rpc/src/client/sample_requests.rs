@@ -107,12 +107,13 @@ impl SampleStream {
         let id = self.next_id.fetch_add(1, Ordering::Relaxed);
         let (done, receiver) = oneshot::channel();
         let barrier = SampleCommand::Barrier(id, done);
-        // A stream that has ended has sent its acknowledgements.
         let commands = self.commands.upgrade();
-        let outcome = match commands.map(|commands| commands.send(barrier).is_ok()) {
-            Some(true) => receiver.await.unwrap_or_else(|_| Err(closed_error())),
-            Some(false) => Err(closed_error()),
-            None => Ok(()),
+        let is_sent = commands.is_some_and(|commands| commands.send(barrier).is_ok());
+        // A stream that has ended, or ends meanwhile, has sent its acknowledgements.
+        let outcome = if is_sent {
+            receiver.await.unwrap_or(Ok(()))
+        } else {
+            Ok(())
         };
         // After an error as well: acknowledgements that did not arrive are lost.
         self.acks.confirmed.fetch_max(sent, Ordering::Release);

@@ -235,8 +235,9 @@ impl RemoteStream {
     }
 
     /// Stops prefetching, acknowledges the delivered items and returns the others to their table. Waits until
-    /// acknowledgements that removed items from a durable store are durable, then until the server has handled
-    /// everything else: up to two seconds, and not longer than `at_most`. Calling it again waits again.
+    /// acknowledgements that removed items from a durable store are durable, or until the deadline. Then waits until the
+    /// server has handled everything else: up to two seconds, and not longer than `at_most`; with a deadline, this time
+    /// begins with the call. Calling it again waits again.
     pub fn close(
         &mut self,
         at_most: Duration,
@@ -251,11 +252,13 @@ impl RemoteStream {
             self.durable = durable.or_else(|| self.durable.take());
         }
         self.in_flight.clear();
+        let called = Instant::now();
         let durable = self.wait_until_durable(options);
         self.requests = None;
+        let began = options.deadline.map_or_else(Instant::now, |_| called);
         if let Some(task) = &mut self.task {
             let mut options = WaitOptions {
-                deadline: Some(Instant::now() + self.close_timeout.min(at_most)),
+                deadline: Some(began + self.close_timeout.min(at_most)),
                 interrupted: &mut || false,
             };
             if let WaitOutcome::Ready(_) = wait(task, &mut options) {

@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 from engram import Dataset, _engram
 from engram._consumption import ConsumptionTracker
 from engram.data.column_block import ColumnBlock, item_block
-from engram.errors import ClosedError, SignatureError, UnavailableError
+from engram.errors import ClosedError, DeadlineExceededError, SignatureError, UnavailableError
 from engram.store import TableStore
 
 __all__ = ["FetchOptions", "MismatchError", "read_blocks"]
@@ -83,7 +83,8 @@ def read_blocks(
         MismatchError: `make` rejected an item. All items before it were yielded, except those of its block with
             `exact_blocks`.
         SignatureError: With `exact_blocks`, the items of a block cannot be combined.
-        UnknownTableError, ClosedError, UnavailableError, OutOfMemoryError: As in `engram.Dataset`.
+        UnknownTableError, ClosedError, UnavailableError, DeadlineExceededError, OutOfMemoryError: As in
+            `engram.Dataset`.
     """
     reader = _BlockReader(store, table, fetch_options, make, tracker)
     while not reader.is_done:
@@ -94,7 +95,7 @@ def read_blocks(
             if reader.single_items or fetch_options.exact_blocks:
                 raise
             reader.single_items = True
-        except (UnavailableError, ClosedError) as error:
+        except (UnavailableError, DeadlineExceededError, ClosedError) as error:
             if not fetch_options.reconnect_forever:
                 raise
             yield from reader.wait_for_server(error)

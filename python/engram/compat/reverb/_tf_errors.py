@@ -13,6 +13,9 @@ __all__ = ["call_from_tensorflow", "numpy_function"]
 
 _OK, _INVALID, _NOT_FOUND = range(3)
 
+_MAX_NOT_FOUND_BYTES = 250
+"""Longer texts of a `NotFoundError` are cut: the text is a file name, and a longer one is a different error."""
+
 
 def numpy_function(
     function: Callable[..., Sequence[Any]], inputs: Sequence[Any], dtypes: Sequence[Any], placeholders: Sequence[Any]
@@ -36,7 +39,8 @@ def numpy_function(
         except (ValueError, TypeError) as error:
             return [np.int64(_INVALID), str(error).encode(), *placeholders]
         except UnknownTableError as error:
-            return [np.int64(_NOT_FOUND), _reverb_text(error).encode(), *placeholders]
+            text = _reverb_text(error).encode()[:_MAX_NOT_FOUND_BYTES].decode(errors="ignore")
+            return [np.int64(_NOT_FOUND), text.encode(), *placeholders]
 
     status, text, *tensors = tf.numpy_function(call, inputs, [tf.int64, tf.string, *dtypes])
     for tensor in (status, text):
