@@ -186,10 +186,10 @@ def init_table_dataset(
                     try:
                         yield block
                     except GeneratorExit:
-                        tracker.consumed = tracker.consumed_at(counter.elements)
+                        tracker.consumed = tracker.deliver_up_to(counter.elements)
                         raise
                     # TensorFlow requests the next block only after it has consumed all elements of this one.
-                    tracker.consumed = tracker.consumed_at(tracker.num_pieces)
+                    tracker.consumed = tracker.deliver_up_to(tracker.num_pieces)
         finally:
             if owned:
                 store.close()
