@@ -55,7 +55,8 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
                 True for the last step of an episode.
 
         Raises:
-            TypeError: `input_dataset` is not a `tf.data.Dataset`, or `is_end_of_episode` is not callable.
+            TypeError: `input_dataset` is not a `tf.data.Dataset`, `respect_episode_boundaries` is not a bool, or
+                `is_end_of_episode` is not callable.
             ValueError: There are no configs, one is invalid, they differ in table or structure, or one reads a leaf
                 that steps do not have; or the function does not return a bool scalar.
             ImportError: TensorFlow is not installed.
@@ -105,7 +106,7 @@ def pattern_dataset_with_info(
     Raises:
         TypeError, ValueError, ImportError: As in `PatternDataset`.
     """
-    dataset = PatternDataset(input_dataset, configs, respect_episode_boundaries, is_end_of_episode)
+    dataset = PatternDataset(input_dataset, configs, bool(respect_episode_boundaries), is_end_of_episode)
     return dataset.map(lambda data: ReplaySample(SampleInfo.zeros(), data))  # type: ignore[attr-defined]  # TensorFlow's
 
 
@@ -130,7 +131,7 @@ class _StepReader:
         for leaves, ends in self._step_batches():
             items: list[list[Array]] = []
             for index, end in enumerate(ends):
-                created = patterns.append([leaf[index] for leaf in leaves])
+                created = patterns.append([leaf[index, ...] for leaf in leaves])
                 if end:
                     created += patterns.end_episode(clear=self._clear)
                 items += map(_columns, created)
