@@ -63,6 +63,7 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
         """
         tf = import_tensorflow("reverb.PatternDataset")
         _arguments.instance("input_dataset", input_dataset, tf.data.Dataset, "a tf.data.Dataset")
+        _arguments.boolean("respect_episode_boundaries", respect_episode_boundaries)
         steps = input_dataset.element_spec
         for number, config in enumerate(configs):
             problem = config_problem(config)
@@ -80,7 +81,7 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
                 f"{returned}."
             )
         specs = tf.nest.flatten(element_spec)
-        reader = _StepReader(input_dataset, configs, bool(respect_episode_boundaries), is_end_of_episode)
+        reader = _StepReader(input_dataset, configs, respect_episode_boundaries, is_end_of_episode)
         same_shape = all(spec.shape.is_fully_defined() for spec in specs)
         variant, keep_alive = unbatched_dataset(lambda: reader.elements(same_shape=same_shape), [], specs)
         self._initialize(variant, element_spec, (keep_alive, input_dataset))
@@ -106,7 +107,7 @@ def pattern_dataset_with_info(
     Raises:
         TypeError, ValueError, ImportError: As in `PatternDataset`.
     """
-    dataset = PatternDataset(input_dataset, configs, bool(respect_episode_boundaries), is_end_of_episode)
+    dataset = PatternDataset(input_dataset, configs, respect_episode_boundaries, is_end_of_episode)
     return dataset.map(lambda data: ReplaySample(SampleInfo.zeros(), data))  # type: ignore[attr-defined]  # TensorFlow's
 
 
