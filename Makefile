@@ -132,7 +132,7 @@ OUTSIDE_TESTS := acme/adders/reverb/episode_test.py acme/adders/reverb/sequence_
 .PHONY: test-outside
 test-outside: $(OUTSIDE)/.made .venv/.built ## Run the replay tests of Acme and TF-Agents on engram.compat.reverb
 	@echo "==> Tests of Acme and TF-Agents"
-	@cd $(OUTSIDE)/lib/python3.11/site-packages && \
+	@cd $(OUTSIDE)/lib/python3.*/site-packages && \
 		PYTHONPATH="$(CURDIR)/python:$(CURDIR)/tests/outside" TF_CPP_MIN_LOG_LEVEL=3 \
 		$(CURDIR)/$(OUTSIDE)/bin/python -m pytest -c $(CURDIR)/tests/outside/pytest.ini -p no:cacheprovider \
 		$(PYTEST_ARGS) $(OUTSIDE_TESTS)

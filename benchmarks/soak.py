@@ -48,7 +48,8 @@ class Process:
         self.lines: list[dict[str, Any]] = []
         self.memory: list[tuple[float, float]] = []
         self._first = threading.Event()
-        threading.Thread(target=self._read, daemon=True).start()
+        self._reader = threading.Thread(target=self._read, daemon=True)
+        self._reader.start()
 
     def _read(self) -> None:
         if self._process.stdout is None:
@@ -61,6 +62,8 @@ class Process:
     def first(self) -> dict[str, Any]:
         """Waits for the first line."""
         self._first.wait(60)
+        if not self.lines:
+            raise RuntimeError("a process ended, or sent nothing for 60 s; its own error is above")
         return self.lines[0]
 
     def measure(self, seconds: float) -> None:
@@ -74,11 +77,14 @@ class Process:
         """True until the process has ended."""
         return self._process.poll() is None
 
-    def stop(self) -> None:
-        """Closes its stdin, and waits until it has ended."""
+    def stop(self) -> int:
+        """Closes its stdin, waits until it has ended and all lines are read, and returns its exit status."""
         if self._process.stdin is not None:
-            self._process.stdin.close()
-        self._process.wait(120)
+            with contextlib.suppress(BrokenPipeError):
+                self._process.stdin.close()
+        status = self._process.wait(120)
+        self._reader.join(60)
+        return status
 
     def gaps(self) -> list[Gap]:
         """When the process could not run."""
@@ -156,7 +162,7 @@ def long_calls(client: Process, server: Process, machine: list[Gap]) -> str:
 
 
 def run(minutes: float, pause: float) -> int:
-    """Runs the load and prints the report; returns 1 if there were errors or a process grew."""
+    """Runs the load and prints the report; returns 1 if there were errors, or a process failed or grew."""
     seconds = minutes * 60
     ticker = Ticker()
     peers.HOME.mkdir(exist_ok=True)
@@ -170,8 +176,9 @@ def run(minutes: float, pause: float) -> int:
             time.sleep(1.0)
             for each in processes.values():
                 each.measure(time.monotonic() - begin)
-        client.stop()
-        server.stop()
+        failed = [name for name, each in reversed(processes.items()) if each.stop() != 0]
+    if not client.lines or not client.lines[-1].get("last"):
+        failed.append("client, before its last report")
     errors = [error for line in client.lines for error in line["errors"]]
     ended = [line for line in client.lines if line["threads"] < line["expected"]]
     half = seconds / 2
@@ -185,12 +192,14 @@ def run(minutes: float, pause: float) -> int:
     print(f"* {len(errors)} errors{''.join(chr(10) + '  * ' + error for error in errors[:MAX_LISTED])}")
     if ended:
         print(f"* calls ended early: {ended[0]['threads']} of {ended[0]['expected']} threads ran on")
+    if failed:
+        print(f"* processes that failed: {', '.join(failed)}")
     print(f"* grew by more than {MAX_GROWTH:.0%} in the last quarter: {', '.join(grown) or 'none'}")
     print(f"* machine: {report.machine()}; load average at the end: {report.load()}")
     print(
         f"* command: `python -m benchmarks.soak --minutes {minutes:g} --pause {pause:g}`; commit: `{report.commit()}`"
     )
-    return int(bool(errors or ended or grown))
+    return int(bool(errors or ended or failed or grown))
 
 
 def main() -> int:

@@ -281,7 +281,7 @@ def client(address: str, metrics: str, seconds: float, pause: float) -> None:
     stop.set()
     for thread in threads:
         thread.join(60)
-    report(**calls.take(), gaps=ticker.take(), threads=0, expected=0)
+    report(**calls.take(), gaps=ticker.take(), threads=0, expected=0, last=True)
 
 
 if __name__ == "__main__":

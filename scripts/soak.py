@@ -196,7 +196,7 @@ def watch(pid: int | None, address: str, began: float, minutes: float) -> tuple[
 
 def median(samples: list[tuple[float, int]], low: float, high: float) -> float:
     """Median memory in MiB between two times."""
-    return statistics.median(size for index, size in samples if low <= index <= high) / 2**20
+    return statistics.median(size for fraction, size in samples if low <= fraction <= high) / 2**20
 
 
 def main() -> int:

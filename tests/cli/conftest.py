@@ -11,6 +11,7 @@ from typer.testing import CliRunner
 
 from engram import Store, Table
 from engram.cli import app
+from engram.cli.tables import read_tables
 
 # Children of background jobs start with SIGINT ignored, so Python's handler is installed first.
 MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler); from engram.cli import main; main()"
@@ -73,6 +74,18 @@ def serve(spawn):
         return server, line, match[1]
 
     return start
+
+
+@pytest.fixture
+def read(tmp_path):
+    """Writes a text to `tables.toml` and returns its tables."""
+
+    def read(text):
+        file = tmp_path / "tables.toml"
+        file.write_text(text)
+        return read_tables(file)
+
+    return read
 
 
 @pytest.fixture

@@ -6,7 +6,6 @@ from support import raises
 
 import engram
 from engram.cli import signatures
-from engram.cli.tables import read_tables
 from engram.compat import reverb
 from engram.compat.reverb.tensor_spec import TensorSpec
 from engram.errors import InvalidArgumentError, SignatureError
@@ -15,16 +14,6 @@ DTYPES = (
     "bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, float16, float32, float64, bfloat16, "
     "float8_e4m3fn, float8_e5m2, complex64, complex128, string"
 )
-
-
-@pytest.fixture
-def read(tmp_path):
-    def read(text):
-        file = tmp_path / "tables.toml"
-        file.write_text(text)
-        return read_tables(file)
-
-    return read
 
 
 def test_mappings_lists_and_columns(read):

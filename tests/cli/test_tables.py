@@ -9,16 +9,6 @@ from engram.cli.tables import read_tables
 from engram.errors import InvalidArgumentError
 
 
-@pytest.fixture
-def read(tmp_path):
-    def read(text):
-        file = tmp_path / "tables.toml"
-        file.write_text(text)
-        return read_tables(file)
-
-    return read
-
-
 def test_every_key_of_a_table(read):
     text = """
     [all]

@@ -129,6 +129,14 @@ def test_bounds_of_a_spec(dtype, value, expected):
             "bounded_tensor_spec_value { dtype: DT_INT8 minimum { } maximum { int_val: 1 } }",
             "a bound of shape [] has 0 values",
         ),
+        (
+            "bounded_tensor_spec_value { dtype: DT_INT8 minimum { int_val: 0 } maximum { int_val: 300 } }",
+            "a bound of dtype int8 must be from -128 to 127; got 300",
+        ),
+        (
+            "bounded_tensor_spec_value { dtype: DT_UINT16 minimum { int_val: [5, -1] } maximum { int_val: 1 } }",
+            "a bound of dtype uint16 must be from 0 to 65535; got -1",
+        ),
         ("bounded_tensor_spec_value { dtype: DT_STRING }", "a spec of dtype string must not have bounds"),
     ],
 )

@@ -11,6 +11,8 @@ from typing import Any
 
 import numpy as np
 
+from engram.data._exit_guard import ExitGuard
+
 __all__ = ["TfElementCounter", "count_elements", "is_eager_program", "reserve_slot", "with_element_counter"]
 
 _AGGREGATOR_NAME = "engram_element_counter"
@@ -21,6 +23,10 @@ _free_slots: list[int] = []
 _last_slot = 0
 _python_counts: dict[int, int] = {}
 """The counts of the slots that a Python function counts in."""
+
+_exit_guard = ExitGuard()
+_NO_SLOT = np.int64(0)
+"""Slot of iterations that begin while the process exits; nothing reads its count."""
 
 
 def with_element_counter(make: Callable[[list[Any]], Any], args: Sequence[Any]) -> Any:  # noqa: ANN401, a tf.data.Dataset
@@ -33,6 +39,7 @@ def with_element_counter(make: Callable[[list[Any]], Any], args: Sequence[Any]) 
         args: Tensors, or values that become tensors.
     """
     tf = _tensorflow()
+    _exit_guard.register()
     in_python = not is_eager_program()
 
     def iteration(*tensors: Any) -> Any:  # noqa: ANN401, tensors
@@ -49,6 +56,7 @@ def with_element_counter(make: Callable[[list[Any]], Any], args: Sequence[Any]) 
 def count_elements(dataset: Any, slot: Any) -> Any:  # noqa: ANN401, TensorFlow's
     """Returns a dataset of the same tuples that counts each yielded element in `slot`, an i64 tensor `[]`."""
     tf = _tensorflow()
+    _exit_guard.register()
     if not is_eager_program():
 
         def counted(*tensors: Any) -> tuple[Any, ...]:  # noqa: ANN401, tensors
@@ -104,7 +112,9 @@ def reserve_slot(*, in_python: bool) -> int:
 
 def _reserve_slot() -> Any:  # noqa: ANN401, NumPy's
     global _last_slot  # noqa: PLW0603, one sequence for the process
-    with _lock:
+    with _exit_guard as may_run, _lock:
+        if not may_run:
+            return _NO_SLOT
         if _free_slots:
             return np.int64(_free_slots.pop())
         _last_slot += 1
@@ -112,15 +122,18 @@ def _reserve_slot() -> Any:  # noqa: ANN401, NumPy's
 
 
 def _reserve_python_slot() -> Any:  # noqa: ANN401, NumPy's
-    slot = _reserve_slot()
-    _python_counts[int(slot)] = 0
-    return slot
+    with _exit_guard:
+        slot = _reserve_slot()
+        _python_counts[int(slot)] = 0
+        return slot
 
 
 def _count_one(slot: Any) -> Any:  # noqa: ANN401, NumPy's
-    if (number := int(slot)) in _python_counts:  # False after `close`, while TensorFlow cancels the iteration
-        _python_counts[number] += 1
-    return slot
+    with _exit_guard as may_run:
+        # False after `close`, while TensorFlow cancels the iteration.
+        if may_run and (number := int(slot)) in _python_counts:
+            _python_counts[number] += 1
+        return slot
 
 
 def _tensorflow() -> Any:  # noqa: ANN401, a module

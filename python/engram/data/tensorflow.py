@@ -105,8 +105,9 @@ def dataset(
         UnavailableError: The server cannot be reached.
         tf.errors.InvalidArgumentError: On iteration: items do not match the `element_spec`; they are returned to the
             table. Other errors of the store are raised as the closest `tf.errors`, with their text.
-        tf.errors.UnknownError: On iteration: Ctrl-C was pressed while the main thread waited for an element; the text
-            contains `KeyboardInterrupt`.
+        tf.errors.UnknownError: On iteration, with TensorFlow 2.18 or later: Ctrl-C was pressed while the main thread
+            waited for an element; the text contains `KeyboardInterrupt`. Earlier versions call Python in other threads,
+            which Ctrl-C does not interrupt.
     """
     _exit_guard.register()
     reader = TableReader.of(store, table, options)

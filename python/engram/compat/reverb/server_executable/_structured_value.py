@@ -6,27 +6,18 @@ import numpy as np
 import numpy.typing as npt
 
 from engram.compat.reverb._table_note import dtype_named, namedtuple_class
+from engram.compat.reverb.server_executable.reverb_config_pb2 import DATA_TYPES
 from engram.compat.reverb.tensor_spec import BoundedTensorSpec, TensorSpec
 
 __all__ = ["signature_from_proto"]
 
+_RENAMED = {"float": "float32", "double": "float64", "half": "float16"}
+"""TensorFlow's names of dtypes that have other names in NumPy."""
+
 _DTYPES = {
-    1: "float32",
-    2: "float64",
-    3: "int32",
-    4: "uint8",
-    5: "int16",
-    6: "int8",
-    7: "string",
-    8: "complex64",
-    9: "int64",
-    10: "bool",
-    14: "bfloat16",
-    17: "uint16",
-    18: "complex128",
-    19: "float16",
-    22: "uint32",
-    23: "uint64",
+    number: _RENAMED.get(name, name)
+    for name, number in ((enum.removeprefix("DT_").lower(), number) for enum, number in DATA_TYPES.items())
+    if number
 }
 """The dtypes by their numbers in TensorFlow's enum `DataType`."""
 
@@ -109,8 +100,18 @@ def _bound(bound: Any, name: str) -> npt.NDArray[Any]:  # noqa: ANN401, a messag
     elif _BOUND_FIELDS[name] == "half_val":
         values = np.array(bound.half_val, np.uint16).view(dtype)
     else:
-        values = np.array(getattr(bound, _BOUND_FIELDS[name]), dtype)
+        numbers = list(getattr(bound, _BOUND_FIELDS[name]))
+        if np.issubdtype(dtype, np.integer):
+            _check_range(numbers, dtype)
+        values = np.array(numbers, dtype)
     size = int(np.prod(shape))
     if len(values) > size or (size and not len(values)):
         raise ValueError(f"a bound of shape {shape} has {len(values)} values")
     return np.concatenate([values, np.repeat(values[-1:], size - len(values))]).reshape(shape)
+
+
+def _check_range(numbers: list[int], dtype: np.dtype[Any]) -> None:
+    limits = np.iinfo(dtype)
+    for number in numbers:
+        if not limits.min <= number <= limits.max:
+            raise ValueError(f"a bound of dtype {dtype} must be from {limits.min} to {limits.max}; got {number}")

@@ -120,7 +120,7 @@ _TENSORFLOW = {
 }
 """Messages of the package `tensorflow` that signatures consist of, with the fields that Engram supports."""
 
-_DATA_TYPES = {
+DATA_TYPES = {
     "DT_INVALID": 0,
     "DT_FLOAT": 1,
     "DT_DOUBLE": 2,
@@ -139,6 +139,7 @@ _DATA_TYPES = {
     "DT_UINT32": 22,
     "DT_UINT64": 23,
 }
+"""TensorFlow's enum `DataType`, without the dtypes that Engram does not support."""
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = ("bool", "bytes", "double", "float", "int32", "int64", "string", "uint32", "uint64")
@@ -178,7 +179,7 @@ def _build_pool() -> Any:  # noqa: ANN401, a pool
     pool = descriptor_pool.DescriptorPool()
     tensorflow = _file("engram/tensorflow.proto", "tensorflow", _TENSORFLOW)
     data_type = tensorflow.enum_type.add(name="DataType")
-    for name, number in _DATA_TYPES.items():
+    for name, number in DATA_TYPES.items():
         data_type.value.add(name=name, number=number)
     reverb = _file("engram/reverb_config.proto", "deepmind.reverb", _REVERB)
     reverb.dependency.append(tensorflow.name)
