@@ -6,12 +6,15 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from compat_tables import serving, steps, table
 from support import BackgroundCall, raises, run_python, wait_until
 
+import engram
 from engram.compat import reverb
+from engram.errors import ClosedError
 
 
 @pytest.mark.parametrize(
@@ -115,6 +118,22 @@ def test_stop_frees_the_port_and_may_be_called_again():
         server.wait()
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", server.port))
+
+
+def test_stop_closes_the_store_after_an_error(monkeypatch):
+    def fail(server):
+        close(server)
+        raise KeyboardInterrupt
+
+    close = engram.Server.close
+    with serving(table()) as (server, _):
+        store = server._server_store
+        monkeypatch.setattr(engram.Server, "close", fail)
+        with pytest.raises(KeyboardInterrupt):
+            server.stop()
+        with raises(ClosedError, "the store is closed"):
+            store.store.tables  # noqa: B018, raises
+        assert not Path(store.directory).exists()
 
 
 def test_wait_ends_when_another_thread_stops():

@@ -119,10 +119,10 @@ def as_array(value: Any) -> npt.NDArray[Any]:  # noqa: ANN401, anything NumPy un
     Raises:
         TypeError: The leaf is None, a date, a record, or an object that is not text.
     """
+    if isinstance(value, str | bytes):
+        return _encode_text(np.array(value, dtype=object), value)  # NumPy's bytes dtype would drop trailing zero bytes
     if isinstance(value, np.ndarray | np.generic):
         array: npt.NDArray[Any] = np.asarray(value)
-    elif isinstance(value, str | bytes):
-        return _encode_text(np.array(value, dtype=object), value)  # NumPy's bytes dtype would drop trailing zero bytes
     elif value is None:
         raise TypeError("cannot convert None to a tensor; a value must be an array, a number or text")
     else:

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from engram.compat.reverb import _nest
 from engram.compat.reverb._configs import Condition, Config, PatternNode
 
 __all__ = [
@@ -193,4 +194,5 @@ def _number(value: Any) -> int | None:  # noqa: ANN401, any leaf
 
 def stack_column(column: PickedColumn) -> npt.NDArray[Any]:
     """Returns a column as an array: its values stacked, or the single value of a squeezed column."""
-    return np.asarray(column.values[0]) if column.squeeze else np.stack(column.values)
+    values = [_nest.as_array(value) for value in column.values]
+    return values[0] if column.squeeze else np.stack(values)

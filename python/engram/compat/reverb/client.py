@@ -135,6 +135,7 @@ class Client:
             TypeError: An argument has the wrong type.
             ValueError: A number is below 1, or `chunk_length` is above `max_sequence_length`.
         """
+        _arguments.boolean("delta_encoded", delta_encoded)
         length = _positive("max_sequence_length", max_sequence_length)
         chunk = min(10, length) if chunk_length is None else _arguments.integer("chunk_length", chunk_length)
         if not 1 <= chunk <= length:
@@ -147,7 +148,7 @@ class Client:
             in_flight = _positive("max_in_flight_items", max_in_flight_items)
         from engram.compat.reverb.writer import Writer  # noqa: PLC0415, a circular import
 
-        return Writer(self, length, bool(delta_encoded), chunk, in_flight)
+        return Writer(self, length, delta_encoded, chunk, in_flight)
 
     def trajectory_writer(
         self,
@@ -291,7 +292,7 @@ class Client:
             RuntimeError: The table does not exist, or the server could not be reached for an hour.
         """
         _arguments.text("table", table)
-        if not isinstance(updates or {}, Mapping):
+        if updates is not None and not isinstance(updates, Mapping):
             raise TypeError(f"`updates` must map keys to priorities; got {_arguments.describe(updates)}")
         if deletes is not None and (isinstance(deletes, str | bytes) or not isinstance(deletes, Iterable)):
             raise TypeError(f"`deletes` must be a list of keys; got {_arguments.describe(deletes)}")

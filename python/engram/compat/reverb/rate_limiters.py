@@ -201,7 +201,7 @@ def _size(size: int) -> int:
 
 def _range(error_buffer: Any, offset: float) -> tuple[float, float]:  # noqa: ANN401, anything
     """Returns `min_diff` and `max_diff`."""
-    if isinstance(error_buffer, int | float | np.number):
+    if isinstance(error_buffer, int | float | np.number) and not isinstance(error_buffer, bool):
         return offset - float(error_buffer), offset + float(error_buffer)
     try:
         low, high = error_buffer

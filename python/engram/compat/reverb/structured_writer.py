@@ -241,7 +241,7 @@ class StructuredWriter:
             timeout_ms: Milliseconds to wait. 0 means not at all; None or less than 0 means no limit. Default: no limit.
 
         Raises:
-            TypeError: `timeout_ms` is not a number.
+            TypeError: `clear_buffers` is not a bool, or `timeout_ms` is not a number.
             ValueError: The `td_error` of an item that is created at the end cannot be computed, or is NaN, or infinite
                 and the table's selector is prioritized. The item is not created, and the episode has ended.
             MemoryError: There is not enough memory to complete the last chunk. The episode continues; call again.
@@ -250,16 +250,19 @@ class StructuredWriter:
             RuntimeError: The server or a table is gone. Or the writer is in use by another thread, or belongs to the
                 process that this one was forked from; then the episode continues.
         """
+        _arguments.boolean("clear_buffers", clear_buffers)
         timeout = _seconds(timeout_ms)
         if self._native is None:
             return
-        native, clear = self._native, bool(clear_buffers)
+        native = self._native
 
         def on_ended() -> None:
             self._step_is_open = False
             self._columns_set.clear()
 
-        _sending.end_episode(native, lambda seconds: native.end_episode(seconds, clear), on_ended, timeout_ms, timeout)
+        _sending.end_episode(
+            native, lambda seconds: native.end_episode(seconds, clear_buffers), on_ended, timeout_ms, timeout
+        )
 
 
 def _seconds(timeout_ms: float | None) -> float | None:

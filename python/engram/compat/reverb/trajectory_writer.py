@@ -285,30 +285,33 @@ class TrajectoryWriter:
             timeout_ms: Milliseconds to wait. None, 0 or less means no limit. Default: no limit.
 
         Raises:
-            TypeError: `timeout_ms` is not a number.
+            TypeError: `clear_buffers` is not a bool, or `timeout_ms` is not a number.
             MemoryError: There is not enough memory to complete the last chunk. The episode continues; call again.
             DeadlineExceededError: The tables did not accept the items in time. The items stay queued, and the episode
                 has ended.
             RuntimeError: The writer is closed, or the server or a table is gone. Or the writer is in use by another
                 thread, or belongs to the process that this one was forked from; then the episode continues.
         """
+        _arguments.boolean("clear_buffers", clear_buffers)
         timeout = _sending.timeout_seconds(timeout_ms)
         if self._closed:
             raise RuntimeError(_CLOSED)
         if self._native is None:
             return
-        native, clear = self._native, bool(clear_buffers)
+        native = self._native
 
         def on_ended() -> None:
             state = self._state
             state.head, state.step_is_open = state.end, False
             state.first = state.head
-            if clear:
+            if clear_buffers:
                 state.base = state.head
                 for column in self._columns:
                     column.clear()
 
-        _sending.end_episode(native, lambda seconds: native.end_episode(seconds, clear), on_ended, timeout_ms, timeout)
+        _sending.end_episode(
+            native, lambda seconds: native.end_episode(seconds, clear_buffers), on_ended, timeout_ms, timeout
+        )
 
     def configure(self, path: tuple[int | str, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
         """Sets how many steps of one column are kept. The column may be added by a later step.

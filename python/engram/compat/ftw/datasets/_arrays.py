@@ -84,15 +84,15 @@ class ArrayDataset:
                 info, data = leaves[:_NUM_INFO_FIELDS], self._convert(leaves[_NUM_INFO_FIELDS:])
                 sample = ReplaySample(SampleInfo(*info), _nest.unflatten_as(options.nest, data))
                 consumed = [
-                    reader.tracker.consumed_at(reader.tracker.num_pieces if whole_batches else reader.delivered)
+                    reader.tracker.deliver_up_to(reader.tracker.num_pieces if whole_batches else reader.delivered)
                     for reader in readers
                 ]
                 last = readers[-1].tracker
                 for reader, items in zip(readers[:-1], consumed[:-1], strict=True):
                     reader.tracker.delivered = items
                 items = consumed[-1]
-                # The last call before the yield, because Ctrl-C can strike in any call. With several stores, it can
-                # still strike after the items of only some of them were delivered.
+                # Ctrl-C can strike in any call, so none is between this assignment and the `yield`. With several
+                # stores, it can still strike after the items of only some of them were delivered.
                 last.delivered = items
                 yield sample
 
