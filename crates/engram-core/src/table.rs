@@ -387,12 +387,13 @@ impl TableState {
     /// does not, or no more items may be evicted.
     pub fn shrink(&mut self, deferred: &mut DeferredDrops) -> bool {
         let mut victim = std::mem::take(&mut self.picks);
+        let mut slots_left = MAX_ITEMS_PER_LOCK_HOLD;
         for _ in 0..MAX_REMOVALS_PER_CALL {
             if !self.must_shrink() {
                 break;
             }
             if !self.can_evict_visible() {
-                match self.find_hidden() {
+                match self.find_hidden(&mut slots_left) {
                     Some(slot) => self.remove(slot, Removal::Evicted, deferred),
                     None => break,
                 }
@@ -409,9 +410,10 @@ impl TableState {
         !self.must_shrink()
     }
 
-    /// Returns a hidden item, after a search of bounded length that the next call continues.
-    fn find_hidden(&mut self) -> Option<Slot> {
-        for _ in 0..MAX_ITEMS_PER_LOCK_HOLD {
+    /// Returns a hidden item, after a search of at most `slots_left` slots that the next call continues.
+    fn find_hidden(&mut self, slots_left: &mut usize) -> Option<Slot> {
+        while *slots_left > 0 {
+            *slots_left -= 1;
             let slot = self.next_searched % self.contents.slots;
             self.next_searched = slot + 1;
             if self.contents.items[slot as usize].is_hidden() {

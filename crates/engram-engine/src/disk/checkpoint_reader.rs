@@ -211,7 +211,7 @@ fn next_record(file_reader: &mut RecordReader) -> Result<Option<(u32, &[u8])>, C
 }
 
 /// Maximum value of a counter in a header. No store reaches it; larger ones could overflow later.
-const MAX_COUNTER: u64 = 1 << 62;
+pub(super) const MAX_COUNTER: u64 = 1 << 62;
 
 /// Reads and checks the body of a `logs` record.
 fn read_header(reader: &mut BodyReader<'_>) -> Result<CheckpointHeader, CorruptRecord> {
@@ -242,6 +242,7 @@ fn read_header_unchecked(reader: &mut BodyReader<'_>) -> Result<CheckpointHeader
         next_serial: reader.u64()?,
         next_table: reader.u64()?,
         earlier_logs: reader.list(16, |reader| Ok((reader.u64()?, reader.u64()?)))?,
+        has_unlogged: reader.bool()?,
         serials: SerialRanges::default(),
     })
 }
