@@ -13,6 +13,7 @@ KINDS = {
     6: "table created",
     7: "dropped",
     8: "begin",
+    9: "unlogged",
     16: "logs",
     17: "table",
     18: "items",

@@ -96,7 +96,7 @@ def test_a_directory_that_is_moved_and_moved_back(tmp_path):
 
 
 def test_a_failed_restore_does_not_prevent_opening(tmp_path):
-    """The change number that a restore skips must not be missing in the log if it fails."""
+    """The log must be complete without the tables that were not restored."""
     path, away, other = tmp_path / "store", tmp_path / "away", tmp_path / "other"
     with Store.open(other, [Table("other")]) as store:
         store.insert({"n": 1}, {"other": 1.0})
@@ -241,7 +241,6 @@ def test_nothing_is_written_after_another_process_has_opened_the_directory(tmp_p
         reason = "its LOCK was replaced, so another process may have opened the directory; close the store"
         with raises(StorageError, f"changes cannot be written to {path}: {reason}"):
             put(first, 10)
-        second.checkpoint()
         before = files(path)
         with raises(StorageError, f"{path}: {reason}"):
             first.checkpoint()
@@ -249,6 +248,7 @@ def test_nothing_is_written_after_another_process_has_opened_the_directory(tmp_p
         assert files(path) == before
         with pytest.raises(StorageError, match="LOCK was replaced"):
             first.close()
+    assert values(path) == ([1, 2], ())
 
 
 def test_clients_receive_the_problem(tmp_path):

@@ -408,9 +408,23 @@ def test_a_repair_that_finds_nothing(sample, tmp_path):
     path = copied(sample[0], tmp_path / "store")
     for name in (OLD, NEW):
         (path / name).write_text("")
+    (path / FIRST).unlink()
+    advice = "; `repair=True` would find nothing to open; restore a copy of the directory"
+    with pytest.raises(StorageError, match=f"{advice}$"):
+        Store.open(path)
     advice = "; repair found nothing to open; restore a copy of the directory"
     with pytest.raises(StorageError, match=f"{advice}$"):
         Store.open(path, repair=True)
+
+
+@sample_store(checkpointed)
+def test_a_repair_from_complete_logs(sample, tmp_path):
+    path = copied(sample[0], tmp_path / "store")
+    for name in (OLD, NEW):
+        (path / name).write_text("")
+    with open_sample(path, repair=True):
+        pass
+    assert state(path) == sample[1]
 
 
 @sample_store(logged_twice)

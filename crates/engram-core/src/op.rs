@@ -135,7 +135,8 @@ pub trait OpSink: fmt::Debug + Send + Sync {
         Poll::Ready(Ok(()))
     }
 
-    /// Why changes cannot be made durable as configured at the moment; `None` if they can.
+    /// Why changes are not made as durable as configured now, as far as is known; `None` if they are. Must
+    /// not block.
     fn problem(&self) -> Option<String> {
         None
     }

@@ -387,12 +387,13 @@ impl TableState {
     /// its bounds, or no more items may be evicted.
     pub fn shrink(&mut self, deferred: &mut DeferredDrops) -> bool {
         let mut picks = std::mem::take(&mut self.picks);
+        let mut slots_left = MAX_ITEMS_PER_LOCK_HOLD;
         for _ in 0..MAX_REMOVALS_PER_CALL {
             if !self.must_shrink() {
                 break;
             }
             if !self.can_evict_visible() {
-                match self.find_hidden() {
+                match self.find_hidden(&mut slots_left) {
                     Some(slot) => self.remove(slot, Removal::Evicted, deferred),
                     None => break,
                 }
@@ -409,10 +410,11 @@ impl TableState {
         !self.must_shrink()
     }
 
-    /// Searches for a hidden item and returns its slot. `None` if a search of bounded length finds none; the
-    /// next call continues it.
-    fn find_hidden(&mut self) -> Option<Slot> {
-        for _ in 0..MAX_ITEMS_PER_LOCK_HOLD {
+    /// Searches for a hidden item and returns its slot. `None` if at most `slots_left` slots have none; the
+    /// next call continues the search.
+    fn find_hidden(&mut self, slots_left: &mut usize) -> Option<Slot> {
+        while *slots_left > 0 {
+            *slots_left -= 1;
             let slot = self.next_searched % self.contents.slots;
             self.next_searched = slot + 1;
             if self.contents.items[slot as usize].is_hidden() {

@@ -55,3 +55,7 @@ mod power_loss;
 mod power_loss_tests;
 #[cfg(test)]
 mod random_workload;
+#[cfg(test)]
+mod storage_tests;
+#[cfg(test)]
+mod unlogged_tests;

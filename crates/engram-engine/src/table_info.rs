@@ -27,7 +27,8 @@ pub struct TableInfo {
     pub inserting_blocked: Option<String>,
     /// Why samples are blocked now; `None` if they are not.
     pub sampling_blocked: Option<String>,
-    /// Why changes are not stored durably now; `None` if they are, or for a store in memory.
+    /// Why changes are not stored durably now, as far as is known (see
+    /// [`Engine::check_storage`](crate::Engine::check_storage)); `None` if they are, or for a store in memory.
     pub storage_problem: Option<String>,
 }
 

@@ -314,7 +314,10 @@ impl Tables {
     pub(crate) fn infos(&self, py: Python<'_>) -> PyResult<Vec<TableInfo>> {
         self.call(
             py,
-            |engine| Ok(engine.tables()?.iter().map(|table| table.info()).collect()),
+            |engine| {
+                engine.check_storage();
+                Ok(engine.tables()?.iter().map(|table| table.info()).collect())
+            },
             Client::infos,
         )
     }

@@ -211,8 +211,8 @@ fn next_record(file_reader: &mut RecordReader) -> Result<Option<(u32, &[u8])>, C
     }
 }
 
-/// Maximum value of a number in a `logs` record. No store reaches it; larger ones could overflow later.
-const MAX_NUMBER: u64 = 1 << 62;
+/// Maximum value of a counter in a header. No store reaches it; larger ones could overflow later.
+pub(super) const MAX_COUNTER: u64 = 1 << 62;
 
 /// Reads and checks the body of a `logs` record.
 fn read_header(reader: &mut BodyReader<'_>) -> Result<CheckpointHeader, CorruptRecord> {
@@ -224,7 +224,7 @@ fn read_header(reader: &mut BodyReader<'_>) -> Result<CheckpointHeader, CorruptR
         header.next_serial,
         header.next_table,
     ];
-    if numbers.iter().any(|number| *number > MAX_NUMBER) {
+    if numbers.iter().any(|number| *number > MAX_COUNTER) {
         return CorruptRecord::err(format!(
             "its `logs` record has a number above 2^62: {numbers:?}"
         ));
@@ -243,6 +243,7 @@ fn read_header_unchecked(reader: &mut BodyReader<'_>) -> Result<CheckpointHeader
         next_serial: reader.u64()?,
         next_table: reader.u64()?,
         earlier_logs: reader.list(16, |reader| Ok((reader.u64()?, reader.u64()?)))?,
+        has_unlogged: reader.bool()?,
         serials: SerialRanges::default(),
     })
 }

@@ -43,6 +43,8 @@ pub(crate) struct CheckpointHeader {
     pub(crate) next_table: u64,
     /// Number and size of the log before `first_log`, and of each earlier one that contains chunks in use.
     pub(crate) earlier_logs: Vec<(u64, u64)>,
+    /// True if the checkpoint has contents that the logs lack.
+    pub(crate) has_unlogged: bool,
     /// Serials of the chunks that items refer to.
     pub(crate) serials: SerialRanges,
 }
@@ -155,7 +157,7 @@ impl CheckpointWriter {
 }
 
 /// Writes a checkpoint, whose chunks must all be in durable logs; returns its size in bytes. Once this
-/// returns, the checkpoint is durable. On an error, removes its file.
+/// returns, the checkpoint is durable. After an error, its file is removed if possible.
 pub(crate) fn write<'a>(
     files: &dyn Directory,
     (store, number): (u64, u64),
@@ -167,14 +169,17 @@ pub(crate) fn write<'a>(
     let written =
         write_unfinished(files, &unfinished, (store, number), header, tables).and_then(|bytes| {
             files.rename(&unfinished, &name)?;
-            files.sync_directory()?;
             Ok(bytes)
         });
     if written.is_err() {
         // If this fails, the file is removed when the directory is opened next.
         let _ = files.remove(&unfinished);
     }
-    written
+    let bytes = written?;
+    files.sync_directory().inspect_err(|_| {
+        let _ = files.remove(&name);
+    })?;
+    Ok(bytes)
 }
 
 /// Writes and syncs the whole file under this name.
@@ -212,6 +217,7 @@ fn write_unfinished<'a>(
         body.put_u64(*number);
         body.put_u64(*bytes);
     }
+    body.put_u8(header.has_unlogged.into());
     out.write_record(kind::LOGS, &body);
     for ranges in header.serials.0.chunks(MAX_RECORD_ENTRIES) {
         let mut body = Vec::new();

@@ -79,6 +79,10 @@ pub(super) struct WriteStatus {
     /// Describes the logs that were lost; `None` if there are none. While it is set, no further change counts as
     /// durable. A checkpoint that does not require these logs clears it.
     lost: Option<String>,
+    /// What has happened to the directory, if it was not at its path when this was last checked.
+    moved: Option<String>,
+    /// The log that was being written when this was last checked, if it was missing.
+    missing_log: Option<u64>,
 }
 
 /// The state with which a journal starts.
@@ -178,19 +182,29 @@ impl Journal {
         })
     }
 
-    /// Switches to a new log, whose file exists: later changes are written to it. If `skips_change`, skips one
-    /// change number first: see `Storage::checkpoint`.
+    /// Records that a checkpoint has contents that the logs lack: a replay from an older one fails at this
+    /// record. The next change gets at least the number `next_change`.
+    pub(crate) fn record_unlogged(&self, checkpoint: u64, next_change: u64) {
+        self.append(|pending| {
+            pending.close_record();
+            let previous = pending.next_change;
+            pending.next_change = previous.max(next_change);
+            let mut body = Vec::new();
+            for number in [previous, pending.next_change, checkpoint] {
+                body.put_u64(number);
+            }
+            pending.write_record(kind::UNLOGGED, &body);
+        });
+    }
+
+    /// Switches to a new log, whose file exists: later changes are written to it.
     pub(crate) fn switch_log(
         &self,
         (number, file): (u64, Box<dyn WritableFile>),
         clock: ClockReading,
-        skips_change: bool,
     ) -> LogPosition {
         self.append(|pending| {
             pending.close_record();
-            if skips_change {
-                pending.new_lsn();
-            }
             pending.switch_log(number, file, clock)
         })
     }
@@ -276,35 +290,41 @@ impl Journal {
     /// Records that a checkpoint was written that does not require these lost logs. Has no effect if more logs
     /// were lost in the meantime.
     pub(crate) fn end_loss(&self, lost_logs: &BTreeSet<u64>) {
-        if !lost_logs.is_empty() && self.pending.lock().lost_logs == *lost_logs {
-            self.update_status(0, |status| status.lost = None);
+        {
+            // Locked until the loss has ended: otherwise, a loss that is recorded meanwhile would be forgotten.
+            let pending = self.pending.lock();
+            if lost_logs.is_empty() || pending.lost_logs != *lost_logs {
+                return;
+            }
+            self.status.lock().lost = None;
         }
+        self.update_status(0, |_| {});
     }
 
-    /// Why changes are not stored durably now; `None` if they are.
-    pub(crate) fn problem(&self) -> Option<String> {
-        let path = self.files.path().display();
-        if let Err(reason) = self.files.check_path() {
-            return Some(format!("{path}: {reason}"));
-        }
-        {
-            let status = self.status.lock();
-            if let Some(problem) = &status.problem {
-                return Some(format!("{path}: {problem}"));
-            }
-            if let Some(lost) = &status.lost {
-                return Some(format!("{path}: {lost}{NEXT_CHECKPOINT_NOTE}"));
-            }
-        }
-        // The log writer detects a removed log only with the next change.
+    /// Checks whether the directory was moved or the current log was removed, for `problem`. May block.
+    pub(crate) fn check_files(&self) {
+        let moved = self.files.check_path().err();
+        // The log writer notices it with the next change.
         let log = self.pending.lock().log.usage().log;
-        match self.files.id(&log_name(log)) {
-            Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                let lost = describe_lost_logs(&[log]);
-                Some(format!("{path}: {lost}{NEXT_CHECKPOINT_NOTE}"))
-            }
-            _ => None,
-        }
+        let found = self.files.id(&log_name(log));
+        let is_missing = matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
+        let mut status = self.status.lock();
+        status.moved = moved;
+        status.missing_log = is_missing.then_some(log);
+    }
+
+    /// Why changes are not stored durably now, as far as is known; `None` if they are. Does not access the
+    /// file system.
+    pub(crate) fn problem(&self) -> Option<String> {
+        let log = self.pending.lock().log.usage().log;
+        let status = self.status.lock();
+        let is_missing = status.missing_log == Some(log);
+        let missing = is_missing.then(|| describe_lost_logs(&[log]));
+        let lost = status.lost.clone().or(missing);
+        let problem = (status.moved.clone())
+            .or_else(|| status.problem.clone())
+            .or_else(|| Some(format!("{}{NEXT_CHECKPOINT_NOTE}", lost?)))?;
+        Some(format!("{}: {problem}", self.files.path().display()))
     }
 
     /// Fails if writing fails now or the log writer has ended.
@@ -480,6 +500,10 @@ impl OpSink for UnloggedSink {
 
     fn last(&self) -> Lsn {
         Lsn(0)
+    }
+
+    fn is_durable(&self) -> bool {
+        false
     }
 
     fn poll_durable(&self, _lsn: Lsn, _waker: &Waker) -> Poll<Result<()>> {

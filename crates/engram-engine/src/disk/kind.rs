@@ -9,6 +9,7 @@ pub(crate) const CHANGES: u32 = 5;
 pub(crate) const TABLE_CREATED: u32 = 6;
 pub(crate) const TABLE_DROPPED: u32 = 7;
 pub(crate) const BEGIN: u32 = 8;
+pub(crate) const UNLOGGED: u32 = 9;
 pub(crate) const LOGS: u32 = 16;
 pub(crate) const TABLE: u32 = 17;
 pub(crate) const ITEMS: u32 = 18;

@@ -200,6 +200,10 @@ impl LogWriter {
             let count = entries.iter().position(switches_log);
             let count = count.unwrap_or(entries.len());
             if count > 0 {
+                // Before the write: another process may have opened the directory and continued the log.
+                if (self.last_check).is_none_or(|checked| checked.elapsed() >= CHECK_INTERVAL) {
+                    self.check_in_place()?;
+                }
                 if !self.is_lost {
                     self.append(&entries[..count])?;
                 }
@@ -218,11 +222,7 @@ impl LogWriter {
                 self.unsynced = false;
             }
         }
-        self.sync()?;
-        if (self.last_check).is_none_or(|checked| checked.elapsed() >= CHECK_INTERVAL) {
-            self.check_in_place()?;
-        }
-        Ok(())
+        self.sync()
     }
 
     /// Checks that the current log is still in the directory; if not, reports it to the journal. Fails if the

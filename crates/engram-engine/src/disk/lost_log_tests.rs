@@ -47,6 +47,7 @@ fn a_checkpoint_after_a_loss_stores_everything_again() {
             attempts += 1;
             assert!(attempts < 4, "{case}: {text}");
         }
+        opened.storage.check_files();
         assert_eq!(opened.storage.problem(), None, "{case}");
         history.run(&mut opened, &mut rng);
         let last_changes: Vec<_> = (opened.tables.iter())

@@ -11,7 +11,7 @@ use super::record_reader::RecordReader;
 /// The newest checkpoint and log, and the logs that each checkpoint requires.
 #[derive(Debug)]
 pub(super) struct Manifest {
-    /// Number of the newest checkpoint.
+    /// Largest number that was given to a checkpoint, also to one that could not be written.
     pub(super) checkpoint: u64,
     /// Number of the newest log.
     pub(super) log: u64,
@@ -67,7 +67,6 @@ impl Manifest {
                 self.unverified.insert(number, logs);
             }
         }
-        self.checkpoint = number;
         self.valid.insert(number, RequiredLogs::from_header(header));
     }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeMap;
 use std::io;
 use std::path::Path;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use parking_lot::Mutex;
 use rand_xoshiro::Xoshiro256PlusPlus;
@@ -29,6 +30,10 @@ pub(super) struct PowerLossDirectory {
     synced: Arc<Mutex<FilesByName>>,
     /// Number of calls that change or sync the directory, left before the power loss.
     writes_left: Arc<Mutex<u64>>,
+    /// Number of successful syncs of the directory before one fails; `None` if none fails.
+    directory_syncs_left: Arc<Mutex<Option<u64>>>,
+    /// True if this process has lost its lock of the directory.
+    lock_lost: Arc<AtomicBool>,
 }
 
 impl PowerLossDirectory {
@@ -42,6 +47,20 @@ impl PowerLossDirectory {
         *self.writes_left.lock()
     }
 
+    /// Makes the next sync of the directory but `syncs` fail, once.
+    pub(super) fn fail_directory_sync(&self, syncs: u64) {
+        *self.directory_syncs_left.lock() = Some(syncs);
+    }
+
+    /// The same directory, as used by another process that has taken over its lock.
+    pub(super) fn in_other_process(&self) -> Self {
+        self.lock_lost.store(true, Ordering::Relaxed);
+        Self {
+            lock_lost: Arc::default(),
+            ..self.clone()
+        }
+    }
+
     /// A directory with these files, all synced.
     pub(super) fn from_files(files: &[(String, Vec<u8>)]) -> Self {
         let contents = files.iter().map(|(name, bytes)| {
@@ -53,6 +72,7 @@ impl PowerLossDirectory {
         });
         let files = Self::default();
         *files.current.lock() = contents.collect();
+        *files.synced.lock() = files.current.lock().clone();
         files.set_writes_left(u64::MAX);
         files
     }
@@ -85,6 +105,7 @@ impl PowerLossDirectory {
             synced: Arc::new(Mutex::new(surviving.clone())),
             current: Arc::new(Mutex::new(surviving)),
             writes_left: Arc::new(Mutex::new(u64::MAX)),
+            ..Self::default()
         }
     }
 
@@ -177,6 +198,9 @@ impl Directory for PowerLossDirectory {
         self.count_write()?;
         let content = self.content(from)?;
         let mut current = self.current.lock();
+        if current.contains_key(to) {
+            return Err(io::ErrorKind::AlreadyExists.into());
+        }
         current.remove(from);
         current.insert(to.into(), content);
         Ok(())
@@ -190,8 +214,18 @@ impl Directory for PowerLossDirectory {
 
     fn sync_directory(&self) -> io::Result<()> {
         self.count_write()?;
+        let mut syncs_left = self.directory_syncs_left.lock();
+        if *syncs_left == Some(0) {
+            *syncs_left = None;
+            return Err(io::Error::other("the directory cannot be synced"));
+        }
+        *syncs_left = syncs_left.map(|syncs| syncs - 1);
         *self.synced.lock() = self.current.lock().clone();
         Ok(())
+    }
+
+    fn check_lock(&self) -> io::Result<bool> {
+        Ok(!self.lock_lost.load(Ordering::Relaxed))
     }
 
     fn id(&self, name: &str) -> io::Result<FileId> {

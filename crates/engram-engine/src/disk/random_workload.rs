@@ -56,7 +56,7 @@ fn new_chunk(key: u64, rows: u32) -> Arc<Chunk> {
     Arc::new(builder.seal(origin, compressor).unwrap())
 }
 
-fn table_options(id: u64) -> TableOptions {
+pub(super) fn table_options(id: u64) -> TableOptions {
     TableOptions {
         name: format!("table {id}"),
         max_size: 30,
@@ -77,6 +77,47 @@ fn table_options(id: u64) -> TableOptions {
         signature: None,
         seed: id,
         note: None,
+    }
+}
+
+/// Creates a table, whose number must be the next one.
+pub(super) fn create_table(opened: &mut Opened, id: u64) {
+    let options = Arc::new(table_options(id));
+    opened.storage.record_table_created(id, &options);
+    let table = TableState::new(options, opened.storage.sink(id)).unwrap();
+    opened.tables.insert(id, table);
+    opened.next_table = id + 1;
+}
+
+/// Inserts an item with a chunk of its own.
+pub(super) fn insert(table: &mut TableState, key: u64) {
+    let item = NewItem {
+        key,
+        priority: 1.0,
+        trajectory: Trajectory::Rows {
+            chunk: new_chunk(key, 4),
+            offset: 1,
+            len: 2,
+            squeeze: false,
+        },
+    };
+    table.insert(item, 0, &mut DeferredDrops::default());
+}
+
+/// Number and size of each table.
+pub(super) fn sizes(tables: &BTreeMap<u64, TableState>) -> Vec<(u64, u64)> {
+    let sizes = tables.iter().map(|(id, table)| (*id, table.stats().size));
+    sizes.collect()
+}
+
+/// Waits until a table's last change is durable.
+pub(super) fn wait_until_durable(opened: &Opened, id: u64) -> engram_core::Result<()> {
+    let last = opened.tables[&id].last_lsn();
+    loop {
+        match opened.storage.sink(id).poll_durable(last, Waker::noop()) {
+            Poll::Ready(outcome) => return outcome,
+            Poll::Pending => std::thread::sleep(Duration::from_micros(20)),
+        }
     }
 }
 

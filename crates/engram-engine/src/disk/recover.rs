@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! newest checkpoint ── verify: all records intact? ── all its chunks in the logs? ── read tables
-//!        │ no: note the reason, try the next older one; if none is left: DataLost
+//!        │ no: note the reason, try the next older one; if none is left: NothingLeft
 //!        ▼
 //! replay the logs from the checkpoint's first change on (without a checkpoint: from change 1)
 //!        │ up to the first invalid record; a later log must continue with the next change
@@ -98,6 +98,8 @@ pub(crate) struct Recovered {
     pub(crate) checkpoint_read: Option<u64>,
     /// Header of every checkpoint whose first record can be read, without serials.
     pub(crate) checkpoint_headers: Vec<(u64, CheckpointHeader)>,
+    /// True if that checkpoint has contents that the logs lack, and no record in the logs states it yet.
+    pub(crate) has_unlogged: bool,
     /// Logs that were replayed.
     pub(crate) replayed_logs: Vec<u64>,
     /// Number of the log that ends with an invalid record, and the record's offset.
@@ -265,18 +267,24 @@ fn recover_or_repair(
     match try_recover(contents, false, progress) {
         Err(
             RecoveryError::Corrupt(CorruptRecord(reason))
-            | RecoveryError::DataLost(CorruptRecord(reason)),
+            | RecoveryError::DataLost(CorruptRecord(reason))
+            | RecoveryError::NothingLeft(CorruptRecord(reason)),
         ) if repair => {
             let mut recovered = try_recover(contents, true, progress)?;
             recovered.notes.insert(0, reason);
             recovered.repaired = true;
             Ok(recovered)
         }
+        Err(RecoveryError::NothingLeft(reason))
+            if try_recover(contents, true, &mut |_, _| {}).is_ok() =>
+        {
+            Err(RecoveryError::DataLost(reason))
+        }
         outcome => outcome,
     }
 }
 
-/// Recovers from the newest usable checkpoint.
+/// Recovers from the newest usable checkpoint; if there is none, a repair uses the logs.
 fn try_recover(
     contents: DirectoryContents<'_>,
     repair: bool,
@@ -309,15 +317,18 @@ fn try_recover(
             Err(error) => return Err(error),
         }
     }
-    if !checkpoints.is_empty() {
-        let text = no_usable_checkpoint(&problems);
-        return Err(RecoveryError::DataLost(CorruptRecord(text)));
+    if checkpoints.is_empty() && logs.is_empty() {
+        return Ok(DirectoryReader::new(contents, repair, progress).finish());
     }
-    let reader = DirectoryReader::new(contents, repair, progress);
-    if logs.is_empty() {
-        return Ok(reader.finish());
+    if checkpoints.is_empty() || repair {
+        let recovered = DirectoryReader::new(contents, repair, progress).read_all_logs(logs)?;
+        // The logs of a store that logs no changes contain no tables.
+        if checkpoints.is_empty() || !recovered.tables.is_empty() {
+            return Ok(recovered);
+        }
     }
-    reader.read_all_logs(logs)
+    let text = no_usable_checkpoint(&problems);
+    Err(RecoveryError::NothingLeft(CorruptRecord(text)))
 }
 
 impl<'a> DirectoryReader<'a> {
@@ -331,6 +342,7 @@ impl<'a> DirectoryReader<'a> {
         let out = Recovered {
             store: None,
             checkpoint_read: None,
+            has_unlogged: false,
             checkpoint_headers: Vec::new(),
             replayed_logs: Vec::new(),
             torn: None,
@@ -451,6 +463,7 @@ impl<'a> DirectoryReader<'a> {
             return Err(CorruptRecord(reason).into());
         }
         self.out.checkpoint_read = Some(number);
+        self.out.has_unlogged = header.has_unlogged;
         self.out.clock = header.clock.store;
         self.out.clock_reading = header.clock;
         self.out.next_serial = self.out.next_serial.max(header.next_serial);

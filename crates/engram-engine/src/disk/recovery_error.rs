@@ -17,6 +17,8 @@ pub(crate) enum RecoveryError {
     Corrupt(CorruptRecord),
     /// Acknowledged data is missing, and no other checkpoint helps.
     DataLost(CorruptRecord),
+    /// As `DataLost`, and a repair would find nothing to open.
+    NothingLeft(CorruptRecord),
     /// A file cannot be read now, or by this release, but may be intact: the directory must not be changed.
     Unreadable(CorruptRecord),
 }
@@ -53,6 +55,9 @@ impl RecoveryError {
         let advice = match self {
             Self::Unreadable(_) => "",
             _ if repair => "; repair found nothing to open; restore a copy of the directory",
+            Self::NothingLeft(_) => {
+                "; `repair=True` would find nothing to open; restore a copy of the directory"
+            }
             _ => "; `repair=True` opens what is left",
         };
         let CorruptRecord(reason) = self.into();
@@ -64,6 +69,7 @@ impl From<RecoveryError> for CorruptRecord {
     fn from(error: RecoveryError) -> Self {
         let (RecoveryError::Corrupt(reason)
         | RecoveryError::DataLost(reason)
+        | RecoveryError::NothingLeft(reason)
         | RecoveryError::Unreadable(reason)) = error;
         reason
     }

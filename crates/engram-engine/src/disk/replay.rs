@@ -11,8 +11,9 @@ use engram_core::{
 
 use super::byte_codec::{BodyReader, CorruptRecord};
 use super::change_codec::Change;
+use super::checkpoint_reader::MAX_COUNTER;
 use super::file_format::{FileKind, record_bytes};
-use super::file_names::log_name;
+use super::file_names::{checkpoint_name, log_name};
 use super::kind;
 use super::record_codec::{ReadDictionary, read_options};
 use super::record_reader::EndOfRecords;
@@ -122,6 +123,20 @@ impl DirectoryReader<'_> {
                 self.out.clock = self.out.clock.max(reading.store);
                 self.out.clock_reading = reading;
                 has_begin = true;
+            } else if kind == kind::UNLOGGED && has_begin {
+                let checkpoint = read_unlogged(&body, next_change).map_err(at_record)?;
+                if self
+                    .out
+                    .checkpoint_read
+                    .is_none_or(|read| read < checkpoint)
+                {
+                    let reason = format!(
+                        "{name} continues after changes that only {} contains",
+                        checkpoint_name(checkpoint)
+                    );
+                    return Err(RecoveryError::DataLost(CorruptRecord(reason)));
+                }
+                self.out.has_unlogged &= self.out.checkpoint_read != Some(checkpoint);
             } else if has_begin {
                 if let Err(error) = self.replay_record(kind, &body, &dictionary, next_change) {
                     let unreadable = self.unreadable_log.take();
@@ -266,7 +281,19 @@ fn read_begin(body: &[u8]) -> Result<(u64, ClockReading), CorruptRecord> {
     Ok((first_change, reading))
 }
 
-/// Checks that change `number` is the next one; advances `next_change` by `count`.
+/// Reads a log's `unlogged` record; returns the number of the checkpoint with contents that the logs lack.
+fn read_unlogged(body: &[u8], next_change: &mut u64) -> Result<u64, CorruptRecord> {
+    let mut reader = BodyReader(body);
+    let (previous, next, checkpoint) = (reader.u64()?, reader.u64()?, reader.u64()?);
+    reader.check_end()?;
+    if next < previous || next > MAX_COUNTER {
+        return CorruptRecord::err(format!("change {next} cannot follow change {previous}"));
+    }
+    advance_change(previous, next_change, next - previous)?;
+    Ok(checkpoint)
+}
+
+/// Checks that `count` changes from `number` on are the next ones; advances `next_change` past them.
 fn advance_change(number: u64, next_change: &mut u64, count: u64) -> Result<(), CorruptRecord> {
     if number != *next_change {
         return CorruptRecord::err(format!(

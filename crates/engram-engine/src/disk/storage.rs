@@ -30,7 +30,8 @@
 //!    (less than half of their bytes in use) and of lost logs, are written to a chunk log.
 //! 3. All logs up to the new one are synced.
 //! 4. The checkpoint is written, synced and renamed: now it is valid. An error before this point
-//!    leaves earlier checkpoints and the locations of all chunks as they were.
+//!    leaves earlier checkpoints as they were. Chunks that step 2 has written stay in the chunk log, if
+//!    that was completed, and the next checkpoint uses them there.
 //! 5. `retire` removes checkpoints beyond the newest `keep`, then logs that no remaining checkpoint
 //!    requires. A sparse log has no chunks in use after step 2, so later checkpoints do not require
 //!    it; it is removed with the last checkpoint that does.
@@ -163,12 +164,11 @@ impl Storage {
     ) -> Result<Opened> {
         finish_recovery(&*files, &recovered)
             .map_err(|error| storage_error(&*files, "cannot be written", &error))?;
+        // The logs may have lost changes that the checkpoint contains.
         let last_changes = recovered.tables.values().map(|table| table.last_lsn().0);
-        // A checkpoint may contain changes whose log records were lost in a power loss.
-        let next_change = recovered
-            .next_change
-            .max(last_changes.max().unwrap_or_default() + 1);
-        let has_gap = next_change > recovered.next_change;
+        let change_after_checkpoint = last_changes.max().unwrap_or_default() + 1;
+        let has_unlogged =
+            recovered.has_unlogged || change_after_checkpoint > recovered.next_change;
         let set_aside = if recovered.repaired {
             unused_files(&*files, &recovered)
         } else {
@@ -187,12 +187,15 @@ impl Storage {
             JournalStart {
                 store,
                 log,
-                next_change,
+                next_change: recovered.next_change,
                 next_serial: recovered.next_serial,
                 logs: std::mem::take(&mut recovered.logs),
                 clock: ClockReading::now(recovered.resumed_clock()),
             },
         );
+        if let Some(checkpoint) = recovered.checkpoint_read.filter(|_| has_unlogged) {
+            journal.record_unlogged(checkpoint, change_after_checkpoint);
+        }
         let file = log::create(&*files, store, log)
             .map_err(|error| storage_error(&*files, "a log cannot be created", &error))?;
         // The mark of the last close is outdated now.
@@ -250,8 +253,8 @@ impl Storage {
             notes: recovered.notes,
             storage,
         };
-        if has_gap || recovered.repaired {
-            // Without a checkpoint, the next replay would stop at the missing changes.
+        if recovered.repaired {
+            // Otherwise, the next replay would stop at the missing changes.
             opened.checkpoint_before_use()?;
         }
         let files = &*opened.storage.files;
@@ -271,7 +274,12 @@ impl Storage {
         self.journal.sink(table)
     }
 
-    /// Why changes are not stored durably now; `None` if they are.
+    /// Checks whether the directory was moved or the current log was removed, for `problem`. May block.
+    pub(crate) fn check_files(&self) {
+        self.journal.check_files();
+    }
+
+    /// Why changes are not stored durably now, as far as is known; `None` if they are.
     pub(crate) fn problem(&self) -> Option<String> {
         self.journal.problem()
     }
@@ -297,8 +305,9 @@ impl Storage {
     /// store's clock, which switches to a new log, and then take the snapshots: changes in the new log
     /// are replayed after the checkpoint.
     ///
-    /// `has_unlogged_content` is true if the logs lack some of the checkpoint's content. One change number is
-    /// skipped then: replay from an older checkpoint fails at the gap, instead of silently losing this content.
+    /// `has_unlogged` is true for a checkpoint with contents that the logs lack. A record in the log follows
+    /// it then, at which a replay from an older checkpoint fails instead of silently losing these contents. If
+    /// the store ends before the record is written, it is written when the checkpoint is read.
     ///
     /// # Errors
     /// [`Error::Storage`] if it cannot be written (earlier checkpoints stay valid), if the directory is no longer
@@ -306,7 +315,7 @@ impl Storage {
     /// everything again. The errors of `take_view`. [`Error::Closed`] if the store is closed meanwhile.
     pub(crate) fn checkpoint(
         &self,
-        has_unlogged_content: bool,
+        has_unlogged: bool,
         take_view: impl FnOnce(
             Box<dyn FnOnce(u64) -> LogPosition + '_>,
         ) -> Result<(LogPosition, CheckpointView)>,
@@ -322,7 +331,7 @@ impl Storage {
             .map_err(|error| storage_error(files, "a log cannot be created", &error))?;
         let (position, view) = take_view(Box::new(|clock| {
             let clock = ClockReading::now(clock);
-            (self.journal).switch_log((log, file), clock, has_unlogged_content)
+            (self.journal).switch_log((log, file), clock)
         }))?;
         let CheckpointView { tables, next_table } = view;
         let previous_log_bytes = position.earlier_logs.last().map_or(0, |log| log.bytes);
@@ -352,7 +361,9 @@ impl Storage {
         if self.journal.lost_logs() != lost_logs {
             return Err(self.loss_error());
         }
-        let number = manifest.checkpoint + 1;
+        // A failed attempt may leave a file with its number.
+        manifest.checkpoint += 1;
+        let number = manifest.checkpoint;
         let header = CheckpointHeader {
             first_log: position.log,
             first_change: position.first_change,
@@ -365,6 +376,7 @@ impl Storage {
                 .filter(|usage| !lost_logs.contains(&usage.log))
                 .map(|usage| (usage.log, usage.bytes))
                 .collect(),
+            has_unlogged,
             serials: SerialRanges::from_serials(serials),
         };
         let tables = tables.iter().map(|(id, options, snapshot)| TableView {
@@ -374,6 +386,11 @@ impl Storage {
         });
         let bytes = checkpoint_writer::write(files, (self.store, number), &header, tables)
             .map_err(|error| storage_error(files, "a checkpoint cannot be written", &error))?;
+        if has_unlogged {
+            self.journal.record_unlogged(number, 0);
+            // If this fails, so do all later changes: they follow the record.
+            let _ = self.journal.flush();
+        }
         manifest.add_checkpoint(files, number, &header, &lost_logs);
         self.earlier_log_bytes.store(0, Ordering::Relaxed);
         manifest.retire(files, self.store, self.options.keep);

@@ -223,8 +223,17 @@ impl Engine {
             .collect();
         // No other checkpoint, which would lack these tables, may be written until they are added.
         let checkpoint_lock = self.checkpoint_lock.lock();
+        let record_dropped = || {
+            if let Backend::Disk { storage, .. } = &self.backend {
+                for table in &tables {
+                    storage.record_table_dropped(table.number());
+                }
+            }
+        };
         if matches!(self.backend, Backend::Disk { .. }) {
-            self.checkpoint_with(&tables, true)?;
+            // After a power loss, the file of a checkpoint that failed may exist.
+            self.checkpoint_with(&tables, true)
+                .inspect_err(|_| record_dropped())?;
         }
         let is_closed = self.is_closed.read();
         if *is_closed {
@@ -236,11 +245,7 @@ impl Engine {
             .map(|table| table.options().name.clone())
             .collect();
         if let Some(name) = names.iter().find(|name| existing.contains_key(*name)) {
-            if let Backend::Disk { storage, .. } = &self.backend {
-                for table in &tables {
-                    storage.record_table_dropped(table.number());
-                }
-            }
+            record_dropped();
             let error = name_exists(name);
             drop((existing, is_closed));
             if matches!(self.backend, Backend::Disk { .. }) {
@@ -339,7 +344,16 @@ impl Engine {
         })
     }
 
-    /// Why changes are not stored durably now; `None` if they are, or for an engine in memory.
+    /// Checks whether the directory was moved or its log was removed, for [`Self::storage_problem`] and the
+    /// infos of tables. May block: it accesses the file system.
+    pub fn check_storage(&self) {
+        if let Backend::Disk { storage, .. } = &self.backend {
+            storage.check_files();
+        }
+    }
+
+    /// Why changes are not stored durably now, as far as is known (see [`Self::check_storage`]); `None` if they
+    /// are, or for an engine in memory.
     #[must_use]
     pub fn storage_problem(&self) -> Option<String> {
         match &self.backend {

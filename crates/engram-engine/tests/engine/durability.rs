@@ -3,11 +3,11 @@
 use std::sync::Arc;
 
 use engram_core::SelectorKind;
-use engram_engine::{Engine, SystemClock};
+use engram_engine::{Durability, Engine, OpenOptions, StorageOptions, SystemClock};
 
 use crate::support::{
-    ManualLog, WakeCounter, fifo_options, insert_items, item, items, new_engine, poll, sample_keys,
-    wait_ready,
+    ManualLog, WakeCounter, fifo_options, insert_items, item, items, new_engine, poll,
+    queue_options, sample_keys, wait_ready,
 };
 
 #[test]
@@ -65,5 +65,31 @@ fn the_same_seed_and_calls_give_the_same_samples() {
     ] {
         assert_eq!(sampled_keys(3, sampler), sampled_keys(3, sampler));
         assert_ne!(sampled_keys(3, sampler), sampled_keys(4, sampler));
+    }
+}
+
+#[test]
+fn only_a_store_that_logs_changes_acknowledges_durably() {
+    for (durability, is_durable) in [(Durability::None, false), (Durability::Process, true)] {
+        let path = std::env::temp_dir().join(format!("engram-acknowledge-{}", std::process::id()));
+        let storage_options = StorageOptions {
+            durability,
+            keep: 1,
+        };
+        let opened = Engine::open(
+            &path,
+            storage_options,
+            &OpenOptions::default(),
+            vec![queue_options("t", 10)],
+            1,
+            &mut |_, _| {},
+        );
+        let (engine, _) = opened.unwrap();
+        let table = engine.table("t").unwrap();
+        insert_items(&table, items(0..1));
+        let sample = wait_ready(table.sample(1, true).unwrap()).unwrap();
+        assert_eq!(sample.lease.unwrap().removes_durably(), is_durable);
+        engine.close().unwrap();
+        std::fs::remove_dir_all(&path).unwrap();
     }
 }

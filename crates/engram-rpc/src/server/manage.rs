@@ -59,7 +59,14 @@ async fn execute(state: &ServiceState, request: pb::ManageRequest) -> Result<Out
             engine.until_durable().await?;
             done()
         }
-        Call::Info(request) => Outcome::Info(table_pages::infos(engine, &request)?),
+        Call::Info(request) => {
+            let engine = Arc::clone(engine);
+            let infos = run_blocking(move || {
+                engine.check_storage();
+                table_pages::infos(&engine, &request)
+            });
+            Outcome::Info(infos.await?)
+        }
         Call::CanSample(pb::LimiterQuery { table, n }) => {
             Outcome::CanProceed(table_names::find_table(engine, &table)?.can_sample(n))
         }
@@ -82,7 +89,7 @@ fn done() -> Outcome {
     Outcome::Done(pb::Empty {})
 }
 
-/// Runs work that may take long, such as freeing much memory, on a thread for blocking work.
+/// Runs work that may take long, such as freeing much memory or accessing the file system, on a thread for blocking work.
 async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> Result<T> + Send + 'static,
 ) -> Result<T> {

@@ -151,6 +151,14 @@ fn count_changes(kind: u32, body: &[u8]) -> u64 {
             count.map_or(0, u64::from)
         }
         kind::TABLE_CREATED | kind::TABLE_DROPPED => 1,
+        kind::UNLOGGED => {
+            // Numbers that were skipped.
+            let mut reader = BodyReader(body);
+            let numbers = reader
+                .u64()
+                .and_then(|previous| Ok((previous, reader.u64()?)));
+            numbers.map_or(0, |(previous, next)| next.saturating_sub(previous))
+        }
         _ => 0,
     }
 }

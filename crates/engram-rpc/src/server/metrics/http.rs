@@ -95,6 +95,9 @@ impl MetricsEndpoint {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
+        // It accesses the file system.
+        let engine = Arc::clone(&self.state.engine);
+        let _ = tokio::task::spawn_blocking(move || engine.check_storage()).await;
         let service = service_fn(move |request| {
             let response = self.respond(&request);
             async move { Ok::<_, Infallible>(response) }

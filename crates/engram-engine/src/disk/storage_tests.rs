@@ -1,0 +1,108 @@
+//! Stores whose directory is used by another process, fails or is damaged.
+
+use std::time::Duration;
+
+use super::directory::Directory as _;
+use super::file_names::{checkpoint_name, log_name};
+use super::journal::NOT_LOCKED;
+use super::power_loss::PowerLossDirectory;
+use super::random_workload::{
+    create_table, insert, open_store, read_back, sizes, wait_until_durable,
+};
+use super::recover::recover;
+use super::storage::Opened;
+
+/// Opens a new store with a table of one item.
+fn new_store(files: &PowerLossDirectory) -> Opened {
+    let mut opened = open_store(files, 1).unwrap();
+    create_table(&mut opened, 1);
+    insert(opened.tables.get_mut(&1).unwrap(), 1);
+    wait_until_durable(&opened, 1).unwrap();
+    opened
+}
+
+/// Inserts an item into the table and waits until that is durable.
+fn insert_durably(opened: &mut Opened, key: u64) -> engram_core::Result<()> {
+    insert(opened.tables.get_mut(&1).unwrap(), key);
+    wait_until_durable(opened, 1)
+}
+
+#[test]
+fn a_log_is_not_written_after_another_process_has_continued_it() {
+    let files = PowerLossDirectory::from_files(&[]);
+    let mut first = new_store(&files);
+    // The lock is checked at most every 50 ms.
+    std::thread::sleep(Duration::from_millis(60));
+    let mut second = open_store(&files.in_other_process(), 1).unwrap();
+    insert_durably(&mut second, 2).unwrap();
+    let error = insert_durably(&mut first, 3).unwrap_err().to_string();
+    assert!(error.ends_with(NOT_LOCKED), "{error}");
+    drop(first);
+    second.storage.close().unwrap();
+    let recovered = read_back(&files).unwrap();
+    assert_eq!(sizes(&recovered.tables), [(1, 2)]);
+    assert_eq!(recovered.notes, [""; 0]);
+}
+
+#[test]
+fn a_checkpoint_succeeds_after_a_sync_of_the_directory_failed() {
+    let mut failures = 0;
+    for syncs in 0..3 {
+        let case = format!("after {syncs} syncs");
+        let files = PowerLossDirectory::from_files(&[]);
+        let mut opened = new_store(&files);
+        files.fail_directory_sync(syncs);
+        failures += usize::from(opened.checkpoint_before_use().is_err());
+        insert_durably(&mut opened, 2).unwrap();
+        let written = opened.checkpoint_before_use();
+        written.unwrap_or_else(|error| panic!("{case}: {error}"));
+        insert_durably(&mut opened, 3).unwrap();
+        opened.storage.close().unwrap();
+        drop(opened);
+        let recovered = read_back(&files).unwrap_or_else(|error| panic!("{case}: {error}"));
+        assert_eq!(sizes(&recovered.tables), [(1, 3)], "{case}");
+        assert_eq!(recovered.notes, [""; 0], "{case}");
+    }
+    assert!(failures >= 2, "{failures}");
+}
+
+#[test]
+fn a_problem_is_reported_without_access_to_the_file_system() {
+    let files = PowerLossDirectory::from_files(&[]);
+    let opened = new_store(&files);
+    let sink = opened.storage.sink(1);
+    files.remove(&log_name(1)).unwrap();
+    assert_eq!(sink.problem(), None);
+    opened.storage.check_files();
+    let problem = "power-loss: log-0000000001 was removed or replaced; the next checkpoint stores everything again";
+    assert_eq!(sink.problem().as_deref(), Some(problem));
+}
+
+#[test]
+fn a_repair_uses_complete_logs_if_every_checkpoint_is_damaged() {
+    let files = PowerLossDirectory::from_files(&[]);
+    let mut opened = new_store(&files);
+    for key in [2, 3] {
+        opened.checkpoint_before_use().unwrap();
+        insert_durably(&mut opened, key).unwrap();
+    }
+    opened.storage.close().unwrap();
+    drop(opened);
+    for checkpoint in [1, 2] {
+        files.truncate(&checkpoint_name(checkpoint), 60).unwrap();
+    }
+    let advice = |files: &PowerLossDirectory| {
+        let error = recover(files, false, &mut |_, _| {}).unwrap_err();
+        let text = error.into_error_with_advice(files, false).to_string();
+        text.split_once("; `").map(|(_, advice)| advice.to_owned())
+    };
+    let expected = "repair=True` opens what is left";
+    assert_eq!(advice(&files).as_deref(), Some(expected));
+    let repaired = recover(&files, true, &mut |_, _| {}).unwrap();
+    assert!(repaired.repaired);
+    assert_eq!(sizes(&repaired.tables), [(1, 3)]);
+    files.remove(&log_name(1)).unwrap();
+    let expected = "repair=True` would find nothing to open; restore a copy of the directory";
+    assert_eq!(advice(&files).as_deref(), Some(expected));
+    assert!(recover(&files, true, &mut |_, _| {}).is_err());
+}
