@@ -135,6 +135,11 @@ pub trait OpSink: fmt::Debug + Send + Sync {
         Poll::Ready(Ok(()))
     }
 
+    /// True if nothing more will be recorded durably.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     /// Why changes are not made as durable as configured now; `None` if they are.
     fn problem(&self) -> Option<String> {
         None

@@ -4,18 +4,20 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use engram_core::{Lsn, OpSink, Result, TableOp};
+use engram_core::{Error, Lsn, OpSink, Result, TableOp};
 use engram_engine::{Engine, SystemClock, Table};
 use engram_rpc::pb;
 use engram_rpc::pb::sample_request::Request;
 use engram_rpc::pb::sample_response::Outcome;
 use engram_rpc::{Server, ServerOptions};
 use tokio::time::timeout;
+use tonic::Code;
 
 use crate::reverb;
 use crate::sample::batch_request;
 use crate::support::{
-    connect, engine, fill, one_item_queue, open_sample_stream, options, queue, start, wait_until,
+    STEP_TIMEOUT, connect, engine, fill, one_item_queue, open_sample_stream, options, queue, start,
+    wait_until,
 };
 
 /// How long a test waits for a message that must not arrive.
@@ -30,6 +32,8 @@ struct StallingLogState {
     appended: u64,
     /// Later changes are not durable.
     stalled_at: Option<u64>,
+    /// Changes can no longer become durable.
+    has_ended: bool,
     wakers: Vec<Waker>,
 }
 
@@ -43,6 +47,10 @@ impl StallingLog {
         let mut log = self.0.lock().unwrap();
         log.stalled_at = None;
         log.wakers.drain(..).for_each(Waker::wake);
+    }
+
+    fn end(&self) {
+        self.0.lock().unwrap().has_ended = true;
     }
 }
 
@@ -59,11 +67,18 @@ impl OpSink for StallingLog {
 
     fn poll_durable(&self, lsn: Lsn, waker: &Waker) -> Poll<Result<()>> {
         let mut log = self.0.lock().unwrap();
+        if log.has_ended {
+            return Poll::Ready(Err(Error::Storage("the disk is gone".into())));
+        }
         if log.stalled_at.is_some_and(|last| lsn.0 > last) {
             log.wakers.push(waker.clone());
             return Poll::Pending;
         }
         Poll::Ready(Ok(()))
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.lock().unwrap().has_ended
     }
 }
 
@@ -172,6 +187,40 @@ async fn a_sample_for_a_reverb_client_is_sent_once_its_removal_is_durable() {
     log.stall();
     reader.send(reverb::sample_request("kept", 2, 0)).await;
     assert_eq!(reader.receive().await.entries.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sample_for_a_reverb_client_is_sent_before_the_server_stops() {
+    let (engine, table, log) = logged();
+    let server = start(&engine);
+    let mut client = reverb::connect(&server).await;
+    let mut idle = reverb::open_sample_stream(&mut client).await;
+    let mut reader = reverb::open_sample_stream(&mut client).await;
+    log.stall();
+    reader.send(reverb::sample_request("t", 2, 0)).await;
+    wait_until("the items are removed", || table.info().stats.size == 2).await;
+    let closing = tokio::task::spawn_blocking(move || server.close());
+    assert_eq!(idle.end_status().await.code(), Code::Unavailable);
+    log.resume();
+    let response = timeout(STEP_TIMEOUT, reader.responses.message()).await;
+    assert_eq!(response.unwrap().unwrap().unwrap().entries.len(), 2);
+    assert_eq!(reader.end_status().await.code(), Code::Unavailable);
+    closing.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reverb_client_learns_that_a_store_has_failed() {
+    let (engine, _, log) = logged();
+    let server = start(&engine);
+    let mut client = reverb::connect(&server).await;
+    let mut reader = reverb::open_sample_stream(&mut client).await;
+    log.end();
+    reader.send(reverb::sample_request("t", 2, 0)).await;
+    let status = timeout(STEP_TIMEOUT, reader.end_status()).await.unwrap();
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::Unavailable, "the disk is gone")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]
