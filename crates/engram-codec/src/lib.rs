@@ -1,15 +1,17 @@
 //! Bounds on the memory of gRPC messages: a Protobuf codec for tonic that computes the size of a request before it
-//! decodes it, and a budget for the replies that clients have not read.
+//! decodes it, and a budget for the replies that clients have not read. Also what the services have in common.
 
+mod blocking;
 mod decoded_size;
 mod reply_budget;
 mod reply_stream;
 mod size_checked_codec;
 
+pub use blocking::run_blocking;
 pub use decoded_size::{
     DecodedSize, Field, MAX_DECODED_BYTES, check_decoded_size, message, repeated, repeated_number,
     repeated_string, string,
 };
-pub use reply_budget::{ConnectionReplies, ReplyBudget, Reservation};
+pub use reply_budget::{ConnectionReplies, PendingReservation, ReplyBudget, Reservation};
 pub use reply_stream::{CallReplies, Reply, ReplyBody, ReplyStream};
 pub use size_checked_codec::{ReservingEncoder, SizeCheckedCodec, SizeCheckedDecoder};

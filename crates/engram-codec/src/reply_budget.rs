@@ -7,14 +7,15 @@
 //!
 //! A reply larger than a connection's share counts separately: a server has one of them at a time.
 
-use std::collections::{HashMap, VecDeque};
+use std::collections::VecDeque;
+use std::pin::Pin;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::task::{Context, Poll};
+use std::task::{Context, Poll, ready};
 use std::time::Duration;
 
 use futures_util::task::AtomicWaker;
-use parking_lot::{Mutex, MutexGuard};
+use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
@@ -24,7 +25,7 @@ const MAX_SERVER_BYTES: u64 = 1 << 30;
 /// The bound of one connection is the server's bound divided by this.
 const SHARES_PER_SERVER: u64 = 4;
 
-/// A reply is stalled, because the client does not read it, if none of its messages was sent for this long.
+/// A connection of which no message was sent for this long is not reading.
 const STALL_TIMEOUT: Duration = Duration::from_millis(100);
 
 /// How often the connections are checked for stalled replies while reservations wait.
@@ -33,7 +34,7 @@ const CHECK_INTERVAL: Duration = Duration::from_millis(25);
 /// The budget of a server.
 #[derive(Clone, Debug)]
 pub struct ReplyBudget {
-    shared: Arc<Shared>,
+    state: Arc<Mutex<State>>,
 }
 
 /// The share of one connection.
@@ -46,21 +47,38 @@ pub struct ConnectionReplies {
 #[derive(Debug)]
 pub struct Reservation {
     connection: Arc<Connection>,
-    id: u64,
+    bytes: u64,
+    is_large: bool,
+    /// True once the reply was created: it is unsent until the reservation is dropped.
+    is_created: bool,
+}
+
+/// A future: ready once the bytes are reserved. Dropping it withdraws the reservation.
+#[derive(Debug)]
+pub struct PendingReservation {
+    connection: Arc<Connection>,
+    bytes: u64,
+    is_large: bool,
+    state: PendingState,
 }
 
 #[derive(Debug)]
-struct Shared {
-    max_connection_bytes: u64,
-    max_server_bytes: u64,
-    /// Locked for a few operations only, never while waiting.
-    state: Mutex<State>,
+enum PendingState {
+    Waiting {
+        id: u64,
+        granted: oneshot::Receiver<()>,
+    },
+    Granted,
+    /// The reservation was returned.
+    Done,
 }
 
 #[derive(Debug)]
 struct Connection {
-    shared: Arc<Shared>,
-    id: u64,
+    /// Locked for a few operations only, never while waiting.
+    state: Arc<Mutex<State>>,
+    /// Its position in the state's `connections`.
+    index: usize,
     close: Arc<CloseSignal>,
 }
 
@@ -70,38 +88,48 @@ struct CloseSignal {
     waker: AtomicWaker,
 }
 
-#[derive(Debug, Default)]
+#[derive(Debug)]
 struct State {
-    /// Bytes of all granted reservations, except the large one.
+    max_connection_bytes: u64,
+    max_server_bytes: u64,
+    /// Bytes of all granted reservations, without the large one.
     used: u64,
-    /// The connection of the granted reservation that is larger than a connection's share.
-    large: Option<u64>,
-    connections: HashMap<u64, ConnectionState>,
-    /// Number of waiting reservations.
-    waiting: usize,
-    /// True while a task checks for stalled replies.
+    connections: Vec<ConnectionState>,
+    /// Positions in `connections` that are not in use.
+    free: Vec<usize>,
+    /// Number of connections with `is_ready`.
+    num_ready: usize,
+    /// The granted reservation that is larger than a connection's share.
+    large: Option<Large>,
+    /// Waiting reservations of this kind, with the positions of their connections.
+    waiting_large: VecDeque<(usize, Waiting)>,
+    /// True while a task checks for replies that are not read.
     has_check_task: bool,
-    /// Id of the next connection or reservation.
+    /// Id of the next waiting reservation.
     next_id: u64,
 }
 
 #[derive(Debug)]
 struct ConnectionState {
+    /// Bytes of its granted reservations, without the large one.
     used: u64,
-    granted: HashMap<u64, Granted>,
+    /// The bytes of these whose replies were created.
+    unsent: u64,
+    /// When a reply was last created or a message was last sent.
+    last_progress: Instant,
+    /// Waiting reservations, without large ones.
     waiting: VecDeque<Waiting>,
+    /// True if the first of these fits the connection's share: it waits for room in the server.
+    is_ready: bool,
     close: Arc<CloseSignal>,
     /// True once it is being closed because its replies were not read.
     is_closing: bool,
 }
 
 #[derive(Debug)]
-struct Granted {
-    bytes: u64,
-    is_large: bool,
-    /// When a message of the reply was last sent or, before the first one, when the reply was created. `None` until it
-    /// is created.
-    last_progress: Option<Instant>,
+struct Large {
+    connection: usize,
+    is_created: bool,
 }
 
 #[derive(Debug)]
@@ -122,11 +150,18 @@ impl ReplyBudget {
     #[must_use]
     pub fn new(max_server_bytes: u64) -> Self {
         Self {
-            shared: Arc::new(Shared {
+            state: Arc::new(Mutex::new(State {
                 max_connection_bytes: max_server_bytes / SHARES_PER_SERVER,
                 max_server_bytes,
-                state: Mutex::default(),
-            }),
+                used: 0,
+                connections: Vec::new(),
+                free: Vec::new(),
+                num_ready: 0,
+                large: None,
+                waiting_large: VecDeque::new(),
+                has_check_task: false,
+                next_id: 0,
+            })),
         }
     }
 
@@ -134,23 +169,27 @@ impl ReplyBudget {
     #[must_use]
     pub fn add_connection(&self) -> ConnectionReplies {
         let close = Arc::<CloseSignal>::default();
-        let mut state = self.shared.state.lock();
-        let id = state.take_id();
-        state.connections.insert(
-            id,
-            ConnectionState {
-                used: 0,
-                granted: HashMap::new(),
-                waiting: VecDeque::new(),
-                close: Arc::clone(&close),
-                is_closing: false,
-            },
-        );
+        let connection = ConnectionState {
+            used: 0,
+            unsent: 0,
+            last_progress: Instant::now(),
+            waiting: VecDeque::new(),
+            is_ready: false,
+            close: Arc::clone(&close),
+            is_closing: false,
+        };
+        let mut state = self.state.lock();
+        let index = state.free.pop().unwrap_or(state.connections.len());
+        if index < state.connections.len() {
+            state.connections[index] = connection;
+        } else {
+            state.connections.push(connection);
+        }
         drop(state);
         ConnectionReplies {
             connection: Arc::new(Connection {
-                shared: Arc::clone(&self.shared),
-                id,
+                state: Arc::clone(&self.state),
+                index,
                 close,
             }),
         }
@@ -159,40 +198,29 @@ impl ReplyBudget {
 
 impl ConnectionReplies {
     /// Reserves bytes for a reply; waits until there is room. Must be called on a Tokio runtime.
-    pub fn reserve(&self, bytes: usize) -> impl Future<Output = Reservation> + Send + use<> {
-        let Connection { shared, id, .. } = &*self.connection;
+    #[must_use]
+    pub fn reserve(&self, bytes: usize) -> PendingReservation {
+        let Connection { state, index, .. } = &*self.connection;
         let bytes = bytes as u64;
-        let mut state = shared.state.lock();
-        let reservation = Reservation {
-            connection: Arc::clone(&self.connection),
-            id: state.take_id(),
-        };
-        let is_granted = state.waiting == 0 && shared.has_room(&state, *id, bytes);
-        let granted = if is_granted {
-            shared.grant(&mut state, *id, reservation.id, bytes);
-            None
+        let mut locked = state.lock();
+        let pending = if locked.try_grant(*index, bytes) {
+            PendingState::Granted
         } else {
             let (grant, granted) = oneshot::channel();
-            if let Some(connection) = state.connections.get_mut(id) {
-                connection.waiting.push_back(Waiting {
-                    id: reservation.id,
-                    bytes,
-                    grant,
-                });
-                state.waiting += 1;
+            let id = locked.add_waiting(*index, bytes, grant);
+            locked.serve_waiting();
+            locked.close_stalled();
+            if locked.needs_checks() && !locked.has_check_task {
+                locked.has_check_task = true;
+                tokio::spawn(check_stalled(Arc::clone(state)));
             }
-            shared.serve_waiting(&mut state);
-            shared.close_stalled(&mut state);
-            self.spawn_check_task(&mut state);
-            Some(granted)
+            PendingState::Waiting { id, granted }
         };
-        drop(state);
-        async move {
-            if let Some(granted) = granted {
-                // The sender is dropped only together with the reservation.
-                let _ = granted.await;
-            }
-            reservation
+        PendingReservation {
+            connection: Arc::clone(&self.connection),
+            bytes,
+            is_large: locked.is_large(bytes),
+            state: pending,
         }
     }
 
@@ -208,260 +236,345 @@ impl ConnectionReplies {
             Poll::Pending
         }
     }
+}
 
-    fn spawn_check_task(&self, state: &mut MutexGuard<'_, State>) {
-        if state.waiting == 0 || state.has_check_task {
+/// Closes connections that do not read while others wait for their memory.
+async fn check_stalled(state: Arc<Mutex<State>>) {
+    loop {
+        sleep(CHECK_INTERVAL).await;
+        let mut state = state.lock();
+        if !state.needs_checks() {
+            state.has_check_task = false;
             return;
         }
-        state.has_check_task = true;
-        let shared = Arc::clone(&self.connection.shared);
-        tokio::spawn(async move {
-            loop {
-                sleep(CHECK_INTERVAL).await;
-                let mut state = shared.state.lock();
-                if state.waiting == 0 {
-                    state.has_check_task = false;
-                    return;
-                }
-                shared.close_stalled(&mut state);
+        state.close_stalled();
+    }
+}
+
+impl PendingReservation {
+    fn take(&mut self) -> Reservation {
+        self.state = PendingState::Done;
+        Reservation {
+            connection: Arc::clone(&self.connection),
+            bytes: self.bytes,
+            is_large: self.is_large,
+            is_created: false,
+        }
+    }
+}
+
+impl Future for PendingReservation {
+    type Output = Reservation;
+
+    fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reservation> {
+        match &mut self.state {
+            PendingState::Waiting { granted, .. } => {
+                // The sender is dropped only together with the reservation.
+                let _ = ready!(Pin::new(granted).poll(context));
             }
-        });
+            PendingState::Granted => {}
+            PendingState::Done => return Poll::Pending,
+        }
+        Poll::Ready(self.take())
+    }
+}
+
+impl Drop for PendingReservation {
+    fn drop(&mut self) {
+        let is_granted = match self.state {
+            PendingState::Waiting { id, .. } => {
+                let Connection { state, index, .. } = &*self.connection;
+                !state.lock().remove_waiting(*index, id)
+            }
+            PendingState::Granted => true,
+            PendingState::Done => false,
+        };
+        if is_granted {
+            drop(self.take());
+        }
     }
 }
 
 impl Reservation {
-    /// Records that the reply was created or that a message of it was sent.
-    pub fn progress(&self) {
-        let mut state = self.connection.shared.state.lock();
-        if let Some(granted) = self.granted(&mut state) {
-            granted.last_progress = Some(Instant::now());
+    /// Records that the reply was created and has this many bytes.
+    pub fn set_created(&mut self, bytes: usize) {
+        let now = Instant::now();
+        let Connection { state, index, .. } = &*self.connection;
+        let mut state = state.lock();
+        if self.is_large {
+            if let Some(large) = &mut state.large {
+                large.is_created = true;
+            }
+        } else {
+            let previous = std::mem::replace(&mut self.bytes, bytes as u64);
+            state.connections[*index].unsent += self.bytes;
+            state.resize(*index, previous, self.bytes);
         }
+        state.connections[*index].last_progress = now;
+        self.is_created = true;
+    }
+
+    /// Records that a message of the reply was sent.
+    pub fn progress(&self) {
+        let now = Instant::now();
+        let Connection { state, index, .. } = &*self.connection;
+        state.lock().connections[*index].last_progress = now;
     }
 
     /// Increases the number of bytes to `bytes`. Returns false, without a change, if there is no room, if other
     /// reservations wait, or if the reply is or would become larger than a connection's share.
     #[must_use]
-    pub fn try_grow(&self, bytes: usize) -> bool {
-        let Connection { shared, id, .. } = &*self.connection;
-        let mut state = shared.state.lock();
-        let Some(granted) = self.granted(&mut state).filter(|it| !it.is_large) else {
-            return false;
-        };
-        let more = (bytes as u64).saturating_sub(granted.bytes);
-        if state.waiting > 0 || shared.is_large(bytes as u64) || !shared.has_room(&state, *id, more)
-        {
-            return false;
-        }
-        drop(state);
-        self.resize(bytes);
-        true
-    }
-
-    /// Sets the number of bytes, even if there is no room for them: other reservations then wait. Does nothing for a
-    /// reply larger than a connection's share.
-    pub fn resize(&self, bytes: usize) {
-        let shared = &self.connection.shared;
+    pub fn try_grow(&mut self, bytes: usize) -> bool {
         let bytes = bytes as u64;
-        let mut state = shared.state.lock();
-        let Some(granted) = self.granted(&mut state).filter(|granted| !granted.is_large) else {
-            return;
-        };
-        let previous = std::mem::replace(&mut granted.bytes, bytes);
-        if let Some(connection) = state.connections.get_mut(&self.connection.id) {
-            connection.used = connection.used - previous + bytes;
+        let Connection { state, index, .. } = &*self.connection;
+        let mut state = state.lock();
+        let more = bytes.saturating_sub(self.bytes);
+        let may_grow = !self.is_large && !state.is_large(bytes) && state.has_room(*index, more);
+        if may_grow {
+            state.resize(*index, self.bytes, bytes);
+            self.bytes = bytes;
         }
-        state.used = state.used - previous + bytes;
-        if bytes < previous {
-            shared.serve_waiting(&mut state);
+        may_grow
+    }
+
+    /// Sets the number of bytes of a reply that is not created yet. More bytes are granted even if there is no room:
+    /// others wait then.
+    pub fn resize(&mut self, bytes: usize) {
+        let bytes = bytes as u64;
+        if !self.is_large && bytes != self.bytes {
+            let Connection { state, index, .. } = &*self.connection;
+            state.lock().resize(*index, self.bytes, bytes);
+            self.bytes = bytes;
         }
     }
 
-    /// Reduces the number of bytes to `max_bytes` if it is larger. Does nothing for a reply larger than a connection's
-    /// share.
-    pub fn shrink(&self, max_bytes: usize) {
-        let mut state = self.connection.shared.state.lock();
-        let bytes = self.granted(&mut state).map(|granted| granted.bytes);
-        drop(state);
-        if bytes.is_some_and(|bytes| bytes > max_bytes as u64) {
-            self.resize(max_bytes);
+    /// Reduces the number of bytes of a created reply to this one.
+    pub fn shrink(&mut self, max_bytes: usize) {
+        let bytes = max_bytes as u64;
+        if !self.is_large && bytes < self.bytes {
+            let Connection { state, index, .. } = &*self.connection;
+            let mut state = state.lock();
+            if self.is_created {
+                state.connections[*index].unsent -= self.bytes - bytes;
+            }
+            state.resize(*index, self.bytes, bytes);
+            self.bytes = bytes;
         }
-    }
-
-    fn granted<'a>(&self, state: &'a mut MutexGuard<'_, State>) -> Option<&'a mut Granted> {
-        let connection = state.connections.get_mut(&self.connection.id)?;
-        connection.granted.get_mut(&self.id)
     }
 }
 
 impl Drop for Reservation {
     fn drop(&mut self) {
-        let shared = &self.connection.shared;
-        let mut state = shared.state.lock();
-        let Some(connection) = state.connections.get_mut(&self.connection.id) else {
-            return;
-        };
-        if let Some(granted) = connection.granted.remove(&self.id) {
-            if granted.is_large {
-                state.large = None;
-            } else {
-                connection.used -= granted.bytes;
-                state.used -= granted.bytes;
+        let now = self.is_created.then(Instant::now);
+        let Connection { state, index, .. } = &*self.connection;
+        let mut state = state.lock();
+        if let Some(now) = now {
+            let connection = &mut state.connections[*index];
+            connection.last_progress = now;
+            if !self.is_large {
+                connection.unsent -= self.bytes;
             }
-        } else {
-            let waiting = connection.waiting.len();
-            connection.waiting.retain(|waiting| waiting.id != self.id);
-            let removed = waiting - connection.waiting.len();
-            state.waiting -= removed;
         }
-        shared.serve_waiting(&mut state);
+        if self.is_large {
+            state.large = None;
+            state.serve_waiting();
+        } else {
+            state.resize(*index, self.bytes, 0);
+        }
     }
 }
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.shared.state.lock().connections.remove(&self.id);
-    }
-}
-
-impl CloseSignal {
-    fn set(&self) {
-        self.is_set.store(true, Ordering::Release);
-        self.waker.wake();
+        self.state.lock().free.push(self.index);
     }
 }
 
 impl State {
-    fn take_id(&mut self) -> u64 {
-        self.next_id += 1;
-        self.next_id
-    }
-}
-
-impl Shared {
     fn is_large(&self, bytes: u64) -> bool {
         bytes > self.max_connection_bytes
     }
 
     /// True if the connection's share has room.
-    fn fits_connection(&self, connection: &ConnectionState, bytes: u64) -> bool {
-        connection.used.saturating_add(bytes) <= self.max_connection_bytes
+    fn fits_connection(&self, connection: usize, bytes: u64) -> bool {
+        let used = self.connections[connection].used;
+        used.saturating_add(bytes) <= self.max_connection_bytes
     }
 
-    fn fits_server(&self, state: &State, bytes: u64) -> bool {
-        state.used.saturating_add(bytes) <= self.max_server_bytes
+    fn fits_server(&self, bytes: u64) -> bool {
+        self.used.saturating_add(bytes) <= self.max_server_bytes
     }
 
-    fn has_room(&self, state: &State, connection: u64, bytes: u64) -> bool {
+    /// True if a connection can have this many more bytes, and no reservation has to be served before.
+    fn has_room(&self, connection: usize, bytes: u64) -> bool {
+        self.num_ready == 0
+            && self.connections[connection].waiting.is_empty()
+            && self.fits_connection(connection, bytes)
+            && self.fits_server(bytes)
+    }
+
+    /// Grants a new reservation if there is room.
+    fn try_grant(&mut self, connection: usize, bytes: u64) -> bool {
         if self.is_large(bytes) {
-            return state.large.is_none();
+            let is_free = self.large.is_none();
+            if is_free {
+                self.large = Some(Large::new(connection));
+            }
+            return is_free;
         }
-        let connection = state.connections.get(&connection);
-        connection.is_some_and(|connection| self.fits_connection(connection, bytes))
-            && self.fits_server(state, bytes)
+        let has_room = self.has_room(connection, bytes);
+        if has_room {
+            self.resize(connection, 0, bytes);
+        }
+        has_room
     }
 
-    fn grant(&self, state: &mut State, connection_id: u64, id: u64, bytes: u64) {
-        let is_large = self.is_large(bytes);
-        let Some(connection) = state.connections.get_mut(&connection_id) else {
-            return;
-        };
-        if is_large {
-            state.large = Some(connection_id);
+    /// Changes the bytes of a reservation that is not large.
+    fn resize(&mut self, connection: usize, previous: u64, bytes: u64) {
+        let used = &mut self.connections[connection].used;
+        *used = *used - previous + bytes;
+        self.used = self.used - previous + bytes;
+        self.update_ready(connection);
+        if bytes < previous {
+            self.serve_waiting();
+        }
+    }
+
+    /// Must be called after each change of a connection's `used`, `waiting` or `is_closing`.
+    fn update_ready(&mut self, index: usize) {
+        let connection = &self.connections[index];
+        let next = connection.waiting.front();
+        let is_ready = !connection.is_closing
+            && next.is_some_and(|next| self.fits_connection(index, next.bytes));
+        let connection = &mut self.connections[index];
+        self.num_ready -= usize::from(connection.is_ready);
+        self.num_ready += usize::from(is_ready);
+        connection.is_ready = is_ready;
+    }
+
+    /// Adds a waiting reservation; returns its id.
+    fn add_waiting(&mut self, connection: usize, bytes: u64, grant: oneshot::Sender<()>) -> u64 {
+        self.next_id += 1;
+        let id = self.next_id;
+        let waiting = Waiting { id, bytes, grant };
+        if self.is_large(bytes) {
+            self.waiting_large.push_back((connection, waiting));
         } else {
-            connection.used += bytes;
-            state.used += bytes;
+            self.connections[connection].waiting.push_back(waiting);
+            self.update_ready(connection);
         }
-        let granted = Granted {
-            bytes,
-            is_large,
-            last_progress: None,
-        };
-        connection.granted.insert(id, granted);
+        id
     }
 
-    /// The reservation to grant once the server has room: its connection, its index in the connection's queue, and its
-    /// bytes. Skips large ones while a large one is granted.
-    fn next_waiting(&self, state: &State) -> Option<(u64, usize, u64)> {
-        let has_large = state.large.is_some();
-        let candidates = state.connections.iter().filter(|(_, it)| !it.is_closing);
-        let candidates =
-            candidates.filter_map(|(id, connection)| {
-                let mut waiting = connection.waiting.iter().enumerate();
-                let (index, next) =
-                    waiting.find(|(_, waiting)| !has_large || !self.is_large(waiting.bytes))?;
-                (self.is_large(next.bytes) || self.fits_connection(connection, next.bytes))
-                    .then_some((connection.used, next.id, (*id, index, next.bytes)))
-            });
-        let least = candidates.min_by_key(|(used, arrival, _)| (*used, *arrival));
-        least.map(|(_, _, candidate)| candidate)
+    /// Removes a waiting reservation. False if it was granted.
+    fn remove_waiting(&mut self, connection: usize, id: u64) -> bool {
+        let waiting = &mut self.connections[connection].waiting;
+        let count = waiting.len() + self.waiting_large.len();
+        waiting.retain(|waiting| waiting.id != id);
+        self.waiting_large.retain(|(_, waiting)| waiting.id != id);
+        let is_removed = waiting.len() + self.waiting_large.len() < count;
+        self.update_ready(connection);
+        self.serve_waiting();
+        is_removed
+    }
+
+    /// The connection that is served next once the server has room, and the bytes of its next reservation.
+    fn next_ready(&self) -> Option<(usize, u64)> {
+        if self.num_ready == 0 {
+            return None;
+        }
+        let ready = self.connections.iter().enumerate();
+        let ready = ready.filter(|(_, connection)| connection.is_ready);
+        let waiting = ready.filter_map(|(index, connection)| {
+            let next = connection.waiting.front()?;
+            Some(((connection.used, next.id), (index, next.bytes)))
+        });
+        let least = waiting.min_by_key(|(order, _)| *order);
+        least.map(|(_, next)| next)
     }
 
     /// Grants waiting reservations while there is room.
-    fn serve_waiting(&self, state: &mut State) {
-        while state.waiting > 0
-            && let Some((connection_id, index, bytes)) = self.next_waiting(state)
-            && (self.is_large(bytes) || self.fits_server(state, bytes))
+    fn serve_waiting(&mut self) {
+        if self.large.is_none() {
+            let connections = &self.connections;
+            let mut waiting = self.waiting_large.iter();
+            let next = waiting.position(|(connection, _)| !connections[*connection].is_closing);
+            if let Some((connection, waiting)) = next.and_then(|at| self.waiting_large.remove(at)) {
+                self.large = Some(Large::new(connection));
+                waiting.grant();
+            }
+        }
+        while let Some((index, bytes)) = self.next_ready()
+            && self.fits_server(bytes)
+            && let Some(waiting) = self.connections[index].waiting.pop_front()
         {
-            let connection = state.connections.get_mut(&connection_id);
-            let Some(waiting) = connection.and_then(|it| it.waiting.remove(index)) else {
-                return;
-            };
-            state.waiting -= 1;
-            self.grant(state, connection_id, waiting.id, bytes);
-            // If the receiver was dropped, its reservation is dropped next and frees the bytes.
-            let _ = waiting.grant.send(());
+            self.resize(index, 0, bytes);
+            waiting.grant();
         }
     }
 
-    /// Closes connections whose replies are stalled while reservations wait for their memory: first those with the most
-    /// bytes times stall time.
-    fn close_stalled(&self, state: &mut State) {
+    /// True if reservations wait for the replies of other connections to be sent.
+    fn needs_checks(&self) -> bool {
+        self.num_ready > 0 || !self.waiting_large.is_empty()
+    }
+
+    /// Closes connections whose replies are not read while others wait for their memory: those that hold most first.
+    fn close_stalled(&mut self) {
         let now = Instant::now();
-        // Bytes times milliseconds without progress; 0 if the reply is not stalled.
-        let stall_cost = |granted: &Granted| {
-            let last = granted.last_progress.unwrap_or(now);
-            let time = now.saturating_duration_since(last);
-            let bytes = if time < STALL_TIMEOUT {
-                0
-            } else {
-                granted.bytes
-            };
-            u128::from(bytes) * time.as_millis()
+        let stalled_time = |connection: &ConnectionState| {
+            let time = now.saturating_duration_since(connection.last_progress);
+            let is_stalled = time >= STALL_TIMEOUT && !connection.is_closing;
+            is_stalled.then_some(time)
         };
-        let mut waiting = state.connections.values().flat_map(|it| &it.waiting);
-        if let Some(id) = state.large
-            && waiting.any(|waiting| self.is_large(waiting.bytes))
-            && let Some(connection) = state.connections.get_mut(&id)
-            && (connection.granted.values()).any(|it| it.is_large && stall_cost(it) > 0)
+        if let Some(large) = self.large.as_ref().filter(|large| large.is_created)
+            && !self.waiting_large.is_empty()
+            && stalled_time(&self.connections[large.connection]).is_some()
         {
-            connection.close();
+            self.close(large.connection);
         }
-        let Some((_, _, bytes)) = self.next_waiting(state) else {
+        let Some((_, bytes)) = self.next_ready() else {
             return;
         };
-        let connections = state.connections.values();
-        let closing = connections.filter(|it| it.is_closing).map(|it| it.used);
-        let mut remaining = state.used.saturating_sub(closing.sum::<u64>());
+        let closing = self.connections.iter().filter(|it| it.is_closing);
+        let closing: u64 = closing.map(|it| it.used).sum();
+        let mut remaining = self.used.saturating_sub(closing);
         while remaining.saturating_add(bytes) > self.max_server_bytes {
-            let connections = state.connections.values_mut();
-            let costs = connections.filter(|it| !it.is_closing).map(|connection| {
-                let granted = connection.granted.values().filter(|it| !it.is_large);
-                (granted.map(stall_cost).sum::<u128>(), connection)
+            let connections = self.connections.iter().enumerate();
+            // Bytes times milliseconds.
+            let stalled = connections.filter_map(|(index, connection)| {
+                let time = stalled_time(connection).filter(|_| connection.unsent > 0)?;
+                Some((u128::from(connection.unsent) * time.as_millis(), index))
             });
-            let highest = costs.max_by_key(|(cost, _)| *cost);
-            let Some((1.., connection)) = highest else {
+            let Some((_, most)) = stalled.max() else {
                 return;
             };
-            remaining = remaining.saturating_sub(connection.used);
-            connection.close();
+            remaining = remaining.saturating_sub(self.connections[most].used);
+            self.close(most);
+        }
+    }
+
+    fn close(&mut self, index: usize) {
+        let connection = &mut self.connections[index];
+        connection.is_closing = true;
+        connection.close.is_set.store(true, Ordering::Release);
+        connection.close.waker.wake();
+        self.update_ready(index);
+    }
+}
+
+impl Large {
+    fn new(connection: usize) -> Self {
+        Self {
+            connection,
+            is_created: false,
         }
     }
 }
 
-impl ConnectionState {
-    fn close(&mut self) {
-        self.is_closing = true;
-        self.close.set();
+impl Waiting {
+    fn grant(self) {
+        // The receiver is dropped only after the reservation was removed from those that wait.
+        let _ = self.grant.send(());
     }
 }
 

@@ -1,7 +1,8 @@
 //! Passes the replies of a stream from its task to the transport.
 //!
-//! The transport requests messages before it can send them, and stores up to two per stream. [`ReplyBody`] attaches a
-//! message's reservation to its encoded bytes, which the transport drops once they are sent.
+//! The transport takes messages ahead: it stores up to two of each stream that it cannot send yet. [`ReplyBody`] attaches
+//! a message's reservation to its encoded bytes, which the transport drops once they are sent. It passes a large message
+//! on in slices, so that it is known that the message is being sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -12,10 +13,15 @@ use futures_util::Stream;
 use hyper::body::{Body as HttpBody, Frame};
 use parking_lot::Mutex;
 use tokio::sync::mpsc::Receiver;
-use tonic::Status;
 use tonic::body::Body;
+use tonic::codegen::http;
+use tonic::{Request, Response, Status};
 
-use crate::reply_budget::{ConnectionReplies, Reservation};
+use crate::reply_budget::{ConnectionReplies, ReplyBudget, Reservation};
+
+/// Encoded messages of more bytes are passed to the transport in slices. A part of a batch is smaller: 256 KiB and its
+/// header.
+const MAX_SLICE_BYTES: usize = 320 << 10;
 
 /// A message, or the status that the stream ends with.
 #[derive(Debug)]
@@ -24,6 +30,8 @@ pub struct Reply<T> {
     pub message: Result<T, Status>,
     /// The reservation of the memory that it refers to. Messages that are parts of one reply share it.
     pub reservation: Option<Arc<Reservation>>,
+    /// Bytes of this memory that the message itself refers to.
+    pub bytes: usize,
 }
 
 impl<T> From<Result<T, Status>> for Reply<T> {
@@ -32,11 +40,12 @@ impl<T> From<Result<T, Status>> for Reply<T> {
         Self {
             message,
             reservation: None,
+            bytes: 0,
         }
     }
 }
 
-/// The replies of one call, stored in the extensions of its request.
+/// The replies of one call.
 #[derive(Clone, Debug)]
 pub struct CallReplies {
     connection: ConnectionReplies,
@@ -45,9 +54,15 @@ pub struct CallReplies {
 }
 
 impl CallReplies {
-    /// The replies of a call on this connection.
+    /// The replies of the call with this request, which has the [`ConnectionReplies`] of its connection in its
+    /// extensions. Without one, the call has a budget of its own.
     #[must_use]
-    pub fn new(connection: ConnectionReplies) -> Self {
+    pub fn of<T>(request: &Request<T>) -> Self {
+        let connection = request.extensions().get::<ConnectionReplies>().cloned();
+        Self::new(connection.unwrap_or_else(|| ReplyBudget::default().add_connection()))
+    }
+
+    fn new(connection: ConnectionReplies) -> Self {
         Self {
             connection,
             encoded: Arc::default(),
@@ -60,10 +75,21 @@ impl CallReplies {
         &self.connection
     }
 
-    /// Wraps the body of the call's response.
+    /// The replies of the call with this response, if it is a [`ReplyStream`].
     #[must_use]
-    pub fn wrap(self, body: Body) -> ReplyBody {
-        ReplyBody { body, call: self }
+    pub fn take_from<T>(response: &mut http::Response<T>) -> Option<Self> {
+        response.extensions_mut().remove()
+    }
+
+    /// Wraps the body of the call's response. The body is dropped together with `guard`.
+    #[must_use]
+    pub fn wrap<G>(self, body: Body, guard: G) -> ReplyBody<G> {
+        ReplyBody {
+            body,
+            call: self,
+            unsent: None,
+            _guard: guard,
+        }
     }
 }
 
@@ -72,19 +98,22 @@ impl CallReplies {
 pub struct ReplyStream<T> {
     replies: Receiver<Reply<T>>,
     call: CallReplies,
-    /// Maximum bytes of one message of a reply of several messages.
-    part_bytes: usize,
 }
 
 impl<T> ReplyStream<T> {
-    /// The replies of a channel. Each message that shares a reservation refers to at most `part_bytes` bytes.
+    /// The replies of a channel.
     #[must_use]
-    pub fn new(replies: Receiver<Reply<T>>, call: CallReplies, part_bytes: usize) -> Self {
-        Self {
-            replies,
-            call,
-            part_bytes,
-        }
+    pub fn new(replies: Receiver<Reply<T>>, call: CallReplies) -> Self {
+        Self { replies, call }
+    }
+
+    /// The response of a call. Its body must be wrapped: see [`CallReplies::take_from`].
+    #[must_use]
+    pub fn into_response(self) -> Response<Self> {
+        let call = self.call.clone();
+        let mut response = Response::new(self);
+        response.extensions_mut().insert(call);
+        response
     }
 }
 
@@ -99,7 +128,7 @@ impl<T> Stream for ReplyStream<T> {
         if let Some(mut reservation) = reply.reservation {
             // The last message of a reply: its other messages were sent.
             if let Some(reservation) = Arc::get_mut(&mut reservation) {
-                reservation.shrink(this.part_bytes);
+                reservation.shrink(reply.bytes);
             }
             this.call.encoded.lock().push(reservation);
         }
@@ -109,41 +138,69 @@ impl<T> Stream for ReplyStream<T> {
 
 /// The body of a response with replies.
 #[derive(Debug)]
-pub struct ReplyBody {
+pub struct ReplyBody<G> {
     body: Body,
     call: CallReplies,
+    /// What is left of a large frame.
+    unsent: Option<ReservedBytes>,
+    _guard: G,
 }
 
-impl HttpBody for ReplyBody {
+impl<G: Unpin> HttpBody for ReplyBody<G> {
     type Data = Bytes;
     type Error = Status;
 
     fn poll_frame(
-        mut self: Pin<&mut Self>,
+        self: Pin<&mut Self>,
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
-        let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        // They belong to the messages in this frame: the body returns messages in the call that encodes them.
-        let reservations = std::mem::take(&mut *self.call.encoded.lock());
-        Poll::Ready(frame.map(|frame| {
-            frame.map(|frame| {
-                frame.map_data(|bytes| match &reservations[..] {
-                    [] => bytes,
-                    _ => Bytes::from_owner(ReservedBytes {
-                        bytes,
-                        reservations,
-                    }),
+        let this = self.get_mut();
+        if let Some(unsent) = this.unsent.take() {
+            return Poll::Ready(Some(Ok(this.next_slice(unsent))));
+        }
+        let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
+        // Of the messages in this frame: messages are passed on in the call in which they are encoded.
+        let reservations = std::mem::take(&mut *this.call.encoded.lock());
+        let Some(Ok(frame)) = frame else {
+            return Poll::Ready(frame);
+        };
+        if reservations.is_empty() {
+            return Poll::Ready(Some(Ok(frame)));
+        }
+        let frame = frame.into_data().map_or_else(
+            |trailers| trailers,
+            |bytes| {
+                this.next_slice(ReservedBytes {
+                    bytes,
+                    reservations,
                 })
-            })
-        }))
+            },
+        );
+        Poll::Ready(Some(Ok(frame)))
     }
 
     fn is_end_stream(&self) -> bool {
-        self.body.is_end_stream()
+        self.unsent.is_none() && self.body.is_end_stream()
+    }
+}
+
+impl<G> ReplyBody<G> {
+    /// The next frame of these bytes; retains the rest.
+    fn next_slice(&mut self, mut unsent: ReservedBytes) -> Frame<Bytes> {
+        if unsent.bytes.len() > MAX_SLICE_BYTES {
+            let slice = ReservedBytes {
+                bytes: unsent.bytes.split_to(MAX_SLICE_BYTES),
+                reservations: unsent.reservations.clone(),
+            };
+            self.unsent = Some(unsent);
+            unsent = slice;
+        }
+        Frame::data(Bytes::from_owner(unsent))
     }
 }
 
 /// Encoded messages, and the reservations of their memory.
+#[derive(Debug)]
 struct ReservedBytes {
     bytes: Bytes,
     reservations: Vec<Arc<Reservation>>,
@@ -157,8 +214,43 @@ impl AsRef<[u8]> for ReservedBytes {
 
 impl Drop for ReservedBytes {
     fn drop(&mut self) {
-        for reservation in &self.reservations {
-            reservation.progress();
+        for reservation in self.reservations.drain(..) {
+            // Dropping the last reference counts as progress, too.
+            if Arc::strong_count(&reservation) > 1 {
+                reservation.progress();
+            }
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use futures_util::FutureExt as _;
+    use http_body_util::{BodyExt as _, Full};
+
+    #[tokio::test]
+    async fn a_large_message_is_passed_on_in_slices_that_share_its_reservation() {
+        let budget = ReplyBudget::new(4 << 20);
+        let connection = budget.add_connection();
+        let call = CallReplies::new(connection.clone());
+        let mut reservation = connection.reserve(1 << 20).await;
+        reservation.set_created(1 << 20);
+        call.encoded.lock().push(Arc::new(reservation));
+        let message: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
+        let mut body = call.wrap(Body::new(Full::from(message.clone())), ());
+        let mut received = Vec::new();
+        let mut last = None;
+        while !body.is_end_stream() {
+            let slice = body.frame().await.unwrap().unwrap().into_data().unwrap();
+            assert!(slice.len() <= MAX_SLICE_BYTES);
+            received.extend_from_slice(&slice);
+            last = Some(slice);
+            // Reserved until the last slice is dropped.
+            assert!(connection.reserve(1).now_or_never().is_none());
+        }
+        assert!(received == message);
+        drop((last, body));
+        assert!(connection.reserve(1 << 20).now_or_never().is_some());
     }
 }

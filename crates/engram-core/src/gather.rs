@@ -1,5 +1,6 @@
 //! Builds batches: copies the cells of many trajectories into one array per column.
 
+mod alike;
 mod estimate;
 mod unpacked_columns;
 
@@ -15,7 +16,8 @@ use crate::schema::{CellSpec, Layout};
 use crate::table::Draw;
 use crate::text::count;
 use crate::trajectory::Trajectory;
-pub use estimate::estimate_bytes;
+use alike::are_alike;
+pub use estimate::{Estimate, estimate};
 use unpacked_columns::UnpackedColumns;
 
 /// Batches of at least this many bytes are copied by several threads.
@@ -110,13 +112,22 @@ pub fn gather<T: AsTrajectory>(
     length_policy: LengthPolicy,
     pool: &Arc<Pool>,
 ) -> Result<Columns> {
+    gather_alike(items, are_alike(items), length_policy, pool)
+}
+
+/// [`gather`], if [`are_alike`] has been called.
+fn gather_alike<T: AsTrajectory>(
+    items: &[T],
+    alike: bool,
+    length_policy: LengthPolicy,
+    pool: &Arc<Pool>,
+) -> Result<Columns> {
     let Some(first) = items.first().map(AsTrajectory::trajectory) else {
         return Err(Error::InvalidArgument(
             "a batch needs at least one item".into(),
         ));
     };
-    // In most batches the items differ only in chunk and row: then only the first one is examined.
-    let alike = items.iter().all(|item| is_alike(first, item.trajectory()));
+    // In most batches the items differ only in chunk and row. Then the first one represents all.
     let examined = if alike { &items[..1] } else { items };
     check_layouts(examined)?;
     let plans = (0..first.columns())
@@ -214,40 +225,6 @@ fn has_numbered_columns(layout: &Layout) -> bool {
 fn quote_names(names: &[Box<str>]) -> String {
     let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
     quoted.join(", ")
-}
-
-/// True if a cheap comparison shows that two items differ only in chunk and row. False does not mean that
-/// they differ in more.
-fn is_alike(one: &Trajectory, other: &Trajectory) -> bool {
-    match (one, other) {
-        (
-            Trajectory::Rows {
-                chunk,
-                len,
-                squeeze,
-                ..
-            },
-            Trajectory::Rows {
-                chunk: other,
-                len: other_len,
-                squeeze: other_squeeze,
-                ..
-            },
-        ) => {
-            Arc::ptr_eq(chunk.schema(), other.schema())
-                && len == other_len
-                && squeeze == other_squeeze
-        }
-        (
-            Trajectory::Window { chunk, shape, .. },
-            Trajectory::Window {
-                chunk: other,
-                shape: other_shape,
-                ..
-            },
-        ) => Arc::ptr_eq(chunk.schema(), other.schema()) && Arc::ptr_eq(shape, other_shape),
-        _ => false,
-    }
 }
 
 /// Type and time axis of one column of the batch.

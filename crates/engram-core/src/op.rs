@@ -135,6 +135,11 @@ pub trait OpSink: fmt::Debug + Send + Sync {
         Poll::Ready(Ok(()))
     }
 
+    /// True if nothing more will be recorded durably.
+    fn has_ended(&self) -> bool {
+        false
+    }
+
     /// Why changes are not made as durable as configured now, as far as is known; `None` if they are. Must
     /// not block.
     fn problem(&self) -> Option<String> {

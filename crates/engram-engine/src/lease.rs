@@ -10,7 +10,7 @@ use std::collections::HashSet;
 use std::fmt::Write as _;
 use std::sync::Arc;
 
-use engram_core::gather::{Columns, LengthPolicy, gather};
+use engram_core::gather::{Columns, Estimate, LengthPolicy, gather};
 use engram_core::pool::Pool;
 use engram_core::text::count;
 use engram_core::{Draw, Error, Result};
@@ -38,7 +38,25 @@ impl Sample {
     /// # Errors
     /// Those of [`gather`], as converted by [`Self::remove_unreadable`]. The lease is dropped.
     pub fn gather(self, length_policy: LengthPolicy, pool: &Arc<Pool>) -> Result<(Columns, Self)> {
-        match gather(&self.draws, length_policy, pool) {
+        let columns = gather(&self.draws, length_policy, pool);
+        self.with_columns(columns, pool)
+    }
+
+    /// [`Self::gather`], if the draws were estimated before.
+    ///
+    /// # Errors
+    /// As [`Self::gather`].
+    pub fn gather_estimated(
+        self,
+        estimate: &Estimate,
+        pool: &Arc<Pool>,
+    ) -> Result<(Columns, Self)> {
+        let columns = estimate.gather(&self.draws, pool);
+        self.with_columns(columns, pool)
+    }
+
+    fn with_columns(self, columns: Result<Columns>, pool: &Arc<Pool>) -> Result<(Columns, Self)> {
+        match columns {
             Ok(columns) => Ok((columns, self)),
             Err(error) => Err(self.remove_unreadable(error, pool)),
         }

@@ -266,6 +266,12 @@ impl UntilDurable {
     pub(crate) fn lsn(&self) -> Lsn {
         self.lsn
     }
+
+    /// True if the log has ended: what is not durable yet will not become durable.
+    #[must_use]
+    pub fn has_failed(&self) -> bool {
+        self.sink.has_ended()
+    }
 }
 
 impl Future for UntilDurable {

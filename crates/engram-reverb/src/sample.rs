@@ -8,9 +8,9 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use engram_codec::{CallReplies, Reply, ReplyStream, Reservation};
-use engram_core::gather::{LengthPolicy, estimate_bytes};
+use engram_core::gather::{LengthPolicy, estimate};
 use engram_core::{Draw, Result as CoreResult};
-use engram_engine::{Lease, Sample, SampleTicket, Table};
+use engram_engine::{Lease, Sample, SampleTicket, Table, UntilDurable};
 use futures_util::FutureExt as _;
 use prost::Message as _;
 use tokio::sync::mpsc::{self, Sender};
@@ -22,7 +22,7 @@ use crate::item::{ChunkKeyCounter, MAX_SAMPLE_BYTES, encode_sample};
 use crate::pb;
 use crate::pb::sample_stream_response::SampleEntry;
 use crate::service::{ServiceState, stopping};
-use crate::status::{invalid, status};
+use crate::status::{invalid, status, unavailable};
 
 /// Responses buffered between the task of a stream and the transport.
 const BUFFERED_RESPONSES: usize = 1;
@@ -38,6 +38,10 @@ const DRAWS_PER_BATCH: usize = 128;
 
 /// Pause before waiting again until changes are durable, after the journal could not be written.
 const DURABILITY_RETRY_DELAY: Duration = Duration::from_millis(500);
+
+/// How long a response waits until its samples are durably removed, after the server was asked to stop. Shorter than
+/// the time that the server gives connections to close.
+const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often a waiting request checks a table with a ttl for expired items.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -75,12 +79,12 @@ pub(crate) fn serve(
             let _ = responses.send(Err(status).into()).await;
         }
     });
-    ReplyStream::new(receiver, call_replies, usize::MAX)
+    ReplyStream::new(receiver, call_replies)
 }
 
 /// The state of one stream.
 struct SampleStream<'a> {
-    service: &'a ServiceState,
+    service: &'a Arc<ServiceState>,
     call_replies: CallReplies,
     chunk_keys: ChunkKeyCounter,
     batch: DrawnBatch,
@@ -174,7 +178,7 @@ impl SampleStream<'_> {
             for mut draw in sample.draws {
                 // If many samples are available, nothing below yields.
                 consume_budget().await;
-                let estimate = estimate_bytes(std::slice::from_ref(&draw), LengthPolicy::Ragged);
+                let estimate = estimate(std::slice::from_ref(&draw), LengthPolicy::Ragged).bytes;
                 self.reserve(estimate).await?;
                 draw.table_size = draw.table_size.saturating_sub(before + exhausted);
                 let is_exhausted = max_times_sampled > 0 && draw.times_sampled >= max_times_sampled;
@@ -202,7 +206,7 @@ impl SampleStream<'_> {
                 let response = &mut self.response;
                 response.entries.push(entry);
                 response.bytes += bytes;
-                if let Some(reservation) = &response.reservation {
+                if let Some(reservation) = &mut response.reservation {
                     reservation.resize(response.bytes);
                 }
                 response.exhausted += u64::from(is_exhausted);
@@ -215,7 +219,7 @@ impl SampleStream<'_> {
     /// Reserves memory for a sample of about this many bytes. Sends the response first if it is large enough or memory
     /// is short.
     async fn reserve(&mut self, bytes: usize) -> Result<(), Status> {
-        if let Some(reservation) = &self.response.reservation {
+        if let Some(reservation) = &mut self.response.reservation {
             let total = self.response.bytes.saturating_add(bytes);
             if self.response.bytes < RESPONSE_BYTES && reservation.try_grow(total) {
                 return Ok(());
@@ -259,7 +263,8 @@ impl SampleStream<'_> {
     async fn send(&mut self) -> Result<(), Status> {
         let PartialResponse {
             entries,
-            reservation,
+            bytes,
+            mut reservation,
             mut leases,
             ..
         } = std::mem::take(&mut self.response);
@@ -267,27 +272,69 @@ impl SampleStream<'_> {
         if entries.is_empty() {
             return Ok(());
         }
-        let response = pb::SampleStreamResponse { entries };
-        if let Some(reservation) = &reservation {
-            reservation.progress();
-        }
-        let permit = self.responses.reserve().await;
-        let permit = permit.map_err(|_| Status::cancelled("the client has closed the stream"))?;
+        let permit = self.responses.clone().reserve_owned().await;
+        let permit = permit.map_err(|_| closed())?;
+        let send = move || {
+            // Not before: until here, the client cannot read it.
+            if let Some(reservation) = &mut reservation {
+                reservation.set_created(bytes);
+            }
+            permit.send(Reply {
+                message: Ok(pb::SampleStreamResponse { entries }),
+                reservation: reservation.map(Arc::new),
+                bytes,
+            });
+        };
         let acknowledged = leases.into_iter().map(Lease::acknowledge);
         // The last acknowledgement becomes durable last.
-        if let Some(mut durable) = acknowledged.fold(None, |last, durable| durable.or(last)) {
-            // An error means that the journal cannot be written now. dm-reverb's clients do not acknowledge, so only
-            // the journal records that the client received the items.
-            while (&mut durable).await.is_err() {
-                sleep(DURABILITY_RETRY_DELAY).await;
+        let Some(durable) = acknowledged.fold(None, |last, durable| durable.or(last)) else {
+            send();
+            return Ok(());
+        };
+        // In a task of its own, which continues if the server stops: the items are removed already.
+        let (service, responses) = (Arc::clone(self.service), self.responses.clone());
+        let sending = tokio::spawn(async move {
+            tokio::select! {
+                () = responses.closed() => Err(closed()),
+                removed = until_durable(durable, &service) => removed.map(|()| send()),
             }
-        }
-        permit.send(Reply {
-            message: Ok(response),
-            reservation: reservation.map(Arc::new),
         });
-        Ok(())
+        sending.await.unwrap_or_else(|_| Err(stopping()))
     }
+}
+
+/// Waits until a removal is durable. If the server stops, waits no longer than [`STOP_TIMEOUT`].
+///
+/// # Errors
+/// `UNAVAILABLE` if it does not become durable.
+async fn until_durable(mut durable: UntilDurable, service: &ServiceState) -> Result<(), Status> {
+    let stopped = async {
+        service.stopping().await;
+        sleep(STOP_TIMEOUT).await;
+    };
+    tokio::pin!(stopped);
+    loop {
+        tokio::select! {
+            biased;
+            outcome = &mut durable => match outcome {
+                Ok(()) => return Ok(()),
+                Err(error) if durable.has_failed() => return Err(unavailable(&error)),
+                // The journal cannot be written now. dm-reverb's clients do not acknowledge, so only the journal
+                // records that the client received the items.
+                Err(_) => {}
+            },
+            () = &mut stopped => return Err(stopping()),
+        }
+        tokio::select! {
+            () = sleep(DURABILITY_RETRY_DELAY) => {}
+            () = &mut stopped => return Err(stopping()),
+        }
+    }
+}
+
+/// The status of a stream whose reader is gone.
+fn closed() -> Status {
+    Status::cancelled("the client has closed the stream")
 }
 
 fn request_samples(request: &SampleRequest) -> Result<SampleTicket, Status> {

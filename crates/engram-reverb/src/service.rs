@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engram_codec::{CallReplies, ReplyBudget, ReplyStream};
+use engram_codec::{CallReplies, ReplyStream, run_blocking};
 use engram_core::pool::Pool;
 use engram_core::{Error, Result};
 use engram_engine::Engine;
@@ -106,19 +106,6 @@ impl Reverb {
     }
 }
 
-/// Runs work that may block on a thread of its own.
-async fn run_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T, Status> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(outcome) => outcome.map_err(|error| status(&error)),
-        // The work panicked; the panic is on stderr.
-        Err(_) => Err(Status::internal(
-            "the server failed while it executed the call; this is a bug in Engram: see the server's stderr",
-        )),
-    }
-}
-
 #[tonic::async_trait]
 impl ReverbService for Reverb {
     type InsertStreamStream = ReceiverStream<Result<pb::InsertStreamResponse, Status>>;
@@ -137,13 +124,14 @@ impl ReverbService for Reverb {
             () = self.state.stopping() => return Err(stopping()),
             guard = checkpoints.lock_owned() => guard,
         };
-        let path = run_blocking(move || {
+        let write = move || {
             // Held until the checkpoint is written, also if the caller disconnects.
             let _guard = guard;
-            let number = engine.checkpoint()?.number;
-            Ok(engine.checkpoint_path(number))
-        });
-        let path = path.await?.unwrap_or_default();
+            let checkpoint = engine.checkpoint().map_err(|error| status(&error))?;
+            Ok(engine.checkpoint_path(checkpoint.number))
+        };
+        let path = run_blocking(write, Status::internal).await?;
+        let path = path.unwrap_or_default();
         Ok(Response::new(pb::CheckpointResponse {
             checkpoint_path: path.to_string_lossy().into_owned(),
         }))
@@ -179,7 +167,8 @@ impl ReverbService for Reverb {
         let name = request.into_inner().table;
         let table = self.state.engine.table(&name);
         let table = table.map_err(|error| status(&error))?;
-        run_blocking(move || table.reset()).await?;
+        let reset = move || table.reset().map_err(|error| status(&error));
+        run_blocking(reset, Status::internal).await?;
         self.until_durable().await?;
         Ok(Response::new(pb::ResetResponse {}))
     }
@@ -188,12 +177,9 @@ impl ReverbService for Reverb {
         &self,
         request: Request<Streaming<pb::SampleStreamRequest>>,
     ) -> Result<Response<Self::SampleStreamStream>, Status> {
-        // Set for all calls of a connection.
-        let replies = request.extensions().get::<CallReplies>().cloned();
-        let replies =
-            replies.unwrap_or_else(|| CallReplies::new(ReplyBudget::default().add_connection()));
+        let replies = CallReplies::of(&request);
         let responses = sample::serve(&self.state, request.into_inner(), replies);
-        Ok(Response::new(responses))
+        Ok(responses.into_response())
     }
 
     async fn server_info(
@@ -225,19 +211,5 @@ impl ReverbService for Reverb {
             Ok(pb::InitializeConnectionResponse { address: 0 })
         };
         Ok(Response::new(Box::pin(stream::once(response))))
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_panic_in_a_call_is_reported_as_a_bug() {
-        let result = run_blocking(|| -> Result<()> { panic!("expected by the test") }).await;
-        assert_eq!(
-            result.unwrap_err().message(),
-            "the server failed while it executed the call; this is a bug in Engram: see the server's stderr"
-        );
     }
 }

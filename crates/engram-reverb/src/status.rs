@@ -33,6 +33,11 @@ pub(crate) fn status(error: &Error) -> Status {
     Status::new(code, shortened(&error.to_string(), MAX_MESSAGE_BYTES))
 }
 
+/// `UNAVAILABLE` with the text of an error: clients retry.
+pub(crate) fn unavailable(error: &Error) -> Status {
+    Status::unavailable(shortened(&error.to_string(), MAX_MESSAGE_BYTES))
+}
+
 /// `INVALID_ARGUMENT` with this message.
 pub(crate) fn invalid(text: impl AsRef<str>) -> Status {
     Status::invalid_argument(shortened(text.as_ref(), MAX_MESSAGE_BYTES))

@@ -1,7 +1,7 @@
 //! Tests of the budget for replies that are not read yet.
 
 use futures_util::FutureExt as _;
-use futures_util::future::{BoxFuture, poll_fn};
+use futures_util::future::poll_fn;
 
 use super::*;
 
@@ -10,8 +10,8 @@ fn budget() -> ReplyBudget {
     ReplyBudget::new(400)
 }
 
-fn reserve(connection: &ConnectionReplies, bytes: usize) -> BoxFuture<'static, Reservation> {
-    Box::pin(connection.reserve(bytes))
+fn reserve(connection: &ConnectionReplies, bytes: usize) -> PendingReservation {
+    connection.reserve(bytes)
 }
 
 fn reserve_now(connection: &ConnectionReplies, bytes: usize) -> Option<Reservation> {
@@ -28,7 +28,7 @@ fn is_closed(connection: &ConnectionReplies) -> bool {
 async fn a_connection_has_a_quarter_of_the_budget() {
     let budget = budget();
     let connection = budget.add_connection();
-    let first = reserve_now(&connection, 60).unwrap();
+    let mut first = reserve_now(&connection, 60).unwrap();
     let mut second = reserve(&connection, 41);
     assert!((&mut second).now_or_never().is_none());
     // A later reservation does not overtake it.
@@ -57,7 +57,7 @@ async fn a_cancelled_wait_frees_its_reservation() {
 #[tokio::test]
 async fn try_grow_needs_room_and_resize_does_not() {
     let connection = budget().add_connection();
-    let first = reserve_now(&connection, 10).unwrap();
+    let mut first = reserve_now(&connection, 10).unwrap();
     assert!(first.try_grow(100));
     assert!(!first.try_grow(101));
     first.resize(1_000);
@@ -97,9 +97,9 @@ async fn stalled_connections_are_closed_only_if_others_wait() {
     let held = connections[..4]
         .iter()
         .map(|connection| reserve_now(connection, 100).unwrap());
-    let held: Vec<_> = held.collect();
-    for reply in &held {
-        reply.progress();
+    let mut held: Vec<_> = held.collect();
+    for reply in &mut held {
+        reply.set_created(100);
     }
     sleep(STALL_TIMEOUT).await;
     for reply in &held[2..] {
@@ -127,17 +127,54 @@ async fn stalled_connections_are_closed_only_if_others_wait() {
 async fn one_reply_may_be_larger_than_the_budget() {
     let budget = budget();
     let connections = [(); 3].map(|()| budget.add_connection());
-    let large = reserve_now(&connections[0], 1_000).unwrap();
+    let mut large = reserve_now(&connections[0], 1_000).unwrap();
     let mut second = reserve(&connections[1], 101);
     assert!((&mut second).now_or_never().is_none());
     // Smaller replies do not wait for it.
     for connection in &connections {
         assert!(reserve_now(connection, 100).is_some());
     }
-    large.progress();
+    large.set_created(1_000);
     sleep(STALL_TIMEOUT * 2).await;
     assert!(is_closed(&connections[0]));
     drop(large);
     drop(second.await);
     assert!(reserve_now(&connections[1], 500).is_some());
+}
+
+#[tokio::test]
+async fn a_connection_without_room_does_not_hold_up_others() {
+    let budget = budget();
+    let [silent, reader] = [(); 2].map(|()| budget.add_connection());
+    let mut own = reserve_now(&silent, 100).unwrap();
+    own.set_created(100);
+    let mut waiting = reserve(&silent, 1);
+    assert!((&mut waiting).now_or_never().is_none());
+    // It waits for its own client: nothing is closed for it, and others are served at once.
+    let mut reply = reserve_now(&reader, 10).unwrap();
+    assert!(reply.try_grow(100));
+    assert!(!budget.state.lock().has_check_task);
+    sleep(STALL_TIMEOUT * 2).await;
+    assert!(!is_closed(&silent));
+    drop(own);
+    drop(waiting.await);
+}
+
+#[tokio::test]
+async fn a_message_that_is_sent_counts_for_all_replies_of_its_connection() {
+    let budget = budget();
+    let connections = [(); 5].map(|()| budget.add_connection());
+    let held = connections[..4]
+        .iter()
+        .map(|connection| [50, 50].map(|bytes| reserve_now(connection, bytes).unwrap()));
+    let mut held: Vec<_> = held.collect();
+    for reply in held.iter_mut().flatten() {
+        reply.set_created(50);
+    }
+    sleep(STALL_TIMEOUT).await;
+    for [first, _] in &held {
+        first.progress();
+    }
+    let _waiting = reserve(&connections[4], 100);
+    assert!(!connections.iter().any(is_closed));
 }

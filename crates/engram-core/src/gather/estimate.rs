@@ -1,46 +1,106 @@
 //! Estimates the bytes of a batch before it is gathered.
 
-use super::{AsTrajectory, LengthPolicy, is_alike};
+use std::sync::Arc;
+
+use super::alike::are_alike;
+use super::{AsTrajectory, Columns, LengthPolicy, gather_alike};
+use crate::chunk::string_cells;
 use crate::dtype::DType;
+use crate::error::Result;
+use crate::pool::Pool;
 use crate::trajectory::Trajectory;
 
-/// Estimates the bytes of a batch. Exact except for strings: all strings of a chunk's column count as equally long.
-#[must_use]
-pub fn estimate_bytes<T: AsTrajectory>(items: &[T], length_policy: LengthPolicy) -> usize {
-    let Some(first) = items.first().map(AsTrajectory::trajectory) else {
-        return 0;
-    };
-    let alike = items.iter().all(|item| is_alike(first, item.trajectory()));
-    let columns = (0..first.columns()).map(|index| {
-        if alike && first.column(index).cell.dtype != DType::String {
-            return column_bytes(first, index).saturating_mul(items.len());
-        }
-        let bytes = items
-            .iter()
-            .map(|item| column_bytes(item.trajectory(), index));
-        match length_policy {
-            LengthPolicy::Ragged => bytes.fold(0, usize::saturating_add),
-            LengthPolicy::Pad => bytes.max().unwrap_or(0).saturating_mul(items.len()),
-        }
-    });
-    columns.fold(0, usize::saturating_add)
+/// What is known of a batch before it is gathered.
+#[derive(Clone, Copy, Debug)]
+pub struct Estimate {
+    /// Bytes of its columns. Exact if the strings are in memory; otherwise, those of a chunk count as equally long.
+    pub bytes: usize,
+    length_policy: LengthPolicy,
+    alike: bool,
 }
 
-/// Estimates the bytes of an item's column; 0 if it has no column of this index.
-fn column_bytes(item: &Trajectory, index: usize) -> usize {
-    if index >= item.columns() {
-        return 0;
+/// Estimates the bytes of a batch.
+#[must_use]
+pub fn estimate<T: AsTrajectory>(items: &[T], length_policy: LengthPolicy) -> Estimate {
+    let alike = are_alike(items);
+    let first = items.first().map(AsTrajectory::trajectory);
+    let columns = first.iter().flat_map(|first| {
+        (0..first.columns()).map(|index| batch_column_bytes(items, index, length_policy, alike))
+    });
+    Estimate {
+        bytes: columns.fold(0, usize::saturating_add),
+        length_policy,
+        alike,
     }
+}
+
+impl Estimate {
+    /// Gathers the batch: as [`gather`](super::gather) for the same items.
+    ///
+    /// # Errors
+    /// As [`gather`](super::gather).
+    pub fn gather<T: AsTrajectory>(&self, items: &[T], pool: &Arc<Pool>) -> Result<Columns> {
+        gather_alike(items, self.alike, self.length_policy, pool)
+    }
+}
+
+/// Bytes of a column of a batch with at least one item. Items without the column count as empty.
+fn batch_column_bytes<T: AsTrajectory>(
+    items: &[T],
+    index: usize,
+    length_policy: LengthPolicy,
+    alike: bool,
+) -> usize {
+    let cell = items[0].trajectory().column(index).cell;
+    let columns = || {
+        let items = items.iter().map(AsTrajectory::trajectory);
+        items.filter(|item| index < item.columns())
+    };
+    if alike && cell.dtype != DType::String {
+        let bytes = items[0].trajectory().column(index).len;
+        return bytes
+            .saturating_mul(cell.bytes())
+            .saturating_mul(items.len());
+    }
+    let bytes = columns().map(|item| column_bytes(item, index));
+    let bytes = bytes.fold(0, usize::saturating_add);
+    if length_policy == LengthPolicy::Ragged {
+        return bytes;
+    }
+    let lengths = columns().map(|item| item.column(index).len);
+    let (longest, sum) = lengths.fold((0_usize, 0_usize), |(longest, sum), len| {
+        (longest.max(len), sum.saturating_add(len))
+    });
+    // Strings are padded with empty ones.
+    let cell_bytes = match cell.dtype {
+        DType::String => cell.elements().saturating_mul(size_of::<u32>()),
+        _ => cell.bytes(),
+    };
+    let padding = longest.saturating_mul(items.len()).saturating_sub(sum);
+    bytes.saturating_add(padding.saturating_mul(cell_bytes))
+}
+
+/// Bytes of an item's column.
+fn column_bytes(item: &Trajectory, index: usize) -> usize {
     let column = item.column(index);
     if column.cell.dtype != DType::String {
         return column.len.saturating_mul(column.cell.bytes());
     }
     let mut bytes = 0_usize;
     // The visitor does not fail.
-    let _ = item.for_each_slice(index, |chunk, column, _, len| {
+    let _ = item.for_each_slice(index, |chunk, column, first, len| {
         let extent = &chunk.extents()[column];
-        let row_bytes = extent.stored as usize / (extent.rows as usize).max(1);
-        bytes = bytes.saturating_add(row_bytes.saturating_mul(len));
+        let rows = extent.rows as usize;
+        let in_memory = chunk.heap().and_then(|heap| {
+            let stored = heap.get(extent.offset as usize..)?;
+            let cells = stored.get(..extent.stored as usize)?;
+            Some(string_cells(cells, rows, first, len).ok()?.len())
+        });
+        let cells = in_memory.unwrap_or_else(|| {
+            let row_bytes = extent.stored as usize / rows.max(1);
+            row_bytes.saturating_mul(len)
+        });
+        bytes = bytes.saturating_add(cells);
         Ok(())
     });
     bytes
@@ -48,14 +108,14 @@ fn column_bytes(item: &Trajectory, index: usize) -> usize {
 
 #[cfg(test)]
 mod tests {
-    use std::sync::Arc;
-
     use smallvec::smallvec;
 
     use super::*;
+    use crate::gather::ColumnData;
     use crate::{CellSpec, ChunkBuilder, Compression, Compressor, Layout, Origin, Schema};
 
-    /// Items of these numbers of rows. A row has three 4-byte numbers and a string.
+    /// Items of the first rows of a chunk with three numbers of 4 bytes each per row, and a string: `abcdef`, in the
+    /// last row 1,000 bytes.
     fn items(lens: &[u32]) -> Vec<Trajectory> {
         let layout = Arc::new(Layout {
             names: Box::new(["number".into(), "text".into()]),
@@ -72,8 +132,14 @@ mod tests {
             },
         ]);
         let mut builder = ChunkBuilder::new(Arc::new(Schema { layout, cells }), 10).unwrap();
-        for _ in 0..10 {
-            let text = [&6_u32.to_le_bytes()[..], b"abcdef"].concat();
+        for row in 0..10 {
+            let text = if row < 9 {
+                &b"abcdef"[..]
+            } else {
+                &[b'x'; 1_000]
+            };
+            let len = u32::try_from(text.len()).unwrap();
+            let text = [&len.to_le_bytes()[..], text].concat();
             builder.push_string(1, &text).unwrap();
         }
         builder.set_rows(0, 10);
@@ -89,17 +155,35 @@ mod tests {
     }
 
     #[test]
-    fn items_of_any_lengths_are_estimated() {
-        // Its offset in the column, its length and its content.
-        let text_bytes = 4 + 4 + 6;
-        for (lens, policy, rows) in [
+    fn the_bytes_of_items_of_any_lengths_are_exact() {
+        // A string has its length and its content; a padding string only its length.
+        let (numbers, text, padding) = (12, 4 + 6, 4);
+        for (lens, policy, bytes) in [
             (&[][..], LengthPolicy::Ragged, 0),
-            (&[2, 2, 2], LengthPolicy::Ragged, 6),
-            (&[1, 4], LengthPolicy::Ragged, 5),
-            (&[1, 4], LengthPolicy::Pad, 8),
+            (&[2, 2, 2], LengthPolicy::Ragged, 6 * (numbers + text)),
+            (&[1, 4], LengthPolicy::Ragged, 5 * (numbers + text)),
+            (
+                &[1, 4],
+                LengthPolicy::Pad,
+                8 * numbers + 5 * text + 3 * padding,
+            ),
+            // Only the last one has the long string.
+            (
+                &[1, 10],
+                LengthPolicy::Ragged,
+                11 * numbers + 10 * text + 1_004,
+            ),
         ] {
-            let bytes = estimate_bytes(&items(lens), policy);
-            assert_eq!(bytes, rows * (12 + text_bytes), "{lens:?} {policy:?}");
+            let items = items(lens);
+            let estimate = estimate(&items, policy);
+            assert_eq!(estimate.bytes, bytes, "{lens:?} {policy:?}");
+            if let Ok(batch) = estimate.gather(&items, &Arc::default()) {
+                let columns = batch.columns.iter().map(|column| match &column.data {
+                    ColumnData::Bytes(bytes) => bytes.len(),
+                    ColumnData::Strings(bytes) => bytes.len(),
+                });
+                assert_eq!(columns.sum::<usize>(), bytes);
+            }
         }
     }
 }

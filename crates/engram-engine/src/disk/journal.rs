@@ -484,6 +484,10 @@ impl OpSink for TableSink {
         self.journal.poll(waker, || self.journal.has_space())
     }
 
+    fn has_ended(&self) -> bool {
+        self.journal.status.lock().ended
+    }
+
     fn problem(&self) -> Option<String> {
         self.journal.problem()
     }

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use engram_codec::run_blocking;
 use engram_core::{Error, Result, TableOptions};
 
 use super::service::ServiceState;
@@ -44,7 +45,7 @@ async fn execute(state: &ServiceState, request: pb::ManageRequest) -> Result<Out
         Call::Drop(name) => {
             table_names::find_table(engine, &name)?;
             let dropping = Arc::clone(engine);
-            run_blocking(move || dropping.drop_table(&name)).await?;
+            run_blocking(move || dropping.drop_table(&name), Error::Closed).await?;
             engine.until_durable().await?;
             done()
         }
@@ -55,17 +56,17 @@ async fn execute(state: &ServiceState, request: pb::ManageRequest) -> Result<Out
         }
         Call::Reset(name) => {
             let table = table_names::find_table(engine, &name)?;
-            run_blocking(move || table.reset()).await?;
+            run_blocking(move || table.reset(), Error::Closed).await?;
             engine.until_durable().await?;
             done()
         }
         Call::Info(request) => {
             let engine = Arc::clone(engine);
-            let infos = run_blocking(move || {
+            let read = move || {
                 engine.check_storage();
                 table_pages::infos(&engine, &request)
-            });
-            Outcome::Info(infos.await?)
+            };
+            Outcome::Info(run_blocking(read, Error::Closed).await?)
         }
         Call::CanSample(pb::LimiterQuery { table, n }) => {
             Outcome::CanProceed(table_names::find_table(engine, &table)?.can_sample(n))
@@ -75,7 +76,7 @@ async fn execute(state: &ServiceState, request: pb::ManageRequest) -> Result<Out
         }
         Call::Checkpoint(pb::Empty {}) => {
             let engine = Arc::clone(engine);
-            let checkpoint = run_blocking(move || engine.checkpoint()).await?;
+            let checkpoint = run_blocking(move || engine.checkpoint(), Error::Closed).await?;
             Outcome::Checkpoint(pb::Checkpoint {
                 number: checkpoint.number,
                 bytes: checkpoint.bytes,
@@ -87,31 +88,4 @@ async fn execute(state: &ServiceState, request: pb::ManageRequest) -> Result<Out
 
 fn done() -> Outcome {
     Outcome::Done(pb::Empty {})
-}
-
-/// Runs work that may take long, such as freeing much memory or accessing the file system, on a thread for blocking work.
-async fn run_blocking<T: Send + 'static>(
-    work: impl FnOnce() -> Result<T> + Send + 'static,
-) -> Result<T> {
-    match tokio::task::spawn_blocking(work).await {
-        Ok(outcome) => outcome,
-        // The work panicked; the panic is on stderr.
-        Err(_) => Err(Error::Closed(
-            "the server failed while it executed the call; this is a bug in Engram: see the server's stderr".into(),
-        )),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[tokio::test]
-    async fn a_panic_in_a_call_is_reported_as_a_bug() {
-        let result = run_blocking(|| -> Result<()> { panic!("expected by the test") }).await;
-        assert_eq!(
-            result.unwrap_err().to_string(),
-            "the server failed while it executed the call; this is a bug in Engram: see the server's stderr"
-        );
-    }
 }

@@ -56,13 +56,8 @@ impl<H: Health> Tower<Request<Body>> for Router<H> {
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         if let Some(connection) = request.extensions().get::<ConnectionInfo>() {
             connection.first_call.set();
-            let replies = CallReplies::new(connection.replies.clone());
-            request.extensions_mut().insert(replies.clone());
-            let response = self.route(request);
-            return Box::pin(async move {
-                let response = response.await?;
-                Ok(response.map(|body| Body::new(replies.wrap(body))))
-            });
+            let replies = connection.replies.clone();
+            request.extensions_mut().insert(replies);
         }
         self.route(request)
     }
@@ -84,27 +79,28 @@ impl<H: Health> Router<H> {
             self.health.call(request)
         } else if let Some(call) = reverb_call {
             let open_call = call.map(|call| self.state.counters.get(call).begin());
-            let response = self.reverb.call(request);
-            match open_call {
-                Some(open_call) => Box::pin(count_until_sent(response, open_call)),
-                None => response,
-            }
+            Box::pin(track(self.reverb.call(request), open_call))
         } else {
-            self.engram.call(request)
+            Box::pin(track(self.engram.call(request), None))
         }
     }
 }
 
-/// Counts a call as open until its response was sent completely or the client is gone.
-async fn count_until_sent(
+/// Tracks the replies in a response. Counts the call as open until its response was sent completely or the client is
+/// gone.
+async fn track(
     response: BoxFuture<Response<Body>, Infallible>,
-    open_call: OpenGuard,
+    open_call: Option<OpenGuard>,
 ) -> Result<Response<Body>, Infallible> {
-    let response = response.await?;
-    Ok(response.map(|body| {
-        Body::new(body.map_frame(move |frame| {
-            let _ = &open_call;
-            frame
-        }))
-    }))
+    let mut response = response.await?;
+    Ok(match (CallReplies::take_from(&mut response), open_call) {
+        (Some(replies), open_call) => response.map(|body| Body::new(replies.wrap(body, open_call))),
+        (None, Some(open_call)) => response.map(|body| {
+            Body::new(body.map_frame(move |frame| {
+                let _ = &open_call;
+                frame
+            }))
+        }),
+        (None, None) => response,
+    })
 }

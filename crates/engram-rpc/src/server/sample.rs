@@ -24,7 +24,6 @@ use tonic::{Status, Streaming};
 use super::counters::OpenGuard;
 use super::service::ServiceState;
 use super::shutdown::ShutdownSignal;
-use crate::PART_BYTES;
 use crate::pb;
 use crate::pb::sample_request::Request;
 use crate::pb::sample_response::Outcome;
@@ -66,7 +65,7 @@ pub(super) fn serve(
             let _ = replies.send(Err(status).into()).await;
         }
     });
-    ReplyStream::new(receiver, call_replies, PART_BYTES)
+    ReplyStream::new(receiver, call_replies)
 }
 
 /// The state of one stream. Dropping it withdraws waiting requests and returns the leased items.
@@ -114,12 +113,14 @@ impl SampleStream {
                     Ok(permit) => self.send(permit),
                     Err(_) => return Ok(()),
                 },
-                request = requests.message(), if input_open => if let Some(request) = request? {
-                    self.handle_request(request)?;
-                } else {
-                    input_open = false;
-                    self.requests.resume(&self.state.engine);
-                },
+                request = requests.message(), if input_open => {
+                    if let Some(request) = request? {
+                        self.handle_request(request)?;
+                    } else {
+                        input_open = false;
+                        self.requests.resume(&self.state.engine);
+                    }
+                }
                 reservation = reserve(&mut self.reserving), if is_reserving => {
                     let reserving = self.reserving.take();
                     self.outgoing = reserving.map(|it| it.gather(reservation, &self.state));

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use engram_codec::{CallReplies, ReplyBudget, ReplyStream};
+use engram_codec::{CallReplies, ReplyStream};
 use engram_core::Result;
 use engram_core::pool::Pool;
 use engram_engine::Engine;
@@ -142,12 +142,9 @@ impl Engram for Service {
         request: Request<Streaming<pb::SampleRequest>>,
     ) -> Result<Response<Self::SampleStream>, Status> {
         let call = self.begin(Call::Sample);
-        // Set by the router for all calls of a connection.
-        let replies = request.extensions().get::<CallReplies>().cloned();
-        let replies =
-            replies.unwrap_or_else(|| CallReplies::new(ReplyBudget::default().add_connection()));
+        let replies = CallReplies::of(&request);
         let stream = sample::serve(&self.state, request.into_inner(), replies, call);
-        Ok(Response::new(stream))
+        Ok(stream.into_response())
     }
 
     async fn change(

@@ -17,10 +17,15 @@ use crate::pb::sample_response::Outcome;
 /// below 4 MiB.
 const MAX_HEADER_BYTES: usize = (3 << 20) - 1024;
 
+/// Bytes of the header for each item: its key, probability, priority and sample count.
+pub const HEADER_BYTES_PER_ITEM: usize = 32;
+
 /// A batch to send. An iterator that creates the batch's messages on demand.
 #[derive(Debug)]
 pub struct OutgoingBatch {
     header: Option<pb::Batch>,
+    /// Encoded size of the header; 0 once it was returned.
+    header_bytes: usize,
     /// The bytes of each column that are not sent yet.
     unsent: VecDeque<Bytes>,
 }
@@ -47,24 +52,25 @@ impl OutgoingBatch {
             leased,
             durable,
         };
-        let bytes = header.encoded_len();
-        if bytes > MAX_HEADER_BYTES {
+        let header_bytes = header.encoded_len();
+        if header_bytes > MAX_HEADER_BYTES {
             return Err(Error::InvalidArgument(format!(
-                "the keys, priorities and lengths of the {} items of a batch have {bytes} bytes; \
+                "the keys, priorities and lengths of the {} items of a batch have {header_bytes} bytes; \
                  at most {MAX_HEADER_BYTES} are allowed; request fewer items at a time",
                 draws.len()
             )));
         }
         Ok(Self {
             header: Some(header),
+            header_bytes,
             unsent,
         })
     }
 
-    /// Bytes of the columns that are not sent yet.
+    /// Bytes of the messages that are not returned yet.
     #[must_use]
     pub fn bytes(&self) -> usize {
-        self.unsent.iter().map(Bytes::len).sum()
+        self.header_bytes + self.unsent.iter().map(Bytes::len).sum::<usize>()
     }
 
     /// True if the iterator has returned all messages.
@@ -79,6 +85,7 @@ impl Iterator for OutgoingBatch {
 
     fn next(&mut self) -> Option<Outcome> {
         if let Some(header) = self.header.take() {
+            self.header_bytes = 0;
             let payload = take_part(&mut self.unsent);
             return Some(Outcome::Batch(pb::Batch { payload, ..header }));
         }
@@ -189,6 +196,7 @@ mod tests {
         }
         let mut batch = OutgoingBatch {
             header: Some(pb::Batch::default()),
+            header_bytes: 0,
             unsent,
         };
         let (mut received, mut messages) = (Vec::new(), Vec::new());
@@ -204,6 +212,22 @@ mod tests {
         assert_eq!(messages, [PART_BYTES, PART_BYTES, PART_BYTES, 12]);
         assert!(received == all);
         assert_eq!(batch.next(), None);
+    }
+
+    #[test]
+    fn the_bytes_of_a_batch_include_its_header() {
+        let header = pb::Batch {
+            keys_le: Bytes::from(vec![0; 8_000]),
+            ..pb::Batch::default()
+        };
+        let mut batch = OutgoingBatch {
+            header_bytes: header.encoded_len(),
+            header: Some(header),
+            unsent: VecDeque::from([Bytes::from(vec![0; PART_BYTES + 1])]),
+        };
+        assert!(batch.bytes() > 8_000 + PART_BYTES, "{}", batch.bytes());
+        batch.next();
+        assert_eq!(batch.bytes(), 1);
     }
 
     #[test]

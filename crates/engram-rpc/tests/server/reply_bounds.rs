@@ -22,8 +22,8 @@ use crate::support::{Client, engine, fill, items, open_sample_stream, options, w
 /// Bytes of the budget of all tests here.
 const MAX_UNREAD_BYTES: u64 = 4 << 20;
 
-/// Bytes of an item.
-const ITEM_BYTES: u32 = 64 << 10;
+/// Bytes of an item: a batch of one has at most 64 KiB with its header.
+const ITEM_BYTES: u32 = 63 << 10;
 
 fn start(engine: &Arc<Engine>) -> Server {
     let options = ServerOptions {

@@ -13,6 +13,7 @@ use engram_rpc::pb::sample_request::Request;
 use engram_rpc::pb::sample_response::Outcome;
 use engram_rpc::{Server, ServerOptions};
 use tokio::time::timeout;
+use tonic::Code;
 
 use crate::reverb;
 use crate::sample::batch_request;
@@ -34,6 +35,8 @@ struct StallingLogState {
     /// Later changes are not durable.
     stalled_at: Option<u64>,
     is_broken: bool,
+    /// Changes can no longer become durable.
+    has_ended: bool,
     wakers: Vec<Waker>,
 }
 
@@ -57,6 +60,10 @@ impl StallingLog {
         (log.stalled_at, log.is_broken) = (None, is_broken);
         log.wakers.drain(..).for_each(Waker::wake);
     }
+
+    fn end(&self) {
+        self.0.lock().unwrap().has_ended = true;
+    }
 }
 
 impl OpSink for StallingLog {
@@ -75,11 +82,18 @@ impl OpSink for StallingLog {
         if log.is_broken {
             return Poll::Ready(Err(Error::Storage("the disk is full".into())));
         }
+        if log.has_ended {
+            return Poll::Ready(Err(Error::Storage("the disk is gone".into())));
+        }
         if log.stalled_at.is_some_and(|last| lsn.0 > last) {
             log.wakers.push(waker.clone());
             return Poll::Pending;
         }
         Poll::Ready(Ok(()))
+    }
+
+    fn has_ended(&self) -> bool {
+        self.0.lock().unwrap().has_ended
     }
 }
 
@@ -297,6 +311,40 @@ async fn a_sample_for_a_reverb_client_is_sent_once_its_removal_is_durable() {
     log.stall();
     reader.send(reverb::sample_request("kept", 2, 0)).await;
     assert_eq!(reader.receive().await.entries.len(), 2);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_sample_for_a_reverb_client_is_sent_before_the_server_stops() {
+    let (engine, table, log) = logged();
+    let server = start(&engine);
+    let mut client = reverb::connect(&server).await;
+    let mut idle = reverb::open_sample_stream(&mut client).await;
+    let mut reader = reverb::open_sample_stream(&mut client).await;
+    log.stall();
+    reader.send(reverb::sample_request("t", 2, 0)).await;
+    wait_until("the items are removed", || table.info().stats.size == 2).await;
+    let closing = tokio::task::spawn_blocking(move || server.close());
+    assert_eq!(idle.end_status().await.code(), Code::Unavailable);
+    log.resume();
+    let response = timeout(STEP_TIMEOUT, reader.responses.message()).await;
+    assert_eq!(response.unwrap().unwrap().unwrap().entries.len(), 2);
+    assert_eq!(reader.end_status().await.code(), Code::Unavailable);
+    closing.await.unwrap();
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_reverb_client_learns_that_a_store_has_failed() {
+    let (engine, _, log) = logged();
+    let server = start(&engine);
+    let mut client = reverb::connect(&server).await;
+    let mut reader = reverb::open_sample_stream(&mut client).await;
+    log.end();
+    reader.send(reverb::sample_request("t", 2, 0)).await;
+    let status = timeout(STEP_TIMEOUT, reader.end_status()).await.unwrap();
+    assert_eq!(
+        (status.code(), status.message()),
+        (Code::Unavailable, "the disk is gone")
+    );
 }
 
 #[tokio::test(flavor = "multi_thread")]

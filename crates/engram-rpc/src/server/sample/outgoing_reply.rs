@@ -1,17 +1,16 @@
 //! The batch of a stream that is being sent.
 
-use std::pin::Pin;
 use std::sync::Arc;
 
-use engram_codec::{ConnectionReplies, Reply, Reservation};
-use engram_core::gather::{LengthPolicy, estimate_bytes};
+use engram_codec::{ConnectionReplies, PendingReservation, Reply, Reservation};
+use engram_core::gather::{Estimate, estimate};
 use engram_core::{Error, Result};
 use engram_engine::{Lease, Sample};
 
 use super::request_queue::ServedRequest;
 use super::{Message, encode_response, error_outcome};
 use crate::server::service::ServiceState;
-use crate::wire::OutgoingBatch;
+use crate::wire::{HEADER_BYTES_PER_ITEM, OutgoingBatch};
 
 /// Batches of at least this size are gathered outside of the runtime's shared threads, because that takes long.
 const LARGE_BATCH_BYTES: usize = 1 << 20;
@@ -19,20 +18,22 @@ const LARGE_BATCH_BYTES: usize = 1 << 20;
 /// A served request that waits for memory for its batch.
 pub(super) struct ReservingReply {
     pub(super) served: ServedRequest,
-    bytes: usize,
-    reservation: Pin<Box<dyn Future<Output = Reservation> + Send>>,
+    /// The estimate of its batch.
+    estimate: Estimate,
+    reservation: PendingReservation,
 }
 
 impl ReservingReply {
     pub(super) fn new(served: ServedRequest, replies: &ConnectionReplies) -> Self {
-        let bytes = match &served.outcome {
-            Ok(sample) => estimate_bytes(&sample.draws, served.length_policy),
-            Err(_) => 0,
-        };
+        let sample = served.outcome.as_ref();
+        let draws = sample.map_or(&[][..], |sample| &sample.draws);
+        let estimate = estimate(draws, served.length_policy);
+        let header_bytes = HEADER_BYTES_PER_ITEM * draws.len();
+        let bytes = estimate.bytes.saturating_add(header_bytes);
         Self {
             served,
-            bytes,
-            reservation: Box::pin(replies.reserve(bytes)),
+            estimate,
+            reservation: replies.reserve(bytes),
         }
     }
 
@@ -42,8 +43,31 @@ impl ReservingReply {
     }
 
     /// Gathers the batch.
-    pub(super) fn gather(self, reservation: Reservation, state: &ServiceState) -> OutgoingReply {
-        OutgoingReply::new(self.served, self.bytes, reservation, state)
+    pub(super) fn gather(
+        self,
+        mut reservation: Reservation,
+        state: &ServiceState,
+    ) -> OutgoingReply {
+        let ServedRequest { id, outcome, .. } = self.served;
+        let estimate = &self.estimate;
+        let batch = outcome.and_then(|sample| {
+            if estimate.bytes >= LARGE_BATCH_BYTES {
+                tokio::task::block_in_place(|| gather_batch(sample, estimate, state))
+            } else {
+                gather_batch(sample, estimate, state)
+            }
+        });
+        let (messages, lease) = match batch {
+            Ok((batch, lease)) => (Messages::Batch(Box::new(batch)), lease),
+            Err(error) => (Messages::Error(Some(error)), None),
+        };
+        reservation.set_created(messages.bytes());
+        OutgoingReply {
+            id,
+            messages,
+            reservation: Some(Arc::new(reservation)),
+            lease,
+        }
     }
 }
 
@@ -64,48 +88,20 @@ enum Messages {
     Error(Option<Error>),
 }
 
-impl OutgoingReply {
-    /// Gathers a served batch of about `bytes` bytes.
-    fn new(
-        served: ServedRequest,
-        bytes: usize,
-        reservation: Reservation,
-        state: &ServiceState,
-    ) -> Self {
-        let ServedRequest {
-            id,
-            outcome,
-            length_policy,
-            ..
-        } = served;
-        let batch = outcome.and_then(|sample| {
-            if bytes >= LARGE_BATCH_BYTES {
-                tokio::task::block_in_place(|| gather_batch(sample, length_policy, state))
-            } else {
-                gather_batch(sample, length_policy, state)
-            }
-        });
-        let (messages, lease) = match batch {
-            Ok((batch, lease)) => {
-                reservation.resize(batch.bytes());
-                (Messages::Batch(Box::new(batch)), lease)
-            }
-            Err(error) => {
-                reservation.resize(0);
-                (Messages::Error(Some(error)), None)
-            }
-        };
-        reservation.progress();
-        Self {
-            id,
-            messages,
-            reservation: Some(Arc::new(reservation)),
-            lease,
+impl Messages {
+    /// Bytes of the messages of a batch that are not returned yet.
+    fn bytes(&self) -> usize {
+        match self {
+            Self::Batch(batch) => batch.bytes(),
+            Self::Error(_) => 0,
         }
     }
+}
 
+impl OutgoingReply {
     /// Removes the next message; `None` if all were returned.
     pub(super) fn next_message(&mut self) -> Option<Message> {
+        let bytes = self.messages.bytes();
         let outcome = match &mut self.messages {
             Messages::Batch(batch) => batch.next(),
             Messages::Error(error) => error.take().map(|error| error_outcome(&error)),
@@ -118,6 +114,7 @@ impl OutgoingReply {
         Some(Reply {
             message: Ok(encode_response(self.id, outcome)),
             reservation,
+            bytes: bytes - self.messages.bytes(),
         })
     }
 
@@ -132,10 +129,10 @@ impl OutgoingReply {
 
 fn gather_batch(
     sample: Sample,
-    length_policy: LengthPolicy,
+    estimate: &Estimate,
     state: &ServiceState,
 ) -> Result<(OutgoingBatch, Option<Lease>)> {
-    let (columns, sample) = sample.gather(length_policy, &state.pool)?;
+    let (columns, sample) = sample.gather_estimated(estimate, &state.pool)?;
     let Sample { draws, lease, .. } = sample;
     let durable = lease.as_ref().is_some_and(Lease::removes_durably);
     let batch = OutgoingBatch::new(columns, &draws, lease.is_some(), durable)?;
