@@ -107,12 +107,11 @@ impl WholeMessages {
     /// Reads the complete prefix of an incomplete message.
     fn read_prefix(&mut self) {
         let prefix = self.prefix.first_chunk();
-        match prefix.and_then(|prefix| self.message_bytes(*prefix)) {
-            Some(len) => self.missing = len,
-            None => {
-                self.is_invalid = true;
-                self.complete.push_back(self.prefix.split().freeze());
-            }
+        if let Some(len) = prefix.and_then(|prefix| self.message_bytes(*prefix)) {
+            self.missing = len;
+        } else {
+            self.is_invalid = true;
+            self.complete.push_back(self.prefix.split().freeze());
         }
     }
 
