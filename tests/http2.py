@@ -1,4 +1,4 @@
-"""A minimal HTTP/2 client that opens gRPC streams with any bytes, and discards the replies."""
+"""A minimal HTTP/2 client for gRPC streams, which can send any bytes and ignores the replies."""
 
 import socket
 import struct
@@ -20,13 +20,13 @@ def length_prefix(length: int) -> bytes:
 
 
 class SilentConnection:
-    """A connection whose streams have no window: the server can send no message on them."""
+    """A connection whose streams have a window of `window` bytes. If it is 0, the server cannot send messages."""
 
     def __init__(self, address: str, *, window: int = 0) -> None:
         host, port = address.rsplit(":", 1)
         self.socket = socket.create_connection((host, int(port)))
         self.is_open = True
-        self._sending = threading.Lock()
+        self._send_lock = threading.Lock()
         self._streams = 0
         self._ping_answered = threading.Event()
         settings = struct.pack(">HI", INITIAL_WINDOW_SIZE, window)
@@ -34,7 +34,7 @@ class SilentConnection:
         threading.Thread(target=self._answer_pings, daemon=True).start()
 
     def open_stream(self, path: str, body: bytes) -> None:
-        """Begin a call with the first bytes of its messages."""
+        """Begins a call with the first bytes of its messages."""
         self._streams += 1
         stream = 2 * self._streams - 1
         headers = [
@@ -58,15 +58,15 @@ class SilentConnection:
         return self._ping_answered.wait(seconds)
 
     def close(self) -> None:
-        """Close the connection."""
+        """Closes the connection."""
         self.socket.close()
 
     def _send(self, data: bytes) -> None:
-        with self._sending:
+        with self._send_lock:
             self.socket.sendall(data)
 
     def _answer_pings(self) -> None:
-        """Read all frames, so that only the windows of the streams are full."""
+        """Reads all frames and answers pings, so that only the windows of the streams limit the server."""
         try:
             with self.socket.makefile("rb") as incoming:
                 while len(head := incoming.read(9)) == 9:

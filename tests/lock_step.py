@@ -8,7 +8,7 @@ from support import BackgroundCall
 from engram import Table, rate_limiters, selectors
 
 SECONDS = 60.0
-"""Time after which a program counts as hanging."""
+"""Time after which a program is considered to hang."""
 
 
 def table(name, size, times, **options):
@@ -24,19 +24,19 @@ class Model:
 
     def __init__(self, size, times):
         self.size, self.times = size, times
-        self.left = deque()  # the samples that are not taken yet
+        self.remaining = deque()  # the samples not taken yet
 
     def can_insert(self):
-        return len(self.left) + self.times <= self.size * self.times
+        return len(self.remaining) + self.times <= self.size * self.times
 
     def insert(self, value):
-        self.left.extend([value] * self.times)
+        self.remaining.extend([value] * self.times)
 
     def take(self, n):
-        return [self.left.popleft() for _ in range(n)]
+        return [self.remaining.popleft() for _ in range(n)]
 
     def num_items(self):
-        return -(-len(self.left) // self.times)
+        return -(-len(self.remaining) // self.times)
 
 
 def run(model, insert, take, check, *, n, seed, steps=40):
@@ -45,11 +45,11 @@ def run(model, insert, take, check, *, n, seed, steps=40):
     def program():
         rng, value = np.random.default_rng(seed), 0
         for _ in range(steps):
-            if model.can_insert() and (len(model.left) < n or rng.random() < 0.5):
+            if model.can_insert() and (len(model.remaining) < n or rng.random() < 0.5):
                 insert(value)
                 model.insert(value)
                 value += 1
-            elif len(model.left) >= n:
+            elif len(model.remaining) >= n:
                 assert take() == model.take(n)
             check(model)
 

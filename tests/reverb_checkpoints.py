@@ -12,7 +12,7 @@ def column(encoded):
 
 
 def by_key(store, table, num_items):
-    """Returns the info and data of every item of a table, by key."""
+    """Samples every item of a table; returns info and data by key."""
     samples = {}
     store.set_rate_limiter(table, rate_limiters.MinSize(1))
     while len(samples) < num_items:

@@ -18,9 +18,9 @@ def put(client, table, lengths, *, shape=(2,)):
 
 
 def specs(tf, length, *, shape=(2,)):
-    """Dtypes and shapes of these items, or of their steps if `length` is ()."""
-    time = () if length == () else (length,)
+    """Dtypes and shapes of items of `length` steps, None for any number, or of single steps if `length` is ()."""
+    leading_axes = () if length == () else (length,)
     return (
         {"cell": tf.uint8, "time": tf.float32},
-        {"cell": tf.TensorShape([*time, *shape]), "time": tf.TensorShape(time)},
+        {"cell": tf.TensorShape([*leading_axes, *shape]), "time": tf.TensorShape(leading_axes)},
     )

@@ -2,8 +2,6 @@
 
 import json
 
-NOTHING = {"signature": None}
-
 
 def spec(name, dtype, shape, minimum=None, maximum=None):
     """A leaf of a signature; bounds are `(shape, base64 of the bytes)`."""

@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 @contextmanager
 def serving(*options):
-    """Runs `engram serve` on a free port; its address."""
+    """Runs `engram serve` on a free port and yields its address."""
     command = [sys.executable, "-c", "from engram.cli import main; main()", "serve", "--port", "0"]
     with subprocess.Popen([*command, *map(str, options)], stdout=subprocess.PIPE, text=True) as process:
         try:

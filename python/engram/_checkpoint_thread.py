@@ -2,6 +2,7 @@
 
 import atexit
 import logging
+import math
 import threading
 import time
 import weakref
@@ -15,7 +16,13 @@ if TYPE_CHECKING:
 _LOG = logging.getLogger("engram")
 
 _POLL_INTERVAL = 1.0
-"""Seconds between two checks of the log's size."""
+"""Seconds between two checks of the log's size, if the interval between two checkpoints is not shorter."""
+
+_MIN_POLL_INTERVAL = 0.01
+"""Minimum seconds between two checks."""
+
+_RETRY_DELAY = 10.0
+"""Maximum seconds after a failed checkpoint until the next attempt."""
 
 _MAX_EMPTY_LOG_BYTES = 256
 """Maximum size of a log that contains no changes."""
@@ -43,12 +50,16 @@ class CheckpointThread:
             self._thread.join()
 
     def _run(self) -> None:
+        interval = math.inf if self._interval is None else self._interval
+        poll_interval = max(_MIN_POLL_INTERVAL, min(_POLL_INTERVAL, interval))
+        retry_delay = max(_MIN_POLL_INTERVAL, min(_RETRY_DELAY, interval))
         last = time.monotonic()
-        poll_interval = _POLL_INTERVAL if self._interval is None else min(_POLL_INTERVAL, self._interval)
-        while not self._stop.wait(poll_interval):
+        wait = poll_interval
+        while not self._stop.wait(wait):
             store = self._store()
             if store is None:
                 return
+            wait = poll_interval
             try:
                 if self._is_due(store, time.monotonic() - last):
                     last = time.monotonic()
@@ -56,7 +67,9 @@ class CheckpointThread:
             except ClosedError:
                 return
             except EngramError as error:
-                _LOG.warning("checkpoint failed; it is attempted again when the next one is due: %s", error)
+                last = -math.inf  # the next checkpoint is due after this wait
+                wait = retry_delay
+                _LOG.warning("checkpoint failed; the next attempt is in %g s: %s", retry_delay, error)
             del store  # while this thread waits, it must not keep the store alive
 
     def _is_due(self, store: "Store", elapsed: float) -> bool:

@@ -175,7 +175,7 @@ def renamed(what: str, value: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _as_float(value: object) -> float | None:
-    if isinstance(value, bool | str | bytes) or not isinstance(value, SupportsFloat):
+    if isinstance(value, bool | np.bool_ | str | bytes) or not isinstance(value, SupportsFloat):
         return None
     try:
         return float(value)

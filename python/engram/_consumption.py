@@ -20,7 +20,7 @@ _LEASE_FRACTION = 0.2
 class ConsumptionTracker:
     """Counts consumed items whose pieces are delivered in order: an item is consumed with its first piece.
 
-    The code that delivers pieces assigns the result of `consumed_after` or `consumed_at` to `delivered`, or to
+    The code that delivers pieces assigns the result of `deliver` or `deliver_up_to` to `delivered`, or to
     `consumed`, right before it delivers. No call happens in between, so Ctrl-C cannot strike there. Assigning
     `delivered` also acknowledges the items at once, which is required if sampling removes items from the table. Items
     in `consumed` are acknowledged when the next ones are requested. One reader may use a tracker for several streams,
@@ -87,11 +87,11 @@ class ConsumptionTracker:
         self._first_pieces += accumulate(pieces, initial=self.num_pieces)
         self.num_pieces = self._first_pieces.pop()
 
-    def consumed_after(self, pieces: int) -> int:
+    def deliver(self, pieces: int) -> int:
         """Counts `pieces` more pieces as delivered; returns the number of items that are then consumed."""
-        return self.consumed_at(self._delivered_pieces + pieces)
+        return self.deliver_up_to(self._delivered_pieces + pieces)
 
-    def consumed_at(self, pieces: int) -> int:
+    def deliver_up_to(self, pieces: int) -> int:
         """Counts `pieces` pieces in total as delivered; returns the number of items that are then consumed."""
         self._delivered_pieces = pieces
         return max(self.consumed, self._passed_items + bisect_left(self._first_pieces, pieces))

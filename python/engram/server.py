@@ -87,6 +87,7 @@ class Server:
         port = _checks.integer("`port`", port, low=0, high=65_535)
         if metrics_port is not None:
             metrics_port = _checks.integer("`metrics_port`", metrics_port, low=0, high=65_535)
+        _checks.boolean("`insecure`", insecure)
         lease_timeout = _checks.positive("`lease_timeout`", lease_timeout)
         if isinstance(store, Store):
             self.store = store
@@ -96,7 +97,7 @@ class Server:
         try:
             native = self.store._native  # noqa: SLF001, the store's native object
             self._native = _engram.Server(
-                native, _address(host), port, token, tls, bool(insecure), lease_timeout, metrics_port
+                native, _address(host), port, token, tls, insecure, lease_timeout, metrics_port
             )
         except BaseException:
             if owns_store:

@@ -423,8 +423,8 @@ class Store(TableStore):
                 the end of the process, including `kill -9`. `"disk"`: a power failure.
             sync_interval: Minimum seconds between two disk syncs with `"disk"`; acknowledgements wait for them.
             checkpoint_interval: Seconds between two checkpoints, which a thread writes if anything has changed. If one
-                fails, a warning is logged, and the next attempt follows at the next interval, or after a second if the
-                log has grown by `checkpoint_bytes`. `None` disables this trigger.
+                fails, a warning is logged, and the next attempt follows after 10 seconds, or after
+                `checkpoint_interval` if that is shorter. `None` disables this trigger.
             checkpoint_bytes: Growth of the log in bytes after which a checkpoint is also written. `None` disables
                 this trigger.
             keep: Number of most recent checkpoints to keep.
@@ -552,7 +552,8 @@ def _tables(tables: Iterable[Table]) -> list[Table]:
 def _open_options(
     rename: Mapping[str, str] | None, drop: Iterable[str], *, repair: bool
 ) -> tuple[dict[str, str], set[str], bool]:
-    return _checks.renamed("`rename`", rename), _checks.names("`drop`", drop), bool(repair)
+    _checks.boolean("`repair`", repair)
+    return _checks.renamed("`rename`", rename), _checks.names("`drop`", drop), repair
 
 
 def _progress(progress: Callable[[int, int], object] | None) -> Callable[[int, int], object] | None:

@@ -7,10 +7,11 @@ import sys
 import threading
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import active_children, get_context
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from support import wait_until
+from support import raises, wait_until
 
 import engram
 from engram.errors import ClosedError
@@ -112,6 +113,25 @@ def test_an_actor_exits_if_the_server_is_gone(dqn):
         play(address, dqn.DQNConfig(**SMOKE), 1)
     assert str(caught.value).startswith("actor 1: ")
     assert address in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("code", "how"),
+    [
+        (1, "ended with exit status 1"),
+        (0, "ended with exit status 0"),
+        (-signal.SIGKILL, "was killed by SIGKILL"),
+        (-signal.SIGRTMIN - 1, f"was killed by signal {signal.SIGRTMIN + 1}"),  # a real-time signal has no name
+    ],
+)
+def test_the_error_states_how_an_actor_ended(dqn, code, how):
+    from engram.agents.dqn.processes import Actors  # noqa: PLC0415 - an extra
+
+    actors = Actors("localhost:1", dqn.DQNConfig(**SMOKE))
+    actors._processes[0] = SimpleNamespace(name="actor 0", pid=7, exitcode=code)
+    text = f"actor 0 (process 7) {how}, but training needs all 2 actors; its output on stderr shows the reason"
+    with raises(dqn.ActorDiedError, text):
+        actors.check()
 
 
 @pytest.mark.crash

@@ -103,6 +103,8 @@ def test_mutate_without_changes(client):
         ({"updates": {1.5: 1.0}}, "each key of `updates` must be an integer; got 1.5 (float)"),
         ({"updates": {-1: 1.0}}, "each key of `updates` must be from 0 to 2**64 - 1; got -1"),
         ({"updates": {2**64: 1.0}}, "each key of `updates` must be from 0 to 2**64 - 1; got 18446744073709551616"),
+        ({"updates": np.ones(2)}, "`updates` must map keys to priorities; got array([1., 1.]) (ndarray)"),
+        ({"updates": []}, "`updates` must map keys to priorities; got [] (list)"),
         ({"updates": [(1, 1.0)]}, "`updates` must map keys to priorities; got [(1, 1.0)] (list)"),
         ({"deletes": [1.5]}, "each key of `deletes` must be an integer; got 1.5 (float)"),
         ({"deletes": 3}, "`deletes` must be a list of keys; got 3 (int)"),

@@ -86,16 +86,16 @@ def as_client(kind, store):
 def test_steps_in_order(framework, kind):
     with engram.Store([queue()]) as store, as_client(kind, store) as client:
         steps_of(store, [(0, 7)], 4)
-        found = list(islice(make_steps(client, ENVIRONMENT, framework=framework), 8))
-        assert isinstance(found[0].data, adders.Step)
-        assert [float(each.data.observation["speed"]) for each in found] == list(range(8))
-        assert [int(each.data.action) for each in found] == [0, 1, 2, 3, 4, 0, 1, 0]
-        assert [float(each.data.reward) for each in found] == [0, 1, 2, 3, 4, 5, 6, 0]
-        assert [float(each.data.discount) for each in found] == [0.5] * 6 + [0, 0]
-        assert [bool(each.data.start_of_episode) for each in found] == [True] + [False] * 7
-        assert found[0].data.extras == ()
-        assert np.asarray(found[0].data.observation["pixels"]).shape == (4, 2)
-        assert len({int(each.info.key) for each in found}) == 2
+        elements = list(islice(make_steps(client, ENVIRONMENT, framework=framework), 8))
+        assert isinstance(elements[0].data, adders.Step)
+        assert [float(each.data.observation["speed"]) for each in elements] == list(range(8))
+        assert [int(each.data.action) for each in elements] == [0, 1, 2, 3, 4, 0, 1, 0]
+        assert [float(each.data.reward) for each in elements] == [0, 1, 2, 3, 4, 5, 6, 0]
+        assert [float(each.data.discount) for each in elements] == [0.5] * 6 + [0, 0]
+        assert [bool(each.data.start_of_episode) for each in elements] == [True] + [False] * 7
+        assert elements[0].data.extras == ()
+        assert np.asarray(elements[0].data.observation["pixels"]).shape == (4, 2)
+        assert len({int(each.info.key) for each in elements}) == 2
 
 
 @pytest.mark.frameworks
@@ -161,15 +161,15 @@ def test_transitions(framework, with_extras):
         adder.close()
         extra_spec = EXTRAS if with_extras else None
         made = make_steps(store, ENVIRONMENT, extra_spec=extra_spec, transition_adder=True, framework=framework)
-        found = list(islice(made, 3))
-        for i, each in enumerate(found):
+        elements = list(islice(made, 3))
+        for i, each in enumerate(elements):
             assert type(each.data) is tuple
             assert len(each.data) == 5 + with_extras
             assert each.data[0]["speed"] == i
             assert each.data[1] == i % 5
             assert each.data[4]["speed"] == i + 1
         if with_extras:
-            assert np.asarray(found[0].data[5]["core_state"][0]).shape == (STATE,)
+            assert np.asarray(elements[0].data[5]["core_state"][0]).shape == (STATE,)
 
 
 @pytest.mark.parametrize("with_extras", [False, True])
@@ -325,9 +325,9 @@ def test_several_clients_take_turns(framework, num_parallel_calls):
         plain_items(one, [2] * 6)
         plain_items(two, [3] * 6)
         made = make_sequences([one, two], PLAIN, num_parallel_calls=num_parallel_calls, framework=framework)
-        found = [np.asarray(each.data.observation) for each in islice(made, 12)]
-        assert [each.shape[0] for each in found] == [2, 3] * 6
-        assert [each[0, 0] for each in found] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
+        observations = [np.asarray(each.data.observation) for each in islice(made, 12)]
+        assert [each.shape[0] for each in observations] == [2, 3] * 6
+        assert [each[0, 0] for each in observations] == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4, 5, 5]
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
@@ -344,20 +344,20 @@ def test_a_client_without_items_is_skipped(framework):
     with engram.Store([queue()]) as one, engram.Store([queue()]) as two:
         plain_items(two, [3] * 6)
         made = make_sequences([one, two], PLAIN, deterministic=False, framework=framework)
-        found = [np.asarray(each.data.observation) for each in islice(made, 6)]
-        assert [each[0, 0] for each in found] == [0, 1, 2, 3, 4, 5]
+        observations = [np.asarray(each.data.observation) for each in islice(made, 6)]
+        assert [each[0, 0] for each in observations] == [0, 1, 2, 3, 4, 5]
 
 
 def test_a_client_without_items_costs_no_time():
-    with engram.Store([queue()]) as dry, engram.Store([queue()]) as store:
+    with engram.Store([queue()]) as empty, engram.Store([queue()]) as store:
         plain_items(store, [1] * 60)
-        iterator = iter(make_sequences([dry, store], PLAIN, deterministic=False, framework="numpy"))
+        iterator = iter(make_sequences([empty, store], PLAIN, deterministic=False, framework="numpy"))
         began = time.monotonic()
-        found = [each.data.observation[0, 0] for each in islice(iterator, 60)]
+        values = [each.data.observation[0, 0] for each in islice(iterator, 60)]
         assert time.monotonic() - began < 2  # a poll of 0.2 s per element would take 12 s
-        assert found == list(range(60))
+        assert values == list(range(60))
         waiting = BackgroundCall(lambda: next(iterator))
-        plain_items(dry, [1])
+        plain_items(empty, [1])
         assert waiting.result().data.observation[0, 0] == 0
 
 
@@ -378,12 +378,12 @@ def test_prefetched_items_are_returned(make, batch_size, prefetch_size, ahead):
         plain_items(store, [1] * 200)
         iterator = iter(make(store, PLAIN, batch_size, prefetch_size, framework="numpy"))
         next(iterator)
-        seen = batch_size or 1
+        num_yielded = batch_size or 1
         wait_until(lambda: store.info()[TABLE].samples >= ahead)
-        assert store.info()[TABLE].samples <= ahead + seen
+        assert store.info()[TABLE].samples <= ahead + num_yielded
         iterator.close()
-        wait_until(lambda: store.info()[TABLE].size == 200 - seen)
-        assert store.sample(TABLE, 1).data.observation[0, 0, 0] == seen
+        wait_until(lambda: store.info()[TABLE].size == 200 - num_yielded)
+        assert store.sample(TABLE, 1).data.observation[0, 0, 0] == num_yielded
 
 
 @pytest.mark.parametrize("make", [make_steps, make_sequences])
@@ -585,6 +585,6 @@ def test_arguments_are_those_of_ftw(make):
         "using_deprecated_adder": False,
         "deterministic": True,
     }
-    found = {name: parameter.default for name, parameter in inspect.signature(make).parameters.items()}
-    assert found.pop("framework") == "tensorflow"
-    assert list(found.items()) == list(published.items())
+    defaults = {name: parameter.default for name, parameter in inspect.signature(make).parameters.items()}
+    assert defaults.pop("framework") == "tensorflow"
+    assert list(defaults.items()) == list(published.items())

@@ -17,7 +17,7 @@ from engram.compat import reverb
 pytestmark = pytest.mark.frameworks
 
 LENGTHS = [3, 1, 4, 1, 5, 9, 2, 6]
-NUMBER = 6
+NUM_ELEMENTS = 6
 
 
 def timesteps(tf, address, **options):
@@ -33,21 +33,21 @@ def sequences(tf, address, **options):
 
 
 def eagerly(tf, make):
-    return [tf.nest.map_structure(lambda tensor: tensor.numpy(), each) for each in make().take(NUMBER)]
+    return [tf.nest.map_structure(lambda tensor: tensor.numpy(), each) for each in make().take(NUM_ELEMENTS)]
 
 
 def in_a_function(tf, make):
     """An eager iterator whose elements are read in a function."""
     iterator = iter(make())
     following = tf.function(lambda iterator: next(iterator), reduce_retracing=True)  # noqa: PLW0108, `next` has no signature
-    return [tf.nest.map_structure(lambda tensor: tensor.numpy(), following(iterator)) for _ in range(NUMBER)]
+    return [tf.nest.map_structure(lambda tensor: tensor.numpy(), following(iterator)) for _ in range(NUM_ELEMENTS)]
 
 
 def created_in_a_function(tf, make):
     @tf.function
     def read():
         iterator = iter(make())
-        return [next(iterator) for _ in range(NUMBER)]
+        return [next(iterator) for _ in range(NUM_ELEMENTS)]
 
     return tf.nest.map_structure(lambda tensor: tensor.numpy(), read())
 
@@ -55,7 +55,7 @@ def created_in_a_function(tf, make):
 def one_shot(tf, make):
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         element = make().make_one_shot_iterator().get_next()
-        return [session.run(element) for _ in range(NUMBER)]
+        return [session.run(element) for _ in range(NUM_ELEMENTS)]
 
 
 def initializable(tf, make):
@@ -63,21 +63,21 @@ def initializable(tf, make):
         iterator = make().make_initializable_iterator()
         session.run(iterator.initializer)
         element = iterator.get_next()
-        return [session.run(element) for _ in range(NUMBER)]
+        return [session.run(element) for _ in range(NUM_ELEMENTS)]
 
 
 def of_a_transformation(tf, make):
     """TensorFlow 1's iterator of a transformed dataset, which keeps the methods of its input."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         element = make().map(lambda sample: sample).make_one_shot_iterator().get_next()
-        return [session.run(element) for _ in range(NUMBER)]
+        return [session.run(element) for _ in range(NUM_ELEMENTS)]
 
 
 def distributed(tf, make):
     strategy = tf.distribute.MirroredStrategy(["CPU:0"])
     iterator = iter(strategy.distribute_datasets_from_function(lambda _: make()))
     read = tf.function(lambda: strategy.run(lambda sample: sample, args=(next(iterator),)))
-    return [tf.nest.map_structure(lambda tensor: tensor.numpy(), read()) for _ in range(NUMBER)]
+    return [tf.nest.map_structure(lambda tensor: tensor.numpy(), read()) for _ in range(NUM_ELEMENTS)]
 
 
 MODES = [in_a_function, created_in_a_function, one_shot, initializable, of_a_transformation, distributed]
@@ -94,18 +94,18 @@ def plain(samples):
 @pytest.mark.parametrize("kind", [timesteps, trajectories, sequences])
 @pytest.mark.parametrize("mode", MODES)
 def test_elements_equal_those_of_an_eager_program(tf, kind, mode):
-    found = []
+    results = []
     for read in (eagerly, mode):
         with serving(reverb.Table.queue("t", 100)) as (_, client):
             put(client, "t", LENGTHS)
-            found.append(plain(read(tf, lambda client=client: kind(tf, client.server_address))))
+            results.append(plain(read(tf, lambda client=client: kind(tf, client.server_address))))
             if read is distributed:  # which prefetches
                 continue
             # Items that were not used are returned as soon as TensorFlow has deleted the iterator.
-            left = len(LENGTHS) - (3 if kind is timesteps else NUMBER)
+            left = len(LENGTHS) - (3 if kind is timesteps else NUM_ELEMENTS)
             wait_until(lambda client=client, left=left: client.server_info()["t"].current_size == left)
-    assert found[0] == found[1]
-    assert len(found[0]) == NUMBER
+    assert results[0] == results[1]
+    assert len(results[0]) == NUM_ELEMENTS
 
 
 def test_the_end_of_a_dataset_in_a_session(tf):
@@ -115,14 +115,14 @@ def test_the_end_of_a_dataset_in_a_session(tf):
             dataset = trajectories(tf, client.server_address, rate_limiter_timeout_ms=100)
             iterator = dataset.make_initializable_iterator()
             element = iterator.get_next().data["time"]
-            found = []
+            times = []
             for first in (0, 5):
                 put(client, "t", [1] * first)
                 session.run(iterator.initializer)
                 with pytest.raises(tf.errors.OutOfRangeError):
                     while True:
-                        found.append(session.run(element)[0])
-        assert found == [0, 1, 2, 3, 4] * 2
+                        times.append(session.run(element)[0])
+        assert times == [0, 1, 2, 3, 4] * 2
 
 
 def test_inserts_while_a_session_holds_elements(tf):
@@ -130,11 +130,11 @@ def test_inserts_while_a_session_holds_elements(tf):
     queue = serving(reverb.Table.queue("t", 4))
     with queue as (_, client), tf.Graph().as_default(), tf.compat.v1.Session() as session:
         element = timesteps(tf, client.server_address).batch(4).make_one_shot_iterator().get_next()
-        found = []
+        times = []
         for _ in range(3):
             BackgroundCall(lambda: put(client, "t", [1] * 4)).result(30)
-            found.append(session.run(element).data["time"].tolist())
-    assert found == [[0, 1, 2, 3]] * 3
+            times.append(session.run(element).data["time"].tolist())
+    assert times == [[0, 1, 2, 3]] * 3
 
 
 def run(code, address):
@@ -164,8 +164,8 @@ sample = client.sample("u", [tf.float32])
 with tf.Session() as session:
     times = [session.run(element).tolist() for _ in range(4)]
     session.run(insert)
-    found = session.run(sample)
-print(json.dumps([times, found.data[0].item(), found.info.priority.item()]))
+    sampled = session.run(sample)
+print(json.dumps([times, sampled.data[0].item(), sampled.info.priority.item()]))
 """
 
 
@@ -189,19 +189,19 @@ from engram.compat import reverb
 
 strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 dataset = reverb.TimestepDataset(sys.argv[1], "t", *specs(tf, ()), 4)
-found = []
+batches = []
 for batch in strategy.experimental_distribute_dataset(dataset.batch(4).take(2)):
     values = strategy.experimental_local_results(batch.data["time"])
-    found.append([value.numpy().tolist() for value in values])
-print(json.dumps(found))
+    batches.append([value.numpy().tolist() for value in values])
+print(json.dumps(batches))
 """
 
 
 def test_two_replicas(tf):  # noqa: ARG001, TensorFlow must be installed
     with serving(reverb.Table.queue("t", 100)) as (_, client):
         put(client, "t", [1] * 10)
-        found = run(OF_TWO_REPLICAS, client.server_address)
-    assert found == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
+        batches = run(OF_TWO_REPLICAS, client.server_address)
+    assert batches == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
 
 
 def test_the_client_in_a_session(tf):

@@ -7,7 +7,7 @@ from support import raises, run_python
 
 from engram.compat import reverb
 
-TOP = {
+TOP_LEVEL_NAMES = {
     "Client",
     "DeadlineExceededError",
     "ReplaySample",
@@ -34,7 +34,7 @@ MODULES = {
     "reverb_types": ["Fifo", "Heap", "Lifo", "Prioritized", "SelectorType", "SpecNest", "TableInfo", "Uniform"],
     "server": ["Server", "Table", "TableExtensionBase"],
 }
-LATER = {
+LAZY_MODULES = {
     "pattern_dataset": ["PatternDataset", "pattern_dataset_with_info"],
     "replay_dataset": ["ReplayDataset"],
     "structured_writer": ["Condition", "Config", "StructuredWriter", "create_config", "td_error"],
@@ -47,7 +47,7 @@ LATER = {
 NEEDS_TF = {"pattern_dataset", "replay_dataset", "tf_client", "timestep_dataset", "trajectory_dataset"}
 
 
-@pytest.mark.parametrize("name", sorted(TOP))
+@pytest.mark.parametrize("name", sorted(TOP_LEVEL_NAMES))
 def test_top_level_names(name):
     assert hasattr(reverb, name)
 
@@ -60,11 +60,12 @@ def test_modules(module):
 
 
 @pytest.mark.parametrize(
-    "module", [pytest.param(module, marks=[pytest.mark.frameworks] * (module in NEEDS_TF)) for module in sorted(LATER)]
+    "module",
+    [pytest.param(module, marks=[pytest.mark.frameworks] * (module in NEEDS_TF)) for module in sorted(LAZY_MODULES)],
 )
 def test_lazily_imported_modules(module):
     loaded = importlib.import_module(f"engram.compat.reverb.{module}")
-    for name in LATER[module]:
+    for name in LAZY_MODULES[module]:
         assert hasattr(loaded, name), name
         if name in reverb.__all__:
             assert getattr(reverb, name) is getattr(loaded, name)

@@ -1,5 +1,6 @@
 """`PatternDataset`: patterns applied to steps without a server."""
 
+import collections
 import copy
 
 import numpy as np
@@ -119,6 +120,34 @@ def test_steps_of_a_generator_and_of_any_shape(tf):
     )
     assert dataset.element_spec == (tf.TensorSpec([None], tf.string), tf.TensorSpec([2], tf.int64))
     assert [each[0].numpy().tolist() for each in dataset] == [[b"x"], [b"xx"] * 2, [b"xxx"] * 3]
+
+
+@pytest.mark.parametrize("known_size", [True, False])
+def test_text_with_trailing_zero_bytes(tf, known_size):
+    source = tf.data.Dataset.from_tensor_slices({"a": [b"a\0", b"bcd\0\0"], "b": [0, 1], "end": [False, False]})
+    if not known_size:
+        source = source.filter(lambda _: True)
+    configs = [config(lambda step: (step["a"][-2:], step["a"][-1]))]
+    dataset = reverb.PatternDataset(source, configs, respect_episode_boundaries=True, is_end_of_episode=is_end)
+    assert [[each[0].numpy().tolist(), each[1].numpy()] for each in dataset] == [[[b"a\0", b"bcd\0\0"], b"bcd\0\0"]]
+
+
+def test_a_defaultdict(tf):
+    def pattern(step):
+        return collections.defaultdict(list, a=[step["a"][-1]])
+
+    dataset = reverb.PatternDataset(
+        steps(tf), [config(pattern)], respect_episode_boundaries=True, is_end_of_episode=is_end
+    )
+    first = next(iter(dataset))
+    assert first["a"][0].numpy() == 0
+
+
+def test_respect_episode_boundaries_must_be_a_bool(tf):
+    with raises(TypeError, "`respect_episode_boundaries` must be True or False; got 'no' (str)"):
+        reverb.PatternDataset(
+            steps(tf), [config(two_and_one)], respect_episode_boundaries="no", is_end_of_episode=is_end
+        )
 
 
 def test_in_a_graph(tf):

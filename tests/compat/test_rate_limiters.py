@@ -81,6 +81,9 @@ def test_invalid_ratios_are_rejected(arguments, text):
     [
         ((1.0, 1.5, 8.0), "`min_size_to_sample` must be an integer; got 1.5 (float)"),
         (("a", 1, 8.0), "`samples_per_insert` must be a number; got 'a' (str)"),
+        ((np.True_, 1, 8.0), f"`samples_per_insert` must be a number; got {np.True_!r} ({type(np.True_).__name__})"),
+        ((1.0, 1, True), "`error_buffer` must be a number or a pair (min_diff, max_diff); got True (bool)"),
+        ((1.0, 1, (False, 9.0)), "`error_buffer[0]` must be a number; got False (bool)"),
         ((1.0, 1, None), "`error_buffer` must be a number or a pair (min_diff, max_diff); got None"),
         ((1.0, 1, (1, 2, 3)), "`error_buffer` must be a number or a pair (min_diff, max_diff); got (1, 2, 3) (tuple)"),
         ((1.0, 1, ("a", 9.0)), "`error_buffer[0]` must be a number; got 'a' (str)"),

@@ -72,10 +72,10 @@ def test_steps(framework, kind, batch_size, number):
     with stores(1, kind) as ([store], clients):
         fill(store, [2] * 30)
         iterator = iter(make_steps(clients, PLAIN, batch_size, framework=framework))
-        found = observations(islice(iterator, number))
-        assert found == [n // 2 for n in range(number * (batch_size or 1))]
+        observed = observations(islice(iterator, number))
+        assert observed == [n // 2 for n in range(number * (batch_size or 1))]
         iterator.close()
-        assert drain(store) == list(range(-(-len(found) // 2), 30))
+        assert drain(store) == list(range(-(-len(observed) // 2), 30))
 
 
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
@@ -85,8 +85,8 @@ def test_batches_of_two_stores(kind, number):
         for store in both:
             fill(store, [1] * 20)
         iterator = iter(make_sequences(clients, PLAIN, 5, framework="numpy"))
-        found = observations(islice(iterator, number))
-        assert found == [n // 2 for n in range(5 * number)]
+        observed = observations(islice(iterator, number))
+        assert observed == [n // 2 for n in range(5 * number)]
         iterator.close()
         assert drain(both[0]) == list(range((5 * number + 1) // 2, 20))
         assert drain(both[1]) == list(range(5 * number // 2, 20))
@@ -131,8 +131,8 @@ def test_queues_smaller_than_a_batch(kind, deterministic):
     with stores(2, kind, size=3) as (both, clients):
         inserting = [BackgroundCall(lambda store=store: fill(store, [1] * 24)) for store in both]
         iterator = iter(make_sequences(clients, PLAIN, 16, framework="numpy", deterministic=deterministic))
-        found = observations(islice(iterator, 3))
-        assert sorted(found) == sorted([*range(24)] * 2)
+        observed = observations(islice(iterator, 3))
+        assert sorted(observed) == sorted([*range(24)] * 2)
         for each in inserting:
             each.result()
         iterator.close()
@@ -193,8 +193,8 @@ def items(tf, client, **options):
 
 def drain_t(client):
     """Returns all items of the queue, in order."""
-    held = client.server_info()["t"].current_size
-    return [int(sample[0].data[1]) for sample in client.sample("t", held)]
+    size = client.server_info()["t"].current_size
+    return [int(sample[0].data[1]) for sample in client.sample("t", size)]
 
 
 @pytest.mark.frameworks
@@ -219,12 +219,12 @@ def test_two_concurrent_iterations(tf):
         made = items(tf, client, max_in_flight_samples_per_worker=8)
         one, two = iter(made), iter(made)
         assert times(one, 1) == [0]
-        begun = times(two, 1)
+        first_of_two = times(two, 1)
         assert times(one, 2) == [1, 2]
-        more = times(two, 5)
+        rest_of_two = times(two, 5)
         del one, two
         wait_until(lambda: client.server_info()["t"].current_size == 40 - 9)
-        assert drain_t(client) == [n for n in range(40) if n not in {0, 1, 2, *begun, *more}]
+        assert drain_t(client) == [n for n in range(40) if n not in {0, 1, 2, *first_of_two, *rest_of_two}]
         again = iter(made)
         with pytest.raises(StopIteration):
             next(iter(made.take(0)))

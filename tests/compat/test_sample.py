@@ -88,12 +88,12 @@ def test_items_that_cannot_be_split_into_steps(client):
     with client._store.writer() as writer:
         for n in range(3):
             writer.append((n, n))
-        uneven, flat = (
+        of_two_lengths, without_time_axis = (
             (writer.history[0][-3:], writer.history[1][-2:]),
             (writer.history[0][-3:], writer.history[1][-1]),
         )
-        writer.create_item("queue", 1.0, trajectory=uneven)
-        writer.create_item("queue", 1.0, trajectory=flat)
+        writer.create_item("queue", 1.0, trajectory=of_two_lengths)
+        writer.create_item("queue", 1.0, trajectory=without_time_axis)
     for lengths in ("3, 2", "3, no time axis"):
         text = (
             f"Can't split non timestep trajectory: its columns have these lengths: {lengths}; use emit_timesteps=False"

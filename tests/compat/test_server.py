@@ -6,12 +6,15 @@ import socket
 import subprocess
 import sys
 import threading
+from pathlib import Path
 
 import pytest
 from compat_tables import serving, steps, table
 from support import BackgroundCall, raises, run_python, wait_until
 
+import engram
 from engram.compat import reverb
+from engram.errors import ClosedError
 
 
 @pytest.mark.parametrize(
@@ -113,8 +116,24 @@ def test_stop_frees_the_port_and_may_be_called_again():
         server.stop()
         server.stop()
         server.wait()
-        with socket.socket() as tried:
-            tried.bind(("127.0.0.1", server.port))
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", server.port))
+
+
+def test_stop_closes_the_store_after_an_error(monkeypatch):
+    def fail(server):
+        close(server)
+        raise KeyboardInterrupt
+
+    close = engram.Server.close
+    with serving(table()) as (server, _):
+        store = server._server_store
+        monkeypatch.setattr(engram.Server, "close", fail)
+        with pytest.raises(KeyboardInterrupt):
+            server.stop()
+        with raises(ClosedError, "the store is closed"):
+            store.store.tables  # noqa: B018, raises
+        assert not Path(store.directory).exists()
 
 
 def test_wait_ends_when_another_thread_stops():
@@ -153,7 +172,7 @@ def test_ctrl_c_ends_wait():
         try:
             port = int(process.stdout.readline())
             assert "q" in reverb.Client(f"localhost:{port}").server_info(10)
-            wait_until(lambda: waits(process.pid))
+            wait_until(lambda: handles_sigint(process.pid))
             process.send_signal(signal.SIGINT)
             assert process.communicate(timeout=20)[0] == "interrupted True\n"
             assert process.returncode == 0
@@ -161,8 +180,8 @@ def test_ctrl_c_ends_wait():
             process.kill()
 
 
-def waits(process):
-    """True once a process has a handler for SIGINT (2)."""
+def handles_sigint(process):
+    """True if the process with this id has a handler for SIGINT."""
     with open(f"/proc/{process}/status") as status:  # noqa: PTH123
         caught = re.search(r"SigCgt:\s*([0-9a-f]+)", status.read())[1]
     return bool(int(caught, 16) & 1 << (signal.SIGINT - 1))

@@ -76,9 +76,9 @@ def test_conditions():
     assert C.is_end_episode() == sw.ConditionProto(is_end_episode=True, eq=1)
     assert (C.data(STEP)["a"] == np.True_) == (C.data(STEP)["a"] == True)  # noqa: E712, as Reverb's users write it
     with raises(ValueError, "a remainder can be compared with == and != only"):
-        C.step_index() % 3 >= 2  # noqa: B015, refused
+        C.step_index() % 3 >= 2  # noqa: B015, rejected
     with raises(ValueError, "Condition.eq must be a 32-bit integer; got 4294967296"):
-        C.step_index() == 2**32  # noqa: B015, refused
+        C.step_index() == 2**32  # noqa: B015, rejected
 
 
 def test_configs_have_the_interface_of_messages():
@@ -374,6 +374,6 @@ def test_random_patterns(draw):
     assert len(samples) == len(expected), (created, program)
     for sample, item in zip(samples, expected, strict=True):
         columns = [_patterns.stack_column(column) for column in item.columns]
-        for have, column in zip(sample.data, columns, strict=True):
-            np.testing.assert_array_equal(have, column, strict=True)
+        for actual, column in zip(sample.data, columns, strict=True):
+            np.testing.assert_array_equal(actual, column, strict=True)
         assert sample.info.priority == pytest.approx(priority_of(created[item.config], columns))

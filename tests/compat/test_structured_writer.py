@@ -39,7 +39,7 @@ def steps(*numbers):
 BUFFER_OF_TWO = sw.ConditionProto(buffer_length=True, ge=2)
 BY_A = sw.td_error(0.25, STEP, lambda step: step["a"])
 
-# Name: configs, program, and the columns of the items that it makes, in order, of tables `t` and `u`.
+# By name: configs, a program, and the columns of the items that it creates in the tables `t` and `u`, in order.
 PROGRAMS = {
     "every step": ([config(LAST)], steps(0, 1), [[0], [1]], []),
     "slices": (
@@ -283,7 +283,7 @@ def test_an_item_without_a_priority_is_created_later(client):
         client.structured_writer([config([REF["a"][-1]], priority=BY_A)]).append({"a": np.nan, "b": 0})
 
 
-# Refusals
+# Invalid steps
 
 
 @pytest.mark.parametrize("begin", ["whole", "part"])

@@ -59,7 +59,7 @@ def test_invalid_options_are_rejected(changes, text):
         ({"extensions": [3]}, "`extensions[...]` must be a TableExtensionBase; got 3 (int)"),
     ],
 )
-def test_of_other_types(changes, text):
+def test_options_of_other_types(changes, text):
     with raises(TypeError, text):
         table(**changes)
 

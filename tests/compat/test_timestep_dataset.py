@@ -34,12 +34,12 @@ def test_it_is_a_dataset_of_tensorflow(tf):
 def test_steps_of_items_in_order(tf, ahead, lengths):
     with serving(queue()) as (_, client):
         put(client, "t", lengths)
-        found = list(dataset(tf, client, max_in_flight_samples_per_worker=ahead, max_samples=len(lengths)))
+        elements = list(dataset(tf, client, max_in_flight_samples_per_worker=ahead, max_samples=len(lengths)))
         expected = np.float32([i + t / 100 for i, length in enumerate(lengths) for t in range(length)])
-        np.testing.assert_array_equal([each.data["time"] for each in found], expected)
-        np.testing.assert_array_equal([each.data["cell"][1] for each in found], expected.astype(int))
-        assert [int(each.info.priority) - 1 for each in found] == expected.astype(int).tolist()
-        assert len({int(each.info.key) for each in found}) == len(lengths)
+        np.testing.assert_array_equal([each.data["time"] for each in elements], expected)
+        np.testing.assert_array_equal([each.data["cell"][1] for each in elements], expected.astype(int))
+        assert [int(each.info.priority) - 1 for each in elements] == expected.astype(int).tolist()
+        assert len({int(each.info.key) for each in elements}) == len(lengths)
 
 
 def test_batches_of_steps_and_of_sequences(tf):
@@ -59,9 +59,9 @@ def test_single_rows_and_columns_without_a_time_axis(tf):
             writer.create_item("t", 1.0, [writer.history[0][-1], writer.history[1][-1]])
             writer.create_item("t", 1.0, [writer.history[0][-1:], writer.history[1][-2]])
         dtypes, shapes = [tf.float32, tf.int32], [tf.TensorShape([2]), tf.TensorShape([])]
-        found = list(reverb.TimestepDataset(client.server_address, "t", dtypes, shapes, 1, max_samples=2))
-        assert [int(each.data[1]) for each in found] == [2, 1]
-        assert [each.data[0].numpy().tolist() for each in found] == [[2, 2], [2, 2]]
+        elements = list(reverb.TimestepDataset(client.server_address, "t", dtypes, shapes, 1, max_samples=2))
+        assert [int(each.data[1]) for each in elements] == [2, 1]
+        assert [each.data[0].numpy().tolist() for each in elements] == [[2, 2], [2, 2]]
 
 
 def test_columns_that_differ_in_length(tf):

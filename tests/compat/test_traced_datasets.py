@@ -41,7 +41,7 @@ def test_autograph_rewrites_nothing(tf, server, warnings, kind):
             return kind.from_table_signature(server, "t", 1)
         return kind(server, "t", {"x": tf.float32}, {"x": tf.TensorShape([2])}, 1)
 
-    for way in range(2):
-        dataset = tf.data.Dataset.range(2).interleave(lambda _, way=way: make_dataset(way), cycle_length=2)
+    for number in range(2):
+        dataset = tf.data.Dataset.range(2).interleave(lambda _, number=number: make_dataset(number), cycle_length=2)
         assert [each.data["x"].numpy().tolist() for each in dataset.take(2)] == [[1.5, 2.5]] * 2
     assert warnings == []

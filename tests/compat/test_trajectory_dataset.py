@@ -42,10 +42,10 @@ def without_prefetching(tf, dataset):
 
 def error_text(error):
     """The text without what TensorFlow adds to every error."""
-    found = re.fullmatch(
+    match = re.fullmatch(
         r"(?:{{.*}} |Graph execution error:\s+)(?:Name: )?(.*?)(?: \[Op:.*)?", str(error.value), re.DOTALL
     )
-    return found[1]
+    return match[1]
 
 
 def item_numbers(elements):
@@ -534,37 +534,6 @@ def test_arguments_of_other_types(tf, option):
 def test_nests_that_differ(tf):
     with pytest.raises(ValueError, match="don't have the same nested structure"):
         reverb.TrajectoryDataset("localhost:1", "t", {"a": tf.int8}, {"b": tf.TensorShape([])}, 1)
-
-
-def test_from_the_signature(tf):
-    signature = {
-        "time": tf.TensorSpec([None], tf.float32, "seconds"),
-        "cell": reverb.tensor_spec.BoundedTensorSpec([None, 2], np.uint8, 0, 9),
-    }
-    with serving(table(signature=signature)) as (_, client):
-        put(client, "t", [3])
-        dataset = reverb.TrajectoryDataset.from_table_signature(client.server_address, "t", 10, max_samples=1)
-        assert isinstance(dataset, reverb.TrajectoryDataset)
-        assert dataset.element_spec.data == {
-            "cell": tf.TensorSpec([None, 2], tf.uint8),
-            "time": tf.TensorSpec([None], tf.float32),
-        }
-        (elements,) = list(dataset)
-        assert elements.data["cell"].shape == (3, 2)
-
-
-def test_from_a_signature_that_is_not_there(tf):  # noqa: ARG001, TensorFlow must be installed
-    with serving(table("a"), table("b")) as (_, client):
-        address = client.server_address
-        text = f"Server at {address} does not contain any table named c. Found: a, b."
-        with raises(ValueError, text):
-            reverb.TrajectoryDataset.from_table_signature(address, "c", 1)
-        with raises(ValueError, f"Table a at {address} does not have a signature."):
-            reverb.TrajectoryDataset.from_table_signature(address, "a", 1)
-        with raises(TypeError, "`table` must be text; got 5 (int)"):
-            reverb.TrajectoryDataset.from_table_signature(address, 5, 1)
-    with pytest.raises(reverb.DeadlineExceededError, match="did not complete within provided timeout of 1s"):
-        reverb.TrajectoryDataset.from_table_signature("localhost:1", "a", 1, get_signature_timeout_secs=1)
 
 
 def test_arguments_are_those_of_reverb(tf):

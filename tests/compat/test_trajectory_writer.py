@@ -120,19 +120,19 @@ def test_values(client, value):
     writer = client.trajectory_writer(3)
     for _ in range(2):
         writer.append([value])
-    want = np.asarray(value)
-    if want.dtype.kind == "U":
-        want = np.array([each.encode() for each in want.ravel().tolist()], object).reshape(want.shape)
+    expected = np.asarray(value)
+    if expected.dtype.kind == "U":
+        expected = np.array([each.encode() for each in expected.ravel().tolist()], object).reshape(expected.shape)
     if isinstance(value, bytes):  # NumPy's bytes dtype would drop trailing zero bytes
-        want = np.array(value, object)
+        expected = np.array(value, object)
     column = writer.history[0][-2:]
-    assert (column.shape, column.dtype) == ((2, *want.shape), want.dtype.newbyteorder("="))
+    assert (column.shape, column.dtype) == ((2, *expected.shape), expected.dtype.newbyteorder("="))
     writer.create_item("t", 1.0, [column, writer.history[0][-1]])
     writer.flush()
     both, one = next(client.sample("t", emit_timesteps=False)).data
     assert both.dtype == one.dtype == column.dtype
-    np.testing.assert_array_equal(both, np.stack([want, want]))
-    np.testing.assert_array_equal(one, want)
+    np.testing.assert_array_equal(both, np.stack([expected, expected]))
+    np.testing.assert_array_equal(one, expected)
 
 
 def test_first_values_set_the_dtype(client, writer):

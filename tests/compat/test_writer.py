@@ -144,6 +144,29 @@ def test_shapes_may_change_between_items(client):
     assert items(client) == [[[[0, 0]]], [[[0, 0, 0]]]]
 
 
+def test_a_rejected_step_does_not_change_the_shapes(client):
+    with client.writer(2) as writer:
+        writer.append([np.zeros(2, np.float32), 1])
+        with raises(ValueError, "Tensor of wrong dtype provided for column 1. Got double but expected int64."):
+            writer.append([np.zeros(4, np.float32), 1.5])
+        writer.create_item("step", 1, 1.0)
+        writer.append([np.zeros(4, np.float32), 1])
+        with raises(ValueError, "Tensor of wrong dtype provided for column 1. Got double but expected int64."):
+            writer.append([np.zeros(2, np.float32), 1.5])
+        with pytest.raises(ValueError, match=r"saw a tensor of dtype float, shape \[4\], but expected"):
+            writer.create_item("step", 1, 1.0)
+    assert items(client, "step") == [[[[0, 0]], [1]]]
+
+
+def test_steps_of_an_item_must_have_the_same_shape_even_if_the_newest_fits(client):
+    with client.writer(2) as writer:
+        writer.append([np.zeros(3, np.float32), 1])
+        writer.append([np.zeros(2, np.float32), 1])
+        with pytest.raises(ValueError, match="has cells of different shapes"):
+            writer.create_item("step", 2, 1.0)
+    assert client.server_info()["step"].current_size == 0
+
+
 @pytest.mark.parametrize(
     ("arguments", "error", "text"),
     [

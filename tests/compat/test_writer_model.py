@@ -14,8 +14,8 @@ CELLS = {
 }
 PATHS = {"a": ("a",), "b": ("nest", "b"), "c": ("nest", "c"), "d": ("d",)}
 
-MANY = 5
-"""Minimum number of steps per episode, except for those that end early. Short episodes leave nothing to select."""
+MIN_EPISODE_STEPS = 5
+"""Minimum number of steps of most episodes. Histories of short ones have few steps to select from."""
 
 values = st.integers(0, 200)
 given_cells = st.fixed_dictionaries({}, optional={name: st.none() | values for name in CELLS})
@@ -64,7 +64,7 @@ def picked(cells, index):
     return ValueError if any(cell is None for cell in chosen) else chosen
 
 
-def whole(cells, squeeze):
+def stacked(cells, squeeze):
     return stored(cells[0]) if squeeze else np.stack([stored(cell) for cell in cells])
 
 
@@ -82,9 +82,9 @@ class Programs(RuleBasedStateMachine):
         for sample, (priority, columns) in zip(samples, self.items, strict=True):
             assert sample.info.priority == priority
             assert len(sample.data) == len(columns)
-            for have, want in zip(sample.data, columns, strict=True):
-                assert have.dtype == want.dtype
-                np.testing.assert_array_equal(have, want, strict=True)
+            for actual, expected in zip(sample.data, columns, strict=True):
+                assert actual.dtype == expected.dtype
+                np.testing.assert_array_equal(actual, expected, strict=True)
 
     def teardown(self):
         if not hasattr(self, "client"):
@@ -112,14 +112,14 @@ class TrajectoryPrograms(Programs):
             if name in own or (chunk_length is not None and chunk_length <= kept):
                 length = None if chunk_length is None or chunk_length > kept else chunk_length
                 self.writer.configure(PATHS[name], num_keep_alive_refs=kept, max_chunk_length=length)
-        self.steps, self.open_step, self.episode = [], False, 0
-        self.known, self.columns, self.ever = {}, [], 0
+        self.steps, self.step_is_open, self.num_episode_steps = [], False, 0
+        self.known_columns, self.columns, self.num_appended = {}, [], 0
 
     def cells(self, name):
         """The history of a column, with None for unusable steps."""
         cells = [step.get(name) for step in self.steps]
-        gone = max(0, len(cells) - self.keep[name])
-        return [None] * gone + cells[gone:]
+        num_expired = max(0, len(cells) - self.keep[name])
+        return [None] * num_expired + cells[num_expired:]
 
     @rule(cells=given_cells, partial=st.booleans())
     def append_some(self, cells, partial):
@@ -127,7 +127,7 @@ class TrajectoryPrograms(Programs):
 
     def append(self, cells, partial):
         step = {name: None if value is None else CELLS[name](value) for name, value in cells.items()}
-        set_before = self.steps[-1] if self.open_step else {}
+        set_before = self.steps[-1] if self.step_is_open else {}
         given = {name: value for name, value in step.items() if value is not None}
         if set_before.keys() & given.keys():
             try:
@@ -137,47 +137,47 @@ class TrajectoryPrograms(Programs):
                 return
             raise AssertionError("a value was set twice")
         self.writer.append(nest(step), partial_step=partial)
-        self.known |= dict.fromkeys(step)
-        if not self.open_step:
+        self.known_columns |= dict.fromkeys(step)
+        if not self.step_is_open:
             self.steps.append({})
-            self.ever += 1
+            self.num_appended += 1
         self.steps[-1].update(given)
-        self.open_step = partial
-        self.episode += not partial
-        assert self.writer.episode_steps == self.episode
+        self.step_is_open = partial
+        self.num_episode_steps += not partial
+        assert self.writer.episode_steps == self.num_episode_steps
 
     @rule(value=values, count=st.integers(2, 8))
     def append_many(self, value, count):
-        if self.open_step:
+        if self.step_is_open:
             return
         for more in range(count):
             self.append(dict.fromkeys(CELLS, (value + more) % 200), False)
 
-    @precondition(lambda self: self.known)
+    @precondition(lambda self: self.known_columns)
     @rule(name=st.sampled_from("abcd"), index=indices)
     def pick(self, name, index):
-        if name not in self.known:
+        if name not in self.known_columns:
             return
         history = leaf(self.writer.history, name)
         cells = self.cells(name)
         assert len(history) == len(cells)
         assert [reference is None for reference in history] == [cell is None for cell in cells]
-        want = picked(cells, index)
+        expected = picked(cells, index)
         try:
             column = history[index]
         except (IndexError, ValueError) as error:
-            assert type(error) is want  # noqa: PT017, the program continues
+            assert type(error) is expected  # noqa: PT017, the program continues
             return
-        assert isinstance(want, list), (want, index)
-        assert len(column) == len(want)
-        first = self.ever - len(cells)
-        numbers = range(first, self.ever)
+        assert isinstance(expected, list), (expected, index)
+        assert len(column) == len(expected)
+        first = self.num_appended - len(cells)
+        numbers = range(first, self.num_appended)
         chosen = numbers[index] if isinstance(index, slice) else [numbers[i] for i in np.atleast_1d(index).astype(int)]
         squeeze = isinstance(index, int)
-        if want:
-            np.testing.assert_array_equal(column.numpy(), whole(want, squeeze), strict=True)
-            assert column.shape == whole(want, squeeze).shape
-        self.columns.append((name, column, list(chosen), want, squeeze))
+        if expected:
+            np.testing.assert_array_equal(column.numpy(), stacked(expected, squeeze), strict=True)
+            assert column.shape == stacked(expected, squeeze).shape
+        self.columns.append((name, column, list(chosen), expected, squeeze))
 
     @precondition(lambda self: self.columns)
     @rule(data=st.data(), priority=st.floats(0, 9))
@@ -185,29 +185,32 @@ class TrajectoryPrograms(Programs):
         newest = self.columns[-4:]
         chosen = data.draw(st.lists(st.sampled_from(newest), min_size=1, max_size=3))
         expired = [
-            any(number < max(self.ever - self.keep[name], self.ever - len(self.steps)) for number in numbers)
+            any(
+                number < max(self.num_appended - self.keep[name], self.num_appended - len(self.steps))
+                for number in numbers
+            )
             for name, _, numbers, _, _ in chosen
         ]
         trajectory = [column for _, column, *_ in chosen]
-        wrong = None
+        error_text = None
         if not all(len(column) for column in trajectory):
-            wrong = "trajectory must not be empty"
+            error_text = "trajectory must not be empty"
         elif any(expired):
-            wrong = f"Error in column {expired.index(True)}"
+            error_text = f"Error in column {expired.index(True)}"
         try:
             self.writer.create_item("t", priority, trajectory)
         except ValueError as error:
-            assert wrong is not None
-            assert wrong in str(error)  # noqa: PT017, the program continues
+            assert error_text is not None
+            assert error_text in str(error)  # noqa: PT017, the program continues
             return
-        assert wrong is None
-        self.items.append((priority, [whole(want, squeeze) for *_, want, squeeze in chosen]))
+        assert error_text is None
+        self.items.append((priority, [stacked(expected, squeeze) for *_, expected, squeeze in chosen]))
 
-    @precondition(lambda self: len(self.steps) > MANY)
+    @precondition(lambda self: len(self.steps) > MIN_EPISODE_STEPS)
     @rule(clear=st.booleans())
     def end_episode(self, clear):
         self.writer.end_episode(clear_buffers=clear)
-        self.open_step, self.episode = False, 0
+        self.step_is_open, self.num_episode_steps = False, 0
         if clear:
             self.steps = []
 
@@ -215,10 +218,10 @@ class TrajectoryPrograms(Programs):
     def flush(self, allowed):
         self.writer.flush(allowed)
 
-    @precondition(lambda self: len(self.steps) <= MANY)
+    @precondition(lambda self: len(self.steps) <= MIN_EPISODE_STEPS)
     @rule()
     def cut_short(self):
-        if self.ever % 4 == 0:
+        if self.num_appended % 4 == 0:
             self.end_episode(clear=True)
 
     def end(self):

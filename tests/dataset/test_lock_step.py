@@ -83,7 +83,7 @@ def test_no_loop_waits_for_itself(open_store, reader, times):
             info = store.info()[name]
             assert info.size == model.num_items()
             assert store._native.can_insert(name, 1) == model.can_insert()
-            if not model.left:
+            if not model.remaining:
                 assert not store._native.can_sample(name, 1)
 
         lock_step.run(lock_step.Model(size, times), insert, iterator.__next__, check, n=n, seed=size)

@@ -83,7 +83,7 @@ def test_a_log_that_is_missing(tmp_path):
     logged_twice(path)
     log = newest_log(path)
     log.unlink()
-    note = f"{log.name} is missing, to which the store had written before it was closed: acknowledged changes are lost"
+    note = f"{log.name}, the last log of the closed store, is missing: acknowledged changes are lost"
     assert state(path)[2] == (note,)
     inspection = inspect_directory(path)
     assert inspection.notes == (note,)

@@ -140,6 +140,7 @@ def test_arguments_are_checked(tmp_path):
         ({"durability": "most"}, '`durability` must be "none", "process" or "disk"; got \'most\' (str)'),
         ({"sync_interval": -1}, "`sync_interval` must be between 0 and 60 s; got -1"),
         ({"keep": 0}, "`keep` must be "),
+        ({"repair": "no"}, "`repair` must be True or False; got 'no' (str)"),
     ):
         with pytest.raises(InvalidArgumentError, match=re.escape(text)):
             Store.open(tmp_path, tables(), **options)

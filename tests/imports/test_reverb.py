@@ -154,15 +154,15 @@ def test_a_corrupt_file_is_reported_and_nothing_added(copy, name, compressed):
     path.write_bytes(whole)
     with Store([]) as store:
         engram.import_reverb(copy, store)
-    chance = np.random.default_rng(7)
+    rng = np.random.default_rng(7)
     texts = []
     for _ in range(150):
-        bad = bytearray(whole)
-        if chance.random() < 0.5:
-            del bad[int(chance.integers(len(bad))) :]
+        corrupt = bytearray(whole)
+        if rng.random() < 0.5:
+            del corrupt[int(rng.integers(len(corrupt))) :]
         else:
-            bad[int(chance.integers(len(bad)))] ^= 1 << int(chance.integers(8))
-        path.write_bytes(bad)
+            corrupt[int(rng.integers(len(corrupt)))] ^= 1 << int(rng.integers(8))
+        path.write_bytes(corrupt)
         with Store([]) as store:
             # An uncompressed file can end between any two records.
             with suppress(StorageError):
@@ -214,16 +214,16 @@ def test_a_duplicate_record(copy):
         (copy / name).write_bytes(whole)
 
 
-def records(data):
-    """Bodies of a file's records."""
+def decoded(data):
+    """Yields the bodies of a file's records."""
     while data:
         (length,) = struct.unpack_from("<Q", data)
         yield data[12 : 12 + length]
         data = data[16 + length :]
 
 
-def written(bodies):
-    """Content of a file with these records."""
+def encoded(bodies):
+    """Returns the content of a file with these records."""
     table = [
         functools.reduce(lambda crc, _: crc >> 1 ^ (0x82F63B78 if crc & 1 else 0), range(8), n) for n in range(256)
     ]
@@ -241,17 +241,17 @@ def written(bodies):
 
 def test_records_that_need_too_much_memory(copy):
     name = "chunks.tfrecord"
-    bodies = list(records(zlib.decompress((copy / name).read_bytes())))
-    (copy / name).write_bytes(written(bodies))
+    bodies = list(decoded(zlib.decompress((copy / name).read_bytes())))
+    (copy / name).write_bytes(encoded(bodies))
     with Store([]) as store:
         engram.import_reverb(copy, store)
-    nothing = b"\x08\x07\x2a\x80\x09" + b"\x0a\x00" * 576  # a chunk of many empty tensors
+    many_tensors = b"\x08\x07\x2a\x80\x09" + b"\x0a\x00" * 576  # a chunk of many empty tensors
     with Store([]) as store:
-        (copy / name).write_bytes(written([nothing]))
+        (copy / name).write_bytes(encoded([many_tensors]))
         with pytest.raises(StorageError, match=f"record 1 of {name} cannot be imported"):
             engram.import_reverb(copy, store)
-        very = b"\x0a\x00" * 1_000_000
-        length = bytes([*(0x80 | len(very) >> 7 * at & 127 for at in range(2)), len(very) >> 14])
-        (copy / name).write_bytes(written([b"\x08\x07\x2a" + length + very]))
+        body = b"\x0a\x00" * 1_000_000
+        length = bytes([*(0x80 | len(body) >> 7 * i & 127 for i in range(2)), len(body) >> 14])  # a varint
+        (copy / name).write_bytes(encoded([b"\x08\x07\x2a" + length + body]))
         with pytest.raises(StorageError, match=f"record 1 of {name} is too large: message of"):
             engram.import_reverb(copy, store)

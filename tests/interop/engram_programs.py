@@ -32,7 +32,7 @@ def signature_of_pairs(address):
     return sorted((key, repr(spec)) for key, spec in tables["pairs"].signature.items())
 
 
-def read_few_bits(address):
+def read_small_floats(address):
     dataset = reverb.TrajectoryDataset(address, "bfloat16", [tf.bfloat16], [tf.TensorShape([2])], 1)
     values = [tf.cast(element.data[0], tf.float32).numpy().tolist() for element in dataset.take(1)]
     return [values[0], outcome(lambda: sample_items(reverb.Client(address), "float8", 1))]
@@ -59,7 +59,7 @@ def bad_priorities(address):
     return [*outcomes, [sample[1][2] for sample in sample_items(client, "table", 2)]]
 
 
-def one_cell_twice(address):
+def one_step_twice(address):
     """dm-reverb's writer sends this as one slice, which extends beyond the chunk."""
 
     def write():

@@ -18,8 +18,8 @@ def written(python, tmp_path_factory):
     """A directory of checkpoints, and the expected content of the newest."""
     root = tmp_path_factory.mktemp("written")
     program = Path(__file__).parent / "write_checkpoint.py"
-    quiet = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
-    subprocess.run([python, program, root], check=True, env=quiet, timeout=100, capture_output=True)
+    environment = {**os.environ, "TF_CPP_MIN_LOG_LEVEL": "3"}
+    subprocess.run([python, program, root], check=True, env=environment, timeout=100, capture_output=True)
     return root / "checkpoints", json.loads((root / "expected.json").read_text())
 
 

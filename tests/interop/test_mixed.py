@@ -44,9 +44,9 @@ def test_reverb_client_reads_items_of_engram_client(programs, serve):
             if len(history["image"]) >= 4:
                 item = {"stack": history["image"][-4::2], "text": history["text"][-3:], "last": history["value"][-1]}
                 writer.create_item("table", 2.5, item)
-    seen = programs.run("read_three", address)
-    assert [facts for _, facts, _ in seen] == [(1.0, 3 - index, 2.5, 1) for index in range(3)]
-    for index, (_, _, [[last, stack, text]]) in enumerate(seen, 3):
+    items = programs.run("read_three", address)
+    assert [facts for _, facts, _ in items] == [(1.0, 3 - index, 2.5, 1) for index in range(3)]
+    for index, (_, _, [[last, stack, text]]) in enumerate(items, 3):
         assert (last.dtype, last.shape, last) == (np.dtype("float16"), (), index)
         np.testing.assert_array_equal(stack, [steps[index - 3]["image"], steps[index - 1]["image"]])
         assert text.tolist() == [f"é{one}".encode() for one in (index - 2, index - 1, index)]
@@ -127,7 +127,7 @@ def test_bfloat16_is_supported_and_float8_is_not(programs, serve):
     client = engram.Client(server.address)
     client.insert({"x": np.array([1.5, -2], ml_dtypes.bfloat16)}, {"bfloat16": 1.0})
     client.insert({"x": np.array([1.5, -2], ml_dtypes.float8_e5m2)}, {"float8": 1.0})
-    values, error = programs.run("read_few_bits", address)
+    values, error = programs.run("read_small_floats", address)
     assert values == [1.5, -2.0]
     assert error == (
         "ValueError",
@@ -147,7 +147,7 @@ def test_only_the_invalid_priority_is_rejected(programs, serve):
     """dm-reverb's table would hang afterwards."""
     tables = (engram.Table("table", sampler=engram.selectors.Prioritized(1.0)), engram.Table("other"))
     server, address = serve(*tables)
-    seen = programs.run("bad_priorities", address)
+    outcomes = programs.run("bad_priorities", address)
     rejected = [
         (
             "ValueError",
@@ -156,14 +156,14 @@ def test_only_the_invalid_priority_is_rejected(programs, serve):
         for bad in ("-1", "inf")
         for _ in range(2)
     ]
-    assert seen == [*rejected, [1.0, 1.0]]
+    assert outcomes == [*rejected, [1.0, 1.0]]
     assert server.store.info()["table"].size == 1
 
 
 def test_a_slice_beyond_its_chunk_is_rejected_at_insert(programs, serve):
     """dm-reverb's server reports it only when the item is sampled."""
     server, address = serve(engram.Table("table"))
-    kind, text = programs.run("one_cell_twice", address)
+    kind, text = programs.run("one_step_twice", address)
     assert (kind, "column `0`" in text) == ("ValueError", True), text
     assert server.store.info()["table"].size == 0
 

@@ -11,7 +11,7 @@ REFERENCES = "references to steps live on"
 CONFIGURED = "`configure` of a column that does not exist yet does not extend its history"
 INDICES = "indices of a history at its end, or of expired steps"
 SLICES = "strided or repeated history slices are stored as a contiguous run, or cannot be read"
-HALF_A_STEP = "a rejected append keeps its new columns"
+REJECTED_APPEND = "a rejected append keeps its new columns"
 OPEN_STEP = "an episode that ends within a partial step"
 """Known differences: rows of docs/differences.md."""
 
@@ -38,7 +38,7 @@ def test_all_differences_are_known(reverb_outcomes, engram_address):
             if row is None:
                 unknown.append((seed, call, engram_outcome, reverb_outcome))
     assert unknown == []
-    assert rows >= {CONFIGURED, INDICES, SLICES, HALF_A_STEP, OPEN_STEP}
+    assert rows >= {CONFIGURED, INDICES, SLICES, REJECTED_APPEND, OPEN_STEP}
 
 
 def kind(outcome):
@@ -129,7 +129,7 @@ class Comparison:
     def pick(self, call, mine, other):
         _, name, index = call
         if mine[:2] == ("raised", "KeyError"):
-            return HALF_A_STEP if name in self.failed else None
+            return REJECTED_APPEND if name in self.failed else None
         if mine[0] == "raised" or other[0] == "raised":
             return None
         (usable, result), (reverb_usable, reverb_result) = mine[1], other[1]

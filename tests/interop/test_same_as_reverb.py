@@ -16,12 +16,12 @@ def assert_equal(actual, expected, where=""):
     """Checks that two nests are equal, including types."""
     if isinstance(expected, (list, tuple)):
         assert (type(actual), len(actual)) == (type(expected), len(expected)), (where, actual, expected)
-        for index, (one, other) in enumerate(zip(actual, expected, strict=True)):
-            assert_equal(one, other, f"{where}[{index}]")
+        for index, pair in enumerate(zip(actual, expected, strict=True)):
+            assert_equal(*pair, f"{where}[{index}]")
     elif isinstance(expected, dict):
         assert sorted(actual) == sorted(expected), where
-        for key, other in expected.items():
-            assert_equal(actual[key], other, f"{where}[{key!r}]")
+        for key, value in expected.items():
+            assert_equal(actual[key], value, f"{where}[{key!r}]")
     elif isinstance(expected, np.ndarray):
         assert (actual.dtype, actual.shape) == (expected.dtype, expected.shape), where
         np.testing.assert_array_equal(actual, expected, err_msg=where)

@@ -256,6 +256,12 @@ def test_a_token_or_insecure_allows_other_machines(option):
         assert client.tables == ["t"]
 
 
+@pytest.mark.parametrize("insecure", ["false", 1, None])
+def test_insecure_must_be_a_bool(insecure):
+    with pytest.raises(InvalidArgumentError, match=r"^`insecure` must be True or False; got "):
+        serve(host="0.0.0.0", insecure=insecure)
+
+
 def test_host_names_of_this_machine():
     with serve(host="localhost") as server:
         assert server.address in {f"127.0.0.1:{server.port}", f"[::1]:{server.port}"}

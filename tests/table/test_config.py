@@ -257,6 +257,8 @@ def error_buffer_text(needed, ratio, given, width):
         ((1, 1, NAN), "`error_buffer` must be a number; got nan"),
         ((1, 1, INF), "`error_buffer` must be finite; got inf"),
         ((1, 1, None), "`error_buffer` must be a number; got None"),
+        ((1, 1, True), "`error_buffer` must be a number; got True (bool)"),
+        ((1, 1, np.True_), f"`error_buffer` must be a number; got {np.True_!r} ({type(np.True_).__name__})"),
         ((1, 1, (NAN, 1)), "`error_buffer[0]` must be a number; got nan"),
         ((1, 1, (1, "2")), "`error_buffer[1]` must be a number; got '2' (str)"),
         (

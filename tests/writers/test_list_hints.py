@@ -1,5 +1,8 @@
 """A list of numbers is a nest with a column for each number; errors that this causes hint at arrays."""
 
+from enum import Enum
+from typing import Any, NamedTuple
+
 import numpy as np
 import pytest
 from support import raises
@@ -20,6 +23,23 @@ def test_an_item_that_differs_from_the_signature(store):
     with pytest.raises(SignatureError, match=f"`signed`.*{HINT}$"):
         store.insert({"obs": [1, 2]}, {"signed": 1.0})
     store.insert({"obs": np.asarray([1, 2])}, {"signed": 1.0})
+
+
+def test_the_list_is_named_like_its_columns(store):
+    class Step(NamedTuple):
+        action: Any
+        obs: Any
+
+    key = Enum("Key", {"OBS": "obs"}, type=str)
+    for nest, path in [
+        (Step(np.int64(1), [1.0, 2.0]), "obs"),
+        (Step({"a/b": [[1.0], [2.0]]}, 1), r"action/a\/b"),
+        ({key.OBS: [1.0]}, "obs"),
+        ({1: ([1.0],)}, "1/0"),
+    ]:
+        with pytest.raises(SignatureError) as raised:
+            store.insert(nest, {"signed": 1.0})
+        assert str(raised.value).endswith(HINT.replace("`obs`", f"`{path}`")), path
 
 
 def test_an_item_without_a_time_axis(store):

@@ -1,7 +1,7 @@
-//! How much memory a protobuf message takes once decoded, computed before any of it is allocated.
+//! How much memory a Protobuf message takes once decoded, computed before any of it is allocated.
 //!
-//! Two bytes on the wire can stand for a struct of hundreds of bytes. A message that would decode
-//! to too many of them is rejected undecoded.
+//! Two encoded bytes can stand for a struct of hundreds of bytes. A message that would take too much memory is
+//! rejected before it is decoded.
 
 use bytes::Buf;
 use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_field};
@@ -10,7 +10,7 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 /// not count; copies of its strings and bytes do.
 pub const MAX_DECODED_BYTES: usize = 32 << 20;
 
-/// A protobuf field that takes memory beyond its encoded bytes.
+/// A Protobuf field that takes memory beyond its encoded bytes.
 #[derive(Debug)]
 pub struct Field {
     number: u32,
@@ -81,7 +81,7 @@ const fn field(
 /// Malformed messages pass: decoding rejects them afterwards.
 ///
 /// # Errors
-/// The text of the rejection.
+/// The error text if the message is too large.
 pub fn check_decoded_size<T: DecodedSize>(encoded: &[u8]) -> Result<(), String> {
     let mut remaining = T::MAX_DECODED_BYTES;
     subtract_size(encoded, T::FIELDS, &mut remaining).ok_or_else(|| {
@@ -94,7 +94,7 @@ pub fn check_decoded_size<T: DecodedSize>(encoded: &[u8]) -> Result<(), String> 
     })
 }
 
-/// Subtracts the decoded size of `encoded` from `remaining`; `None` if it exceeds it.
+/// Subtracts the decoded size of `encoded` from `remaining`; `None` if the size exceeds `remaining`.
 fn subtract_size(mut encoded: &[u8], fields: &[Field], remaining: &mut usize) -> Option<()> {
     while let Ok((number, wire)) = decode_key(&mut encoded) {
         let content = if wire == WireType::LengthDelimited {

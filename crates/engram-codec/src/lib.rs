@@ -12,4 +12,4 @@ pub use decoded_size::{
 };
 pub use reply_budget::{ConnectionReplies, ReplyBudget, Reservation};
 pub use reply_stream::{CallReplies, Reply, ReplyBody, ReplyStream};
-pub use size_checked_codec::{SizeCheckedCodec, SizeCheckedDecoder};
+pub use size_checked_codec::{ReservingEncoder, SizeCheckedCodec, SizeCheckedDecoder};

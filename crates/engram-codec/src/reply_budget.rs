@@ -1,9 +1,9 @@
 //! Bounds the memory of the replies that clients have not read.
 //!
-//! A stream reserves the bytes of a reply before it creates it. The [`Reservation`] lasts until the reply is sent. It has
-//! to wait if its connection or the server has no room; of the waiting connections, the one that holds least is served
-//! first. If reservations wait because the server has no room, the connections that hold most for longest without
-//! reading are closed.
+//! A stream reserves the bytes of a reply before it creates it. The [`Reservation`] lasts until the reply is sent. It
+//! waits while its connection or the server has no room; of the waiting connections, the one that holds the fewest bytes
+//! is served first. If reservations wait because the server has no room, connections that do not read their replies are
+//! closed: first the one with the most bytes times time since its last progress.
 //!
 //! A reply larger than a connection's share counts separately: a server has one of them at a time.
 
@@ -18,16 +18,16 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-/// Default bound of all connections of a server, in bytes.
+/// Default bound of all connections of a server together, in bytes.
 const MAX_SERVER_BYTES: u64 = 1 << 30;
 
-/// The bound of one connection is this part of the server's.
-const CONNECTION_SHARE: u64 = 4;
+/// The bound of one connection is the server's bound divided by this.
+const SHARES_PER_SERVER: u64 = 4;
 
-/// A reply of which no message was sent for this long is not being read.
+/// A reply is stalled, because the client does not read it, if none of its messages was sent for this long.
 const STALL_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How often waiting reservations check whether others are being read.
+/// How often the connections are checked for stalled replies while reservations wait.
 const CHECK_INTERVAL: Duration = Duration::from_millis(25);
 
 /// The budget of a server.
@@ -72,14 +72,14 @@ struct CloseSignal {
 
 #[derive(Debug, Default)]
 struct State {
-    /// Bytes of all granted reservations, without the large one.
+    /// Bytes of all granted reservations, except the large one.
     used: u64,
     /// The connection of the granted reservation that is larger than a connection's share.
     large: Option<u64>,
     connections: HashMap<u64, ConnectionState>,
     /// Number of waiting reservations.
     waiting: usize,
-    /// True while a task checks for replies that are not read.
+    /// True while a task checks for stalled replies.
     has_check_task: bool,
     /// Id of the next connection or reservation.
     next_id: u64,
@@ -91,7 +91,7 @@ struct ConnectionState {
     granted: HashMap<u64, Granted>,
     waiting: VecDeque<Waiting>,
     close: Arc<CloseSignal>,
-    /// True once it has been closed because its replies were not read.
+    /// True once it is being closed because its replies were not read.
     is_closing: bool,
 }
 
@@ -99,7 +99,8 @@ struct ConnectionState {
 struct Granted {
     bytes: u64,
     is_large: bool,
-    /// When a message of the reply was last sent, or the reply was created; `None` before.
+    /// When a message of the reply was last sent or, before the first one, when the reply was created. `None` until it
+    /// is created.
     last_progress: Option<Instant>,
 }
 
@@ -117,12 +118,12 @@ impl Default for ReplyBudget {
 }
 
 impl ReplyBudget {
-    /// A budget with this bound of all connections, in bytes.
+    /// A budget of this many bytes for all connections together.
     #[must_use]
     pub fn new(max_server_bytes: u64) -> Self {
         Self {
             shared: Arc::new(Shared {
-                max_connection_bytes: max_server_bytes / CONNECTION_SHARE,
+                max_connection_bytes: max_server_bytes / SHARES_PER_SERVER,
                 max_server_bytes,
                 state: Mutex::default(),
             }),
@@ -237,7 +238,8 @@ impl Reservation {
         }
     }
 
-    /// Increases the number of bytes if there is room. False if there is none, or others wait for it.
+    /// Increases the number of bytes to `bytes`. Returns false, without a change, if there is no room, if other
+    /// reservations wait, or if the reply is or would become larger than a connection's share.
     #[must_use]
     pub fn try_grow(&self, bytes: usize) -> bool {
         let Connection { shared, id, .. } = &*self.connection;
@@ -255,7 +257,8 @@ impl Reservation {
         true
     }
 
-    /// Sets the number of bytes. More bytes are granted even if there is no room: others wait then.
+    /// Sets the number of bytes, even if there is no room for them: other reservations then wait. Does nothing for a
+    /// reply larger than a connection's share.
     pub fn resize(&self, bytes: usize) {
         let shared = &self.connection.shared;
         let bytes = bytes as u64;
@@ -273,7 +276,8 @@ impl Reservation {
         }
     }
 
-    /// Reduces the number of bytes to this one.
+    /// Reduces the number of bytes to `max_bytes` if it is larger. Does nothing for a reply larger than a connection's
+    /// share.
     pub fn shrink(&self, max_bytes: usize) {
         let mut state = self.connection.shared.state.lock();
         let bytes = self.granted(&mut state).map(|granted| granted.bytes);
@@ -375,18 +379,18 @@ impl Shared {
         connection.granted.insert(id, granted);
     }
 
-    /// The next reservation to grant, were there room in the server: its connection, its position and its bytes.
-    /// Large ones are skipped if there is one already.
+    /// The reservation to grant once the server has room: its connection, its index in the connection's queue, and its
+    /// bytes. Skips large ones while a large one is granted.
     fn next_waiting(&self, state: &State) -> Option<(u64, usize, u64)> {
         let has_large = state.large.is_some();
         let candidates = state.connections.iter().filter(|(_, it)| !it.is_closing);
         let candidates =
             candidates.filter_map(|(id, connection)| {
                 let mut waiting = connection.waiting.iter().enumerate();
-                let (at, next) =
+                let (index, next) =
                     waiting.find(|(_, waiting)| !has_large || !self.is_large(waiting.bytes))?;
                 (self.is_large(next.bytes) || self.fits_connection(connection, next.bytes))
-                    .then_some((connection.used, next.id, (*id, at, next.bytes)))
+                    .then_some((connection.used, next.id, (*id, index, next.bytes)))
             });
         let least = candidates.min_by_key(|(used, arrival, _)| (*used, *arrival));
         least.map(|(_, _, candidate)| candidate)
@@ -395,25 +399,26 @@ impl Shared {
     /// Grants waiting reservations while there is room.
     fn serve_waiting(&self, state: &mut State) {
         while state.waiting > 0
-            && let Some((connection_id, at, bytes)) = self.next_waiting(state)
+            && let Some((connection_id, index, bytes)) = self.next_waiting(state)
             && (self.is_large(bytes) || self.fits_server(state, bytes))
         {
             let connection = state.connections.get_mut(&connection_id);
-            let Some(waiting) = connection.and_then(|it| it.waiting.remove(at)) else {
+            let Some(waiting) = connection.and_then(|it| it.waiting.remove(index)) else {
                 return;
             };
             state.waiting -= 1;
             self.grant(state, connection_id, waiting.id, bytes);
-            // If the receiver was dropped, its reservation is about to be.
+            // If the receiver was dropped, its reservation is dropped next and frees the bytes.
             let _ = waiting.grant.send(());
         }
     }
 
-    /// Closes connections whose replies are not read while others wait for their memory: those that hold most first.
+    /// Closes connections whose replies are stalled while reservations wait for their memory: first those with the most
+    /// bytes times stall time.
     fn close_stalled(&self, state: &mut State) {
         let now = Instant::now();
-        // Bytes times milliseconds.
-        let stalled = |granted: &Granted| {
+        // Bytes times milliseconds without progress; 0 if the reply is not stalled.
+        let stall_cost = |granted: &Granted| {
             let last = granted.last_progress.unwrap_or(now);
             let time = now.saturating_duration_since(last);
             let bytes = if time < STALL_TIMEOUT {
@@ -427,7 +432,7 @@ impl Shared {
         if let Some(id) = state.large
             && waiting.any(|waiting| self.is_large(waiting.bytes))
             && let Some(connection) = state.connections.get_mut(&id)
-            && (connection.granted.values()).any(|it| it.is_large && stalled(it) > 0)
+            && (connection.granted.values()).any(|it| it.is_large && stall_cost(it) > 0)
         {
             connection.close();
         }
@@ -439,12 +444,12 @@ impl Shared {
         let mut remaining = state.used.saturating_sub(closing.sum::<u64>());
         while remaining.saturating_add(bytes) > self.max_server_bytes {
             let connections = state.connections.values_mut();
-            let stalled = connections.filter(|it| !it.is_closing).map(|connection| {
+            let costs = connections.filter(|it| !it.is_closing).map(|connection| {
                 let granted = connection.granted.values().filter(|it| !it.is_large);
-                (granted.map(stalled).sum::<u128>(), connection)
+                (granted.map(stall_cost).sum::<u128>(), connection)
             });
-            let most = stalled.max_by_key(|(stalled, _)| *stalled);
-            let Some((1.., connection)) = most else {
+            let highest = costs.max_by_key(|(cost, _)| *cost);
+            let Some((1.., connection)) = highest else {
                 return;
             };
             remaining = remaining.saturating_sub(connection.used);

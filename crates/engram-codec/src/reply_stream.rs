@@ -1,7 +1,7 @@
-//! The replies of a stream, from its task to the transport.
+//! Passes the replies of a stream from its task to the transport.
 //!
-//! The transport takes messages ahead: it stores up to two of each stream that it cannot send yet. [`ReplyBody`] attaches
-//! a message's reservation to its encoded bytes, which the transport drops once they are sent.
+//! The transport requests messages before it can send them, and stores up to two per stream. [`ReplyBody`] attaches a
+//! message's reservation to its encoded bytes, which the transport drops once they are sent.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -36,11 +36,11 @@ impl<T> From<Result<T, Status>> for Reply<T> {
     }
 }
 
-/// The replies of one call: created for each request, and in its extensions.
+/// The replies of one call, stored in the extensions of its request.
 #[derive(Clone, Debug)]
 pub struct CallReplies {
     connection: ConnectionReplies,
-    /// Reservations of the messages that were encoded and have not been passed to the transport.
+    /// Reservations of the messages that were passed to the encoder and not yet to the transport.
     encoded: Arc<Mutex<Vec<Arc<Reservation>>>>,
 }
 
@@ -72,7 +72,7 @@ impl CallReplies {
 pub struct ReplyStream<T> {
     replies: Receiver<Reply<T>>,
     call: CallReplies,
-    /// Maximum bytes of a message that is a part of a reply.
+    /// Maximum bytes of one message of a reply of several messages.
     part_bytes: usize,
 }
 
@@ -97,7 +97,7 @@ impl<T> Stream for ReplyStream<T> {
             return Poll::Ready(None);
         };
         if let Some(mut reservation) = reply.reservation {
-            // The last part of a reply: the other parts are sent.
+            // The last message of a reply: its other messages were sent.
             if let Some(reservation) = Arc::get_mut(&mut reservation) {
                 reservation.shrink(this.part_bytes);
             }
@@ -123,7 +123,7 @@ impl HttpBody for ReplyBody {
         context: &mut Context<'_>,
     ) -> Poll<Option<Result<Frame<Bytes>, Status>>> {
         let frame = ready!(Pin::new(&mut self.body).poll_frame(context));
-        // Of the messages in this frame: messages are passed on in the call in which they are encoded.
+        // They belong to the messages in this frame: the body returns messages in the call that encodes them.
         let reservations = std::mem::take(&mut *self.call.encoded.lock());
         Poll::Ready(frame.map(|frame| {
             frame.map(|frame| {

@@ -5,15 +5,15 @@ use std::marker::PhantomData;
 use bytes::Buf as _;
 use prost::Message;
 use tonic::Status;
-use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder};
+use tonic::codec::{BufferSettings, Codec, DecodeBuf, Decoder, EncodeBuf, Encoder};
 use tonic_prost::{ProstDecoder, ProstEncoder};
 
 use crate::decoded_size::{DecodedSize, check_decoded_size};
 
-/// Initial bytes of the buffers of a stream, which it allocates before its first message.
+/// Initial capacity of a stream's buffers in bytes, allocated before the first message.
 const BUFFER_BYTES: usize = 1 << 10;
 
-/// Number of encoded bytes from which on the transport sends them, as in tonic.
+/// tonic passes encoded messages to the transport once they have this many bytes: its default.
 const SEND_BYTES: usize = 32 << 10;
 
 /// Encodes messages of type `T` and decodes messages of type `U`.
@@ -33,11 +33,11 @@ where
 {
     type Encode = T;
     type Decode = U;
-    type Encoder = ProstEncoder<T>;
+    type Encoder = ReservingEncoder<T>;
     type Decoder = SizeCheckedDecoder<U>;
 
     fn encoder(&mut self) -> Self::Encoder {
-        ProstEncoder::new(buffer_settings())
+        ReservingEncoder(ProstEncoder::new(buffer_settings()))
     }
 
     fn decoder(&mut self) -> Self::Decoder {
@@ -47,6 +47,24 @@ where
 
 fn buffer_settings() -> BufferSettings {
     BufferSettings::new(BUFFER_BYTES, SEND_BYTES)
+}
+
+/// Reserves the bytes of a message before it encodes it, so that the buffer grows only once.
+#[derive(Debug)]
+pub struct ReservingEncoder<T>(ProstEncoder<T>);
+
+impl<T: Message> Encoder for ReservingEncoder<T> {
+    type Item = T;
+    type Error = Status;
+
+    fn encode(&mut self, message: T, buffer: &mut EncodeBuf<'_>) -> Result<(), Status> {
+        buffer.reserve(message.encoded_len());
+        self.0.encode(message, buffer)
+    }
+
+    fn buffer_settings(&self) -> BufferSettings {
+        self.0.buffer_settings()
+    }
 }
 
 /// Rejects messages whose decoded size exceeds their limit, with `RESOURCE_EXHAUSTED`.

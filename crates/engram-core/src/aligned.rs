@@ -40,7 +40,7 @@ impl AlignedBytes {
     #[must_use]
     pub fn zeroed(len: usize) -> Option<Self> {
         #[cfg(test)]
-        if failing::is_due() {
+        if failing::must_fail() {
             return None;
         }
         let layout = Self::layout(len)?;
@@ -84,7 +84,7 @@ impl fmt::Debug for AlignedBytes {
 /// Fills an [`AlignedBytes`] from front to back without clearing it first.
 #[derive(Debug)]
 pub struct AlignedBytesBuilder {
-    /// The bytes from `filled` on are uninitialised.
+    /// The bytes starting at offset `filled` are uninitialised.
     bytes: AlignedBytes,
     filled: usize,
 }
@@ -118,7 +118,7 @@ impl AlignedBytesBuilder {
     /// Appends as much of `source` as fits; returns the number of bytes appended.
     pub fn push(&mut self, source: &[u8]) -> usize {
         let len = source.len().min(self.capacity() - self.filled);
-        // SAFETY: `len` bytes from `filled` on lie within the buffer; `source` cannot overlap it,
+        // SAFETY: `len` bytes starting at `filled` lie within the buffer; `source` cannot overlap it,
         // since `&mut self` is the only reference to the buffer.
         unsafe {
             let end = self.bytes.ptr.as_ptr().add(self.filled);
@@ -142,13 +142,13 @@ pub(crate) mod failing {
 
     thread_local!(static REMAINING: Cell<Option<usize>> = const { Cell::new(None) });
 
-    /// Makes the allocation that follows the next `n` fail.
+    /// Lets `n` more allocations succeed, and makes the one after them fail.
     pub(crate) fn after(n: usize) {
         REMAINING.set(Some(n));
     }
 
     /// Counts one allocation; true if it must fail.
-    pub(super) fn is_due() -> bool {
+    pub(super) fn must_fail() -> bool {
         let remaining = REMAINING.get();
         REMAINING.set(remaining.and_then(|n| n.checked_sub(1)));
         remaining == Some(0)

@@ -37,7 +37,7 @@ pub struct Extent {
 pub struct Origin {
     /// Random key of the chunk.
     pub key: u64,
-    /// Ids of the episodes its steps belong to. Several only in chunks of batched environments.
+    /// Ids of the episodes that its steps belong to; more than one only in a chunk of a batched writer.
     pub episodes: SmallVec<[u64; 1]>,
     /// Index of its first step in the episode.
     pub first_step: u64,
@@ -110,7 +110,7 @@ impl Chunk {
         &self.payload
     }
 
-    /// Serial number of the chunk and number of its file, if this store has written it to disk.
+    /// Serial number of the chunk and number of its file, if the store with this id has written it to disk.
     #[must_use]
     pub fn location(&self, store: u64) -> Option<(u64, u64)> {
         let location = self.location.lock().unwrap_or_else(PoisonError::into_inner);
@@ -195,7 +195,8 @@ impl Chunk {
 
 /// The encoded cells `first..first + len` of a stored string column.
 ///
-/// The column consists of `rows + 1` little-endian `u32` offsets, followed by the cells end to end.
+/// The column consists of `rows + 1` little-endian `u32` offsets, counted from the end of the offsets, and the
+/// cells end to end.
 ///
 /// # Errors
 /// [`Error::Payload`] if an offset lies outside the column.
@@ -254,7 +255,7 @@ impl ChunkBuilder {
     /// A builder for `capacity` rows.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if they would exceed [`MAX_CHUNK_BYTES`], [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] if the rows would exceed [`MAX_CHUNK_BYTES`], [`Error::OutOfMemory`].
     pub fn new(schema: Arc<Schema>, capacity: usize) -> Result<Self> {
         let mut offsets = SmallVec::new();
         let mut bytes = 0_usize;
@@ -342,7 +343,7 @@ impl ChunkBuilder {
     /// [`Error::InvalidArgument`] if the chunk would exceed [`MAX_CHUNK_BYTES`].
     pub fn stage_string(&mut self, column: usize, encoded: &[u8]) -> Result<()> {
         self.unstage_string(column);
-        // The offsets before the cells and the padding after them count, too.
+        // The offsets before the cells and the padding after them also count.
         let overhead = (self.capacity + 1) * 4 + align_up(1);
         let string_columns = self.string_bytes + self.strings.len() * overhead;
         if self.buffer.len() + string_columns + encoded.len() > MAX_CHUNK_BYTES {
@@ -429,7 +430,7 @@ impl ChunkBuilder {
         Ok(self.finish(packed, origin))
     }
 
-    /// Encodes the committed rows without changing the builder: the part of sealing that can fail.
+    /// Encodes the committed rows without changing the builder. This is the part of sealing that can fail.
     ///
     /// # Errors
     /// Those of [`Self::seal`].

@@ -14,10 +14,10 @@ pub(crate) mod delta;
 pub enum Codec {
     /// Not compressed.
     Raw,
-    /// One LZ4 block. Rows and cell size give the raw length.
+    /// One LZ4 block. Its raw length is the number of rows times the cell size.
     Lz4,
-    /// One LZ4 block of delta-encoded integers: each row but the first minus the row before it, with
-    /// wrap-around.
+    /// One LZ4 block of delta-encoded integers: every row except the first is stored as its difference from
+    /// the row before it, with wrap-around.
     Delta,
 }
 
@@ -47,7 +47,7 @@ const CHUNKS_SKIPPED: u32 = 15;
 #[derive(Debug, Default)]
 pub struct Compressor {
     mode: Compression,
-    /// Per column: number of chunks to skip.
+    /// Per column: number of chunks for which it is still skipped.
     skip: Vec<u32>,
 }
 
@@ -61,8 +61,8 @@ impl Compressor {
         }
     }
 
-    /// Compresses `raw`, rows of `cell`. `None` if the column is to be stored raw: compression is
-    /// off, the column is small, is being skipped, or does not shrink enough.
+    /// Compresses `raw`, the rows of a column of `cell`. Returns `None` if the column is to be stored raw:
+    /// compression is off, or the column is small, is being skipped, or does not shrink enough.
     pub fn compress(
         &mut self,
         column: usize,

@@ -26,7 +26,7 @@ type Page<T> = Arc<[T; ENTRIES_PER_COW_PAGE]>;
 /// were when it began: the first write to a page that is not in it yet adds the page first.
 #[derive(Debug)]
 pub struct CowPages<T> {
-    /// One 8-byte pointer per page, so that growing it moves little memory.
+    /// One 8-byte pointer per page, so that growing the array moves little memory.
     pages: Vec<Page<T>>,
     /// Value of new entries.
     fill: T,
@@ -88,7 +88,7 @@ impl<T: Clone> CowPages<T> {
         }
     }
 
-    /// Prefetches an entry that will be written, and the reference count of its page.
+    /// Prefetches an entry that is about to be written, and the reference count of its page.
     pub fn prefetch(&self, index: usize) {
         let page = &self.pages[index / ENTRIES_PER_COW_PAGE];
         prefetch_line(&raw const page[index % ENTRIES_PER_COW_PAGE]);
@@ -120,7 +120,8 @@ impl<T: Clone> CowPages<T> {
         self.in_progress = Some(SnapshotInProgress { frozen, next: 0 });
     }
 
-    /// Adds a bounded number of pages to the snapshot; returns it once it is complete.
+    /// Adds a bounded number of pages to the snapshot. Returns the snapshot once it is complete; `None`
+    /// before that, and if none was begun.
     pub fn continue_snapshot(&mut self) -> Option<FrozenPages<T>> {
         let snapshot = self.in_progress.as_mut()?;
         let frozen = &mut snapshot.frozen.pages;

@@ -7,8 +7,8 @@ use crate::{ErrorText, Printable};
 /// Result with the engine's [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
-/// Why a call failed. Texts name the argument, the value given and the values allowed. Control characters in them are
-/// escaped, because they may contain names from outside.
+/// Why a call failed. Texts name the argument, the value given and the values allowed. Control characters are escaped,
+/// because a text may contain names that a caller or a peer chose.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {

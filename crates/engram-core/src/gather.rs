@@ -115,17 +115,17 @@ pub fn gather<T: AsTrajectory>(
             "a batch needs at least one item".into(),
         ));
     };
-    // In most batches the items differ only in chunk and row. Then the first one represents all.
+    // In most batches the items differ only in chunk and row: then only the first one is examined.
     let alike = items.iter().all(|item| is_alike(first, item.trajectory()));
-    let distinct = if alike { &items[..1] } else { items };
-    check_layouts(distinct)?;
+    let examined = if alike { &items[..1] } else { items };
+    check_layouts(examined)?;
     let plans = (0..first.columns())
-        .map(|column| ColumnPlan::new(distinct, column, length_policy))
+        .map(|column| ColumnPlan::new(examined, column, length_policy))
         .collect::<Result<Vec<_>>>()?;
-    let min = plans.iter().try_fold(0_usize, |sum, plan| {
+    let min_bytes = plans.iter().try_fold(0_usize, |sum, plan| {
         sum.checked_add(plan.min_bytes(items.len())?)
     });
-    pool.check_batch_size(items.len(), min)?;
+    pool.check_batch_size(items.len(), min_bytes)?;
     let mut buffers: Vec<PooledBytes> = plans
         .iter()
         .zip(&first.layout().names)
@@ -149,7 +149,7 @@ pub fn gather<T: AsTrajectory>(
         copy_in_parallel(items, &plans, &mut buffers, parts)?;
     }
     // Strings add the bytes beyond their minimum.
-    let mut batch_bytes = min.unwrap_or(usize::MAX);
+    let mut batch_bytes = min_bytes.unwrap_or(usize::MAX);
     let columns = plans
         .into_iter()
         .zip(buffers)
@@ -176,7 +176,7 @@ fn may_use_thread_pool() -> bool {
     *PROCESS.get_or_init(|| current) == current
 }
 
-/// Checks that the columns of all items have the names and the nesting of the first item's.
+/// Checks that the columns of all items have the names and nesting of the first item's columns.
 fn check_layouts<T: AsTrajectory>(items: &[T]) -> Result<()> {
     let first = items[0].trajectory().layout();
     let mut last_equal = first;
@@ -216,8 +216,8 @@ fn quote_names(names: &[Box<str>]) -> String {
     quoted.join(", ")
 }
 
-/// True if a cheap comparison shows that two items differ only in chunk and row. May be false
-/// although they do.
+/// True if a cheap comparison shows that two items differ only in chunk and row. False does not mean that
+/// they differ in more.
 fn is_alike(one: &Trajectory, other: &Trajectory) -> bool {
     match (one, other) {
         (
@@ -377,8 +377,8 @@ impl ColumnPlan {
         })
     }
 
-    /// Gathers the strings of `item_column`. `batch_bytes` is the size of the whole batch, where
-    /// strings not gathered yet count as empty; adds the bytes of this column's strings to it.
+    /// Gathers the strings of `item_column`. `batch_bytes` is the size of the whole batch, in which
+    /// strings that are not gathered yet count as empty; the bytes of this column's strings are added to it.
     fn gather_strings<T: AsTrajectory>(
         &self,
         items: &[T],
@@ -387,10 +387,14 @@ impl ColumnPlan {
         batch_bytes: &mut usize,
     ) -> Result<Vec<u8>> {
         let mut out = Vec::new();
-        let min = self.min_bytes(items.len());
-        let other_columns = *batch_bytes - min.unwrap_or(0);
+        let min_bytes = self.min_bytes(items.len());
+        let other_columns_bytes = *batch_bytes - min_bytes.unwrap_or(0);
         let reserve = |out: &mut Vec<u8>, more: Option<usize>| {
-            let sum = more.and_then(|more| other_columns.checked_add(out.len())?.checked_add(more));
+            let sum = more.and_then(|more| {
+                other_columns_bytes
+                    .checked_add(out.len())?
+                    .checked_add(more)
+            });
             pool.check_batch_size(items.len(), sum)?;
             let reserved = more.and_then(|more| out.try_reserve(more).ok());
             reserved.ok_or_else(|| {
@@ -399,7 +403,7 @@ impl ColumnPlan {
                 too_large(name, items.len(), bytes)
             })
         };
-        reserve(&mut out, min)?;
+        reserve(&mut out, min_bytes)?;
         for (i, item) in items.iter().enumerate() {
             item.trajectory()
                 .for_each_slice(item_column, |chunk, column, first, len| {
@@ -412,17 +416,17 @@ impl ColumnPlan {
                     Ok(())
                 })?;
             if let TimeAxis::Padded { longest, lengths } = &self.time {
-                let missing = (longest - lengths[i]) * self.cell.elements() * size_of::<u32>();
-                reserve(&mut out, Some(missing))?;
-                out.resize(out.len() + missing, 0);
+                let padding = (longest - lengths[i]) * self.cell.elements() * size_of::<u32>();
+                reserve(&mut out, Some(padding))?;
+                out.resize(out.len() + padding, 0);
             }
         }
-        *batch_bytes = other_columns.saturating_add(out.len());
+        *batch_bytes = other_columns_bytes.saturating_add(out.len());
         Ok(out)
     }
 }
 
-/// Copies the fixed-size columns in `parts` threads, each some consecutive items.
+/// Copies the fixed-size columns in `parts` tasks of the thread pool, each for consecutive items.
 fn copy_in_parallel<T: AsTrajectory>(
     items: &[T],
     plans: &[ColumnPlan],
@@ -496,8 +500,7 @@ fn copy_part<T: AsTrajectory>(
     Ok(())
 }
 
-/// Maximum number of slices of an item's column that are read in order; further ones are sorted by
-/// chunk.
+/// Number of slices of an item's column that are read in order; further ones are sorted by chunk.
 const MAX_SLICES_IN_ORDER: usize = 8;
 
 /// Copies the slices of `item_column` into `target`, end to end.
@@ -520,16 +523,16 @@ fn copy_slices(
         }
         unpacked.read(chunk, column, offset * cell_bytes, part)
     })?;
-    // Sorted by chunk: slices that alternate between large compressed chunks would unpack them each
-    // time.
+    // Sorted by chunk: slices that alternate between large compressed chunks would unpack a chunk for each
+    // slice.
     deferred.sort_unstable_by_key(|(chunk, column, ..)| (Arc::as_ptr(chunk), *column));
     deferred
         .into_iter()
         .try_for_each(|(chunk, column, from, part)| unpacked.read(chunk, column, from, part))
 }
 
-/// Copies between slices of equal length. Sizes of scalars and small vectors are copied without a
-/// function call, for speed.
+/// Copies between slices of equal length. The sizes of scalars and small vectors are copied without a
+/// function call.
 fn copy(target: &mut [u8], source: &[u8]) {
     macro_rules! fixed {
         ($size:literal) => {

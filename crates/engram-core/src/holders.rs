@@ -3,8 +3,8 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Identifies a table in the counts. A reset gives the table a new id, so that old counts do not
-/// mix in.
+/// Identifies a table in the counts. A reset gives the table a new id, so that its new items do not
+/// share counts with its old ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HolderId(u32);
 

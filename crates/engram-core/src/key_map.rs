@@ -43,7 +43,7 @@ impl<V: Copy> KeyMap<V> {
         self.shards[Self::shard_number(key)].remove(&key)
     }
 
-    /// Returns the value of `key` for changes; inserts `V::default()` if there is none.
+    /// Returns a mutable reference to the value of `key`; inserts `V::default()` if there is none.
     pub fn entry(&mut self, key: u64) -> &mut V
     where
         V: Default,

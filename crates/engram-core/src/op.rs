@@ -105,7 +105,7 @@ pub enum TableOp<'a> {
     },
 }
 
-/// Records changes, before their effect is reported to any caller.
+/// Records changes. The effect of a change is reported to callers only after it is recorded.
 pub trait OpSink: fmt::Debug + Send + Sync {
     /// Records one change. Called under the table's lock: must not block.
     fn append(&self, table: &str, op: &TableOp<'_>) -> Lsn;
@@ -114,7 +114,7 @@ pub trait OpSink: fmt::Debug + Send + Sync {
     fn last(&self) -> Lsn;
 
     /// Ready once all changes up to `lsn` are as durable as the store is configured to make them.
-    /// Otherwise stores the waker, and wakes it once they are or cannot be made durable.
+    /// Otherwise stores the waker, and wakes it once they are durable or cannot be made durable.
     ///
     /// # Errors
     /// [`Error::Storage`](crate::Error::Storage) if the changes cannot be made durable now. A later
@@ -135,7 +135,7 @@ pub trait OpSink: fmt::Debug + Send + Sync {
         Poll::Ready(Ok(()))
     }
 
-    /// Why changes are not made as durable as configured now; `None` if they are.
+    /// Why changes cannot be made durable as configured at the moment; `None` if they can.
     fn problem(&self) -> Option<String> {
         None
     }

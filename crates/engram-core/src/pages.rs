@@ -41,7 +41,7 @@ impl<T: Copy> Pages<T> {
         self[index] = value;
     }
 
-    /// The `len` entries from `index` on. They must lie in one page: `len` divides
+    /// The `len` entries starting at `index`. They must lie in one page: `len` divides
     /// [`ENTRIES_PER_PAGE`], and `index` is a multiple of `len`.
     #[must_use]
     pub fn group(&self, index: usize, len: usize) -> &[T] {
@@ -142,8 +142,8 @@ impl<T: Copy> CopyablePages<T> {
         self.in_progress = Some(CopyInProgress { pages, next: 0 });
     }
 
-    /// Copies a bounded number of pages. Returns the copy once it is complete; `None` also if none
-    /// was begun.
+    /// Copies a bounded number of pages. Returns the copy once it is complete; `None` before that, and
+    /// if none was begun.
     pub fn continue_copy(&mut self) -> Option<PagesCopy<T>> {
         let CopyInProgress { pages, next } = self.in_progress.as_mut()?;
         let end = pages.len().min(*next + PAGES_PER_STEP);

@@ -1,4 +1,4 @@
-//! Where the bytes of a chunk are stored, and access to them.
+//! Where the bytes of a chunk are stored, and how they are read.
 
 use std::fmt;
 use std::ops::Deref;
@@ -89,7 +89,7 @@ impl Payload {
     /// Makes the bytes readable. May do I/O: never called under a table's lock.
     ///
     /// # Errors
-    /// [`crate::Error::Payload`] if the region is too short, and as [`ColdBytes::fetch`].
+    /// [`crate::Error::Payload`] if the region is too short, and the errors of [`ColdBytes::fetch`].
     pub fn pin(&self) -> Result<Pinned<'_>> {
         Ok(match self {
             Self::Heap(bytes) => Pinned::Borrowed(bytes),

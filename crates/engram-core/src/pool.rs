@@ -17,7 +17,7 @@ const MIN_POOLED_BYTES: usize = 64 << 10;
 #[derive(Debug, Default)]
 pub struct Pool {
     unused: Mutex<UnusedBuffers>,
-    /// Maximum bytes of one batch; `None`: unlimited.
+    /// Maximum bytes of one batch. `None`: unlimited.
     max_batch_bytes: Option<usize>,
 }
 
@@ -59,7 +59,7 @@ impl Pool {
         let needed = match bytes {
             Some(bytes) if bytes <= max => return Ok(()),
             Some(bytes) => format!("at least {bytes}"),
-            None => "more than 2^64".into(),
+            None => "2^64 or more".into(),
         };
         Err(Error::OutOfMemory(format!(
             "a batch of {} takes {needed} bytes, but at most {max} are allowed; sample fewer items at \
@@ -96,7 +96,7 @@ impl Pool {
     /// been unused for longest, so that sizes no longer requested leave the pool, and returns `None`.
     fn take_unused(&self, len: usize) -> Option<AlignedBytes> {
         let mut unused = self.unused()?;
-        // At most about half as much again as needed: more would waste memory.
+        // At most about 1.5 times the bytes needed: more would waste memory.
         let fits = |buffer: &AlignedBytes| buffer.len() >= len && buffer.len() / 3 <= len / 2;
         let index = unused.buffers.iter().rposition(fits);
         let buffer =

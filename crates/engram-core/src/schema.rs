@@ -59,7 +59,7 @@ impl fmt::Display for CellSpec {
 pub struct Layout {
     /// Path of each column, for example `obs/pixels`, in flattening order.
     pub names: Box<[Box<str>]>,
-    /// Nesting of the columns as text, of which the engine reads only the number of leaves; see
+    /// Nesting of the columns as JSON text. The engine uses only its number of leaves; see
     /// [`Layout::check`].
     pub structure: Box<str>,
 }
@@ -100,7 +100,7 @@ pub struct ColumnSpec {
 pub struct Signature {
     /// The columns, in flattening order.
     pub columns: Box<[ColumnSpec]>,
-    /// Nesting of the columns as text, as in a [`Layout`].
+    /// Nesting of the columns as JSON text; see [`Layout::structure`].
     pub structure: Box<str>,
 }
 
@@ -121,7 +121,7 @@ impl ActualColumn<'_> {
         *self.name == *spec.name
             && self.cell.dtype == spec.dtype
             && spec.shape.len() == self.cell.shape.len() + usize::from(self.len.is_some())
-            && all_equal(axes, &spec.shape)
+            && sizes_match(axes, &spec.shape)
     }
 
     /// `Some(true)` if the shapes differ only by a time axis that the item has, `Some(false)` if
@@ -129,7 +129,7 @@ impl ActualColumn<'_> {
     fn extra_time_axis(&self, spec: &ColumnSpec) -> Option<bool> {
         let cell = &self.cell.shape;
         let matches = |spec: &[Option<usize>]| {
-            spec.len() == cell.len() && all_equal(cell.iter().copied(), spec)
+            spec.len() == cell.len() && sizes_match(cell.iter().copied(), spec)
         };
         match self.len {
             Some(_) => matches(&spec.shape).then_some(true),
@@ -138,8 +138,8 @@ impl ActualColumn<'_> {
     }
 }
 
-/// True if each axis has the size that the signature requires, if any.
-fn all_equal(axes: impl Iterator<Item = usize>, spec: &[Option<usize>]) -> bool {
+/// True if each axis has the size that the signature requires; `None` allows any size.
+fn sizes_match(axes: impl Iterator<Item = usize>, spec: &[Option<usize>]) -> bool {
     axes.zip(spec)
         .all(|(axis, size)| size.is_none_or(|size| size == axis))
 }
@@ -164,7 +164,8 @@ impl Signature {
     /// Checks the columns of an item.
     ///
     /// # Errors
-    /// [`Error::Signature`] naming the columns that do not match, and all columns of both sides.
+    /// [`Error::Signature`], which describes the mismatch and lists the columns of the signature and of the
+    /// item.
     pub fn check<'a>(
         &self,
         table: &str,
@@ -193,7 +194,7 @@ impl Signature {
         )))
     }
 
-    /// Describes what is wrong with columns that do not match.
+    /// Describes how the columns differ from the signature.
     fn describe_mismatch(&self, actual: &[ActualColumn<'_>]) -> String {
         let specs = self.columns.iter();
         let missing = specs.filter(|spec| actual.iter().all(|actual| *actual.name != *spec.name));
@@ -372,7 +373,7 @@ mod tests {
     }
 
     #[test]
-    fn a_missing_time_axis_is_reported() {
+    fn an_extra_or_missing_time_axis_is_reported() {
         let signature = [("n", FLOAT, &[][..]), ("x", FLOAT, &[Some(3)])];
         let item = [("n", Some(5), FLOAT, &[][..]), ("x", Some(5), FLOAT, &[3])];
         assert_eq!(

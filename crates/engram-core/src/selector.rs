@@ -30,7 +30,8 @@ pub enum SelectorKind {
     Uniform,
     /// With probability proportional to `priority ^ exponent`.
     Prioritized {
-        /// 0: all items of non-zero priority are equally likely.
+        /// The power that priorities are raised to. With 0, all items of non-zero priority are equally
+        /// likely.
         exponent: f64,
     },
     /// Lowest priority first.
@@ -177,7 +178,7 @@ impl Selector {
         matches!(self, Self::Dense(_) | Self::Prioritized(_))
     }
 
-    /// For random selectors: the slots, in the order that draws depend on.
+    /// The slots, in the order that draws depend on; `None` if the strategy is not random.
     pub(crate) fn slots(&mut self) -> Option<&mut CopyablePages<Slot>> {
         match self {
             Self::Dense(dense) => Some(dense.slots()),

@@ -1,4 +1,4 @@
-//! Borrowed bytes whose owner may write to them while they are copied.
+//! Borrowed bytes that their owner may overwrite while they are copied.
 
 #![expect(
     unsafe_code,
@@ -64,7 +64,7 @@ impl<'a> SharedBytes<'a> {
 
     /// Splits into the first `offset` bytes and the rest.
     pub(crate) fn split_at(self, offset: usize) -> (Self, Self) {
-        assert!(offset <= self.len, "`at` must not exceed the length");
+        assert!(offset <= self.len, "`offset` must not exceed the length");
         (self.part(0, offset), self.part(offset, self.len - offset))
     }
 
@@ -82,11 +82,11 @@ impl<'a> SharedBytes<'a> {
         })
     }
 
-    /// The `len` bytes at offset `from`. The caller checks that they lie within.
-    fn part(self, from: usize, len: usize) -> Self {
+    /// The `len` bytes starting at `offset`. The caller checks that they lie within.
+    fn part(self, offset: usize, len: usize) -> Self {
         Self {
-            // SAFETY: the caller checked that `from` does not exceed the length.
-            ptr: unsafe { self.ptr.add(from) },
+            // SAFETY: the caller checked that `offset` does not exceed the length.
+            ptr: unsafe { self.ptr.add(offset) },
             len,
             lifetime: PhantomData,
         }

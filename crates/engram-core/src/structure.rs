@@ -1,8 +1,8 @@
 //! Checks the text that describes how columns are nested, without building the nest.
 //!
 //! A leaf is `0`; a mapping `{"d": [[key, node], ...]}`; a list `{"l": [node, ...]}`; a tuple
-//! `{"t": [node, ...]}`; a namedtuple `{"n": name, "f": [[field, node], ...]}`. A key is text or an integer
-//! of 64 bits, and occurs once in its container.
+//! `{"t": [node, ...]}`; a namedtuple `{"n": name, "f": [[field, node], ...]}`. A key is text or a signed
+//! 64-bit integer, and occurs once in its container.
 
 use std::collections::HashSet;
 use std::fmt;
@@ -13,8 +13,8 @@ use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess,
 use crate::error::{Error, Result};
 use crate::text::count;
 
-/// Checks that a structure can be read and has one leaf per column. `owner` names what has the structure
-/// in the error text.
+/// Checks that a structure can be read and has one leaf per column. Error texts begin with `the structure of
+/// {owner}`.
 pub(crate) fn check_structure(owner: &str, structure: &str, columns: usize) -> Result<()> {
     let invalid = |problem| Error::Signature(format!("the structure of {owner} {problem}"));
     let leaves =
@@ -36,7 +36,7 @@ fn count_leaves(structure: &str) -> serde_json::Result<usize> {
     Ok(leaves)
 }
 
-/// A node; its value is the number of its leaves.
+/// Reads a node and returns the number of its leaves.
 struct Node;
 
 impl<'de> DeserializeSeed<'de> for Node {
@@ -79,7 +79,7 @@ impl<'de> Visitor<'de> for Node {
     }
 }
 
-/// The children of a node; the value is the number of their leaves.
+/// Reads the children of a node and returns the number of their leaves.
 struct Children {
     have_keys: bool,
 }
@@ -106,14 +106,14 @@ impl<'de> Visitor<'de> for Children {
     fn visit_seq<A: SeqAccess<'de>>(self, mut children: A) -> Result<usize, A::Error> {
         let mut leaves = 0;
         if !self.have_keys {
-            while let Some(more) = children.next_element_seed(Node)? {
-                leaves += more;
+            while let Some(child_leaves) = children.next_element_seed(Node)? {
+                leaves += child_leaves;
             }
             return Ok(leaves);
         }
         let mut keys = HashSet::new();
-        while let Some((key, more)) = children.next_element_seed(KeyAndNode)? {
-            leaves += more;
+        while let Some((key, child_leaves)) = children.next_element_seed(KeyAndNode)? {
+            leaves += child_leaves;
             if let Some(key) = keys.replace(key) {
                 return Err(A::Error::custom(format_args!("the key {key} occurs twice")));
             }
@@ -122,7 +122,7 @@ impl<'de> Visitor<'de> for Children {
     }
 }
 
-/// A key and the number of leaves of its node.
+/// Reads an array of a key and a node; returns the key and the number of leaves of the node.
 struct KeyAndNode;
 
 impl<'de> DeserializeSeed<'de> for KeyAndNode {
@@ -222,7 +222,7 @@ mod tests {
     }
 
     #[test]
-    fn the_number_of_leaves_must_be_that_of_the_columns() {
+    fn the_number_of_leaves_must_equal_the_number_of_columns() {
         let text = |structure, columns| {
             check_structure("a layout", structure, columns)
                 .unwrap_err()
@@ -239,7 +239,7 @@ mod tests {
     }
 
     #[test]
-    fn text_that_is_no_structure_is_rejected() {
+    fn invalid_structures_are_rejected() {
         let node = "0 or an object with the key `d`, `l` or `t`, or the keys `f` and `n`";
         for (structure, problem) in [
             ("", "EOF while parsing a value".into()),

@@ -12,21 +12,21 @@ const DRAWS_TOGETHER: usize = 64;
 /// Maximum number of changed parents before their sums are recomputed.
 const MAX_STALE_PARENTS: usize = 1024;
 
-/// Weights, and per level their sums and smallest non-zero values.
+/// Weights, with their sums and smallest non-zero values on each level of the tree.
 ///
 /// A parent is always recomputed from all its children, so rounding errors do not accumulate and the
 /// tree depends on its leaves only.
 #[derive(Debug)]
 pub struct SumTree {
-    /// `levels[0]` are the leaves; entry `i` of a level sums entries `16 i ..` of the one below.
+    /// `levels[0]` are the leaves. Entry `i` of a level sums `16 * i..16 * i + 16` of the level below.
     levels: Vec<Level>,
     /// Number of leaves with a weight above 0.
     non_zero: usize,
     /// Parents of leaves that changed since the last refresh. Neighbouring leaves share a parent, so
     /// refreshing after many changes costs less than after each.
     stale: Vec<usize>,
-    /// Number of leaves that have parents on every level.
-    reached: usize,
+    /// Number of leaves; each has a parent on every level.
+    leaf_count: usize,
 }
 
 #[derive(Debug)]
@@ -51,7 +51,7 @@ impl Default for SumTree {
             levels: vec![Level::new(), Level::new()],
             non_zero: 0,
             stale: Vec::new(),
-            reached: 0,
+            leaf_count: 0,
         };
         tree.ensure_index(0);
         tree
@@ -61,10 +61,10 @@ impl Default for SumTree {
 impl SumTree {
     /// Grows the tree until `index` is a valid leaf. New leaves have weight 0.
     pub fn ensure_index(&mut self, index: usize) {
-        if index < self.reached {
+        if index < self.leaf_count {
             return;
         }
-        self.reached = index + 1;
+        self.leaf_count = index + 1;
         let mut entry = index;
         for depth in 0.. {
             if depth == self.levels.len() {
@@ -185,17 +185,18 @@ impl SumTree {
     pub fn find(&mut self, masses: &[f64], leaves: &mut Vec<usize>) {
         self.refresh_stale();
         for masses in masses.chunks(DRAWS_TOGETHER) {
-            let mut left = [0.0; DRAWS_TOGETHER];
-            left[..masses.len()].copy_from_slice(masses);
+            // Per draw, the mass minus the prefix sums before its entry.
+            let mut remaining = [0.0; DRAWS_TOGETHER];
+            remaining[..masses.len()].copy_from_slice(masses);
             let mut indices = [0_usize; DRAWS_TOGETHER];
             for depth in (1..self.levels.len()).rev() {
                 let below = &self.levels[depth - 1].sums;
                 let next = depth.checked_sub(2).map(|depth| &self.levels[depth].sums);
-                for (index, left) in indices.iter_mut().zip(&mut left).take(masses.len()) {
+                for (index, mass) in indices.iter_mut().zip(&mut remaining).take(masses.len()) {
                     if let Some(group) = below.group(*index * FANOUT, FANOUT).first_chunk() {
-                        let (child, remaining) = descend(group, *left);
+                        let (child, rest) = descend(group, *mass);
                         *index = *index * FANOUT + child;
-                        *left = remaining;
+                        *mass = rest;
                     }
                     if let Some(next) = next {
                         prefetch_group(next, *index);
@@ -223,17 +224,17 @@ fn descend(sums: &[f64; FANOUT], mass: f64) -> (usize, f64) {
     let [a, b, c, d] =
         [0, 1, 2, 3].map(|i| (quads[i][0] + quads[i][1]) + (quads[i][2] + quads[i][3]));
     let ends = [a, a + b, (a + b) + c];
-    let (quad, left) = count_passed(ends, mass);
+    let (quad, remaining) = count_passed(ends, mass);
     let [a, b, c, _] = quads[quad];
-    let (child, left) = count_passed([a, a + b, (a + b) + c], left);
+    let (child, remaining) = count_passed([a, a + b, (a + b) + c], remaining);
     let child = quad * 4 + child;
-    if left < sums[child] && mass < ends[2] + d {
-        return (child, left);
+    if remaining < sums[child] && mass < ends[2] + d {
+        return (child, remaining);
     }
     child_after_rounding(sums, quad)
 }
 
-/// The number of prefix sums that are at most `mass`, and `mass` minus the last of them.
+/// The number of prefix sums that are at most `mass`, and `mass` minus the largest of these.
 fn count_passed(ends: [f64; 3], mass: f64) -> (usize, f64) {
     let passed =
         usize::from(mass >= ends[0]) + usize::from(mass >= ends[1]) + usize::from(mass >= ends[2]);
@@ -246,10 +247,10 @@ fn count_passed(ends: [f64; 3], mass: f64) -> (usize, f64) {
 fn child_after_rounding(sums: &[f64; FANOUT], quad: usize) -> (usize, f64) {
     let is_positive = |sum: &f64| *sum > 0.0;
     let last = sums[..quad * 4 + 4].iter().rposition(is_positive);
-    let last = last
+    let child = last
         .or_else(|| sums.iter().position(is_positive))
         .unwrap_or(0);
-    (last, sums[last])
+    (child, sums[child])
 }
 
 #[cfg(test)]

@@ -1,7 +1,7 @@
 //! The state of a table: its items, the selectors that choose among them, and its rate limiter.
 //!
 //! Nothing here waits, locks or reads a clock; the engine does. The cost of a call does not grow
-//! with the size of the table. Freeing what was removed does: callers drop [`DeferredDrops`] after
+//! with the size of the table, except for freeing what was removed: callers drop [`DeferredDrops`] after
 //! they have released the lock.
 
 mod apply;
@@ -50,7 +50,7 @@ const MAX_ITEMS_PER_LOCK_HOLD_WITH_SNAPSHOT: usize = 256;
 pub const MAX_REMOVALS_PER_CALL: usize = 256;
 
 /// What was removed from a table. The caller drops it after releasing the table's lock, because
-/// freeing memory takes long.
+/// freeing memory can take long.
 #[derive(Debug, Default)]
 pub struct DeferredDrops {
     trajectories: Vec<Trajectory>,
@@ -171,7 +171,7 @@ pub struct TableState {
     num_unique_samples: u64,
     /// Number of open leases, including those of removed items.
     leased: u64,
-    /// Where the next search for a hidden item begins.
+    /// Slot at which the next search for a hidden item begins.
     next_searched: Slot,
     last_lsn: Lsn,
     /// Memory reused by draws and evictions.
@@ -269,12 +269,12 @@ impl TableState {
     }
 
     /// True if an item that the remover can choose may be evicted. While items are hidden, the last
-    /// visible item stays: it is the newest, and the hidden ones are about to be removed anyway.
+    /// visible item stays: the hidden ones are removed once their samples are acknowledged.
     fn can_evict_visible(&self) -> bool {
         self.contents.remover.len() > usize::from(self.hidden() > 0)
     }
 
-    /// True if a hidden item may be evicted: its readers keep it, as with any evicted item.
+    /// True if a hidden item may be evicted. Its readers can still read it, as with any evicted item.
     fn can_evict_hidden(&self) -> bool {
         self.hidden() > 0 && self.limiter_allows_eviction(0)
     }
@@ -295,15 +295,15 @@ impl TableState {
         self.hidden() == 0 || self.limiter.can_insert_if_undone(n, self.leased)
     }
 
-    /// True if `n` items can be inserted now: the limiter allows them, and the table has space for them
-    /// or may evict items.
+    /// True if `n` items can be inserted now: the limiter allows them, and `max_size` leaves space for them
+    /// or the table may evict items. `max_bytes` is not considered.
     #[must_use]
     pub fn can_insert(&self, n: u64) -> bool {
         let has_space = self.contents.size.saturating_add(n) <= self.options.max_size;
         self.limiter.can_insert(n) && (has_space || self.limiter_allows_eviction(n))
     }
 
-    /// True if the limiter allows `n` samples now of the items that are not hidden.
+    /// True if the limiter allows `n` samples now, and at least `min_size` items are not hidden.
     #[must_use]
     pub fn can_sample(&self, n: u64) -> bool {
         let visible = self.contents.sampler.len() as u64;
@@ -353,7 +353,7 @@ impl TableState {
     }
 
     /// Like [`TableState::insert`], for an item that may have a session number. Marks the number as
-    /// applied, also if the key exists. The caller has checked [`TableState::is_applied`].
+    /// applied, even if the key exists. The caller has checked [`TableState::is_applied`].
     pub fn insert_numbered(
         &mut self,
         item: NewItem,
@@ -383,10 +383,10 @@ impl TableState {
         true
     }
 
-    /// Evicts a bounded number of items while the table exceeds its bounds; returns true once it
-    /// does not, or no more items may be evicted.
+    /// Evicts a bounded number of items while the table exceeds its bounds. Returns true once it is within
+    /// its bounds, or no more items may be evicted.
     pub fn shrink(&mut self, deferred: &mut DeferredDrops) -> bool {
-        let mut victim = std::mem::take(&mut self.picks);
+        let mut picks = std::mem::take(&mut self.picks);
         for _ in 0..MAX_REMOVALS_PER_CALL {
             if !self.must_shrink() {
                 break;
@@ -398,18 +398,19 @@ impl TableState {
                 }
                 continue;
             }
-            victim.clear();
-            self.contents.remover.pick(1, &mut self.rng, &mut victim);
+            picks.clear();
+            self.contents.remover.pick(1, &mut self.rng, &mut picks);
             if self.contents.remover.is_random() {
                 self.record_rng();
             }
-            self.remove(victim[0].slot, Removal::Evicted, deferred);
+            self.remove(picks[0].slot, Removal::Evicted, deferred);
         }
-        self.picks = victim;
+        self.picks = picks;
         !self.must_shrink()
     }
 
-    /// Returns a hidden item, after a search of bounded length that the next call continues.
+    /// Searches for a hidden item and returns its slot. `None` if a search of bounded length finds none; the
+    /// next call continues it.
     fn find_hidden(&mut self) -> Option<Slot> {
         for _ in 0..MAX_ITEMS_PER_LOCK_HOLD {
             let slot = self.next_searched % self.contents.slots;
@@ -421,8 +422,8 @@ impl TableState {
         None
     }
 
-    /// Removes a bounded number of items older than the ttl, and forgets a bounded number of idle
-    /// sessions. Returns true once no item is older.
+    /// Removes a bounded number of visible items whose age has reached the ttl, and forgets a bounded number
+    /// of idle sessions. Returns true once no visible item is that old.
     pub fn expire(&mut self, now: u64, deferred: &mut DeferredDrops) -> bool {
         if let Some(sessions) = &mut self.sessions {
             sessions.forget_idle(now);
@@ -512,7 +513,7 @@ impl TableState {
     /// Sets the limits of the rate limiter; its counters stay.
     ///
     /// # Errors
-    /// Those of [`RateLimits::check`].
+    /// Those of [`RateLimits::check_kind_size`] and [`RateLimits::check`].
     pub fn set_limits(&mut self, limits: RateLimits) -> Result<()> {
         limits.check_kind_size(&self.options.name)?;
         limits.check(&self.options.name, self.options.max_size)?;
@@ -535,10 +536,10 @@ impl TableState {
         }
     }
 
-    /// Checks that `n` samples can be drawn now or later.
+    /// Checks that `n` samples can be drawn at once, now or later.
     ///
     /// # Errors
-    /// [`Error::Unsatisfiable`] if a full table cannot yield `n` samples;
+    /// [`Error::Unsatisfiable`] if even a full table cannot yield `n` samples;
     /// [`Error::InvalidArgument`] if `n` is 0.
     pub fn check_sample(&self, n: usize) -> Result<()> {
         let TableOptions {

@@ -221,7 +221,7 @@ impl Trajectory {
         }
     }
 
-    /// Bytes of memory besides the item and the chunks.
+    /// Bytes of memory in addition to the item and the chunks.
     #[must_use]
     pub fn footprint(&self) -> usize {
         match self {
@@ -238,7 +238,7 @@ impl Trajectory {
     /// Checks the columns against a table's signature.
     ///
     /// # Errors
-    /// [`Error::Signature`] naming the column that does not match.
+    /// Those of [`Signature::check`].
     pub fn check(&self, table: &str, signature: &Signature) -> Result<()> {
         let names = &self.layout().names;
         let actual = (0..self.columns()).map(|i| {

@@ -35,5 +35,5 @@ pub use priority_rule::PriorityRule;
 pub use recorder::Recorder;
 pub use selection::{CellPositions, ColumnSelection, Selection};
 
-/// Number of a step, counted from 0 since the writer was created; never reused.
+/// Number of a step of a writer, counted from 0 over all its episodes; never reused.
 pub type StepPosition = u64;

@@ -145,7 +145,7 @@ fn check_distribution(table: &mut TableState, probabilities: &BTreeMap<u64, f64>
         statistic < bound,
         "statistic {statistic}, expected below {bound}"
     );
-    // Too small a statistic is not random either.
+    // A statistic far below its mean is as unlikely: the draws would be too even.
     assert!(statistic > (candidates as f64 - 1.0) * 0.5, "{statistic}");
 }
 

@@ -19,7 +19,7 @@ pub struct DeliveryTracker<L> {
 pub enum LeaseOutcome<L> {
     /// All items.
     Acknowledged(L),
-    /// Only this many items, from the first on.
+    /// Only this many items, counted from the first.
     PartlyAcknowledged(usize, L),
     /// No item.
     Unacknowledged(L),

@@ -30,7 +30,7 @@ pub struct Engine {
     /// Locked while a checkpoint is written: one at a time.
     checkpoint_lock: Mutex<()>,
     pool: Arc<Pool>,
-    /// How many unique numbers were returned.
+    /// How many unique numbers this engine has returned.
     number_count: AtomicU64,
     /// Seed of the unique numbers.
     entropy: u64,
@@ -148,7 +148,7 @@ impl Engine {
     }
 
     /// Ends a sample at its deadline, `seconds` after it began. Returns the sample if it was completed in
-    /// the meantime, or, if `partial`, the items drawn so far. Otherwise returns these items to the table.
+    /// the meantime, or, if `partial`, the items drawn so far. Otherwise, the drawn items return to the table.
     ///
     /// # Errors
     /// [`Error::DeadlineExceeded`] with the number of items drawn and why no more were.

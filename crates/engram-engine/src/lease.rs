@@ -1,9 +1,9 @@
 //! Leases: sampled items that are not yet acknowledged.
 //!
 //! ```text
-//!               acknowledge: the sample is final
+//!                     ┌─ acknowledge ──► the sample is final
 //! sample ──► leased ──┤
-//!               drop: the item is available again, as if it had not been sampled
+//!                     └─ drop ─────────► the item is available again, as if it had not been sampled
 //! ```
 
 use std::collections::HashSet;
@@ -36,7 +36,7 @@ impl Sample {
     /// Copies the items into columns.
     ///
     /// # Errors
-    /// As [`gather`], with the lease dropped; for items that cannot be read, as [`Self::remove_unreadable`].
+    /// Those of [`gather`], as converted by [`Self::remove_unreadable`]. The lease is dropped.
     pub fn gather(self, length_policy: LengthPolicy, pool: &Arc<Pool>) -> Result<(Columns, Self)> {
         match gather(&self.draws, length_policy, pool) {
             Ok(columns) => Ok((columns, self)),
@@ -70,9 +70,9 @@ impl Sample {
             return error;
         };
         // An item may have been drawn several times.
-        let mut seen = HashSet::new();
+        let mut distinct = HashSet::new();
         let keys = unreadable.iter().map(|(draw, _)| draw.key);
-        let keys: Vec<u64> = keys.filter(|key| seen.insert(*key)).collect();
+        let keys: Vec<u64> = keys.filter(|key| distinct.insert(*key)).collect();
         let table = &self.table.options().name;
         let text = if let [key] = *keys {
             format!("item {key} of table `{table}` cannot be read and was removed: {cause}")
@@ -142,7 +142,7 @@ impl Lease {
         self.removes_durably().then(|| self.table.until_durable())
     }
 
-    /// Makes the samples final for which `is_final` is true, and returns the others.
+    /// Makes the samples final for which `is_final` yields true, and returns the other items to the table.
     fn acknowledge_each(mut self, mut is_final: impl Iterator<Item = bool>) {
         let handles = std::mem::take(&mut self.handles);
         let (acknowledged, returned): (Vec<_>, Vec<_>) = handles
@@ -152,8 +152,8 @@ impl Lease {
         self.table.acknowledge(&acknowledged);
     }
 
-    /// Makes the first `n` samples final (or all, if there are fewer) and returns the others. Returns the
-    /// same as [`Self::acknowledge`].
+    /// Makes the first `n` samples final (or all, if there are fewer) and returns the other items to the table.
+    /// The result is that of [`Self::acknowledge`].
     #[expect(
         clippy::must_use_candidate,
         reason = "not every caller waits until it is durable"

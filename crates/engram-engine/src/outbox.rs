@@ -56,8 +56,8 @@ impl Outbox {
         &self.tables[number as usize]
     }
 
-    /// Number of items that were not in their tables at the last poll. An insert counts with all its
-    /// items.
+    /// Number of items of the inserts that were pending at the last poll. An insert counts with all its items until
+    /// the last one is in the table.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.in_flight
@@ -73,7 +73,7 @@ impl Outbox {
     /// Starts to insert items into their tables, in order. Each item is given with its table's number.
     ///
     /// # Errors
-    /// The first error of a table; items for other tables are inserted anyway.
+    /// The first error of an insert; the inserts after it are made anyway.
     pub fn send(&mut self, items: impl Iterator<Item = (u32, NewItem)>) -> Result<()> {
         let mut outcome = Ok(());
         let mut items = items.peekable();

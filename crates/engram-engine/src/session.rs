@@ -1,11 +1,11 @@
-//! Session numbers of a writer's items: by these, a table detects items that are sent again.
+//! Session numbers of a writer's items, with which a table detects items that are sent again.
 
 use engram_core::text::count;
 use engram_core::{Error, Result, SessionNumber};
 
 /// A writer's session, and the session numbers of one call's items: `first`, `first + 1`, ...
 ///
-/// A session numbers the items for each table from 1 on.
+/// A session numbers the items of each table separately, from 1.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Session {
     /// Random id of the session.

@@ -37,7 +37,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 pub struct StreamOptions {
     /// Items per batch.
     pub batch_size: usize,
-    /// Minimum number of items: if at least this many are available, the stream delivers them
+    /// Minimum number of items per batch: if at least this many are available, the stream delivers them
     /// instead of waiting for `batch_size`.
     pub at_least: usize,
     /// Number of batches to keep ready.
@@ -166,10 +166,11 @@ impl Stream {
             std::thread::Builder::new()
                 .name("engram-prefetch".into())
                 .spawn(move || {
-                    // After a panic, a waiting reader must get an error.
+                    // If `fetch` panics, the reader gets an error instead of waiting forever.
                     let fetch = AssertUnwindSafe(|| prefetcher.fetch());
                     let outcome = catch_unwind(fetch).unwrap_or_else(|_| {
-                        Err(Error::Closed("the prefetch thread panicked".into()))
+                        let text = "the stream was closed after an internal error: its prefetch thread panicked";
+                        Err(Error::Closed(text.into()))
                     });
                     prefetcher.ready.lock().ended = Some(outcome);
                     prefetcher.changed.notify_all();
@@ -190,8 +191,9 @@ impl Stream {
     /// Returns the next batch. Before that, waits until earlier acknowledgements are durable.
     ///
     /// # Errors
-    /// The error that ended the prefetch thread: the table was dropped, the store closed, a chunk
-    /// unreadable and its items removed. [`Error::Storage`] if acknowledgements cannot be logged: the next call retries.
+    /// The error that ended the prefetch thread, for example because the table was dropped, the store was closed, or
+    /// items could not be read and were removed. [`Error::Storage`] if acknowledgements cannot be logged: the next
+    /// call retries.
     pub fn next(&mut self, options: &mut WaitOptions<'_>) -> Result<NextBatch> {
         self.acknowledge_delivered();
         match self.wait_until_durable(options) {
@@ -224,7 +226,8 @@ impl Stream {
     }
 
     /// Reports that the first `items` of the stream's items are delivered: the caller has them, or will
-    /// have them without a further call. False after [`Self::close`], which has returned them to the table.
+    /// have them without a further call. Returns false after [`Self::close`], which has returned undelivered items to
+    /// the table.
     pub fn deliver(&mut self, items: u64) -> bool {
         if self.thread.is_none() {
             return false;
@@ -255,7 +258,7 @@ impl Stream {
         outcome
     }
 
-    /// Returns the items of the last batch, which did not reach its reader, to the table.
+    /// Returns the items of the newest batch, which did not reach its reader, to the table.
     pub fn return_last(&mut self) {
         drop(self.deliveries.pop_newest());
     }
@@ -272,7 +275,7 @@ impl Stream {
         self.prefetcher.changed.notify_all();
         if let Some(thread) = self.thread.take() {
             thread.thread().unpark();
-            // A panic of the thread is already recorded in `ready.ended`.
+            // The thread catches panics, so this cannot fail.
             let _ = thread.join();
         }
         for outcome in self.deliveries.finish(self.delivered) {

@@ -181,8 +181,7 @@ impl Table {
     }
 
     /// Like [`Table::insert`], for items that may be sent again: an item whose session number was
-    /// already applied is skipped, and counts as inserted. Without a session, the same as
-    /// [`Table::insert`].
+    /// already applied is skipped, and counts as inserted. Without a session, does what [`Table::insert`] does.
     ///
     /// A session number is applied when its item is inserted, or skipped because its key exists.
     /// The numbers of withdrawn items are not applied. A session sends its items in order, so all
@@ -460,7 +459,8 @@ impl Table {
         }
     }
 
-    /// True if the rate limiter allows `n` samples now. Items that readers hold for the last time do not count.
+    /// True if the rate limiter allows `n` samples now. Items that have reached `max_times_sampled` and are still
+    /// leased do not count.
     #[must_use]
     pub fn can_sample(&self, n: u64) -> bool {
         self.change(|locked, _, _| locked.state.can_sample(n))

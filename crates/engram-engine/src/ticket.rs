@@ -159,7 +159,7 @@ impl SampleTicket {
         }
     }
 
-    /// Stops waiting and returns the items drawn so far, perhaps none. Without a lease, they are final.
+    /// Stops waiting and returns the items drawn so far, perhaps none. Without a lease, their samples are final.
     #[must_use]
     pub fn take_partial(mut self) -> Sample {
         if let Some(id) = self.id.take() {
@@ -244,7 +244,7 @@ impl Drop for SampleTicket {
     }
 }
 
-/// Ready when the log is durable up to a change, as far as the store's durability promises.
+/// Ready when all changes up to `lsn` are as durable as the store promises.
 #[derive(Debug)]
 pub struct UntilDurable {
     sink: Arc<dyn OpSink>,

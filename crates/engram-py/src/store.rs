@@ -365,7 +365,7 @@ impl Store {
                 // An unknown table must raise an error here, like in process, and not at the first batch.
                 let table = remote.describe_table(py, table, open_timeout)?;
                 let stream = detached(py, || remote.client.stream(&table, options))?;
-                BatchStream::Remote(stream)
+                BatchStream::Remote(Box::new(stream))
             }
         };
         Ok(PyStream::new(stream, timeout, is_single))

@@ -19,7 +19,7 @@ use crate::gil::{ForkGuard, Timeout, check_signals};
 #[derive(Debug)]
 pub(crate) enum BatchStream {
     Local(Stream),
-    Remote(RemoteStream),
+    Remote(Box<RemoteStream>),
 }
 
 /// What `next` returns, for both kinds of streams.

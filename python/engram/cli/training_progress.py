@@ -128,9 +128,19 @@ def describe(progress: Progress, config: DQNConfig) -> dict[str, str]:
 
 
 def sparkline(values: Sequence[float]) -> str:
-    """Returns the values as a row of small bars, scaled from the lowest to the highest value."""
-    if not values:
-        return ""
-    low, high = min(values), max(values)
-    scale = (len(SPARKS) - 1) / (high - low) if high > low else 0.0
-    return "".join(SPARKS[round((value - low) * scale)] for value in values)
+    """Returns the values as a row of small bars, scaled from the lowest to the highest finite value.
+
+    Infinite values have the lowest or the highest bar, NaN is a space.
+    """
+    halves = [value / 2 for value in values]  # the difference of two finite halves is finite
+    finite = [half for half in halves if math.isfinite(half)]
+    low, high = min(finite, default=0.0), max(finite, default=0.0)
+    return "".join(" " if math.isnan(half) else _bar(half, low, high) for half in halves)
+
+
+def _bar(value: float, low: float, high: float) -> str:
+    if value <= low:
+        return SPARKS[0]
+    if value >= high:
+        return SPARKS[-1]
+    return SPARKS[round((value - low) / (high - low) * (len(SPARKS) - 1))]

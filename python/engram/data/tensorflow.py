@@ -358,11 +358,11 @@ class _FlatElements:
                 try:
                     yield arrays
                 except GeneratorExit:
-                    tracker.consumed = tracker.consumed_at(counter.elements * self._batch_size)
+                    tracker.consumed = tracker.deliver_up_to(counter.elements * self._batch_size)
                     raise
                 # TensorFlow requests more only after it has taken all elements.
                 delivered += 0 if arrays is None else len(arrays[0]) * self._batch_size
-                tracker.consumed = tracker.consumed_at(delivered)
+                tracker.consumed = tracker.deliver_up_to(delivered)
 
     def _stack(self, blocks: list[ColumnBlock]) -> tuple[Any, ...]:
         return tuple(map(np.stack, zip(*map(self._flatten, blocks), strict=True)))

@@ -31,7 +31,7 @@ async fn a_connection_has_a_quarter_of_the_budget() {
     let first = reserve_now(&connection, 60).unwrap();
     let mut second = reserve(&connection, 41);
     assert!((&mut second).now_or_never().is_none());
-    // It is not overtaken.
+    // A later reservation does not overtake it.
     let mut third = reserve(&connection, 1);
     assert!((&mut third).now_or_never().is_none());
     assert!(reserve_now(&budget.add_connection(), 100).is_some());
@@ -43,7 +43,7 @@ async fn a_connection_has_a_quarter_of_the_budget() {
 }
 
 #[tokio::test]
-async fn a_cancelled_wait_leaves_no_trace() {
+async fn a_cancelled_wait_frees_its_reservation() {
     let connection = budget().add_connection();
     let first = reserve_now(&connection, 100).unwrap();
     let mut waiting = reserve(&connection, 50);
@@ -55,7 +55,7 @@ async fn a_cancelled_wait_leaves_no_trace() {
 }
 
 #[tokio::test]
-async fn growing_needs_room_and_resizing_does_not() {
+async fn try_grow_needs_room_and_resize_does_not() {
     let connection = budget().add_connection();
     let first = reserve_now(&connection, 10).unwrap();
     assert!(first.try_grow(100));
@@ -68,7 +68,7 @@ async fn growing_needs_room_and_resizing_does_not() {
 }
 
 #[tokio::test]
-async fn the_connection_that_holds_least_is_served_first() {
+async fn the_connection_with_the_fewest_bytes_is_served_first() {
     let budget = budget();
     let connections = [(); 6].map(|()| budget.add_connection());
     let mut held: Vec<_> = connections[..4]
@@ -91,7 +91,7 @@ async fn the_connection_that_holds_least_is_served_first() {
 }
 
 #[tokio::test]
-async fn only_what_is_not_read_is_closed_and_only_if_others_wait() {
+async fn stalled_connections_are_closed_only_if_others_wait() {
     let budget = budget();
     let connections = [(); 6].map(|()| budget.add_connection());
     let held = connections[..4]
@@ -114,7 +114,7 @@ async fn only_what_is_not_read_is_closed_and_only_if_others_wait() {
         closed.collect::<Vec<_>>(),
         [true, false, false, false, false, false]
     );
-    // That suffices for this one.
+    // The memory of one closed connection suffices.
     assert!(!is_closed(&connections[1]));
     let mut other = reserve(&connections[5], 100);
     assert!((&mut other).now_or_never().is_none());
@@ -130,7 +130,7 @@ async fn one_reply_may_be_larger_than_the_budget() {
     let large = reserve_now(&connections[0], 1_000).unwrap();
     let mut second = reserve(&connections[1], 101);
     assert!((&mut second).now_or_never().is_none());
-    // Others do not wait for it.
+    // Smaller replies do not wait for it.
     for connection in &connections {
         assert!(reserve_now(connection, 100).is_some());
     }

@@ -1,4 +1,4 @@
-//! Builds chunks from untrusted parts, and checks all of them.
+//! Builds chunks from untrusted parts, after checking them.
 
 use std::sync::{Arc, Mutex};
 

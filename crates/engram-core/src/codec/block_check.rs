@@ -2,19 +2,20 @@
 //! does not grow with the decompressed size.
 //!
 //! A block is a list of sequences: a token, literals, and a match, which repeats earlier output. The high
-//! half of the token is the number of literals, the low half the length of the match less 4; a half of 15
-//! continues in bytes that are added to it, up to the first byte below 255. The last sequence has no match.
+//! nibble of the token is the number of literals, the low nibble the length of the match minus 4. If a nibble
+//! is 15, the bytes that follow are added to it, up to and including the first byte below 255. The last
+//! sequence has no match.
 
-/// Bytes of output before which a block's last match must end.
+/// A match must end at least this many bytes before the end of the output.
 const LAST_LITERALS: usize = 5;
 
-/// Bytes of output before which a block's last match must begin.
+/// A match must begin at least this many bytes before the end of the output.
 const MATCH_LIMIT: usize = 12;
 
 /// Minimum length of a match.
 const MIN_MATCH: usize = 4;
 
-/// True if decompressing the block succeeds and yields exactly `raw` bytes.
+/// True if the block follows the LZ4 format and decompresses to exactly `raw` bytes.
 pub(super) fn is_valid_block(block: &[u8], raw: usize) -> bool {
     if raw == 0 {
         return block == [0];
@@ -51,10 +52,11 @@ pub(super) fn is_valid_block(block: &[u8], raw: usize) -> bool {
     }
 }
 
-/// Reads the rest of a length from the front of `rest`. `None` if the block ends before.
-fn read_length(half: u8, rest: &mut &[u8]) -> Option<usize> {
-    let mut length = usize::from(half);
-    if half == 15 {
+/// Returns the length that begins with `nibble`, and removes its further bytes from the front of `rest`. `None` if
+/// the block ends before the length does.
+fn read_length(nibble: u8, rest: &mut &[u8]) -> Option<usize> {
+    let mut length = usize::from(nibble);
+    if nibble == 15 {
         loop {
             let (&more, after) = rest.split_first()?;
             *rest = after;
@@ -76,7 +78,7 @@ mod tests {
     use super::*;
     use crate::codec::decompress_lz4;
 
-    /// Bytes that compress more or less well.
+    /// Bytes from random, which do not compress, to repetitive.
     fn raw_bytes() -> impl Strategy<Value = Vec<u8>> {
         prop_oneof![
             vec(any::<u8>(), 1..600),
@@ -121,9 +123,9 @@ mod tests {
             cut in prop::option::weighted(0.2, any::<prop::sample::Index>()),
         ) {
             let mut block = compress(&raw, None, false).unwrap();
-            for (at, value) in changes {
-                let at = at.index(block.len());
-                block[at] = value;
+            for (index, value) in changes {
+                let index = index.index(block.len());
+                block[index] = value;
             }
             if let Some(cut) = cut {
                 block.truncate(cut.index(block.len()));
@@ -134,7 +136,7 @@ mod tests {
         }
 
         #[test]
-        fn short_blocks_are_judged_as_by_the_decoder(block in vec(prop_oneof![0..4_u8, any::<u8>()], 0..24), raw in 0..40_usize) {
+        fn a_short_block_that_is_accepted_can_be_decompressed(block in vec(prop_oneof![0..4_u8, any::<u8>()], 0..24), raw in 0..40_usize) {
             if is_valid_block(&block, raw) {
                 prop_assert!(decompresses(&block, raw));
             }

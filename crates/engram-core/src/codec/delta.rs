@@ -3,8 +3,8 @@
 
 use crate::schema::CellSpec;
 
-/// Delta-encodes `raw`, rows of `cell`: each row but the first minus the row before it. `None` if the
-/// cells are not integers.
+/// Delta-encodes `raw`, the rows of a column of `cell`: replaces every row except the first by its difference from
+/// the row before it. `None` if the cells are not integers or have no bytes.
 pub(super) fn encode_differences(raw: &[u8], cell: &CellSpec) -> Option<Vec<u8>> {
     let (row_bytes, element_size) = (cell.bytes(), cell.dtype.size());
     if !cell.dtype.is_integer() || row_bytes == 0 {

@@ -4,7 +4,7 @@ use super::{AsTrajectory, LengthPolicy, is_alike};
 use crate::dtype::DType;
 use crate::trajectory::Trajectory;
 
-/// Estimates the bytes of a batch. Exact except for strings: those of a chunk count as equally long.
+/// Estimates the bytes of a batch. Exact except for strings: all strings of a chunk's column count as equally long.
 #[must_use]
 pub fn estimate_bytes<T: AsTrajectory>(items: &[T], length_policy: LengthPolicy) -> usize {
     let Some(first) = items.first().map(AsTrajectory::trajectory) else {
@@ -55,7 +55,7 @@ mod tests {
     use super::*;
     use crate::{CellSpec, ChunkBuilder, Compression, Compressor, Layout, Origin, Schema};
 
-    /// A chunk with three numbers of 4 bytes each per row, and a string.
+    /// Items of these numbers of rows. A row has three 4-byte numbers and a string.
     fn items(lens: &[u32]) -> Vec<Trajectory> {
         let layout = Arc::new(Layout {
             names: Box::new(["number".into(), "text".into()]),

@@ -1,4 +1,4 @@
-//! A cache of the compressed columns unpacked while a batch is gathered.
+//! A cache of compressed columns that were unpacked while a batch is gathered.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -21,7 +21,7 @@ pub(super) struct UnpackedColumns {
 }
 
 impl UnpackedColumns {
-    /// Copies the bytes of a column from offset `from` on into `out`.
+    /// Fills `out` with the bytes of a column that begin at offset `from`.
     pub(super) fn read(
         &mut self,
         chunk: &Arc<Chunk>,

@@ -29,7 +29,7 @@ impl Dense {
         self.len
     }
 
-    /// The slots, in the order that draws depend on. Positions from `len` on are unused.
+    /// The slots, in the order that draws depend on. Only the first `len` positions are in use.
     pub(super) fn slots(&mut self) -> &mut CopyablePages<Slot> {
         &mut self.slots
     }
@@ -51,7 +51,7 @@ impl Dense {
         self.swap_remove(slot);
     }
 
-    /// Removes a slot. Returns its position and the position of the slot that moved there.
+    /// Removes a slot. Returns its position, and the previous position of the slot that moved there: the last one.
     pub(super) fn swap_remove(&mut self, slot: Slot) -> (usize, usize) {
         let position = self.positions[slot as usize];
         self.len -= 1;

@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::item::Slot;
 use crate::pages::Pages;
 
-/// No slot.
+/// Marks the end of the list.
 const NONE: Slot = Slot::MAX;
 
 /// Neighbours of a slot in insertion order, and its insertion number.

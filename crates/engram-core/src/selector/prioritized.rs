@@ -53,7 +53,7 @@ impl Prioritized {
             .set(self.dense.position(slot), weight(priority, self.exponent));
     }
 
-    /// Prefetches the weights of these slots, and the weights that are summed with them.
+    /// Prefetches the weights of these slots, and those of their siblings in the tree.
     pub(super) fn prefetch(&self, slots: impl Iterator<Item = Slot>) {
         for slot in slots {
             self.tree.prefetch(self.dense.position(slot));

@@ -1,5 +1,5 @@
-//! Applies changes to a table. Each function applies the change of one [`TableOp`]; its caller
-//! records it.
+//! Applies changes to a table. Most functions apply the change of one [`TableOp`], which their caller
+//! records.
 
 use std::sync::Arc;
 
@@ -20,7 +20,7 @@ impl TableState {
         self.last_lsn = self.sink.append(&self.options.name, &op);
     }
 
-    /// Generator of the table's random choices.
+    /// The generator of the table's random choices.
     #[must_use]
     pub fn generator(&self) -> &TableRng {
         &self.rng
@@ -186,7 +186,8 @@ impl TableState {
         }
     }
 
-    /// Counts one sample; hides the item from the selectors if it was the last one allowed.
+    /// Counts a sample of an item and returns the item. Hides it from the selectors if no more samples of it
+    /// are allowed.
     pub(super) fn count_sample(&mut self, slot: Slot, leased: bool) -> &Item {
         let item = &mut self.contents.items[slot as usize];
         self.limiter.samples += 1;
@@ -200,7 +201,7 @@ impl TableState {
         &self.contents.items[slot as usize]
     }
 
-    /// Ends one lease; its sample stays counted.
+    /// Ends a lease of an item; its sample stays counted.
     pub(super) fn end_lease(&mut self, slot: Slot) {
         let item = &mut self.contents.items[slot as usize];
         item.leases -= u32::from(item.open_leases() > 0);
@@ -211,8 +212,8 @@ impl TableState {
         self.contents.items[slot as usize].is_exhausted()
     }
 
-    /// Ends one lease and undoes the counts of its sample, except the limiter's, which the caller
-    /// undoes.
+    /// Ends a lease of an item and undoes the counts of its sample, except the limiter's, which the caller
+    /// undoes. Makes a hidden item visible.
     pub(super) fn undo_sample(&mut self, slot: Slot) {
         let item = &mut self.contents.items[slot as usize];
         item.leases -= u32::from(item.open_leases() > 0);
@@ -231,7 +232,7 @@ impl TableState {
         }
     }
 
-    /// Removes all items and counts. Session numbers stay: a retry of an item sent before the reset
+    /// Removes all items and sets the counters to 0. Session numbers stay: a retry of an item sent before the reset
     /// must not insert it again.
     pub(super) fn clear(&mut self, deferred: &mut DeferredDrops) {
         let empty = Contents::new(&self.options);

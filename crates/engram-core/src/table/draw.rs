@@ -124,7 +124,7 @@ impl TableState {
         }
     }
 
-    /// Draws `n` items, which the limiter allows. The sampler must not be empty.
+    /// Draws exactly `n` items. The limiter must allow them, and the sampler must not be empty.
     fn draw_exactly(
         &mut self,
         n: usize,
@@ -193,7 +193,7 @@ impl TableState {
         handles: impl Iterator<Item = Handle>,
         deferred: &mut DeferredDrops,
     ) {
-        // A reset set the counters to 0, so leases of items inserted before it have nothing to end.
+        // Ignores leases of items inserted before a reset: the reset ended them.
         let handles = handles.filter(|handle| handle.seq >= self.first_seq);
         let handles: Vec<Handle> = handles.collect();
         if handles.is_empty() {
@@ -220,7 +220,7 @@ impl TableState {
     ///
     /// Items that were removed meanwhile stay removed.
     pub fn return_leases(&mut self, handles: impl Iterator<Item = Handle>) {
-        // A reset set the counters to 0, so leases of items inserted before it have nothing to end.
+        // Ignores leases of items inserted before a reset: the reset ended them.
         let handles = handles.filter(|handle| handle.seq >= self.first_seq);
         let handles: Vec<Handle> = handles.collect();
         if handles.is_empty() {
@@ -241,7 +241,7 @@ impl TableState {
         }
     }
 
-    /// Removes drawn items that cannot be read. Returns how many of them were still in the table.
+    /// Removes drawn items whose cells cannot be read. Returns how many of them were still in the table.
     pub fn remove_unreadable(
         &mut self,
         handles: impl Iterator<Item = Handle>,

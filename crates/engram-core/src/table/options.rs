@@ -46,8 +46,8 @@ pub const MAX_NAME_BYTES: usize = 1024;
 const MAX_SIGNATURE_BYTES: usize = 2 << 20;
 
 impl TableOptions {
-    /// Checks the sizes of a new table's texts, besides its note. Not part of [`Self::check`], so that stores with larger
-    /// ones still open.
+    /// Checks the sizes of a new table's name, limiter kind and signature. Not part of [`Self::check`], so that stores
+    /// that already contain larger ones still open.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] with the size and the maximum.
@@ -59,7 +59,10 @@ impl TableOptions {
             )));
         }
         self.limits.check_kind_size(&self.name)?;
-        let bytes = self.signature.as_ref().map_or(0, |it| it.text_bytes());
+        let bytes = self
+            .signature
+            .as_ref()
+            .map_or(0, |signature| signature.text_bytes());
         if bytes > MAX_SIGNATURE_BYTES {
             return Err(Error::InvalidArgument(format!(
                 "the signature of table `{}` must have at most {MAX_SIGNATURE_BYTES} bytes of names, shapes and \
@@ -74,7 +77,7 @@ impl TableOptions {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] naming the option that is not allowed, [`Error::Signature`] if the
-    /// signature's structure is.
+    /// signature's structure is invalid.
     pub fn check(&self) -> Result<()> {
         let invalid = |text: String| Err(Error::InvalidArgument(text));
         let Self { name, max_size, .. } = self;
@@ -144,7 +147,7 @@ impl TableOptions {
     ///
     /// # Errors
     /// [`Error::Priority`], [`Error::Signature`], [`Error::InvalidArgument`] for a key of 2^63 or
-    /// more or missing cells, [`Error::Unsatisfiable`] for an item larger than `max_bytes`.
+    /// more or cells that do not exist, [`Error::Unsatisfiable`] for an item larger than `max_bytes`.
     pub fn check_item(&self, item: &NewItem) -> Result<()> {
         self.check_priority(item.priority)?;
         if item.key >> 63 != 0 {
@@ -170,7 +173,7 @@ impl TableOptions {
         )))
     }
 
-    /// Bytes that an item adds to a table that refers to none of its chunks.
+    /// Bytes that an item adds to a table whose other items refer to none of its chunks.
     #[must_use]
     pub fn item_bytes(&self, item: &NewItem) -> u64 {
         let chunks: usize = item

@@ -12,7 +12,7 @@ use crate::table::{Counters, DeferredDrops, TableOptions, TableState};
 #[derive(Debug)]
 pub struct Restore {
     state: TableState,
-    /// Saved orders of the sampler and of the remover, as positions of items.
+    /// Saved orders of the sampler and of the remover, as positions of items in the snapshot.
     orders: [Option<Vec<u32>>; 2],
     /// Number of open leases of the items added so far.
     leased: u64,
@@ -35,7 +35,7 @@ pub struct SavedItem {
     pub touched: u64,
     /// Samples taken, leased ones included.
     pub times_sampled: u32,
-    /// As in [`SnapshotItem`](crate::table::SnapshotItem).
+    /// Number of open leases; the highest bit is set if the item is hidden from the selectors.
     pub leases: u32,
     /// Clock reading at its insertion, nanoseconds.
     pub inserted_at: u64,
@@ -99,8 +99,8 @@ impl Restore {
     ///
     /// # Errors
     /// Those of [`TableOptions::check_item`], except [`Error::Unsatisfiable`];
-    /// [`Error::InvalidArgument`] for a duplicate key or numbers that the counters have not
-    /// reached.
+    /// [`Error::InvalidArgument`] for a duplicate key, numbers outside the range of the counters, more open
+    /// leases than samples, or too many items.
     pub fn add_item(&mut self, saved: SavedItem) -> Result<()> {
         let state = &mut self.state;
         let name = &state.options.name;
@@ -122,7 +122,7 @@ impl Restore {
             || state.contents.slots == Slot::MAX - 1
         {
             return Err(invalid(
-                "has an insertion number above the table's counter; the checkpoint is corrupt"
+                "has an insertion or update number outside the range of the table's counters; the checkpoint is corrupt"
                     .into(),
             ));
         }
@@ -171,7 +171,8 @@ impl Restore {
     /// [`TableState::end_leases`].
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an order that does not contain each item exactly once.
+    /// [`Error::InvalidArgument`] if two items have the same insertion number, or an order does not contain
+    /// each visible item exactly once.
     pub fn finish(mut self) -> Result<TableState> {
         let state = &mut self.state;
         let contents = &mut state.contents;
@@ -266,8 +267,10 @@ impl TableState {
                 restore.set_order(of_sampler, order);
             }
         }
-        for (number, used) in snapshot.sessions() {
-            restore.add_session(number, clock(used));
+        let mut sessions: Vec<_> = snapshot.sessions().collect();
+        sessions.sort_unstable_by_key(|(_, last_use)| *last_use);
+        for (number, last_use) in sessions {
+            restore.add_session(number, clock(last_use));
         }
         let mut table = restore.finish()?;
         table.end_leases(deferred);
@@ -298,7 +301,7 @@ impl TableState {
                 self.remove(slot, Removal::Exhausted, deferred);
             }
         }
-        // Leases of removed items.
+        // The remaining leases are those of removed items.
         self.record_returned_leases(&[], self.leased);
         while !self.shrink(deferred) {}
     }

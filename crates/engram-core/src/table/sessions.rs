@@ -1,4 +1,4 @@
-//! Sessions: which numbered items of each writer have been applied, so that a retry inserts none
+//! Sessions: which numbered items of each writer were applied, so that a retry does not insert an item
 //! twice.
 
 use crate::key_map::KeyMap;
@@ -12,7 +12,7 @@ pub const SESSION_IDLE: u64 = 600_000_000_000;
 /// Maximum number of sessions that one call forgets.
 const MAX_FORGOTTEN_PER_CALL: usize = 16;
 
-/// No index.
+/// Marks the end of a list.
 const NONE: u32 = u32::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -77,8 +77,8 @@ impl Sessions {
         &mut self.entries
     }
 
-    /// Number of the session's last applied item; 0 if the session is unknown, or idle for so long
-    /// that it counts as forgotten.
+    /// Number of the session's last applied item; 0 if the session is unknown or has been idle for
+    /// [`SESSION_IDLE`].
     fn last_applied(&self, session: u64, now: u64) -> u64 {
         let index = self.indices.get(session);
         let entry = index.map(|index| &self.entries[index as usize]);
@@ -103,7 +103,7 @@ impl Sessions {
         self.entries[index as usize].waiting += 1;
     }
 
-    /// Ends the wait of such a call. Forgets the session if none of its items was applied.
+    /// Ends the wait of a call. Forgets the session if no call waits and none of its items was applied.
     fn end_wait(&mut self, session: u64, now: u64) {
         let Some(index) = self.indices.get(session) else {
             return;
@@ -195,7 +195,7 @@ impl Sessions {
         }
     }
 
-    /// The link to the entry after `index`, or to the first entry.
+    /// The link to the entry after `index`; to the first entry if `index` is [`NONE`].
     fn next_link(&mut self, index: u32) -> &mut u32 {
         if index == NONE {
             &mut self.oldest
@@ -312,7 +312,7 @@ mod tests {
     }
 
     #[test]
-    fn a_wait_that_applied_nothing_leaves_nothing() {
+    fn a_session_without_applied_items_is_forgotten_when_its_waits_end() {
         let mut sessions = Sessions::default();
         sessions.begin_wait(1, 0);
         sessions.begin_wait(1, 1);

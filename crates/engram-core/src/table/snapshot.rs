@@ -8,12 +8,12 @@
 //!
 //! ```text
 //! begin: counters ─> items ─> sampler order ─> remover order ─> insertion times ─> sessions ─> Done
-//!                    └──────────────── a reset, or another begin: Aborted ────────────────┘
+//!                    └──────── a reset, or a snapshot begun by another caller: Aborted ───┘
 //! ```
 //!
-//! Parts the table does not have (an order for a selector without randomness, insertion times
-//! without a ttl, sessions) are skipped. [`SnapshotInProgress`] holds the parts copied so far;
-//! the first part that is still `None` is copied next.
+//! Parts that the table does not have are skipped: the order of a selector without randomness, insertion
+//! times without a ttl, sessions before the first one. [`SnapshotInProgress`] holds the parts copied so far;
+//! each step continues with the first one that is missing.
 
 use crate::cow::{FrozenPages, PageBuffer};
 use crate::item::{Item, Slot};
@@ -53,8 +53,8 @@ pub struct Counters {
 pub struct Snapshot {
     /// Its counters.
     pub counters: Counters,
-    entries: FrozenPages<Item>,
-    /// Slot order of the sampler and of the remover; `None` if its choices do not depend on one.
+    items: FrozenPages<Item>,
+    /// Slot orders of the sampler and of the remover; `None` for a selector without randomness.
     orders: [Option<SlotOrder>; 2],
     inserted_at: Option<PagesCopy<u64>>,
     sessions: Option<PagesCopy<SessionEntry>>,
@@ -110,7 +110,7 @@ impl SnapshotBuffers {
 pub(super) struct SnapshotInProgress {
     snapshot: Snapshot,
     /// True until the items are copied.
-    needs_entries: bool,
+    needs_items: bool,
     /// True if the table had sessions when the snapshot began.
     had_sessions: bool,
 }
@@ -122,7 +122,7 @@ pub enum SnapshotStep {
     More,
     /// The complete snapshot.
     Done(Box<Snapshot>),
-    /// No snapshot is in progress, because a reset or a finished snapshot ended it: begin again.
+    /// No snapshot is in progress: a reset dropped it, or another caller received it. Begin again.
     Aborted,
 }
 
@@ -150,8 +150,8 @@ pub struct SnapshotItem<'a> {
 impl Snapshot {
     /// All items. An item's position in this order identifies it in [`Snapshot::orders`].
     pub fn items(&self) -> impl Iterator<Item = SnapshotItem<'_>> {
-        let entries = self.entries.iter().enumerate();
-        entries.filter_map(|(slot, item)| {
+        let slots = self.items.iter().enumerate();
+        slots.filter_map(|(slot, item)| {
             let inserted_at = self.inserted_at.as_ref();
             item.trajectory.as_ref().map(|trajectory| SnapshotItem {
                 key: item.key,
@@ -166,16 +166,15 @@ impl Snapshot {
         })
     }
 
-    /// For the sampler and the remover: the positions of its items, in the order that its draws
-    /// depend on. `None` for selectors without randomness.
+    /// For the sampler and for the remover: the positions of its items, in the order that its draws
+    /// depend on. `None` for a selector without randomness.
     #[must_use]
     pub fn orders(&self) -> [Option<Vec<u32>>; 2] {
         if self.orders.iter().all(Option::is_none) {
             return [None, None];
         }
         let mut next = 0;
-        let entries = self.entries.iter();
-        let positions = entries.map(|item| {
+        let positions = self.items.iter().map(|item| {
             let position = next;
             next += u32::from(item.trajectory.is_some());
             position
@@ -234,7 +233,7 @@ impl TableState {
         };
         let orders = [order(&mut contents.sampler), order(&mut contents.remover)];
         self.snapshot_in_progress = Some(SnapshotInProgress {
-            needs_entries: true,
+            needs_items: true,
             had_sessions: self.sessions.is_some(),
             snapshot: Snapshot {
                 counters: Counters {
@@ -248,7 +247,7 @@ impl TableState {
                     leased: self.leased,
                     last_lsn: self.last_lsn,
                 },
-                entries: FrozenPages::default(),
+                items: FrozenPages::default(),
                 orders,
                 inserted_at: None,
                 sessions: None,
@@ -272,25 +271,25 @@ impl TableState {
     /// complete.
     fn copy_next_part(&mut self, in_progress: &mut SnapshotInProgress) -> bool {
         let Contents {
-            items,
+            items: live_items,
             sampler,
             remover,
             expiry,
             ..
         } = &mut self.contents;
         let Snapshot {
-            entries,
+            items,
             orders,
             inserted_at,
             sessions,
             ..
         } = &mut in_progress.snapshot;
-        if in_progress.needs_entries {
-            let Some(frozen) = items.continue_snapshot() else {
+        if in_progress.needs_items {
+            let Some(frozen) = live_items.continue_snapshot() else {
                 return false;
             };
-            *entries = frozen;
-            in_progress.needs_entries = false;
+            *items = frozen;
+            in_progress.needs_items = false;
         }
         for (selector, order) in [sampler, remover].into_iter().zip(orders) {
             if let (Some(order), Some(slots)) = (order, selector.slots())
@@ -316,7 +315,7 @@ impl TableState {
         true
     }
 
-    /// Takes a snapshot in one call: for tables that no other thread uses.
+    /// Takes a snapshot in one call, for tables that no other thread uses.
     #[must_use]
     pub fn snapshot(&mut self) -> Box<Snapshot> {
         let buffers = SnapshotBuffers::new(self.snapshot_page_counts());

@@ -1,4 +1,4 @@
-//! Checks of trajectories: that the cells they refer to exist and fit together.
+//! Checks that the cells of trajectories exist and that those of a column have one dtype and shape.
 
 use std::sync::Arc;
 
@@ -14,7 +14,8 @@ use crate::trajectory::{Slice, SpanColumn, Trajectory};
 pub const MAX_ITEM_BYTES: u64 = MAX_CHUNK_BYTES as u64;
 
 impl Trajectory {
-    /// Checks that all cells exist and that the cells of a column have one dtype and shape.
+    /// Checks that all cells exist and that the cells of a column have one dtype and shape. Trusts the slices
+    /// of a window: a local writer builds its shape once for many items.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] naming the first column that is wrong.
@@ -33,9 +34,8 @@ impl Trajectory {
         })
     }
 
-    /// Checks an untrusted item completely. Unlike [`Self::check_slices`], also checks every slice
-    /// of a window, whose shape that function trusts because a local writer built it once for many
-    /// items.
+    /// Checks an untrusted item completely: also every slice of a window, and the size of the gathered
+    /// item, which [`Self::check_slices`] does not check.
     ///
     /// If [`Chunk::from_parts`] accepted the chunks, gathering a checked item does not panic and
     /// reads only the cells that it refers to. Gathering relies on these conditions:
@@ -221,7 +221,7 @@ impl TrajectoryError {
         }
     }
 
-    /// Adds the text; `name` is the item's column.
+    /// Returns the error with its text. `name` is the name of the item's column.
     fn in_column(self, name: &str) -> Error {
         Error::InvalidArgument(match self {
             Self::Missing(Slice { chunk, column, .. }) => format!(

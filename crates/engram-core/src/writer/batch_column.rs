@@ -45,8 +45,8 @@ pub(super) fn check(
             columns.len()
         )));
     }
-    let named = schema.cells.iter().zip(&schema.layout.names);
-    for (column, (cell, name)) in columns.iter().zip(named) {
+    let specs = schema.cells.iter().zip(&schema.layout.names);
+    for (column, (cell, name)) in columns.iter().zip(specs) {
         let (got, expected, unit) = match (column, cell.dtype) {
             (BatchColumn::Strings(cells), DType::String) => (cells.len(), envs, "cell"),
             (BatchColumn::Cells(_), DType::String) => (0, envs, "string cell"),

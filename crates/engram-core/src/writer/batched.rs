@@ -1,5 +1,4 @@
-//! Records the steps of many environments that step together, and creates the items of their
-//! patterns.
+//! Records the steps of many environments that step together, and creates items by patterns.
 
 mod create_items;
 mod split_window;
@@ -88,7 +87,7 @@ impl BatchedRecorder {
             )));
         }
         let mut keys = KeySource::new(base);
-        let entries = patterns.into_iter().map(|mut pattern| {
+        let patterns = patterns.into_iter().map(|mut pattern| {
             pattern.bind(&schema);
             BatchedPattern {
                 pattern,
@@ -96,7 +95,7 @@ impl BatchedRecorder {
             }
         });
         Ok(Self {
-            patterns: entries.collect(),
+            patterns: patterns.collect(),
             compressor: Compressor::new(options.compression),
             options,
             episode: (0..envs).map(|_| keys.next_key()).collect(),
@@ -136,10 +135,10 @@ impl BatchedRecorder {
         self.pending.len()
     }
 
-    /// Changes the shapes of the cells from the next step on.
+    /// Changes the shapes of the cells, starting with the next step.
     ///
     /// # Errors
-    /// [`Error::Signature`] if the number of columns or a dtype differs from before.
+    /// [`Error::Signature`] if the number of columns or a dtype would change; those of [`Self::flush`].
     pub fn reshape(&mut self, cells: Box<[CellSpec]>) -> Result<()> {
         let current = &self.schema;
         if cells.len() != current.cells.len() {
@@ -165,12 +164,13 @@ impl BatchedRecorder {
     }
 
     /// Appends one step of every environment, creates the items that are due by the patterns, and
-    /// returns their number. `ends` is true for environments whose episode ends with this step.
-    /// `check_priority` checks a computed priority for a table.
+    /// returns their number. `episode_ends` is true for environments whose episode ends with this step.
+    /// `check_priority` checks a priority that was computed from TD errors for a table.
     ///
     /// # Errors
     /// The step is not written after [`Error::Signature`] for columns that do not match the schema,
-    /// or [`Error::InvalidArgument`] for a step that is too large or `ends` of the wrong length.
+    /// [`Error::InvalidArgument`] for a step that is too large or `episode_ends` of the wrong length, or
+    /// [`Error::OutOfMemory`].
     ///
     /// The step is written, and all other items are created, after [`Error::Signature`] for an item
     /// whose cells differ in shape, [`Error::Priority`] for TD errors of an unsupported type, or
@@ -178,10 +178,10 @@ impl BatchedRecorder {
     pub fn append_batch(
         &mut self,
         columns: &[BatchColumn<'_>],
-        ends: Option<&[bool]>,
+        episode_ends: Option<&[bool]>,
         check_priority: impl Fn(u32, f64) -> Result<()>,
     ) -> Result<usize> {
-        check(columns, ends, &self.schema, self.envs)?;
+        check(columns, episode_ends, &self.schema, self.envs)?;
         if self.open.as_ref().is_none_or(|o| o.is_full(STRING_BUDGET)) {
             self.begin_chunks()?;
         }
@@ -193,8 +193,8 @@ impl BatchedRecorder {
             open.add_episode(env, self.episode[env]);
         }
         self.complete_steps += 1;
-        let created = self.create_due_items(ends, &check_priority);
-        for (env, _) in ends
+        let created = self.create_due_items(episode_ends, &check_priority);
+        for (env, _) in episode_ends
             .iter()
             .flat_map(|ends| ends.iter().enumerate())
             .filter(|(_, end)| **end)
@@ -206,10 +206,10 @@ impl BatchedRecorder {
         created
     }
 
-    /// Seals the open chunks if items need them. All items created so far are then ready.
+    /// Seals the open chunks if items wait for them. Afterwards all items are ready.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a chunk is too large.
+    /// [`Error::InvalidArgument`] if a chunk is too large, [`Error::OutOfMemory`].
     pub fn flush(&mut self) -> Result<()> {
         if self.pending.needs_open_chunk() {
             self.seal_open_chunks()?;
@@ -241,7 +241,7 @@ impl BatchedRecorder {
                 grouping.capacity_steps
             )));
         }
-        let lookback = self.patterns.iter().map(|e| e.pattern.lookback).max();
+        let lookback = self.patterns.iter().map(|p| p.pattern.lookback).max();
         let overlap = self.options.overlap_steps(
             &self.schema,
             grouping.capacity_steps,
@@ -277,9 +277,9 @@ impl BatchedRecorder {
             ..
         } = grouping;
         // Readers use a few rows of a shared chunk, so decompressing all of it would be too slow.
-        let mut raw = Compressor::new(crate::Compression::Off);
+        let mut no_compression = Compressor::new(crate::Compression::Off);
         let compressor = if envs_per_group > 1 {
-            &mut raw
+            &mut no_compression
         } else {
             &mut self.compressor
         };
@@ -300,7 +300,7 @@ impl BatchedRecorder {
             envs_per_group,
             chunks,
         });
-        let lookback = self.patterns.iter().map(|e| e.pattern.lookback).max();
+        let lookback = self.patterns.iter().map(|p| p.pattern.lookback).max();
         let first_available = self.complete_steps.saturating_sub(lookback.unwrap_or(0));
         while (self.history.front())
             .is_some_and(|s| s.first + s.steps as StepPosition <= first_available)
@@ -406,7 +406,7 @@ mod tests {
     #[test]
     fn chunks_that_cannot_be_sealed_stay_open() {
         let strings = vec![[1, 0, 0, 0, b'a'].to_vec(), vec![0; 4]];
-        let filled = |failing: bool| {
+        let record = |failing: bool| {
             let mut recorder = recorder(2).unwrap();
             for step in 0..3 {
                 let cells = [step, 0, step + 10, 0];
@@ -425,7 +425,7 @@ mod tests {
             let bytes = [0, 1].map(|c| chunk.stored(&chunk.payload().pin().unwrap(), c).to_vec());
             (items.len(), bytes)
         };
-        assert_eq!(filled(true), filled(false));
+        assert_eq!(record(true), record(false));
     }
 
     #[test]

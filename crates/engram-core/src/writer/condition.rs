@@ -16,19 +16,19 @@ pub enum ConditionInput {
     HistoryLength,
     /// 1 if the episode ends with this step, else 0.
     EndOfEpisode,
-    /// The newest value of this column, if it is a single integer or bool. Otherwise the condition
-    /// is false.
+    /// The value of this column at the newest step, if it is a single integer or bool. Otherwise the
+    /// condition is false.
     Column(usize),
 }
 
 /// How the input is compared, and with what.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Comparison {
-    /// Equal to.
+    /// Equal to this number.
     Eq(i64),
-    /// At least.
+    /// At least this number.
     Ge(i64),
-    /// The remainder of the division by `divisor`, rounded down, equals `remainder`.
+    /// The remainder of the division by `divisor` equals `remainder`. Remainders are never negative.
     Mod {
         /// At least 1.
         divisor: i64,
@@ -72,7 +72,7 @@ impl Condition {
         }
     }
 
-    /// Evaluates the condition at a step. `value` returns the newest value of a column, if it is a
+    /// Evaluates the condition at the newest step. `value` returns a column's value at that step, if it is a
     /// single integer or bool.
     pub(super) fn is_met(
         &self,

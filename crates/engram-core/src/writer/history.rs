@@ -35,8 +35,8 @@ impl Segment {
         }
     }
 
-    /// Returns the chunk's column for one of the writer's current columns; `None` if the chunk
-    /// lacks it.
+    /// Returns the chunk's column for one of the writer's current columns; `None` if the chunk does not
+    /// have it.
     pub(super) fn column(&self, column: usize) -> Option<usize> {
         match &self.columns {
             None => Some(column),
@@ -83,7 +83,7 @@ impl History {
         self.segments.clear();
     }
 
-    /// Removes chunks that end before `first_available`.
+    /// Removes the chunks whose steps all precede `first_available`.
     pub(super) fn expire(&mut self, first_available: StepPosition) {
         while self
             .segments

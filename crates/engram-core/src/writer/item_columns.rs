@@ -24,7 +24,7 @@ pub(super) enum ItemSource<'a> {
 }
 
 impl ItemColumns<'_> {
-    /// Returns the columns in order.
+    /// The columns, in order.
     pub fn iter(&self) -> impl Iterator<Item = ActualColumn<'_>> + Clone {
         let count = match &self.0 {
             ItemSource::Rows { schema, .. } => schema.cells.len(),

@@ -18,7 +18,8 @@ impl KeySource {
         Self { base, count: 0 }
     }
 
-    /// Returns the next key, which is below 2^63 and differs from all previous keys of this source.
+    /// Returns the next key, which is below 2^63. It repeats an earlier key only as rarely as a random number
+    /// would.
     pub const fn next_key(&mut self) -> u64 {
         let key = splitmix64(self.base.wrapping_add(self.count)) & KEY_MASK;
         self.count = self.count.wrapping_add(1);
@@ -26,8 +27,8 @@ impl KeySource {
     }
 }
 
-/// The mixer of Steele, Lea and Flood. It is a bijection: two keys can be equal only because of the
-/// mask.
+/// One output of the `SplitMix64` generator of Steele, Lea and Flood. A bijection, so two keys can be equal
+/// only because the mask drops a bit.
 const fn splitmix64(seed: u64) -> u64 {
     let mut z = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
     z = (z ^ (z >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);

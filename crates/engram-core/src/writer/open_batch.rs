@@ -14,9 +14,8 @@ use crate::error::{Error, Result};
 use crate::schema::{CellSpec, Schema};
 use crate::shared_bytes::SharedBytes;
 
-/// If some columns are strings: maximum of the string bytes of all open chunks plus the other bytes
-/// of one chunk. So each chunk stays below the maximum chunk size, also if all strings are in one
-/// of them.
+/// Maximum of the string bytes of all open chunks plus the other bytes of one chunk, if some columns are
+/// strings. It keeps each chunk below the maximum chunk size, even if all strings are in one of them.
 pub(super) const MAX_BYTES_WITH_STRINGS: usize = if cfg!(test) {
     4 << 20
 } else {
@@ -30,7 +29,7 @@ pub(super) struct Grouping {
     pub(super) envs: usize,
     /// Number of neighbouring environments that share a chunk.
     pub(super) envs_per_group: usize,
-    /// Capacity of a chunk, in steps.
+    /// Number of steps that a chunk has room for.
     pub(super) capacity_steps: usize,
 }
 
@@ -94,8 +93,8 @@ impl OpenBatch {
         &self.schema
     }
 
-    /// True if the chunks have no room for another step, or more than `string_budget` bytes of
-    /// strings.
+    /// True if the chunks have no room for another step, or more than `string_budget` bytes of strings that
+    /// were not copied from the previous chunks.
     pub(super) fn is_full(&self, string_budget: usize) -> bool {
         self.steps == self.grouping.capacity_steps || self.string_bytes > string_budget
     }
@@ -181,8 +180,8 @@ impl OpenBatch {
         self.builders[env / envs_per_group].cell(column, row)
     }
 
-    /// Encodes the columns of all chunks: the part of sealing that can fail. Rows are `member *
-    /// steps + step` afterwards.
+    /// Encodes the columns of all chunks. This is the part of sealing that can fail. Afterwards the row of a
+    /// cell is `member * steps + step`.
     ///
     /// # Errors
     /// Those of [`ChunkBuilder::seal`]; the open chunks are then unchanged.

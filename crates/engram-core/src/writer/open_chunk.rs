@@ -144,8 +144,8 @@ impl OpenChunk {
         self.steps += 1;
     }
 
-    /// Returns the row of `column` that has the value of the chunk's `step`, if it has one. Step
-    /// number `self.steps` is the open step, of which only values of earlier appends count.
+    /// Returns the row of `column` at the chunk's `step`, or `None` without a value. Step number `self.steps`
+    /// is the open step, of which only values of earlier appends count.
     pub(super) fn row(&self, column: usize, step: u32) -> Option<u32> {
         if step < self.steps {
             self.rows.row(column, step)
@@ -201,7 +201,7 @@ impl OpenChunk {
         Ok(())
     }
 
-    /// Encodes the columns: the part of sealing that can fail. Items may refer to cells of the open
+    /// Encodes the columns. This is the part of sealing that can fail. Items may refer to cells of the open
     /// step that earlier partial appends set, so those cells are included as extra rows that belong
     /// to none of the chunk's steps.
     ///

@@ -15,8 +15,8 @@ const CHUNK_BYTES: usize = 16 << 10;
 /// in chunks of 64.)
 const MAX_CHUNK_STEPS: usize = 16;
 
-/// Assumed bytes of a string cell when a chunk length is chosen. Chunks are sealed by actual size.
-const STRING_CELL_BYTES: usize = 256;
+/// Assumed bytes of a string element when a chunk length is chosen. Chunks are sealed by actual size.
+const STRING_ELEMENT_BYTES: usize = 256;
 
 /// Environments share chunks if one step of an environment has fewer bytes than this.
 const MAX_SHARED_STEP_BYTES: usize = 1 << 10;
@@ -39,10 +39,10 @@ pub struct WriterOptions {
 }
 
 impl WriterOptions {
-    /// Checks that the numbers are in range.
+    /// Checks the numbers.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`].
+    /// [`Error::InvalidArgument`] if a number is out of range.
     pub fn check(&self) -> Result<()> {
         if self.history == 0 {
             return Err(Error::InvalidArgument(
@@ -102,7 +102,7 @@ impl WriterOptions {
 /// Returns the bytes of one step, with an estimate for strings.
 pub(super) fn step_bytes(schema: &Schema) -> usize {
     let bytes = schema.cells.iter().map(|cell| match cell.dtype {
-        DType::String => cell.elements().saturating_mul(STRING_CELL_BYTES),
+        DType::String => cell.elements().saturating_mul(STRING_ELEMENT_BYTES),
         _ => cell.bytes(),
     });
     bytes.fold(0, usize::saturating_add)

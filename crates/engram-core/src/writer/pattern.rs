@@ -33,9 +33,9 @@ pub struct Pattern {
     pub(super) priority: PriorityRule,
     pub(super) columns: Box<[PatternColumn]>,
     pub(super) conditions: Box<[Condition]>,
-    /// Number of newest steps that the pattern needs: from its first step to the newest.
+    /// Number of steps from the first step that the pattern uses to the newest, inclusive.
     pub(super) lookback: u64,
-    /// Number of newest steps after the last step that the pattern uses.
+    /// Number of steps that follow the last step that the pattern uses: 0 if it uses the newest.
     pub(super) end_offset: u64,
     /// The item's slices if all steps lie in one chunk without missing values.
     pub(super) shape: Arc<WindowShape>,
@@ -112,7 +112,7 @@ impl Pattern {
             })
     }
 
-    /// Prepares for steps of this schema: items with the same layout share the schema's [`Layout`].
+    /// Prepares for steps of this schema: if the items have the schema's layout, they share its [`Layout`].
     pub(super) fn bind(&mut self, schema: &Schema) {
         let shape = &self.shape;
         if shape.layout == schema.layout && !Arc::ptr_eq(&shape.layout, &schema.layout) {

@@ -55,10 +55,10 @@ impl PatternSet {
     }
 
     /// Creates the items that are due, and returns their number. Call it after every append,
-    /// complete or partial. Call it again with `end_of_episode` before [`Recorder::end_episode`]:
-    /// then the newest step is tried as the last of its episode. A pattern creates no item while
-    /// steps or values that it needs are missing. `check_priority` checks a computed priority for a
-    /// table.
+    /// complete or partial. Call it again with `end_of_episode` before [`Recorder::end_episode`], which
+    /// evaluates the conditions for the last step of an episode. A pattern creates no item while steps or
+    /// values that it needs are missing, and at most one item per step. `check_priority` checks a
+    /// priority that was computed from TD errors for a table.
     ///
     /// # Errors
     /// [`crate::Error::Signature`] if cells of an item's column differ in shape,
@@ -109,7 +109,7 @@ impl PatternSet {
     }
 }
 
-/// Returns the newest value of a column, if it is a single integer or bool.
+/// Returns the value of a column at the newest step, if it is a single integer or bool.
 fn newest_integer(recorder: &Recorder, column: usize) -> Option<i128> {
     let newest = recorder.available_steps().end.checked_sub(1)?;
     let spec = recorder.cell_spec(column, newest)?;

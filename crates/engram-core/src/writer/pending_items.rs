@@ -29,7 +29,7 @@ pub(super) enum PendingTrajectory {
     Sealed(Trajectory),
 }
 
-/// A [`Spans`] to which the open chunk may still have to be added.
+/// A [`Spans`] that may lack the open chunk, which is added once it is sealed.
 #[derive(Debug)]
 pub(super) struct OpenSpans {
     pub(super) layout: Arc<Layout>,

@@ -100,7 +100,7 @@ impl TdErrorStats {
         }
     }
 
-    /// Returns the weighted sum of the largest value and the mean.
+    /// Returns `max_weight * largest + (1 - max_weight) * mean`.
     pub(super) fn priority(self, max_weight: f64) -> f64 {
         max_weight * self.largest + (1.0 - max_weight) * (self.sum / self.count)
     }
@@ -183,16 +183,13 @@ mod tests {
     fn columns_of_other_types_are_rejected() {
         let rule = "TD errors must be one float32, float64, int32 or int64 per step; column `x` \
                     of the item has ";
-        for (found, dtype, shape) in [
+        for (cell, dtype, shape) in [
             ("int8[]", DType::Int8, &[][..]),
             ("float32[2]", DType::Float32, &[2]),
             ("float64[0]", DType::Float64, &[0]),
         ] {
             let error = TdErrorStats::default().add("x", &spec(dtype, shape), &[]);
-            assert_eq!(
-                error.unwrap_err(),
-                Error::Priority(format!("{rule}{found}"))
-            );
+            assert_eq!(error.unwrap_err(), Error::Priority(format!("{rule}{cell}")));
         }
         let text = CellSpec {
             dtype: DType::String,

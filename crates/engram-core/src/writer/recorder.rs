@@ -20,7 +20,7 @@
 //!   Sealing that chunk makes all waiting items ready. The caller sends what
 //!   [`Recorder::take_ready`] returns.
 //! * The **history** drops a sealed chunk once all of its steps are older than the newest
-//!   `history` steps. Items created before keep their chunks alive.
+//!   `history` steps. Items that refer to the chunk keep it alive.
 
 mod create_items;
 mod read;
@@ -57,7 +57,7 @@ pub struct Recorder {
     history: History,
     open: Option<OpenChunk>,
     pending: PendingItems,
-    /// Window shapes of recent items.
+    /// Window shapes of recent items, which later items can share.
     shapes: WindowShapeCache,
     /// Number of complete steps so far.
     complete_steps: StepPosition,
@@ -67,7 +67,7 @@ pub struct Recorder {
     episode: u64,
     /// First step of the current episode.
     episode_start: StepPosition,
-    /// End of the steps that `end_episode(true)` cleared, exclusive.
+    /// End of the steps that `end_episode(true)` made unavailable, exclusive.
     cleared: StepPosition,
     /// Longest lookback of an item created since the open chunk began.
     lookback: u64,
@@ -155,7 +155,7 @@ impl Recorder {
     /// without values. Allowed while a step is open.
     ///
     /// # Errors
-    /// [`Error::Signature`] if an old column would change its dtype or shape.
+    /// [`Error::Signature`] if an old column would change its dtype or shape; those of [`Self::flush`].
     pub fn restructure(
         &mut self,
         layout: Arc<Layout>,
@@ -185,7 +185,7 @@ impl Recorder {
     /// Changes the shape of a column's cells, starting with the next cell written.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the open step already has a value in this column.
+    /// [`Error::InvalidArgument`] if the open step already has a value in this column; those of [`Self::flush`].
     pub fn reshape(&mut self, column: usize, shape: Shape) -> Result<()> {
         self.check_unset(column)?;
         if let Some(open) = &mut self.open {
@@ -201,7 +201,7 @@ impl Recorder {
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the open step already has a value in this column, or if a chunk
-    /// would become too large.
+    /// would become too large; [`Error::OutOfMemory`].
     pub fn cell_mut(&mut self, column: usize) -> Result<&mut [u8]> {
         self.check_unset(column)?;
         Ok(self.writable_chunk()?.cell_mut(column))
@@ -228,7 +228,7 @@ impl Recorder {
     /// completes the step; columns without a cell then have no value in it.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a chunk would become too large.
+    /// [`Error::InvalidArgument`] if a chunk would become too large, [`Error::OutOfMemory`].
     pub fn finish_step(&mut self, partial: bool) -> Result<()> {
         let open = self.writable_chunk()?;
         if partial {
@@ -297,10 +297,10 @@ impl Recorder {
         self.push_located(table, key, priority, &schema.layout, &located, check)
     }
 
-    /// Seals the open chunk if items wait for it. All items are then ready.
+    /// Seals the open chunk if items wait for it. Afterwards all items are ready.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the chunk is too large.
+    /// [`Error::InvalidArgument`] if the chunk is too large, [`Error::OutOfMemory`].
     pub fn flush(&mut self) -> Result<()> {
         if self.pending.needs_open_chunk() {
             self.seal_open_chunk(Arc::clone(&self.schema), 0, |old| old)?;

@@ -3,10 +3,10 @@
 /// Marks a step without a value.
 const NO_VALUE: u32 = u32::MAX;
 
-/// The row of each column at each step. A chunk without missing values needs no table, because row
-/// `i` is then step `i`.
+/// The row of each column at each step.
 #[derive(Debug, Default)]
 pub(super) struct RowMap {
+    /// Per column, the row of each step. `None` while no value is missing: row `i` is then step `i`.
     sparse: Option<Box<[Vec<u32>]>>,
 }
 
@@ -24,7 +24,7 @@ impl RowMap {
         }
     }
 
-    /// Adds step number `step`. `rows` yields each column's row, or `None` without a value.
+    /// Adds the next step, whose number is `step`. `rows` yields the row of each column, `None` without a value.
     pub(super) fn push(&mut self, step: u32, rows: impl Iterator<Item = Option<u32>> + Clone) {
         if self.sparse.is_none() {
             if rows.clone().all(|row| row == Some(step)) {

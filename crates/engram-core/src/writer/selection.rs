@@ -70,10 +70,10 @@ impl CellPositions<'_> {
     }
 }
 
-/// Placeholder for the open chunk among the indices of the history's chunks.
+/// Stands for the open chunk where an index of a segment of the history is expected.
 pub(super) const OPEN: u32 = u32::MAX;
 
-/// The available steps and the chunks that have them.
+/// The available steps and their chunks.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HistoryView<'a> {
     pub(super) history: &'a History,
@@ -109,8 +109,7 @@ impl HistoryView<'_> {
         schema.cells.get(slice.column as usize)
     }
 
-    /// Returns up to `max_len` contiguous cells of a column, starting at step `position`. Its `len` is at
-    /// least 1.
+    /// Returns a slice of 1 to `max_len` contiguous cells of a column, starting at step `position`.
     pub(super) fn locate_run(
         &self,
         column: usize,
@@ -134,7 +133,8 @@ impl HistoryView<'_> {
             })
         };
         if let Some(open) = self.open.filter(|open| position >= open.first) {
-            let Some(row) = offset(position, open.first).and_then(|step| open.row(column, step))
+            let Some(row) =
+                steps_between(open.first, position).and_then(|step| open.row(column, step))
             else {
                 return Err(missing);
             };
@@ -152,13 +152,13 @@ impl HistoryView<'_> {
         };
         let segment = self.history.get(index);
         if position >= segment.end() {
-            // An open step in which no partial append has set a value.
+            // The open step, in which no partial append has set a value.
             return Err(missing);
         }
         let cell = segment.column(column).and_then(|chunk_column| {
             let row = segment
                 .rows
-                .row(chunk_column, offset(position, segment.first)?)?;
+                .row(chunk_column, steps_between(segment.first, position)?)?;
             Some((chunk_column, row))
         });
         let Some((chunk_column, row)) = cell else {
@@ -251,8 +251,8 @@ impl HistoryView<'_> {
         })
     }
 
-    /// Adds up to `max_len` contiguous cells of the writer's column `source`, from step `position` on, to
-    /// the item's last column, which is `item_column`. Returns their number.
+    /// Adds up to `max_len` contiguous cells of the writer's column `source`, starting at step `position`, to
+    /// `item_column`, the item's last column so far. Returns their number.
     fn add_run(
         &self,
         located: &mut LocatedItem,
@@ -291,7 +291,7 @@ impl HistoryView<'_> {
     }
 }
 
-/// Number of steps from `first` to `position`.
-fn offset(position: StepPosition, first: StepPosition) -> Option<u32> {
+/// Number of steps from `first` to `position`; `None` if it exceeds 32 bits.
+fn steps_between(first: StepPosition, position: StepPosition) -> Option<u32> {
     u32::try_from(position - first).ok()
 }

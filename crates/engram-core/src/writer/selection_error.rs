@@ -6,8 +6,8 @@ use crate::text::count;
 
 use super::StepPosition;
 
-/// Why a selection cannot become an item. A cheap value without text, because for a column with
-/// missing values a pattern's selection fails at most steps; [`Self::into_error`] adds the text.
+/// Why a selection cannot become an item. [`Self::into_error`] adds the text: if a column often lacks values, a
+/// pattern's selection fails at most steps, so the error itself must be cheap.
 ///
 /// `column` is a column of the item, except in [`Self::Missing`].
 #[derive(Clone, Debug, PartialEq)]
@@ -51,7 +51,7 @@ pub(super) struct ErrorContext<'a> {
     pub(super) first_available: StepPosition,
     /// End of the available steps, exclusive.
     pub(super) end: StepPosition,
-    /// End of the steps of cleared episodes, exclusive.
+    /// End of the steps that the end of an episode made unavailable, exclusive.
     pub(super) cleared: StepPosition,
     /// First step of the current episode.
     pub(super) episode_start: StepPosition,
@@ -60,7 +60,7 @@ pub(super) struct ErrorContext<'a> {
 }
 
 impl SelectionError {
-    /// Adds the text.
+    /// Returns the error with its text.
     pub(super) fn into_error(self, context: &ErrorContext<'_>) -> Error {
         let item = |column: usize| match column_name(context.item, column) {
             Some(name) => format!("column {name} of the trajectory"),

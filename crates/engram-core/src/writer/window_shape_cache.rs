@@ -1,5 +1,5 @@
-//! Builds the trajectories of items. Items of one chunk that have the same shape share it in a
-//! [`WindowShape`], which takes less memory than slices of their own.
+//! Builds the trajectories of items. Items that lie in one chunk each and have the same shape share a
+//! [`WindowShape`], which takes less memory than separate slices.
 
 use std::sync::Arc;
 
@@ -11,7 +11,7 @@ use crate::trajectory::{Slice, SpanColumn, Trajectory, WindowShape};
 /// Maximum number of window shapes in the cache.
 const MAX_SHAPES: usize = 8;
 
-/// The window shapes of recent items, so that later items of the same shape can share one.
+/// The window shapes of recent items, which later items of the same shape share.
 #[derive(Debug, Default)]
 pub(super) struct WindowShapeCache {
     shapes: Vec<Arc<WindowShape>>,
@@ -48,8 +48,8 @@ impl WindowShapeCache {
             };
         }
         let base = located.slices.iter().map(|s| s.offset).min().unwrap_or(0);
-        // The first item of a shape becomes `Spans`: tables count its slices in `max_bytes`, but not a
-        // shared shape. So the memory is counted even if no two items have the same shape.
+        // The first item of a shape becomes `Spans`, whose slices count towards `max_bytes` of tables. A shared
+        // shape does not count: without this rule, items of different shapes would take memory uncounted.
         let Some(shape) = self.find_or_store(layout, located, base) else {
             return PendingTrajectory::Spans(Box::new(build_spans(layout, located, view)))
                 .seal_if_possible();

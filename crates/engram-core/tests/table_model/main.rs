@@ -300,7 +300,7 @@ impl TableAndModel {
         }
     }
 
-    /// Removes the items that the table evicted from the model, and checks each choice.
+    /// Checks each eviction recorded since change `start`, and removes its item from the model.
     fn follow_evictions(&mut self, start: usize) {
         for key in self.recorder.removed(start, Removal::Evicted) {
             assert!(self.model.must_evict());

@@ -263,19 +263,19 @@ impl Model {
 
     /// The keys that a selector may choose now, and their probabilities.
     pub(crate) fn choices(&self, kind: SelectorKind) -> BTreeMap<u64, f64> {
-        let by = |order: &dyn Fn(&&Entry, &&Entry) -> std::cmp::Ordering| {
+        let first_by = |order: &dyn Fn(&&Entry, &&Entry) -> std::cmp::Ordering| {
             let first = self.visible().min_by(|a, b| order(a, b));
             first.map(|entry| (entry.key, 1.0)).into_iter().collect()
         };
         let count = self.visible().count() as f64;
         match kind {
-            SelectorKind::Fifo => by(&|a, b| a.seq.cmp(&b.seq)),
-            SelectorKind::Lifo => by(&|a, b| b.seq.cmp(&a.seq)),
-            SelectorKind::MinHeap => by(&|a, b| {
+            SelectorKind::Fifo => first_by(&|a, b| a.seq.cmp(&b.seq)),
+            SelectorKind::Lifo => first_by(&|a, b| b.seq.cmp(&a.seq)),
+            SelectorKind::MinHeap => first_by(&|a, b| {
                 let order = a.priority.partial_cmp(&b.priority).unwrap();
                 order.then(a.touched.cmp(&b.touched))
             }),
-            SelectorKind::MaxHeap => by(&|a, b| {
+            SelectorKind::MaxHeap => first_by(&|a, b| {
                 let order = b.priority.partial_cmp(&a.priority).unwrap();
                 order.then(a.touched.cmp(&b.touched))
             }),

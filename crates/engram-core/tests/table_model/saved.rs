@@ -113,7 +113,7 @@ fn corrupt_checkpoints_are_rejected() {
     );
     assert_eq!(
         item_error(saved_item(5, counters.next_seq, 0)),
-        "item 5 of table `t` has an insertion number above the table's counter; the checkpoint is corrupt"
+        "item 5 of table `t` has an insertion or update number outside the range of the table's counters; the checkpoint is corrupt"
     );
     assert_eq!(
         item_error(saved_item(5, seq, 1)),

@@ -224,7 +224,7 @@ fn an_origin_that_contradicts_the_rows_is_rejected() {
 
 #[test]
 fn inconsistent_string_columns_are_rejected() {
-    // The error after word `index` of the string column is set to `value`.
+    // The error text if word `index` of the string column is set to `value`.
     let error_with_word = |index: usize, value: u32| {
         let error = error_after(|parts| {
             parts.payload[index * 4..][..4].copy_from_slice(&value.to_le_bytes());

@@ -48,8 +48,8 @@ impl ChunkParts {
     }
 }
 
-/// A column of a random chunk. If `flat`, all its bytes are equal, and so compressible; in a column
-/// of strings, then only the lengths are equal.
+/// A column of a random chunk. All bytes of a flat column are equal, so it can be compressed; in a flat
+/// column of strings, only the lengths are equal.
 #[derive(Clone, Debug)]
 pub(crate) struct RandomColumn {
     cell: CellSpec,

@@ -190,8 +190,8 @@ impl Run {
             Op::AddColumn { .. } => {}
             Op::Reshape { size } => {
                 let column = self.current_columns[2];
-                let set = self.step_open && self.stream.steps.last().unwrap()[column].is_some();
-                if !set {
+                let is_set = self.step_open && self.stream.steps.last().unwrap()[column].is_some();
+                if !is_set {
                     let shape = Shape::from_slice(&[*size]);
                     self.recorder.reshape(column, shape.clone()).unwrap();
                     self.cells[column].shape = shape;

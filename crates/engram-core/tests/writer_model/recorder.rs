@@ -18,7 +18,7 @@ enum Op {
     Abort(u8),
     /// Creates an item of this many newest steps.
     Last(u64),
-    /// Creates an item of `len` steps; `back` counts from the end to the first one.
+    /// Creates an item of `len` steps, the first of which is `back` steps before the end.
     Steps {
         back: u64,
         len: u64,
@@ -53,9 +53,9 @@ struct SelectedColumn {
 
 #[derive(Clone, Debug)]
 enum StepsBack {
-    /// `back` counts from the end to the first step.
+    /// The first step is `back` steps before the end.
     Range { back: u64, stride: u64, len: u64 },
-    /// Each number counts steps back from the end.
+    /// Each number counts the steps from the selected step to the end.
     List(Vec<u64>),
 }
 
@@ -147,8 +147,8 @@ impl Model {
             return Err(ErrorKind::Expired);
         }
         let step = self.steps.get(position as usize).or_else(|| {
-            let open = position == self.steps.len() as u64;
-            self.open.as_ref().filter(|_| open)
+            let is_open = position == self.steps.len() as u64;
+            self.open.as_ref().filter(|_| is_open)
         });
         let step = step.ok_or(ErrorKind::Argument)?;
         step[column].as_ref().ok_or(ErrorKind::Argument)

@@ -1,7 +1,7 @@
 //! Encoding of numbers, texts and lists in record bodies: numbers are little-endian; texts and lists
 //! begin with their length.
 
-/// The reason why bytes that were read are invalid or cannot be read.
+/// Why a file or a record in it cannot be used: its bytes are invalid, or they cannot be read.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
 pub(crate) struct CorruptRecord(pub String);

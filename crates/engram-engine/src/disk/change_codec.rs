@@ -8,7 +8,8 @@ use engram_core::{NewItem, RateLimits, Removal, SessionNumber, TableOp, TableOpt
 
 use super::byte_codec::{BodyReader, BodyWriter, CorruptRecord};
 use super::record_codec::{
-    DictionaryWriter, ReadDictionary, put_limits, put_session, read_limits, read_session,
+    DictionaryWriter, ReadDictionary, put_limits, put_session_number, read_limits,
+    read_session_number,
 };
 
 /// Codes of the kinds of changes.
@@ -25,24 +26,24 @@ mod code {
     pub(super) const SET_RNG: u8 = 10;
 }
 
-/// Appends a change to `body`. The chunks that it refers to must be written before this body's
-/// record.
+/// Appends a change to `body`. `serial_of` returns the serial of a chunk; the chunks that the change refers to
+/// must be written before this body's record.
 pub(crate) fn put_change(
     body: &mut Vec<u8>,
     op: &TableOp<'_>,
     dictionary: &mut impl DictionaryWriter,
-    serial: &impl Fn(&Arc<Chunk>) -> u64,
+    serial_of: &impl Fn(&Arc<Chunk>) -> u64,
 ) {
     match *op {
         TableOp::Insert { item, now, number } => {
             body.put_u8(code::INSERT);
-            dictionary.put_item(body, item.into(), serial);
+            dictionary.put_item(body, item.into(), serial_of);
             body.put_u64(now);
-            body.put_option(number, put_session);
+            body.put_option(number, put_session_number);
         }
         TableOp::SkipInsert { number, now } => {
             body.put_u8(code::SKIP_INSERT);
-            put_session(body, number);
+            put_session_number(body, number);
             body.put_u64(now);
         }
         TableOp::Remove { key, cause } => {
@@ -87,7 +88,7 @@ pub(crate) fn put_change(
     }
 }
 
-/// A change that was read: an owned [`TableOp`], with the same fields (see [`Change::op`]).
+/// A change that was read: a [`TableOp`] that owns its data. [`Change::op`] shows the fields' meaning.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Insert(NewItem, u64, Option<SessionNumber>),
@@ -103,23 +104,23 @@ pub(crate) enum Change {
 }
 
 impl Change {
-    /// Reads a change. `applies` is true if the change will be applied to its table: then an inserted
-    /// item's trajectory is checked against its chunks.
+    /// Reads a change. `get_chunk` returns a chunk by its serial. `applies` is true if the change will be applied to
+    /// its table: then an inserted item's trajectory is checked against its chunks.
     pub(crate) fn read(
         reader: &mut BodyReader<'_>,
         dictionary: &ReadDictionary,
         applies: bool,
-        chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
+        get_chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
     ) -> Result<Self, CorruptRecord> {
         Ok(match reader.u8()? {
             code::INSERT => {
-                let item = dictionary.read_item(reader, chunk)?;
+                let item = dictionary.read_item(reader, get_chunk)?;
                 if applies {
                     item.trajectory.check_parts()?;
                 }
-                Self::Insert(item, reader.u64()?, reader.option(read_session)?)
+                Self::Insert(item, reader.u64()?, reader.option(read_session_number)?)
             }
-            code::SKIP_INSERT => Self::SkipInsert(read_session(reader)?, reader.u64()?),
+            code::SKIP_INSERT => Self::SkipInsert(read_session_number(reader)?, reader.u64()?),
             code::REMOVE => {
                 let key = reader.u64()?;
                 let cause = match reader.u8()? {
@@ -216,7 +217,7 @@ impl Change {
 
 /// Appends a random generator's state, as serialized by its library.
 pub(crate) fn put_rng(body: &mut Vec<u8>, rng: &TableRng) {
-    // Enough: four numbers of at most 10 bytes each.
+    // The state consists of four numbers, which take at most 10 bytes each.
     let mut buffer = [0; 64];
     let len = postcard::to_slice(rng, &mut buffer).map_or(0, |bytes| bytes.len());
     body.put_u8(u8::try_from(len).unwrap_or_default());

@@ -11,14 +11,14 @@ use super::byte_codec::{BodyReader, CorruptRecord};
 use super::change_codec::read_rng;
 use super::checkpoint_writer::CheckpointHeader;
 use super::kind;
-use super::record_codec::{ReadDictionary, read_limits, read_options, read_session};
+use super::record_codec::{ReadDictionary, read_limits, read_options, read_session_number};
 use super::record_reader::{EndOfRecords, RecordReader};
 use super::recover::ClockReading;
 use super::recovery_error::unusable_record;
 use super::replay::placeholder_chunk;
 use super::serial_ranges::SerialRanges;
 
-/// Reads only the first record: the checkpoint's header, without the serials.
+/// Reads only the first record; returns the checkpoint's header without the serials.
 pub(super) fn read_first_record(
     mut file_reader: RecordReader,
 ) -> Result<CheckpointHeader, CorruptRecord> {
@@ -63,15 +63,15 @@ pub(super) fn verify(mut file_reader: RecordReader) -> Result<CheckpointHeader, 
     Ok(header)
 }
 
-/// Tables by number; name and number of lost items of each table that has lost some.
+/// Tables by number; for each table that has lost items, its name and how many.
 type TablesAndLosses = (BTreeMap<u64, TableState>, Vec<(String, usize)>);
 
-/// Reads the tables of a verified checkpoint. With `repair`, leaves out items whose chunks are
-/// missing. `chunk` returns a chunk by its serial.
+/// Reads the tables of a verified checkpoint. `get_chunk` returns a chunk by its serial. With `repair`, items
+/// whose chunks are missing are left out, and count as lost.
 pub(super) fn read_tables(
     mut file_reader: RecordReader,
     repair: bool,
-    chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
+    get_chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
 ) -> Result<TablesAndLosses, CorruptRecord> {
     let mut tables = TablesReader {
         dictionary: ReadDictionary::default(),
@@ -79,7 +79,7 @@ pub(super) fn read_tables(
         lost_items: Vec::new(),
         table: None,
         repair,
-        chunk,
+        get_chunk,
     };
     loop {
         let offset = file_reader.offset();
@@ -99,14 +99,14 @@ struct TablesReader<'a> {
     dictionary: ReadDictionary,
     /// Tables that were read completely.
     tables: BTreeMap<u64, TableState>,
-    /// Name and number of lost items of each of them that has lost some.
+    /// For each of them that has lost items, its name and how many.
     lost_items: Vec<(String, usize)>,
     /// The table that the next records belong to.
     table: Option<TableRestore>,
     /// Leave out items whose chunks are missing.
     repair: bool,
     /// Returns a chunk by its serial.
-    chunk: &'a mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
+    get_chunk: &'a mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
 }
 
 impl TablesReader<'_> {
@@ -119,10 +119,10 @@ impl TablesReader<'_> {
             (kind::LOGS | kind::SERIALS, _) => return Ok(()),
             (kind::TABLE | kind::END, table) => {
                 if let Some(table) = table.take() {
-                    let (id, left_out, state) = table.finish()?;
-                    if left_out > 0 {
+                    let (id, lost_items, state) = table.finish()?;
+                    if lost_items > 0 {
                         let name = state.options().name.clone();
-                        self.lost_items.push((name, left_out));
+                        self.lost_items.push((name, lost_items));
                     }
                     self.tables.insert(id, state);
                 }
@@ -134,12 +134,12 @@ impl TablesReader<'_> {
             (kind::ITEMS, Some(table)) => {
                 let (dictionary, repair) = (&self.dictionary, self.repair);
                 let items = reader.list(53, |reader| {
-                    read_item(reader, dictionary, repair, &mut *self.chunk)
+                    read_item(reader, dictionary, repair, &mut *self.get_chunk)
                 })?;
                 for item in items {
                     match item {
                         Some(item) => table.restore.add_item(item)?,
-                        None => table.left_out += 1,
+                        None => table.lost_items += 1,
                     }
                 }
             }
@@ -151,8 +151,9 @@ impl TablesReader<'_> {
                 order.extend(reader.list(4, BodyReader::u32)?);
             }
             (kind::SESSIONS, Some(table)) => {
-                let sessions =
-                    reader.list(24, |reader| Ok((read_session(reader)?, reader.u64()?)))?;
+                let sessions = reader.list(24, |reader| {
+                    Ok((read_session_number(reader)?, reader.u64()?))
+                })?;
                 for (number, last_use) in sessions {
                     table.restore.add_session(number, last_use);
                 }
@@ -168,7 +169,7 @@ struct TableRestore {
     id: u64,
     restore: Restore,
     /// Number of items left out because their chunks are missing.
-    left_out: usize,
+    lost_items: usize,
     /// Item orders of the sampler and the remover.
     orders: [Vec<u32>; 2],
 }
@@ -180,20 +181,20 @@ impl TableRestore {
         Ok(Self {
             id,
             restore: Restore::new(Arc::new(options), Arc::new(Volatile), counters)?,
-            left_out: 0,
+            lost_items: 0,
             orders: Default::default(),
         })
     }
 
-    /// Returns the table's number, the number of items left out, and its state.
+    /// Returns the table's number, how many items it has lost, and its state.
     fn finish(mut self) -> Result<(u64, usize, TableState), CorruptRecord> {
         for (order, of_sampler) in self.orders.into_iter().zip([true, false]) {
-            // The positions in an order are only valid if no item was left out.
-            if !order.is_empty() && self.left_out == 0 {
+            // An order contains positions of items: they are wrong if items were left out.
+            if !order.is_empty() && self.lost_items == 0 {
                 self.restore.set_order(of_sampler, order);
             }
         }
-        Ok((self.id, self.left_out, self.restore.finish()?))
+        Ok((self.id, self.lost_items, self.restore.finish()?))
     }
 }
 
@@ -210,8 +211,8 @@ fn next_record(file_reader: &mut RecordReader) -> Result<Option<(u32, &[u8])>, C
     }
 }
 
-/// Maximum value of a counter in a header. No store reaches it; larger ones could overflow later.
-const MAX_COUNTER: u64 = 1 << 62;
+/// Maximum value of a number in a `logs` record. No store reaches it; larger ones could overflow later.
+const MAX_NUMBER: u64 = 1 << 62;
 
 /// Reads and checks the body of a `logs` record.
 fn read_header(reader: &mut BodyReader<'_>) -> Result<CheckpointHeader, CorruptRecord> {
@@ -223,7 +224,7 @@ fn read_header(reader: &mut BodyReader<'_>) -> Result<CheckpointHeader, CorruptR
         header.next_serial,
         header.next_table,
     ];
-    if numbers.iter().any(|number| *number > MAX_COUNTER) {
+    if numbers.iter().any(|number| *number > MAX_NUMBER) {
         return CorruptRecord::err(format!(
             "its `logs` record has a number above 2^62: {numbers:?}"
         ));
@@ -277,10 +278,10 @@ fn read_item(
     reader: &mut BodyReader<'_>,
     dictionary: &ReadDictionary,
     repair: bool,
-    chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
+    get_chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
 ) -> Result<Option<SavedItem>, CorruptRecord> {
     let mut is_missing = false;
-    let mut chunk_or_placeholder = |serial| match chunk(serial) {
+    let mut chunk_or_placeholder = |serial| match get_chunk(serial) {
         Err(_) if repair => {
             is_missing = true;
             placeholder_chunk()

@@ -10,10 +10,10 @@ use super::byte_codec::BodyWriter;
 use super::change_codec::put_rng;
 use super::directory::Directory;
 use super::file_format::{FileHeader, FileKind};
-use super::file_names::{UNFINISHED, checkpoint_name};
+use super::file_names::{UNFINISHED_SUFFIX, checkpoint_name};
 use super::kind;
 use super::record_codec::{
-    DictionaryWriter, ItemRef, WrittenDictionary, put_limits, put_options, put_session,
+    DictionaryWriter, ItemRef, WrittenDictionary, put_limits, put_options, put_session_number,
 };
 use super::record_writer::{RecordWriter, WRITE_BYTES};
 use super::recover::ClockReading;
@@ -41,7 +41,7 @@ pub(crate) struct CheckpointHeader {
     pub(crate) clock: ClockReading,
     pub(crate) next_serial: u64,
     pub(crate) next_table: u64,
-    /// Number and size of each earlier log that contains chunks in use.
+    /// Number and size of the log before `first_log`, and of each earlier one that contains chunks in use.
     pub(crate) earlier_logs: Vec<(u64, u64)>,
     /// Serials of the chunks that items refer to.
     pub(crate) serials: SerialRanges,
@@ -117,7 +117,7 @@ impl CheckpointWriter {
             let mut body = Vec::new();
             body.put_len(part.len());
             for (number, last_use) in part {
-                put_session(&mut body, *number);
+                put_session_number(&mut body, *number);
                 body.put_u64(*last_use);
             }
             self.write_record(kind::SESSIONS, &body);
@@ -126,7 +126,7 @@ impl CheckpointWriter {
 
     fn write_items(&mut self, snapshot: &Snapshot) {
         let store = self.store;
-        let serial = |chunk: &Arc<Chunk>| chunk.location(store).map_or(0, |(serial, _)| serial);
+        let serial_of = |chunk: &Arc<Chunk>| chunk.location(store).map_or(0, |(serial, _)| serial);
         let mut items = snapshot.items().peekable();
         while items.peek().is_some() {
             let mut body = vec![0; 4];
@@ -140,7 +140,7 @@ impl CheckpointWriter {
                     priority: item.priority,
                     trajectory: item.trajectory,
                 };
-                self.put_item(&mut body, item_ref, &serial);
+                self.put_item(&mut body, item_ref, &serial_of);
                 body.put_u64(item.seq);
                 body.put_u64(item.touched);
                 body.put_u32(item.times_sampled);
@@ -155,7 +155,7 @@ impl CheckpointWriter {
 }
 
 /// Writes a checkpoint, whose chunks must all be in durable logs; returns its size in bytes. Once this
-/// returns, the checkpoint is durable. After an error, its file is removed.
+/// returns, the checkpoint is durable. On an error, removes its file.
 pub(crate) fn write<'a>(
     files: &dyn Directory,
     (store, number): (u64, u64),
@@ -163,7 +163,7 @@ pub(crate) fn write<'a>(
     tables: impl ExactSizeIterator<Item = TableView<'a>>,
 ) -> io::Result<u64> {
     let name = checkpoint_name(number);
-    let unfinished = format!("{name}{UNFINISHED}");
+    let unfinished = format!("{name}{UNFINISHED_SUFFIX}");
     let written =
         write_unfinished(files, &unfinished, (store, number), header, tables).and_then(|bytes| {
             files.rename(&unfinished, &name)?;
@@ -177,7 +177,7 @@ pub(crate) fn write<'a>(
     written
 }
 
-/// Writes and syncs the whole file under the name `name`.
+/// Writes and syncs the whole file under this name.
 fn write_unfinished<'a>(
     files: &dyn Directory,
     name: &str,

@@ -9,11 +9,11 @@ use std::thread;
 use engram_core::chunk::Chunk;
 
 use super::byte_codec::CorruptRecord;
-use super::large_pages::LargePages;
-use super::record_codec::{ChunkHeader, allocate_chunk};
+use super::huge_pages::HugePages;
+use super::record_codec::{ChunkHeader, allocate_payload};
 use super::record_reader::UncheckedRecord;
 
-/// Bytes of chunks after which a batch is sent to a thread.
+/// Size of a batch's chunks at which it is sent to a thread.
 const BATCH_BYTES: usize = 1 << 20;
 
 /// Bytes of file blocks that the batch being collected may keep alive, unless it is a single chunk.
@@ -26,6 +26,7 @@ const MAX_BATCHES_PER_THREAD: usize = 2;
 /// Bytes of file blocks that all batches in flight may keep alive, unless only one is in flight.
 const MAX_IN_FLIGHT_MEMORY: usize = 64 << 20;
 
+/// Maximum number of threads.
 const MAX_THREADS: usize = 8;
 
 /// A chunk to be checked and copied.
@@ -35,7 +36,7 @@ pub(super) struct UncheckedChunk {
     pub(super) header: ChunkHeader,
     pub(super) record: UncheckedRecord,
     /// Position of the chunk's payload in the record's body.
-    pub(super) payload_at: usize,
+    pub(super) payload_start: usize,
 }
 
 /// A chunk's serial, the size of its record in bytes, and the chunk.
@@ -71,7 +72,7 @@ impl ChunkCheckers {
             let (reply, outcomes) = sync_channel(MAX_BATCHES_PER_THREAD + 1);
             let thread = thread::Builder::new().name("engram-chunks".into());
             thread.spawn(move || {
-                let mut pages = LargePages::default();
+                let mut pages = HugePages::default();
                 for batch in batches {
                     let outcome = batch.into_iter().map(|chunk| chunk.check(&mut pages));
                     if reply.send(outcome.collect()).is_err() {
@@ -88,10 +89,10 @@ impl ChunkCheckers {
     /// Submits a chunk; waits if too many are in flight. Returns checked chunks, perhaps none.
     ///
     /// # Errors
-    /// A checksum is wrong.
+    /// A chunk submitted so far is invalid, or cannot be checked: no memory, or no thread.
     pub(super) fn submit(&mut self, chunk: UncheckedChunk) -> Outcome {
-        let last = self.batch.last().map(|last| &last.record);
-        self.memory += chunk.record.block_memory(last);
+        let previous = self.batch.last().map(|previous| &previous.record);
+        self.memory += chunk.record.block_memory(previous);
         self.bytes += chunk.record.body().len();
         self.batch.push(chunk);
         if self.bytes < BATCH_BYTES && self.memory < MAX_BATCH_MEMORY {
@@ -155,13 +156,13 @@ impl ChunkCheckers {
 }
 
 impl UncheckedChunk {
-    fn check(self, pages: &mut LargePages) -> Result<CheckedChunk, CorruptRecord> {
+    fn check(self, pages: &mut HugePages) -> Result<CheckedChunk, CorruptRecord> {
         let Self { serial, record, .. } = self;
         if !record.is_valid() {
             return CorruptRecord::err(format!("the checksum of chunk {serial} is wrong"));
         }
-        let bytes = &record.body()[self.payload_at..];
-        let mut payload = allocate_chunk(serial, bytes.len())?;
+        let bytes = &record.body()[self.payload_start..];
+        let mut payload = allocate_payload(serial, bytes.len())?;
         pages.request(&mut payload);
         payload.copy_from_slice(bytes);
         Ok((serial, record.bytes(), self.header.into_chunk(payload)?))

@@ -1,5 +1,5 @@
-//! Loading chunks from logs: those that the checkpoint's items refer to are loaded at once, the others
-//! when a replayed change refers to them.
+//! Loading chunks from logs: those that the checkpoint's items refer to are loaded at once, each other one
+//! when a replayed change refers to it.
 
 use std::collections::HashMap;
 use std::sync::{Arc, Weak};
@@ -18,7 +18,8 @@ use super::recover::DirectoryReader;
 use super::recovery_error::{RecoveryError, read_error, unusable_record};
 use super::serial_ranges::SerialRanges;
 
-/// A chunk that no item of the checkpoint refers to. It is read when a replayed change refers to it.
+/// The location of a chunk that no item of the checkpoint refers to. The chunk is read when a replayed change
+/// refers to it.
 pub(super) struct UnloadedChunk {
     /// Number of the log that contains it.
     log: u64,
@@ -47,22 +48,23 @@ struct LogChunks {
 }
 
 impl DirectoryReader<'_> {
-    /// Loads the chunks of log `number` whose serials are in `wanted`, and records where the others are.
+    /// Loads the chunks of log `number` whose serials are in `serials`, and records where the others are.
     pub(super) fn load_chunks(
         &mut self,
         number: u64,
-        wanted: &SerialRanges,
+        serials: &SerialRanges,
     ) -> Result<(), RecoveryError> {
         let mut checkers = std::mem::take(&mut self.checkers);
         let mut chunks = LogChunks::default();
-        let mut outcome = self.load_log(number, wanted, Some(&mut checkers), &mut chunks);
+        let mut outcome = self.load_log(number, serials, Some(&mut checkers), &mut chunks);
         if let Ok(true) = outcome {
             self.checkers = checkers;
         } else {
-            // A large chunk was invalid: read again sequentially, up to the first invalid record.
+            // A large chunk is invalid, or reading failed: read the log again without other threads, up to the first
+            // invalid record.
             drop(checkers);
             chunks = LogChunks::default();
-            outcome = self.load_log(number, wanted, None, &mut chunks);
+            outcome = self.load_log(number, serials, None, &mut chunks);
         }
         self.chunks.extend(chunks.loaded);
         self.unloaded_chunks.extend(chunks.unloaded);
@@ -70,11 +72,11 @@ impl DirectoryReader<'_> {
     }
 
     /// Reads a log and adds its chunks to `chunks`. With `checkers`, these check large chunks in other
-    /// threads; returns false, with incomplete `chunks`, if a large chunk is invalid.
+    /// threads; returns false, with incomplete `chunks`, if one is invalid or cannot be checked.
     fn load_log(
         &mut self,
         number: u64,
-        wanted: &SerialRanges,
+        serials: &SerialRanges,
         mut checkers: Option<&mut ChunkCheckers>,
         chunks: &mut LogChunks,
     ) -> Result<bool, RecoveryError> {
@@ -91,7 +93,7 @@ impl DirectoryReader<'_> {
         };
         loop {
             if let Some(checkers) = &mut checkers
-                && let Some(chunk) = take_large_chunk(&mut file_reader, &dictionary, wanted)
+                && let Some(chunk) = take_large_chunk(&mut file_reader, &dictionary, serials)
             {
                 self.out.next_serial = self.out.next_serial.max(chunk.serial.saturating_add(1));
                 let bytes = chunk.record.bytes();
@@ -106,7 +108,7 @@ impl DirectoryReader<'_> {
             let offset = file_reader.offset();
             let record = match file_reader.next() {
                 Err(error) => return Err(read_error(&name, &error)),
-                // The replay reports a torn tail; chunks that were in it are found missing later.
+                // The replay reports a torn tail. `read_from` reports the chunks that were in it as missing.
                 Ok(Err(end)) => {
                     has_only_chunks &= end == EndOfRecords::EndOfFile;
                     break;
@@ -122,8 +124,8 @@ impl DirectoryReader<'_> {
                 has_only_chunks &= added.map_err(at_record)?;
                 continue;
             }
-            let is_wanted = |serial| wanted.contains(serial);
-            let read = dictionary.read_chunk(record.body, is_wanted);
+            let is_needed = |serial| serials.contains(serial);
+            let read = dictionary.read_chunk(record.body, is_needed);
             let (serial, chunk) = read.map_err(at_record)?;
             self.out.next_serial = self.out.next_serial.max(serial.saturating_add(1));
             if let Some(chunk) = chunk {
@@ -166,8 +168,8 @@ impl DirectoryReader<'_> {
             self.open_log = None;
             let opened = self.open(&log_name(number), FileKind::Log, number);
             let file_reader = opened.map_err(|error| {
-                if let RecoveryError::Refused(reason) = &error {
-                    self.refused = Some(reason.clone());
+                if let RecoveryError::Unreadable(reason) = &error {
+                    self.unreadable_log = Some(reason.clone());
                 }
                 CorruptRecord::from(error)
             })?;
@@ -189,26 +191,26 @@ impl DirectoryReader<'_> {
     }
 }
 
-/// Returns the next record, without checking its body, and advances past it, if it is that of a large
-/// chunk in `wanted`.
+/// If the next record is that of a large chunk in `serials`, returns it, without checking its body, and advances
+/// past it.
 fn take_large_chunk(
     file_reader: &mut RecordReader,
     dictionary: &ReadDictionary,
-    wanted: &SerialRanges,
+    serials: &SerialRanges,
 ) -> Option<UncheckedChunk> {
     let record = file_reader.peek_large_chunk().ok()??;
     let mut reader = BodyReader(record.body());
     let serial = reader
         .u64()
         .ok()
-        .filter(|serial| wanted.contains(*serial))?;
+        .filter(|serial| serials.contains(*serial))?;
     let header = dictionary.read_chunk_header(&mut reader).ok()?;
-    let payload_at = record.body().len() - reader.0.len();
+    let payload_start = record.body().len() - reader.0.len();
     file_reader.skip(&record);
     Some(UncheckedChunk {
         serial,
         header,
         record,
-        payload_at,
+        payload_start,
     })
 }

@@ -1,5 +1,5 @@
 //! A log that contains chunks but no changes. A checkpoint writes one for chunks that are in no log yet,
-//! and for copies of the chunks in use of sparse logs, which can then be removed.
+//! and for copies of the chunks in use of sparse logs, which can then be removed, and of lost logs.
 
 use std::io;
 use std::sync::Arc;
@@ -8,7 +8,7 @@ use engram_core::chunk::{Chunk, ChunkLocation};
 
 use super::directory::Directory;
 use super::file_format::{FileHeader, FileKind};
-use super::file_names::{UNFINISHED, log_name};
+use super::file_names::{UNFINISHED_SUFFIX, log_name};
 use super::journal::Journal;
 use super::kind;
 use super::log::Log;
@@ -21,9 +21,9 @@ pub(crate) struct ChunkLog<'a> {
     files: &'a dyn Directory,
     journal: &'a Journal,
     number: u64,
-    /// Logs whose chunks in use are copied to this one.
-    sparse_logs: Vec<u64>,
-    /// The file; `None` before the first chunk.
+    /// Sparse and lost logs: their chunks in use are copied to this log.
+    logs_to_copy: Vec<u64>,
+    /// `None` before the first chunk.
     open: Option<OpenChunkLog>,
 }
 
@@ -52,25 +52,25 @@ impl<'a> ChunkLog<'a> {
         files: &'a dyn Directory,
         journal: &'a Journal,
         number: u64,
-        sparse_logs: Vec<u64>,
+        logs_to_copy: Vec<u64>,
     ) -> Self {
         Self {
             files,
             journal,
             number,
-            sparse_logs,
+            logs_to_copy,
             open: None,
         }
     }
 
     fn unfinished_name(&self) -> String {
-        format!("{}{UNFINISHED}", log_name(self.number))
+        format!("{}{UNFINISHED_SUFFIX}", log_name(self.number))
     }
 
-    /// Writes a chunk, unless a log that is not sparse contains it; returns the chunk's serial.
+    /// Writes a chunk, unless it is in a log whose chunks are not copied; returns the chunk's serial.
     pub(crate) fn ensure_stored(&mut self, chunk: &Arc<Chunk>) -> io::Result<u64> {
         let serial = match chunk.location(self.journal.store) {
-            Some((serial, log)) if !self.sparse_logs.contains(&log) => return Ok(serial),
+            Some((serial, log)) if !self.logs_to_copy.contains(&log) => return Ok(serial),
             Some((serial, _)) => serial,
             None => self.journal.new_serial(),
         };

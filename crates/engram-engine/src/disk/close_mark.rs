@@ -1,5 +1,5 @@
-//! The mark that a store writes when it is closed: where its logs ended. A log that is shorter later,
-//! even if it was cut between two records, is noticed.
+//! The mark that a store writes when it is closed: where its logs ended. With it, recovery detects a log that was
+//! cut since, even between two records.
 
 use std::io;
 
@@ -23,7 +23,7 @@ pub(crate) struct CloseMark {
     pub(crate) newest_log: u64,
 }
 
-/// What may have happened to a log that lacks bytes which it had when its store was closed.
+/// States why a log may lack bytes that it had when its store was closed.
 const DAMAGED_LATER: &str = "unless the machine has lost power since, the file was damaged later, and acknowledged \
                              changes are lost";
 
@@ -50,8 +50,8 @@ impl CloseMark {
         Ok(())
     }
 
-    /// Reads the mark of a directory with files of these names. Returns `None` if there is none that
-    /// holds: it is invalid after a power loss, and outdated if a newer log exists.
+    /// Reads the mark of a directory with files of these names. Returns `None` if there is none, if it is invalid
+    /// (for example after a power loss), or if it is outdated because a newer log exists.
     pub(crate) fn read(files: &dyn Directory, names: &[String]) -> Option<Self> {
         let mut file_reader = RecordReader::new(files.open(CLOSED).ok()?).ok()?.ok()?;
         let header = file_reader.header;
@@ -78,18 +78,18 @@ impl CloseMark {
         reader.check_end().map(|()| mark)
     }
 
-    /// True if the store had written the byte at `offset` of a log before it was closed.
+    /// True if the store had written the byte at `offset` of this log when it was closed.
     pub(crate) fn covers(&self, log: u64, offset: u64) -> bool {
         self.log == log && offset < self.bytes
     }
 
-    /// Describes a log that contains an invalid record, although the store had written more.
+    /// Describes a log with an invalid record before the end that the mark states.
     pub(crate) fn describe_damage(&self) -> String {
         let bytes = self.bytes;
         format!("but the store was closed with {bytes} bytes in this log: {DAMAGED_LATER}")
     }
 
-    /// Describes what the log lacks, if it is missing or shorter than when the store was closed.
+    /// Describes the loss if the log is missing, or shorter than when the store was closed.
     pub(crate) fn describe_loss(&self, files: &dyn Directory) -> Option<String> {
         let (name, bytes) = (log_name(self.log), self.bytes);
         match files.open(&name).and_then(|file| file.len()) {
@@ -97,7 +97,7 @@ impl CloseMark {
                 "{name} has {len} bytes, but had {bytes} when the store was closed: {DAMAGED_LATER}"
             )),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Some(format!(
-                "{name} is missing, to which the store had written before it was closed: acknowledged changes are lost"
+                "{name}, the last log of the closed store, is missing: acknowledged changes are lost"
             )),
             _ => None,
         }

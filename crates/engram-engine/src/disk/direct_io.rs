@@ -1,5 +1,5 @@
 //! Writing a large file with direct I/O: a thread writes full blocks while the caller fills the next
-//! ones, and the file does not displace other files from the page cache.
+//! ones. The file does not displace other files from the page cache.
 
 use std::fs::File;
 use std::io;
@@ -26,7 +26,7 @@ const MAX_IN_FLIGHT: usize = 2;
 /// A file that is written sequentially with direct I/O. A thread writes its full blocks.
 #[derive(Debug)]
 pub(super) struct DirectFile {
-    /// The file without direct I/O: for the last bytes, which do not fill a block.
+    /// The file, opened without direct I/O: for the last bytes, which do not fill a block.
     file: Arc<File>,
     /// The same file, opened for direct I/O.
     direct: Arc<File>,
@@ -34,7 +34,7 @@ pub(super) struct DirectFile {
     block: AlignedBlock,
     /// File offset of `block`.
     offset: u64,
-    /// Started with the first full block.
+    /// `None` before the first block is full.
     writer: Option<BlockWriter>,
 }
 
@@ -85,8 +85,7 @@ impl AlignedBlock {
 }
 
 impl DirectFile {
-    /// Opens a new file of a directory for direct I/O; returns the file if the file system does not
-    /// support it.
+    /// Opens a new file a second time, for direct I/O; returns `file` if its file system does not support that.
     pub(super) fn create(directory: BorrowedFd<'_>, name: &str, file: File) -> Result<Self, File> {
         let Ok(direct) = open_file(directory, name, OFlags::WRONLY | OFlags::DIRECT) else {
             return Err(file);
@@ -104,7 +103,7 @@ impl DirectFile {
     }
 
     /// Submits the full block to the thread, starting it if necessary, and continues with an empty one.
-    /// Waits while two blocks are in flight.
+    /// Waits for a block first if `MAX_IN_FLIGHT` are in flight.
     fn write_block(&mut self) -> io::Result<()> {
         if self.writer.is_none() {
             self.writer = Some(BlockWriter::new(&self.direct, &self.file)?);
@@ -133,7 +132,7 @@ impl BlockWriter {
         let thread = thread::Builder::new().name("engram-blocks".into());
         let thread = thread.spawn(move || {
             for (mut block, offset) in blocks {
-                // Some file systems open files for direct I/O, but do not write them.
+                // Some file systems open files for direct I/O, but reject direct writes.
                 let outcome = match direct.write_all_at(block.filled(), offset) {
                     Err(error) if error.kind() == io::ErrorKind::InvalidInput => {
                         plain.write_all_at(block.filled(), offset)
@@ -170,7 +169,6 @@ impl BlockWriter {
 }
 
 impl WritableFile for DirectFile {
-    /// After an error the file must not be used.
     fn append(&mut self, pieces: &[&[u8]]) -> io::Result<()> {
         for piece in pieces {
             let mut rest = self.block.fill(piece);
@@ -220,7 +218,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_of_any_size_arrive_in_order() {
+    fn pieces_of_any_size_are_written_in_order() {
         let name = format!("engram-direct-{}", std::process::id());
         let path = std::env::temp_dir().join(&name);
         let file = File::create(&path).unwrap();

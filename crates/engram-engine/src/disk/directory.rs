@@ -9,14 +9,14 @@ use std::path::Path;
 
 use super::file_format::write_all;
 
-/// Identifies a file, whatever its name.
+/// Identifies a file independently of its name.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct FileId {
     pub(crate) device: u64,
     pub(crate) inode: u64,
 }
 
-/// One directory: operations on its files, by name.
+/// A directory; its files are accessed by name.
 pub(crate) trait Directory: fmt::Debug + Send + Sync {
     /// Path of the directory, for messages.
     fn path(&self) -> &Path;
@@ -27,8 +27,8 @@ pub(crate) trait Directory: fmt::Debug + Send + Sync {
     /// Creates an empty file; removes an existing one of this name.
     fn create(&self, name: &str) -> io::Result<Box<dyn WritableFile>>;
 
-    /// As `create`, for a file that may be large, is written sequentially and synced once, at the end.
-    /// Unlike a file of `create`, it must not be used after an error.
+    /// Like `create`, for a file that may be large, and is synced once, at its end. Unlike a file of `create`, it
+    /// must not be used after an error.
     fn create_large(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
         self.create(name)
     }
@@ -52,13 +52,13 @@ pub(crate) trait Directory: fmt::Debug + Send + Sync {
     /// Identifies the file with this name.
     fn id(&self, name: &str) -> io::Result<FileId>;
 
-    /// Checks that `path` still leads to this directory; otherwise, the error states what has happened.
+    /// Checks that `path` still leads to this directory; the error states what has happened to it.
     fn check_path(&self) -> Result<(), String> {
         Ok(())
     }
 
-    /// Returns false if the directory is no longer locked by this process: another one may have opened
-    /// it. Locks it again if the lock file was removed.
+    /// Checks that this process still has the directory locked; locks it again if the lock file was removed.
+    /// Returns false if another process may have opened the directory.
     fn check_lock(&self) -> io::Result<bool> {
         Ok(true)
     }
@@ -69,7 +69,8 @@ pub(crate) trait Directory: fmt::Debug + Send + Sync {
 
 /// A file that is being written.
 pub(crate) trait WritableFile: fmt::Debug + Send {
-    /// Appends the pieces. On an error, truncates the file to its previous length.
+    /// Appends the pieces. On an error, truncates the file to its previous length, unless the file is from
+    /// [`Directory::create_large`].
     fn append(&mut self, pieces: &[&[u8]]) -> io::Result<()>;
 
     /// Makes the bytes written so far durable.
@@ -82,11 +83,11 @@ pub(crate) trait WritableFile: fmt::Debug + Send {
 pub(crate) trait ReadableFile: fmt::Debug + Send + Sync {
     fn len(&self) -> io::Result<u64>;
 
-    /// Fills the buffer from `offset` on.
+    /// Fills the buffer with the bytes at `offset`. Fails if the file has fewer.
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()>;
 }
 
-/// A file that is being written with ordinary writes.
+/// A file that is written through the page cache.
 #[derive(Debug)]
 pub(super) struct OsFile {
     file: File,
@@ -95,7 +96,7 @@ pub(super) struct OsFile {
 }
 
 impl OsFile {
-    /// A file that is empty.
+    /// Wraps an empty file.
     pub(super) fn new(file: File) -> Self {
         Self { file, len: 0 }
     }
@@ -112,12 +113,12 @@ pub(super) fn file_id(file: &File) -> io::Result<FileId> {
 
 impl WritableFile for OsFile {
     fn append(&mut self, pieces: &[&[u8]]) -> io::Result<()> {
-        let written = write_all(&mut self.file, pieces);
-        if written.is_err() {
+        let outcome = write_all(&mut self.file, pieces);
+        if outcome.is_err() {
             // Even if truncating fails, the next attempt overwrites these bytes.
             let _ = self.file.set_len(self.len);
             self.file.seek(SeekFrom::Start(self.len))?;
-            return written;
+            return outcome;
         }
         self.len += pieces.iter().map(|piece| piece.len() as u64).sum::<u64>();
         Ok(())

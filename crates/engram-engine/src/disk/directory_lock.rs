@@ -15,7 +15,7 @@ use super::file_names::LOCK;
 use super::os_directory::OsDirectory;
 use super::recover::ClockReading;
 
-/// An exclusively locked directory. Forked children close their copy of the lock file, so the lock
+/// The exclusive lock of a directory. Forked children close their copy of the lock file, so the lock
 /// ends with this process.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
@@ -27,7 +27,7 @@ pub(crate) struct DirectoryLock {
 }
 
 impl DirectoryLock {
-    /// Records this process in a lock file that it has locked.
+    /// Records this process in the lock file, which it has locked.
     fn new(file: File) -> io::Result<Self> {
         let text = format!(
             "process {} since {}\n",
@@ -49,7 +49,7 @@ impl DirectoryLock {
     }
 
     pub(super) fn release(self) {
-        // Closing the file is not enough: a child that was not forked by Python may share it.
+        // Closing the file is not enough: children that were not forked by Python share it, and keep the lock.
         let _ = self.file.unlock();
     }
 }
@@ -59,10 +59,10 @@ pub(super) fn unusable(path: &Path, error: &io::Error) -> Error {
     Error::Storage(format!("{} cannot be used: {error}", path.display()))
 }
 
-/// Checks that `path` can be that of a directory.
+/// Checks that `path` is not empty, and not the path of a file.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if it is empty; [`Error::Storage`] if it is that of a file.
+/// [`Error::InvalidArgument`] if it is empty; [`Error::Storage`] if it is the path of a file.
 pub(super) fn check_not_file(path: &Path) -> Result<()> {
     if path.as_os_str().is_empty() {
         let text = "the path is empty; give the directory of a store".into();
@@ -88,10 +88,10 @@ pub(super) fn lock_exclusive(directory: &OsDirectory) -> Result<DirectoryLock> {
     DirectoryLock::new(file).map_err(failed)
 }
 
-/// Locks a directory again whose `LOCK` file was removed.
+/// Creates and locks `LOCK` again after it was removed.
 ///
 /// # Errors
-/// Of kind `AlreadyExists` if there is such a file again.
+/// `AlreadyExists` if another process has created it in the meantime.
 pub(super) fn lock_new(directory: &OsDirectory) -> io::Result<DirectoryLock> {
     let flags = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL;
     let file = directory.open_file(LOCK, flags)?;
@@ -103,7 +103,7 @@ pub(super) fn lock_new(directory: &OsDirectory) -> io::Result<DirectoryLock> {
 }
 
 /// Locks a directory for reading, until the returned file is closed. Returns `None` if there is no
-/// `LOCK` file: a copy that was never opened.
+/// `LOCK` file: the directory is a copy that was never opened.
 ///
 /// # Errors
 /// [`Error::Storage`] if another process has it open, or `LOCK` cannot be read.
@@ -120,8 +120,8 @@ pub(super) fn lock_shared(directory: &OsDirectory) -> Result<Option<File>> {
 }
 
 /// Converts the outcome of locking `LOCK`; if another process has the lock, the error names it.
-fn check_locked(path: &Path, file: &File, locked: Result<(), TryLockError>) -> Result<()> {
-    match locked {
+fn check_locked(path: &Path, file: &File, outcome: Result<(), TryLockError>) -> Result<()> {
+    match outcome {
         Ok(()) => Ok(()),
         Err(TryLockError::WouldBlock) => Err(Error::Storage(format!(
             "{} is in use by {}; only one process at a time can open a store: close it there first",
@@ -146,7 +146,7 @@ pub(super) fn owner(mut lock: &File) -> String {
 fn format_utc(unix_seconds: u64) -> String {
     let (days, second) = (unix_seconds / 86_400, unix_seconds % 86_400);
     let (hour, minute) = (second / 3600, second / 60 % 60);
-    // Days since 0000-03-01 in 400-year cycles: with years that begin in March, leap days come last.
+    // Days since 0000-03-01, in cycles of 400 years that begin in March: a leap day is the last day of its year.
     let days = days + 719_468;
     let (cycle, day_of_cycle) = (days / 146_097, days % 146_097);
     let leap_days = day_of_cycle / 1_460 - day_of_cycle / 36_524 + day_of_cycle / 146_096;

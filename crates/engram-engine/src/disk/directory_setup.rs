@@ -6,22 +6,22 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use super::directory::Directory;
-use super::file_names::{FileName, LOST, log_name};
+use super::file_names::{FileName, LOST_SUFFIX, log_name};
 use super::recover::Recovered;
 
-/// Removes unfinished files, truncates a torn log (first copying intact records after the tear to a
-/// `.lost` file) unless a repair sets it aside, and syncs all logs that were read.
+/// Removes unfinished files and syncs all logs that were read. Without a repair, also truncates a torn log; if
+/// intact records follow the tear, the log's tail is copied to a `.lost` file first.
 pub(super) fn finish_recovery(files: &dyn Directory, recovered: &Recovered) -> io::Result<()> {
     for name in files.list()? {
         if FileName::parse(&name) == Some(FileName::Unfinished) {
             files.remove(&name)?;
         }
     }
-    if let (Some((log, torn_at)), false) = (recovered.torn, recovered.repaired) {
+    if let (Some((log, tear_offset)), false) = (recovered.torn, recovered.repaired) {
         if recovered.intact_after_tear > 0 {
-            copy_tail(files, &log_name(log), torn_at)?;
+            copy_tail(files, &log_name(log), tear_offset)?;
         }
-        files.truncate(&log_name(log), torn_at)?;
+        files.truncate(&log_name(log), tear_offset)?;
     }
     for log in recovered.logs.iter().map(|log| log.usage().log) {
         files.sync(&log_name(log))?;
@@ -29,12 +29,12 @@ pub(super) fn finish_recovery(files: &dyn Directory, recovered: &Recovered) -> i
     files.sync_directory()
 }
 
-/// Copies a file's bytes from `from` on to a file with the suffix `.lost`.
-fn copy_tail(files: &dyn Directory, name: &str, from: u64) -> io::Result<()> {
+/// Copies a file's bytes after `start` to a file with the suffix `.lost`.
+fn copy_tail(files: &dyn Directory, name: &str, start: u64) -> io::Result<()> {
     let file = files.open(name)?;
     let len = file.len()?;
-    let mut out = files.create(&format!("{name}{LOST}"))?;
-    let mut offset = from;
+    let mut out = files.create(&format!("{name}{LOST_SUFFIX}"))?;
+    let mut offset = start;
     while offset < len {
         let left = usize::try_from(len - offset).unwrap_or(usize::MAX);
         let mut block = vec![0; left.min(1 << 20)];
@@ -45,7 +45,8 @@ fn copy_tail(files: &dyn Directory, name: &str, from: u64) -> io::Result<()> {
     out.sync()
 }
 
-/// Creates a directory, which other users cannot read, and its parents; syncs their names.
+/// Creates a directory that other users cannot read, and its parents if they are missing. Syncs the names of the
+/// created directories.
 pub(super) fn create_directory(path: &Path) -> io::Result<()> {
     let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
     if missing.is_empty() {
@@ -59,13 +60,13 @@ pub(super) fn create_directory(path: &Path) -> io::Result<()> {
     builder.recursive(true).mode(0o700).create(path)?;
     for created in missing {
         let parent = created.parent().filter(|parent| *parent != Path::new(""));
-        // If the parent cannot be synced, the directory itself still is, later.
+        // Best effort: this process may not be allowed to open the parent.
         let _ = File::open(parent.unwrap_or(Path::new("."))).and_then(|parent| parent.sync_all());
     }
     Ok(())
 }
 
-/// Files that a repair does not use, although they may contain acknowledged data.
+/// Names of the checkpoints and logs that a repair did not use. They may contain acknowledged data.
 pub(super) fn unused_files(
     files: &dyn Directory,
     recovered: &Recovered,

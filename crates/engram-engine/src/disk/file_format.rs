@@ -33,7 +33,7 @@ impl From<CorruptRecord> for HeaderError {
 pub(crate) enum FileKind {
     Checkpoint,
     Log,
-    /// The mark of a closed store.
+    /// The mark that a store writes when it is closed.
     Closed,
 }
 
@@ -238,9 +238,9 @@ mod tests {
         let body = b"some bytes".as_slice();
         let header = record_header(3, 48, 4, &[&body[..4], &body[4..]]);
         let read = |file, offset| RecordHeader::read(&header, file, offset, 16);
-        let good = read(3, 48).unwrap();
-        assert!(good.matches(&[body]) && (good.kind, good.len) == (4, 10));
-        assert!(!good.matches(&[b"some bytez"]) && !good.matches(&[&body[1..]]));
+        let valid = read(3, 48).unwrap();
+        assert!(valid.matches(&[body]) && (valid.kind, valid.len) == (4, 10));
+        assert!(!valid.matches(&[b"some bytez"]) && !valid.matches(&[&body[1..]]));
         assert!(read(3, 56).is_err() && read(4, 48).is_err());
         assert!(RecordHeader::read(&header, 3, 48, 15).is_err());
         for bit in 0..RECORD_HEADER_BYTES * 8 {

@@ -4,10 +4,10 @@ const LOG_PREFIX: &str = "log-";
 const CHECKPOINT_PREFIX: &str = "checkpoint-";
 
 /// Suffix of a file that is still being written.
-pub(crate) const UNFINISHED: &str = ".tmp";
+pub(crate) const UNFINISHED_SUFFIX: &str = ".tmp";
 
-/// Suffix of a file that a repair has set aside, and of the copy of a torn log's tail.
-pub(crate) const LOST: &str = ".lost";
+/// Suffix of a file that a repair has set aside, and of a copy of a torn log's tail.
+pub(crate) const LOST_SUFFIX: &str = ".lost";
 
 /// The lock file, which names the process that has the directory open.
 pub(crate) const LOCK: &str = "LOCK";
@@ -23,7 +23,7 @@ pub(crate) fn checkpoint_name(number: u64) -> String {
     format!("{CHECKPOINT_PREFIX}{number:010}")
 }
 
-/// An Engram file, by its name.
+/// A file's kind and number, as in its name. Unfinished files are not distinguished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum FileName {
     Checkpoint(u64),
@@ -35,17 +35,16 @@ pub(crate) enum FileName {
 const MAX_FILE_NUMBER: u64 = 1 << 62;
 
 impl FileName {
-    /// Parses a name without the suffix of unfinished files or files that were set aside: returns what
-    /// the file would be or was.
+    /// Parses a name without its suffix `.tmp` or `.lost`, if it has one.
     pub(crate) fn without_suffix(name: &str) -> Option<Self> {
-        let name = name.strip_suffix(UNFINISHED).unwrap_or(name);
-        Self::parse(name.strip_suffix(LOST).unwrap_or(name))
+        let name = name.strip_suffix(UNFINISHED_SUFFIX).unwrap_or(name);
+        Self::parse(name.strip_suffix(LOST_SUFFIX).unwrap_or(name))
     }
 
-    /// Parses a name. Returns `None` for files that are not Engram's, that were set aside, and for the
-    /// lock file.
+    /// Parses the name of a checkpoint, a log or an unfinished file. Returns `None` for all other names, such as
+    /// `LOCK`, `CLOSED`, those with the suffix `.lost`, and files that are not Engram's.
     pub(crate) fn parse(name: &str) -> Option<Self> {
-        if let Some(name) = name.strip_suffix(UNFINISHED) {
+        if let Some(name) = name.strip_suffix(UNFINISHED_SUFFIX) {
             return Self::parse(name).map(|_| Self::Unfinished);
         }
         let parse_number = |prefix: &str| {

@@ -1,4 +1,4 @@
-//! Fuzzing of recovery with damaged directories: it never panics or uses too much memory, and never
+//! Fuzzing of recovery with damaged directories: recovery never panics, uses a bounded amount of memory, and never
 //! restores data that was not written.
 //!
 //! `ENGRAM_FUZZ=1000000 cargo test -p engram-engine --lib fuzz` tests this number of directories;
@@ -25,11 +25,11 @@ use mutate::{RandomSource, mutate, random_message};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Maximum memory, in bytes, that reading a directory uses per byte of its files. A table that takes
+/// Maximum memory, in bytes, that reading a directory uses per byte of its files. It is large because a table of
 /// few bytes in a file has maps of a minimum size in memory.
 const MEMORY_PER_BYTE: usize = 512;
 
-/// Maximum memory, in bytes, that reading uses in addition, whatever the size of the files.
+/// Maximum memory, in bytes, that reading a directory uses independently of the size of its files.
 const BASE_MEMORY: usize = 4 << 20;
 
 /// Names and contents of a directory's files.
@@ -105,7 +105,7 @@ fn forge(file: &mut Vec<u8>, other: &[u8], random: &mut RandomSource) {
     *file = forged;
 }
 
-/// Overwrites 4 or 8 bytes at a random position with an edge-case number.
+/// Overwrites 4 or 8 bytes at a random position with an edge-case number. At the end of `body`, fewer bytes.
 fn overwrite_with_edge_case(body: &mut [u8], random: &mut RandomSource) {
     let edges = [
         0,

@@ -21,7 +21,7 @@ use super::close_mark::CloseMark;
 use super::directory::Directory;
 use super::directory_lock::owner;
 use super::file_format::{FileHeader, FileKind, record_bytes};
-use super::file_names::{CLOSED, FileName, LOCK, LOST, checkpoint_name, log_name};
+use super::file_names::{CLOSED, FileName, LOCK, LOST_SUFFIX, checkpoint_name, log_name};
 use super::kind;
 use super::os_directory::OsDirectory;
 use super::record_reader::RecordReader;
@@ -58,12 +58,12 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
         })
     };
     let directory = OsDirectory::open(path).map_err(failed)?;
-    let user = current_user(&directory);
+    let process = current_process(&directory);
     let snapshot = DirectorySnapshot::open(directory).map_err(failed)?;
     let names = snapshot.list().map_err(failed)?;
     let mut inspection = inspect_files(&snapshot, &names);
-    match user {
-        Ok(user) => inspection.in_use = user,
+    match process {
+        Ok(process) => inspection.in_use = process,
         Err(error) => inspection.notes.push(format!(
             "{LOCK} cannot be read: {error}; it is unknown whether a process has the directory open"
         )),
@@ -71,8 +71,8 @@ pub fn inspect(path: &Path) -> Result<Inspection> {
     Ok(inspection)
 }
 
-/// Returns the process that has a directory open, as recorded in its `LOCK` file.
-fn current_user(directory: &OsDirectory) -> io::Result<Option<String>> {
+/// Returns the process that has a directory open, as recorded in its `LOCK` file; `None` if no process has.
+fn current_process(directory: &OsDirectory) -> io::Result<Option<String>> {
     let lock = match directory.open_file(LOCK, OFlags::RDONLY) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         lock => lock?,
@@ -90,10 +90,10 @@ pub(super) fn inspect_files(files: &dyn Directory, names: &[String]) -> Inspecti
     let mut engram_files: Vec<(FileName, &str)> = Vec::new();
     let (mut set_aside, mut others) = (Vec::new(), Vec::new());
     for name in names {
-        let name_before_repair = name.strip_suffix(LOST).and_then(FileName::parse);
+        let lost = name.strip_suffix(LOST_SUFFIX).and_then(FileName::parse);
         match FileName::parse(name) {
             Some(kind) => engram_files.push((kind, name)),
-            None if name_before_repair.is_some() => set_aside.push(name),
+            None if lost.is_some() => set_aside.push(name),
             None if name == LOCK || name == CLOSED => {}
             None => others.push(name.clone()),
         }
@@ -145,7 +145,7 @@ pub(super) fn inspect_files(files: &dyn Directory, names: &[String]) -> Inspecti
     if let Some(mark) = CloseMark::read(files, names)
         && store.is_none_or(|store| store == mark.store)
     {
-        report_bytes_lost_since(&mark, &mut reports);
+        report_loss_since_close(&mark, &mut reports);
     }
     let checkpoints = checkpoint_tables
         .into_iter()
@@ -201,7 +201,7 @@ fn preview_opening(
     Ok((opening, recovered.store))
 }
 
-/// For checkpoints that look intact although recovery uses an older one, adds the reason.
+/// For each checkpoint that seems intact although recovery uses an older one, adds the reason as its problem.
 fn add_checkpoint_problems(inspection: &mut Inspection) {
     let Some(opening) = inspection
         .opening
@@ -221,7 +221,7 @@ fn add_checkpoint_problems(inspection: &mut Inspection) {
     }
 }
 
-/// Subtracts the changes before the checkpoint's replay from `InspectedOpening::changes`.
+/// Subtracts the changes before the first replayed one from `InspectedOpening::changes`.
 fn subtract_checkpoint_changes(inspection: &mut Inspection) {
     if let Some(opening) = &mut inspection.opening {
         let mut checkpoints = inspection.checkpoints.iter();
@@ -247,7 +247,7 @@ fn most_frequent(numbers: impl Iterator<Item = u64>) -> Option<u64> {
     winner.map(|(number, _)| number)
 }
 
-/// Reads a log; returns its report, and its chunks if it can be used.
+/// Reads a log; returns its report, and serial and record size of each of its chunks, if it can be used.
 fn read_log(
     files: &dyn Directory,
     name: &str,
@@ -270,7 +270,7 @@ fn read_log(
 }
 
 /// Reports a log that is missing or lacks bytes which it had when the store was closed.
-fn report_bytes_lost_since(mark: &CloseMark, reports: &mut Vec<InspectedFile>) {
+fn report_loss_since_close(mark: &CloseMark, reports: &mut Vec<InspectedFile>) {
     let name = log_name(mark.log);
     let reason = "it is missing, but was there when the store was closed";
     let Some(report) = reports.iter_mut().find(|report| report.name == name) else {
@@ -302,10 +302,10 @@ fn report_bytes_lost_since(mark: &CloseMark, reports: &mut Vec<InspectedFile>) {
     }
 }
 
-/// Changes the state of files from torn to damaged, except for logs that are the last one with changes
-/// or are followed by one that continues with the next change.
+/// Changes the state of files from torn to damaged. A log stays torn if it is the last one with changes, if the
+/// next log with changes continues with the next change, or if its own changes cannot be counted.
 fn classify_tears(reports: &mut [InspectedFile]) {
-    // First change of the next log that has changes; logs are visited from the newest to the oldest.
+    // First change of the next newer log that has changes: the loop visits the newest log first.
     let mut first_of_next_log = None;
     for report in reports.iter_mut().rev() {
         let is_log = matches!(FileName::parse(&report.name), Some(FileName::Log(_)));

@@ -1,5 +1,5 @@
-//! The journal: tables append their changes to it in memory, under their locks; the log writer's
-//! thread writes them.
+//! The journal: tables append their changes to it in memory, under their locks. The log writer's
+//! thread writes them to logs.
 
 use std::collections::BTreeSet;
 use std::io;
@@ -48,7 +48,7 @@ pub(crate) struct Journal {
     pub(super) store: u64,
     pub(super) durability: Durability,
     pub(super) pending: Mutex<PendingLog>,
-    /// Number of bytes appended so far. Only changed under the lock of `pending`.
+    /// Number of bytes appended so far. Changed only while `pending` is locked.
     appended_bytes: AtomicU64,
     /// Number of bytes written so far.
     written_bytes: AtomicU64,
@@ -74,10 +74,10 @@ pub(super) struct WriteStatus {
     wakers: Vec<Waker>,
     /// True once the log writer has ended.
     pub(super) ended: bool,
-    /// True after a failed sync: later writes do not count as written.
+    /// True after a permanent failure, for example of a sync: the status no longer changes.
     failed: bool,
-    /// Which logs were lost, if some were. Changes do not count as durable until a checkpoint that does not
-    /// require these logs is written.
+    /// Describes the logs that were lost; `None` if there are none. While it is set, no further change counts as
+    /// durable. A checkpoint that does not require these logs clears it.
     lost: Option<String>,
 }
 
@@ -140,7 +140,7 @@ impl Journal {
         Arc::new(TableSink { journal, table })
     }
 
-    /// Runs `work`, counts the bytes that it adds, and notifies the log writer if necessary.
+    /// Runs `work`, which adds entries, counts their bytes, and notifies the log writer if necessary.
     fn append<T>(&self, work: impl FnOnce(&mut PendingLog) -> T) -> T {
         let mut pending = self.pending.lock();
         let bytes_before = pending.bytes;
@@ -164,7 +164,7 @@ impl Journal {
         self.append_table_record(kind::TABLE_DROPPED, table, &[])
     }
 
-    /// Appends a record of one change that concerns a whole table.
+    /// Appends a record of one change: the creation or the drop of a table.
     fn append_table_record(&self, kind: u32, table: u64, details: &[u8]) -> Lsn {
         self.append(|pending| {
             pending.close_record();
@@ -178,8 +178,8 @@ impl Journal {
         })
     }
 
-    /// Switches to a new log, whose file exists: later changes are written to it. With `skips_change`,
-    /// skips the number of one change first: see `Storage::checkpoint`.
+    /// Switches to a new log, whose file exists: later changes are written to it. If `skips_change`, skips one
+    /// change number first: see `Storage::checkpoint`.
     pub(crate) fn switch_log(
         &self,
         (number, file): (u64, Box<dyn WritableFile>),
@@ -200,12 +200,12 @@ impl Journal {
         self.pending.lock().log.usage().bytes
     }
 
-    /// Adds a log that was written elsewhere to the earlier logs.
+    /// Adds a log, which a checkpoint has written, to the earlier logs.
     pub(crate) fn add_log(&self, log: Arc<Log>) {
         self.pending.lock().earlier_logs.push(log);
     }
 
-    /// Returns a serial for a chunk.
+    /// Returns a new chunk's serial.
     pub(crate) fn new_serial(&self) -> u64 {
         let mut pending = self.pending.lock();
         pending.next_serial += 1;
@@ -239,8 +239,8 @@ impl Journal {
         }
     }
 
-    /// Records that logs were removed or replaced. Their changes and chunks are only in memory until a
-    /// checkpoint is written that does not require them.
+    /// Records that logs were removed or replaced: their changes and chunks are only in memory until a
+    /// checkpoint that does not require these logs is written.
     pub(crate) fn lose_logs(&self, lost: &[u64]) {
         if lost.is_empty() {
             return;
@@ -268,12 +268,13 @@ impl Journal {
         logs
     }
 
-    /// Which logs were lost, if changes do not count as durable for this reason.
+    /// Describes the logs that were lost, if changes do not count as durable for this reason.
     pub(crate) fn loss(&self) -> Option<String> {
         self.status.lock().lost.clone()
     }
 
-    /// Records that a checkpoint was written that requires none of these lost logs.
+    /// Records that a checkpoint was written that does not require these lost logs. Has no effect if more logs
+    /// were lost in the meantime.
     pub(crate) fn end_loss(&self, lost_logs: &BTreeSet<u64>) {
         if !lost_logs.is_empty() && self.pending.lock().lost_logs == *lost_logs {
             self.update_status(0, |status| status.lost = None);
@@ -292,15 +293,15 @@ impl Journal {
                 return Some(format!("{path}: {problem}"));
             }
             if let Some(lost) = &status.lost {
-                return Some(format!("{path}: {lost}{STORED_AGAIN}"));
+                return Some(format!("{path}: {lost}{NEXT_CHECKPOINT_NOTE}"));
             }
         }
-        // The log writer notices it with the next change.
+        // The log writer detects a removed log only with the next change.
         let log = self.pending.lock().log.usage().log;
         match self.files.id(&log_name(log)) {
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 let lost = describe_lost_logs(&[log]);
-                Some(format!("{path}: {lost}{STORED_AGAIN}"))
+                Some(format!("{path}: {lost}{NEXT_CHECKPOINT_NOTE}"))
             }
             _ => None,
         }
@@ -322,7 +323,7 @@ impl Journal {
         Error::Storage(format!("changes {predicate} {path}: {problem}"))
     }
 
-    /// Result of the log writer's thread after it has ended; `panicked` if it did not end normally.
+    /// Checks that the log writer, whose thread has ended, wrote everything; `panicked` is true if the thread panicked.
     ///
     /// # Errors
     /// [`Error::Storage`] if changes that should have been written were not.
@@ -341,8 +342,8 @@ impl Journal {
         }
     }
 
-    /// Updates the status after writing `bytes` bytes, and wakes waiting callers. After a failed sync,
-    /// the status no longer changes.
+    /// Updates the status after `bytes` more bytes were written, and wakes waiting callers. After a permanent
+    /// failure, the status no longer changes.
     pub(super) fn update_status(&self, bytes: usize, update: impl FnOnce(&mut WriteStatus)) {
         self.written_bytes
             .fetch_add(bytes as u64, Ordering::Relaxed);
@@ -361,7 +362,7 @@ impl Journal {
         wakers.into_iter().for_each(Waker::wake);
     }
 
-    /// Reports a problem after which no later change will be acknowledged.
+    /// Reports a problem after which no change is acknowledged any more.
     pub(crate) fn fail_permanently(&self, problem: String) {
         self.update_status(0, |status| {
             status.problem = Some(problem);
@@ -369,7 +370,8 @@ impl Journal {
         });
     }
 
-    /// Ready when `done`. Otherwise stores the waker, and makes the log writer write soon.
+    /// Ready when `done`, or with an error if writing fails or logs are lost. Otherwise stores the waker, and
+    /// requests that the log writer writes soon.
     fn poll(&self, waker: &Waker, done: impl Fn() -> bool) -> Poll<Result<()>> {
         if done() {
             return Poll::Ready(Ok(()));
@@ -382,14 +384,14 @@ impl Journal {
             }
             self.check_writing(&status)?;
             if let Some(lost) = &status.lost {
-                let problem = format!("{lost}{STORED_AGAIN}");
+                let problem = format!("{lost}{NEXT_CHECKPOINT_NOTE}");
                 return Poll::Ready(Err(self.write_error("are not durable in", &problem)));
             }
             if waker.will_wake(Waker::noop()) {
                 // The caller does not wait.
                 return Poll::Pending;
             }
-            if !status.wakers.iter().any(|known| known.will_wake(waker)) {
+            if !status.wakers.iter().any(|stored| stored.will_wake(waker)) {
                 status.wakers.push(waker.clone());
             }
         }
@@ -407,7 +409,7 @@ impl Journal {
         appended.saturating_sub(written) <= MAX_PENDING_BYTES
     }
 
-    /// Makes the log writer end after it has tried to write everything appended so far.
+    /// Makes the log writer end after one attempt to write everything appended so far.
     pub(crate) fn stop(&self) {
         self.pending.lock().stopped = true;
         self.work.notify_one();
@@ -423,17 +425,17 @@ pub(super) fn describe_sync_failure(error: &io::Error) -> String {
 pub(super) const NOT_LOCKED: &str = "its LOCK was replaced, so another process may have opened the directory; close the \
                                      store";
 
-/// Describes logs that are no longer in the directory.
+/// Describes logs that were removed or replaced.
 fn describe_lost_logs(logs: &[u64]) -> String {
     let names: Vec<String> = logs.iter().map(|log| log_name(*log)).collect();
     let verb = if logs.len() == 1 { "was" } else { "were" };
     format!("{} {verb} removed or replaced", names.join(", "))
 }
 
-/// What ends a loss of logs.
-pub(super) const STORED_AGAIN: &str = "; the next checkpoint stores everything again";
+/// Appended to the description of lost logs.
+pub(super) const NEXT_CHECKPOINT_NOTE: &str = "; the next checkpoint stores everything again";
 
-/// The journal, as one table sees it.
+/// Appends one table's changes to the journal.
 #[derive(Debug)]
 struct TableSink {
     journal: Arc<Journal>,
@@ -467,7 +469,7 @@ impl OpSink for TableSink {
     }
 }
 
-/// The journal of a store that logs no changes, as its tables see it.
+/// The sink of the tables of a store that logs no changes: discards them.
 #[derive(Debug)]
 struct UnloggedSink(Arc<Journal>);
 

@@ -1,9 +1,9 @@
-//! Kinds of records. Those from 16 on occur only in checkpoints, and `CLOSED` only in the file of this
-//! name.
+//! Kinds of records: 1 to 3 occur in logs and checkpoints, 4 to 8 only in logs, 16 to 22 only in checkpoints,
+//! and 23 only in the file `CLOSED`.
 
 pub(crate) const LAYOUT: u32 = 1;
 pub(crate) const SCHEMA: u32 = 2;
-pub(crate) const SHAPE: u32 = 3;
+pub(crate) const WINDOW_SHAPE: u32 = 3;
 pub(crate) const CHUNK: u32 = 4;
 pub(crate) const CHANGES: u32 = 5;
 pub(crate) const TABLE_CREATED: u32 = 6;

@@ -1,4 +1,4 @@
-//! Log files, and how many of their bytes belong to chunks in use.
+//! Log files: creating them, and counting how many of their bytes belong to chunks in use.
 
 use std::io;
 use std::sync::Arc;
@@ -8,9 +8,9 @@ use engram_core::chunk::{Chunk, ChunkFile, ChunkLocation};
 
 use super::directory::{Directory, WritableFile};
 use super::file_format::{FileHeader, FileKind};
-use super::file_names::{UNFINISHED, log_name};
+use super::file_names::{UNFINISHED_SUFFIX, log_name};
 
-/// Counts a log's bytes, and those of its chunks that are in use.
+/// A log's size, and how much of it belongs to chunks in use.
 #[derive(Debug)]
 pub(crate) struct Log {
     store: u64,
@@ -31,7 +31,7 @@ impl Log {
         })
     }
 
-    /// Sets this log as the location of a chunk, whose record has `bytes` bytes; returns the chunk's
+    /// Makes this log the location of a chunk whose record has `bytes` bytes; returns the chunk's
     /// previous location.
     pub(crate) fn add_chunk(
         self: &Arc<Self>,
@@ -108,7 +108,7 @@ pub(crate) fn create(
         number,
     };
     let name = log_name(number);
-    let unfinished = format!("{name}{UNFINISHED}");
+    let unfinished = format!("{name}{UNFINISHED_SUFFIX}");
     let mut file = files.create(&unfinished)?;
     file.append(&[&header.bytes()])?;
     file.sync()?;

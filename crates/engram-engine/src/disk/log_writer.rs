@@ -13,8 +13,9 @@ use super::journal::{Durability, Journal, NOT_LOCKED, WRITE_NOW_BYTES, describe_
 use super::kind;
 use super::pending_log::LogEntry;
 
-/// How long the writer waits for more changes to write together, unless a caller waits.
-const GATHER_TIME: Duration = Duration::from_millis(5);
+/// How long the writer waits for more changes to write together, unless a caller waits. Not used if changes are
+/// synced.
+const BATCH_WAIT: Duration = Duration::from_millis(5);
 
 /// How long the writer waits before it retries a failed write.
 const RETRY_INTERVAL: Duration = Duration::from_millis(500);
@@ -31,20 +32,20 @@ pub(crate) struct LogWriter {
     number: u64,
     /// `None` if the file cannot be identified.
     id: Option<FileId>,
-    /// True if the current log was removed or replaced. What would be written to it is discarded: the next
-    /// checkpoint contains it.
+    /// True if the current log was removed or replaced. Its entries are discarded: the next checkpoint contains
+    /// their changes.
     is_lost: bool,
-    /// When the current log was last found in the directory.
+    /// When the writer last checked that the current log is in the directory.
     last_check: Option<Instant>,
     /// Size of the current log, at which the next record is written.
     offset: u64,
-    /// When the last batch was written, and synced if the store's durability requires it.
+    /// When `sync` last succeeded.
     last_sync: Instant,
     /// True if the current log has bytes that are not synced.
     unsynced: bool,
 }
 
-/// Where a log writer has ended.
+/// The last log that a log writer has written.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct LogEnd {
     /// Number of the log.
@@ -57,7 +58,7 @@ pub(crate) struct LogEnd {
 struct WriteBatch {
     entries: Vec<LogEntry>,
     bytes: usize,
-    /// Number of entries so far, including these.
+    /// Number of all entries of the journal so far, including these.
     entry_count: u64,
     /// Once the batch is written, changes below this number are durable.
     durable_below: u64,
@@ -79,7 +80,7 @@ impl From<io::Error> for WriteFailure {
 }
 
 impl LogWriter {
-    /// A writer that continues a log whose file has only a header.
+    /// A writer that starts with this log, whose file has only a header.
     pub(crate) fn new(journal: &Arc<Journal>, number: u64, file: Box<dyn WritableFile>) -> Self {
         Self {
             journal: Arc::clone(journal),
@@ -103,7 +104,7 @@ impl LogWriter {
     /// written. Returns where the log ends.
     pub(crate) fn run(mut self) -> LogEnd {
         loop {
-            let mut batch = self.gather();
+            let mut batch = self.next_batch();
             let mut is_last_attempt = batch.stopped;
             let outcome = loop {
                 match self.write(&mut batch.entries) {
@@ -118,10 +119,10 @@ impl LogWriter {
                     outcome => break outcome,
                 }
             };
-            let ends = batch.stopped || outcome.is_err();
+            let has_ended = batch.stopped || outcome.is_err();
             let written = if outcome.is_ok() { batch.bytes } else { 0 };
             self.journal.update_status(written, |status| {
-                status.ended = ends;
+                status.ended = has_ended;
                 status.problem = match &outcome {
                     Ok(()) => None,
                     Err(WriteFailure::Retryable(error)) => Some(error.to_string()),
@@ -132,7 +133,7 @@ impl LogWriter {
                     status.written_entries = batch.entry_count;
                 }
             });
-            if ends {
+            if has_ended {
                 return LogEnd {
                     log: self.number,
                     bytes: self.offset,
@@ -159,8 +160,8 @@ impl LogWriter {
         pending.stopped
     }
 
-    /// Waits for entries to write, and then, depending on the durability, a little longer for more.
-    fn gather(&self) -> WriteBatch {
+    /// Waits for entries to write, then for more: until the next sync is due, or for `BATCH_WAIT`.
+    fn next_batch(&self) -> WriteBatch {
         let mut pending = self.journal.pending.lock();
         while pending.bytes == 0 && !pending.stopped && !pending.immediate {
             pending.urgent = false;
@@ -168,7 +169,7 @@ impl LogWriter {
         }
         let until = match self.journal.durability {
             Durability::Disk { interval } => self.last_sync + interval,
-            _ => Instant::now() + GATHER_TIME,
+            _ => Instant::now() + BATCH_WAIT,
         };
         while !pending.stopped
             && !pending.immediate
@@ -224,21 +225,21 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Reports it if the current log is no longer in the directory, or another process may have opened the
-    /// directory.
+    /// Checks that the current log is still in the directory; if not, reports it to the journal. Fails if the
+    /// directory is no longer locked.
     fn check_in_place(&mut self) -> Result<(), WriteFailure> {
         let files = &*self.journal.files;
         self.last_check = Some(Instant::now());
-        // If the check itself fails, it is repeated later.
+        // If the check cannot be made, it is repeated later.
         if let Ok(false) = files.check_lock() {
             return Err(WriteFailure::Permanent(NOT_LOCKED.into()));
         }
-        let found = files.id(&log_name(self.number));
-        let is_missing = matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
-        let is_replaced = found
+        let id = files.id(&log_name(self.number));
+        let is_missing = matches!(&id, Err(error) if error.kind() == io::ErrorKind::NotFound);
+        let is_replaced = id
             .ok()
             .zip(self.id)
-            .is_some_and(|(found, own)| found != own);
+            .is_some_and(|(id, own_id)| id != own_id);
         if is_missing || is_replaced {
             self.is_lost = true;
             self.journal.lose_logs(&[self.number]);
@@ -246,8 +247,8 @@ impl LogWriter {
         Ok(())
     }
 
-    /// Syncs the log if the store's durability requires it. A failure is permanent: the system may
-    /// have dropped the bytes that it could not write, and does not report this again.
+    /// Syncs the log if the store's durability requires it. A failure is permanent: the system may have dropped
+    /// the bytes that it could not write, and a later sync would succeed without them.
     fn sync(&mut self) -> Result<(), WriteFailure> {
         if self.unsynced && self.syncs_changes() {
             let synced = self.file.sync();

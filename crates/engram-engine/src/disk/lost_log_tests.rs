@@ -23,7 +23,7 @@ fn remove_logs(files: &PowerLossDirectory, rng: &mut Xoshiro256PlusPlus) -> usiz
 
 #[test]
 fn a_checkpoint_after_a_loss_stores_everything_again() {
-    let (mut losses, mut refusals) = (0, 0);
+    let (mut losses, mut failed_checkpoints) = (0, 0);
     for seed in 0..150 {
         let case = format!("seed {seed}");
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
@@ -43,7 +43,7 @@ fn a_checkpoint_after_a_loss_stores_everything_again() {
                 text.ends_with("removed or replaced; the next checkpoint stores everything again"),
                 "{case}: {text}"
             );
-            refusals += 1;
+            failed_checkpoints += 1;
             attempts += 1;
             assert!(attempts < 4, "{case}: {text}");
         }
@@ -62,11 +62,14 @@ fn a_checkpoint_after_a_loss_stores_everything_again() {
         assert_eq!(recovered_changes, last_changes, "{case}");
         history.check_recovered(&mut recovered.tables, false, &case);
     }
-    assert!(losses > 150 && refusals > 20, "{losses} {refusals}");
+    assert!(
+        losses > 150 && failed_checkpoints > 20,
+        "{losses} logs lost, {failed_checkpoints} failed checkpoints"
+    );
 }
 
 #[test]
-fn a_closed_log_that_is_cut_between_records_is_noticed() {
+fn a_log_that_is_cut_between_records_after_the_close_is_reported() {
     let files = PowerLossDirectory::from_files(&[]);
     let mut history = History::default();
     let mut opened = open_store(&files, 1).unwrap();
@@ -76,11 +79,11 @@ fn a_closed_log_that_is_cut_between_records_is_noticed() {
     let mark = CloseMark::read(&files, &files.list().unwrap()).unwrap();
     let (name, bytes) = (log_name(mark.log), mark.bytes);
     assert_eq!(files.open(&name).unwrap().len().unwrap(), bytes);
-    // The file header is left, without any record.
+    // Only the file header is left.
     files.truncate(&name, 48).unwrap();
-    let later = "unless the machine has lost power since, the file was damaged later, and acknowledged changes are \
+    let cause = "unless the machine has lost power since, the file was damaged later, and acknowledged changes are \
                  lost";
-    let note = format!("{name} has 48 bytes, but had {bytes} when the store was closed: {later}");
+    let note = format!("{name} has 48 bytes, but had {bytes} when the store was closed: {cause}");
     let notes = read_back(&files).map(|recovered| recovered.notes);
     assert_eq!(notes.unwrap_or_default().last(), Some(&note));
 }

@@ -1,4 +1,4 @@
-//! Which files of an open store's directory are needed.
+//! The checkpoints and logs of an open store's directory, and which of them are still needed.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -8,7 +8,7 @@ use super::directory::Directory;
 use super::file_names::{FileName, checkpoint_name};
 use super::record_reader::RecordReader;
 
-/// Which files exist, and which are needed.
+/// The newest checkpoint and log, and the logs that each checkpoint requires.
 #[derive(Debug)]
 pub(super) struct Manifest {
     /// Number of the newest checkpoint.
@@ -17,11 +17,11 @@ pub(super) struct Manifest {
     pub(super) log: u64,
     /// Logs below this number are synced.
     pub(super) synced_below: u64,
-    /// True during a repair until unused files are set aside: no file is removed before.
+    /// True during a repair until unused files are set aside: until then, no file is removed.
     pub(super) keep_all: bool,
     /// Valid checkpoints, with the logs that they require.
     pub(super) valid: BTreeMap<u64, RequiredLogs>,
-    /// Checkpoints that were not verified or cannot be used any more, with the logs that they require.
+    /// Checkpoints that were not verified or can no longer be used, with the logs that they require.
     /// They are kept until there are `keep` newer valid ones.
     pub(super) unverified: BTreeMap<u64, RequiredLogs>,
 }
@@ -71,8 +71,8 @@ impl Manifest {
         self.valid.insert(number, RequiredLogs::from_header(header));
     }
 
-    /// Removes checkpoints and logs of this store that are not needed. After an error, it stops, and the
-    /// next call tries again.
+    /// Removes checkpoints and logs of this store that are not needed. Errors are not reported: the next call
+    /// tries again.
     pub(super) fn retire(&mut self, files: &dyn Directory, store: u64, keep: usize) {
         if self.keep_all {
             return;
@@ -135,7 +135,7 @@ fn is_missing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }
 
-/// True if a file belongs to this store, or its header is damaged.
+/// True if a file belongs to this store, or its header cannot be used. False if it cannot be read.
 fn belongs_to(files: &dyn Directory, name: &str, store: u64) -> bool {
     match files.open(name).and_then(RecordReader::new) {
         Ok(Ok(file_reader)) => file_reader.header.store == store,
@@ -144,12 +144,13 @@ fn belongs_to(files: &dyn Directory, name: &str, store: u64) -> bool {
     }
 }
 
-/// True if the directory has a file of this name that does not belong to this store, or has none.
+/// True if no file of this name can be this store's: it is missing, no regular file, or another store's, or its
+/// header cannot be used.
 pub(super) fn is_lost(files: &dyn Directory, name: &str, store: u64) -> bool {
     match files.open(name).and_then(RecordReader::new) {
         Ok(Ok(file_reader)) => file_reader.header.store != store,
         Ok(Err(_)) => true,
-        // Of kind `InvalidInput`: it is a link.
+        // `InvalidInput` means that it is not a regular file.
         Err(error) => is_missing(&error) || error.kind() == io::ErrorKind::InvalidInput,
     }
 }

@@ -1,5 +1,5 @@
-//! A directory of the operating system. It is used by its handle: it stays the same directory if it is
-//! moved, and another directory that gets its path is never touched.
+//! A directory of the operating system. Files are opened relative to its handle: they are found even after the
+//! directory was moved, and a directory that replaces it at its path is never touched.
 
 use std::fs::{self, File};
 use std::io;
@@ -24,9 +24,9 @@ const FILE_MODE: Mode = Mode::RUSR.union(Mode::WUSR);
 /// An open directory.
 #[derive(Debug)]
 pub(crate) struct OsDirectory {
-    /// As it was given, for messages.
+    /// The path as given by the caller, for messages.
     path: PathBuf,
-    /// The path, independent of the process's working directory.
+    /// The absolute path.
     absolute_path: PathBuf,
     handle: OwnedFd,
     /// `None` unless this process has locked the directory.
@@ -34,7 +34,7 @@ pub(crate) struct OsDirectory {
 }
 
 impl OsDirectory {
-    /// Opens a directory that exists. Its path may lead over symbolic links.
+    /// Opens a directory that exists. Its path may contain symbolic links.
     pub(crate) fn open(path: &Path) -> io::Result<Self> {
         let flags = OFlags::RDONLY | OFlags::DIRECTORY | OFlags::CLOEXEC;
         Ok(Self {
@@ -48,7 +48,7 @@ impl OsDirectory {
     /// Locks the directory for writing.
     ///
     /// # Errors
-    /// As [`lock_exclusive`].
+    /// Those of [`lock_exclusive`].
     pub(crate) fn lock(&self) -> Result<()> {
         *self.lock.lock() = Some(lock_exclusive(self)?);
         Ok(())
@@ -78,11 +78,11 @@ impl OsDirectory {
         }
     }
 
-    /// Where the directory is now; `None` if it was removed.
+    /// The directory's path now; `None` if it was removed.
     fn current_path(&self) -> Option<PathBuf> {
         let links = fstat(&self.handle).map_or(1, |stat| stat.st_nlink);
-        let process = format!("/proc/self/fd/{}", self.handle.as_raw_fd());
-        let current = fs::read_link(process).unwrap_or_else(|_| PathBuf::from("another path"));
+        let link = format!("/proc/self/fd/{}", self.handle.as_raw_fd());
+        let current = fs::read_link(link).unwrap_or_else(|_| PathBuf::from("another path"));
         let is_removed = links == 0 || current.to_string_lossy().ends_with(" (deleted)");
         (!is_removed).then_some(current)
     }
@@ -90,19 +90,19 @@ impl OsDirectory {
 
 /// Opens a regular file of a directory, without following links.
 pub(super) fn open_file(directory: BorrowedFd<'_>, name: &str, flags: OFlags) -> io::Result<File> {
-    // Opening a pipe would otherwise wait for its other end.
+    // Without `NONBLOCK`, opening a pipe would wait for its other end.
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
-    let unusable = |what: &str| {
-        let text = format!("it is {what}; a store uses only regular files");
+    let not_regular = |file_kind: &str| {
+        let text = format!("it is {file_kind}; a store uses only regular files");
         Err(io::Error::new(io::ErrorKind::InvalidInput, text))
     };
     let file = match openat(directory, name, flags, FILE_MODE) {
-        Err(Errno::LOOP) => return unusable("a symbolic link"),
+        Err(Errno::LOOP) => return not_regular("a symbolic link"),
         opened => File::from(opened?),
     };
     let kind = file.metadata()?.file_type();
     if !kind.is_file() && !kind.is_dir() {
-        return unusable("a pipe, socket or device");
+        return not_regular("a pipe, socket or device");
     }
     Ok(file)
 }
@@ -156,7 +156,7 @@ impl Directory for OsDirectory {
     fn rename(&self, from: &str, to: &str) -> io::Result<()> {
         let (handle, flags) = (&self.handle, RenameFlags::NOREPLACE);
         match renameat_with(handle, from, handle, to, flags) {
-            // The file system does not have this flag.
+            // The file system does not support `NOREPLACE`.
             Err(Errno::INVAL | Errno::NOSYS | Errno::NOTSUP) => match self.id(to) {
                 Ok(_) => Err(Errno::EXIST.into()),
                 Err(error) if !is_missing(&error) => Err(error),
@@ -186,19 +186,19 @@ impl Directory for OsDirectory {
         let Ok(own) = fstat(&self.handle) else {
             return Ok(());
         };
-        let occupied = match fs::metadata(&self.absolute_path) {
-            Ok(found) if (found.dev(), found.ino()) == (own.st_dev, own.st_ino) => return Ok(()),
+        let replaced = match fs::metadata(&self.absolute_path) {
+            Ok(other) if (other.dev(), other.ino()) == (own.st_dev, own.st_ino) => return Ok(()),
             Ok(_) => ", and something else has its path",
             Err(error) if is_missing(&error) => "",
-            // Whether the directory was moved is unknown.
+            // It is unknown whether the directory was moved.
             Err(_) => return Ok(()),
         };
         Err(match self.current_path() {
             None => format!(
-                "the store's directory was removed{occupied}; its data exists only in memory"
+                "the store's directory was removed{replaced}; its data exists only in memory"
             ),
             Some(current) => format!(
-                "the store's directory was moved to {}{occupied}; changes are still written there, but checkpoints \
+                "the store's directory was moved to {}{replaced}; changes are still written there, but checkpoints \
                  only after it is moved back",
                 current.display()
             ),
@@ -212,7 +212,7 @@ impl Directory for OsDirectory {
         };
         match self.id(LOCK) {
             Ok(id) => Ok(id == held.id()),
-            // A person has removed it. Another process would have created it again.
+            // It was removed, and no other process has opened the directory since: that would have created it.
             Err(error) if is_missing(&error) => match lock_new(self) {
                 Ok(new) => {
                     *lock = Some(new);

@@ -19,10 +19,10 @@ use super::recover::ClockReading;
 /// A record of changes is closed once its body has at least this many bytes.
 const CLOSE_RECORD_BYTES: usize = 64 << 10;
 
-/// Bytes of the body in front of the changes: table, first change, number of changes.
+/// Bytes in front of the changes in a record's body: table, first change, number of changes.
 const CHANGES_HEADER_BYTES: usize = 20;
 
-/// Entries that the log writer has not taken yet.
+/// Entries that the log writer has not taken yet, and the numbers of the next change and chunk.
 #[derive(Debug)]
 pub(super) struct PendingLog {
     store: u64,
@@ -30,7 +30,7 @@ pub(super) struct PendingLog {
     pub(super) entries: Vec<LogEntry>,
     /// Bytes of the entries and of the open record's changes.
     pub(super) bytes: usize,
-    /// Number of entries so far, including written ones.
+    /// Number of all entries so far, including written ones.
     pub(super) entry_count: u64,
     /// The record to which the next changes are appended; it is not in `entries` yet.
     open_record: Option<OpenRecord>,
@@ -38,13 +38,13 @@ pub(super) struct PendingLog {
     pub(super) next_serial: u64,
     /// The log that is being written.
     pub(super) log: Arc<Log>,
-    /// Earlier logs, except for those that had no chunks in use when a log was last started.
+    /// Logs before `log`. Those without chunks in use are removed when the next log begins.
     pub(super) earlier_logs: Vec<Arc<Log>>,
     /// Logs that were removed or replaced since the store was opened.
     pub(super) lost_logs: BTreeSet<u64>,
-    /// True if a caller waits for its changes. Without syncs, they are written at once.
+    /// True if a caller waits for changes or for space: they are written at once, unless changes are synced.
     pub(super) urgent: bool,
-    /// True if changes must be written at once, even if that requires an early sync.
+    /// True if changes must be written at once, even if they are synced and no sync is due.
     pub(super) immediate: bool,
     /// True if the log writer must end.
     pub(super) stopped: bool,
@@ -54,11 +54,11 @@ pub(super) struct PendingLog {
 #[derive(Debug)]
 struct OpenRecord {
     table: u64,
-    /// Number of the first change.
+    /// Number of the record's first change.
     first_change: u64,
-    /// Number of changes.
+    /// How many changes the record contains.
     count: u32,
-    /// Space for the header, then the changes.
+    /// Space of `CHANGES_HEADER_BYTES`, then the changes.
     body: Vec<u8>,
 }
 
@@ -175,7 +175,7 @@ impl PendingLog {
 
     /// Adds a table's change; returns its number.
     pub(super) fn add_change(&mut self, table: u64, op: &TableOp<'_>) -> Lsn {
-        // The serial of the item's chunk if it has only one, to look it up only once.
+        // The serial of the item's chunk, so that it is looked up only once; `None` if it may have several.
         let mut only_serial = None;
         if let TableOp::Insert { item, .. } = op {
             match &item.trajectory {
@@ -205,26 +205,26 @@ impl PendingLog {
         });
         let len_before = open.body.len();
         let store = self.store;
-        let serial = |chunk: &Arc<Chunk>| match only_serial {
+        let serial_of = |chunk: &Arc<Chunk>| match only_serial {
             Some(serial) => serial,
             None => chunk.location(store).map_or(0, |(serial, _)| serial),
         };
-        put_change(&mut open.body, op, self, &serial);
+        put_change(&mut open.body, op, self, &serial_of);
         self.bytes += open.body.len() - len_before;
         open.count += 1;
         self.open_record = Some(open);
         self.new_lsn()
     }
 
-    /// Returns a new change's number.
+    /// Returns the number of a new change.
     pub(super) fn new_lsn(&mut self) -> Lsn {
         let number = self.next_change;
         self.next_change += 1;
         Lsn(number)
     }
 
-    /// Switches to a new log, whose file exists: the following entries are written to it. No record must be
-    /// open.
+    /// Switches to a new log, whose file exists: the following entries are written to it. The open record must be
+    /// closed before.
     pub(super) fn switch_log(
         &mut self,
         number: u64,

@@ -1,5 +1,4 @@
-//! A directory in memory whose machine loses power: bytes that were not synced are lost, kept in
-//! part, or changed.
+//! A simulated directory whose machine loses power: bytes that were not synced are lost, partly kept, or changed.
 
 use std::collections::BTreeMap;
 use std::io;
@@ -28,7 +27,7 @@ pub(super) struct PowerLossDirectory {
     current: Arc<Mutex<FilesByName>>,
     /// The files as of the last sync of the directory.
     synced: Arc<Mutex<FilesByName>>,
-    /// Number of such calls left before the power loss.
+    /// Number of calls that change or sync the directory, left before the power loss.
     writes_left: Arc<Mutex<u64>>,
 }
 
@@ -38,7 +37,7 @@ impl PowerLossDirectory {
         *self.writes_left.lock() = writes;
     }
 
-    /// Number of such calls left before the power loss.
+    /// Number of these calls that are left before the power loss.
     pub(super) fn writes_left(&self) -> u64 {
         *self.writes_left.lock()
     }
@@ -70,25 +69,26 @@ impl PowerLossDirectory {
     /// The directory after the machine has restarted.
     pub(super) fn after_power_loss(&self, rng: &mut Xoshiro256PlusPlus) -> Self {
         let (current, synced) = (self.current.lock(), self.synced.lock());
-        let mut left = FilesByName::new();
+        let mut surviving = FilesByName::new();
         for name in current.keys().chain(synced.keys()) {
-            let either = [current.get(name), synced.get(name)];
-            let Some(content) = either[usize::from(rng.next_u64().is_multiple_of(2))] else {
+            // A creation, rename or removal that was not synced may be lost.
+            let versions = [current.get(name), synced.get(name)];
+            let Some(content) = versions[usize::from(rng.next_u64().is_multiple_of(2))] else {
                 continue;
             };
-            left.insert(
+            surviving.insert(
                 name.clone(),
-                Arc::new(Mutex::new(survivors(&content.lock(), rng))),
+                Arc::new(Mutex::new(surviving_content(&content.lock(), rng))),
             );
         }
         Self {
-            synced: Arc::new(Mutex::new(left.clone())),
-            current: Arc::new(Mutex::new(left)),
+            synced: Arc::new(Mutex::new(surviving.clone())),
+            current: Arc::new(Mutex::new(surviving)),
             writes_left: Arc::new(Mutex::new(u64::MAX)),
         }
     }
 
-    /// Fails after the power loss.
+    /// Counts a call that changes or syncs the directory. Fails after the power loss.
     fn count_write(&self) -> io::Result<()> {
         let mut writes_left = self.writes_left.lock();
         if *writes_left == 0 {
@@ -106,7 +106,7 @@ impl PowerLossDirectory {
 
 /// What a power loss leaves of a file: the synced bytes and a random number of the bytes after them,
 /// of which some may be wrong.
-fn survivors(content: &Content, rng: &mut Xoshiro256PlusPlus) -> Content {
+fn surviving_content(content: &Content, rng: &mut Xoshiro256PlusPlus) -> Content {
     let unsynced = (content.bytes.len() - content.synced) as u64;
     let kept = usize::try_from(rng.next_u64() % (unsynced + 1)).unwrap();
     let mut bytes = content.bytes[..content.synced + kept].to_vec();

@@ -46,7 +46,7 @@ fn run_with_power_losses(seed: u64) -> (usize, u64) {
     (compared, losses)
 }
 
-/// The log ends with random choices, without the change that they were made for.
+/// The log ends with a random generator's state after choices, without the change that the choices were made for.
 #[test]
 fn an_unfinished_choice_is_logged_again() {
     let files = PowerLossDirectory::from_files(&[]);
@@ -81,5 +81,5 @@ fn durable_changes_survive_a_power_loss() {
     let losses: u64 = outcomes.iter().map(|outcome| outcome.1).sum();
     let summary = format!("{compared} tables compared after {losses} power losses\n");
     std::io::Write::write_all(&mut std::io::stderr(), summary.as_bytes()).unwrap();
-    assert!(compared > 1_000 && losses > 1_000, "{compared} {losses}");
+    assert!(compared > 1_000 && losses > 1_000, "{summary}");
 }

@@ -93,7 +93,7 @@ pub(super) fn describe(table: &mut TableState) -> String {
         );
         (item.seq, item.key, item.priority.to_bits(), usage, content)
     });
-    // The order of slots does not matter.
+    // The items are sorted below: a recovered table may have them in other slots.
     let mut items: Vec<_> = items.collect();
     let keys: Vec<u64> = items.iter().map(|item| item.1).collect();
     let orders = snapshot.orders().map(|order| {
@@ -118,7 +118,7 @@ pub(super) fn describe(table: &mut TableState) -> String {
 pub(super) struct History {
     /// Content of each table after each change, by table and change number.
     pub(super) descriptions: BTreeMap<(u64, u64), String>,
-    /// Number of the last change of each table that was reported as durable, by table.
+    /// Number of each table's last change that was reported as durable, by table.
     durable: BTreeMap<u64, u64>,
     /// First byte of each item's data, by key.
     contents: BTreeMap<u64, u8>,
@@ -210,7 +210,7 @@ impl History {
             while !table.shrink(deferred) {}
             let lsn = table.last_lsn();
             self.descriptions.insert((id, lsn.0), describe(table));
-            // A table without changes may be lost: its creation may not be durable.
+            // A table without changes is not checked: its creation may not be durable.
             if rng.next_u64().is_multiple_of(4) && lsn.0 > 0 {
                 loop {
                     match storage.sink(id).poll_durable(lsn, Waker::noop()) {
@@ -255,8 +255,8 @@ impl History {
         }
     }
 
-    /// Checks that durable changes were recovered, and that each table has the content it had after the
-    /// last recovered change. Returns the number of tables compared.
+    /// Checks that durable changes were recovered, and that each table with durable changes has the content that it
+    /// had after its last recovered change. Returns the number of tables compared.
     pub(super) fn check_after_power_loss(
         &self,
         tables: &mut BTreeMap<u64, TableState>,
@@ -284,8 +284,8 @@ impl History {
         compared
     }
 
-    /// Checks that each table has the content it had after the last recovered change, or, after a repair,
-    /// that each item has its original data.
+    /// Checks that each item has its original data and, without a repair, that each table has the content that it
+    /// had after its last recovered change.
     pub(super) fn check_recovered(
         &self,
         tables: &mut BTreeMap<u64, TableState>,

@@ -10,11 +10,11 @@ use super::directory::ReadableFile;
 /// Bytes per read.
 pub(super) const BLOCK_BYTES: usize = 1 << 20;
 
-/// Free bytes in front of a block, into which the unprocessed rest of the previous block is copied.
+/// Free bytes in front of a block. The unprocessed rest of the previous block is copied there.
 const PREFIX_BYTES: usize = 256 << 10;
 
 /// Maximum number of blocks that are read ahead or in use. Must exceed the number of blocks that a batch
-/// of `chunk_checkers.rs` keeps alive while it is collected; otherwise, reading would stall.
+/// keeps alive while `chunk_checkers.rs` collects it; otherwise, reading would block forever.
 const MAX_BLOCKS: usize = 10;
 
 /// A block of a file. Dropping it returns its memory to the thread that reads, to be filled again.
@@ -83,12 +83,12 @@ impl Drop for ReadBlock {
     }
 }
 
-/// The blocks of a file from an offset on, as a thread reads them.
+/// Receives a file's blocks from the thread that reads them.
 #[derive(Debug)]
 pub(super) struct ReadAhead(Receiver<io::Result<ReadBlock>>);
 
 impl ReadAhead {
-    /// Starts a thread that reads `file` from `offset` to `len`. Dropping the result ends it.
+    /// Starts a thread that reads `file` from `offset` to its end at `len`. Dropping the result ends the thread.
     pub(super) fn new(file: &Arc<dyn ReadableFile>, offset: u64, len: u64) -> io::Result<Self> {
         let (full, blocks) = channel();
         let (return_to, empty) = channel();
@@ -154,16 +154,16 @@ mod tests {
 
     #[test]
     fn the_reading_thread_ends_after_an_error_or_a_drop() {
-        for good_blocks in [0, 2, 1 << 10] {
+        for readable_blocks in [0, 2, 1 << 10] {
             let file: Arc<dyn ReadableFile> =
-                Arc::new(FileThatFailsAfter(good_blocks * BLOCK_BYTES as u64));
+                Arc::new(FileThatFailsAfter(readable_blocks * BLOCK_BYTES as u64));
             let file_in_thread = Arc::downgrade(&file);
             let ahead = ReadAhead::new(&file, 0, file.len().unwrap()).unwrap();
             drop(file);
-            for _ in 0..good_blocks.min(50) {
+            for _ in 0..readable_blocks.min(50) {
                 assert_eq!(ahead.next().unwrap().content().len(), BLOCK_BYTES);
             }
-            assert_eq!(ahead.next().is_err(), good_blocks < 50);
+            assert_eq!(ahead.next().is_err(), readable_blocks < 50);
             drop(ahead);
             while file_in_thread.strong_count() > 0 {
                 thread::sleep(Duration::from_millis(1));

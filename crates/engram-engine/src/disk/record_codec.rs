@@ -35,8 +35,8 @@ pub(crate) trait DictionaryWriter {
 
     fn write_record(&mut self, kind: u32, body: &[u8]);
 
-    /// Returns the number of a layout; writes its definition first if the file does not have it. The
-    /// same for schemas and window shapes below.
+    /// Returns the number of a layout; writes its definition first if the file does not have it.
+    /// `schema_number` and `shape_number` do this for schemas and window shapes.
     fn layout_number(&mut self, layout: &Arc<Layout>) -> u32 {
         let address = Arc::as_ptr(layout).addr();
         if let Some((number, _)) = self.dictionary().layouts.get(&address) {
@@ -92,19 +92,19 @@ pub(crate) trait DictionaryWriter {
         body.put_u32(layout);
         put_columns(&mut body, &shape.columns);
         put_slices(&mut body, &shape.slices);
-        self.write_record(kind::SHAPE, &body);
+        self.write_record(kind::WINDOW_SHAPE, &body);
         let entry = (number, Arc::clone(shape));
         self.dictionary().shapes.insert(address, entry);
         number
     }
 
-    /// Appends an item to `body`. `serial` returns the serial of a chunk; the item's chunks must be
+    /// Appends an item to `body`. `serial_of` returns the serial of a chunk; the item's chunks must be
     /// written before this body's record.
     fn put_item(
         &mut self,
         body: &mut Vec<u8>,
         item: ItemRef<'_>,
-        serial: &impl Fn(&Arc<Chunk>) -> u64,
+        serial_of: &impl Fn(&Arc<Chunk>) -> u64,
     ) {
         body.put_u64(item.key);
         body.put_f64(item.priority);
@@ -116,7 +116,7 @@ pub(crate) trait DictionaryWriter {
                 squeeze,
             } => {
                 body.put_u8(u8::from(*squeeze));
-                body.put_u64(serial(chunk));
+                body.put_u64(serial_of(chunk));
                 body.put_u32(*offset);
                 body.put_u32(*len);
             }
@@ -127,7 +127,7 @@ pub(crate) trait DictionaryWriter {
             } => {
                 let shape = self.shape_number(shape);
                 body.put_u8(2);
-                body.put_u64(serial(chunk));
+                body.put_u64(serial_of(chunk));
                 body.put_u32(*offset);
                 body.put_u32(shape);
             }
@@ -137,7 +137,7 @@ pub(crate) trait DictionaryWriter {
                 body.put_u32(layout);
                 body.put_len(spans.chunks.len());
                 for chunk in &spans.chunks {
-                    body.put_u64(serial(chunk));
+                    body.put_u64(serial_of(chunk));
                 }
                 put_columns(body, &spans.columns);
                 put_slices(body, &spans.slices);
@@ -199,7 +199,7 @@ pub(crate) struct ReadDictionary {
     shapes: Vec<Arc<WindowShape>>,
 }
 
-/// Reads the number of a definition, and checks that it is the next one of its kind.
+/// Reads a definition's number, and checks that it is the next number of its kind.
 fn check_number(reader: &mut BodyReader<'_>, next: usize, kind: &str) -> Result<(), CorruptRecord> {
     let number = reader.u32()?;
     if number as usize == next {
@@ -219,7 +219,7 @@ fn look_up<T: Clone>(definitions: &[T], number: u32, kind: &str) -> Result<T, Co
 }
 
 /// Allocates memory for the payload of chunk `serial`.
-pub(crate) fn allocate_chunk(serial: u64, bytes: usize) -> Result<AlignedBytes, CorruptRecord> {
+pub(crate) fn allocate_payload(serial: u64, bytes: usize) -> Result<AlignedBytes, CorruptRecord> {
     let memory = AlignedBytes::zeroed(bytes);
     Ok(memory.ok_or_else(|| {
         engram_core::Error::out_of_memory(format_args!("chunk {serial}"), Some(bytes))
@@ -267,8 +267,8 @@ impl ReadDictionary {
                 let cells = reader.list(5, read_cell)?.into();
                 self.schemas.push(Arc::new(Schema { layout, cells }));
             }
-            kind::SHAPE => {
-                check_number(&mut reader, self.shapes.len(), "shape")?;
+            kind::WINDOW_SHAPE => {
+                check_number(&mut reader, self.shapes.len(), "window shape")?;
                 let layout = look_up(&self.layouts, reader.u32()?, "layout")?;
                 let columns = read_columns(&mut reader)?;
                 let slices = read_slices(&mut reader)?;
@@ -283,19 +283,19 @@ impl ReadDictionary {
         reader.check_end().map(|()| true)
     }
 
-    /// Reads a chunk's record; returns the chunk's serial, and the chunk if `wanted` returns true.
+    /// Reads a chunk's record; returns the chunk's serial, and the chunk if `is_needed` returns true for the serial.
     pub(crate) fn read_chunk(
         &self,
         body: &[u8],
-        wanted: impl FnOnce(u64) -> bool,
+        is_needed: impl FnOnce(u64) -> bool,
     ) -> Result<(u64, Option<Chunk>), CorruptRecord> {
         let mut reader = BodyReader(body);
         let serial = reader.u64()?;
-        if !wanted(serial) {
+        if !is_needed(serial) {
             return Ok((serial, None));
         }
         let header = self.read_chunk_header(&mut reader)?;
-        let mut payload = allocate_chunk(serial, reader.0.len())?;
+        let mut payload = allocate_payload(serial, reader.0.len())?;
         payload.copy_from_slice(reader.0);
         Ok((serial, Some(header.into_chunk(payload)?)))
     }
@@ -337,28 +337,29 @@ impl ReadDictionary {
         })
     }
 
-    /// Reads an item. The caller must check the trajectory with `check_parts`.
+    /// Reads an item; `get_chunk` returns a chunk by its serial. The caller must check the trajectory with
+    /// `check_parts` before it uses the item.
     pub(crate) fn read_item(
         &self,
         reader: &mut BodyReader<'_>,
-        chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
+        get_chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
     ) -> Result<NewItem, CorruptRecord> {
         let (key, priority) = (reader.u64()?, reader.f64()?);
         let trajectory = match reader.u8()? {
             squeeze @ (0 | 1) => Trajectory::Rows {
-                chunk: chunk(reader.u64()?)?,
+                chunk: get_chunk(reader.u64()?)?,
                 offset: reader.u32()?,
                 len: reader.u32()?,
                 squeeze: squeeze == 1,
             },
             2 => Trajectory::Window {
-                chunk: chunk(reader.u64()?)?,
+                chunk: get_chunk(reader.u64()?)?,
                 offset: reader.u32()?,
-                shape: look_up(&self.shapes, reader.u32()?, "shape")?,
+                shape: look_up(&self.shapes, reader.u32()?, "window shape")?,
             },
             3 => {
                 let layout = look_up(&self.layouts, reader.u32()?, "layout")?;
-                let chunks = reader.list(8, |reader| chunk(reader.u64()?))?.into();
+                let chunks = reader.list(8, |reader| get_chunk(reader.u64()?))?.into();
                 Trajectory::Spans(Arc::new(Spans {
                     layout,
                     chunks,
@@ -390,7 +391,9 @@ fn read_cell(reader: &mut BodyReader<'_>) -> Result<CellSpec, CorruptRecord> {
         shape: axes.into(),
     };
     if cell.shape.len() > MAX_AXES || cell.checked_size().is_none() {
-        return CorruptRecord::err(format!("cells of {cell} are too large"));
+        return CorruptRecord::err(format!(
+            "cells of {cell} are too large, or have more than {MAX_AXES} axes"
+        ));
     }
     Ok(cell)
 }
@@ -436,12 +439,14 @@ fn read_slices(reader: &mut BodyReader<'_>) -> Result<Box<[Slice]>, CorruptRecor
     slices.map(Into::into)
 }
 
-pub(crate) fn put_session(body: &mut Vec<u8>, number: SessionNumber) {
+pub(crate) fn put_session_number(body: &mut Vec<u8>, number: SessionNumber) {
     body.put_u64(number.session);
     body.put_u64(number.number);
 }
 
-pub(crate) fn read_session(reader: &mut BodyReader<'_>) -> Result<SessionNumber, CorruptRecord> {
+pub(crate) fn read_session_number(
+    reader: &mut BodyReader<'_>,
+) -> Result<SessionNumber, CorruptRecord> {
     Ok(SessionNumber {
         session: reader.u64()?,
         number: reader.u64()?,

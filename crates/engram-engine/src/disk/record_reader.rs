@@ -19,7 +19,7 @@ const ALIGNMENT: u64 = 8;
 /// Chunk records with bodies of at least this size are checked in other threads.
 const LARGE_CHUNK_BYTES: usize = 16 << 10;
 
-/// Bytes of a file's first read: often only the first record is needed.
+/// Minimum size of a file's first read. It is small because often only the first record is needed.
 const FIRST_READ_BYTES: usize = 4 << 10;
 
 /// Maximum number of bytes searched for valid records after an invalid one.
@@ -34,10 +34,10 @@ pub(crate) struct RecordReader {
     offset: u64,
     /// Size of the file.
     len: u64,
-    /// Bytes of the file from `block_offset` on.
+    /// Bytes of the file that begin at `block_offset`.
     block: Arc<ReadBlock>,
     block_offset: u64,
-    /// The thread that reads ahead; `None` before it is needed.
+    /// The thread that reads ahead; `None` while none runs.
     ahead: Option<ReadAhead>,
 }
 
@@ -47,12 +47,12 @@ pub(super) struct UncheckedRecord {
     header: RecordHeader,
     block: Arc<ReadBlock>,
     /// Position of the body in the block.
-    body_at: usize,
+    body_start: usize,
 }
 
 impl UncheckedRecord {
     pub(super) fn body(&self) -> &[u8] {
-        &self.block.content()[self.body_at..self.body_at + self.header.len]
+        &self.block.content()[self.body_start..self.body_start + self.header.len]
     }
 
     /// Bytes of memory of the block that this record keeps alive; 0 if `previous` keeps the same block
@@ -105,7 +105,8 @@ impl RecordReader {
         Ok(FileHeader::read(&header).map(|header| Self::after(file, header, len)))
     }
 
-    /// Continues after a header that was read already, or is damaged and known from elsewhere.
+    /// Starts after the file header. `header` is what it contains, or should contain if it is damaged; `len` is the
+    /// file's size.
     pub(crate) fn after(file: Box<dyn ReadableFile>, header: FileHeader, len: u64) -> Self {
         Self {
             file: file.into(),
@@ -118,8 +119,9 @@ impl RecordReader {
         }
     }
 
-    /// Returns the next record, without checking its body, if it is that of a large chunk. Does not
-    /// advance: see [`RecordReader::skip`].
+    /// Returns the next record, without checking its body, if it is that of a large chunk. Returns `None` for
+    /// other records, for an invalid record header, and at the end of the file. Does not advance: see
+    /// [`RecordReader::skip`].
     pub(super) fn peek_large_chunk(&mut self) -> io::Result<Option<UncheckedRecord>> {
         if self.offset + RECORD_HEADER_BYTES as u64 > self.len {
             return Ok(None);
@@ -130,17 +132,17 @@ impl RecordReader {
         if header.kind != kind::CHUNK || header.len < self.min_large_chunk_bytes() {
             return Ok(None);
         }
-        let body_at = self.load(record_bytes(header.len))? + RECORD_HEADER_BYTES;
+        let body_start = self.load(record_bytes(header.len))? + RECORD_HEADER_BYTES;
         let block = Arc::clone(&self.block);
         Ok(Some(UncheckedRecord {
             header,
             block,
-            body_at,
+            body_start,
         }))
     }
 
-    /// Minimum body size of a large chunk. Unit tests have only small chunks, so in every eighth file
-    /// all chunks count as large.
+    /// Minimum body size of a large chunk. Unit tests have only small chunks: there, all chunks in every eighth
+    /// file count as large.
     fn min_large_chunk_bytes(&self) -> usize {
         if cfg!(test) && self.header.number % 8 == 7 {
             0
@@ -177,7 +179,7 @@ impl RecordReader {
         Ok(Ok(Record { kind, body }))
     }
 
-    /// Checks the next record; returns its kind, and position and length of its body in the block.
+    /// Checks the next record; returns its kind, its body's position in the block, and the body's length.
     fn check_next(&mut self) -> io::Result<Result<(u32, usize, usize), EndOfRecords>> {
         let offset = self.offset;
         if offset >= self.len {
@@ -220,7 +222,7 @@ impl RecordReader {
     }
 
     /// Advances from an invalid record to the next offset with a valid record header. Searches up to
-    /// `limit` bytes and subtracts the searched ones from it. Returns false if there is no valid header.
+    /// `limit` bytes and subtracts the number of searched bytes from it. Returns false if it finds no valid header.
     pub(crate) fn skip_to_valid(&mut self, limit: &mut u64) -> io::Result<bool> {
         // If only the body is invalid, the header contains the right length.
         let header = self.record_header()?;
@@ -235,8 +237,9 @@ impl RecordReader {
         Ok(false)
     }
 
-    /// Counts the valid records from here on, skipping invalid ones; searches a bounded number of bytes.
-    pub(crate) fn count_valid_after(&mut self) -> u64 {
+    /// Counts the valid records from the next record to the end of the file, skipping invalid ones. Searches at
+    /// most [`MAX_SEARCHED_BYTES`] for them.
+    pub(crate) fn count_remaining_valid(&mut self) -> u64 {
         let (mut count, mut limit) = (0, MAX_SEARCHED_BYTES);
         loop {
             while let Ok(Ok(_)) = self.next() {
@@ -248,7 +251,7 @@ impl RecordReader {
         }
     }
 
-    /// Reads and checks the body of a record that was read before. `bytes` is the size of the record.
+    /// Reads the record at `offset` again, which has `bytes` bytes; returns its body.
     pub(crate) fn read_body_at(&self, offset: u64, bytes: usize) -> Result<Vec<u8>, CorruptRecord> {
         let mut record = vec![0; bytes];
         let read = self.file.read_at(&mut record, offset);
@@ -265,8 +268,7 @@ impl RecordReader {
         CorruptRecord::err("it has changed since it was first read")
     }
 
-    /// Makes `bytes` bytes from `offset` on available in the block; returns their position. The file
-    /// must be long enough.
+    /// Loads the file's next `bytes` bytes, which must exist, into the block; returns their position in it.
     fn load(&mut self, bytes: usize) -> io::Result<usize> {
         let start = self.offset.checked_sub(self.block_offset);
         let start = start.map_or(usize::MAX, |start| {
@@ -280,16 +282,16 @@ impl RecordReader {
             // The reader has skipped beyond the block.
             self.stop();
         }
-        let filled = self.fill(start, bytes, is_first_read);
-        if filled.is_err() {
+        let outcome = self.fill(start, bytes, is_first_read);
+        if outcome.is_err() {
             // The next call reads the same bytes again.
             self.stop();
         }
-        filled.map(|()| 0)
+        outcome.map(|()| 0)
     }
 
-    /// Replaces the block by one that begins at `offset` and has at least `bytes` bytes. It begins with
-    /// the current block's content from `start` on.
+    /// Replaces the block with one that begins at the next record and has at least `bytes` bytes. The next record's
+    /// bytes in the current block begin at `start`.
     fn fill(&mut self, start: usize, bytes: usize, is_first_read: bool) -> io::Result<()> {
         let unprocessed = match &self.ahead {
             Some(_) => self

@@ -12,13 +12,13 @@ pub(crate) const WRITE_BYTES: usize = 1 << 20;
 /// Bodies of at least this size are written without copying them to the buffer.
 const LARGE_BODY_BYTES: usize = 32 << 10;
 
-/// Writes records after a file header. After an error, it must not be used any more.
+/// Writes a file's records. It must not be used after an error.
 #[derive(Debug)]
 pub(crate) struct RecordWriter {
     file: Box<dyn WritableFile>,
     number: u64,
     buffer: Vec<u8>,
-    /// Size of the file, including the buffer.
+    /// Size of the file, including the bytes in `buffer`.
     bytes: u64,
     /// Number of records.
     count: u64,
@@ -27,8 +27,8 @@ pub(crate) struct RecordWriter {
 }
 
 impl RecordWriter {
-    /// Starts after the file header of [`FILE_HEADER_BYTES`] bytes; `buffer` contains the part of the
-    /// header that is not written yet.
+    /// Starts after the file header of [`FILE_HEADER_BYTES`] bytes; `buffer` contains those of its bytes that are
+    /// not written yet.
     pub(crate) fn new(file: Box<dyn WritableFile>, number: u64, buffer: Vec<u8>) -> Self {
         Self {
             file,
@@ -45,8 +45,8 @@ impl RecordWriter {
         self.count
     }
 
-    /// Adds a record whose body consists of two pieces; returns the record's size. An error is reported
-    /// by the next `check` or `finish`.
+    /// Adds a record whose body consists of two pieces; returns the record's size in bytes. The next `check` or
+    /// `finish` returns the error if it cannot be written.
     pub(crate) fn add(&mut self, kind: u32, head: &[u8], tail: &[u8]) -> u64 {
         let body = [head, tail];
         let len = head.len() + tail.len();

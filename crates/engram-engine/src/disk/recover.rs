@@ -1,4 +1,4 @@
-//! Recovery: reading a directory back.
+//! Recovery: reading a store back from its directory.
 //!
 //! ```text
 //! newest checkpoint ── verify: all records intact? ── all its chunks in the logs? ── read tables
@@ -14,9 +14,10 @@
 //! the missing parts: items whose chunks are missing are left out, and the replay ends at the first
 //! change that cannot be applied.
 //!
-//! * `recover.rs`: choice of the checkpoint, the overall sequence, errors
+//! * `recover.rs`: the sequence of steps, and the choice of the checkpoint
+//! * `recovery_error.rs`: errors and their texts
 //! * `checkpoint_reader.rs`: verifies and reads one checkpoint
-//! * `chunk_loader.rs`: loads chunks from logs
+//! * `chunk_loader.rs`: loads chunks from logs; `chunk_checkers.rs` checks large ones in threads
 //! * `replay.rs`: applies the changes in logs
 
 use std::collections::{BTreeMap, HashMap};
@@ -50,7 +51,7 @@ use super::recovery_error::{
 };
 use super::serial_ranges::SerialRanges;
 
-/// Callback for progress: receives bytes read and total bytes.
+/// Callback for progress: receives the number of bytes read so far and the total number.
 pub type ReadProgress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
 /// Bytes read between two calls of a [`ReadProgress`].
@@ -66,15 +67,15 @@ pub(crate) struct ClockReading {
 }
 
 impl ClockReading {
-    /// Reads the system's clock; the reading of the store's clock is given.
+    /// Reads the system's clock; `store` is the reading of the store's clock.
     pub(crate) fn now(store: u64) -> Self {
         let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH);
         let system = since_epoch.map_or(0, |since_epoch| since_epoch.as_secs());
         Self { store, system }
     }
 
-    /// Reading at which the store's clock continues: this reading plus the time that has passed since
-    /// by the system's clock, or nothing if that was set back. The default reading means a new store.
+    /// Reading at which the store's clock continues: this reading plus the time that has passed since then by the
+    /// system's clock (0 if that was set back). For the default value, which means a new store, the first reading.
     fn resumed_clock(self) -> u64 {
         if self == Self::default() {
             return FIRST_READING;
@@ -85,7 +86,7 @@ impl ClockReading {
     }
 }
 
-/// Separates the checkpoint's name from the reason in a note. An inspection searches for it.
+/// Separates the checkpoint's name from the reason in a note. `inspect.rs` searches notes for it.
 pub(super) const NOT_USED: &str = " is not used: ";
 
 /// Content of a directory, as recovered.
@@ -101,7 +102,8 @@ pub(crate) struct Recovered {
     pub(crate) replayed_logs: Vec<u64>,
     /// Number of the log that ends with an invalid record, and the record's offset.
     pub(crate) torn: Option<(u64, u64)>,
-    /// Number of intact records after that. If there are any, the log's tail is copied to a `.lost` file.
+    /// Number of intact records after that invalid record. If there are any, the log's tail is copied to a
+    /// `.lost` file.
     pub(crate) intact_after_tear: u64,
     /// True if acknowledged data is missing: files that were not used must be set aside.
     pub(crate) repaired: bool,
@@ -121,7 +123,7 @@ pub(crate) struct Recovered {
     pub(crate) logs: Vec<Arc<Log>>,
     /// The store's clock at the last change, in nanoseconds.
     pub(crate) clock: u64,
-    /// Last logged reading of both clocks.
+    /// Last reading of both clocks in the checkpoint and the logs.
     pub(crate) clock_reading: ClockReading,
     /// What was damaged or unfinished, and how it was handled.
     pub(crate) notes: Vec<String>,
@@ -149,11 +151,12 @@ pub(super) struct DirectoryReader<'a> {
     /// the process can have open files.
     pub(super) open_log: Option<(u64, RecordReader)>,
     pub(super) checkers: ChunkCheckers,
-    /// Why a log with a chunk that a change refers to cannot be read now.
-    pub(super) refused: Option<CorruptRecord>,
-    /// Where the store's logs ended when it was closed; `None` if it was not closed.
+    /// Why the log with a chunk that a replayed change refers to cannot be read now; `None` if it can be
+    /// read.
+    pub(super) unreadable_log: Option<CorruptRecord>,
+    /// The mark of the last close; `None` if there is no valid one.
     pub(super) close_mark: Option<CloseMark>,
-    /// Continue without missing data.
+    /// True if recovery continues without missing data.
     pub(super) repair: bool,
     progress: ReadProgress<'a>,
     bytes_read: u64,
@@ -174,8 +177,8 @@ pub(crate) fn read_directory(
     check_not_file(path)?;
     let files = OsDirectory::open(path).map_err(|error| unusable(path, &error))?;
     let _lock = lock_shared(&files)?;
-    let recovered =
-        recover(&files, repair, progress).map_err(|error| error.with_advice(&files, repair))?;
+    let recovered = recover(&files, repair, progress)
+        .map_err(|error| error.into_error_with_advice(&files, repair))?;
     if recovered.store.is_none() {
         let text = format!("{} contains no store", path.display());
         return Err(Error::Storage(text));
@@ -193,7 +196,7 @@ pub(crate) fn recover(
     progress: ReadProgress<'_>,
 ) -> Result<Recovered, RecoveryError> {
     let names = files.list().map_err(|error| {
-        RecoveryError::Refused(CorruptRecord(format!("cannot be listed: {error}")))
+        RecoveryError::Unreadable(CorruptRecord(format!("cannot be listed: {error}")))
     })?;
     let mut engram_files: Vec<FileName> = names
         .iter()
@@ -211,21 +214,21 @@ pub(crate) fn recover(
     });
     let logs: Vec<u64> = logs.collect();
     let close_mark = CloseMark::read(files, &names);
-    let found = Found {
+    let contents = DirectoryContents {
         files,
         checkpoints: &checkpoints,
         logs: &logs,
         close_mark,
     };
-    let mut recovered = attempt_or_repair(found, repair, progress)?;
+    let mut recovered = recover_or_repair(contents, repair, progress)?;
     if let Some(mark) = close_mark
         && recovered.store.is_none_or(|store| store == mark.store)
-        // Otherwise, there is a note about it already.
+        // If the mark's log is torn, there is a note about it already.
         && recovered.torn.is_none_or(|(log, _)| log != mark.log)
     {
         recovered.notes.extend(mark.describe_loss(files));
     }
-    // No file number is reused, not even that of an unfinished file or one that was set aside.
+    // No file number is reused, not even that of an unfinished file or of a `.lost` file.
     for name in names
         .iter()
         .filter_map(|name| FileName::without_suffix(name))
@@ -241,9 +244,9 @@ pub(crate) fn recover(
     Ok(recovered)
 }
 
-/// What a directory contains.
+/// A directory's checkpoints, logs and mark of a close.
 #[derive(Clone, Copy)]
-struct Found<'a> {
+struct DirectoryContents<'a> {
     files: &'a dyn Directory,
     /// Numbers of the checkpoints, ascending.
     checkpoints: &'a [u64],
@@ -252,18 +255,19 @@ struct Found<'a> {
     close_mark: Option<CloseMark>,
 }
 
-/// Recovers without a repair; if data is missing and `repair` is true, again with a repair.
-fn attempt_or_repair(
-    found: Found<'_>,
+/// Recovers without a repair. If that fails because of damaged or missing data, and `repair` is true, recovers
+/// again with a repair.
+fn recover_or_repair(
+    contents: DirectoryContents<'_>,
     repair: bool,
     progress: ReadProgress<'_>,
 ) -> Result<Recovered, RecoveryError> {
-    match attempt(found, false, progress) {
+    match try_recover(contents, false, progress) {
         Err(
             RecoveryError::Corrupt(CorruptRecord(reason))
             | RecoveryError::DataLost(CorruptRecord(reason)),
         ) if repair => {
-            let mut recovered = attempt(found, true, progress)?;
+            let mut recovered = try_recover(contents, true, progress)?;
             recovered.notes.insert(0, reason);
             recovered.repaired = true;
             Ok(recovered)
@@ -273,19 +277,19 @@ fn attempt_or_repair(
 }
 
 /// Recovers from the newest usable checkpoint.
-fn attempt(
-    found: Found<'_>,
+fn try_recover(
+    contents: DirectoryContents<'_>,
     repair: bool,
     progress: ReadProgress<'_>,
 ) -> Result<Recovered, RecoveryError> {
-    let Found {
+    let DirectoryContents {
         checkpoints, logs, ..
-    } = found;
+    } = contents;
     let mut problems = Vec::new();
     for number in checkpoints.iter().rev() {
-        match DirectoryReader::new(found, repair, progress).read_from(*number, logs) {
+        match DirectoryReader::new(contents, repair, progress).read_from(*number, logs) {
             Ok(recovered) => {
-                let mut reader = DirectoryReader::new(found, repair, progress);
+                let mut reader = DirectoryReader::new(contents, repair, progress);
                 reader.out.store = recovered.store;
                 let checkpoint_headers = reader.read_headers(checkpoints)?;
                 let notes = problems
@@ -309,7 +313,7 @@ fn attempt(
         let text = no_usable_checkpoint(&problems);
         return Err(RecoveryError::DataLost(CorruptRecord(text)));
     }
-    let reader = DirectoryReader::new(found, repair, progress);
+    let reader = DirectoryReader::new(contents, repair, progress);
     if logs.is_empty() {
         return Ok(reader.finish());
     }
@@ -317,13 +321,13 @@ fn attempt(
 }
 
 impl<'a> DirectoryReader<'a> {
-    fn new(found: Found<'a>, repair: bool, progress: ReadProgress<'a>) -> Self {
-        let Found {
+    fn new(contents: DirectoryContents<'a>, repair: bool, progress: ReadProgress<'a>) -> Self {
+        let DirectoryContents {
             files,
             checkpoints,
             logs,
             close_mark,
-        } = found;
+        } = contents;
         let out = Recovered {
             store: None,
             checkpoint_read: None,
@@ -352,7 +356,7 @@ impl<'a> DirectoryReader<'a> {
             logs: BTreeMap::new(),
             open_log: None,
             checkers: ChunkCheckers::default(),
-            refused: None,
+            unreadable_log: None,
             close_mark,
             repair,
             progress,
@@ -376,7 +380,7 @@ impl<'a> DirectoryReader<'a> {
                 CorruptRecord(format!("{name} is damaged: {reason}")).into()
             }
             HeaderError::UnsupportedVersion(version) => {
-                RecoveryError::Refused(CorruptRecord(format!(
+                RecoveryError::Unreadable(CorruptRecord(format!(
                     "{name} has format version {version}, but this release reads only version {VERSION}"
                 )))
             }
@@ -404,10 +408,10 @@ impl<'a> DirectoryReader<'a> {
         for number in checkpoints {
             let name = checkpoint_name(*number);
             if let Err(error) = self.files.open(&name)
-                && let RecoveryError::Refused(reason) = read_error(&name, &error)
+                && let RecoveryError::Unreadable(reason) = read_error(&name, &error)
             {
-                // Otherwise, logs that only this checkpoint requires would be removed.
-                return Err(RecoveryError::Refused(reason));
+                // Without the header, logs that only this checkpoint requires would be removed.
+                return Err(RecoveryError::Unreadable(reason));
             }
             let file_reader = self.open(&name, FileKind::Checkpoint, *number);
             let header = file_reader

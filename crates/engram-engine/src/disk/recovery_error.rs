@@ -1,5 +1,5 @@
-//! Why a directory cannot be read, and the words for it. A reason that concerns one file begins with its
-//! name and continues as a sentence.
+//! Why a directory cannot be recovered, and the texts that state it. A reason that concerns one file begins with
+//! the file's name and continues as a sentence.
 
 use std::io;
 
@@ -10,22 +10,22 @@ use super::byte_codec::CorruptRecord;
 use super::directory::Directory;
 use super::file_names::FileName;
 
-/// Why a directory cannot be read.
+/// Why a directory cannot be recovered.
 #[derive(Debug)]
 pub(crate) enum RecoveryError {
     /// A file is damaged or chunks are missing. An older checkpoint may be usable.
     Corrupt(CorruptRecord),
-    /// Acknowledged data is missing, whatever the checkpoint.
+    /// Acknowledged data is missing, and no other checkpoint helps.
     DataLost(CorruptRecord),
-    /// A file cannot be read now, but may be intact: the directory must not be changed.
-    Refused(CorruptRecord),
+    /// A file cannot be read now, or by this release, but may be intact: the directory must not be changed.
+    Unreadable(CorruptRecord),
 }
 
-/// Classifies an error of reading a file: with errors such as a missing permission or too many open
+/// Classifies an error of reading a file: after some errors, such as a missing permission or too many open
 /// files, the file may be intact.
 pub(super) fn read_error(name: &str, error: &io::Error) -> RecoveryError {
     let reason = CorruptRecord(format!("{name} cannot be read: {error}"));
-    let not_damage = [
+    let temporary_codes = [
         Errno::ACCESS,
         Errno::AGAIN,
         Errno::INTR,
@@ -35,9 +35,9 @@ pub(super) fn read_error(name: &str, error: &io::Error) -> RecoveryError {
         Errno::PERM,
     ];
     match Errno::from_io_error(error) {
-        Some(code) if not_damage.contains(&code) => RecoveryError::Refused(reason),
-        // It is no regular file.
-        None if error.kind() == io::ErrorKind::InvalidInput => RecoveryError::Refused(reason),
+        Some(code) if temporary_codes.contains(&code) => RecoveryError::Unreadable(reason),
+        // It is not a regular file.
+        None if error.kind() == io::ErrorKind::InvalidInput => RecoveryError::Unreadable(reason),
         _ => RecoveryError::Corrupt(reason),
     }
 }
@@ -48,10 +48,10 @@ impl RecoveryError {
         Error::Storage(format!("{}: {reason}", files.path().display()))
     }
 
-    /// As `into_error`, with advice about corrupt or missing data.
-    pub(super) fn with_advice(self, files: &dyn Directory, repair: bool) -> Error {
+    /// Like `into_error`; for corrupt or missing data, the text also states what to do.
+    pub(super) fn into_error_with_advice(self, files: &dyn Directory, repair: bool) -> Error {
         let advice = match self {
-            Self::Refused(_) => "",
+            Self::Unreadable(_) => "",
             _ if repair => "; repair found nothing to open; restore a copy of the directory",
             _ => "; `repair=True` opens what is left",
         };
@@ -64,7 +64,7 @@ impl From<RecoveryError> for CorruptRecord {
     fn from(error: RecoveryError) -> Self {
         let (RecoveryError::Corrupt(reason)
         | RecoveryError::DataLost(reason)
-        | RecoveryError::Refused(reason)) = error;
+        | RecoveryError::Unreadable(reason)) = error;
         reason
     }
 }
@@ -88,7 +88,7 @@ pub(super) fn unusable_record(name: &str, offset: u64, reason: &CorruptRecord) -
     ))
 }
 
-/// Words a reason as what is wrong with the checkpoint of this name.
+/// Rewords a reason as the problem of the checkpoint with this name: the text does not repeat the name.
 pub(super) fn problem_of_checkpoint(name: &str, reason: &str) -> String {
     match reason.split_once(' ') {
         Some((file, rest)) if file == name => format!("it {rest}"),
@@ -99,8 +99,7 @@ pub(super) fn problem_of_checkpoint(name: &str, reason: &str) -> String {
     }
 }
 
-/// The reason why there is no usable checkpoint, from the names of all checkpoints and what is wrong with
-/// them.
+/// The reason why no checkpoint can be used; `problems` contains each checkpoint's name and problem.
 pub(super) fn no_usable_checkpoint(problems: &[(String, String)]) -> String {
     if let [(name, problem)] = problems {
         return format!("{name}, the only checkpoint, cannot be used: {problem}");
@@ -114,12 +113,12 @@ pub(super) fn no_usable_checkpoint(problems: &[(String, String)]) -> String {
 }
 
 /// Describes chunks that a checkpoint's items refer to and that are missing.
-pub(super) fn missing_chunks(missing: u64, all: u64) -> String {
+pub(super) fn missing_chunks(missing: u64, total: u64) -> String {
     let verb = if missing == 1 { "is" } else { "are" };
-    if all == 1 {
+    if total == 1 {
         return "the only chunk that its items refer to is missing".into();
     }
-    format!("{missing} of {all} chunks that its items refer to {verb} missing")
+    format!("{missing} of {total} chunks that its items refer to {verb} missing")
 }
 
 #[cfg(test)]
@@ -127,7 +126,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_file_is_named_once() {
+    fn a_problem_names_each_file_once() {
         let name = "checkpoint-0000000002";
         for (reason, expected) in [
             ("checkpoint-0000000002 is damaged: x", "it is damaged: x"),

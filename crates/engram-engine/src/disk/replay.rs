@@ -53,10 +53,10 @@ impl DirectoryReader<'_> {
             }
             let note_count = self.out.notes.len();
             match self.replay_log(*number, &mut next_change) {
-                Ok((has_begin, torn_at)) => {
+                Ok((has_begin, tear_offset)) => {
                     // A log of only chunks, without a `begin` record, may follow the torn one.
-                    if has_begin || torn_at.is_some() {
-                        self.out.torn = torn_at.map(|offset| (*number, offset));
+                    if has_begin || tear_offset.is_some() {
+                        self.out.torn = tear_offset.map(|offset| (*number, offset));
                     }
                     replayed_logs.push(*number);
                 }
@@ -79,7 +79,7 @@ impl DirectoryReader<'_> {
     }
 
     /// Replays a log and advances `next_change`; returns whether the log has a `begin` record, and the
-    /// offset at which it is torn.
+    /// offset of its first invalid record, if it has one.
     fn replay_log(
         &mut self,
         number: u64,
@@ -97,7 +97,7 @@ impl DirectoryReader<'_> {
                 Ok(Err(EndOfRecords::EndOfFile)) => return Ok((has_begin, None)),
                 Ok(Err(EndOfRecords::Invalid { offset, reason })) => {
                     let left = file_reader.len() - offset;
-                    let intact = file_reader.count_valid_after();
+                    let intact = file_reader.count_remaining_valid();
                     self.out.intact_after_tear = intact;
                     let note = self.describe_tear((number, offset), &reason, left, intact);
                     self.out.notes.push(note);
@@ -106,9 +106,9 @@ impl DirectoryReader<'_> {
                 Ok(Ok(record)) => record,
             };
             let bytes = record_bytes(record.body.len()) as u64;
-            let is_definition = record.kind == kind::CHUNK
+            let is_chunk_or_definition = record.kind == kind::CHUNK
                 || (dictionary.add_record(record.kind, record.body)).map_err(at_record)?;
-            if is_definition {
+            if is_chunk_or_definition {
                 self.advance(bytes);
                 continue;
             }
@@ -124,9 +124,9 @@ impl DirectoryReader<'_> {
                 has_begin = true;
             } else if has_begin {
                 if let Err(error) = self.replay_record(kind, &body, &dictionary, next_change) {
-                    let refused = self.refused.take();
+                    let unreadable = self.unreadable_log.take();
                     let damage = || RecoveryError::Corrupt(at_record(error));
-                    return Err(refused.map_or_else(damage, RecoveryError::Refused));
+                    return Err(unreadable.map_or_else(damage, RecoveryError::Unreadable));
                 }
             } else {
                 return Err(
@@ -136,8 +136,8 @@ impl DirectoryReader<'_> {
         }
     }
 
-    /// Describes a log that ends with an invalid record at `offset`; `left` bytes follow, with `intact` intact
-    /// records.
+    /// Describes a log whose first invalid record is at `offset`. The log has `left` bytes from there on, with
+    /// `intact` intact records in them.
     fn describe_tear(
         &self,
         (log, offset): (u64, u64),
@@ -195,7 +195,7 @@ impl DirectoryReader<'_> {
                 advance_change(number, next_change, 1)?;
                 let options = read_options(&mut reader)?;
                 self.out.next_table = self.out.next_table.max(id.saturating_add(1));
-                // Snapshots are taken after the log rotation: the checkpoint may contain the table.
+                // Snapshots are taken after the switch to this log: the checkpoint may contain the table.
                 if let Entry::Vacant(entry) = self.out.tables.entry(id) {
                     let mut state = TableState::new(Arc::new(options), Arc::new(Volatile))?;
                     state.set_last_lsn(Lsn(number));
@@ -266,7 +266,7 @@ fn read_begin(body: &[u8]) -> Result<(u64, ClockReading), CorruptRecord> {
     Ok((first_change, reading))
 }
 
-/// Checks that `count` changes from `number` on are the next ones; advances `next_change` past them.
+/// Checks that change `number` is the next one; advances `next_change` by `count`.
 fn advance_change(number: u64, next_change: &mut u64, count: u64) -> Result<(), CorruptRecord> {
     if number != *next_change {
         return CorruptRecord::err(format!(
@@ -278,7 +278,7 @@ fn advance_change(number: u64, next_change: &mut u64, count: u64) -> Result<(), 
     Ok(())
 }
 
-/// Returns an empty chunk, in place of one that is missing or not needed.
+/// Returns an empty chunk, which replaces one that is missing or not needed.
 pub(super) fn placeholder_chunk() -> Result<Arc<Chunk>, CorruptRecord> {
     let schema = Schema {
         layout: Arc::new(Layout {
@@ -293,7 +293,8 @@ pub(super) fn placeholder_chunk() -> Result<Arc<Chunk>, CorruptRecord> {
         first_step: 0,
         steps: 0,
     };
-    let payload = AlignedBytes::zeroed(0).ok_or_else(|| Error::out_of_memory("no bytes", None))?;
+    let payload =
+        AlignedBytes::zeroed(0).ok_or_else(|| Error::out_of_memory("an empty chunk", Some(0)))?;
     let payload = Payload::Heap(payload);
     Ok(Arc::new(Chunk::from_parts(
         origin,

@@ -19,15 +19,15 @@
 //!   written or acknowledged until the directory is reopened.
 //! * CLOSED: pending changes were written, if possible, and the lock is released.
 //!
-//! If logs are removed or replaced (`Journal::lose_logs`), nothing is acknowledged until a checkpoint is
-//! written that does not require them. If the directory is moved, the log is still written, but no
-//! checkpoint: the path would not lead to it.
+//! If logs are removed or replaced (`Journal::lose_logs`), nothing is acknowledged until a checkpoint that does
+//! not require them is written. If the directory is moved, the log is still written, but checkpoints fail: the
+//! store's path would not lead to them.
 //!
 //! A checkpoint is written in its caller's thread while changes continue:
 //!
-//! 1. Log rotation: a new log is created; later changes are written to it, and replay will start at it.
+//! 1. The journal switches to a new log: later changes are written to it, and replay will start at it.
 //! 2. A snapshot of each table is taken. Chunks that are in no log, and the chunks in use of sparse logs
-//!    (less than half of their bytes in use), are written to a chunk log.
+//!    (less than half of their bytes in use) and of lost logs, are written to a chunk log.
 //! 3. All logs up to the new one are synced.
 //! 4. The checkpoint is written, synced and renamed: now it is valid. An error before this point
 //!    leaves earlier checkpoints and the locations of all chunks as they were.
@@ -51,9 +51,10 @@ use super::close_mark::CloseMark;
 use super::directory::Directory;
 use super::directory_lock::{check_not_file, unusable};
 use super::directory_setup::{create_directory, finish_recovery, unused_files};
-use super::file_names::{CLOSED, LOST, checkpoint_name, log_name};
+use super::file_names::{CLOSED, LOST_SUFFIX, checkpoint_name, log_name};
 use super::journal::{
-    Durability, Journal, JournalStart, LogPosition, NOT_LOCKED, STORED_AGAIN, describe_sync_failure,
+    Durability, Journal, JournalStart, LogPosition, NEXT_CHECKPOINT_NOTE, NOT_LOCKED,
+    describe_sync_failure,
 };
 use super::log;
 use super::log_writer::{LogEnd, LogWriter};
@@ -81,11 +82,11 @@ pub(crate) struct Storage {
     journal: Arc<Journal>,
     /// Locked while a checkpoint is written: one at a time.
     manifest: Mutex<Manifest>,
-    /// The log writer's thread; `None` once the store is closed.
+    /// The log writer's thread; `None` once it was joined.
     thread: Mutex<Option<JoinHandle<LogEnd>>>,
     /// True once closing has begun: a checkpoint in progress is aborted.
     closing: AtomicBool,
-    /// Bytes logged since the last checkpoint, except for the current log.
+    /// Bytes logged since the last checkpoint, without those in the current log.
     earlier_log_bytes: AtomicU64,
 }
 
@@ -121,7 +122,7 @@ pub struct Checkpoint {
     pub items: u64,
 }
 
-/// An error of the directory; `problem` states what failed.
+/// The error for a failed operation in the directory; `problem` states which.
 fn storage_error(files: &dyn Directory, problem: &str, error: &io::Error) -> Error {
     Error::Storage(format!("{}: {problem}: {error}", files.path().display()))
 }
@@ -149,11 +150,11 @@ impl Storage {
         let files = Arc::new(opened.map_err(|error| unusable(path, &error))?);
         files.lock()?;
         let recovered = recover(&*files, repair, progress)
-            .map_err(|error| error.with_advice(&*files, repair))?;
+            .map_err(|error| error.into_error_with_advice(&*files, repair))?;
         Self::start(files, recovered, options, entropy)
     }
 
-    /// Starts to write to a recovered directory, which no other process may have open.
+    /// Starts to write to a recovered directory, which the caller has locked.
     pub(crate) fn start(
         files: Arc<dyn Directory>,
         mut recovered: Recovered,
@@ -194,7 +195,7 @@ impl Storage {
         );
         let file = log::create(&*files, store, log)
             .map_err(|error| storage_error(&*files, "a log cannot be created", &error))?;
-        // It is outdated from now on.
+        // The mark of the last close is outdated now.
         let _ = files.remove(CLOSED);
         let writer = LogWriter::new(&journal, log, file);
         let thread = std::thread::Builder::new().name("engram-log".into());
@@ -203,7 +204,7 @@ impl Storage {
             .map_err(|error| storage_error(&*files, "the log writer cannot be started", &error))?;
         let (valid, unverified): (Vec<_>, Vec<_>) = (recovered.checkpoint_headers.iter())
             .partition(|(number, _)| Some(*number) == recovered.checkpoint_read);
-        // A repair sets the unverified ones aside.
+        // A repair sets the other checkpoints aside.
         let unverified = if recovered.repaired {
             Vec::new()
         } else {
@@ -250,12 +251,12 @@ impl Storage {
             storage,
         };
         if has_gap || recovered.repaired {
-            // Otherwise, the next replay would stop at the missing changes.
+            // Without a checkpoint, the next replay would stop at the missing changes.
             opened.checkpoint_before_use()?;
         }
         let files = &*opened.storage.files;
         for name in set_aside {
-            let new_name = format!("{name}{LOST}");
+            let new_name = format!("{name}{LOST_SUFFIX}");
             let _ = files.remove(&new_name);
             files
                 .rename(&name, &new_name)
@@ -296,17 +297,16 @@ impl Storage {
     /// store's clock, which switches to a new log, and then take the snapshots: changes in the new log
     /// are replayed after the checkpoint.
     ///
-    /// `skips_change` is true for a checkpoint with contents that the logs lack. The number of one change is
-    /// skipped then: replay from an older checkpoint fails at the gap, instead of silently losing these
-    /// contents.
+    /// `has_unlogged_content` is true if the logs lack some of the checkpoint's content. One change number is
+    /// skipped then: replay from an older checkpoint fails at the gap, instead of silently losing this content.
     ///
     /// # Errors
-    /// [`Error::Storage`] if it cannot be written: earlier checkpoints stay valid. Also if the directory is
-    /// not at its path any more, or if logs are found to be lost; the next call then stores everything again.
-    /// Errors of `take_view`. [`Error::Closed`] if the store is closed meanwhile.
+    /// [`Error::Storage`] if it cannot be written (earlier checkpoints stay valid), if the directory is no longer
+    /// at its path, or if this call is the first to detect that logs are lost: then, the next call stores
+    /// everything again. The errors of `take_view`. [`Error::Closed`] if the store is closed meanwhile.
     pub(crate) fn checkpoint(
         &self,
-        skips_change: bool,
+        has_unlogged_content: bool,
         take_view: impl FnOnce(
             Box<dyn FnOnce(u64) -> LogPosition + '_>,
         ) -> Result<(LogPosition, CheckpointView)>,
@@ -322,7 +322,7 @@ impl Storage {
             .map_err(|error| storage_error(files, "a log cannot be created", &error))?;
         let (position, view) = take_view(Box::new(|clock| {
             let clock = ClockReading::now(clock);
-            (self.journal).switch_log((log, file), clock, skips_change)
+            (self.journal).switch_log((log, file), clock, has_unlogged_content)
         }))?;
         let CheckpointView { tables, next_table } = view;
         let previous_log_bytes = position.earlier_logs.last().map_or(0, |log| log.bytes);
@@ -331,9 +331,9 @@ impl Storage {
         let sparse_logs = position.earlier_logs.iter();
         let sparse_logs = sparse_logs.filter(|usage| usage.is_sparse());
         let sparse_logs = sparse_logs.map(|usage| usage.log);
-        let sparse_logs: Vec<u64> = sparse_logs.chain(lost_logs.iter().copied()).collect();
+        let logs_to_copy = sparse_logs.chain(lost_logs.iter().copied()).collect();
         manifest.log += 1;
-        let mut chunk_log = ChunkLog::new(files, &self.journal, manifest.log, sparse_logs);
+        let mut chunk_log = ChunkLog::new(files, &self.journal, manifest.log, logs_to_copy);
         let chunks_failed =
             |error: io::Error| storage_error(files, "chunks cannot be written", &error);
         let mut serials = Vec::new();
@@ -389,7 +389,7 @@ impl Storage {
     /// that are lost.
     ///
     /// # Errors
-    /// [`Error::Storage`] if it cannot be written, or if this call is the first to find that logs are lost.
+    /// [`Error::Storage`] if it cannot be written, or if this call is the first to detect that logs are lost.
     fn check_directory(&self) -> Result<BTreeSet<u64>> {
         let files = &*self.files;
         let failed = |problem: &str| {
@@ -403,21 +403,21 @@ impl Storage {
             self.journal.fail_permanently(NOT_LOCKED.into());
             return failed(NOT_LOCKED);
         }
-        let is_known = self.journal.loss().is_some();
+        let was_known = self.journal.loss().is_some();
         let mut lost = self.journal.required_logs();
         lost.retain(|log| is_lost(files, &log_name(*log), self.store));
         self.journal.lose_logs(&lost);
-        if self.journal.loss().is_some() && !is_known {
+        if self.journal.loss().is_some() && !was_known {
             return Err(self.loss_error());
         }
         Ok(self.journal.lost_logs())
     }
 
-    /// The error for logs that are found to be lost.
+    /// The error of a checkpoint that detects lost logs.
     fn loss_error(&self) -> Error {
         let lost = self.journal.loss().unwrap_or_default();
         let path = self.files.path().display();
-        Error::Storage(format!("{path}: {lost}{STORED_AGAIN}"))
+        Error::Storage(format!("{path}: {lost}{NEXT_CHECKPOINT_NOTE}"))
     }
 
     fn check_open(&self) -> Result<()> {
@@ -427,15 +427,15 @@ impl Storage {
         Ok(())
     }
 
-    /// Writes and syncs all logs up to `last`, whatever the store's durability. Other calls continue
-    /// meanwhile.
+    /// Writes and syncs all logs up to `last`, even if the store's durability does not require it. Other calls
+    /// continue meanwhile.
     fn sync_logs(&self, manifest: &mut Manifest, last: u64) -> Result<()> {
         self.journal.flush()?;
         for log in manifest.synced_below..=last {
             match self.files.sync(&log_name(log)) {
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
-                    // Other errors, for example too many open files, occur before the sync itself.
+                    // Other errors, such as too many open files, occur before the sync itself.
                     if may_have_lost_writes(&error) {
                         self.journal.fail_permanently(describe_sync_failure(&error));
                     }
@@ -453,8 +453,9 @@ impl Storage {
         Ok(())
     }
 
-    /// Writes all pending changes and the mark of a close, ends the log writer and releases the directory's lock. A checkpoint in
-    /// progress is aborted, or finished if all its chunks are written. Calling it again does nothing.
+    /// Writes all pending changes, ends the log writer, writes the mark of a close if all changes are written, and
+    /// releases the directory's lock. A checkpoint in progress is aborted, or finished if all its chunks are
+    /// written. Calling it again does nothing.
     ///
     /// # Errors
     /// [`Error::Storage`] if changes that should have been written were not.
@@ -480,7 +481,7 @@ impl Storage {
                 newest_log: manifest.log,
             };
             let sync = matches!(self.options.durability, Durability::Disk { .. });
-            // Without the mark, less damage is noticed when the store is opened.
+            // Without the mark, opening the store detects less damage.
             let _ = mark.write(&*self.files, sync);
         }
         self.files.unlock();

@@ -75,14 +75,13 @@ impl Engine {
     /// stored yet. A stored table takes its options from `tables` (but keeps its seed). Also returns
     /// notes about what was damaged or unfinished. Writes a checkpoint if options or tables have changed.
     ///
-    /// `entropy` must differ each time, so that no key is generated twice. `progress` receives bytes
-    /// read and total bytes.
+    /// `entropy` must differ each time, so that no key is generated twice.
     ///
     /// # Errors
     /// [`Error::Storage`] if another process has the directory open, it cannot be read or written, or
-    /// acknowledged data is missing; as [`Engine::new`]; [`Error::InvalidArgument`] for names in
-    /// `options` that do not exist; as [`TableOptions::check_item`] for a stored item that does not
-    /// match its table's new options.
+    /// acknowledged data is missing. [`Error::InvalidArgument`] for names in `options` that do not exist. Those of
+    /// [`Engine::new`]. Those of [`TableOptions::check_item`], for a stored item that does not match its table's new
+    /// options.
     pub fn open(
         path: &Path,
         storage_options: StorageOptions,
@@ -124,7 +123,7 @@ impl Engine {
                 state
             } else {
                 changed = true;
-                // Not logged: if a later table does not fit its options, nothing must be changed.
+                // Not logged: if a later table does not match its new options, nothing must be changed.
                 let mut state = state;
                 state.set_sink(Arc::new(Volatile));
                 let deferred = &mut DeferredDrops::default();
@@ -160,7 +159,7 @@ impl Engine {
 
     /// Adds the tables stored in another directory, which no process may have open and which is not
     /// changed. Returns the names of the tables, and notes about what was damaged or unfinished. If
-    /// this engine has a directory, it contains the tables when this returns.
+    /// this engine has a directory, the tables are stored in it when this returns.
     ///
     /// # Errors
     /// Those of [`Engine::open`]; [`Error::InvalidArgument`] if this engine has a table of the same name.
@@ -204,7 +203,7 @@ impl Engine {
     }
 
     /// Adds tables from outside this engine; returns their names. If this engine has a
-    /// directory, it contains the tables when this returns.
+    /// directory, the tables are stored in it when this returns.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if a name exists or is given twice; [`Error::Storage`],
@@ -291,11 +290,11 @@ impl Engine {
     }
 
     /// Writes a checkpoint that also contains `extra_tables`, which are not in `self.tables` yet;
-    /// `is_unlogged` is true if the logs lack some of its contents. The caller has locked `checkpoint_lock`.
+    /// `has_unlogged_content` is true if the logs lack some of its content. The caller has locked `checkpoint_lock`.
     fn checkpoint_with(
         &self,
         extra_tables: &[Arc<Table>],
-        is_unlogged: bool,
+        has_unlogged_content: bool,
     ) -> Result<Checkpoint> {
         let Backend::Disk {
             storage,
@@ -306,11 +305,11 @@ impl Engine {
                 "this store is in memory only, so it has no checkpoints; open the store with a path".into(),
             ));
         };
-        storage.checkpoint(is_unlogged, |start_log| {
+        storage.checkpoint(has_unlogged_content, |start_log| {
             self.check_open()?;
             let clock = self.clock.now();
             let (position, tables) = {
-                // Locked so that no table is created or dropped in between.
+                // Locked so that no table is created or dropped between the switch to the new log and the listing.
                 let tables = self.tables.read();
                 (
                     start_log(clock),
@@ -327,7 +326,7 @@ impl Engine {
                     Ok(snapshot) => {
                         views.push((table.number(), Arc::clone(table.options()), snapshot));
                     }
-                    // Dropped in the meantime; the log has a record of it.
+                    // The table was dropped in the meantime: the new log has a record of that.
                     Err(Error::Closed(_)) => self.check_open()?,
                     Err(error) => return Err(error),
                 }

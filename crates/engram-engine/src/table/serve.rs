@@ -51,7 +51,7 @@ pub(super) struct LockedTable {
 pub(super) struct WaitingInsert {
     /// Items that are not in the table yet.
     pub(super) items: VecDeque<NewItem>,
-    /// For an insert with a session.
+    /// Position in the session; `None` for an insert without a session.
     pub(super) cursor: Option<SessionCursor>,
     /// True if an item whose key exists only updates the existing item's priority.
     pub(super) updates_existing: bool,
@@ -100,8 +100,8 @@ impl WaitingSample {
     }
 }
 
-/// What a lock hold leaves for after the unlock: memory to free, tasks to wake, and whether this
-/// thread must continue to serve waiting calls.
+/// What remains to be done after the unlock: memory to free, tasks to wake, and whether this thread must continue
+/// to serve waiting calls.
 #[derive(Default)]
 pub(super) struct AfterUnlock {
     /// Memory to free: removed items, discarded draws, items that need not be inserted.
@@ -216,8 +216,8 @@ impl LockedTable {
         true
     }
 
-    /// Inserts the first waiting item if possible: or skips it if it was already applied, or updates the
-    /// existing item's priority. Returns true if the queue has changed.
+    /// Takes the first waiting item from the queue if possible: inserts it, skips it if it was already applied, or
+    /// updates the existing item's priority. Returns true if the queue has changed.
     fn serve_insert(&mut self, after: &mut AfterUnlock, now: u64) -> bool {
         let Some(mut entry) = self.inserts.first_entry() else {
             return false;

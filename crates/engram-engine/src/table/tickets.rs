@@ -75,8 +75,8 @@ impl Table {
         draws
     }
 
-    /// Ends a sample: returns its draws if they are enough, as [`Self::end_sample`]; otherwise returns
-    /// the items drawn so far to the table.
+    /// Ends a sample. Returns its draws if they are enough, like [`Self::end_sample`]; otherwise, the items drawn so
+    /// far return to the table.
     ///
     /// # Errors
     /// The number of items drawn, if they are not enough.
@@ -108,7 +108,7 @@ impl Table {
         draws.len()
     }
 
-    /// Makes the draws final that [`LockedTable::finish_sample`] leaves out to keep its lock hold short.
+    /// Makes the draws final that [`LockedTable::finish_sample`] has left, to keep its lock hold short.
     fn finish_rest(&self, draws: &[Draw], leased: bool) {
         if !leased {
             let rest = draws.iter().skip(MAX_FINISHED_PER_LOCK);

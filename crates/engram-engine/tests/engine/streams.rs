@@ -155,7 +155,7 @@ fn returned_items_do_not_count_as_sampled() {
 }
 
 #[test]
-fn delivered_items_are_used_at_once_or_with_hold_when_the_next_are_requested() {
+fn delivered_items_are_acknowledged_at_once_or_with_hold_at_the_next_request() {
     for hold in [false, true] {
         let table = new_table(queue_options("t", 4));
         insert_items(&table, items(0..4));
@@ -201,7 +201,7 @@ fn closing_returns_a_batch_that_is_being_drawn() {
 fn several_streams_on_one_queue_deliver_each_item_once() {
     const ITEMS: u64 = 4_000;
     let table = new_table(queue_options("t", 64));
-    let seen = Arc::new(Mutex::new(Vec::new()));
+    let delivered_keys = Arc::new(Mutex::new(Vec::new()));
     let writers: Vec<_> = (0..2)
         .map(|writer| {
             let table = Arc::clone(&table);
@@ -214,10 +214,10 @@ fn several_streams_on_one_queue_deliver_each_item_once() {
         .collect();
     let readers: Vec<_> = (0..3_usize)
         .map(|reader| {
-            let (table, seen) = (Arc::clone(&table), Arc::clone(&seen));
+            let (table, delivered_keys) = (Arc::clone(&table), Arc::clone(&delivered_keys));
             thread::spawn(move || {
                 let mut stops = 0;
-                while seen.lock().unwrap().len() < usize::try_from(ITEMS).unwrap() {
+                while delivered_keys.lock().unwrap().len() < usize::try_from(ITEMS).unwrap() {
                     // Each reader is closed repeatedly, each time with prefetched batches left.
                     let mut stream = open_stream(&table, 1 + reader, 3, None);
                     let mut delivered = 0;
@@ -227,7 +227,7 @@ fn several_streams_on_one_queue_deliver_each_item_once() {
                         };
                         delivered += batch.draws.len() as u64;
                         stream.deliver(delivered);
-                        seen.lock().unwrap().extend(keys(&batch));
+                        delivered_keys.lock().unwrap().extend(keys(&batch));
                     }
                     stops += 1;
                     assert!(stops < 1_000, "some items were never delivered");
@@ -241,10 +241,15 @@ fn several_streams_on_one_queue_deliver_each_item_once() {
     for thread in readers {
         thread.join().unwrap();
     }
-    let seen = seen.lock().unwrap();
-    assert_eq!(seen.len() as u64, ITEMS, "each item was delivered once");
+    let delivered_keys = delivered_keys.lock().unwrap();
+    assert_eq!(
+        delivered_keys.len() as u64,
+        ITEMS,
+        "each item was delivered once"
+    );
     assert!(
-        seen.iter()
+        delivered_keys
+            .iter()
             .copied()
             .collect::<BTreeSet<_>>()
             .into_iter()

@@ -186,9 +186,9 @@ pub(crate) struct ManualLog(Mutex<ManualLogState>);
 
 #[derive(Debug, Default)]
 struct ManualLogState {
-    /// How many changes were appended.
+    /// Number of changes so far.
     appended: u64,
-    /// Position of the last durable change.
+    /// Number of the last durable change.
     durable: u64,
     wakers: Vec<Waker>,
 }

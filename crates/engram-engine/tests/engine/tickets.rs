@@ -48,7 +48,7 @@ fn large_requests_are_served_in_bounded_steps() {
         ..fifo_options("t")
     });
     let mut insert = table.insert(items(0..30_000)).unwrap();
-    // A call that needs more than one locking of the table locks it again, without being polled.
+    // A call that needs more than one lock hold locks the table again by itself, without being polled.
     assert!(poll(&mut insert, &Arc::default()).is_ready());
     let sample = wait_ready(table.sample(60_000, false).unwrap()).unwrap();
     assert!(

@@ -98,7 +98,7 @@ fn a_queue_continues_after_unreadable_items() {
     );
     let info = table.info();
     assert_eq!((info.unreadable_items, info.stats.size), (1, 5));
-    // The items of the failed batch have their old places.
+    // The other items of the failed batch are sampled again, in the same order.
     assert_eq!(read(&table, 2), Ok(vec![0, 1]));
     assert!(matches!(read(&table, 1), Err(Error::Payload(_))));
     assert_eq!(read(&table, 2), Ok(vec![2, 3]));
@@ -209,7 +209,7 @@ fn a_stream_raises_the_error_once() {
     assert_eq!(read, ["0", "1", &error, "2"]);
 }
 
-/// Bytes that cannot be fetched at times.
+/// Bytes whose first fetch fails.
 #[derive(Debug)]
 struct FlakyBytes(AtomicBool);
 
@@ -229,7 +229,7 @@ impl ColdBytes for FlakyBytes {
 }
 
 #[test]
-fn an_item_that_cannot_be_read_for_a_moment_stays() {
+fn an_item_that_temporarily_cannot_be_read_stays() {
     let table = new_table(queue_options("q", 20));
     let bytes = Arc::new(FlakyBytes(AtomicBool::new(false)));
     let cold = item(5, Codec::Raw, Payload::Cold(bytes));

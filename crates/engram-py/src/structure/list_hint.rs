@@ -38,57 +38,49 @@ pub(crate) fn with_list_hint_for(
     if !errors::is_about_columns(py, &error) {
         return error;
     }
-    match structure.root.list_of_numbers("", &mut 0, &is_number) {
-        Some(path) => {
-            let list = if path.is_empty() {
-                "the list".into()
-            } else {
-                format!("`{path}`")
-            };
-            let hint = format!(
-                "; lists are nests: wrap {list} in numpy.asarray to store one array column"
-            );
-            errors::append_text(py, error, &hint)
-        }
-        None => error,
-    }
+    let Some((first_leaf, levels)) = structure.root.list_of_numbers(&mut 0, &is_number) else {
+        return error;
+    };
+    // The name of its first column, without the indices in the list.
+    let name = structure.names.get(first_leaf).map_or("", String::as_str);
+    let list = match name.rsplitn(levels + 1, '/').nth(levels) {
+        Some(path) => format!("`{path}`"),
+        None => "the list".into(),
+    };
+    let hint = format!("; lists are nests: wrap {list} in numpy.asarray to store one array column");
+    errors::append_text(py, error, &hint)
 }
 
 impl Node {
-    /// Path of the first, outermost list whose leaves are all numbers. `leaf` is the index of the node's first leaf,
-    /// and becomes the index after its last.
+    /// Finds the first, outermost list whose leaves are all numbers. Returns the index of its first leaf, and how many
+    /// levels that leaf is below it. `leaf` is the index of the node's first leaf, and becomes the index after its last.
     fn list_of_numbers(
         &self,
-        path: &str,
         leaf: &mut usize,
         is_number: &impl Fn(usize) -> bool,
-    ) -> Option<String> {
+    ) -> Option<(usize, usize)> {
         let first = *leaf;
         if let Self::List(children) = self
             && let Some(leaves) = sequence_leaves(children)
-            && leaves > 0
             && (first..first + leaves).all(is_number)
+            && let Some(levels) = self.levels_to_first_leaf()
         {
-            return Some(path.into());
+            return Some((first, levels));
         }
-        let children: Vec<(String, &Self)> = match self {
-            Self::Leaf => {
-                *leaf += 1;
-                return None;
-            }
-            Self::Dict(children) | Self::Registered(_, children) => children
-                .iter()
-                .map(|(key, child)| (key.to_string(), child))
-                .collect(),
-            Self::List(children) | Self::Tuple(children) | Self::Named(_, children) => children
-                .iter()
-                .enumerate()
-                .map(|(index, child)| (index.to_string(), child))
-                .collect(),
-        };
-        children.into_iter().find_map(|(entry, child)| {
-            child.list_of_numbers(&super::child_path(path, &entry), leaf, is_number)
-        })
+        if matches!(self, Self::Leaf) {
+            *leaf += 1;
+        }
+        let mut children = self.children().into_iter();
+        children.find_map(|child| child.list_of_numbers(leaf, is_number))
+    }
+
+    fn levels_to_first_leaf(&self) -> Option<usize> {
+        if matches!(self, Self::Leaf) {
+            return Some(0);
+        }
+        let mut children = self.children().into_iter();
+        let levels = children.find_map(Self::levels_to_first_leaf)?;
+        Some(levels + 1)
     }
 }
 

@@ -17,13 +17,13 @@ use tonic::{Status, Streaming};
 
 use super::connect::GrpcClient;
 use super::reconnecting_stream::ReconnectingStream;
-use super::sample_requests::BatchRequest;
+use super::sample_requests::{BatchRequest, Confirmation};
 use crate::pb;
 use crate::pb::sample_request::Request;
 use crate::pb::sample_response::Outcome;
 use crate::wire::{BatchAssembler, ReceivedBatch, decode_error};
 
-type AckReply = oneshot::Sender<Result<()>>;
+type BarrierReply = oneshot::Sender<Result<()>>;
 
 /// A command of a [`super::sample_requests::SampleRequests`] for its stream. The first number is the id of a batch or
 /// barrier.
@@ -31,11 +31,13 @@ pub(super) enum SampleCommand {
     Request(u64, PendingSample),
     /// Acknowledges the whole batch, or only this many of its first items. Replies once that is durable, or the
     /// connection is lost.
-    Acknowledge(u64, Option<u32>, Option<AckReply>),
+    Acknowledge(u64, Option<u32>, Option<Confirmation>),
+    /// Replies once all earlier acknowledgements are durable, or the connection is lost.
+    Confirm(u64, Confirmation),
     Cancel(u64),
     /// Replies once the server has handled all earlier requests, or with an error if the server cannot be reached. It
     /// is sent again after a lost connection.
-    Barrier(u64, AckReply),
+    Barrier(u64, BarrierReply),
 }
 
 /// A batch that is queued or sent.
@@ -149,9 +151,9 @@ pub(super) struct PendingSamples {
     /// Batches received on this connection that are on lease.
     leased: BTreeSet<u64>,
     /// Barriers that the server has not answered.
-    barriers: BTreeMap<u64, AckReply>,
-    /// Barriers after acknowledgements; each has the id of its batch. They are not sent on another connection.
-    confirmations: BTreeMap<u64, AckReply>,
+    barriers: BTreeMap<u64, BarrierReply>,
+    /// Barriers after acknowledgements. They are not sent on another connection.
+    confirmations: BTreeMap<u64, Confirmation>,
     /// True if a batch was acknowledged on this connection.
     has_acknowledged: bool,
 }
@@ -184,10 +186,19 @@ impl PendingSamples {
         }
     }
 
+    /// Requests the confirmation of all acknowledgements so far; `id` is not the id of another barrier.
+    fn confirm(&mut self, id: u64, confirmation: Confirmation) {
+        if self.has_acknowledged {
+            self.confirmations.insert(id, confirmation);
+            self.enqueue(Request::Barrier(id));
+        } else {
+            confirmation.send(Err(lost_acknowledgement()));
+        }
+    }
+
     fn fail_confirmations(&mut self) {
-        for reply in std::mem::take(&mut self.confirmations).into_values() {
-            // The caller may have stopped waiting.
-            let _ = reply.send(Err(lost_acknowledgement()));
+        for confirmation in std::mem::take(&mut self.confirmations).into_values() {
+            confirmation.send(Err(lost_acknowledgement()));
         }
     }
 }
@@ -210,22 +221,24 @@ impl ReconnectingStream for PendingSamples {
                 self.outgoing.push_back(QueuedRequest::Sample(id));
                 self.pending.insert(id, sample);
             }
-            SampleCommand::Acknowledge(id, items, reply) if self.leased.remove(&id) => {
+            SampleCommand::Acknowledge(id, items, confirmation) if self.leased.remove(&id) => {
                 self.has_acknowledged = true;
                 self.outgoing
                     .push_back(QueuedRequest::Other(pb::SampleRequest {
                         used_items: items,
                         ..Request::Acknowledge(id).into()
                     }));
-                if let Some(reply) = reply {
-                    self.confirmations.insert(id, reply);
-                    self.enqueue(Request::Barrier(id));
+                if let Some(confirmation) = confirmation {
+                    self.confirm(id, confirmation);
                 }
             }
             // Received on an earlier connection: the server has returned its items.
-            SampleCommand::Acknowledge(_, _, reply) => {
-                let _ = reply.map(|reply| reply.send(Err(lost_acknowledgement())));
+            SampleCommand::Acknowledge(_, _, confirmation) => {
+                if let Some(confirmation) = confirmation {
+                    confirmation.send(Err(lost_acknowledgement()));
+                }
             }
+            SampleCommand::Confirm(id, confirmation) => self.confirm(id, confirmation),
             SampleCommand::Cancel(id) => self.cancel(id),
             SampleCommand::Barrier(id, reply) if self.has_acknowledged => {
                 self.barriers.insert(id, reply);
@@ -274,10 +287,12 @@ impl ReconnectingStream for PendingSamples {
     fn handle_response(&mut self, message: pb::SampleResponse) -> Result<(), Error> {
         let id = message.id;
         if let Some(Outcome::BarrierDone(done)) = message.outcome {
-            let barrier = self.barriers.remove(&id);
-            if let Some(reply) = barrier.or_else(|| self.confirmations.remove(&id)) {
-                let error = done.durability_error.map(decode_error);
-                let _ = reply.send(error.map_or(Ok(()), Err));
+            let outcome = done.durability_error.map(decode_error).map_or(Ok(()), Err);
+            if let Some(reply) = self.barriers.remove(&id) {
+                // The caller may have stopped waiting.
+                let _ = reply.send(outcome);
+            } else if let Some(confirmation) = self.confirmations.remove(&id) {
+                confirmation.send(outcome);
             }
             return Ok(());
         }

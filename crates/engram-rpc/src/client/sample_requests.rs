@@ -9,7 +9,7 @@ use std::time::{Duration, Instant};
 use engram_core::pool::Pool;
 use engram_core::{Error, Result};
 use engram_engine::unsent_items_note;
-use parking_lot::Mutex;
+use parking_lot::{Mutex, RwLock};
 use tokio::runtime::Handle;
 use tokio::sync::{mpsc, oneshot};
 use tokio::task::JoinHandle;
@@ -33,11 +33,45 @@ pub(crate) struct SampleRequests {
 /// Numbers of acknowledged batches.
 #[derive(Debug, Default)]
 struct AckCounts {
+    /// Held while an acknowledgement is sent and counted: they are counted in the order in which they are sent.
+    sending: Mutex<()>,
     sent: AtomicU64,
     /// Acknowledgements that the server has certainly handled.
     confirmed: AtomicU64,
     /// True if some of the acknowledgements must become durable.
     any_durable: AtomicBool,
+}
+
+/// Receives the server's confirmation that acknowledgements are durable.
+#[derive(Debug)]
+pub(super) struct Confirmation {
+    reply: oneshot::Sender<Result<()>>,
+    /// Number of acknowledgements that it confirms: all that were sent before it.
+    number: u64,
+    acks: Arc<AckCounts>,
+}
+
+impl Confirmation {
+    fn new(acks: &Arc<AckCounts>, number: u64) -> (Self, PendingResponse<()>) {
+        let (reply, receiver) = oneshot::channel();
+        let acks = Arc::clone(acks);
+        let confirmation = Self {
+            reply,
+            number,
+            acks,
+        };
+        (confirmation, PendingResponse::new(receiver))
+    }
+
+    pub(super) fn send(self, outcome: Result<()>) {
+        if outcome.is_ok() {
+            self.acks
+                .confirmed
+                .fetch_max(self.number, Ordering::Release);
+        }
+        // The caller may have stopped waiting.
+        let _ = self.reply.send(outcome);
+    }
 }
 
 impl AckCounts {
@@ -50,7 +84,7 @@ impl AckCounts {
 /// The sample streams of a client whose acknowledgements may remove items: a call whose result depends on them waits
 /// until the server has handled them.
 #[derive(Debug, Default)]
-pub(crate) struct SampleStreams(Mutex<Vec<SampleStream>>);
+pub(crate) struct SampleStreams(RwLock<Vec<SampleStream>>);
 
 /// One stream. Its weak sender does not keep it open.
 #[derive(Clone, Debug)]
@@ -62,7 +96,7 @@ struct SampleStream {
 
 impl SampleStreams {
     pub(crate) fn add(&self, requests: &SampleRequests) {
-        let mut streams = self.0.lock();
+        let mut streams = self.0.write();
         streams.retain(|stream| stream.commands.strong_count() > 0);
         streams.push(SampleStream {
             commands: requests.commands.downgrade(),
@@ -73,13 +107,13 @@ impl SampleStreams {
 
     /// True if the server has handled all acknowledgements.
     pub(crate) fn are_acks_flushed(&self) -> bool {
-        let streams = self.0.lock();
+        let streams = self.0.read();
         streams.iter().all(|stream| stream.acks.are_confirmed())
     }
 
     /// True if an acknowledgement that must become durable may not be durable yet.
     pub(crate) fn awaits_durability(&self) -> bool {
-        let streams = self.0.lock();
+        let streams = self.0.read();
         let mut acks = streams.iter().map(|stream| &stream.acks);
         acks.any(|acks| acks.any_durable.load(Ordering::Acquire) && !acks.are_confirmed())
     }
@@ -90,7 +124,7 @@ impl SampleStreams {
     /// # Errors
     /// [`Error::Unavailable`] if the server cannot be reached, [`Error::Closed`] if the client is closed.
     pub(crate) async fn flush_acks(&self) -> Result<()> {
-        let streams = self.0.lock().clone();
+        let streams = self.0.read().clone();
         for stream in streams {
             stream.flush_acks().await?;
         }
@@ -189,14 +223,19 @@ impl RemoteLease {
 
     fn send_acknowledgement(mut self, items: Option<u32>) -> Option<PendingResponse<()>> {
         let commands = self.commands.take()?;
-        let (reply, receiver) = oneshot::channel();
-        let reply = self.durable.then_some(reply);
         self.acks
             .any_durable
             .fetch_or(self.durable, Ordering::Release);
-        let _ = commands.send(SampleCommand::Acknowledge(self.id, items, reply));
-        self.acks.sent.fetch_add(1, Ordering::Release);
-        self.durable.then(|| PendingResponse::new(receiver))
+        let sending = self.acks.sending.lock();
+        let number = self.acks.sent.load(Ordering::Relaxed) + 1;
+        let (confirmation, response) = self
+            .durable
+            .then(|| Confirmation::new(&self.acks, number))
+            .unzip();
+        let _ = commands.send(SampleCommand::Acknowledge(self.id, items, confirmation));
+        self.acks.sent.store(number, Ordering::Release);
+        drop(sending);
+        response
     }
 }
 
@@ -267,6 +306,16 @@ impl SampleRequests {
             unsent: Arc::clone(unsent),
         };
         (requests, task)
+    }
+
+    /// Requests the server's confirmation that all acknowledgements so far are durable, after it could not make them
+    /// durable.
+    pub(crate) fn confirm_again(&self) -> PendingResponse<()> {
+        let number = self.acks.sent.load(Ordering::Acquire);
+        let (confirmation, response) = Confirmation::new(&self.acks, number);
+        let id = self.next_id.fetch_add(1, Ordering::Relaxed);
+        let _ = self.commands.send(SampleCommand::Confirm(id, confirmation));
+        response
     }
 
     /// Requests a batch.

@@ -69,6 +69,8 @@ pub struct RemoteStream {
     delivered: u64,
     /// Pending until the acknowledgements that removed items are durable.
     durable: Option<PendingResponse<()>>,
+    /// Why the server could not make them durable when it was last asked.
+    durability_error: Option<Error>,
 }
 
 impl RemoteStream {
@@ -99,6 +101,7 @@ impl RemoteStream {
             deliveries: DeliveryTracker::default(),
             delivered: 0,
             durable: None,
+            durability_error: None,
         };
         stream.prefetch();
         Ok(stream)
@@ -219,12 +222,21 @@ impl RemoteStream {
 
     /// Waits until all acknowledgements that removed items from a durable store are durable.
     fn wait_until_durable(&mut self, options: &mut WaitOptions<'_>) -> WaitOutcome<Result<()>> {
+        match (&self.durability_error, &self.requests) {
+            (Some(_), Some(requests)) => self.durable = Some(requests.confirm_again()),
+            (Some(error), None) => return WaitOutcome::Ready(Err(error.clone())),
+            (None, _) => {}
+        }
         let Some(durable) = &mut self.durable else {
             return WaitOutcome::Ready(Ok(()));
         };
         let outcome = wait(durable, options);
-        if matches!(outcome, WaitOutcome::Ready(_)) {
+        if let WaitOutcome::Ready(outcome) = &outcome {
             self.durable = None;
+            let error = outcome.as_ref().err();
+            // After a lost connection, the server returns the items or has removed them.
+            let error = error.filter(|error| !matches!(error, Error::Unavailable(_)));
+            self.durability_error = error.cloned();
         }
         outcome
     }

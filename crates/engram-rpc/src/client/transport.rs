@@ -1,20 +1,30 @@
 //! The byte stream below a connection to a server: how it is opened, and what is known of the server from its bytes.
 
 use std::io::{self, IoSlice};
+use std::net::SocketAddr;
 use std::pin::Pin;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, OnceLock};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use futures_util::StreamExt as _;
+use futures_util::stream::FuturesUnordered;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::{TcpStream, UnixStream, lookup_host};
-use tokio::time::Instant;
+use tokio::time::{Instant, timeout};
 
 use crate::enlarge_send_buffer;
 
 /// Number of bytes that suffice to recognise the protocol of another program.
 const FIRST_BYTES: usize = 16;
+
+/// How long an address of a host may take before the next one is tried as well, as in RFC 8305.
+const NEXT_ADDRESS_DELAY: Duration = Duration::from_millis(300);
+
+/// How long the last addresses may take after another one has failed. The caller then tries all of them again: the
+/// server may be restarting at the address that failed.
+const LAST_ADDRESSES_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What was received on one connection.
 #[derive(Debug)]
@@ -88,17 +98,9 @@ impl ObservedStream {
         let Ok(resolved) = lookup_host(address).await else {
             return Err(OpenError::UnknownHost);
         };
-        let mut failure = None;
-        for socket_address in resolved {
-            match TcpStream::connect(socket_address).await {
-                Ok(socket) => {
-                    socket.set_nodelay(true).map_err(OpenError::Io)?;
-                    return Ok(Self::new(Socket::Tcp(socket)));
-                }
-                Err(error) => failure = Some(error),
-            }
-        }
-        Err(failure.map_or(OpenError::UnknownHost, OpenError::Io))
+        let socket = connect_to_first(resolved, TcpStream::connect).await?;
+        socket.set_nodelay(true).map_err(OpenError::Io)?;
+        Ok(Self::new(Socket::Tcp(socket)))
     }
 
     /// Connects to a Unix socket: a path, or an abstract name that begins with a zero byte.
@@ -119,6 +121,31 @@ impl ObservedStream {
             self.received.record(&[]);
         }
         written
+    }
+}
+
+/// Connects to the address of a host that answers first. Tries the next address whenever one fails or does not answer
+/// soon, so that an address that never answers does not hide the others.
+async fn connect_to_first<T, F: Future<Output = io::Result<T>>>(
+    addresses: impl Iterator<Item = SocketAddr>,
+    connect: impl Fn(SocketAddr) -> F,
+) -> Result<T, OpenError> {
+    let mut addresses = addresses.peekable();
+    let (mut attempts, mut failure) = (FuturesUnordered::new(), None);
+    loop {
+        attempts.extend(addresses.next().map(&connect));
+        let is_last = addresses.peek().is_none();
+        let delay = if is_last {
+            LAST_ADDRESSES_TIMEOUT
+        } else {
+            NEXT_ADDRESS_DELAY
+        };
+        match timeout(delay, attempts.next()).await {
+            Ok(Some(Ok(socket))) => return Ok(socket),
+            Ok(Some(Err(error))) => failure = Some(OpenError::Io(error)),
+            Err(_) if !is_last || failure.is_none() => {}
+            Ok(None) | Err(_) => return Err(failure.unwrap_or(OpenError::UnknownHost)),
+        }
     }
 }
 
@@ -183,6 +210,50 @@ impl AsyncWrite for ObservedStream {
         match &mut self.socket {
             Socket::Tcp(socket) => Pin::new(socket).poll_shutdown(context),
             Socket::Unix(socket) => Pin::new(socket).poll_shutdown(context),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::future::pending;
+
+    use super::*;
+
+    /// Connects to addresses of the ports 1 to 4. Port 1 never answers, 2 refuses, 3 answers, and 4 answers late.
+    async fn connect(ports: &[u16]) -> Result<u16, io::ErrorKind> {
+        let addresses = (ports.iter()).map(|port| SocketAddr::from(([127, 0, 0, 1], *port)));
+        let connected = connect_to_first(addresses, |address| async move {
+            match address.port() {
+                1 => pending().await,
+                2 => Err(io::ErrorKind::ConnectionRefused.into()),
+                3 => Ok(3),
+                late => {
+                    tokio::time::sleep(NEXT_ADDRESS_DELAY + Duration::from_millis(50)).await;
+                    Ok(late)
+                }
+            }
+        });
+        connected.await.map_err(|error| match error {
+            OpenError::Io(error) => error.kind(),
+            OpenError::UnknownHost => io::ErrorKind::AddrNotAvailable,
+        })
+    }
+
+    #[tokio::test]
+    async fn addresses_that_do_not_answer_do_not_hide_others() {
+        for (ports, expected) in [
+            (&[1, 3][..], Ok(3)),
+            (&[1, 2, 1, 3], Ok(3)),
+            // An attempt continues while others are made.
+            (&[4, 1], Ok(4)),
+            (&[2, 2], Err(io::ErrorKind::ConnectionRefused)),
+            // The caller can try again: the address that refused may answer later.
+            (&[1, 2], Err(io::ErrorKind::ConnectionRefused)),
+            (&[], Err(io::ErrorKind::AddrNotAvailable)),
+        ] {
+            let connected = timeout(Duration::from_secs(20), connect(ports)).await;
+            assert_eq!(connected.expect("no result"), expected, "{ports:?}");
         }
     }
 }

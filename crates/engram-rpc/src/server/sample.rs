@@ -114,12 +114,11 @@ impl SampleStream {
                     Ok(permit) => self.send(permit),
                     Err(_) => return Ok(()),
                 },
-                request = requests.message(), if input_open => match request? {
-                    Some(request) => self.handle_request(request)?,
-                    None => {
-                        input_open = false;
-                        self.requests.resume(&self.state.engine);
-                    }
+                request = requests.message(), if input_open => if let Some(request) = request? {
+                    self.handle_request(request)?;
+                } else {
+                    input_open = false;
+                    self.requests.resume(&self.state.engine);
                 },
                 reservation = reserve(&mut self.reserving), if is_reserving => {
                     let reserving = self.reserving.take();

@@ -9,7 +9,7 @@ use prost::Message;
 use crate::wire::encode_info;
 use crate::{MAX_MESSAGE_BYTES, pb};
 
-/// A page is complete once the descriptions of its tables have at least this many bytes. The last table may exceed it.
+/// Maximum bytes of the descriptions of a page's tables, unless it is only one table.
 const PAGE_BYTES: usize = 1 << 20;
 
 /// Upper bound of the bytes of a message without its tables.
@@ -18,8 +18,8 @@ const MESSAGE_BYTES: usize = 64;
 /// Returns a page of the tables' names.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the tables do not fit one message and the client does not read pages;
-/// [`Error::Closed`] if the store is closed.
+/// [`Error::InvalidArgument`] if a table does not fit one message, or the client does not read pages and not all tables
+/// fit one; [`Error::Closed`] if the store is closed.
 pub(super) fn names(engine: &Engine, request: &pb::ListTables) -> Result<pb::TableNames> {
     let name = |table: &Table| table.options().name.clone();
     let (names, more) = list(engine, request, name, String::len)?;
@@ -56,12 +56,20 @@ fn list<T>(
     let first = tables.partition_point(|table| Some(&*table.options().name) <= after);
     let (mut page, mut bytes) = (Vec::new(), MESSAGE_BYTES);
     for table in &tables[first..] {
-        if request.paged && bytes >= PAGE_BYTES {
-            return Ok((page, true));
-        }
         let description = describe(table);
         // The field's key and length take at most 8 bytes.
-        bytes += size(&description) + 8;
+        let size = size(&description) + 8;
+        if MESSAGE_BYTES + size > MAX_MESSAGE_BYTES {
+            return Err(Error::InvalidArgument(format!(
+                "the description of table `{}` has {size} bytes, but a message has at most {MAX_MESSAGE_BYTES}; open the \
+                 store without a server to use this table, or drop it",
+                table.options().name
+            )));
+        }
+        if request.paged && !page.is_empty() && bytes + size > PAGE_BYTES {
+            return Ok((page, true));
+        }
+        bytes += size;
         page.push(description);
     }
     if bytes <= MAX_MESSAGE_BYTES {
@@ -72,4 +80,71 @@ fn list<T>(
          client reads only one; install the version of Engram that the server has",
         page.len()
     )))
+}
+
+#[cfg(test)]
+mod tests {
+    use engram_core::{RateLimits, SelectorKind, TableOptions};
+
+    use super::*;
+
+    fn options(name: &str) -> TableOptions {
+        TableOptions {
+            name: name.into(),
+            max_size: 1,
+            max_bytes: None,
+            max_times_sampled: 0,
+            ttl: None,
+            sampler: SelectorKind::Fifo,
+            remover: SelectorKind::Fifo,
+            limits: RateLimits {
+                kind: "MinSize".into(),
+                samples_per_insert: 1.0,
+                min_size: 1,
+                min_diff: f64::MIN,
+                max_diff: f64::MAX,
+            },
+            signature: None,
+            seed: 1,
+            note: None,
+        }
+    }
+
+    /// Lists the tables from `after` on. The description of `large` just fits a message, and that of `too large` does
+    /// not; stores that were created by an earlier version may have such tables.
+    fn list_sizes(paged: bool, after: &str) -> Result<(Vec<String>, bool)> {
+        let tables = ["a", "large", "n", "too large"].map(options).to_vec();
+        let request = pb::ListTables {
+            paged,
+            after: Some(after.into()),
+        };
+        let name = |table: &Table| table.options().name.clone();
+        list(
+            &Engine::new(tables, 1)?,
+            &request,
+            name,
+            |name| match &**name {
+                "large" => MAX_MESSAGE_BYTES - 100,
+                "too large" => MAX_MESSAGE_BYTES,
+                _ => 100,
+            },
+        )
+    }
+
+    #[test]
+    fn a_large_table_is_a_page_of_its_own() {
+        let page = |name: &str| Ok((vec![name.to_owned()], true));
+        assert_eq!(list_sizes(true, ""), page("a"));
+        assert_eq!(list_sizes(true, "a"), page("large"));
+    }
+
+    #[test]
+    fn a_table_that_does_not_fit_a_message_is_named() {
+        let text = "the description of table `too large` has 4194312 bytes, but a message has at most 4194304; open the \
+                    store without a server to use this table, or drop it";
+        for (paged, after) in [(true, "n"), (false, "n"), (false, "")] {
+            let error = list_sizes(paged, after).unwrap_err();
+            assert_eq!(error.to_string(), text);
+        }
+    }
 }

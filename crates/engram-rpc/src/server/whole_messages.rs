@@ -7,7 +7,7 @@ use std::collections::VecDeque;
 use std::pin::Pin;
 use std::task::{Context, Poll, ready};
 
-use bytes::{Buf as _, Bytes, BytesMut};
+use bytes::{Bytes, BytesMut};
 use hyper::body::{Body as HttpBody, Frame};
 use tonic::Status;
 use tonic::body::Body;
@@ -54,6 +54,12 @@ impl WholeMessages {
 
     /// Adds received bytes.
     fn push(&mut self, mut data: Bytes) {
+        if self.prefix.is_empty() && !self.is_invalid {
+            let whole = data.split_to(self.whole_messages(&data));
+            if !whole.is_empty() {
+                self.complete.push_back(whole);
+            }
+        }
         while !data.is_empty() {
             if self.is_invalid {
                 self.complete.push_back(data);
@@ -80,11 +86,28 @@ impl WholeMessages {
         }
     }
 
+    /// Number of bytes of the complete messages at the beginning of `data`.
+    fn whole_messages(&self, data: &[u8]) -> usize {
+        let mut whole = 0;
+        while let Some((prefix, rest)) = data[whole..].split_first_chunk()
+            && let Some(len) = self.message_bytes(*prefix)
+            && len <= rest.len()
+        {
+            whole += PREFIX_BYTES + len;
+        }
+        whole
+    }
+
+    /// Length of the message after a prefix; `None` if tonic rejects it.
+    fn message_bytes(&self, [flag, len @ ..]: [u8; PREFIX_BYTES]) -> Option<usize> {
+        let len = u32::from_be_bytes(len) as usize;
+        (flag == 0 && len <= self.max_message_bytes).then_some(len)
+    }
+
+    /// Reads the complete prefix of an incomplete message.
     fn read_prefix(&mut self) {
-        let mut prefix = &self.prefix[..];
-        let flag = prefix.get_u8();
-        let len = prefix.get_u32() as usize;
-        if flag == 0 && len <= self.max_message_bytes {
+        let prefix = self.prefix.first_chunk();
+        if let Some(len) = prefix.and_then(|prefix| self.message_bytes(*prefix)) {
             self.missing = len;
         } else {
             self.is_invalid = true;
@@ -168,6 +191,17 @@ mod tests {
             let passed = body(frames).collect().await.unwrap().to_bytes();
             assert!(passed == bytes, "frames of {size} bytes");
         }
+    }
+
+    #[tokio::test]
+    async fn complete_messages_that_arrive_together_are_passed_on_together() {
+        let complete = [message(&[1; 3]), message(&[2; 5_000])].concat();
+        let last = message(&[3; 6_000]);
+        let (start, end) = last.split_at(2_000);
+        let mut body = body(vec![[&complete, start].concat(), end.to_vec()]);
+        let first = body.frame().await.unwrap().unwrap();
+        assert!(first.into_data().unwrap() == complete);
+        assert!(body.collect().await.unwrap().to_bytes() == last);
     }
 
     #[tokio::test]

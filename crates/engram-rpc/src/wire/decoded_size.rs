@@ -15,7 +15,12 @@ const SIGNATURE: &[Field] = &[
 ];
 const LIMITS: &[Field] = &[string(1)];
 const LIST: &[Field] = &[string(2)];
-const OPTIONS: &[Field] = &[string(1), message(8, LIMITS), message(9, SIGNATURE)];
+const OPTIONS: &[Field] = &[
+    string(1),
+    message(8, LIMITS),
+    message(9, SIGNATURE),
+    string(11),
+];
 
 impl DecodedSize for pb::HelloRequest {
     const FIELDS: &'static [Field] = &[string(2)];
@@ -48,7 +53,7 @@ impl DecodedSize for pb::ManageResponse {
             5,
             &[repeated::<pb::TableInfo>(
                 1,
-                &[message(1, OPTIONS), string(15), string(16)],
+                &[message(1, OPTIONS), string(15), string(16), string(18)],
             )],
         ),
     ];
@@ -107,6 +112,7 @@ impl DecodedSize for pb::SampleResponse {
             ],
         ),
         message(4, ERROR),
+        message(5, &[message(1, ERROR)]),
     ];
 }
 
@@ -162,6 +168,29 @@ mod tests {
             ..pb::InsertRequest::default()
         };
         assert!(check_decoded_size::<pb::InsertRequest>(&request.encode_to_vec()).is_err());
+    }
+
+    #[test]
+    fn the_texts_of_a_table_are_counted() {
+        let text = || Some("x".repeat(MAX_DECODED_BYTES / 4));
+        let info = pb::TableInfo {
+            options: Some(pb::TableOptions {
+                note: text(),
+                ..pb::TableOptions::default()
+            }),
+            inserting_blocked: text(),
+            sampling_blocked: text(),
+            storage_problem: text(),
+            ..pb::TableInfo::default()
+        };
+        let tables = vec![info];
+        let response = pb::ManageResponse {
+            outcome: Some(pb::manage_response::Outcome::Info(pb::TableInfos {
+                tables,
+                more: false,
+            })),
+        };
+        assert!(check_decoded_size::<pb::ManageResponse>(&response.encode_to_vec()).is_err());
     }
 
     #[test]

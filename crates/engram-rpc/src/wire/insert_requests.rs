@@ -10,7 +10,7 @@ use engram_core::{
 };
 use prost::Message as _;
 
-use super::received_dictionary::MAX_SLICES;
+use super::received_dictionary::{Define, MAX_DEFINITION_BYTES, MAX_SLICES};
 use super::{encode_cell_spec, encode_layout, encode_numbers};
 use crate::pb::{self, items::Trajectories};
 use crate::{PART_BYTES, wire};
@@ -18,6 +18,10 @@ use crate::{PART_BYTES, wire};
 /// Maximum number of schemas, and of window shapes, in a [`SentDictionary`]. When it is reached,
 /// all of them are removed, and sent again when needed.
 const MAX_DEFINITIONS: usize = 4096;
+
+/// Maximum memory of the schemas, and of the window shapes, in a [`SentDictionary`]: below a server's limit, because a
+/// server of another version may count a little more.
+const MAX_SENT_DEFINITION_BYTES: usize = MAX_DEFINITION_BYTES / 2;
 
 /// Bytes of newly sent chunks after which unused chunks are released.
 const RELEASE_INTERVAL_BYTES: usize = 128 << 20;
@@ -76,10 +80,45 @@ pub struct SentDictionary {
     release_at: usize,
     /// Bytes of the chunks added since unused ones were last released.
     bytes_since_release: usize,
-    schemas: HashMap<usize, (u32, Arc<Schema>)>,
-    shapes: HashMap<usize, (u32, Arc<WindowShape>)>,
+    schemas: SentDefinitions<Schema>,
+    shapes: SentDefinitions<WindowShape>,
     /// Last id given to a schema, window shape or chunk.
     last_id: u32,
+}
+
+/// The schemas or window shapes that were sent, by address, with their ids.
+#[derive(Debug)]
+struct SentDefinitions<T> {
+    by_address: HashMap<usize, (u32, Arc<T>)>,
+    /// Memory of all of them.
+    bytes: usize,
+}
+
+impl<T> Default for SentDefinitions<T> {
+    fn default() -> Self {
+        Self {
+            by_address: HashMap::new(),
+            bytes: 0,
+        }
+    }
+}
+
+impl<T: Define> SentDefinitions<T> {
+    fn id_of(&self, definition: &Arc<T>) -> Option<u32> {
+        let sent = self.by_address.get(&address(definition));
+        sent.map(|(id, _)| *id)
+    }
+
+    /// Adds a definition. Removes all others if there would be too many: a receiver drops old ones.
+    fn insert(&mut self, id: u32, definition: &Arc<T>) {
+        self.bytes += definition.bytes();
+        if self.by_address.len() >= MAX_DEFINITIONS || self.bytes > MAX_SENT_DEFINITION_BYTES {
+            self.by_address.clear();
+            self.bytes = definition.bytes();
+        }
+        self.by_address
+            .insert(address(definition), (id, Arc::clone(definition)));
+    }
 }
 
 /// Builds insert requests from items.
@@ -252,15 +291,11 @@ impl InsertRequestBuilder {
 
     /// Adds a schema unless it was sent before; returns its id.
     fn add_schema(&mut self, sent: &mut SentDictionary, schema: &Arc<Schema>) -> u32 {
-        if let Some((id, _)) = sent.schemas.get(&address(schema)) {
-            return *id;
-        }
-        if sent.schemas.len() >= MAX_DEFINITIONS {
-            sent.schemas.clear();
+        if let Some(id) = sent.schemas.id_of(schema) {
+            return id;
         }
         let id = sent.next_id();
-        sent.schemas
-            .insert(address(schema), (id, Arc::clone(schema)));
+        sent.schemas.insert(id, schema);
         let schema = pb::Schema {
             id,
             layout: Some(encode_layout(&schema.layout)),
@@ -273,14 +308,11 @@ impl InsertRequestBuilder {
 
     /// Adds a window shape unless it was sent before; returns its id.
     fn add_window_shape(&mut self, sent: &mut SentDictionary, shape: &Arc<WindowShape>) -> u32 {
-        if let Some((id, _)) = sent.shapes.get(&address(shape)) {
-            return *id;
-        }
-        if sent.shapes.len() >= MAX_DEFINITIONS {
-            sent.shapes.clear();
+        if let Some(id) = sent.shapes.id_of(shape) {
+            return id;
         }
         let id = sent.next_id();
-        sent.shapes.insert(address(shape), (id, Arc::clone(shape)));
+        sent.shapes.insert(id, shape);
         let shape = pb::WindowShape {
             id,
             layout: Some(encode_layout(&shape.layout)),
@@ -399,11 +431,12 @@ mod tests {
     use engram_core::{AlignedBytes, Layout, Payload};
 
     use super::*;
+    use crate::wire::ReceivedDictionary;
 
     fn chunk() -> Arc<Chunk> {
         let layout = Arc::new(Layout {
             names: Box::default(),
-            structure: "".into(),
+            structure: r#"{"t":[]}"#.into(),
         });
         let schema = Arc::new(Schema {
             layout,
@@ -435,6 +468,66 @@ mod tests {
         let released = &builder.open.released_chunks;
         let released_live = released.iter().filter(|id| alive.contains(id)).count();
         (released_live, released.len() - released_live)
+    }
+
+    #[test]
+    fn a_receiver_knows_every_window_shape_that_items_refer_to() {
+        let names = (0..1_000).map(|index| format!("{}{index}", "x".repeat(32)).into());
+        let names: Box<[Box<str>]> = names.collect();
+        let leaves = vec!["0"; names.len()].join(",");
+        let layout = Arc::new(Layout {
+            names,
+            structure: format!("{{\"l\":[{leaves}]}}").into(),
+        });
+        let shape = || WindowShape {
+            layout: Arc::clone(&layout),
+            columns: (0..1_000)
+                .map(|first_slice| SpanColumn {
+                    first_slice,
+                    len: 1,
+                    squeeze: true,
+                })
+                .collect(),
+            slices: (0..1_000)
+                .map(|column| Slice {
+                    chunk: 0,
+                    column,
+                    offset: 0,
+                    len: 1,
+                })
+                .collect(),
+        };
+        let shapes: Vec<Arc<WindowShape>> = (0..800).map(|_| Arc::new(shape())).collect();
+        let (mut sent, mut builder) = (SentDictionary::default(), InsertRequestBuilder::default());
+        let mut received = ReceivedDictionary::default();
+        let chunk = chunk();
+        for (number, shape) in (1..).zip(shapes.iter().chain(&shapes[..1])) {
+            let item = NewItem {
+                key: number,
+                trajectory: Trajectory::Window {
+                    chunk: Arc::clone(&chunk),
+                    offset: 0,
+                    shape: Arc::clone(shape),
+                },
+                priority: 1.0,
+            };
+            builder.add_item(&mut sent, "t", number, &item).unwrap();
+            for request in builder.take_requests() {
+                for schema in &request.schemas {
+                    received.add_schema(schema).unwrap();
+                }
+                for shape in &request.window_shapes {
+                    received.add_window_shape(shape).unwrap();
+                }
+                for chunk in &request.chunks {
+                    received.add_chunk(chunk).unwrap();
+                }
+                for items in &request.items {
+                    let decoded = received.decode_items(items);
+                    assert_eq!(decoded.map(|items| items.len()), Ok(1), "item {number}");
+                }
+            }
+        }
     }
 
     #[test]

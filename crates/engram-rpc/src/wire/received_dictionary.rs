@@ -26,7 +26,7 @@ const MAX_UNREFERENCED_BYTES: u64 = 1 << 30;
 const MAX_DEFINITIONS: usize = 65_536;
 
 /// Maximum memory of the stored schemas, and of the stored window shapes, in bytes.
-const MAX_DEFINITION_BYTES: usize = 64 << 20;
+pub(super) const MAX_DEFINITION_BYTES: usize = 64 << 20;
 
 /// Bytes of a definition besides its columns, names and slices.
 const DEFINITION_OVERHEAD: usize = 512;
@@ -71,9 +71,7 @@ impl ReceivedDictionary {
         let cells = schema.cells.iter().map(decode_cell_spec);
         let cells: Box<[CellSpec]> = cells.collect::<Result<_, _>>()?;
         let layout = self.decode_layout(schema.layout.as_ref())?;
-        let axes: usize = cells.iter().map(|cell| cell.shape.len()).sum();
-        let bytes = size_of_val(&*cells) + axes * size_of::<usize>() + layout_bytes(&layout);
-        (self.schemas).insert(schema.id, bytes, Schema { layout, cells });
+        self.schemas.insert(schema.id, Schema { layout, cells });
         Ok(())
     }
 
@@ -85,13 +83,12 @@ impl ReceivedDictionary {
         let id = shape.id;
         let (columns, slices) = items::decode_columns(&shape.columns, &shape.slices)?;
         let layout = self.decode_layout(shape.layout.as_ref())?;
-        let bytes = size_of_val(&*columns) + size_of_val(&*slices) + layout_bytes(&layout);
         let shape = WindowShape {
             layout,
             columns,
             slices,
         };
-        self.window_shapes.insert(id, bytes, shape);
+        self.window_shapes.insert(id, shape);
         Ok(())
     }
 
@@ -197,6 +194,27 @@ impl ReceivedDictionary {
     }
 }
 
+/// A schema or window shape.
+pub(super) trait Define {
+    /// Memory of the definition, as senders and receivers count it.
+    fn bytes(&self) -> usize;
+}
+
+impl Define for Schema {
+    fn bytes(&self) -> usize {
+        let axes: usize = self.cells.iter().map(|cell| cell.shape.len()).sum();
+        let cells = size_of_val(&*self.cells) + axes * size_of::<usize>();
+        cells + layout_bytes(&self.layout) + DEFINITION_OVERHEAD
+    }
+}
+
+impl Define for WindowShape {
+    fn bytes(&self) -> usize {
+        let slices = size_of_val(&*self.columns) + size_of_val(&*self.slices);
+        slices + layout_bytes(&self.layout) + DEFINITION_OVERHEAD
+    }
+}
+
 /// The newest schemas or window shapes, by the ids that the sender chose. The oldest are dropped when a limit is
 /// reached, because senders do not release them.
 #[derive(Debug)]
@@ -230,12 +248,12 @@ impl<T> Default for Definitions<T> {
     }
 }
 
-impl<T> Definitions<T> {
+impl<T: Define> Definitions<T> {
     /// Stores a definition, replacing one with the same id; drops the oldest ones beyond the
     /// limits.
-    fn insert(&mut self, id: u32, bytes: usize, value: T) {
+    fn insert(&mut self, id: u32, value: T) {
         self.remove(id);
-        let bytes = bytes + DEFINITION_OVERHEAD;
+        let bytes = value.bytes();
         let sequence = self.added;
         self.added += 1;
         self.bytes += bytes;
@@ -288,19 +306,26 @@ fn invalid(text: String) -> InsertStreamError {
 mod tests {
     use super::*;
 
+    /// A definition with a value and its memory.
+    impl Define for (u32, usize) {
+        fn bytes(&self) -> usize {
+            self.1
+        }
+    }
+
     #[test]
     fn only_the_newest_definitions_are_stored() {
         let mut definitions = Definitions::default();
         for id in 0..70_000 {
-            definitions.insert(id, 10, id);
-            definitions.insert(7, 10, id);
+            definitions.insert(id, (id, 10));
+            definitions.insert(7, (id, 10));
         }
         assert_eq!(
-            definitions.get("window shape", 7).map(|value| **value),
+            definitions.get("window shape", 7).map(|value| value.0),
             Ok(69_999)
         );
         assert_eq!(
-            definitions.get("window shape", 69_999).map(|value| **value),
+            definitions.get("window shape", 69_999).map(|value| value.0),
             Ok(69_999)
         );
         assert!(definitions.get("window shape", 1_000).is_err());
@@ -308,7 +333,7 @@ mod tests {
             (definitions.by_id.len(), definitions.order.len()),
             (65_536, 65_536)
         );
-        definitions.insert(1, MAX_DEFINITION_BYTES - DEFINITION_OVERHEAD, 1);
+        definitions.insert(1, (1, MAX_DEFINITION_BYTES));
         assert_eq!(
             (definitions.by_id.len(), definitions.bytes),
             (1, MAX_DEFINITION_BYTES)

@@ -4,8 +4,10 @@ use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
 use std::time::{Duration, Instant};
 
-use engram_core::{Lsn, OpSink, Result, TableOp};
-use engram_engine::{Engine, SystemClock, Table};
+use engram_core::gather::LengthPolicy;
+use engram_core::{Error, Lsn, OpSink, Result, TableOp};
+use engram_engine::{Engine, StreamOptions, SystemClock, Table, WaitOptions, WaitOutcome};
+use engram_rpc::client::{BatchRequest, Client, ClientOptions, RemoteNextBatch};
 use engram_rpc::pb;
 use engram_rpc::pb::sample_request::Request;
 use engram_rpc::pb::sample_response::Outcome;
@@ -15,13 +17,14 @@ use tokio::time::timeout;
 use crate::reverb;
 use crate::sample::batch_request;
 use crate::support::{
-    connect, engine, fill, one_item_queue, open_sample_stream, options, queue, start, wait_until,
+    STEP_TIMEOUT, connect, engine, fill, one_item_queue, open_sample_stream, options, queue, start,
+    wait_until,
 };
 
 /// How long a test waits for a message that must not arrive.
 const SILENCE: Duration = Duration::from_millis(150);
 
-/// A log whose changes are durable, except while it is stalled.
+/// A log whose changes are durable, except while it is stalled or broken.
 #[derive(Debug, Default)]
 struct StallingLog(Mutex<StallingLogState>);
 
@@ -30,6 +33,7 @@ struct StallingLogState {
     appended: u64,
     /// Later changes are not durable.
     stalled_at: Option<u64>,
+    is_broken: bool,
     wakers: Vec<Waker>,
 }
 
@@ -40,8 +44,17 @@ impl StallingLog {
     }
 
     fn resume(&self) {
+        self.set_broken(false);
+    }
+
+    /// Makes nothing durable, with an error, until it resumes.
+    fn fail(&self) {
+        self.set_broken(true);
+    }
+
+    fn set_broken(&self, is_broken: bool) {
         let mut log = self.0.lock().unwrap();
-        log.stalled_at = None;
+        (log.stalled_at, log.is_broken) = (None, is_broken);
         log.wakers.drain(..).for_each(Waker::wake);
     }
 }
@@ -59,6 +72,9 @@ impl OpSink for StallingLog {
 
     fn poll_durable(&self, lsn: Lsn, waker: &Waker) -> Poll<Result<()>> {
         let mut log = self.0.lock().unwrap();
+        if log.is_broken {
+            return Poll::Ready(Err(Error::Storage("the disk is full".into())));
+        }
         if log.stalled_at.is_some_and(|last| lsn.0 > last) {
             log.wakers.push(waker.clone());
             return Poll::Pending;
@@ -144,6 +160,115 @@ async fn a_barrier_waits_for_the_acknowledgement_of_a_batch_that_is_being_sent()
     }
     let answered = Instant::now();
     assert!(resumed.await.unwrap() <= answered);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn barriers_fail_until_earlier_acknowledgements_are_durable() {
+    let (engine, table, log) = logged();
+    let server = start(&engine);
+    let mut stream = open_sample_stream(&mut connect(&server).await).await;
+    stream.request_batch(batch_request(1, 2)).await;
+    stream.receive_batch().await;
+    log.stall();
+    stream.send_request(Request::Acknowledge(1)).await;
+    wait_until("the items are removed", || table.info().stats.size == 2).await;
+    stream.send_request(Request::Barrier(7)).await;
+    stream.send_request(Request::Barrier(8)).await;
+    assert!(timeout(SILENCE, stream.receive()).await.is_err());
+    log.fail();
+    for id in [7, 8, 9] {
+        if id == 9 {
+            stream.send_request(Request::Barrier(id)).await;
+        }
+        let reply = stream.receive().await;
+        let Some(Outcome::BarrierDone(done)) = reply.outcome else {
+            panic!("{reply:?} is no answer to a barrier");
+        };
+        assert_eq!(reply.id, id);
+        assert_eq!(done.durability_error.unwrap().text, "the disk is full");
+    }
+    log.resume();
+    stream.send_request(Request::Barrier(10)).await;
+    let done = Some(Outcome::BarrierDone(pb::BarrierDone::default()));
+    let reply = stream.receive().await;
+    assert_eq!((reply.id, reply.outcome), (10, done));
+}
+
+fn client(server: &Server) -> Client {
+    let options = ClientOptions {
+        address: server.address().to_string(),
+        token: None,
+        tls: None,
+        reconnect_timeout: STEP_TIMEOUT,
+    };
+    Client::new(options).unwrap()
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_acknowledgement_that_is_durable_is_not_waited_for_again() {
+    let (engine, _, log) = logged();
+    let server = start(&engine);
+    let client = client(&server);
+    for _ in 0..2 {
+        let batch = client.sample(BatchRequest {
+            table: "t".into(),
+            n: 1,
+            at_least: 1,
+            timeout: None,
+            allow_partial: false,
+            pad: false,
+            lease: false,
+        });
+        let batch = timeout(STEP_TIMEOUT, batch).await.unwrap().unwrap();
+        log.stall();
+        let durable = batch.lease.acknowledge().unwrap();
+        assert!(!client.are_acks_flushed());
+        log.resume();
+        timeout(STEP_TIMEOUT, durable).await.unwrap().unwrap();
+        assert!(client.are_acks_flushed());
+    }
+}
+
+#[test]
+fn a_stream_fails_until_its_acknowledgements_are_durable() {
+    let (engine, table, log) = logged();
+    let server = start(&engine);
+    let client = client(&server);
+    let options = StreamOptions {
+        batch_size: 1,
+        at_least: 1,
+        prefetch: 1,
+        max_batches: None,
+        max_items: None,
+        length_policy: LengthPolicy::Ragged,
+        hold: false,
+    };
+    let mut stream = client.stream(table.options(), options).unwrap();
+    let mut interrupted = || false;
+    let mut wait = WaitOptions {
+        deadline: Some(Instant::now() + STEP_TIMEOUT),
+        interrupted: &mut interrupted,
+    };
+    for delivered in [1, 2] {
+        let next = stream.next(&mut wait);
+        assert!(matches!(next, Ok(RemoteNextBatch::Batch(_))), "{next:?}");
+        log.fail();
+        assert!(stream.deliver(delivered));
+        for _ in 0..2 {
+            let next = stream.next(&mut wait);
+            assert!(matches!(next, Err(Error::Storage(_))), "{next:?}");
+        }
+        if delivered == 1 {
+            log.resume();
+        }
+    }
+    for _ in 0..2 {
+        let closed = stream.close(Duration::MAX, &mut wait);
+        let WaitOutcome::Ready(Err(Error::Storage(text))) = closed else {
+            panic!("{closed:?} is not the error of the store");
+        };
+        assert_eq!(text, "the disk is full");
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

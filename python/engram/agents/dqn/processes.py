@@ -49,7 +49,7 @@ class Actors:
         for process in self._processes:
             code = process.exitcode
             if code is not None:
-                how = f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit status {code}"
+                how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit status {code}"
                 raise ActorDiedError(
                     f"{process.name} (process {process.pid}) {how}, but training needs all {len(self._processes)} "
                     "actors; its output on stderr shows the reason"
@@ -77,6 +77,13 @@ class Actors:
             process.kill()  # an actor has nothing to save
         for process in started:
             process.join()
+
+
+def _signal_name(number: int) -> str:
+    try:
+        return signal.Signals(number).name
+    except ValueError:  # a real-time signal
+        return f"signal {number}"
 
 
 def train_in_processes(config: DQNConfig, history: RunHistory) -> Result:

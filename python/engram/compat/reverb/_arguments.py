@@ -33,7 +33,7 @@ def integer(name: str, value: object) -> int:
 
 def number(name: str, value: object) -> float:
     """Returns a number as a float. Bools, text and arrays of several elements are not accepted."""
-    if isinstance(value, bool | str | bytes) or not isinstance(value, SupportsFloat):
+    if isinstance(value, bool | np.bool_ | str | bytes) or not isinstance(value, SupportsFloat):
         raise TypeError(f"`{name}` must be a number; got {describe(value)}")
     try:
         return float(value)

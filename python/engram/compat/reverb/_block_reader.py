@@ -29,15 +29,16 @@ class FetchOptions:
     """Options for fetching items.
 
     Attributes:
-        max_in_flight: Maximum number of items that are sampled and not used up, with the block in use; for 1 it is 2.
+        max_in_flight: Maximum number of items in the block in use and in the blocks fetched ahead. At least one block
+            is fetched ahead, so 1 means 2.
         block_size: Maximum number of items per block. Default: see `_default_block_size`.
         exact_blocks: If True, every block has exactly `block_size` items, and an item that does not fit rejects its
             whole block.
+        single_items: If True, every block has one item, unless `exact_blocks` is True.
         items_per_stream: Number of items after which a new stream is opened. None means never.
         timeout: Seconds without an item after which reading ends. None means no limit.
         max_items: Number of items after which reading ends. None means no limit.
-        single_items: If True, every block has one item, unless `exact_blocks` is True.
-        reconnect_forever: If True, an unreachable server is waited for without limit.
+        reconnect_forever: If True, wait for an unreachable server without limit.
         poll_interval: Seconds of waiting after which None is yielded, so that the caller can stop.
     """
 
@@ -53,10 +54,16 @@ class FetchOptions:
 
 
 _FITTING_ITEMS_BEFORE_BLOCKS = 64
-"""After this many items were read one by one and fitted, blocks are tried again."""
+"""Number of consecutive items that must fit, read one by one, before blocks are read again."""
 
 _CONFIRM_INTERVAL = 0.02
-"""Seconds to wait for the last item before checking whether the table has one."""
+"""Seconds to wait for one more item before checking whether the table has one."""
+
+_EXACT_UP_TO = 8
+"""Up to this `max_in_flight`, the block size divides it, so that exactly this many items are in flight; 2 for 1."""
+
+_MAX_DOUBLINGS = 7
+"""Number of times that the pause of 10 ms before a reconnect is doubled, up to 1 s."""
 
 
 def read_blocks(
@@ -73,7 +80,9 @@ def read_blocks(
     of a block are consumed once the block is yielded; otherwise the tracker counts the consumed items.
 
     Raises:
-        MismatchError: `make` rejected an item. All items before it were yielded.
+        MismatchError: `make` rejected an item. All items before it were yielded, except those of its block with
+            `exact_blocks`.
+        SignatureError: With `exact_blocks`, the items of a block cannot be combined.
         UnknownTableError, ClosedError, UnavailableError, DeadlineExceededError, OutOfMemoryError: As in
             `engram.Dataset`.
     """
@@ -82,7 +91,7 @@ def read_blocks(
         try:
             yield from reader.stream()
         except (SignatureError, MismatchError):
-            # The items cannot be combined to a block, or one does not fit. All of them were returned to the table.
+            # The items cannot be combined into a block, or one does not fit. The block was returned to the table.
             if reader.single_items or fetch_options.exact_blocks:
                 raise
             reader.single_items = True
@@ -111,7 +120,7 @@ class _BlockReader:
         self._items_left = fetch_options.max_items
         self._block_items = 0
         self._failed_streams = 0
-        self._fitting_in_a_row = 0
+        self._consecutive_fits = 0
         self.is_done = False
         self.single_items = fetch_options.single_items and not fetch_options.exact_blocks
 
@@ -130,30 +139,30 @@ class _BlockReader:
             max_items=max_items,
             timeout=self._options.timeout,
         )
-        total = 0
+        num_read = 0
         with closing(dataset._read(self._convert, self._options.poll_interval, self._tracker)) as stream:  # noqa: SLF001, same package
             for block in stream:
                 self._failed_streams = 0
                 if block is not None:
-                    total += self._block_items
+                    num_read += self._block_items
                     if self._items_left is not None:
                         self._items_left -= self._block_items
                 yield block
                 if block is not None and self._can_read_blocks_again():
                     self._mark_all_consumed()
                     return
-        if total != max_items:  # the stream ended because of the timeout
+        if num_read != max_items:  # the stream ended because of the timeout
             yield from self._confirm_empty()
         self.is_done = self.is_done or self._items_left == 0
 
     def _can_read_blocks_again(self) -> bool:
         """True if enough consecutive single items fitted to try blocks again."""
-        self._fitting_in_a_row = self._fitting_in_a_row + 1 if self.single_items else 0
+        self._consecutive_fits = self._consecutive_fits + 1 if self.single_items else 0
         if self._options.single_items:
             return False
-        if self._fitting_in_a_row < _FITTING_ITEMS_BEFORE_BLOCKS or self._items_left == 0:
+        if self._consecutive_fits < _FITTING_ITEMS_BEFORE_BLOCKS or self._items_left == 0:
             return False
-        self._fitting_in_a_row = 0
+        self._consecutive_fits = 0
         self.single_items = False
         return True
 
@@ -173,7 +182,7 @@ class _BlockReader:
                 yield block
 
     def _has_waiting_samples(self) -> bool:
-        """True if a sample waits at the table, which then has no item. Otherwise the item is on its way."""
+        """True if a sample waits at the table, which then has no item, or if the table was dropped."""
         info = self._store.info().get(self._table)
         return info is None or info.waiting_samples > 0
 
@@ -203,16 +212,8 @@ class _BlockReader:
             yield None
 
 
-_EXACT_UP_TO = 8
-"""Up to this `max_in_flight`, blocks are as small as it takes to have exactly that many items in flight."""
-
-
 def _default_block_size(max_in_flight: int) -> int:
     """Returns about half of `max_in_flight`: the largest divisor if it is large enough, otherwise rounded down."""
     half = max(1, max_in_flight // 2)
     divisor = next(size for size in range(half, 0, -1) if max_in_flight % size == 0)
     return divisor if max_in_flight <= _EXACT_UP_TO or 2 * divisor >= half else half
-
-
-_MAX_DOUBLINGS = 7
-"""The pause of 10 ms is doubled this many times, up to 1 s."""

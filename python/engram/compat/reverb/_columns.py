@@ -20,19 +20,19 @@ class WriterState:
 
     Attributes:
         head: Number of complete steps.
-        open: True while the newest step is partial.
+        step_is_open: True while the newest step is partial.
         first: Position of the first step of the episode.
-        base: Position of the first step that histories show, which is the first after the last clear.
+        base: Position of the first step of the histories, the first step after the last clear.
         native: The engine's writer; None before the first append.
         native_histories: The engine's column histories, by column number. Columns added since the last `refresh` are
             missing.
     """
 
-    __slots__ = ("base", "first", "head", "native", "native_histories", "open")
+    __slots__ = ("base", "first", "head", "native", "native_histories", "step_is_open")
 
     def __init__(self) -> None:
         self.head = 0
-        self.open = False
+        self.step_is_open = False
         self.base = 0
         self.first = 0
         self.native: Any = None
@@ -53,20 +53,20 @@ class WriterState:
             if self.native.episode_steps != self.head - self.first:
                 return True
             histories = self.native.history()
-            if not self.open:
+            if not self.step_is_open:
                 return len(histories[0]) > self.end - self.base
             for history, value in zip(histories, row, strict=False):
                 if value is not None:
                     history[-1].numpy()  # raises if the partial step was not stored
                     return True
-        except (EngramError, RuntimeError):  # no value; or no steps; or another thread or process owns the writer
+        except (EngramError, RuntimeError):  # no value, no step, or another thread or process owns the writer
             return False
         return False
 
     @property
     def end(self) -> int:
         """Position after the newest step, including a partial one."""
-        return self.head + self.open
+        return self.head + self.step_is_open
 
 
 class ColumnHistory:
@@ -89,7 +89,7 @@ class ColumnHistory:
         """Path of the column in a step."""
         return self.column.path
 
-    def keep(self, count: int) -> None:
+    def set_keep(self, count: int) -> None:
         """Sets how many steps are kept from now on. Expired steps stay expired."""
         self._first = self.first_usable()
         self._keep = count
@@ -98,7 +98,7 @@ class ColumnHistory:
     def first_usable(self) -> int:
         """Position of the oldest step that can be used."""
         state = self.state
-        return max(state.base, state.head + state.open - self._keep, self._first)
+        return max(state.base, state.head + state.step_is_open - self._keep, self._first)
 
     def mark_missing(self, position: int) -> None:
         """Records that the newest step, at `position`, has no value in this column yet."""
@@ -128,7 +128,7 @@ class ColumnHistory:
     def __getitem__(self, index: Any) -> "TrajectoryColumn":  # noqa: ANN401, checked here
         state = self.state
         base = state.base
-        end = state.head + state.open
+        end = state.head + state.step_is_open
         count = end - base
         kind = type(index)
         positions: range | list[int]
@@ -167,7 +167,7 @@ class ColumnHistory:
         return any(position in steps for position in missing)
 
     def _resolve(self, index: object, count: int) -> int:
-        """The step of the history that an index refers to; negative if it lies before the first."""
+        """Converts a list index, which may be negative, to a step number; below 0 if it is before the first step."""
         if not isinstance(index, int):
             raise TypeError(f"_ColumnHistory indices must be integers or slices, or lists of integers, not {index!r}")
         if index >= count:
@@ -210,7 +210,7 @@ class ColumnHistory:
 def record_missing_values(state: WriterState, columns: Sequence[ColumnHistory], row: Sequence[Any]) -> None:
     """Records which columns have no value in the step `row`. Call it before `state` is updated for that append."""
     for column, value in zip(columns, row, strict=True):
-        if state.open:
+        if state.step_is_open:
             if value is not None:
                 column.mark_present()
         elif value is None:
@@ -227,10 +227,10 @@ def _min_position(positions: range | Sequence[int]) -> int:
 
 
 _NO_POSITION = 1 << 63
-"""Above all positions."""
+"""The lowest of no positions: above all positions."""
 
 _EXPIRED = -1
-"""Below all positions that can be used."""
+"""The position of steps before the first: below all positions that can be used."""
 
 
 def _index_text(index: object) -> str:
@@ -360,8 +360,8 @@ class TrajectoryColumn:
             IndexError: The column was created without references.
         """
         history = self._history
-        cell = tuple(self._all_references()[0].shape) if history is None else history.column.shape
-        return cell if self.is_squeezed else (len(self), *cell)
+        value_shape = tuple(self._all_references()[0].shape) if history is None else history.column.shape
+        return value_shape if self.is_squeezed else (len(self), *value_shape)
 
     @property
     def dtype(self) -> np.dtype[Any]:
@@ -385,10 +385,11 @@ class TrajectoryColumn:
         return self._lowest < history.first_usable()
 
     def _engine_column(self, number: int, state: WriterState) -> Any:  # noqa: ANN401, the engine's column
-        """The engine's column, to become column `number` of an item of the writer with this `state`.
+        """The engine's column, which becomes column `number` of an item of the writer with this `state`.
 
         Raises:
-            ValueError: A value has expired or belongs to another writer, or the values are of several columns.
+            ValueError: A value has expired or belongs to another writer, or the values are of several columns or of no
+                writer.
         """
         history = self._history
         if history is None:
@@ -445,7 +446,7 @@ def _checked_column(
     lowest: int,
     squeeze: bool,  # noqa: FBT001, called for every column of every item
 ) -> TrajectoryColumn:
-    """A column of steps that were checked. `lowest` is the lowest of the positions."""
+    """Creates a column of steps that were checked already. `lowest` is the lowest of the positions."""
     column = _new(TrajectoryColumn)
     column._history = history  # noqa: SLF001, same module
     column._positions = positions  # noqa: SLF001, same module

@@ -200,7 +200,7 @@ def constant_priority_fn(value: float) -> Priority:
     Raises:
         TypeError: `value` is not a number.
     """
-    return Priority(constant_fn=Priority.ConstantPriorityFn(value=_checked_set("value", value)))
+    return Priority(constant_fn=Priority.ConstantPriorityFn(value=_not_none("value", value)))
 
 
 def td_error(
@@ -228,13 +228,13 @@ def td_error(
     index = get_field_from_step_fn(indices)
     return Priority(
         td_error=Priority.TDError(
-            max_priority_weight=_checked_set("max_priority_weight", max_priority_weight),
-            flat_source_index=_checked_set("get_field_from_step_fn(step)", index),
+            max_priority_weight=_not_none("max_priority_weight", max_priority_weight),
+            flat_source_index=_not_none("get_field_from_step_fn(step)", index),
         )
     )
 
 
-def _checked_set(name: str, value: Any) -> Any:  # noqa: ANN401, a number
+def _not_none(name: str, value: Any) -> Any:  # noqa: ANN401, a number
     """Returns the value unless it is None, which a message would treat as unset."""
     if value is None:
         raise TypeError(f"`{name}` must be a number; got None")

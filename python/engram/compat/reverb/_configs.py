@@ -112,21 +112,6 @@ class _ConfigMessage(Message):
     def _shown_fields(self) -> dict[str, Any]:
         return {name: value for name, value in super()._shown_fields().items() if value != []}
 
-    def __repr__(self) -> str:
-        return "".join(_lines(self, ""))
-
-
-def _lines(record: Message, indent: str) -> list[str]:
-    lines: list[str] = []
-    for name, value in record._shown_fields().items():  # noqa: SLF001, same module
-        for each in value if isinstance(value, list) else [value]:
-            if isinstance(each, Message):
-                lines += [f"{indent}{name} {{\n", *_lines(each, f"{indent}  "), f"{indent}}}\n"]
-            else:
-                plain = Message.__repr__(type(record)(**{name: each}))
-                lines.append(f"{indent}{plain}")
-    return lines
-
 
 class PatternNode(_ConfigMessage):
     """The steps of a leaf that make up a column: the slice `[start:stop:step]`, or the single step at `stop`.

@@ -1,5 +1,6 @@
 """The common parts of the datasets: argument checks, and the conversion of a table's items to elements."""
 
+import copy
 import logging
 import time
 from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
@@ -186,10 +187,10 @@ def init_table_dataset(
                     try:
                         yield block
                     except GeneratorExit:
-                        tracker.consumed = tracker.consumed_at(counter.elements)
+                        tracker.consumed = tracker.deliver_up_to(counter.elements)
                         raise
                     # TensorFlow requests the next block only after it has consumed all elements of this one.
-                    tracker.consumed = tracker.consumed_at(tracker.num_pieces)
+                    tracker.consumed = tracker.deliver_up_to(tracker.num_pieces)
         finally:
             if owned:
                 store.close()
@@ -268,5 +269,7 @@ def lists_to_tuples(nest: Any) -> Any:  # noqa: ANN401, a nest
     if _nest.is_namedtuple(nest):
         return type(nest)(*[lists_to_tuples(each) for each in nest])
     if isinstance(nest, dict):
-        return type(nest)((key, lists_to_tuples(value)) for key, value in nest.items())
+        copied = copy.copy(nest)  # not all classes of mappings can be created from pairs
+        copied.update({key: lists_to_tuples(value) for key, value in nest.items()})
+        return copied
     return nest

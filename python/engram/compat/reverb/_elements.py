@@ -7,6 +7,7 @@ import numpy as np
 
 from engram.compat.reverb import _nest
 from engram.compat.reverb._block_reader import MismatchError
+from engram.compat.reverb._signatures import shape_text
 from engram.compat.reverb.tensor_spec import TensorSpec, as_spec, dtype_name, is_compatible
 from engram.data.column_block import Array, ColumnBlock
 
@@ -30,7 +31,7 @@ class Rows(NamedTuple):
 
     Attributes:
         values: The values of N elements, `[N, ...]`. If ragged, the concatenated rows of all elements.
-        splits: None, or, if ragged, i64 `[N + 1]`: element `i` has rows `splits[i]` to `splits[i + 1]`.
+        splits: None, or, if ragged, i64 `[N + 1]`: element `i` has the rows `splits[i] : splits[i + 1]`.
     """
 
     values: Array
@@ -50,7 +51,7 @@ def trajectories(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) ->
         (column.dtype, column.shape[1:] if splits is None else _ragged_shape(spec.shape, column, splits))
         for spec, column, splits in zip(_with_column_count(specs, block), block.columns, block.splits, strict=True)
     ]
-    _check(table, specs, types)
+    _check_types(table, specs, types)
     return [*map(Rows, block.info), *map(Rows, block.columns, block.splits)]
 
 
@@ -61,7 +62,7 @@ def timesteps(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> El
         column if squeezed or splits is not None else column.reshape(-1, *column.shape[2:])
         for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True)
     ]
-    _check(table, specs, [(column.dtype, column.shape[1:]) for column in columns])
+    _check_types(table, specs, [(column.dtype, column.shape[1:]) for column in columns])
     return [*(Rows(np.repeat(field, lengths)) for field in block.info), *map(Rows, columns)]
 
 
@@ -98,9 +99,9 @@ def fixed_length_timesteps(sequence_length: int) -> Convert:
 
 def _check_lengths(table: str, sequence_length: int | None, lengths: Array) -> None:
     if sequence_length is not None and np.any(lengths != sequence_length):
-        wrong = lengths[lengths != sequence_length][0]
+        length = lengths[lengths != sequence_length][0]
         raise MismatchError(
-            f"Received sequence of invalid length from table '{table}': it has {wrong} steps, `sequence_length` is "
+            f"Received sequence of invalid length from table '{table}': it has {length} steps, `sequence_length` is "
             f"{sequence_length}."
         )
 
@@ -126,23 +127,23 @@ def steps_per_item(table: str, block: ColumnBlock) -> Array:
 
 
 def _ragged_shape(spec_shape: Shape, column: Array, splits: Array) -> Shape:
-    """The shape that all items of a ragged column share, or the shape of the first item of another length."""
-    cell = column.shape[1:]
+    """The shape of a ragged column's items; of the first item that differs in length from `spec_shape`, if one does."""
+    value_shape = column.shape[1:]
     if not spec_shape or spec_shape[0] is None:
-        return (None, *cell)
+        return (None, *value_shape)
     lengths = np.diff(splits)
-    wrong = lengths[lengths != spec_shape[0]]
-    return (int(wrong[0]) if len(wrong) else spec_shape[0], *cell)
+    other_lengths = lengths[lengths != spec_shape[0]]
+    return (int(other_lengths[0]) if len(other_lengths) else spec_shape[0], *value_shape)
 
 
 def _with_column_count(specs: Sequence[TensorSpec], block: ColumnBlock) -> list[TensorSpec]:
-    """Cuts or fills the specs to the number of columns, so that the columns can be listed in an error."""
+    """Cuts or pads the specs to the number of columns, so that the columns can be listed in an error."""
     missing = len(block.columns) - len(specs)
-    filling = [TensorSpec(None, np.float32)] * missing if missing > 0 else []
-    return [*specs, *filling][: len(block.columns)]
+    padding = [TensorSpec(None, np.float32)] * max(0, missing)
+    return [*specs, *padding][: len(block.columns)]
 
 
-def _check(table: str, specs: Sequence[TensorSpec], types: Sequence[tuple[Any, Shape]]) -> None:
+def _check_types(table: str, specs: Sequence[TensorSpec], types: Sequence[tuple[Any, Shape]]) -> None:
     if len(specs) != len(types):
         listed = ", ".join(f"{index}: {_spec_text(dtype, shape)}" for index, (dtype, shape) in enumerate(types))
         raise MismatchError(
@@ -188,5 +189,4 @@ def check_signature(table: str, specs: Sequence[TensorSpec], signature: Any, ext
 
 
 def _spec_text(dtype: Any, shape: Shape) -> str:  # noqa: ANN401, NumPy's
-    axes = "<unknown>" if shape is None else f"[{','.join('?' if axis is None else str(axis) for axis in shape)}]"
-    return f"({dtype_name(dtype)}, {axes})"
+    return f"({dtype_name(dtype)}, {shape_text(shape)})"

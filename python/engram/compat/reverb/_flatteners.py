@@ -11,8 +11,7 @@ from engram.compat.reverb import _nest
 __all__ = ["LEAF_CLASSES", "Flatten", "flattener", "is_leaf"]
 
 Flatten: TypeAlias = Callable[[Any, list[Any]], bool]
-"""Appends the leaves of a nest to a list. Returns False if the nest has another structure than expected."""
-
+"""Appends the leaves of a nest to a list. If the structure is another, returns False; some leaves may be appended."""
 
 LEAF_CLASSES = frozenset([np.ndarray, int, float, bool, str, bytes, type(None), *np.sctypeDict.values()])
 """Common classes of leaves. Checking for them first is faster than calling `is_leaf`."""
@@ -34,11 +33,11 @@ def flattener(nest: Any) -> Flatten:  # noqa: ANN401, any nest
     if isinstance(nest, list | tuple):
         return _of_sequence(kind, nest)
     if is_leaf(nest):
-        return _of_leaf
+        return _append_leaf
     return _of_other(kind, nest)
 
 
-def _of_leaf(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any leaf
+def _append_leaf(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any leaf
     leaves.append(value)
     return True
 
@@ -46,7 +45,7 @@ def _of_leaf(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any leaf
 def _of_dict(nest: dict[Any, Any]) -> Flatten:
     keys, count = sorted(nest), len(nest)
     children = [(key, flattener(nest[key])) for key in keys]
-    if count > 1 and all(child is _of_leaf for _, child in children):
+    if count > 1 and all(child is _append_leaf for _, child in children):
         pick = itemgetter(*keys)
 
         def flat(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
@@ -76,7 +75,7 @@ def _of_dict(nest: dict[Any, Any]) -> Flatten:
 
 def _of_sequence(kind: Any, nest: Any) -> Flatten:  # noqa: ANN401, a list or a tuple
     children, count = [flattener(child) for child in nest], len(nest)
-    if all(child is _of_leaf for child in children):
+    if all(child is _append_leaf for child in children):
 
         def flat(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
             if type(value) is not kind or len(value) != count:
@@ -94,17 +93,17 @@ def _of_sequence(kind: Any, nest: Any) -> Flatten:  # noqa: ANN401, a list or a 
     return deep
 
 
-def _of_other(kind: Any, nest: Any) -> Flatten:  # noqa: ANN401, another mapping, or of an attrs class
+def _of_other(kind: Any, nest: Any) -> Flatten:  # noqa: ANN401, another mapping, or an attrs class
     keys = sorted(nest) if isinstance(nest, Mapping) else None
     paths = [path for path, _ in _nest.flatten_with_path(nest)]
 
     def flat(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any nest
         if type(value) is not kind or (keys is not None and sorted(value) != keys):
             return False
-        found = _nest.flatten_with_path(value)
-        if [path for path, _ in found] != paths:
+        paths_and_leaves = _nest.flatten_with_path(value)
+        if [path for path, _ in paths_and_leaves] != paths:
             return False
-        leaves += [leaf for _, leaf in found]
+        leaves += [leaf for _, leaf in paths_and_leaves]
         return True
 
     return flat

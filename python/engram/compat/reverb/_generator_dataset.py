@@ -13,17 +13,17 @@ from engram.data._exit_guard import ExitGuard
 
 __all__ = ["generator_dataset"]
 
-_open: dict[int, Iterator[Sequence[Any]]] = {}
+_open_iterators: dict[int, Iterator[Sequence[Any]]] = {}
 """The open iterators by number."""
 
-_errors: dict[int, Exception] = {}
+_iterator_errors: dict[int, Exception] = {}
 """The errors that ended open iterators, by number."""
 
 _numbers = itertools.count()
 
 
 def _close_all() -> None:
-    for number in list(_open):
+    for number in list(_open_iterators):
         _close(number)
 
 
@@ -35,8 +35,8 @@ def generator_dataset(
 ) -> tuple[Any, tuple[Any, ...]]:
     """Creates a dataset of the arrays that the generator `begin(*args)` yields. Each iteration has its own generator.
 
-    Unlike TensorFlow's `from_generator`, which costs several times as much per element, it keeps the kinds of errors;
-    see `_tf_errors.numpy_function`.
+    TensorFlow's `from_generator` costs several times as much per element and changes the types of errors. This raises
+    them as `_tf_errors.numpy_function` does.
 
     Args:
         begin: A generator function. Its arguments are arrays or bytes.
@@ -50,9 +50,9 @@ def generator_dataset(
     from engram.data._tf_function_dataset import function_dataset  # noqa: PLC0415, imports TensorFlow
 
     _exit_guard.register()
-    number = [tf.TensorSpec([], tf.int64)]
-    variant, functions = _traced_generator_dataset(lambda *values: _registered(begin(*values)), args, number)
-    numbers = tf.data.experimental.from_variant(variant, tuple(number))
+    number_spec = [tf.TensorSpec([], tf.int64)]
+    variant, functions = _traced_generator_dataset(lambda *values: _registered(begin(*values)), args, number_spec)
+    numbers = tf.data.experimental.from_variant(variant, tuple(number_spec))
     result = numbers.flat_map(
         tf.autograph.experimental.do_not_convert(lambda number: function_dataset(_next, number, specs))
     )
@@ -62,36 +62,36 @@ def generator_dataset(
 def _registered(iterator: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
     """Registers an iterator and yields its number. Afterwards raises the error that ended the iterator."""
     number = next(_numbers)
-    _open[number] = iterator
+    _open_iterators[number] = iterator
     try:
         yield [np.int64(number)]
-        if number in _errors:
-            raise _errors[number]
+        if number in _iterator_errors:
+            raise _iterator_errors[number]
     finally:
-        _errors.pop(number, None)
+        _iterator_errors.pop(number, None)
         _close(number)
 
 
 def _next(number: Any) -> list[Any]:  # noqa: ANN401, an array
-    """Returns an iterator's next arrays. An error is stored, not raised: TensorFlow would change its kind."""
+    """Returns an iterator's next arrays. An error is stored, not raised: TensorFlow would change its type."""
     with _exit_guard as may_run:
         if not may_run:
             raise StopIteration  # TensorFlow ends the iteration
         try:
-            return list(next(_open[int(number)]))
+            return list(next(_open_iterators[int(number)]))
         except StopIteration:
             raise
         except Exception as error:  # noqa: BLE001, `_registered` raises it
-            _errors[int(number)] = error
+            _iterator_errors[int(number)] = error
             raise StopIteration from None
 
 
 def _close(number: int) -> None:
-    """Closes an iterator, unless it is running; then the exit of the process closes it."""
+    """Closes an iterator. If it is running, it stays open until the process exits."""
     with suppress(ValueError):
-        if (iterator := _open.get(number)) is not None:
+        if (iterator := _open_iterators.get(number)) is not None:
             iterator.close()  # type: ignore[attr-defined]  # a generator
-        _open.pop(number, None)
+        _open_iterators.pop(number, None)
 
 
 def _traced_generator_dataset(
@@ -100,13 +100,13 @@ def _traced_generator_dataset(
     """Like `generator_dataset`, but slower per element: TensorFlow executes a traced function for each."""
     tf = import_tensorflow("a dataset")
     args = [tf.convert_to_tensor(arg) for arg in args]
-    number = [tf.TensorSpec(None, tf.int64)]
+    number_spec = [tf.TensorSpec(None, tf.int64)]
     functions = tuple(
         tf.function(function, input_signature=signature, autograph=False).get_concrete_function()
         for function, signature in (
             (_start_function(begin), [tf.TensorSpec(arg.shape, arg.dtype) for arg in args]),
-            (_next_function(specs), number),
-            (_stop_function, number),
+            (_next_function(specs), number_spec),
+            (_stop_function, number_spec),
         )
     )
     variant = tf.raw_ops.GeneratorDataset(
@@ -125,7 +125,7 @@ def _traced_generator_dataset(
 def _start_function(begin: Callable[..., Iterator[Sequence[Any]]]) -> Callable[..., Any]:
     def start(*values: Any) -> Any:  # noqa: ANN401, arrays
         number = next(_numbers)
-        _open[number] = begin(*values)
+        _open_iterators[number] = begin(*values)
         return np.int64(number)
 
     return lambda *tensors: import_tensorflow("a dataset").numpy_function(start, tensors, np.int64)
@@ -139,7 +139,7 @@ def _next_function(specs: Sequence[Any]) -> Callable[[Any], Any]:
         with _exit_guard as may_run:
             if not may_run:
                 raise StopIteration  # TensorFlow ends the iteration
-            return next(_open[int(number)])
+            return next(_open_iterators[int(number)])
 
     def next_tensors(number: Any) -> Any:  # noqa: ANN401, tensors
         tensors = numpy_function(next_arrays, [number], [spec.dtype for spec in specs], placeholders)

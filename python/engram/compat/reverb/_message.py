@@ -120,12 +120,14 @@ def _create(kind: type[Message], fields: dict[str, Any]) -> Message:
 
 
 def _lines(message: Message, indent: str) -> list[str]:
+    """The fields in protobuf's text format."""
     lines = []
     for name, value in message._shown_fields().items():  # noqa: SLF001, same module
-        if isinstance(value, Message):
-            lines += [f"{indent}{name} {{\n", *_lines(value, f"{indent}  "), f"{indent}}}\n"]
-        else:
-            lines.append(f"{indent}{name}: {_text(value)}\n")
+        for each in value if isinstance(value, list) else [value]:
+            if isinstance(each, Message):
+                lines += [f"{indent}{name} {{\n", *_lines(each, f"{indent}  "), f"{indent}}}\n"]
+            else:
+                lines.append(f"{indent}{name}: {_text(each)}\n")
     return lines
 
 

@@ -11,6 +11,12 @@ __all__ = ["as_array", "flatten", "flatten_with_path", "is_namedtuple", "map_str
 
 _SIMPLE = frozenset("?bhilqBHILQefdFD")  # type characters of dtypes that are stored unchanged
 
+_FIRST_USER_DTYPE = 256
+"""The lowest `dtype.num` of dtypes that other packages register with NumPy."""
+
+_MAX_REPR = 80
+"""Maximum number of characters of a value in an error text."""
+
 
 def is_namedtuple(value: object) -> bool:
     """True for an instance of a namedtuple class."""
@@ -32,14 +38,14 @@ def _collect(nest: Any, leaves: list[Any]) -> None:  # noqa: ANN401, any nest
         for each in nest:
             _collect(each, leaves)
     elif _is_attrs(nest):
-        for name in _attrs(nest):
+        for name in _attrs_fields(nest):
             _collect(getattr(nest, name), leaves)
     else:
         leaves.append(nest)
 
 
 def flatten_with_path(nest: Any) -> list[tuple[tuple[Any, ...], Any]]:  # noqa: ANN401, any nest
-    """Returns the leaves with their paths: keys of mappings, fields of namedtuples, positions in lists and tuples."""
+    """Returns the leaves with their paths: keys of mappings, fields of namedtuples and attrs classes, else indices."""
     return list(_walk((), nest))
 
 
@@ -60,7 +66,7 @@ def _children(nest: Any) -> list[tuple[Any, Any]] | None:  # noqa: ANN401, any n
     if isinstance(nest, list | tuple):
         return list(enumerate(nest))
     if _is_attrs(nest):
-        return [(name, getattr(nest, name)) for name in _attrs(nest)]
+        return [(name, getattr(nest, name)) for name in _attrs_fields(nest)]
     return None
 
 
@@ -88,7 +94,7 @@ def _build(structure: Any, leaves: Iterator[Any]) -> Any:  # noqa: ANN401, any n
     if isinstance(structure, list | tuple):
         return type(structure)([_build(each, leaves) for each in structure])
     if _is_attrs(structure):
-        return type(structure)(*[_build(getattr(structure, name), leaves) for name in _attrs(structure)])
+        return type(structure)(*[_build(getattr(structure, name), leaves) for name in _attrs_fields(structure)])
     return next(leaves)
 
 
@@ -111,12 +117,12 @@ def as_array(value: Any) -> npt.NDArray[Any]:  # noqa: ANN401, anything NumPy un
     byte order. TensorFlow tensors are accepted.
 
     Raises:
-        TypeError: The leaf is None, a date, or an object that is not text.
+        TypeError: The leaf is None, a date, a record, or an object that is not text.
     """
+    if isinstance(value, str | bytes):
+        return _encode_text(np.array(value, dtype=object), value)  # NumPy's bytes dtype would drop trailing zero bytes
     if isinstance(value, np.ndarray | np.generic):
         array: npt.NDArray[Any] = np.asarray(value)
-    elif isinstance(value, str | bytes):
-        return _text(np.array(value, dtype=object), value)  # NumPy's bytes dtype would drop trailing zero bytes
     elif value is None:
         raise TypeError("cannot convert None to a tensor; a value must be an array, a number or text")
     else:
@@ -128,19 +134,16 @@ def as_array(value: Any) -> npt.NDArray[Any]:  # noqa: ANN401, anything NumPy un
     if kind.char in _SIMPLE:
         return array if kind.isnative else array.astype(kind.newbyteorder("="))
     if kind.kind in "OUS":
-        return _text(array.astype(object), value)
+        return _encode_text(array.astype(object), value)
     if kind.kind == "V" and kind.names is None and kind.num >= _FIRST_USER_DTYPE:
         return array  # for example bfloat16
     raise TypeError(f"cannot convert {_describe(value)} to a tensor: the dtype {kind} is not supported")
 
 
-_FIRST_USER_DTYPE = 256
-"""Lowest number of dtypes that other packages register with NumPy."""
-
-
-def _text(array: npt.NDArray[Any], value: object) -> npt.NDArray[Any]:
-    converted = np.empty(array.shape, dtype=object)
-    flat = converted.reshape(-1)
+def _encode_text(array: npt.NDArray[Any], value: object) -> npt.NDArray[Any]:
+    """Converts the elements of an object array to bytes. `value` is named in the error."""
+    encoded = np.empty(array.shape, dtype=object)
+    flat = encoded.reshape(-1)
     for index, element in enumerate(array.reshape(-1).tolist()):
         if isinstance(element, str):
             flat[index] = element.encode()
@@ -150,7 +153,7 @@ def _text(array: npt.NDArray[Any], value: object) -> npt.NDArray[Any]:
             raise TypeError(
                 f"cannot convert {_describe(value)} to a tensor: it contains an object of type {type(element).__name__}"
             )
-    return converted
+    return encoded
 
 
 def _describe(value: object) -> str:
@@ -158,12 +161,9 @@ def _describe(value: object) -> str:
     return f"{text if len(text) <= _MAX_REPR else text[:_MAX_REPR] + '...'} ({type(value).__name__})"
 
 
-_MAX_REPR = 80
-
-
 def _is_attrs(value: object) -> bool:
     return hasattr(type(value), "__attrs_attrs__")
 
 
-def _attrs(value: Any) -> list[str]:  # noqa: ANN401, an instance of an attrs class
+def _attrs_fields(value: Any) -> list[str]:  # noqa: ANN401, an instance of an attrs class
     return [attribute.name for attribute in type(value).__attrs_attrs__]

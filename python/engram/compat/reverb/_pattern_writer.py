@@ -25,7 +25,7 @@ def pattern_writer(store: Any, configs: Sequence[Config], *, chunk_length: int) 
     writer = engram.PatternWriter(
         store,
         [_pattern(config, order) for config in configs],
-        # With a length of its own choice, the engine may store small steps more compactly.
+        # None: the engine chooses the length, and may store small steps more compactly.
         chunk_length=chunk_length if chunk_length < LONGEST_CHUNK else None,
         max_in_flight_items=MAX_IN_FLIGHT_ITEMS,
         timeout=None,
@@ -60,8 +60,8 @@ def _condition(condition: Condition, order: Sequence[int]) -> patterns.Condition
     if left == "is_end_episode":
         return patterns.end_of_episode()
     if left == "flat_source_index":
-        position = order.index(condition.flat_source_index)
-        subject = patterns.column(lambda step: step[position])
+        column_index = order.index(condition.flat_source_index)
+        subject = patterns.column(lambda step: step[column_index])
     else:
         subject = subjects[left]()
     converted: patterns.Condition
@@ -81,5 +81,5 @@ def _priority(config: Config, order: Sequence[int]) -> float | patterns.TdError:
     error = config.priority.td_error
     if all(node.flat_source_index != error.flat_source_index for node in config.flat):
         return 0.0
-    position = order.index(error.flat_source_index)
-    return patterns.TdError(lambda step: step[position], error.max_priority_weight)
+    column_index = order.index(error.flat_source_index)
+    return patterns.TdError(lambda step: step[column_index], error.max_priority_weight)

@@ -7,7 +7,8 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from engram.compat.reverb._configs import Condition, Config
+from engram.compat.reverb import _nest
+from engram.compat.reverb._configs import Condition, Config, PatternNode
 
 __all__ = [
     "PatternItem",
@@ -26,11 +27,11 @@ class PickedColumn(NamedTuple):
 
     Attributes:
         squeeze: True if the column is a single value without a time axis.
-        cells: The appended values.
+        values: The appended values.
     """
 
     squeeze: bool
-    cells: list[Any]
+    values: list[Any]
 
 
 class PatternItem(NamedTuple):
@@ -82,17 +83,17 @@ class PatternSet:
 
     def __init__(self, configs: Sequence[Config]) -> None:
         """Creates a pattern set. The configs must be valid."""
-        self._windows = [[_column(node) for node in config.flat] for config in configs]
+        self._columns = [[_leaf_and_window(node) for node in config.flat] for config in configs]
         self._conditions = [list(config.conditions) for config in configs]
-        self._applied = [0] * len(configs)
+        self._last_applied = [0] * len(configs)  # `_num_steps` when each config last created an item
         self._needed_steps = [history_length([config]) for config in configs]
         self._max_length = max(self._needed_steps)
-        self._cells: dict[int, deque[Any]] = {leaf: deque(maxlen=self._max_length) for leaf in source_leaves(configs)}
-        self._numbers: dict[int, int | None] = dict.fromkeys(_condition_leaves(configs))
-        self._position = 0  # number of steps so far, including a partial one
-        self._index = -1  # index of the newest step in its episode
-        self._length = 0  # number of steps in the buffer
-        self._open = False
+        self._buffers: dict[int, deque[Any]] = {leaf: deque(maxlen=self._max_length) for leaf in source_leaves(configs)}
+        self._numbers: dict[int, int | None] = dict.fromkeys(_condition_leaves(configs))  # of the newest step
+        self._num_steps = 0  # of all episodes, including a partial one
+        self._step_index = -1  # of the newest step in its episode
+        self._buffer_length = 0
+        self._step_is_open = False
 
     def append(self, values: Sequence[Any], *, partial: bool = False) -> list[PatternItem]:
         """Adds a step, or a part of one, and returns the items to create.
@@ -101,19 +102,19 @@ class PatternSet:
             values: One value per leaf; None if the leaf has no value.
             partial: If True, the next append continues this step with values of other leaves.
         """
-        if not self._open:
-            self._position += 1
-            self._index += 1
-            self._length = min(self._length + 1, self._max_length)
-            for buffer in self._cells.values():
+        if not self._step_is_open:
+            self._num_steps += 1
+            self._step_index += 1
+            self._buffer_length = min(self._buffer_length + 1, self._max_length)
+            for buffer in self._buffers.values():
                 buffer.append(None)
             self._numbers = dict.fromkeys(self._numbers)
-        for leaf, buffer in self._cells.items():
+        for leaf, buffer in self._buffers.items():
             if values[leaf] is not None:
                 buffer[-1] = values[leaf]
                 if leaf in self._numbers:
                     self._numbers[leaf] = _number(values[leaf])
-        self._open = partial
+        self._step_is_open = partial
         return self._items_to_create(end=False)
 
     def end_episode(self, *, clear: bool = True) -> list[PatternItem]:
@@ -122,42 +123,42 @@ class PatternSet:
         Args:
             clear: If True, items of the next episode cannot include steps of this one.
         """
-        items = self._items_to_create(end=True) if self._index >= 0 else []
-        self._open = False
-        self._index = -1
+        items = self._items_to_create(end=True) if self._step_index >= 0 else []
+        self._step_is_open = False
+        self._step_index = -1
         if clear:
-            self._length = 0
-            for buffer in self._cells.values():
+            self._buffer_length = 0
+            for buffer in self._buffers.values():
                 buffer.clear()
         return items
 
     def _items_to_create(self, *, end: bool) -> list[PatternItem]:
         items = []
         for number, conditions in enumerate(self._conditions):
-            if self._applied[number] == self._position or self._length < self._needed_steps[number]:
+            if self._last_applied[number] == self._num_steps or self._buffer_length < self._needed_steps[number]:
                 continue
             if not all(self._is_true(condition, number, end) for condition in conditions):
                 continue
-            columns = [self._pick(*column) for column in self._windows[number]]
-            if any(cell is None for column in columns for cell in column.cells):
+            columns = [self._pick(*column) for column in self._columns[number]]
+            if any(value is None for column in columns for value in column.values):
                 continue
-            self._applied[number] = self._position
+            self._last_applied[number] = self._num_steps
             items.append(PatternItem(number, columns))
         return items
 
     def _pick(self, leaf: int, window: range, squeeze: bool) -> PickedColumn:  # noqa: FBT001, private
-        buffer = self._cells[leaf]
+        buffer = self._buffers[leaf]
         return PickedColumn(squeeze, [buffer[index] for index in window])
 
     def _is_true(self, condition: Condition, number: int, end: bool) -> bool:  # noqa: FBT001, private
         left: int | None
         match condition.WhichOneof("left"):
             case "step_index":
-                left = self._index
+                left = self._step_index
             case "steps_since_applied":
-                left = self._position - self._applied[number]
+                left = self._num_steps - self._last_applied[number]
             case "buffer_length":
-                left = self._length
+                left = self._buffer_length
             case "is_end_episode":
                 left = int(end)
             case _:
@@ -179,7 +180,8 @@ def already_set_text(leaf: int) -> str:
     return f"A value for column {leaf} was provided by multiple append calls in the same step."
 
 
-def _column(node: Any) -> tuple[int, range, bool]:  # noqa: ANN401, a node
+def _leaf_and_window(node: PatternNode) -> tuple[int, range, bool]:
+    """Returns the leaf of a column, the buffer indices of its steps, and whether it is squeezed."""
     start, stop, step, squeeze = node.window()
     return node.flat_source_index, range(start, stop, step), squeeze
 
@@ -192,4 +194,5 @@ def _number(value: Any) -> int | None:  # noqa: ANN401, any leaf
 
 def stack_column(column: PickedColumn) -> npt.NDArray[Any]:
     """Returns a column as an array: its values stacked, or the single value of a squeezed column."""
-    return np.asarray(column.cells[0]) if column.squeeze else np.stack(column.cells)
+    values = [_nest.as_array(value) for value in column.values]
+    return values[0] if column.squeeze else np.stack(values)

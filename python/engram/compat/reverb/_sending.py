@@ -66,7 +66,7 @@ class ServerProbe:
 
 
 def timeout_seconds(timeout_ms: float | None) -> float | None:
-    """The timeout in seconds; None, for None and numbers up to 0, means no limit."""
+    """Converts a timeout to seconds. None and numbers up to 0 become None, which means no limit."""
     if timeout_ms is None:
         return None
     milliseconds = _arguments.number("timeout_ms", timeout_ms)
@@ -78,14 +78,15 @@ def flush(writer: Any, block_until_num_items: int, timeout_ms: float | None, tim
 
     Args:
         writer: The engine's writer; None if nothing was appended.
-        block_until_num_items: Number of items that may still be pending.
+        block_until_num_items: Number of items that may still be pending. If no more are pending, nothing is sent.
         timeout_ms: The caller's timeout in milliseconds, for the error text.
         timeout: The timeout in seconds; None means no limit.
 
     Raises:
+        TypeError: `block_until_num_items` is not an integer.
         ValueError: `block_until_num_items` is negative.
         DeadlineExceededError: The tables did not accept the items in time. The items stay queued.
-        RuntimeError: The server or a table is gone.
+        RuntimeError: The server or a table is gone, or another thread or process owns the writer.
     """
     allowed = _arguments.integer("block_until_num_items", block_until_num_items)
     if allowed < 0:
@@ -179,7 +180,7 @@ def close_native(writer: Any, name: str, server: ServerProbe | None) -> None:  #
 
 
 def _close(writer: Any, server: ServerProbe) -> bool:  # noqa: ANN401, one of the engine's
-    """Closes the engine's writer; returns False if items are pending and the server is gone.
+    """Closes the engine's writer. Returns False if items are pending and the server cannot be reached.
 
     Raises:
         DeadlineExceededError: The server is reachable, but its tables did not accept all items.

@@ -32,11 +32,11 @@ class ServerStore:
         """
         path = tempfile.mkdtemp(prefix="reverb-") if paths.path is None else paths.path
         self.directory = os.path.abspath(path)  # noqa: PTH100, sent to clients as text
-        self._remove_unused = (
+        self._directory_finalizer = (
             weakref.finalize(self, _remove_unused, self.directory, os.getpid()) if paths.path is None else None
         )
         self._snapshot = _DirectorySnapshot(self.directory)
-        self._names = [table.name for table in tables]
+        self._table_names = [table.name for table in tables]
         self._was_opened = False
         try:
             self.store = self._load(paths.fallback, tables)
@@ -59,15 +59,15 @@ class ServerStore:
         return store
 
     def _check_tables(self, store: engram.Store) -> None:
-        unknown = [name for name in store.tables if name not in self._names]
+        unknown = [name for name in store.tables if name not in self._table_names]
         if unknown:
             raise ValueError(
                 f"Trying to load table '{unknown[0]}' but table was not found in provided list of tables: "
-                f"{', '.join(self._names)}"
+                f"{', '.join(self._table_names)}"
             )
 
     def _import(self, source: str) -> None:
-        """Copies the tables of another directory, or of Reverb's checkpoints, to a checkpoint of this directory."""
+        """Copies the tables of a checkpoint of Engram or Reverb, or of the newest in a directory, to this directory."""
         if not Path(source).is_dir():
             source = os.path.dirname(source)  # noqa: PTH120, text
         is_engram = _has_engram_checkpoint(source)
@@ -111,8 +111,8 @@ class ServerStore:
         self._remove_temporary()
 
     def _remove_temporary(self) -> None:
-        if self._remove_unused is not None:
-            self._remove_unused()
+        if self._directory_finalizer is not None:
+            self._directory_finalizer()
 
 
 class _DirectorySnapshot:
@@ -122,8 +122,8 @@ class _DirectorySnapshot:
         path = Path(directory)
         self._path = path
         self._had_checkpoint = _has_engram_checkpoint(directory)
-        self._missing = [each for each in (path, *path.parents) if not each.exists()]
-        self._names = set() if self._missing or not path.is_dir() else {each.name for each in path.iterdir()}
+        self._missing_directories = [each for each in (path, *path.parents) if not each.exists()]
+        self._names = {each.name for each in path.iterdir()} if path.is_dir() else set()
 
     def restore(self) -> None:
         """Removes the files that a store has written since, unless the directory had a checkpoint before."""
@@ -134,13 +134,13 @@ class _DirectorySnapshot:
                 if file.name not in self._names:
                     file.unlink(missing_ok=True)
         with suppress(OSError):  # a directory with other files is kept
-            for directory in self._missing:
+            for directory in self._missing_directories:
                 directory.rmdir()
 
 
 def _remove_unused(directory: str, process: int) -> None:
-    """Removes a temporary directory that has no checkpoint."""
-    if os.getpid() == process and not _has_engram_checkpoint(directory):  # a forked process leaves it to its parent
+    """Removes a temporary directory that has no checkpoint. A forked process leaves it to its parent, `process`."""
+    if os.getpid() == process and not _has_engram_checkpoint(directory):
         shutil.rmtree(directory, ignore_errors=True)
 
 

@@ -16,17 +16,24 @@ from engram.compat.reverb.tensor_spec import dtype_name
 __all__ = ["LONGEST_CHUNK", "Column", "FlattenPlan", "StepColumns", "checked", "checked_dtype", "chunk_length"]
 
 LONGEST_CHUNK = 16
+"""Maximum number of steps per chunk if no chunk length is configured."""
+
 _CHUNK_BYTES = 16 << 10
-_TEXT_BYTES = 256  # assumed size of a text value
+"""Size that such a chunk does not exceed, unless it has one step."""
+
+_TEXT_BYTES = 256
+"""Assumed size of a text value."""
+
 _MAX_PLANS = 8
+"""Number of step structures whose flatten plans are kept."""
 
 _NO_DTYPE: np.dtype[Any] = np.dtype([("none", np.bool_)])
 """A dtype that equals no column's. None cannot be used: NumPy treats it as float64 in comparisons."""
 
 _PYTHON_TYPES = {np.dtype(np.int64): int, np.dtype(np.float64): float, np.dtype(np.bool_): bool}
 
-
 Check: TypeAlias = Callable[[Sequence[int], Sequence[Any]], None]
+"""Raises an error if a step is invalid, given the column numbers and the values of the step."""
 
 
 class Column:
@@ -69,25 +76,25 @@ class Column:
         return math.prod(self.shape) * (_TEXT_BYTES if self.dtype.hasobject else self.dtype.itemsize)
 
     def reshape(self, shape: tuple[int, ...]) -> None:
-        """Changes the shape."""
+        """Changes the shape of the values."""
         self.shape = shape
-        kinds: list[type] = []
+        types: list[type] = []
         if not shape and self.dtype is not None:
-            kinds = [str, bytes] if self.dtype == object else [self.dtype.type]
-            kinds += [_PYTHON_TYPES[self.dtype]] if self.dtype in _PYTHON_TYPES else []
-        self.scalar_types = frozenset(kinds)
+            types = [str, bytes] if self.dtype == object else [self.dtype.type]
+            types += [_PYTHON_TYPES[self.dtype]] if self.dtype in _PYTHON_TYPES else []
+        self.scalar_types = frozenset(types)
 
 
 class FlattenPlan:
     """How to flatten nests of one structure, and the column number of each leaf."""
 
-    __slots__ = ("flatten", "numbers", "whole")
+    __slots__ = ("flatten", "is_whole_row", "numbers")
 
     def __init__(self, flatten: Flatten, numbers: Sequence[int], count: int) -> None:
         self.flatten = flatten
         self.numbers = numbers
-        self.whole = list(numbers) == list(range(count))
-        """True if the leaves are exactly all columns in order."""
+        self.is_whole_row = list(numbers) == list(range(count))
+        """True if the leaves are all columns, in order."""
 
 
 class StepColumns:
@@ -111,8 +118,7 @@ class StepColumns:
     def to_row(self, data: Any, check: Check | None = None) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
         """Converts a step to a row, with one value or None per column. Also returns whether all columns have a value.
 
-        Leaves that are new are added as columns, unless `check` raises an error. It is called with the column numbers
-        and the values of the step.
+        New leaves become columns, unless `check` raises an error.
 
         Raises:
             ValueError: A value differs from its column in dtype or shape, or a leaf replaces a nest or the reverse.
@@ -129,12 +135,12 @@ class StepColumns:
                     break
                 if check is not None:
                     check(plan.numbers, leaves)
-                return (leaves, dense) if plan.whole else (self._row(plan.numbers, leaves), False)
+                return (leaves, dense) if plan.is_whole_row else (self._row(plan.numbers, leaves), False)
             leaves.clear()
-        return self._add_layout(data, check)
+        return self._add_structure(data, check)
 
     def _converted(self, numbers: Sequence[int], leaves: list[Any]) -> bool | None:
-        """Converts the leaves in place. Returns whether all have a value; None if one is a nest or a first value."""
+        """Converts the leaves in place. True if all have a value; None if one is a nest or a column's first value."""
         columns, dense = self.columns, True
         for index, (value, number) in enumerate(zip(leaves, numbers, strict=True)):
             column = columns[number]
@@ -158,16 +164,16 @@ class StepColumns:
             row[number] = value
         return row
 
-    def _add_layout(self, data: Any, check: Check | None) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
+    def _add_structure(self, data: Any, check: Check | None) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
         """Converts a step that has a new structure or the first value of a column."""
         new_columns: dict[tuple[Any, ...], Column] = {}
         numbers, values = [], []
-        dropped = False
+        has_missing_nest = False
         for path, value in _nest.flatten_with_path(data):
             number = self._numbers.get(path)
             if number is None:
-                if value is None and self._is_inside(path):
-                    dropped = True  # no value for any leaf of that nest
+                if value is None and self._is_nest(path):
+                    has_missing_nest = True  # no value for any leaf of that nest
                     continue
                 number = len(self.columns) + len(new_columns)
                 new_columns[path] = Column(path)
@@ -179,13 +185,13 @@ class StepColumns:
             structure = _merged(self.structure, structure, ()) if new_columns else self.structure
         if check is not None:
             check(numbers, values)
-        # No error is raised from here on.
+        # The code below raises no error.
         self._add(new_columns)
         self.structure = structure
         for number, array in zip(numbers, values, strict=True):
             if array is not None and self.columns[number].dtype is None:
                 self.columns[number].set_type(array)
-        if not dropped:
+        if not has_missing_nest:
             plan = FlattenPlan(flattener(data), numbers, len(self.columns))
             self._plans = [plan, *self._plans[: _MAX_PLANS - 1]]
         return self._row(numbers, values), False
@@ -194,10 +200,11 @@ class StepColumns:
         for path, column in new_columns.items():
             self._numbers[path] = len(self.columns)
             self.columns.append(column)
-            self._plans.clear()  # `whole` is outdated
+            self._plans.clear()  # `is_whole_row` is outdated
 
-    def _is_inside(self, path: tuple[Any, ...]) -> bool:
-        return any(known[: len(path)] == path for known in self._numbers)
+    def _is_nest(self, path: tuple[Any, ...]) -> bool:
+        """True if earlier steps have a nest at the path."""
+        return any(column_path[: len(path)] == path for column_path in self._numbers)
 
     def _with_numbers(self, data: Any, new_columns: Mapping[tuple[Any, ...], Column]) -> Any:  # noqa: ANN401, nests
         """Replaces the leaves of a nest by their column numbers, or by None if a leaf is not a column."""
@@ -241,7 +248,11 @@ def checked(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
 
 
 def _merged(old: Any, new: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401, nests
-    """Returns a nest with the leaves of both nests and the containers of `old`."""
+    """Returns a nest with the leaves of both nests and the containers of `old`. `path` is where they are in the step.
+
+    Raises:
+        ValueError: The containers at a path differ.
+    """
     if new is None:
         return old
     if is_leaf(old) and is_leaf(new):
@@ -257,7 +268,7 @@ def _merged(old: Any, new: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401, 
             key: new[key] for key in new if key not in old
         }
         return _same_mapping(old, merged)
-    if _is_plain(old) and _is_plain(new):
+    if _is_list_or_tuple(old) and _is_list_or_tuple(new):
         longer = max(old, new, key=len)
         merged_list = [
             _merged(old[index], new[index], (*path, index)) if index < min(len(old), len(new)) else longer[index]
@@ -271,7 +282,7 @@ def _merged(old: Any, new: Any, path: tuple[Any, ...]) -> Any:  # noqa: ANN401, 
     )
 
 
-def _is_plain(value: object) -> bool:
+def _is_list_or_tuple(value: object) -> bool:
     return isinstance(value, list | tuple) and not _nest.is_namedtuple(value)
 
 

@@ -1,4 +1,4 @@
-"""The note of a table: JSON text with what Reverb's table has and the engine's table has not (see `TableNote`).
+"""The note of a table: JSON text with the properties of Reverb's table that the engine's lacks (see `TableNote`).
 
 The engine stores the note with the table and does not interpret it. `docs/format.md` does not specify its content. The
 import of dm-reverb's checkpoints writes notes of the same form (`note_encoder.rs` in the crate `engram-reverb`).
@@ -38,7 +38,7 @@ class TableNote(NamedTuple):
 
 
 def encode(max_times_sampled: int, signature: Any, directory: str | None = None) -> str:  # noqa: ANN401, a nest
-    """Returns the note of a table. A signature without specs is stored as none.
+    """Returns the note of a table. An empty nest as signature means no signature.
 
     Raises:
         ValueError: A leaf of the signature is not a tensor spec, or the note is larger than 64 KiB.
@@ -56,7 +56,7 @@ def encode(max_times_sampled: int, signature: Any, directory: str | None = None)
 
 
 def encode_signature(signature: Any) -> Any:  # noqa: ANN401, a nest, and JSON
-    """Returns the signature as JSON values; None for no signature."""
+    """Returns the signature as JSON values; None if it is None or an empty nest."""
     if signature is None or (isinstance(signature, Mapping | list | tuple) and not signature):
         return None
     return _encode(signature)
@@ -108,13 +108,13 @@ def _encode_spec(spec: TensorSpec) -> dict[str, Any]:
 
 
 def _deduplicated(data: bytes, size: int) -> bytes:
-    """The bytes of an array of `size` elements, or of one element if all are equal."""
+    """Returns the bytes of an array of `size` elements, or of one element if all are equal."""
     element = data[: len(data) // max(1, size)]
     return element if size and element * size == data else data
 
 
-def _bound(encoded: Mapping[str, Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
-    """Decodes a bound of `_encode_spec`."""
+def _decode_bound(encoded: Mapping[str, Any], dtype: np.dtype[Any]) -> npt.NDArray[Any]:
+    """Decodes a bound that `_encode_spec` encoded."""
     values = np.frombuffer(base64.b64decode(encoded["data"]), dtype)
     shape = tuple(encoded["shape"])
     return np.full(shape, values[0]) if values.size == 1 else values.reshape(shape)
@@ -143,12 +143,12 @@ def _decode_spec(encoded: dict[str, Any]) -> TensorSpec:
     dtype = dtype_named(encoded["dtype"])
     if "minimum" not in encoded:
         return TensorSpec(shape, dtype, encoded["name"])
-    low, high = (_bound(encoded[side], dtype.newbyteorder("<")) for side in ("minimum", "maximum"))
+    low, high = (_decode_bound(encoded[side], dtype.newbyteorder("<")) for side in ("minimum", "maximum"))
     return BoundedTensorSpec(shape, dtype, low, high, encoded["name"])
 
 
 def dtype_named(name: str) -> np.dtype[Any]:
-    """Returns the dtype of a name of the engine. For `"string"`, it is `object`."""
+    """Returns the dtype with this name in the engine; `object` for `"string"`."""
     if name == "string":
         return np.dtype(object)
     try:
@@ -162,5 +162,5 @@ def dtype_named(name: str) -> np.dtype[Any]:
 
 @functools.lru_cache(maxsize=1_024)
 def namedtuple_class(name: str, fields: tuple[str, ...]) -> Any:  # noqa: ANN401, a class
-    """Returns the namedtuple class of a name and fields. The same arguments return the same class."""
+    """Returns a namedtuple class with this name and these fields. The same arguments return the same class."""
     return collections.namedtuple(name, fields)  # noqa: PYI024, the fields are dynamic

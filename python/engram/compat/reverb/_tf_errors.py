@@ -45,16 +45,17 @@ def numpy_function(
     status, text, *tensors = tf.numpy_function(call, inputs, [tf.int64, tf.string, *dtypes])
     for tensor in (status, text):
         tensor.set_shape([])
-    checked = tf.cond(tf.equal(status, _OK), lambda: tf.constant(0, tf.int64), lambda: _raise(status, text))
-    with tf.control_dependencies([checked]):
+    no_error = tf.cond(tf.equal(status, _OK), lambda: tf.constant(0, tf.int64), lambda: _raise(status, text))
+    with tf.control_dependencies([no_error]):
         return [tf.identity(tensor) for tensor in tensors]
 
 
 def _raise(status: Any, text: Any) -> Any:  # noqa: ANN401, tensors
     """Raises the error of a status in a graph.
 
-    TensorFlow has no operation for it, so one is called that fails with an error of that kind and a given name in its
-    text, which ends at a NUL. The text of an `InvalidArgumentError` begins with `Name: `.
+    TensorFlow has no operation that raises a given error. This calls an operation that fails with the same type of
+    error and quotes a name in its text, up to a NUL; the name is `text` and a NUL. The text of an
+    `InvalidArgumentError` begins with `Name: `.
     """
     tf = import_tensorflow("a dataset")
     name = tf.strings.join([text, "\0"])
@@ -67,7 +68,7 @@ def _raise(status: Any, text: Any) -> Any:  # noqa: ANN401, tensors
         return tf.strings.to_number(tf.io.read_file(name), tf.int64)
 
     raised = tf.cond(tf.equal(status, _INVALID), invalid, not_found)
-    # TensorFlow omits operations without a used result, but no Python function.
+    # TensorFlow removes operations whose results are not used, but not Python functions.
     return tf.numpy_function(_identity, [raised], tf.int64)
 
 
@@ -76,7 +77,7 @@ def _identity(number: Any) -> Any:  # noqa: ANN401, an array
 
 
 def _reverb_text(error: UnknownTableError) -> str:
-    """Reverb's text for an unknown table."""
+    """Returns Reverb's error text for an unknown table."""
     try:
         with translated():
             raise error

@@ -79,8 +79,8 @@ def _unbatched_ragged(
 ) -> tuple[Any, Any]:
     """Like `_unbatched`, for elements that may differ in shape.
 
-    The tensors marked in `ragged` may differ. If they do in a block, their values are passed flattened, and each
-    element is sliced out of them: see `_spans`.
+    `ragged` marks the tensors that may differ. If they do in a block, their values are passed as flat arrays, which
+    TensorFlow slices into elements: see `_spans`.
     """
     tf = import_tensorflow("a dataset")
     num_ragged = sum(ragged)
@@ -108,11 +108,11 @@ def _unbatched_ragged(
 
     def split(block_is_ragged: Any, *tensors: Any) -> Any:  # noqa: ANN401, tensors
         values, spans = tensors[: len(specs)], tensors[len(specs) :]
-        even = [value for value, is_ragged in zip(values, ragged, strict=True) if not is_ragged]
+        dense = [value for value, is_ragged in zip(values, ragged, strict=True) if not is_ragged]
         flat = [value for value, is_ragged in zip(values, ragged, strict=True) if is_ragged]
 
         def one_element(*parts: Any) -> Any:  # noqa: ANN401, tensors
-            even_parts, spans = iter(parts[: len(even)]), parts[len(even) :]
+            dense_parts, spans = iter(parts[: len(dense)]), parts[len(dense) :]
             slices = iter(
                 tf.reshape(
                     tf.raw_ops.Slice(input=rows, begin=spans[3 * index], size=spans[3 * index + 1]),
@@ -120,16 +120,16 @@ def _unbatched_ragged(
                 )
                 for index, rows in enumerate(flat)
             )
-            return tuple(next(slices if is_ragged else even_parts) for is_ragged in ragged)
+            return tuple(next(slices if is_ragged else dense_parts) for is_ragged in ragged)
 
         def split_ragged() -> Any:  # noqa: ANN401, a tensor
-            dataset = tf.data.Dataset.from_tensor_slices((*even, *spans)).map(one_element)
+            dataset = tf.data.Dataset.from_tensor_slices((*dense, *spans)).map(one_element)
             return tf.data.experimental.to_variant(dataset)
 
-        def split_even() -> Any:  # noqa: ANN401, a tensor
+        def split_dense() -> Any:  # noqa: ANN401, a tensor
             return tf.data.experimental.to_variant(tf.data.Dataset.from_tensor_slices(tuple(values)))
 
-        variant = tf.cond(block_is_ragged, split_ragged, split_even)
+        variant = tf.cond(block_is_ragged, split_ragged, split_dense)
         return tf.data.experimental.from_variant(variant, tuple(specs))
 
     block_specs = (tf.TensorSpec([], tf.bool), *value_specs, *span_specs)
@@ -140,12 +140,13 @@ def _unbatched_ragged(
 
 
 def _empty(spec: Any) -> Any:  # noqa: ANN401, an array
+    """Returns a tensor of no elements, `[0, ...]`."""
     axes = spec.shape.as_list() if spec.shape.rank else []
     return np.zeros([0, *(axis or 0 for axis in axes)], spec.dtype.as_numpy_dtype)
 
 
 def _spans(rows: Rows, count: int) -> list[Any]:
-    """For each of N elements, its start in the flat array, `[N, 1]`, its size, `[N, 1]`, and its shape, `[N, rank]`."""
+    """Returns each element's start in the flat array, `[N, 1]`, its size, `[N, 1]`, and its shape, `[N, rank]`."""
     values, splits = rows
     if splits is None:
         shape = values.shape[1:]
@@ -153,9 +154,9 @@ def _spans(rows: Rows, count: int) -> list[Any]:
         begins, sizes = np.arange(count) * size, np.full(count, size)
         shapes = np.tile(np.array(shape, np.int64), (count, 1))
     else:
-        cell = values.shape[1:]
-        size = int(np.prod(cell, dtype=np.int64))
+        row_shape = values.shape[1:]
+        size = int(np.prod(row_shape, dtype=np.int64))
         lengths = np.diff(splits)
         begins, sizes = splits[:-1] * size, lengths * size
-        shapes = np.column_stack([lengths, np.tile(np.array(cell, np.int64), (count, 1))])
+        shapes = np.column_stack([lengths, np.tile(np.array(row_shape, np.int64), (count, 1))])
     return [begins[:, None], sizes[:, None], shapes.reshape(count, -1)]

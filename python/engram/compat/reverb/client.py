@@ -10,7 +10,7 @@ import numpy as np
 import engram
 from engram.compat.reverb import _arguments, _nest, _signatures, _table_note
 from engram.compat.reverb._errors import is_stopping, translated
-from engram.compat.reverb._sending import ServerProbe
+from engram.compat.reverb._sending import MAX_IN_FLIGHT_ITEMS, ServerProbe
 from engram.compat.reverb._table_info import signature_of, to_reverb_info
 from engram.compat.reverb.errors import DeadlineExceededError
 from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
@@ -30,13 +30,10 @@ _PROBE_TIMEOUT = 1.0
 """Seconds that `checkpoint` waits for an unreachable server."""
 
 _PREFETCHED_SAMPLES = 2
-"""Samples fetched ahead. Unused ones are returned to the table."""
+"""Number of samples to fetch ahead. Unused ones are returned to the table."""
 
 _RESTART_PAUSE = 0.05
-"""Seconds to wait for a stopping server to be gone."""
-
-_DEFAULT_IN_FLIGHT = 1_000_000
-"""Number of sent items that may wait for their tables if the caller sets no limit."""
+"""Seconds to wait after a server has reported that it is stopping."""
 
 _MAX_KEY = 2**64 - 1
 
@@ -73,7 +70,7 @@ class Client:
         """
         self._server_address = _arguments.text("server_address", server_address)
         self._store = engram.Client(_arguments.host_and_port(server_address), reconnect_timeout=_RECONNECT_TIMEOUT)
-        self._cache: dict[str, Any] | None = None
+        self._signatures: dict[str, Any] | None = None
         self._server_probe = ServerProbe(self._store.address)
 
     @property
@@ -138,6 +135,7 @@ class Client:
             TypeError: An argument has the wrong type.
             ValueError: A number is below 1, or `chunk_length` is above `max_sequence_length`.
         """
+        _arguments.boolean("delta_encoded", delta_encoded)
         length = _positive("max_sequence_length", max_sequence_length)
         chunk = min(10, length) if chunk_length is None else _arguments.integer("chunk_length", chunk_length)
         if not 1 <= chunk <= length:
@@ -145,12 +143,12 @@ class Client:
                 f"chunk_length ({chunk_length}) must be a positive integer le to max_sequence_length ({length})"
             )
         if max_in_flight_items is None:
-            in_flight = _DEFAULT_IN_FLIGHT
+            in_flight = MAX_IN_FLIGHT_ITEMS
         else:
             in_flight = _positive("max_in_flight_items", max_in_flight_items)
         from engram.compat.reverb.writer import Writer  # noqa: PLC0415, a circular import
 
-        return Writer(self, length, bool(delta_encoded), chunk, in_flight)
+        return Writer(self, length, delta_encoded, chunk, in_flight)
 
     def trajectory_writer(
         self,
@@ -294,7 +292,7 @@ class Client:
             RuntimeError: The table does not exist, or the server could not be reached for an hour.
         """
         _arguments.text("table", table)
-        if not isinstance(updates or {}, Mapping):
+        if updates is not None and not isinstance(updates, Mapping):
             raise TypeError(f"`updates` must map keys to priorities; got {_arguments.describe(updates)}")
         if deletes is not None and (isinstance(deletes, str | bytes) or not isinstance(deletes, Iterable)):
             raise TypeError(f"`deletes` must be a list of keys; got {_arguments.describe(deletes)}")
@@ -304,7 +302,7 @@ class Client:
             for key, priority in (updates or {}).items()
         }
         with translated():
-            # Updates first: they may be rejected, and then nothing must have been deleted.
+            # Updates first: if the server rejects them, nothing must have been deleted.
             if updated or not deleted:
                 keys = np.array(list(updated), np.uint64)
                 self._store.update_priorities(table, keys, np.array(list(updated.values()), np.float64))
@@ -363,7 +361,7 @@ class Client:
         return name if directory is None else f"{directory}/{name}"
 
     def _infos(self, timeout: float = 0) -> dict[str, engram.TableInfo]:
-        """Returns the engine's table infos. Fills the cache of signatures if it is empty."""
+        """Returns the engine's table infos. Caches the signatures if none are cached. Timeout 0 means an hour."""
         if timeout > 0:
             try:
                 with engram.Client(_arguments.host_and_port(self._server_address), reconnect_timeout=timeout) as probe:
@@ -374,37 +372,36 @@ class Client:
                 ) from error
         with translated():
             infos = self._store.info()
-        if self._cache is None:
-            self._cache = {name: signature_of(info) for name, info in infos.items()}
+        if self._signatures is None:
+            self._signatures = {name: signature_of(info) for name, info in infos.items()}
         return infos
 
-    def _signature(self, table: str, timeout: float | None = None) -> Any:  # noqa: ANN401, a nest
+    def _signature(self, table: str) -> Any:  # noqa: ANN401, a nest
         """Returns a table's signature, a nest of this package's specs or None. Signatures are cached.
 
         Raises:
             KeyError: The table does not exist.
-            DeadlineExceededError: The server did not answer in time.
         """
-        if self._cache is None or table not in self._cache:
-            infos = self._infos(timeout or 0)
-            self._cache = {name: signature_of(info) for name, info in infos.items()}
-        return self._cache[table]
+        if self._signatures is None or table not in self._signatures:
+            infos = self._infos()
+            self._signatures = {name: signature_of(info) for name, info in infos.items()}
+        return self._signatures[table]
 
     def _signature_for_insert(self, table: str) -> Any:  # noqa: ANN401, a nest
-        """Returns the signature of a table to insert into."""
+        """Returns the signature of a table to insert into. Raises a ValueError if the table does not exist."""
         try:
             return self._signature(table)
         except KeyError:
             raise ValueError(
-                f"Unable to find signatures for table '{table}'. Available tables: {sorted(self._cache or ())}."
+                f"Unable to find signatures for table '{table}'. Available tables: {sorted(self._signatures or ())}."
             ) from None
 
     def _signature_for_nesting(self, table: str) -> Any:  # noqa: ANN401, a nest
-        """Returns the signature whose structure sampled data shall have."""
+        """Returns the signature whose structure sampled data gets. Raises a ValueError if the table does not exist."""
         try:
             return self._signature(table)
         except KeyError:
-            tables = ", ".join(sorted(self._cache or ()))
+            tables = ", ".join(sorted(self._signatures or ()))
             raise ValueError(f'Could not find table "{table}". The following tables exist: {tables}.') from None
 
 
@@ -416,7 +413,7 @@ def _info(batch: engram.Batch) -> SampleInfo:
 
 def _split(columns: list[Any], squeezed: Sequence[bool]) -> list[list[Any]]:
     """Splits an item into steps, each a list of arrays; scalars are arrays, too."""
-    lengths = [None if flat else len(column) for column, flat in zip(columns, squeezed, strict=True)]
+    lengths = [None if is_squeezed else len(column) for column, is_squeezed in zip(columns, squeezed, strict=True)]
     if None in lengths or len(set(lengths)) > 1:
         listed = ", ".join("no time axis" if length is None else str(length) for length in lengths)
         raise ValueError(

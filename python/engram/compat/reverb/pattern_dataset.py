@@ -55,13 +55,15 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
                 True for the last step of an episode.
 
         Raises:
-            TypeError: `input_dataset` is not a `tf.data.Dataset`, or `is_end_of_episode` is not callable.
+            TypeError: `input_dataset` is not a `tf.data.Dataset`, `respect_episode_boundaries` is not a bool, or
+                `is_end_of_episode` is not callable.
             ValueError: There are no configs, one is invalid, they differ in table or structure, or one reads a leaf
                 that steps do not have; or the function does not return a bool scalar.
             ImportError: TensorFlow is not installed.
         """
         tf = import_tensorflow("reverb.PatternDataset")
         _arguments.instance("input_dataset", input_dataset, tf.data.Dataset, "a tf.data.Dataset")
+        _arguments.boolean("respect_episode_boundaries", respect_episode_boundaries)
         steps = input_dataset.element_spec
         for number, config in enumerate(configs):
             problem = config_problem(config)
@@ -79,7 +81,7 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
                 f"{returned}."
             )
         specs = tf.nest.flatten(element_spec)
-        reader = _StepReader(input_dataset, configs, bool(respect_episode_boundaries), is_end_of_episode)
+        reader = _StepReader(input_dataset, configs, respect_episode_boundaries, is_end_of_episode)
         same_shape = all(spec.shape.is_fully_defined() for spec in specs)
         variant, keep_alive = unbatched_dataset(lambda: reader.elements(same_shape=same_shape), [], specs)
         self._initialize(variant, element_spec, (keep_alive, input_dataset))
@@ -130,7 +132,7 @@ class _StepReader:
         for leaves, ends in self._step_batches():
             items: list[list[Array]] = []
             for index, end in enumerate(ends):
-                created = patterns.append([leaf[index] for leaf in leaves])
+                created = patterns.append([leaf[index, ...] for leaf in leaves])
                 if end:
                     created += patterns.end_episode(clear=self._clear)
                 items += map(_columns, created)

@@ -66,7 +66,7 @@ class RateLimiter:
             )
         self._table = table
 
-    def _fresh(self) -> "RateLimiter":
+    def _unclaimed_copy(self) -> "RateLimiter":
         """Returns a copy that belongs to no table."""
         copy = type(self).__new__(type(self))
         copy.__dict__.update(self.__dict__)
@@ -201,7 +201,7 @@ def _size(size: int) -> int:
 
 def _range(error_buffer: Any, offset: float) -> tuple[float, float]:  # noqa: ANN401, anything
     """Returns `min_diff` and `max_diff`."""
-    if isinstance(error_buffer, int | float | np.number):
+    if isinstance(error_buffer, int | float | np.number) and not isinstance(error_buffer, bool):
         return offset - float(error_buffer), offset + float(error_buffer)
     try:
         low, high = error_buffer

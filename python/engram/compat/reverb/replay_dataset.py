@@ -113,11 +113,11 @@ class ReplayDataset(DatasetMixin, metaclass=LazyDataset):
             RuntimeError: The server could not be reached for an hour.
             ImportError: TensorFlow is not installed.
         """
-        time = () if emit_timesteps else (sequence_length,)
+        leading_axes = () if emit_timesteps else (sequence_length,)
         return cls(
             server_address,
             table,
-            *_dataset_common.dtypes_and_shapes(server_address, table, get_signature_timeout_secs, time),
+            *_dataset_common.dtypes_and_shapes(server_address, table, get_signature_timeout_secs, leading_axes),
             max_in_flight_samples_per_worker,
             num_workers_per_iterator,
             max_samples_per_stream,

@@ -107,8 +107,10 @@ class Server:
                 return
             try:
                 with translated():
-                    self._server.close()
-                    self._server_store.close()
+                    try:
+                        self._server.close()
+                    finally:
+                        self._server_store.close()
             finally:
                 for table in self._tables:
                     table._release()  # noqa: SLF001, same package

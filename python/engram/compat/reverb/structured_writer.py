@@ -82,7 +82,7 @@ class StructuredWriter:
         Raises:
             ValueError: A config is invalid. The message states its position and the reason.
         """
-        self._native: Any = None  # set by the first append
+        self._native: Any = None  # opened by the first append
         for number, config in enumerate(configs):
             problem = config_problem(config)
             if problem is None and config.priority.WhichOneof("priority_fn") is None:
@@ -94,13 +94,14 @@ class StructuredWriter:
         self._num_leaves: int | None = None  # of a step
         self._columns: list[Column] = []
         self._flatten: Flatten | None = None
-        self._open = False
+        self._step_is_open = False
         self._columns_set: set[int] = set()  # columns with a value in the open step
-        self._appends = 0  # stored steps and parts of steps
+        self._appends = 0  # number of stored steps and parts of steps
         self._eager_items = _sending.EAGER_ITEMS  # number of further items to send immediately
         self._store, self._server_probe = client._store, client._server_probe  # noqa: SLF001, same package
 
-    def _begin(self) -> Any:  # noqa: ANN401, the engine's writer
+    def _open_native(self) -> Any:  # noqa: ANN401, the engine's writer
+        """Opens the engine's writer at the first append: the default chunk length depends on the size of a step."""
         with translated():
             length = chunk_length(self._columns, history_length(self._configs))
             self._native = pattern_writer(self._store, self._configs, chunk_length=length)
@@ -110,7 +111,7 @@ class StructuredWriter:
     @property
     def step_is_open(self) -> bool:
         """True if the last append was a partial step."""
-        return self._open
+        return self._step_is_open
 
     def append(self, data: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401, a nest
         """Adds a step, or a part of one, and creates the items whose conditions are met.
@@ -131,21 +132,21 @@ class StructuredWriter:
             RuntimeError: A leaf already has a value in this step, or the table does not exist: nothing is stored. Or
                 the server is gone.
         """
-        row, firsts = self._row(self._leaves(data))
-        if self._open:
+        row, first_values = self._row(self._leaves(data))
+        if self._step_is_open:
             for number, value in enumerate(row):
                 if value is not None and number in self._columns_set:
                     raise RuntimeError(already_set_text(self._source_leaves[number]))
-        for column, array in firsts:
+        for column, array in first_values:
             column.set_type(array)
-        native = self._begin() if self._native is None else self._native
+        native = self._open_native() if self._native is None else self._native
         try:
             native.append(tuple(row), partial_step=partial_step)
         except BaseException:
             if self._append_took_effect():
                 self._advance(row, partial=partial_step)
             else:
-                for column, _ in firsts:
+                for column, _ in first_values:
                     column.clear_type()
             with translated():
                 raise
@@ -153,6 +154,7 @@ class StructuredWriter:
         self._send_ready_items(native)
 
     def _leaves(self, data: Any) -> list[Any]:  # noqa: ANN401, a nest
+        """Returns the leaves of a step. The first step creates the columns."""
         leaves: list[Any] = []
         fits = self._flatten is not None and self._flatten(data, leaves)
         if fits and (LEAF_CLASSES.issuperset(map(type, leaves)) or all(map(is_leaf, leaves))):
@@ -173,7 +175,7 @@ class StructuredWriter:
 
     def _row(self, leaves: list[Any]) -> tuple[list[Any], list[tuple[Column, npt.NDArray[Any]]]]:
         """Returns the leaves that configs read, converted for the engine, and the first values among them."""
-        row, firsts = [], []
+        row, first_values = [], []
         for number, column in zip(self._source_leaves, self._columns, strict=True):
             value = leaves[number]
             kind = type(value)
@@ -183,11 +185,11 @@ class StructuredWriter:
             if not fits:
                 value = _nest.as_array(value)
                 if column.dtype is None:
-                    firsts.append((column, value))
+                    first_values.append((column, value))
                 else:
                     checked(value, column)
             row.append(value)
-        return row, firsts
+        return row, first_values
 
     def _append_took_effect(self) -> bool:
         """True if the engine stored the last append although it raised an error."""
@@ -199,7 +201,7 @@ class StructuredWriter:
     def _advance(self, row: Sequence[Any], *, partial: bool) -> None:
         """Updates the state after the engine stored a step, or a part of one."""
         self._appends += 1
-        self._open = partial
+        self._step_is_open = partial
         if partial:
             self._columns_set.update(number for number, value in enumerate(row) if value is not None)
         else:
@@ -239,7 +241,7 @@ class StructuredWriter:
             timeout_ms: Milliseconds to wait. 0 means not at all; None or less than 0 means no limit. Default: no limit.
 
         Raises:
-            TypeError: `timeout_ms` is not a number.
+            TypeError: `clear_buffers` is not a bool, or `timeout_ms` is not a number.
             ValueError: The `td_error` of an item that is created at the end cannot be computed, or is NaN, or infinite
                 and the table's selector is prioritized. The item is not created, and the episode has ended.
             MemoryError: There is not enough memory to complete the last chunk. The episode continues; call again.
@@ -248,16 +250,19 @@ class StructuredWriter:
             RuntimeError: The server or a table is gone. Or the writer is in use by another thread, or belongs to the
                 process that this one was forked from; then the episode continues.
         """
+        _arguments.boolean("clear_buffers", clear_buffers)
         timeout = _seconds(timeout_ms)
         if self._native is None:
             return
-        native, clear = self._native, bool(clear_buffers)
+        native = self._native
 
-        def ended() -> None:
-            self._open = False
+        def on_ended() -> None:
+            self._step_is_open = False
             self._columns_set.clear()
 
-        _sending.end_episode(native, lambda seconds: native.end_episode(seconds, clear), ended, timeout_ms, timeout)
+        _sending.end_episode(
+            native, lambda seconds: native.end_episode(seconds, clear_buffers), on_ended, timeout_ms, timeout
+        )
 
 
 def _seconds(timeout_ms: float | None) -> float | None:

@@ -222,7 +222,7 @@ class Table:
             sampler=self._sampler if sampler is None else sampler,
             remover=self._remover if remover is None else remover,
             max_size=self._native.max_size if max_size is None else max_size,
-            rate_limiter=self._rate_limiter._fresh() if rate_limiter is None else rate_limiter,  # noqa: SLF001
+            rate_limiter=self._rate_limiter._unclaimed_copy() if rate_limiter is None else rate_limiter,  # noqa: SLF001
             max_times_sampled=self._max_times_sampled if max_times_sampled is None else max_times_sampled,
             extensions=self._extensions if extensions is None else extensions,
             signature=self._signature if signature is None else signature,
@@ -251,7 +251,7 @@ class Table:
         self._store, self._served = store, True
 
     def _release(self) -> None:
-        """Detaches the table from its stopped server. Another server can use it then."""
+        """Detaches the table from its stopped server, so that another server can use it."""
         self._store, self._served = None, False
 
     def __repr__(self) -> str:

@@ -54,13 +54,13 @@ class TrajectoryWriter:
         self._client = client
         self._keep = num_keep_alive_refs
         self._validate = validate_items
-        self._configured: dict[tuple[Any, ...], tuple[int, int | None]] = {}
+        self._configured: dict[tuple[Any, ...], tuple[int, int | None]] = {}  # kept steps and chunk length, by path
         self._steps = StepColumns()
         self._state = WriterState()
         self._columns: list[ColumnHistory] = []
         self._history: Any = None
         self._eager_items = 0  # number of further items to send immediately
-        self._fixed_chunk_length = False  # False if the engine chooses the length
+        self._has_fixed_chunk_length = False  # False if the engine chooses the length
         self._signatures: dict[str, list[ColumnType] | None] = {}
         self._accepted: set[Any] = set()  # table and column types of items that fitted the signature
         self._flatten: Flatten | None = None
@@ -93,10 +93,10 @@ class TrajectoryWriter:
         if self._closed:
             raise RuntimeError(_CLOSED)
         state = self._state
-        row, dense = self._steps.to_row(data, self._check_unset if state.open else None)
+        row, dense = self._steps.to_row(data, self._check_unset if state.step_is_open else None)
         if len(self._columns) != len(row):
             self._add_columns()
-        native = self._native or self._open()
+        native = self._native or self._open_native()
         try:
             native.append(tuple(row), partial_step=partial_step)
         except BaseException:
@@ -109,21 +109,22 @@ class TrajectoryWriter:
     def _advance(self, row: Sequence[Any], *, dense: bool, partial: bool) -> None:
         """Updates the state after the engine stored a step, or a part of one."""
         state = self._state
-        if state.open or not dense:
+        if state.step_is_open or not dense:
             record_missing_values(state, self._columns, row)
-        state.open = partial
+        state.step_is_open = partial
         state.head += not partial
 
     def _add_columns(self) -> None:
         for column in self._steps.columns[len(self._columns) :]:
             keep, _ = self._configured.get(column.path, (self._keep, None))
             history = ColumnHistory(self._state, column, len(self._columns), keep)
-            if self._state.open:
+            if self._state.step_is_open:
                 history.mark_missing(self._state.head)
             self._columns.append(history)
         self._history = _nest.map_structure(self._columns.__getitem__, self._steps.structure)
 
     def _check_unset(self, numbers: Sequence[int], values: Sequence[Any]) -> None:
+        """Checks that the columns of the values have no value in the open step yet."""
         for number, value in zip(numbers, values, strict=True):
             if value is None or number >= len(self._columns):
                 continue
@@ -134,18 +135,18 @@ class TrajectoryWriter:
                     f"and thus must be omitted or set to None but got: {value}"
                 )
 
-    def _open(self) -> Any:  # noqa: ANN401, the engine's writer
+    def _open_native(self) -> Any:  # noqa: ANN401, the engine's writer
         """Opens the engine's writer at the first append, when the columns and their configuration are known."""
         configured = [length for _, length in self._configured.values() if length is not None]
         default = [] if self._all_configured() else [chunk_length(self._steps.columns, self._keep)]
         chunk = max(configured + default)
         self._eager_items = 0 if configured else _sending.EAGER_ITEMS
-        self._fixed_chunk_length = bool(configured) or chunk < LONGEST_CHUNK
+        self._has_fixed_chunk_length = bool(configured) or chunk < LONGEST_CHUNK
         with translated():
             writer = self._client._store.writer(  # noqa: SLF001, same package
                 history=max(self._keep, *(keep for keep, _ in self._configured.values()), 1),
-                # With a length of its own choice, the engine may store small steps more compactly.
-                chunk_length=chunk if self._fixed_chunk_length else None,
+                # None: the engine chooses the length, and may store small steps more compactly.
+                chunk_length=chunk if self._has_fixed_chunk_length else None,
                 max_in_flight_items=_sending.MAX_IN_FLIGHT_ITEMS,
             )
         self._native = self._state.native = writer._native  # noqa: SLF001, same package
@@ -153,7 +154,7 @@ class TrajectoryWriter:
         return self._native
 
     def _all_configured(self) -> bool:
-        """True if the chunk length of every column is configured."""
+        """True if there are columns and the chunk length of each is configured."""
         lengths = [self._configured.get(column.path(), (0, None))[1] for column in self._columns]
         return bool(lengths) and None not in lengths
 
@@ -197,7 +198,7 @@ class TrajectoryWriter:
                 signature. No item is created.
             RuntimeError: The writer is closed, or, without `validate_items`, the table does not exist.
         """
-        columns = self._flat(trajectory)
+        columns = self._flattened(trajectory)
         if not all(columns):
             raise ValueError("trajectory must not be empty: a column refers to no steps.")
         priority = checked_priority(priority)
@@ -206,7 +207,7 @@ class TrajectoryWriter:
         try:
             native_columns = [column._engine_column(number, self._state) for number, column in enumerate(columns)]  # noqa: SLF001, same package
             if self._validate:
-                self._check(table, columns)
+                self._check_signature(table, columns)
             self._native.create_item(table, priority, tuple(native_columns), None)
         except (EngramError, RuntimeError):
             with translated():
@@ -214,10 +215,10 @@ class TrajectoryWriter:
         if self._eager_items:
             self._eager_items -= 1
             _sending.send(self._native)
-        elif self._fixed_chunk_length and self._native.has_full_unsent_chunk:
+        elif self._has_fixed_chunk_length and self._native.has_full_unsent_chunk:
             _sending.send(self._native)
 
-    def _flat(self, trajectory: Any) -> list[TrajectoryColumn]:  # noqa: ANN401, a nest
+    def _flattened(self, trajectory: Any) -> list[TrajectoryColumn]:  # noqa: ANN401, a nest
         """Returns the columns of a trajectory as a flat list."""
         leaves: list[Any] = []
         for _ in range(2):
@@ -233,7 +234,7 @@ class TrajectoryWriter:
             self._flatten = flattener(trajectory)
         raise TypeError(f"All leaves of `trajectory` must be `TrajectoryColumn` but got {trajectory}")
 
-    def _check(self, table: str, columns: list[TrajectoryColumn]) -> None:
+    def _check_signature(self, table: str, columns: list[TrajectoryColumn]) -> None:
         """Checks an item against its table's signature."""
         try:
             signature = self._signatures[table]
@@ -284,30 +285,33 @@ class TrajectoryWriter:
             timeout_ms: Milliseconds to wait. None, 0 or less means no limit. Default: no limit.
 
         Raises:
-            TypeError: `timeout_ms` is not a number.
+            TypeError: `clear_buffers` is not a bool, or `timeout_ms` is not a number.
             MemoryError: There is not enough memory to complete the last chunk. The episode continues; call again.
             DeadlineExceededError: The tables did not accept the items in time. The items stay queued, and the episode
                 has ended.
             RuntimeError: The writer is closed, or the server or a table is gone. Or the writer is in use by another
                 thread, or belongs to the process that this one was forked from; then the episode continues.
         """
+        _arguments.boolean("clear_buffers", clear_buffers)
         timeout = _sending.timeout_seconds(timeout_ms)
         if self._closed:
             raise RuntimeError(_CLOSED)
         if self._native is None:
             return
-        native, clear = self._native, bool(clear_buffers)
+        native = self._native
 
-        def ended() -> None:
+        def on_ended() -> None:
             state = self._state
-            state.head, state.open = state.end, False
+            state.head, state.step_is_open = state.end, False
             state.first = state.head
-            if clear:
+            if clear_buffers:
                 state.base = state.head
                 for column in self._columns:
                     column.clear()
 
-        _sending.end_episode(native, lambda seconds: native.end_episode(seconds, clear), ended, timeout_ms, timeout)
+        _sending.end_episode(
+            native, lambda seconds: native.end_episode(seconds, clear_buffers), on_ended, timeout_ms, timeout
+        )
 
     def configure(self, path: tuple[int | str, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
         """Sets how many steps of one column are kept. The column may be added by a later step.
@@ -343,7 +347,7 @@ class TrajectoryWriter:
             self._native.extend_history(keep)
         number = self._steps.number(path)
         if number is not None and number < len(self._columns):
-            self._columns[number].keep(keep)
+            self._columns[number].set_keep(keep)
 
     def close(self) -> None:
         """Closes the writer. May be called again.

@@ -4,7 +4,7 @@ import sys
 import warnings
 from contextlib import suppress
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Self, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,6 +21,8 @@ if TYPE_CHECKING:
     from engram.compat.reverb.client import Client
 
 __all__ = ["Writer"]
+
+Array: TypeAlias = npt.NDArray[Any]
 
 _CLOSED = "the writer is closed: close() was called, or its `with` block was left"
 
@@ -66,7 +68,7 @@ class Writer:
         self._num_steps = 0
         self._flatten: Flatten | None = None
         self._signatures: dict[str, list[ColumnType] | None] = {}
-        self._accepted: set[Any] = set()
+        self._accepted: set[Any] = set()  # table, length and column shapes of items that fitted the signature
         self._repr = (
             f"Writer(chunk_length={chunk_length}, max_timesteps={max_sequence_length}, "
             f"delta_encoded={int(delta_encoded)}, max_in_flight_items={max_in_flight_items}"
@@ -122,11 +124,13 @@ class Writer:
         """
         self._check_open()
         leaves: list[Any] = []
+        reshaped: list[tuple[Column, Array]] = []
         if self._flatten is not None and self._flatten(data, leaves):
-            row = self._row(leaves)
+            row = self._row(leaves, reshaped)
             if row is not None:
-                self._append(row, self._columns)
+                self._append(row, self._columns, reshaped)
                 return
+            reshaped.clear()
         self._flatten, leaves = flattener(data), _nest.flatten(data)
         columns = self._columns or [Column((number,), str(number)) for number in range(len(leaves))]
         if len(leaves) != len(columns):
@@ -136,12 +140,15 @@ class Writer:
             )
         if not leaves:
             raise ValueError("Append called with empty data; a step must have at least one column.")
-        self._append(
-            [_value(_nest.as_array(leaf), column) for leaf, column in zip(leaves, columns, strict=True)], columns
-        )
+        pairs = zip(leaves, columns, strict=True)
+        row = [_checked_value(_nest.as_array(leaf), column, reshaped) for leaf, column in pairs]
+        self._append(row, columns, reshaped)
 
-    def _row(self, leaves: list[Any]) -> list[Any] | None:
-        """Returns the leaves converted for the engine; None if a leaf is a nest or the number of leaves changed."""
+    def _row(self, leaves: list[Any], reshaped: list[tuple[Column, Array]]) -> list[Any] | None:
+        """Returns the leaves converted for the engine; None if a leaf is a nest or the number of leaves changed.
+
+        Adds each column whose shape changes to `reshaped`, with its new value.
+        """
         columns = self._columns
         if len(leaves) != len(columns):
             return None
@@ -154,22 +161,26 @@ class Writer:
                 continue
             elif not is_leaf(value):
                 return None
-            leaves[index] = _value(_nest.as_array(value), column)
+            leaves[index] = _checked_value(_nest.as_array(value), column, reshaped)
         return leaves
 
-    def _append(self, row: list[Any], columns: list[Column]) -> None:
+    def _append(self, row: list[Any], columns: list[Column], reshaped: list[tuple[Column, Array]]) -> None:
         """Appends a converted row to the engine's writer."""
         try:
             self._native.append(tuple(row))
         except BaseException:
             with suppress(EngramError, RuntimeError):  # another thread or process owns the writer
                 if self._native.episode_steps != self._num_steps:  # the row was stored: an earlier item failed
-                    self._columns = columns
-                    self._num_steps += 1
+                    self._count_step(columns, reshaped)
             with translated():
                 raise
+        self._count_step(columns, reshaped)
+
+    def _count_step(self, columns: list[Column], reshaped: list[tuple[Column, Array]]) -> None:
         self._columns = columns
         self._num_steps += 1
+        for column, value in reshaped:
+            column.set_type(value)
 
     def _check_open(self) -> None:
         if self._closed:
@@ -224,7 +235,7 @@ class Writer:
                 f"{min(self._num_steps, self._max_sequence_length)}."
             )
         priority = checked_priority(priority)
-        self._check(table, length)
+        self._check_signature(table, length)
         try:
             self._native.create_item(table, priority, None, length)
         except (EngramError, RuntimeError):
@@ -233,7 +244,7 @@ class Writer:
         if self._native.has_full_unsent_chunk:
             _sending.send(self._native)
 
-    def _check(self, table: str, length: int) -> None:
+    def _check_signature(self, table: str, length: int) -> None:
         """Checks an item against its table's signature."""
         try:
             signature = self._signatures[table]
@@ -280,11 +291,15 @@ class Writer:
             self._finalizer.detach()  # it would wait a second time
 
 
-def _value(array: npt.NDArray[Any], column: Column) -> npt.NDArray[Any]:
-    """Checks the dtype of a column's value, which the first value sets, and notes its shape, which may change."""
-    if column.dtype is None:
-        column.set_type(array)
+def _checked_value(array: Array, column: Column, reshaped: list[tuple[Column, Array]]) -> Array:
+    """Returns a value after checking its dtype, which the first value sets.
+
+    Adds column and value to `reshaped` if the shape differs from that of the value before.
+
+    Raises:
+        ValueError: The dtype differs from that of earlier values.
+    """
     checked_dtype(array, column)
-    if array.shape != column.shape:
-        column.reshape(array.shape)
+    if column.dtype is None or array.shape != column.shape:
+        reshaped.append((column, array))
     return array

@@ -16,10 +16,10 @@ use crate::schema::Schema;
 
 impl BatchedRecorder {
     /// Applies every pattern to the newest step of every environment; returns the number of items
-    /// created. After an error of one item it still creates the others, then returns the first error.
+    /// created. If an item fails, it still creates the others, and then returns the first error.
     pub(super) fn create_due_items(
         &mut self,
-        ends: Option<&[bool]>,
+        episode_ends: Option<&[bool]>,
         check_priority: &impl Fn(u32, f64) -> Result<()>,
     ) -> Result<usize> {
         let Some(open) = &self.open else {
@@ -51,7 +51,8 @@ impl BatchedRecorder {
                     continue;
                 }
                 if !pattern.conditions.is_empty() {
-                    // As in a single stream: tried as an ordinary step, then as the episode's last.
+                    // The conditions are evaluated twice at the last step of an episode: first as at any
+                    // step. A single stream does the same.
                     let is_due = |end_of_episode| {
                         let context = StepContext {
                             step_index: self.complete_steps - 1 - self.episode_start[env],
@@ -62,7 +63,9 @@ impl BatchedRecorder {
                         };
                         all_met(&pattern.conditions, context, open, &self.schema, env)
                     };
-                    if !(is_due(false) || ends.is_some_and(|ends| ends[env]) && is_due(true)) {
+                    if !(is_due(false)
+                        || episode_ends.is_some_and(|ends| ends[env]) && is_due(true))
+                    {
                         continue;
                     }
                 }
@@ -107,7 +110,7 @@ struct OpenWindow<'a> {
     pattern: &'a Pattern,
     /// `Some(squeeze)` if the items are rows of all columns.
     as_rows: Option<bool>,
-    /// Capacity of an open chunk, in steps.
+    /// Number of steps that an open chunk has room for.
     capacity_steps: usize,
     /// First step of the window, counted from the first step of the open chunks.
     step: StepPosition,

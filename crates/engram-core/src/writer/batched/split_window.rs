@@ -1,4 +1,4 @@
-//! Windows that begin before the open chunks, and so lie in several chunks or in sealed ones.
+//! Windows that begin before the open chunks: they lie in sealed chunks, and possibly also in the open ones.
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -22,11 +22,11 @@ pub(super) struct SplitWindow<'a> {
     /// Slice offsets are steps since the first step of the slice's chunk.
     slices: SmallVec<[Slice; 8]>,
     columns: Box<[SpanColumn]>,
-    /// Capacity of the open chunks in steps, if the window extends into them.
+    /// Number of steps that the open chunks have room for; `None` if the window does not extend into them.
     open_capacity_steps: Option<usize>,
 }
 
-/// The range of steps around a located step: a sealed segment, or the open chunks.
+/// Where a step lies: the sealed segment or the open chunks, and the range of their steps.
 #[derive(Clone, Copy)]
 pub(super) struct StepLocation<'a> {
     /// `None` for the open chunks.
@@ -55,10 +55,10 @@ impl<'a> SplitWindow<'a> {
             open_capacity_steps: None,
         };
         let mut columns = Vec::with_capacity(pattern.columns.len());
-        for (number, shaped) in pattern.shape.columns.iter().enumerate() {
+        for (number, column) in pattern.shape.columns.iter().enumerate() {
             columns.push(SpanColumn {
                 first_slice: to_u32(window.slices.len() as u64),
-                ..*shaped
+                ..*column
             });
             let mut shape: Option<&Shape> = None;
             for slice in pattern.shape.column_slices(number) {

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::schema::Layout;
 
 impl Recorder {
-    /// The available steps.
+    /// The available steps and their chunks.
     pub(super) fn view(&self) -> HistoryView<'_> {
         let steps = self.available_steps();
         HistoryView {
@@ -35,8 +35,8 @@ impl Recorder {
         Ok(steps.end - len)
     }
 
-    /// Returns the first row of these steps if the open chunk has all of them, complete and with a
-    /// value in every column.
+    /// Returns the first row of these steps if they are complete, lie in the open chunk, and none of its complete
+    /// steps lacks a value.
     pub(super) fn rows_in_open(&self, first: StepPosition, len: u64, squeeze: bool) -> Option<u32> {
         let open = self.open.as_ref()?;
         let matches = open.is_dense()
@@ -69,6 +69,7 @@ impl Recorder {
         check: impl FnOnce(&ItemColumns<'_>) -> Result<()>,
     ) -> Result<()> {
         let steps = self.available_steps();
+        // Not `self.view()`, which would borrow `self.shapes` too.
         let view = HistoryView {
             history: &self.history,
             open: self.open.as_ref(),
@@ -87,7 +88,7 @@ impl Recorder {
     }
 
     /// Queues the item that a pattern creates from the newest steps. Returns false if steps or
-    /// values are missing. `check_priority` checks the priority for the pattern's table.
+    /// values are missing. `check_priority` checks a priority computed from TD errors for the pattern's table.
     pub(in super::super) fn create_item_from(
         &mut self,
         pattern: &Pattern,
@@ -163,7 +164,7 @@ impl Recorder {
         self.lookback = self.lookback.max(self.available_steps().end - oldest);
     }
 
-    /// Adds the text to a selection error. `item` is the layout of the item.
+    /// Returns a selection error with its text. `item` is the layout of the item.
     pub(super) fn selection_error(&self, error: SelectionError, item: &Layout) -> Error {
         let steps = self.available_steps();
         error.into_error(&ErrorContext {
@@ -432,8 +433,8 @@ mod tests {
             } => (offset, len, squeeze),
             other => panic!("{other:?}"),
         };
-        let found: Vec<_> = recorder.take_ready().map(rows).collect();
+        let items: Vec<_> = recorder.take_ready().map(rows).collect();
         let once = [(0, 4, false), (1, 2, false), (3, 1, true)];
-        assert_eq!(found, [once, once].concat());
+        assert_eq!(items, [once, once].concat());
     }
 }

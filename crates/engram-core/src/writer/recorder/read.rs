@@ -67,7 +67,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Adds the cells of a located slice to the TD errors of an item's column `name`.
+    /// Adds the cells of a located slice to the statistics of TD errors. `name` is the item's column.
     pub(super) fn add_td_errors(
         &self,
         slice: Slice,

@@ -57,7 +57,7 @@ impl Recorder {
             }
             _ => None,
         };
-        // A chunk that has only copies of the previous chunk's steps is dropped unless items need it.
+        // A chunk that has only copies of the previous chunk's steps is dropped unless items wait for it.
         let items_wait = self.pending.needs_open_chunk();
         let is_needed = |open: &&mut OpenChunk| open.steps > open.overlap || items_wait;
         let packed = match self.open.as_mut().filter(is_needed) {
@@ -72,7 +72,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Seals a packed chunk: makes the items ready and adds the chunk to the history.
+    /// Seals a packed chunk, makes the waiting items ready, and adds the chunk to the history.
     fn push_sealed(&mut self, open: OpenChunk, packed: PackedColumns) {
         let (first, steps) = (open.first, open.steps);
         let origin = Origin {
@@ -110,7 +110,7 @@ mod tests {
     use crate::writer::Selection;
 
     #[test]
-    fn full_chunks_are_sealed_by_the_next_step_and_end_with_the_episode() {
+    fn a_full_chunk_is_sealed_by_the_next_step_and_an_open_one_at_the_end_of_the_episode() {
         let mut recorder = recorder(8, Some(2));
         let create = |recorder: &mut super::Recorder, steps| {
             let key = recorder.next_key();

@@ -7,7 +7,6 @@ use crate::disk::directory::Directory;
 use crate::disk::file_format::FileHeader;
 use crate::disk::file_names::{checkpoint_name, log_name};
 use crate::disk::kind;
-
 use crate::disk::recovery_error::missing_chunks;
 
 use super::ChunksByLog;
@@ -33,7 +32,7 @@ pub(super) fn read_checkpoint(
     (checked.report, tables)
 }
 
-/// Parses a `table` record; the items follow in records of their own.
+/// Parses a `table` record. Its items are counted later: they follow in records of their own.
 fn parse_table(reader: &mut BodyReader<'_>) -> Option<InspectedTable> {
     let (_, options, counters) = read_table_header(reader).ok()?;
     Some(InspectedTable {
@@ -49,7 +48,7 @@ pub(super) fn check_checkpoint(
     files: &dyn Directory,
     file_header: FileHeader,
     tables: Vec<InspectedTable>,
-    chunks: &ChunksByLog,
+    chunks_by_log: &ChunksByLog,
 ) -> InspectedCheckpoint {
     let name = checkpoint_name(file_header.number);
     let open = || file_check::open(files, &name, file_header).map_err(opening_error);
@@ -65,7 +64,7 @@ pub(super) fn check_checkpoint(
     };
     let header = match open().and_then(verify) {
         Ok(header) => {
-            check_chunks(&mut report, &header, chunks);
+            check_chunks(&mut report, &header, chunks_by_log);
             Ok(header)
         }
         Err(CorruptRecord(reason)) => {
@@ -89,11 +88,14 @@ fn opening_error(state: FileState) -> CorruptRecord {
     })
 }
 
-/// Counts the checkpoint's chunks; reports the logs and chunks that are missing or unusable as its
-/// problem.
-fn check_chunks(report: &mut InspectedCheckpoint, header: &CheckpointHeader, chunks: &ChunksByLog) {
+/// Counts the checkpoint's chunks; sets the checkpoint's problem if logs or chunks are missing or unusable.
+fn check_chunks(
+    report: &mut InspectedCheckpoint,
+    header: &CheckpointHeader,
+    chunks_by_log: &ChunksByLog,
+) {
     let logs_before_replay = header.earlier_logs.iter().map(|(log, _)| *log);
-    let replayed_logs = chunks.range(header.first_log..).map(|(log, _)| *log);
+    let replayed_logs = chunks_by_log.range(header.first_log..).map(|(log, _)| *log);
     let mut required_logs: Vec<u64> = logs_before_replay
         .chain([header.first_log])
         .chain(replayed_logs)
@@ -103,7 +105,7 @@ fn check_chunks(report: &mut InspectedCheckpoint, header: &CheckpointHeader, chu
     let mut existing = Vec::new();
     let mut problems = Vec::new();
     for log in required_logs {
-        let problem = match chunks.get(&log) {
+        let problem = match chunks_by_log.get(&log) {
             Some(Some(chunks)) => {
                 let required = chunks
                     .iter()

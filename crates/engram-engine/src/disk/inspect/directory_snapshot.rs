@@ -12,7 +12,7 @@ use crate::disk::directory::{Directory, FileId, ReadableFile, WritableFile};
 use crate::disk::file_names::{CLOSED, FileName};
 use crate::disk::os_directory::OsDirectory;
 
-/// Maximum number of times that a directory's files are opened because they change meanwhile.
+/// Maximum number of times that all files are opened: again if files were created or removed meanwhile.
 const MAX_ATTEMPTS: usize = 10;
 
 /// Open files of a directory. Removed files remain readable; growing files keep their size. Nothing
@@ -34,8 +34,8 @@ struct SnapshotFile {
 }
 
 impl DirectorySnapshot {
-    /// Opens a directory's files. If they change meanwhile, opens them again, so that files that were
-    /// created or removed together are seen together.
+    /// Opens a directory's files. If files were created or removed meanwhile, opens all of them again, so that
+    /// the files belong to one moment.
     pub(super) fn open(directory: OsDirectory) -> io::Result<Self> {
         let mut names = list_names(&directory)?;
         for _ in 1..MAX_ATTEMPTS {
@@ -60,8 +60,8 @@ impl DirectorySnapshot {
 
 /// Opens the Engram files among `names`, except for those that cannot be opened.
 fn open_files(directory: &OsDirectory, names: &[String]) -> BTreeMap<String, SnapshotFile> {
-    let is_read = |name: &&String| *name == CLOSED || FileName::parse(name).is_some();
-    let opened = names.iter().filter(is_read).filter_map(|name| {
+    let is_opened = |name: &&String| *name == CLOSED || FileName::parse(name).is_some();
+    let opened = names.iter().filter(is_opened).filter_map(|name| {
         let file = directory.open_file(name, OFlags::RDONLY).ok()?;
         let len = file.metadata().ok()?.len();
         let file = Arc::new(file);
@@ -89,7 +89,7 @@ impl Directory for DirectorySnapshot {
     fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>> {
         match self.files.get(name) {
             Some(file) => Ok(Box::new(file.clone())),
-            // This fails again, with the reason why the file could not be opened.
+            // A `.lost` file, or a file that could not be opened: opening it again returns the error.
             None => self.directory.open(name),
         }
     }

@@ -14,7 +14,7 @@ const MAX_SEARCHED_BYTES: u64 = 256 << 20;
 /// A file that was checked.
 pub(super) struct CheckedFile {
     pub(super) report: InspectedFile,
-    /// True if the header is valid: recovery reads such a file up to the first invalid record.
+    /// True if the header is valid: then recovery reads the file up to the first invalid record.
     pub(super) is_usable: bool,
 }
 
@@ -64,12 +64,12 @@ pub(super) fn check_file(
     let mut file_reader = match open(files, name, header) {
         Ok(file_reader) => file_reader,
         Err(mut state) => {
-            // Records contain their offset, so they can be checked without the file header.
+            // Records can be checked without the file header: their checksums cover their offsets.
             if let FileState::Damaged(invalid) = &mut state
                 && report.bytes > FILE_HEADER_BYTES as u64
                 && let Ok(file) = files.open(name)
             {
-                count_valid_after(
+                count_remaining_valid(
                     &mut RecordReader::after(file, header, report.bytes),
                     invalid,
                 );
@@ -96,7 +96,7 @@ pub(super) fn check_file(
             Ok(Err(EndOfRecords::EndOfFile)) => break FileState::Whole,
             Ok(Err(EndOfRecords::Invalid { reason, .. })) => {
                 invalid.reason = reason;
-                count_valid_after(&mut file_reader, &mut invalid);
+                count_remaining_valid(&mut file_reader, &mut invalid);
                 break match invalid.records_after {
                     0 => FileState::Torn(invalid),
                     _ => FileState::Damaged(invalid),
@@ -127,8 +127,8 @@ pub(super) fn report_unread(files: &dyn Directory, name: &str, state: FileState)
     }
 }
 
-/// Adds all valid records from here to the end, and their changes, to the counts in `invalid`.
-fn count_valid_after(file_reader: &mut RecordReader, invalid: &mut InvalidRecord) {
+/// Adds the valid records from the next record to the end, and their changes, to the counts in `invalid`.
+fn count_remaining_valid(file_reader: &mut RecordReader, invalid: &mut InvalidRecord) {
     let mut limit = MAX_SEARCHED_BYTES;
     loop {
         while let Ok(Ok(record)) = file_reader.next() {

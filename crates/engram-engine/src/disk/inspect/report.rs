@@ -10,8 +10,8 @@ pub struct Inspection {
     pub in_use: Option<String>,
     /// Random id of the store; `None` if there is no store.
     pub store: Option<u64>,
-    /// Engram files except `LOCK` and `CLOSED`: checkpoints, logs, unfinished files, and files that a repair has set
-    /// aside, each sorted by name.
+    /// Engram files except `LOCK` and `CLOSED`: checkpoints, logs, unfinished files, and `.lost` files, each group
+    /// sorted by name. Also the last log of the closed store, if it is missing.
     pub files: Vec<InspectedFile>,
     /// Names of files that are not Engram's, sorted.
     pub others: Vec<String>,
@@ -55,7 +55,7 @@ pub enum FileState {
     Unusable(String),
     /// Writing the file was not finished: opening the directory removes it.
     Unfinished,
-    /// A repair has set the file aside.
+    /// A `.lost` file: a repair has set it aside, or it is a copy of a torn log's tail.
     SetAside,
 }
 
@@ -85,11 +85,11 @@ pub struct InspectedCheckpoint {
     pub tables: Vec<InspectedTable>,
     /// Number of distinct chunks that its items refer to.
     pub chunks: u64,
-    /// Bytes in the logs of those of the chunks that exist.
+    /// Total size of the chunks that exist, as records of logs.
     pub chunk_bytes: u64,
-    /// Number of chunks that are missing.
+    /// Number of these chunks that are missing.
     pub missing_chunks: u64,
-    /// Why recovery cannot or does not use it; `None` if there is no reason.
+    /// Why recovery cannot or does not use it; `None` if it could use it.
     pub problem: Option<String>,
 }
 
@@ -113,7 +113,7 @@ pub struct InspectedOpening {
     pub repaired: bool,
     /// Number of the checkpoint that recovery uses; `None` if there is none.
     pub checkpoint: Option<u64>,
-    /// Number of changes replayed after it.
+    /// Number of changes that are replayed after that checkpoint.
     pub changes: u64,
     /// Age of the store in nanoseconds.
     pub age: u64,

@@ -12,21 +12,16 @@ use crate::wire::encode_error;
 #[derive(Debug, Default)]
 pub(super) struct Barriers {
     barriers: VecDeque<Barrier>,
-    /// Pending until the acknowledgements after the last barrier are durable.
+    /// Pending until the acknowledgements are durable for which no barrier waits.
     unconfirmed: Option<UntilDurable>,
 }
 
 #[derive(Debug)]
 struct Barrier {
     id: u64,
-    state: BarrierState,
-}
-
-#[derive(Debug)]
-enum BarrierState {
-    /// Acknowledgements before it are not durable yet.
-    Waiting(UntilDurable),
-    Done(Result<()>),
+    /// Pending until the acknowledgements before it are durable. `None` once it can be answered.
+    waiting: Option<UntilDurable>,
+    outcome: Result<()>,
 }
 
 impl Barriers {
@@ -41,22 +36,34 @@ impl Barriers {
     }
 
     pub(super) fn add(&mut self, id: u64) {
-        let waiting = self.unconfirmed.take().map(BarrierState::Waiting);
-        let state = waiting.unwrap_or(BarrierState::Done(Ok(())));
-        self.barriers.push_back(Barrier { id, state });
+        self.barriers.push_back(Barrier {
+            id,
+            waiting: self.unconfirmed.take(),
+            outcome: Ok(()),
+        });
     }
 
     /// True if the first barrier can be answered.
     pub(super) fn has_reply(&self) -> bool {
         let first = self.barriers.front();
-        first.is_some_and(|first| matches!(first.state, BarrierState::Done(_)))
+        first.is_some_and(|first| first.waiting.is_none())
     }
 
     /// Waits until the first barrier can be answered. Does not return if it can be already, or if there is none.
     pub(super) async fn progress(&mut self) {
-        match self.barriers.front_mut().map(|first| &mut first.state) {
-            Some(state @ BarrierState::Waiting(_)) => finish(state).await,
-            Some(BarrierState::Done(_)) | None => std::future::pending().await,
+        let Some(first) = self.barriers.front_mut() else {
+            return std::future::pending().await;
+        };
+        let Some(durable) = &mut first.waiting else {
+            return std::future::pending().await;
+        };
+        first.outcome = durable.await;
+        let durable = first.waiting.take();
+        if first.outcome.is_err() {
+            // The next barrier waits for these acknowledgements, unless it waits for later ones.
+            let next = self.barriers.get_mut(1);
+            let next = next.map_or(&mut self.unconfirmed, |next| &mut next.waiting);
+            *next = next.take().or(durable);
         }
     }
 
@@ -69,20 +76,11 @@ impl Barriers {
 
     /// Removes the first barrier if it can be answered; returns its id and the answer.
     pub(super) fn next_reply(&mut self) -> Option<(u64, pb::BarrierDone)> {
-        if !matches!(self.barriers.front()?.state, BarrierState::Done(_)) {
+        if !self.has_reply() {
             return None;
         }
         let first = self.barriers.pop_front()?;
-        let BarrierState::Done(Err(error)) = first.state else {
-            return Some((first.id, pb::BarrierDone::default()));
-        };
-        let durability_error = Some(encode_error(&error));
+        let durability_error = first.outcome.err().map(|error| encode_error(&error));
         Some((first.id, pb::BarrierDone { durability_error }))
-    }
-}
-
-async fn finish(state: &mut BarrierState) {
-    if let BarrierState::Waiting(durable) = state {
-        *state = BarrierState::Done(durable.await);
     }
 }

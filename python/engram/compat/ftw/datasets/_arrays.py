@@ -32,7 +32,7 @@ _IDLE_SLEEP = 0.002
 """Seconds between two polls of several stores while none has an element."""
 
 _ROOM_CHECK_INTERVAL = 0.2
-"""Seconds without an element after which to check whether held items block inserts."""
+"""Seconds without an element between two checks whether held items block inserts."""
 
 _NUM_INFO_FIELDS = len(SampleInfo._fields)
 
@@ -40,15 +40,16 @@ _NUM_INFO_FIELDS = len(SampleInfo._fields)
 class ArrayDataset:
     """An iterable of batches. Each iterator fetches items ahead; closing it returns unconsumed ones to the table.
 
-    Whole items of a single store are fetched as batches; otherwise, items are fetched in blocks of the batch size. An
-    item is consumed once a batch with its first element is yielded. If an insert waits for space while the iterator has
-    items of an incomplete batch, items are from then on consumed when further items are requested.
+    If batches consist of whole items of a single store, they are fetched as batches; otherwise, items are fetched in
+    blocks of the batch size. An item is consumed once a batch with its first element is yielded. If an insert waits for
+    space while the iterator holds items of an incomplete batch, the iterator consumes items as soon as it requests
+    further ones.
     """
 
     def __init__(self, options: DatasetOptions, stores: Sequence[TableStore], convert: Convert) -> None:
         """Creates the iterable. Nothing is fetched before iteration begins."""
         self._options = options
-        self._is_whole = (
+        self._whole_batches = (
             options.whole_items and len(stores) == 1 and options.batch_size is not None and not options.allows_ragged
         )
         self._strict_order = options.deterministic or len(stores) == 1
@@ -56,26 +57,26 @@ class ArrayDataset:
         self._convert = convert
 
     def __iter__(self) -> Generator[ReplaySample]:
-        if self._is_whole:
+        if self._whole_batches:
             try:
-                yield from self._read(is_whole=True)
+                yield from self._read(whole_batches=True)
             except UnsatisfiableError:  # the table can never have a whole batch of items
                 pass
             else:
                 return
-        yield from self._read(is_whole=False)
+        yield from self._read(whole_batches=False)
 
-    def _read(self, *, is_whole: bool) -> Generator[ReplaySample]:
+    def _read(self, *, whole_batches: bool) -> Generator[ReplaySample]:
         options = self._options
-        source = self._source(is_whole=is_whole)
-        read = self._batches if is_whole else self._elements
+        source = self._source(whole_batches=whole_batches)
+        read = self._batches if whole_batches else self._elements
         with ExitStack() as stack:
             readers = [_StoreReader(store, options.table, partial(read, store, source)) for store in self._stores]
             for reader in readers:
                 stack.enter_context(closing(reader.elements))
             elements = _interleaved(readers, strict_order=self._strict_order)
             while True:
-                if options.batch_size is None or is_whole:
+                if options.batch_size is None or whole_batches:
                     leaves: list[Any] = next(elements)
                 else:
                     batch = [next(elements) for _ in range(options.batch_size)]
@@ -83,30 +84,31 @@ class ArrayDataset:
                 info, data = leaves[:_NUM_INFO_FIELDS], self._convert(leaves[_NUM_INFO_FIELDS:])
                 sample = ReplaySample(SampleInfo(*info), _nest.unflatten_as(options.nest, data))
                 consumed = [
-                    reader.tracker.consumed_at(reader.tracker.num_pieces if is_whole else reader.delivered)
+                    reader.tracker.deliver_up_to(reader.tracker.num_pieces if whole_batches else reader.delivered)
                     for reader in readers
                 ]
                 last = readers[-1].tracker
                 for reader, items in zip(readers[:-1], consumed[:-1], strict=True):
                     reader.tracker.delivered = items
                 items = consumed[-1]
-                # No call after this: Ctrl-C may strike in any. Of several stores, it can strike between two of them.
+                # Ctrl-C can strike in any call, so none is between this assignment and the `yield`. With several
+                # stores, it can still strike after the items of only some of them were delivered.
                 last.delivered = items
                 yield sample
 
-    def _source(self, *, is_whole: bool) -> ElementSource:
+    def _source(self, *, whole_batches: bool) -> ElementSource:
         options = self._options
         fetch_options = replace(
             options.source.fetch_options,
             max_in_flight=options.source.fetch_options.max_in_flight
             + options.prefetch_size * (options.batch_size or 1),
             block_size=options.batch_size or options.source.fetch_options.max_in_flight // 2,
-            exact_blocks=is_whole,
+            exact_blocks=whole_batches,
             poll_interval=options.source.fetch_options.poll_interval if self._strict_order else 0,
         )
         convert = options.source.convert
         return replace(
-            options.source, fetch_options=fetch_options, convert=_same_length(convert) if is_whole else convert
+            options.source, fetch_options=fetch_options, convert=_same_length(convert) if whole_batches else convert
         )
 
     def _blocks(self, store: TableStore, source: ElementSource, tracker: ConsumptionTracker) -> Any:  # noqa: ANN401, a generator
@@ -169,7 +171,7 @@ class _StoreReader:
 
 
 def _interleaved(readers: Sequence[_StoreReader], *, strict_order: bool) -> Iterator[list[Array]]:
-    """Yields one element of each reader in turn. A reader without an element is waited for, or skipped."""
+    """Yields one element of each reader in turn. With `strict_order`, waits for each; otherwise skips idle ones."""
     next_check = math.inf
     while True:
         idle = True

@@ -1,15 +1,16 @@
 """Converts items to the elements of FTW's datasets: whole items, or sequences of equal length."""
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from engram.compat.reverb._block_reader import MismatchError
 from engram.compat.reverb._elements import Convert, Elements, Rows, timesteps, trajectories
 from engram.compat.reverb.tensor_spec import TensorSpec
-from engram.data.column_block import ColumnBlock
+from engram.data.column_block import Array, ColumnBlock
 
-__all__ = ["as_whole_items", "check_lengths", "cut_into_sequences"]
+__all__ = ["as_whole_items", "check_length", "cut_into_sequences"]
 
 
 def as_whole_items(sequence_length: int | None, is_state: Sequence[bool]) -> Convert:
@@ -24,7 +25,7 @@ def as_whole_items(sequence_length: int | None, is_state: Sequence[bool]) -> Con
             for column, splits, squeezed, state in parts:
                 if state or squeezed:
                     continue
-                for length in {column.shape[1]} if splits is None else set(np.diff(splits).tolist()):
+                for length in _lengths(column, splits, squeezed=False):
                     if length != sequence_length:
                         raise MismatchError(
                             f"an item of table `{table}` has {length} steps, but `sequence_length` is {sequence_length}"
@@ -39,9 +40,8 @@ def cut_into_sequences(sequence_length: int) -> Convert:
 
     def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
         for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True):
-            same_length = 1 if squeezed else column.shape[1] if splits is None else 0
-            for length in {same_length} if splits is None else set(np.diff(splits).tolist()):
-                check_lengths(table, length, sequence_length)
+            for length in _lengths(column, splits, squeezed=squeezed):
+                check_length(table, length, sequence_length)
         steps = [TensorSpec(None if spec.shape is None else spec.shape[1:], spec.dtype) for spec in specs]
         rows = timesteps(table, steps, block)
         return [Rows(row.values.reshape(-1, sequence_length, *row.values.shape[1:])) for row in rows]
@@ -49,8 +49,15 @@ def cut_into_sequences(sequence_length: int) -> Convert:
     return convert
 
 
-def check_lengths(table: str, length: int, sequence_length: int) -> None:
-    """Checks that items of `length` steps can be cut into sequences.
+def _lengths(column: Array, splits: Array | None, *, squeezed: bool) -> set[Any]:
+    """Returns the distinct numbers of steps that items have in a column."""
+    if splits is not None:
+        return set(np.diff(splits).tolist())
+    return {1 if squeezed else column.shape[1]}
+
+
+def check_length(table: str, length: int, sequence_length: int) -> None:
+    """Checks that items of `length` steps can be cut into sequences of `sequence_length` steps.
 
     Raises:
         MismatchError: `sequence_length` does not divide `length`.

@@ -61,7 +61,9 @@ def from_environment(
 
 
 def from_signature(info: TableInfo, *, steps: bool) -> tuple[ElementSpecs, int | None]:
-    """Returns the specs of a step, or of a whole item, and the number of steps per item if the signature contains it.
+    """Returns the specs of a step, or of a whole item if not `steps`, and the number of steps per item.
+
+    The number is None for whole items, if the signature does not fix it, and for a table of `engram.compat.reverb`.
 
     Raises:
         ValueError: The table has no signature, or its items cannot be split into steps.
@@ -83,7 +85,7 @@ def from_signature(info: TableInfo, *, steps: bool) -> tuple[ElementSpecs, int |
 
 
 def sequence_specs(specs: ElementSpecs, sequence_length: int | None, *, first_state_only: bool) -> Any:  # noqa: ANN401, a nest
-    """Returns the nest of sequences: `[sequence_length, ...]`, or `[1, ...]` for the state if `first_state_only`."""
+    """Returns the specs of sequences, `[sequence_length, ...]`; of the state, `[1, ...]` if `first_state_only`."""
     leaves = []
     for spec, state in zip(_nest.flatten(specs.nest), specs.is_state, strict=True):
         length = 1 if state and first_state_only else sequence_length

@@ -21,7 +21,7 @@ class _Elements(DatasetMixin, metaclass=LazyDataset):
             lambda leaf: tf.TensorSpec(leaf.shape, tf.string if leaf.dtype == object else leaf.dtype), options.nest
         )
         args = [tf.as_string(index), tf.constant(options.table)]
-        init_table_dataset(self, options.source, lambda number, _: stores[int(number)], args, spec, owned=False)
+        init_table_dataset(self, options.source, lambda index_text, _: stores[int(index_text)], args, spec, owned=False)
 
 
 def tensorflow_dataset(options: DatasetOptions, stores: Sequence[TableStore]) -> Any:  # noqa: ANN401, a tf.data.Dataset
@@ -40,7 +40,7 @@ def tensorflow_dataset(options: DatasetOptions, stores: Sequence[TableStore]) ->
             dataset = dataset.batch(options.batch_size, drop_remainder=True)
     if options.prefetch_size:
         dataset = dataset.prefetch(options.prefetch_size)
-    # By default, TensorFlow adds prefetching, which would consume items that the caller never sees.
+    # TensorFlow adds prefetching by default. It would consume items that the caller does not request.
     no_prefetch = tf.data.Options()
     no_prefetch.experimental_optimization.inject_prefetch = False
     no_prefetch.experimental_optimization.map_parallelization = False
@@ -50,23 +50,23 @@ def tensorflow_dataset(options: DatasetOptions, stores: Sequence[TableStore]) ->
 def _interleaved(options: DatasetOptions, stores: Sequence[TableStore], threads: int) -> Any:  # noqa: ANN401, a tf.data.Dataset
     """Returns a dataset of elements of all stores in turn."""
     tf = import_tensorflow("a dataset")
-    numbers = tf.data.Dataset.range(len(stores))
+    indices = tf.data.Dataset.range(len(stores))
 
     def elements(index: Any) -> Any:  # noqa: ANN401, tensors
         return _Elements(options, stores, index)
 
     if threads == 1:
-        return numbers.interleave(elements, cycle_length=len(stores), num_parallel_calls=None)
+        return indices.interleave(elements, cycle_length=len(stores), num_parallel_calls=None)
     spec = _Elements(options, stores, 0).element_spec
 
     def elements_variant(index: Any) -> Any:  # noqa: ANN401, tensors
         return tf.data.experimental.to_variant(elements(index))
 
-    number = [tf.TensorSpec([], tf.int64)]
-    function = tf.function(elements_variant, input_signature=number, autograph=False).get_concrete_function()
+    index_spec = [tf.TensorSpec([], tf.int64)]
+    function = tf.function(elements_variant, input_signature=index_spec, autograph=False).get_concrete_function()
     # `Dataset.interleave` would buffer several elements of each store.
     variant = tf.raw_ops.ParallelInterleaveDatasetV4(
-        input_dataset=tf.data.experimental.to_variant(numbers),
+        input_dataset=tf.data.experimental.to_variant(indices),
         other_arguments=function.captured_inputs,
         cycle_length=len(stores),
         block_length=1,
@@ -79,5 +79,5 @@ def _interleaved(options: DatasetOptions, stores: Sequence[TableStore], threads:
         deterministic="true" if options.deterministic else "false",
     )
     dataset = tf.data.experimental.from_variant(variant, spec)
-    dataset._keep_alive = function, numbers  # noqa: SLF001, they must live as long as the dataset
+    dataset._keep_alive = function, indices  # noqa: SLF001, they must live as long as the dataset
     return dataset

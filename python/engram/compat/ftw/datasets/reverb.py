@@ -1,13 +1,13 @@
 """Datasets of tables that adders write to. Each table is read in order, by one sampler."""
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from engram import Client, TableInfo
 from engram.compat.ftw.datasets import _specs
 from engram.compat.ftw.datasets._arrays import ArrayDataset, array_converter
 from engram.compat.ftw.datasets._options import DatasetOptions
-from engram.compat.ftw.datasets._sequences import as_whole_items, check_lengths, cut_into_sequences
+from engram.compat.ftw.datasets._sequences import as_whole_items, check_length, cut_into_sequences
 from engram.compat.ftw.datasets._tensorflow import tensorflow_dataset
 from engram.compat.reverb import _arguments
 from engram.compat.reverb._block_reader import FetchOptions
@@ -20,7 +20,8 @@ __all__ = ["make_reverb_fifo_sampler_dataset", "make_reverb_rnn_sequence_fifo_sa
 
 Framework = Literal["tensorflow", "numpy", "torch", "jax"]
 
-_FRAMEWORKS = ("tensorflow", "numpy", "torch", "jax")
+_FRAMEWORKS = get_args(Framework)
+
 _PREFETCHED_ITEMS = 100
 """Number of items to fetch ahead if there is no batch size."""
 
@@ -100,7 +101,7 @@ def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signature
             iterable. Other errors are raised as the closest of `tf.errors`, with their text.
     """
     return _make_dataset(
-        items=False,
+        whole_items=False,
         client=client,
         environment_spec=environment_spec,
         batch_size=batch_size,
@@ -169,7 +170,7 @@ def make_reverb_rnn_sequence_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signa
         tf.errors.InvalidArgumentError: As in `make_reverb_fifo_sampler_dataset`.
     """
     return _make_dataset(
-        items=True,
+        whole_items=True,
         client=client,
         environment_spec=environment_spec,
         batch_size=batch_size,
@@ -188,7 +189,7 @@ def make_reverb_rnn_sequence_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signa
 
 def _make_dataset(
     *,
-    items: bool,
+    whole_items: bool,
     client: Any,  # noqa: ANN401, one of several types
     environment_spec: Any,  # noqa: ANN401, duck-typed
     batch_size: int | None,
@@ -225,7 +226,7 @@ def _make_dataset(
     if environment_spec is None:
         if extra_spec is not None and flatten(extra_spec):
             raise ValueError("`extra_spec` requires an `environment_spec`: without one, the signature is used")
-        specs, length = _specs.from_signature(_info(stores[0], table), steps=not items)
+        specs, length = _specs.from_signature(_info(stores[0], table), steps=not whole_items)
     else:
         specs = _specs.from_environment(
             environment_spec,
@@ -234,12 +235,12 @@ def _make_dataset(
             using_deprecated_adder=using_deprecated_adder,
             convert_zero_size_to_none=convert_zero_size_to_none,
         )
-    if not items and length is not None and sequence_length is not None:
-        check_lengths(table, length, sequence_length)
+    if not whole_items and length is not None and sequence_length is not None:
+        check_length(table, length, sequence_length)
     fetch_options = FetchOptions(
         max_in_flight=2 * batch_size if batch_size else _PREFETCHED_ITEMS, reconnect_forever=reconnect_forever
     )
-    if items:
+    if whole_items:
         from_signature = environment_spec is None  # then the nest describes whole items already
         nest = specs.nest if from_signature else _specs.sequence_specs(specs, sequence_length, first_state_only=True)
         source = ElementSource(fetch_options=fetch_options, convert=as_whole_items(sequence_length, specs.is_state))
@@ -257,7 +258,7 @@ def _make_dataset(
     options = DatasetOptions(
         table=table,
         source=source,
-        whole_items=items,
+        whole_items=whole_items,
         nest=nest,
         batch_size=batch_size,
         prefetch_size=prefetch_size or 0,

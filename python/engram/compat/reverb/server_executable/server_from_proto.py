@@ -24,7 +24,7 @@ from engram.compat.reverb.table import Table
 
 __all__ = ["parse_config", "rate_limiter_from_proto", "selector_from_proto", "tables_from_proto"]
 
-_FLAGS = {
+_BOOL_SELECTORS = {
     "fifo": item_selectors.Fifo,
     "lifo": item_selectors.Lifo,
     "uniform": item_selectors.Uniform,
@@ -93,11 +93,11 @@ def selector_from_proto(s: Any) -> Selector:  # noqa: ANN401, a message
         return item_selectors.HeapSelector(s.heap.min_heap)
     if kind == "prioritized":
         return item_selectors.Prioritized(s.prioritized.priority_exponent)
-    if kind not in _FLAGS:
+    if kind not in _BOOL_SELECTORS:
         raise NotImplementedError("no selector is set; set one of fifo, lifo, uniform, prioritized, heap")
     if not getattr(s, kind):
         raise ValueError(f"`{kind}` must be true; got False")
-    return _FLAGS[kind]()
+    return _BOOL_SELECTORS[kind]()
 
 
 def rate_limiter_from_proto(proto: Any) -> RateLimiter:  # noqa: ANN401, a message
@@ -122,17 +122,17 @@ def _table(config: Any) -> Table:  # noqa: ANN401, a message
     if not (hasattr(config, "HasField") and hasattr(config, "table_name") and hasattr(config, "sampler")):
         raise TypeError(f"each of `configs` must be a PriorityTableCheckpoint; got {_arguments.describe(config)}")
     table = f"table `{config.table_name}`"
-    with _errors_naming(f"{table}: sampler"):
+    with _errors_prefixed(f"{table}: sampler"):
         sampler = selector_from_proto(config.sampler)
-    with _errors_naming(f"{table}: remover"):
+    with _errors_prefixed(f"{table}: remover"):
         remover = selector_from_proto(config.remover)
     if not config.HasField("rate_limiter"):
         raise ValueError(f"{table}: no `rate_limiter`")
-    with _errors_naming(f"{table}: rate_limiter"):
+    with _errors_prefixed(f"{table}: rate_limiter"):
         rate_limiter = rate_limiter_from_proto(config.rate_limiter)
-    with _errors_naming(f"{table}: signature"):
+    with _errors_prefixed(f"{table}: signature"):
         signature = signature_from_proto(config.signature) if config.HasField("signature") else None
-    with _errors_naming(table):
+    with _errors_prefixed(table):
         return Table(
             name=config.table_name,
             sampler=sampler,
@@ -145,8 +145,8 @@ def _table(config: Any) -> Table:  # noqa: ANN401, a message
 
 
 @contextmanager
-def _errors_naming(place: str) -> Iterator[None]:
-    """Makes errors of the block begin with `place`, unless they do."""
+def _errors_prefixed(place: str) -> Iterator[None]:
+    """Context manager: prefixes the texts of errors with `place`, unless they begin with it."""
     try:
         yield
     except (ValueError, TypeError, NotImplementedError) as error:

@@ -16,12 +16,12 @@ const PAGES_AHEAD: usize = 32;
 
 /// Requests huge pages, and remembers for which memory they were requested last.
 #[derive(Debug, Default)]
-pub(super) struct LargePages {
+pub(super) struct HugePages {
     /// Page numbers: addresses divided by `PAGE_BYTES`.
     requested: Range<usize>,
 }
 
-impl LargePages {
+impl HugePages {
     /// Requests huge pages for a buffer and the memory after it, unless this was done before.
     pub(super) fn request(&mut self, buffer: &mut [u8]) {
         let start = buffer.as_mut_ptr();
