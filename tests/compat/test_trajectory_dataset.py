@@ -470,23 +470,15 @@ def test_a_dataset_may_be_created_before_its_server(tf):
         assert int(next(iterator).data["time"][0]) == 0
 
 
-def test_unknown_table(tf):
-    with serving(table()) as (_, client):
+@pytest.mark.parametrize("tables", [1, 40])
+def test_unknown_table(tf, tables):
+    with serving(*(table(f"t{number:02}") for number in range(tables))) as (_, client):
         dataset = reverb.TrajectoryDataset(client.server_address, "nix", *specs(tf, 3), 1)
         with pytest.raises(tf.errors.NotFoundError) as error:
             next(iter(dataset))
-        assert error_text(error) == "Priority table nix was not found; known tables: `t`"
-
-
-def test_an_unknown_table_among_many(tf):
-    """TensorFlow's text is a file name, which must not be too long."""
-    with serving(*(table(f"table_{number:02}") for number in range(40))) as (_, client):
-        dataset = reverb.TrajectoryDataset(client.server_address, "nix", *specs(tf, 3), 1)
-        with pytest.raises(tf.errors.NotFoundError) as error:
-            next(iter(dataset))
-        text = error_text(error)
-        assert text.startswith("Priority table nix was not found; known tables: `table_00`, ")
-        assert len(text.encode()) <= 250
+        # TensorFlow's text is a file name, which must not be too long.
+        known = ", ".join(f"`t{number:02}`" for number in range(tables))
+        assert error_text(error) == f"Priority table nix was not found; known tables: {known}"[:250]
 
 
 def test_a_restarted_server(tf):
