@@ -10,34 +10,35 @@ use engram_core::{Lsn, RateLimiter, TableOptions, TableState, Volatile};
 use super::byte_codec::{BodyReader, CorruptRecord};
 use super::change_codec::read_rng;
 use super::checkpoint_writer::CheckpointHeader;
+use super::file_names::checkpoint_name;
 use super::kind;
 use super::record_codec::{ReadDictionary, read_limits, read_options, read_session_number};
 use super::record_reader::{EndOfRecords, RecordReader};
 use super::recover::ClockReading;
-use super::recovery_error::unusable_record;
+use super::recovery_error::{RecoveryError, read_error, unusable_record};
 use super::replay::placeholder_chunk;
 use super::serial_ranges::SerialRanges;
 
 /// Reads only the first record; returns the checkpoint's header without the serials.
 pub(super) fn read_first_record(
     mut file_reader: RecordReader,
-) -> Result<CheckpointHeader, CorruptRecord> {
+) -> Result<CheckpointHeader, RecoveryError> {
     match next_record(&mut file_reader)? {
-        Some((kind::LOGS, body)) => read_header(&mut BodyReader(body)),
-        _ => CorruptRecord::err("its first record is not a `logs` record"),
+        Some((kind::LOGS, body)) => Ok(read_header(&mut BodyReader(body))?),
+        _ => corrupt("its first record is not a `logs` record"),
     }
 }
 
 /// Checks that a checkpoint is complete and intact, from its first record to its last; returns its
 /// header.
-pub(super) fn verify(mut file_reader: RecordReader) -> Result<CheckpointHeader, CorruptRecord> {
+pub(super) fn verify(mut file_reader: RecordReader) -> Result<CheckpointHeader, RecoveryError> {
     let mut header = None;
     let mut serials = Vec::new();
     let mut records = 0;
     let mut ended = false;
     while let Some((kind, body)) = next_record(&mut file_reader)? {
         if ended {
-            return CorruptRecord::err("it has records after its `end` record");
+            return corrupt("it has records after its `end` record");
         }
         let mut reader = BodyReader(body);
         match kind {
@@ -48,7 +49,7 @@ pub(super) fn verify(mut file_reader: RecordReader) -> Result<CheckpointHeader, 
             kind::END => {
                 reader.u32()?;
                 if reader.u64()? != records {
-                    return CorruptRecord::err("some of its records are missing");
+                    return corrupt("some of its records are missing");
                 }
                 ended = true;
             }
@@ -57,7 +58,7 @@ pub(super) fn verify(mut file_reader: RecordReader) -> Result<CheckpointHeader, 
         records += 1;
     }
     let Some(mut header) = header.filter(|_| ended) else {
-        return CorruptRecord::err("it is incomplete");
+        return corrupt("it is incomplete");
     };
     header.serials = SerialRanges(serials);
     Ok(header)
@@ -72,7 +73,7 @@ pub(super) fn read_tables(
     mut file_reader: RecordReader,
     repair: bool,
     get_chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
-) -> Result<TablesAndLosses, CorruptRecord> {
+) -> Result<TablesAndLosses, RecoveryError> {
     let mut tables = TablesReader {
         dictionary: ReadDictionary::default(),
         tables: BTreeMap::new(),
@@ -84,7 +85,7 @@ pub(super) fn read_tables(
     loop {
         let offset = file_reader.offset();
         let Some((kind, body)) = next_record(&mut file_reader)? else {
-            return CorruptRecord::err("it is incomplete");
+            return corrupt("it is incomplete");
         };
         let added = tables.add_record(kind, body);
         added.map_err(|reason| unusable_record("it", offset, &reason))?;
@@ -200,15 +201,21 @@ impl TableRestore {
 
 /// Returns the next record's kind and body; `None` at the end of the file. An invalid record is an
 /// error.
-fn next_record(file_reader: &mut RecordReader) -> Result<Option<(u32, &[u8])>, CorruptRecord> {
+fn next_record(file_reader: &mut RecordReader) -> Result<Option<(u32, &[u8])>, RecoveryError> {
+    let name = checkpoint_name(file_reader.header.number);
     match file_reader.next() {
-        Err(error) => CorruptRecord::err(format!("it cannot be read: {error}")),
+        Err(error) => Err(read_error(&name, &error)),
         Ok(Err(EndOfRecords::EndOfFile)) => Ok(None),
         Ok(Err(EndOfRecords::Invalid { offset, reason })) => {
-            CorruptRecord::err(format!("it is damaged at byte {offset}: {reason}"))
+            corrupt(format!("it is damaged at byte {offset}: {reason}"))
         }
         Ok(Ok(record)) => Ok(Some((record.kind, record.body))),
     }
+}
+
+/// Returns an `Err` for a corrupt checkpoint.
+fn corrupt<T>(reason: impl Into<String>) -> Result<T, RecoveryError> {
+    Ok(CorruptRecord::err(reason)?)
 }
 
 /// Maximum value of a counter in a header. No store reaches it; larger ones could overflow later.

@@ -126,7 +126,7 @@ impl DirectoryReader<'_> {
             }
             let is_needed = |serial| serials.contains(serial);
             let read = dictionary.read_chunk(record.body, is_needed);
-            let (serial, chunk) = read.map_err(at_record)?;
+            let (serial, chunk) = read.map_err(|error| error.map_reason(at_record))?;
             self.out.next_serial = self.out.next_serial.max(serial.saturating_add(1));
             if let Some(chunk) = chunk {
                 add_loaded(&mut chunks.loaded, vec![(serial, bytes, chunk)]);
@@ -153,8 +153,18 @@ impl DirectoryReader<'_> {
         Ok(true)
     }
 
-    /// Returns a chunk that a replayed change refers to; reads it if it is not loaded.
+    /// Returns a chunk that a replayed change refers to; reads it if it is not loaded. Sets `unreadable_log` if it
+    /// cannot be read now.
     pub(super) fn chunk(&mut self, serial: u64) -> Result<Arc<Chunk>, CorruptRecord> {
+        self.find_chunk(serial).map_err(|error| {
+            if let RecoveryError::Unreadable(reason) = &error {
+                self.unreadable_log = Some(reason.clone());
+            }
+            error.into()
+        })
+    }
+
+    fn find_chunk(&mut self, serial: u64) -> Result<Arc<Chunk>, RecoveryError> {
         if let Some(chunk) = self.chunks.get(&serial) {
             return Ok(Arc::clone(chunk));
         }
@@ -166,13 +176,7 @@ impl DirectoryReader<'_> {
         let number = unloaded.log;
         if self.open_log.as_ref().is_none_or(|(log, _)| *log != number) {
             self.open_log = None;
-            let opened = self.open(&log_name(number), FileKind::Log, number);
-            let file_reader = opened.map_err(|error| {
-                if let RecoveryError::Unreadable(reason) = &error {
-                    self.unreadable_log = Some(reason.clone());
-                }
-                CorruptRecord::from(error)
-            })?;
+            let file_reader = self.open(&log_name(number), FileKind::Log, number)?;
             self.open_log = Some((number, file_reader));
         }
         let (_, file_reader) = self.open_log.as_ref().ok_or_else(missing)?;
@@ -180,10 +184,15 @@ impl DirectoryReader<'_> {
         let LoadedLog {
             log, dictionary, ..
         } = self.logs.get(&number).ok_or_else(missing)?;
+        let name = log_name(number);
         let body = file_reader.read_body_at(unloaded.offset, unloaded.bytes);
-        let chunk = body.and_then(|body| dictionary.read_chunk(&body, |_| true));
-        let (_, chunk) =
-            chunk.map_err(|reason| unusable_record(&log_name(number), unloaded.offset, &reason))?;
+        let body = body.map_err(|error| read_error(&name, &error))?;
+        let chunk = body
+            .map_err(RecoveryError::from)
+            .and_then(|body| dictionary.read_chunk(&body, |_| true));
+        let (_, chunk) = chunk.map_err(|error| {
+            error.map_reason(|reason| unusable_record(&name, unloaded.offset, &reason))
+        })?;
         let chunk = Arc::new(chunk.ok_or_else(missing)?);
         drop(log.add_chunk(&chunk, serial, unloaded.bytes as u64));
         unloaded.loaded = Arc::downgrade(&chunk);

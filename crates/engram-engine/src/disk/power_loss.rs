@@ -32,6 +32,8 @@ pub(super) struct PowerLossDirectory {
     writes_left: Arc<Mutex<u64>>,
     /// Number of successful syncs of the directory before one fails; `None` if none fails.
     directory_syncs_left: Arc<Mutex<Option<u64>>>,
+    /// Number of successful reads of files before one fails for lack of memory; `None` if none fails.
+    reads_left: Arc<Mutex<Option<u64>>>,
     /// True if this process has lost its lock of the directory.
     lock_lost: Arc<AtomicBool>,
 }
@@ -50,6 +52,16 @@ impl PowerLossDirectory {
     /// Makes the next sync of the directory but `syncs` fail, once.
     pub(super) fn fail_directory_sync(&self, syncs: u64) {
         *self.directory_syncs_left.lock() = Some(syncs);
+    }
+
+    /// Makes the next read of a file but `reads` fail, once, for lack of memory.
+    pub(super) fn fail_read(&self, reads: u64) {
+        *self.reads_left.lock() = Some(reads);
+    }
+
+    /// True if no read will fail.
+    pub(super) fn all_reads_succeed(&self) -> bool {
+        self.reads_left.lock().is_none()
     }
 
     /// The same directory, as used by another process that has taken over its lock.
@@ -174,7 +186,8 @@ impl Directory for PowerLossDirectory {
 
     fn open(&self, name: &str) -> io::Result<Box<dyn ReadableFile>> {
         let bytes = self.content(name)?.lock().bytes.clone();
-        Ok(Box::new(PowerLossReader(bytes)))
+        let reads_left = Arc::clone(&self.reads_left);
+        Ok(Box::new(PowerLossReader { bytes, reads_left }))
     }
 
     fn truncate(&self, name: &str, len: u64) -> io::Result<()> {
@@ -275,16 +288,25 @@ impl WritableFile for PowerLossWriter {
 }
 
 #[derive(Debug)]
-struct PowerLossReader(Vec<u8>);
+struct PowerLossReader {
+    bytes: Vec<u8>,
+    reads_left: Arc<Mutex<Option<u64>>>,
+}
 
 impl ReadableFile for PowerLossReader {
     fn len(&self) -> io::Result<u64> {
-        Ok(self.0.len() as u64)
+        Ok(self.bytes.len() as u64)
     }
 
     fn read_at(&self, buffer: &mut [u8], offset: u64) -> io::Result<()> {
+        let mut reads_left = self.reads_left.lock();
+        if *reads_left == Some(0) {
+            *reads_left = None;
+            return Err(rustix::io::Errno::NOMEM.into());
+        }
+        *reads_left = reads_left.map(|reads| reads - 1);
         let from = usize::try_from(offset).unwrap();
-        let bytes = self.0.get(from..from + buffer.len());
+        let bytes = self.bytes.get(from..from + buffer.len());
         buffer.copy_from_slice(bytes.ok_or(io::ErrorKind::UnexpectedEof)?);
         Ok(())
     }

@@ -16,6 +16,7 @@ use engram_core::{
 
 use super::byte_codec::{BodyReader, BodyWriter, CorruptRecord};
 use super::kind;
+use super::recovery_error::RecoveryError;
 
 /// Maximum number of axes of a cell.
 const MAX_AXES: usize = 64;
@@ -219,11 +220,11 @@ fn look_up<T: Clone>(definitions: &[T], number: u32, kind: &str) -> Result<T, Co
 }
 
 /// Allocates memory for the payload of chunk `serial`.
-pub(crate) fn allocate_payload(serial: u64, bytes: usize) -> Result<AlignedBytes, CorruptRecord> {
+pub(crate) fn allocate_payload(serial: u64, bytes: usize) -> engram_core::Result<AlignedBytes> {
     let memory = AlignedBytes::zeroed(bytes);
-    Ok(memory.ok_or_else(|| {
+    memory.ok_or_else(|| {
         engram_core::Error::out_of_memory(format_args!("chunk {serial}"), Some(bytes))
-    })?)
+    })
 }
 
 /// The content of a chunk's record, except for the serial and the payload.
@@ -288,7 +289,7 @@ impl ReadDictionary {
         &self,
         body: &[u8],
         is_needed: impl FnOnce(u64) -> bool,
-    ) -> Result<(u64, Option<Chunk>), CorruptRecord> {
+    ) -> Result<(u64, Option<Chunk>), RecoveryError> {
         let mut reader = BodyReader(body);
         let serial = reader.u64()?;
         if !is_needed(serial) {

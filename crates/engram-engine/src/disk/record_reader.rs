@@ -239,26 +239,34 @@ impl RecordReader {
 
     /// Counts the valid records from the next record to the end of the file, skipping invalid ones. Searches at
     /// most [`MAX_SEARCHED_BYTES`] for them.
-    pub(crate) fn count_remaining_valid(&mut self) -> u64 {
+    pub(crate) fn count_remaining_valid(&mut self) -> io::Result<u64> {
         let (mut count, mut limit) = (0, MAX_SEARCHED_BYTES);
         loop {
-            while let Ok(Ok(_)) = self.next() {
+            while self.next()?.is_ok() {
                 count += 1;
             }
-            if !self.skip_to_valid(&mut limit).unwrap_or(false) {
-                return count;
+            if !self.skip_to_valid(&mut limit)? {
+                return Ok(count);
             }
         }
     }
 
     /// Reads the record at `offset` again, which has `bytes` bytes; returns its body.
-    pub(crate) fn read_body_at(&self, offset: u64, bytes: usize) -> Result<Vec<u8>, CorruptRecord> {
+    pub(crate) fn read_body_at(
+        &self,
+        offset: u64,
+        bytes: usize,
+    ) -> io::Result<Result<Vec<u8>, CorruptRecord>> {
         let mut record = vec![0; bytes];
-        let read = self.file.read_at(&mut record, offset);
-        read.map_err(|error| CorruptRecord(format!("it cannot be read: {error}")))?;
+        self.file.read_at(&mut record, offset)?;
+        Ok(self.check_body(record, offset))
+    }
+
+    /// Checks the record at `offset`; returns its body.
+    fn check_body(&self, mut record: Vec<u8>, offset: u64) -> Result<Vec<u8>, CorruptRecord> {
         let mut header = [0; RECORD_HEADER_BYTES];
         header.copy_from_slice(&record[..RECORD_HEADER_BYTES]);
-        let left = (bytes - RECORD_HEADER_BYTES) as u64;
+        let left = (record.len() - RECORD_HEADER_BYTES) as u64;
         let header = RecordHeader::read(&header, self.header.number, offset, left)?;
         record.drain(..RECORD_HEADER_BYTES);
         record.truncate(header.len);

@@ -419,17 +419,13 @@ impl<'a> DirectoryReader<'a> {
         let mut headers = Vec::new();
         for number in checkpoints {
             let name = checkpoint_name(*number);
-            if let Err(error) = self.files.open(&name)
-                && let RecoveryError::Unreadable(reason) = read_error(&name, &error)
-            {
-                // Without the header, logs that only this checkpoint requires would be removed.
-                return Err(RecoveryError::Unreadable(reason));
-            }
             let file_reader = self.open(&name, FileKind::Checkpoint, *number);
-            let header = file_reader
-                .ok()
-                .and_then(|file| read_first_record(file).ok());
-            headers.extend(header.map(|header| (*number, header)));
+            match file_reader.and_then(read_first_record) {
+                Ok(header) => headers.push((*number, header)),
+                // Without the header, logs that only this checkpoint requires would be removed.
+                Err(error @ RecoveryError::Unreadable(_)) => return Err(error),
+                Err(_) => {}
+            }
         }
         Ok(headers)
     }

@@ -24,7 +24,7 @@ pub(crate) enum RecoveryError {
 }
 
 /// Classifies an error of reading a file: after some errors, such as a missing permission or too many open
-/// files, the file may be intact.
+/// files or no memory, the file may be intact.
 pub(super) fn read_error(name: &str, error: &io::Error) -> RecoveryError {
     let reason = CorruptRecord(format!("{name} cannot be read: {error}"));
     let temporary_codes = [
@@ -38,13 +38,29 @@ pub(super) fn read_error(name: &str, error: &io::Error) -> RecoveryError {
     ];
     match Errno::from_io_error(error) {
         Some(code) if temporary_codes.contains(&code) => RecoveryError::Unreadable(reason),
-        // It is not a regular file.
-        None if error.kind() == io::ErrorKind::InvalidInput => RecoveryError::Unreadable(reason),
+        // It is not a regular file, or there was no memory to read it.
+        None if matches!(
+            error.kind(),
+            io::ErrorKind::InvalidInput | io::ErrorKind::OutOfMemory
+        ) =>
+        {
+            RecoveryError::Unreadable(reason)
+        }
         _ => RecoveryError::Corrupt(reason),
     }
 }
 
 impl RecoveryError {
+    /// Replaces the reason.
+    pub(super) fn map_reason(self, map: impl FnOnce(CorruptRecord) -> CorruptRecord) -> Self {
+        match self {
+            Self::Corrupt(reason) => Self::Corrupt(map(reason)),
+            Self::DataLost(reason) => Self::DataLost(map(reason)),
+            Self::NothingLeft(reason) => Self::NothingLeft(map(reason)),
+            Self::Unreadable(reason) => Self::Unreadable(map(reason)),
+        }
+    }
+
     pub(super) fn into_error(self, files: &dyn Directory) -> Error {
         let CorruptRecord(reason) = self.into();
         Error::Storage(format!("{}: {reason}", files.path().display()))
@@ -83,7 +99,11 @@ impl From<CorruptRecord> for RecoveryError {
 
 impl From<Error> for RecoveryError {
     fn from(error: Error) -> Self {
-        Self::Corrupt(error.into())
+        match error {
+            // Nothing is known about the file.
+            Error::OutOfMemory(_) => Self::Unreadable(error.into()),
+            _ => Self::Corrupt(error.into()),
+        }
     }
 }
 
@@ -130,6 +150,16 @@ pub(super) fn missing_chunks(missing: u64, total: u64) -> String {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn lack_of_memory_is_no_damage() {
+        let error = Error::out_of_memory("chunk 1", Some(1));
+        assert!(matches!(error.into(), RecoveryError::Unreadable(_)));
+        for error in [Errno::NOMEM.into(), io::ErrorKind::OutOfMemory.into()] {
+            let error = read_error("log-0000000001", &error);
+            assert!(matches!(error, RecoveryError::Unreadable(_)), "{error:?}");
+        }
+    }
 
     #[test]
     fn a_problem_names_each_file_once() {

@@ -99,6 +99,7 @@ impl DirectoryReader<'_> {
                 Ok(Err(EndOfRecords::Invalid { offset, reason })) => {
                     let left = file_reader.len() - offset;
                     let intact = file_reader.count_remaining_valid();
+                    let intact = intact.map_err(|error| read_error(&name, &error))?;
                     self.out.intact_after_tear = intact;
                     let note = self.describe_tear((number, offset), &reason, left, intact);
                     self.out.notes.push(note);

@@ -10,6 +10,7 @@ use super::random_workload::{
     create_table, insert, open_store, read_back, sizes, wait_until_durable,
 };
 use super::recover::recover;
+use super::recovery_error::RecoveryError;
 use super::storage::Opened;
 
 /// Opens a new store with a table of one item.
@@ -105,4 +106,49 @@ fn a_repair_uses_complete_logs_if_every_checkpoint_is_damaged() {
     let expected = "repair=True` would find nothing to open; restore a copy of the directory";
     assert_eq!(advice(&files).as_deref(), Some(expected));
     assert!(recover(&files, true, &mut |_, _| {}).is_err());
+}
+
+#[test]
+fn a_read_that_fails_for_lack_of_memory_is_no_damage() {
+    let files = PowerLossDirectory::from_files(&[]);
+    let mut opened = new_store(&files);
+    for key in [2, 3] {
+        opened.checkpoint_before_use().unwrap();
+        insert_durably(&mut opened, key).unwrap();
+    }
+    opened.storage.close().unwrap();
+    drop(opened);
+    // The last log is torn, with an intact record after the tear.
+    let log = files
+        .list()
+        .unwrap()
+        .into_iter()
+        .rfind(|name| name.starts_with("log-"));
+    let log = log.unwrap();
+    let mut contents = files.files();
+    let (_, bytes) = contents.iter_mut().find(|(name, _)| *name == log).unwrap();
+    // The body of the `begin` record is intact.
+    bytes[48 + 24 + 24 + 30] ^= 1;
+    let files = PowerLossDirectory::from_files(&contents);
+    let expected = recover(&files, true, &mut |_, _| {}).unwrap();
+    assert!(!expected.repaired && expected.intact_after_tear > 0);
+    let mut failures = 0;
+    for reads in 0.. {
+        files.fail_read(reads);
+        match recover(&files, true, &mut |_, _| {}) {
+            Ok(recovered) => {
+                assert!(!recovered.repaired, "{reads}: {:?}", recovered.notes);
+                assert_eq!(sizes(&recovered.tables), sizes(&expected.tables));
+                assert_eq!(recovered.checkpoint_read, expected.checkpoint_read);
+                assert_eq!(recovered.intact_after_tear, expected.intact_after_tear);
+                assert_eq!(recovered.checkpoint_headers.len(), 2);
+            }
+            Err(RecoveryError::Unreadable(_)) => failures += 1,
+            Err(error) => panic!("{reads}: {error:?}"),
+        }
+        if !files.all_reads_succeed() {
+            break;
+        }
+    }
+    assert!(failures > 5, "{failures}");
 }

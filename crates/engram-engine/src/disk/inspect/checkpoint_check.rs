@@ -7,7 +7,7 @@ use crate::disk::directory::Directory;
 use crate::disk::file_format::FileHeader;
 use crate::disk::file_names::{checkpoint_name, log_name};
 use crate::disk::kind;
-use crate::disk::recovery_error::missing_chunks;
+use crate::disk::recovery_error::{RecoveryError, missing_chunks, problem_of_checkpoint};
 
 use super::ChunksByLog;
 use super::file_check;
@@ -51,7 +51,10 @@ pub(super) fn check_checkpoint(
     chunks_by_log: &ChunksByLog,
 ) -> InspectedCheckpoint {
     let name = checkpoint_name(file_header.number);
-    let open = || file_check::open(files, &name, file_header).map_err(opening_error);
+    let open = || {
+        let opened = file_check::open(files, &name, file_header);
+        opened.map_err(|state| RecoveryError::from(opening_error(state)))
+    };
     let mut report = InspectedCheckpoint {
         number: file_header.number,
         created_at: None,
@@ -67,8 +70,9 @@ pub(super) fn check_checkpoint(
             check_chunks(&mut report, &header, chunks_by_log);
             Ok(header)
         }
-        Err(CorruptRecord(reason)) => {
-            report.problem = Some(reason);
+        Err(error) => {
+            let CorruptRecord(reason) = error.into();
+            report.problem = Some(problem_of_checkpoint(&name, &reason));
             open().and_then(read_first_record)
         }
     };
