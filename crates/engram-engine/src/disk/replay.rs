@@ -208,7 +208,7 @@ impl DirectoryReader<'_> {
         match kind {
             kind::TABLE_CREATED => {
                 let (number, id) = (reader.u64()?, reader.u64()?);
-                advance_change(number, next_change, 1)?;
+                check_change(number, *next_change)?;
                 let options = read_options(&mut reader)?;
                 self.out.next_table = self.out.next_table.max(id.saturating_add(1));
                 // Snapshots are taken after the switch to this log: the checkpoint may contain the table.
@@ -217,15 +217,17 @@ impl DirectoryReader<'_> {
                     state.set_last_lsn(Lsn(number));
                     entry.insert(state);
                 }
+                *next_change = number.saturating_add(1);
             }
             kind::TABLE_DROPPED => {
                 let (number, id) = (reader.u64()?, reader.u64()?);
-                advance_change(number, next_change, 1)?;
+                check_change(number, *next_change)?;
                 self.out.tables.remove(&id);
+                *next_change = number.saturating_add(1);
             }
             kind::CHANGES => {
                 let (id, first, count) = (reader.u64()?, reader.u64()?, reader.u32()?);
-                advance_change(first, next_change, u64::from(count))?;
+                check_change(first, *next_change)?;
                 for number in first..first.saturating_add(u64::from(count)) {
                     let last = self.out.tables.get(&id).map(|table| table.last_lsn().0);
                     let applies = last.is_some_and(|last| last < number);
@@ -241,8 +243,12 @@ impl DirectoryReader<'_> {
                     if let Some(now) = change.clock() {
                         self.out.clock = self.out.clock.max(now);
                     }
-                    if let Some(table) = self.out.tables.get_mut(&id).filter(|_| applies) {
+                    let table = self.out.tables.get_mut(&id).filter(|_| applies);
+                    if let Some(table) = &table {
                         change.check(table.options())?;
+                    }
+                    *next_change = number.saturating_add(1);
+                    if let Some(table) = table {
                         let generator_after_choices = self.out.unfinished_choices.remove(&id);
                         // Random choices are applied together with the next change, which they were
                         // made for. A `SetRng` that does not change the generator is applied at once.
@@ -290,19 +296,19 @@ fn read_unlogged(body: &[u8], next_change: &mut u64) -> Result<u64, CorruptRecor
     if next < previous || next > MAX_COUNTER {
         return CorruptRecord::err(format!("change {next} cannot follow change {previous}"));
     }
-    advance_change(previous, next_change, next - previous)?;
+    check_change(previous, *next_change)?;
+    *next_change = next;
     Ok(checkpoint)
 }
 
-/// Checks that `count` changes from `number` on are the next ones; advances `next_change` past them.
-fn advance_change(number: u64, next_change: &mut u64, count: u64) -> Result<(), CorruptRecord> {
-    if number != *next_change {
+/// Checks that the change with this number is the next one.
+fn check_change(number: u64, next_change: u64) -> Result<(), CorruptRecord> {
+    if number != next_change {
         return CorruptRecord::err(format!(
             "change {number} follows change {}; expected change {next_change}: the log is corrupt",
             next_change.saturating_sub(1)
         ));
     }
-    *next_change = next_change.saturating_add(count);
     Ok(())
 }
 
