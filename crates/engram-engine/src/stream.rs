@@ -143,7 +143,7 @@ impl Stream {
     ///
     /// # Errors
     /// [`Error::Unsatisfiable`] if the table can never yield a batch of this size,
-    /// [`Error::InvalidArgument`] if a size is 0 or no thread can be started.
+    /// [`Error::InvalidArgument`] if a size is 0, [`Error::Unavailable`] if no thread can be started.
     pub fn open(table: Arc<Table>, pool: Arc<Pool>, options: StreamOptions) -> Result<Self> {
         if options.batch_size == 0 || options.prefetch == 0 {
             return Err(Error::InvalidArgument(format!(
@@ -177,7 +177,7 @@ impl Stream {
                 })
         };
         let thread = thread.map_err(|error| {
-            Error::InvalidArgument(format!("cannot start the prefetch thread: {error}"))
+            Error::Unavailable(format!("cannot start the prefetch thread: {error}"))
         })?;
         Ok(Self {
             prefetcher,
