@@ -6,7 +6,7 @@ use std::os::unix::fs::DirBuilderExt as _;
 use std::path::Path;
 
 use super::directory::Directory;
-use super::file_names::{FileName, LOST_SUFFIX, log_name};
+use super::file_names::{FileName, UNFINISHED_SUFFIX, free_lost_name, log_name};
 use super::recover::Recovered;
 
 /// Removes unfinished files and syncs all logs that were read. Without a repair, also truncates a torn log; if
@@ -29,11 +29,12 @@ pub(super) fn finish_recovery(files: &dyn Directory, recovered: &Recovered) -> i
     files.sync_directory()
 }
 
-/// Copies a file's bytes after `start` to a file with the suffix `.lost`.
+/// Copies a file's bytes after `start` to a new file with the suffix `.lost`, durably.
 fn copy_tail(files: &dyn Directory, name: &str, start: u64) -> io::Result<()> {
     let file = files.open(name)?;
     let len = file.len()?;
-    let mut out = files.create(&format!("{name}{LOST_SUFFIX}"))?;
+    let unfinished = format!("{name}{UNFINISHED_SUFFIX}");
+    let mut out = files.create(&unfinished)?;
     let mut offset = start;
     while offset < len {
         let left = usize::try_from(len - offset).unwrap_or(usize::MAX);
@@ -42,7 +43,9 @@ fn copy_tail(files: &dyn Directory, name: &str, start: u64) -> io::Result<()> {
         out.append(&[&block])?;
         offset += block.len() as u64;
     }
-    out.sync()
+    out.sync()?;
+    files.rename(&unfinished, &free_lost_name(&files.list()?, name))?;
+    files.sync_directory()
 }
 
 /// Creates a directory that other users cannot read, and its parents if they are missing. Syncs the names of the

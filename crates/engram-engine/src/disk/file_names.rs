@@ -6,8 +6,8 @@ const CHECKPOINT_PREFIX: &str = "checkpoint-";
 /// Suffix of a file that is still being written.
 pub(crate) const UNFINISHED_SUFFIX: &str = ".tmp";
 
-/// Suffix of a file that a repair has set aside, and of a copy of a torn log's tail.
-pub(crate) const LOST_SUFFIX: &str = ".lost";
+/// Suffix of a file that a repair has set aside, and of a copy of a torn log's tail: see `free_lost_name`.
+const LOST_SUFFIX: &str = ".lost";
 
 /// The lock file, which names the process that has the directory open.
 pub(crate) const LOCK: &str = "LOCK";
@@ -21,6 +21,27 @@ pub(crate) fn log_name(number: u64) -> String {
 
 pub(crate) fn checkpoint_name(number: u64) -> String {
     format!("{CHECKPOINT_PREFIX}{number:010}")
+}
+
+/// Returns the name for a file that is set aside: `name` with the suffix `.lost`, or `.2.lost`, `.3.lost` and so
+/// on if `names` contains that.
+pub(crate) fn free_lost_name(names: &[String], name: &str) -> String {
+    let mut lost = format!("{name}{LOST_SUFFIX}");
+    let mut copy = 1;
+    while names.contains(&lost) {
+        copy += 1;
+        lost = format!("{name}.{copy}{LOST_SUFFIX}");
+    }
+    lost
+}
+
+/// Returns the name that a file had before it was set aside; `None` if `name` is not that of such a file.
+pub(crate) fn name_before_loss(name: &str) -> Option<&str> {
+    let name = name.strip_suffix(LOST_SUFFIX)?;
+    match name.rsplit_once('.') {
+        Some((name, copy)) if copy.bytes().all(|byte| byte.is_ascii_digit()) => Some(name),
+        _ => Some(name),
+    }
 }
 
 /// A file's kind and number, as in its name. Unfinished files are not distinguished.
@@ -38,7 +59,7 @@ impl FileName {
     /// Parses a name without its suffix `.tmp` or `.lost`, if it has one.
     pub(crate) fn without_suffix(name: &str) -> Option<Self> {
         let name = name.strip_suffix(UNFINISHED_SUFFIX).unwrap_or(name);
-        Self::parse(name.strip_suffix(LOST_SUFFIX).unwrap_or(name))
+        Self::parse(name_before_loss(name).unwrap_or(name))
     }
 
     /// Parses the name of a checkpoint, a log or an unfinished file. Returns `None` for all other names, such as
@@ -62,6 +83,23 @@ impl FileName {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_file_that_is_set_aside_gets_a_free_name() {
+        let mut names = vec![log_name(7)];
+        for expected in [
+            "log-0000000007.lost",
+            "log-0000000007.2.lost",
+            "log-0000000007.3.lost",
+        ] {
+            let name = free_lost_name(&names, &log_name(7));
+            assert_eq!(name, expected);
+            assert_eq!(name_before_loss(&name), Some("log-0000000007"));
+            assert_eq!(FileName::without_suffix(&name), Some(FileName::Log(7)));
+            assert_eq!(FileName::parse(&name), None);
+            names.push(name);
+        }
+    }
 
     #[test]
     fn only_engram_names_are_parsed() {

@@ -21,7 +21,7 @@ use super::close_mark::CloseMark;
 use super::directory::Directory;
 use super::directory_lock::owner;
 use super::file_format::{FileHeader, FileKind, record_bytes};
-use super::file_names::{CLOSED, FileName, LOCK, LOST_SUFFIX, checkpoint_name, log_name};
+use super::file_names::{CLOSED, FileName, LOCK, checkpoint_name, log_name, name_before_loss};
 use super::kind;
 use super::os_directory::OsDirectory;
 use super::record_reader::RecordReader;
@@ -90,7 +90,7 @@ pub(super) fn inspect_files(files: &dyn Directory, names: &[String]) -> Inspecti
     let mut engram_files: Vec<(FileName, &str)> = Vec::new();
     let (mut set_aside, mut others) = (Vec::new(), Vec::new());
     for name in names {
-        let lost = name.strip_suffix(LOST_SUFFIX).and_then(FileName::parse);
+        let lost = name_before_loss(name).and_then(FileName::parse);
         match FileName::parse(name) {
             Some(kind) => engram_files.push((kind, name)),
             None if lost.is_some() => set_aside.push(name),

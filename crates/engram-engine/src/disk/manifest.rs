@@ -134,11 +134,15 @@ fn is_missing(error: &io::Error) -> bool {
     error.kind() == io::ErrorKind::NotFound
 }
 
-/// True if a file belongs to this store, or its header cannot be used. False if it cannot be read.
+/// True if a file belongs to this store, or is empty. False if its header cannot be used: it may be another store's,
+/// or of another format version.
 fn belongs_to(files: &dyn Directory, name: &str, store: u64) -> bool {
     match files.open(name).and_then(RecordReader::new) {
         Ok(Ok(file_reader)) => file_reader.header.store == store,
-        Ok(Err(_)) => true,
+        Ok(Err(_)) => files
+            .open(name)
+            .and_then(|file| file.len())
+            .is_ok_and(|len| len == 0),
         Err(_) => false,
     }
 }

@@ -52,7 +52,7 @@ use super::close_mark::CloseMark;
 use super::directory::Directory;
 use super::directory_lock::{check_not_file, unusable};
 use super::directory_setup::{create_directory, finish_recovery, unused_files};
-use super::file_names::{CLOSED, LOST_SUFFIX, checkpoint_name, log_name};
+use super::file_names::{CLOSED, checkpoint_name, free_lost_name, log_name};
 use super::journal::{
     Durability, Journal, JournalStart, LogPosition, NEXT_CHECKPOINT_NOTE, NOT_LOCKED,
     describe_sync_failure,
@@ -258,12 +258,10 @@ impl Storage {
             opened.checkpoint_before_use()?;
         }
         let files = &*opened.storage.files;
+        let failed = |error: io::Error| storage_error(files, "cannot be written", &error);
         for name in set_aside {
-            let new_name = format!("{name}{LOST_SUFFIX}");
-            let _ = files.remove(&new_name);
-            files
-                .rename(&name, &new_name)
-                .map_err(|error| storage_error(files, "cannot be written", &error))?;
+            let new_name = free_lost_name(&files.list().map_err(failed)?, &name);
+            files.rename(&name, &new_name).map_err(failed)?;
         }
         opened.storage.manifest.lock().keep_all = false;
         Ok(opened)

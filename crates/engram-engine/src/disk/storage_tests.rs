@@ -1,17 +1,20 @@
 //! Stores whose directory is used by another process, fails or is damaged.
 
+use std::sync::Arc;
 use std::time::Duration;
+
+use engram_core::{DeferredDrops, NewItem};
 
 use super::directory::Directory as _;
 use super::file_names::{checkpoint_name, log_name};
-use super::journal::NOT_LOCKED;
+use super::journal::{Durability, NOT_LOCKED};
 use super::power_loss::PowerLossDirectory;
 use super::random_workload::{
-    create_table, insert, open_store, read_back, sizes, wait_until_durable,
+    OPTIONS, create_table, insert, open_store, read_back, sizes, wait_until_durable,
 };
 use super::recover::recover;
 use super::recovery_error::RecoveryError;
-use super::storage::Opened;
+use super::storage::{Opened, Storage, StorageOptions};
 
 /// Opens a new store with a table of one item.
 fn new_store(files: &PowerLossDirectory) -> Opened {
@@ -151,4 +154,108 @@ fn a_read_that_fails_for_lack_of_memory_is_no_damage() {
         }
     }
     assert!(failures > 5, "{failures}");
+}
+
+#[test]
+fn a_repair_states_the_first_change_that_it_cannot_apply() {
+    let files = PowerLossDirectory::from_files(&[]);
+    // All changes after a checkpoint are in one record.
+    let options = StorageOptions {
+        durability: Durability::Disk {
+            interval: Duration::from_secs(3_600),
+        },
+        ..OPTIONS
+    };
+    let recovered = read_back(&files).unwrap();
+    let mut opened = Storage::start(Arc::new(files.clone()), recovered, options, 1).unwrap();
+    create_table(&mut opened, 1);
+    insert(opened.tables.get_mut(&1).unwrap(), 1);
+    opened.checkpoint_before_use().unwrap();
+    let table = opened.tables.get_mut(&1).unwrap();
+    let item = table.snapshot().items().next().map(|item| NewItem {
+        key: 4,
+        priority: 1.0,
+        trajectory: item.trajectory.clone(),
+    });
+    insert(table, 2);
+    insert(table, 3);
+    let last_change = table.last_lsn().0;
+    // Its chunk is in the first log.
+    table.insert(item.unwrap(), 0, &mut DeferredDrops::default());
+    insert(table, 5);
+    insert(table, 6);
+    opened.storage.close().unwrap();
+    drop(opened);
+    files.remove(&log_name(1)).unwrap();
+    let repaired = recover(&files, true, &mut |_, _| {}).unwrap();
+    assert_eq!(sizes(&repaired.tables), [(1, 2)]);
+    assert_eq!(repaired.tables[&1].last_lsn().0, last_change);
+    assert_eq!(repaired.next_change, last_change + 1);
+    let note = format!(
+        "all changes from change {} onward are lost: ",
+        last_change + 1
+    );
+    let notes = &repaired.notes;
+    assert!(
+        notes.iter().any(|found| found.starts_with(&note)),
+        "{notes:?}"
+    );
+}
+
+#[test]
+fn files_that_were_set_aside_before_are_kept() {
+    let files = PowerLossDirectory::from_files(&[]);
+    let mut opened = new_store(&files);
+    opened.checkpoint_before_use().unwrap();
+    insert_durably(&mut opened, 2).unwrap();
+    insert_durably(&mut opened, 3).unwrap();
+    opened.storage.close().unwrap();
+    drop(opened);
+    let mut contents = files.files();
+    // Make the body of the `begin` record invalid: intact records follow.
+    let log = contents
+        .iter_mut()
+        .rfind(|(name, _)| name.starts_with("log-"));
+    let (log, bytes) = log.unwrap();
+    bytes[48 + 24] ^= 1;
+    let (log, tail) = (log.clone(), bytes[48..].to_vec());
+    let checkpoint = checkpoint_name(1);
+    let lost = |name: &str, copy: &str| format!("{name}{copy}.lost");
+    for name in [&log, &checkpoint] {
+        contents.push((lost(name, ""), b"kept".to_vec()));
+    }
+    let check = |files: &PowerLossDirectory, name: &str, content: &[u8]| {
+        for (name, expected) in [(lost(name, ""), &b"kept"[..]), (lost(name, ".2"), content)] {
+            let files = files.files();
+            let found = files.iter().find(|(found, _)| *found == name);
+            assert!(found.is_some_and(|(_, bytes)| bytes == expected), "{name}");
+        }
+    };
+    let files = PowerLossDirectory::from_files(&contents);
+    open_store(&files, 1).unwrap().storage.close().unwrap();
+    check(&files, &log, &tail);
+    // A repair sets the damaged checkpoint aside.
+    files.truncate(&checkpoint, 60).unwrap();
+    let damaged = files
+        .files()
+        .into_iter()
+        .find(|(name, _)| *name == checkpoint);
+    let recovered = recover(&files, true, &mut |_, _| {}).unwrap();
+    assert!(recovered.repaired);
+    let opened = Storage::start(Arc::new(files.clone()), recovered, OPTIONS, 1).unwrap();
+    opened.storage.close().unwrap();
+    check(&files, &checkpoint, &damaged.unwrap().1);
+}
+
+#[test]
+fn logs_that_may_be_another_stores_are_kept() {
+    for (bytes, is_kept) in [(vec![], false), (vec![1], true), (vec![0; 1_000], true)] {
+        let files = PowerLossDirectory::from_files(&[]);
+        let mut opened = new_store(&files);
+        let mut file = files.create(&log_name(0)).unwrap();
+        file.append(&[&bytes]).unwrap();
+        opened.checkpoint_before_use().unwrap();
+        let exists = files.open(&log_name(0)).is_ok();
+        assert_eq!(exists, is_kept, "{} bytes", bytes.len());
+    }
 }
