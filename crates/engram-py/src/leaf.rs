@@ -70,8 +70,8 @@ impl<'py> Leaf<'py> {
         if value.is_exact_instance_of::<PyComplex>() {
             return number(DType::Complex128);
         }
-        // Not by NumPy, which would remove trailing NUL characters.
-        if value.is_exact_instance_of::<PyString>() || value.is_exact_instance_of::<PyBytes>() {
+        // Not by NumPy, which would remove trailing NUL characters. NumPy's own scalars `str_` and `bytes_` keep them.
+        if value.cast::<PyString>().is_ok() || value.cast::<PyBytes>().is_ok() {
             let mut encoded = Vec::new();
             encode_string(value, path, &mut encoded)?;
             return Ok(Self::Strings {
