@@ -37,6 +37,7 @@ def test_priorities_are_required(client, priorities):
         (1, {"t": 1.0, "x": 1.0}, ValueError, "Unable to find signatures for table 'x'. Available tables: {tables}."),
         (1, [("t", 1.0)], TypeError, "`priorities` must map tables to priorities; got [('t', 1.0)] (list)"),
         (1, {3: 1.0}, TypeError, "each key of `priorities` must be text; got 3 (int)"),
+        (1, np.ones(2), TypeError, "`priorities` must map tables to priorities; got array([1., 1.]) (ndarray)"),
         (1, "x" * 200, TypeError, f"`priorities` must map tables to priorities; got '{'x' * 99}... (str)"),
         (1, {"t": "a"}, TypeError, "`priorities['t']` must be a number; got 'a' (str)"),
         (1, {"t": float("nan")}, ValueError, "priority for table `t` is NaN; it must be a number"),

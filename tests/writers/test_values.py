@@ -233,3 +233,10 @@ def test_objects_a_column_cannot_hold(open_store, value):
         SignatureError, match=r"^column `x` contains a Python object of type (set|object|int); supported"
     ):
         by_writer(open_store(Table("t")), value)
+
+
+@pytest.mark.parametrize("write", [by_insert, by_writer, by_patterns])
+@pytest.mark.parametrize("value", [b"a\0", "a\0", np.bytes_(b"a\0\0"), np.str_("a\0")])
+def test_text_keeps_trailing_nul_characters(open_store, write, value):
+    expected = value.encode() if isinstance(value, str) else bytes(value)
+    assert write(open_store(Table("t")), value) == expected

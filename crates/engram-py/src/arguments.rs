@@ -8,6 +8,8 @@ use pyo3::exceptions::PyValueError;
 use pyo3::prelude::*;
 use pyo3::types::PyString;
 
+use crate::errors;
+
 /// Returns the name of a table.
 ///
 /// # Errors
@@ -68,6 +70,9 @@ pub(crate) fn seconds(what: impl Display, value: &Bound<'_, PyAny>) -> PyResult<
 /// Returns the error of a check in `engram._checks`, or `error` if that check allows the value.
 #[cold]
 fn check_error(value: &Bound<'_, PyAny>, check: &str, what: impl Display, error: PyErr) -> PyErr {
+    if !errors::is_rejection(value.py(), &error) {
+        return error;
+    }
     let checks = value.py().import("engram._checks");
     let checked = checks.and_then(|checks| checks.call_method1(check, (what.to_string(), value)));
     checked.err().unwrap_or(error)

@@ -142,6 +142,7 @@ pub(crate) fn signature_to_python<'py>(
         .collect::<PyResult<_>>()?;
     match Structure::parse(py, &signature.structure) {
         Ok(structure) if structure.names.len() == leaves.len() => structure.unflatten(py, leaves),
+        Err(error) if !errors::is_rejection(py, &error) => Err(error),
         // Another program wrote a structure that cannot be parsed here; the columns are still valid.
         _ => Ok(PyTuple::new(py, leaves)?.into_any()),
     }
@@ -154,26 +155,27 @@ fn signature(py: Python<'_>, nest: &Bound<'_, PyAny>) -> PyResult<Signature> {
         .iter()
         .zip(&structure.names)
         .map(|(leaf, name)| {
-            let invalid_leaf = || {
-                let class = leaf.get_type().name().map(|name| name.to_string()).unwrap_or_default();
-                let place = if name.is_empty() { String::new() } else { format!(" for `{name}`") };
-                let text = format!(
-                    "each leaf of `signature` must be an ArraySpec, or have a `shape` and a `dtype`; got {class}{place}"
-                );
-                errors::signature(py, text)
+            let invalid_leaf = |error| {
+                errors::replace_rejection(py, error, || {
+                    let place = if name.is_empty() { String::new() } else { format!(" for `{name}`") };
+                    let text = errors::class_name(leaf).map(|class| format!(
+                        "each leaf of `signature` must be an ArraySpec, or have a `shape` and a `dtype`; got {class}{place}"
+                    ));
+                    errors::signature_about(py, text)
+                })
             };
             let shape: Vec<Option<usize>> =
-                leaf.getattr("shape").and_then(|shape| shape.extract()).map_err(|_| invalid_leaf())?;
-            let dtype = leaf.getattr("dtype").map_err(|_| invalid_leaf())?;
+                leaf.getattr("shape").and_then(|shape| shape.extract()).map_err(invalid_leaf)?;
+            let dtype = leaf.getattr("dtype").map_err(invalid_leaf)?;
             let unsupported = || {
-                let text = format!(
+                let text = errors::str(&dtype).map(|dtype| format!(
                     "`signature`: {} has the unsupported dtype {dtype}; supported dtypes are {}",
                     describe_column(name),
                     dtypes::supported()
-                );
-                errors::signature(py, text)
+                ));
+                errors::signature_about(py, text)
             };
-            let dtype = dtype_of(&dtype).ok_or_else(unsupported)?;
+            let dtype = dtype_of(&dtype)?.ok_or_else(unsupported)?;
             Ok(ColumnSpec { name: name.as_str().into(), dtype, shape: shape.into() })
         })
         .collect::<PyResult<_>>()?;
@@ -183,11 +185,15 @@ fn signature(py: Python<'_>, nest: &Bound<'_, PyAny>) -> PyResult<Signature> {
     })
 }
 
-fn dtype_of(dtype: &Bound<'_, PyAny>) -> Option<DType> {
+fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     if let Ok(name) = dtype.extract::<String>()
         && let Some(dtype) = DType::from_name(&name)
     {
-        return Some(dtype);
+        return Ok(Some(dtype));
     }
-    dtypes::from_numpy(&PyArrayDescr::new(dtype.py(), dtype).ok()?)
+    match PyArrayDescr::new(dtype.py(), dtype) {
+        Ok(descr) => Ok(dtypes::from_numpy(&descr)),
+        Err(error) if errors::is_rejection(dtype.py(), &error) => Ok(None),
+        Err(error) => Err(error),
+    }
 }

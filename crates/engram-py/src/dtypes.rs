@@ -25,8 +25,9 @@ pub(crate) fn from_numpy(descr: &Bound<'_, PyArrayDescr>) -> Option<DType> {
         (b'c', 8) => DType::Complex64,
         (b'c', 16) => DType::Complex128,
         (b'S' | b'U' | b'O' | b'T', _) => DType::String,
-        // `ml_dtypes` registers additional dtypes with NumPy.
-        _ => return DType::from_name(&descr.getattr("name").ok()?.extract::<String>().ok()?),
+        // `ml_dtypes` registers additional dtypes with NumPy. Their name is that of the scalar class; NumPy computes it
+        // in Python code, which Ctrl-C may interrupt.
+        _ => return DType::from_name(descr.typeobj().name().ok()?.to_str().ok()?),
     })
 }
 
@@ -46,13 +47,13 @@ fn create(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
     match dtype {
         DType::String => PyArrayDescr::new(py, "O"),
         DType::Bfloat16 | DType::Float8E4m3fn | DType::Float8E5m2 => {
-            let missing = |_| {
-                errors::signature(
-                    py,
-                    format!(
+            let missing = |error| {
+                errors::replace_rejection(py, error, || {
+                    let text = format!(
                         "columns of {dtype} need the package `ml_dtypes`: pip install ml_dtypes"
-                    ),
-                )
+                    );
+                    errors::signature(py, text)
+                })
             };
             let class = py
                 .import("ml_dtypes")

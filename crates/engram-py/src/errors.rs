@@ -70,6 +70,37 @@ pub(crate) fn replace_rejection(
     }
 }
 
+/// Returns a value's class, for an error text.
+///
+/// # Errors
+/// Any exception, such as Ctrl-C. `Display` of a Python object, `to_string` included, runs signal handlers and loses
+/// what they raise.
+pub(crate) fn class_name(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    let name = value.get_type().name()?;
+    Ok(name.to_string_lossy().into_owned())
+}
+
+/// Returns a value's `repr`, for an error text.
+///
+/// # Errors
+/// Any exception, as for [`class_name`].
+pub(crate) fn repr(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    Ok(value.repr()?.to_string_lossy().into_owned())
+}
+
+/// Returns a value's `str`, for an error text.
+///
+/// # Errors
+/// Any exception, as for [`class_name`].
+pub(crate) fn str(value: &Bound<'_, PyAny>) -> PyResult<String> {
+    Ok(value.str()?.to_string_lossy().into_owned())
+}
+
+/// Returns a `SignatureError` with a text about Python objects, or the exception raised by reading that text.
+pub(crate) fn signature_about(py: Python<'_>, text: PyResult<String>) -> PyErr {
+    text.map_or_else(|error| error, |text| signature(py, text))
+}
+
 /// True if an error means that an item does not fit its table.
 pub(crate) fn is_item_rejection(py: Python<'_>, error: &PyErr) -> bool {
     let kinds = ["SignatureError", "PriorityError", "UnsatisfiableError"];
@@ -85,14 +116,14 @@ pub(crate) fn is_about_columns(py: Python<'_>, error: &PyErr) -> bool {
 
 /// Returns the error with a text appended.
 pub(crate) fn append_text(py: Python<'_>, error: PyErr, text: &str) -> PyErr {
-    let longer = format!("{}{text}", error.value(py));
-    match error.get_type(py).call1((longer,)) {
+    let longer = str(error.value(py)).map(|shown| shown + text);
+    match longer.and_then(|longer| error.get_type(py).call1((longer,))) {
         Ok(exception) => {
             let appended = PyErr::from_value(exception);
             appended.set_cause(py, error.cause(py));
             appended
         }
-        Err(_) => error,
+        Err(raised) => replace_rejection(py, raised, || error),
     }
 }
 

@@ -141,14 +141,18 @@ impl ColumnHistory {
                 false,
             ));
         }
-        let Ok(index) = index.extract::<i64>() else {
-            let class = index.get_type();
-            let text = format!(
-                "history indices must be integers, slices or lists of integers; got {}",
-                class.name()?
-            );
-            return Err(PyTypeError::new_err(text));
-        };
+        let index = index.extract::<i64>().map_err(|error| {
+            errors::replace_rejection(py, error, || {
+                errors::class_name(index).map_or_else(
+                    |raised| raised,
+                    |class| {
+                        PyTypeError::new_err(format!(
+                            "history indices must be integers, slices or lists of integers; got {class}"
+                        ))
+                    },
+                )
+            })
+        })?;
         let first = position(index, visible.start, len)?;
         Ok(self.column(
             &writer,

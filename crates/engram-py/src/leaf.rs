@@ -70,8 +70,8 @@ impl<'py> Leaf<'py> {
         if value.is_exact_instance_of::<PyComplex>() {
             return number(DType::Complex128);
         }
-        // Not by NumPy, which would remove trailing NUL characters.
-        if value.is_exact_instance_of::<PyString>() || value.is_exact_instance_of::<PyBytes>() {
+        // Not by NumPy, which would remove trailing NUL characters. NumPy's own scalars `str_` and `bytes_` keep them.
+        if value.cast::<PyString>().is_ok() || value.cast::<PyBytes>().is_ok() {
             let mut encoded = Vec::new();
             encode_string(value, path, &mut encoded)?;
             return Ok(Self::Strings {
@@ -93,7 +93,7 @@ impl<'py> Leaf<'py> {
             let text = format!(
                 "{} has the unsupported dtype {}; supported dtypes are {}",
                 describe_column(path),
-                descr.str()?,
+                errors::str(&descr)?,
                 dtypes::supported()
             );
             return Err(errors::signature(array.py(), text));
@@ -292,26 +292,18 @@ fn store_number(
 ) -> PyResult<()> {
     let py = value.py();
     let out_of_range = || {
-        let shown = value
-            .repr()
-            .map(|repr| repr.to_string())
-            .unwrap_or_default();
-        errors::signature(
-            py,
+        let text = errors::repr(value).map(|shown| {
             format!(
                 "{} is {shown}, which {dtype} cannot hold",
                 describe_column(path)
-            ),
-        )
+            )
+        });
+        errors::signature_about(py, text)
     };
+    let rejected = |error| errors::replace_rejection(py, error, out_of_range);
     macro_rules! store {
         ($type:ty) => {
-            out.copy_from_slice(
-                &value
-                    .extract::<$type>()
-                    .map_err(|_| out_of_range())?
-                    .to_le_bytes(),
-            )
+            out.copy_from_slice(&value.extract::<$type>().map_err(rejected)?.to_le_bytes())
         };
     }
     match dtype {
@@ -329,7 +321,7 @@ fn store_number(
                 clippy::cast_possible_truncation,
                 reason = "a float32 column rounds values"
             )]
-            let rounded = value.extract::<f64>().map_err(|_| out_of_range())? as f32;
+            let rounded = value.extract::<f64>().map_err(rejected)? as f32;
             out.copy_from_slice(&rounded.to_le_bytes());
         }
         DType::Float64 => store!(f64),
@@ -339,7 +331,7 @@ fn store_number(
                 .import("numpy")?
                 .getattr("asarray")?
                 .call1((value, dtypes::to_numpy(py, dtype)?))
-                .map_err(|error| errors::replace_rejection(py, error, out_of_range))?;
+                .map_err(rejected)?;
             bytes_of(array.cast::<PyUntypedArray>()?).copy_to(out);
         }
     }
@@ -353,18 +345,13 @@ fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, P
         py.import("numpy")?.getattr("asarray").map(Bound::unbind)
     })?;
     let not_an_array = || {
-        let class = value.get_type();
-        let name = class
-            .name()
-            .map(|name| name.to_string())
-            .unwrap_or_default();
-        errors::signature(
-            py,
+        let text = errors::class_name(value).map(|name| {
             format!(
                 "{} has type {name}, which does not convert to a NumPy array",
                 describe_column(path)
-            ),
-        )
+            )
+        });
+        errors::signature_about(py, text)
     };
     let array = asarray
         .bind(py)
@@ -393,11 +380,10 @@ fn encode_string(element: &Bound<'_, PyAny>, path: &str, encoded: &mut Vec<u8>) 
     } else if let Ok(text) = element.cast::<PyString>() {
         text.to_str()?.as_bytes()
     } else {
-        let class = element.get_type();
         let text = format!(
             "{} contains a Python object of type {}; supported are str, bytes and values with a NumPy dtype",
             describe_column(path),
-            class.name()?
+            errors::class_name(element)?
         );
         return Err(errors::signature(py, text));
     };

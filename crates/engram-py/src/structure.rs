@@ -19,7 +19,7 @@ use serde_json::Value;
 
 use crate::errors;
 use crate::history::TrajectoryColumn;
-use explore::{explore, registered_children};
+use explore::{explore, list_of, registered_children};
 pub(crate) use list_hint::{with_list_hint, with_list_hint_for};
 use text::node_from_json;
 pub(crate) use text::{merge, prune};
@@ -124,8 +124,14 @@ impl Structure {
         let value: Value =
             serde_json::from_str(text).map_err(|error| unreadable(py, text, &error.to_string()))?;
         let mut names = Vec::new();
-        let root = node_from_json(py, &value, "", &mut names)
-            .map_err(|error| unreadable(py, text, &error.to_string()))?;
+        let root = node_from_json(py, &value, "", &mut names).map_err(|error| {
+            errors::replace_rejection(py, error.clone_ref(py), || {
+                let cause = error.value(py);
+                let why = errors::class_name(cause)
+                    .and_then(|class| Ok(format!("{class}: {}", errors::str(cause)?)));
+                why.map_or_else(|raised| raised, |why| unreadable(py, text, &why))
+            })
+        })?;
         let parsed = Arc::new(Self {
             root,
             names,
@@ -220,22 +226,13 @@ impl Node {
                     return Ok(false);
                 }
                 let entries = registered_children(tree)?.unwrap_or_default();
-                let (nodes, values): (Vec<_>, Vec<_>) = children
-                    .iter()
-                    .filter_map(|(entry, node)| {
-                        let same = |other: &Bound<'_, PyAny>| other.eq(entry).unwrap_or(false);
-                        entries
-                            .iter()
-                            .find(|(entry, _)| same(entry))
-                            .map(|(_, value)| (node, value))
-                    })
-                    .unzip();
-                if nodes.len() != entries.len() || nodes.len() != children.len() {
+                if entries.len() != children.len() {
                     return Ok(false);
                 }
-                for (node, value) in nodes.into_iter().zip(values) {
-                    if !node.flatten(value, leaves)? {
-                        return Ok(false);
+                for (entry, node) in children {
+                    match find_entry(&entries, entry)? {
+                        Some(value) if node.flatten(value, leaves)? => {}
+                        _ => return Ok(false),
                     }
                 }
                 Ok(true)
@@ -278,12 +275,15 @@ impl Node {
                 Ok(num_present == tree.len()?)
             }
             Self::List(children) | Self::Tuple(children) => {
-                let Ok(values) = tree.try_iter() else {
-                    return Ok(false);
+                let values = match tree.try_iter() {
+                    Ok(values) => values,
+                    Err(error) if errors::is_rejection(py, &error) => return Ok(false),
+                    Err(error) => return Err(error),
                 };
-                let values = values.collect::<PyResult<Vec<_>>>()?;
-                for (index, child) in children.iter().enumerate() {
-                    if !child.flatten_part(values.get(index), py, leaves)? {
+                let values = list_of(values.as_any())?;
+                let mut present = values.iter();
+                for child in children {
+                    if !child.flatten_part(present.next().as_ref(), py, leaves)? {
                         return Ok(false);
                     }
                 }
@@ -356,6 +356,26 @@ fn all_flatten<'py>(
         }
     }
     Ok(true)
+}
+
+/// Returns the child of a registered node with this path entry.
+fn find_entry<'a, 'py>(
+    children: &'a [(Bound<'py, PyAny>, Bound<'py, PyAny>)],
+    entry: &Py<PyAny>,
+) -> PyResult<Option<&'a Bound<'py, PyAny>>> {
+    for (other, value) in children {
+        let same = other.eq(entry).or_else(|error| {
+            if errors::is_rejection(other.py(), &error) {
+                Ok(false)
+            } else {
+                Err(error)
+            }
+        })?;
+        if same {
+            return Ok(Some(value));
+        }
+    }
+    Ok(None)
 }
 
 fn build_all<'py>(

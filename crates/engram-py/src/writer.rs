@@ -126,17 +126,14 @@ impl TrajectoryState {
             .map(|(leaf, name)| {
                 leaf.cast_into::<TrajectoryColumn>().map_err(|error| {
                     let leaf = error.into_inner();
-                    let class = leaf
-                        .get_type()
-                        .name()
-                        .map(|name| name.to_string())
-                        .unwrap_or_default();
-                    let text = format!(
-                        "{} must be a slice of the writer's history, such as \
-                     writer.history[\"obs\"][-2:]; got {class}",
-                        describe_trajectory_column(name)
-                    );
-                    errors::signature(tree.py(), text)
+                    let text = errors::class_name(&leaf).map(|class| {
+                        format!(
+                            "{} must be a slice of the writer's history, such as \
+                             writer.history[\"obs\"][-2:]; got {class}",
+                            describe_trajectory_column(name)
+                        )
+                    });
+                    errors::signature_about(tree.py(), text)
                 })
             });
         Ok((Arc::clone(layout), columns.collect::<PyResult<_>>()?))

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
-use pyo3::types::{PyDict, PyList, PyTuple};
+use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use serde_json::{Value, json};
 
 use super::text::remember_class;
@@ -52,7 +52,7 @@ pub(super) fn explore<'py>(
     }
     if let Ok(tuple) = tree.cast::<PyTuple>() {
         let class = tuple.get_type();
-        let Ok(fields) = class.getattr("_fields") else {
+        let Some(fields) = class.getattr_opt("_fields")? else {
             let (nodes, values) = sequence(tuple.iter().collect())?;
             return Ok((Node::Tuple(nodes), json!({ "t": values })));
         };
@@ -64,7 +64,7 @@ pub(super) fn explore<'py>(
             nodes.push(node);
             values.push(json!([field, value]));
         }
-        let name = class.name()?.to_string();
+        let name = class.name()?.to_str()?.to_owned();
         if remember_class(&name, &fields, &class) {
             clear_parsed();
         }
@@ -102,7 +102,7 @@ pub(super) fn explore<'py>(
         nodes.push((key.unbind(), node));
         values.push(json!([stored, value]));
         if let Some(name) = entry_names.replace(name) {
-            let class = tree.get_type().name()?.to_string();
+            let class = errors::class_name(tree)?;
             let text =
                 format!("the entries of a {class} must have different names; got `{name}` twice");
             return Err(errors::signature(tree.py(), text));
@@ -119,13 +119,13 @@ fn sorted_entries<'py>(
     mapping: &Bound<'py, PyAny>,
 ) -> PyResult<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
     let py = mapping.py();
-    let keys = mapping.call_method0("keys")?.try_iter()?;
-    let keys = PyList::new(py, keys.collect::<PyResult<Vec<_>>>()?)?;
-    let shown = keys.repr()?.to_string();
+    let keys = list_of(&mapping.call_method0("keys")?)?;
     keys.as_any().call_method0("sort").map_err(|error| {
         errors::replace_rejection(py, error, || {
-            let text = format!("the keys of a mapping must be all str or all int; got {shown}");
-            errors::signature(py, text)
+            let text = errors::repr(&keys).map(|shown| {
+                format!("the keys of a mapping must be all str or all int; got {shown}")
+            });
+            errors::signature_about(py, text)
         })
     })?;
     keys.iter()
@@ -133,18 +133,25 @@ fn sorted_entries<'py>(
         .collect()
 }
 
+/// The values of an iterable. `collect` would lose the exceptions of `__len__` and `__length_hint__`.
+pub(super) fn list_of<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
+    let list = values.py().get_type::<PyList>().call1((values,))?;
+    Ok(list.cast_into()?)
+}
+
 fn key_text(key: &Bound<'_, PyAny>) -> PyResult<Value> {
-    if let Ok(text) = key.extract::<String>() {
-        return Ok(json!(text));
-    }
-    if let Ok(number) = key.extract::<i64>() {
-        return Ok(json!(number));
-    }
-    let text = format!(
-        "the keys of a mapping must be str or int; got {}",
-        key.repr()?
-    );
-    Err(errors::signature(key.py(), text))
+    let py = key.py();
+    let value = match key.cast::<PyString>() {
+        Ok(text) => text.to_str().map(|text| json!(text)),
+        Err(_) => key.extract::<i64>().map(|number| json!(number)),
+    };
+    value.map_err(|error| {
+        errors::replace_rejection(py, error, || {
+            let text = errors::repr(key)
+                .map(|shown| format!("the keys of a mapping must be str or int; got {shown}"));
+            errors::signature_about(py, text)
+        })
+    })
 }
 
 /// Returns the path entries and children of a value whose type is registered with optree; `None` for others.

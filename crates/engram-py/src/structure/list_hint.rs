@@ -14,8 +14,9 @@ pub(crate) fn with_list_hint(error: PyErr, nest: &Bound<'_, PyAny>) -> PyErr {
     if !errors::is_about_columns(py, &error) {
         return error;
     }
-    let Ok((structure, leaves)) = Structure::of(nest) else {
-        return error;
+    let (structure, leaves) = match Structure::of(nest) {
+        Ok(parsed) => parsed,
+        Err(raised) => return errors::replace_rejection(py, raised, || error),
     };
     let is_number = |leaf: usize| {
         leaves.get(leaf).is_some_and(|value| {

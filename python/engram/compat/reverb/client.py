@@ -100,7 +100,7 @@ class Client:
                 may describe a step `[...]` or an item `[1, ...]`. No item is inserted into any table.
             RuntimeError: The server could not be reached for an hour.
         """
-        if not priorities:
+        if priorities is None or (isinstance(priorities, Mapping | list | tuple) and not priorities):
             raise ValueError("priorities must contain at least one item")
         if not isinstance(priorities, Mapping):
             raise TypeError(f"`priorities` must map tables to priorities; got {_arguments.describe(priorities)}")
