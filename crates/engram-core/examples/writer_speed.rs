@@ -79,7 +79,7 @@ fn report(name: &str, steps: usize, seconds: f64, items: &[NewItem]) {
     let trajectory_bytes: usize = items.iter().map(|i| i.trajectory.footprint()).sum();
     let count = items.len().max(1);
     println!(
-        "{name:48} {:7.1} ns/step {:7} items {:6.1} B/item in chunks {:6.1} in spans",
+        "{name:48} {:7.1} ns/step {:7} items {:6.1} B/item in chunks {:6.1} in trajectories",
         seconds * 1e9 / steps as f64,
         items.len(),
         bytes as f64 / count as f64,
@@ -131,6 +131,7 @@ fn batched(envs: usize, observation: &[usize], dtype: DType, all_columns: bool, 
     let columns: Vec<_> = bytes.iter().map(|b| BatchColumn::cells(b)).collect();
     let (mut best, mut items) = (f64::MAX, Vec::new());
     for _ in 0..3 {
+        // Items with other columns than the steps have a layout of their own.
         let layout = if all_columns {
             Arc::clone(&schema.layout)
         } else {
@@ -206,7 +207,6 @@ fn main() {
     );
     for (all_columns, name) in [(true, "all columns"), (false, "obs[-2:], others[-2]")] {
         let mut set = PatternSet::new(1);
-        set.set(0, pattern(layout(), all_columns), &small);
         let name = format!("append, pattern {name}");
         single(&name, &small, None, STEPS, |recorder, step| {
             if step == 0 {

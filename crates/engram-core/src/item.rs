@@ -24,7 +24,8 @@ pub(crate) struct Item {
     pub(crate) priority: f64,
     /// Insertion number in its table: grows by one, never reused.
     pub(crate) seq: u64,
-    /// Number of its insert or last priority update; heaps order items of equal priority by it.
+    /// Sequence number of its insert or, if later, its last priority update, which the table counts together; heaps
+    /// order items of equal priority by it.
     pub(crate) touched: u64,
     /// `None` if the slot is vacant.
     pub(crate) trajectory: Option<Trajectory>,
@@ -64,7 +65,7 @@ impl Item {
 pub struct Rank {
     /// Insertion number.
     pub seq: u64,
-    /// Number of the insert or last priority update.
+    /// Sequence number of the insert or, if later, the last priority update.
     pub touched: u64,
     /// Current priority.
     pub priority: f64,

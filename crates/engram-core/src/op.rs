@@ -25,8 +25,7 @@ pub enum Removal {
     Deleted,
 }
 
-/// Identifies an item within a writer's session and table. A retry sends the item with the same
-/// number.
+/// A writer's session, and the number of an item in it and in its table. A retry sends the item with the same number.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionNumber {
     /// Random id of the writer's session.
@@ -46,12 +45,12 @@ pub enum TableOp<'a> {
         item: &'a NewItem,
         /// Clock reading at its insertion, nanoseconds.
         now: u64,
-        /// Its session number, if it has one.
+        /// Its session and number, if it has one.
         number: Option<SessionNumber>,
     },
-    /// Records the session number of an item that was not inserted because its key exists.
+    /// Records the session and number of an item that was not inserted because its key exists.
     SkipInsert {
-        /// Its session number.
+        /// Its session and number.
         number: SessionNumber,
         /// Clock reading, nanoseconds.
         now: u64,
@@ -86,14 +85,14 @@ pub enum TableOp<'a> {
     Acknowledge {
         /// Keys of the sampled items that are still in the table.
         keys: &'a [u64],
-        /// Number of samples, removed items included.
+        /// Number of samples whose leases end: more than `keys` if sampled items have left the table.
         samples: u64,
     },
     /// Ends leases and undoes the counts of their samples.
     ReturnLeases {
         /// Keys of the sampled items that are still in the table.
         keys: &'a [u64],
-        /// Number of samples, removed items included.
+        /// Number of samples whose leases end: more than `keys` if sampled items have left the table.
         samples: u64,
     },
     /// Removes all items and sets the counters to 0.
@@ -126,8 +125,7 @@ pub trait OpSink: fmt::Debug + Send + Sync {
         true
     }
 
-    /// Ready while the sink accepts more changes: the changes that are recorded and not yet written
-    /// are bounded. Stores and wakes the waker like [`OpSink::poll_durable`].
+    /// Ready while the sink's buffer has room: it holds the appended changes that are not written yet. Stores and wakes the waker like [`OpSink::poll_durable`].
     ///
     /// # Errors
     /// See [`OpSink::poll_durable`].
@@ -135,7 +133,7 @@ pub trait OpSink: fmt::Debug + Send + Sync {
         Poll::Ready(Ok(()))
     }
 
-    /// True if nothing more will be recorded durably.
+    /// True if the sink has ended: changes that are not durable yet will not become durable.
     fn has_ended(&self) -> bool {
         false
     }

@@ -241,8 +241,9 @@ fn count_passed(ends: [f64; 3], mass: f64) -> (usize, f64) {
     (passed, mass - [0.0, ends[0], ends[1], ends[2]][passed])
 }
 
-/// The child for a mass that rounding moved past its last candidate: the last non-zero child up to
-/// the end of quad `quad`, or else the first non-zero child.
+/// The child for a mass that, through rounding, is in no child's range: the last non-zero child up to the end of
+/// quad `quad`, or else the first non-zero child. Returns the child's whole sum as the remaining mass, so that the
+/// levels below take their last non-zero child, too.
 #[cold]
 fn child_after_rounding(sums: &[f64; FANOUT], quad: usize) -> (usize, f64) {
     let is_positive = |sum: &f64| *sum > 0.0;

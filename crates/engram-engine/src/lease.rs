@@ -42,7 +42,7 @@ impl Sample {
         self.with_columns(columns, pool)
     }
 
-    /// [`Self::gather`], if the draws were estimated before.
+    /// [`Self::gather`] with an estimate of the bytes of the batch of these draws.
     ///
     /// # Errors
     /// As [`Self::gather`].
@@ -97,8 +97,9 @@ impl Sample {
         } else {
             let listed = keys.iter().take(MAX_LISTED_KEYS).map(u64::to_string);
             let mut listed = listed.collect::<Vec<_>>().join(", ");
-            if let Some(more) = keys.len().checked_sub(MAX_LISTED_KEYS + 1) {
-                let _ = write!(listed, " and {}", count(more + 1, "other"));
+            let others = keys.len().saturating_sub(MAX_LISTED_KEYS);
+            if others > 0 {
+                let _ = write!(listed, " and {}", count(others, "other"));
             }
             format!(
                 "items {listed} of table `{table}` cannot be read and were removed; item {}: {cause}",

@@ -12,12 +12,14 @@ use crate::errors;
 use crate::gil::shared;
 use crate::writer::{TrajectoryState, TrajectoryWriter};
 
-/// The steps of one column since the last clear, oldest first.
+/// The steps of one column since the last `end_episode(clear=True)`, oldest first. It includes steps that the writer no
+/// longer retains: they have an index, but reading them is an error.
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct ColumnHistory {
     /// Weak, because the writer refers to its histories: a cycle would keep the writer alive.
     writer: Py<PyWeakrefReference>,
+    /// Index of the leaf in the structure of the steps.
     leaf: usize,
 }
 

@@ -110,8 +110,8 @@ impl TensorHeader<'_> {
         u64::from(self.rows).saturating_mul(per_row as u64)
     }
 
-    /// Number of rows of strings without elements: they take no bytes on the wire, but an offset each in
-    /// memory.
+    /// Number of rows of a tensor of strings whose rows have no elements; 0 for other tensors. Such rows take no bytes
+    /// on the wire, but an offset each in memory.
     pub(crate) fn empty_string_rows(&self) -> usize {
         let is_empty = self.cell.dtype == DType::String && self.cell.elements() == 0;
         if is_empty { self.rows as usize } else { 0 }
@@ -134,7 +134,13 @@ impl TensorHeader<'_> {
             return Ok(());
         }
         let raw = snap::raw::decompress_len(self.content).map_err(|error| corrupt(&error))?;
-        if raw as u64 != size || raw > max_raw_bytes(stored) {
+        if raw > max_raw_bytes(stored) {
+            return Err(invalid(format!(
+                "the compressed bytes of a tensor are corrupt: {stored} bytes cannot hold the {raw} bytes that they \
+                 declare"
+            )));
+        }
+        if raw as u64 != size {
             return Err(invalid(format!(
                 "a tensor of {} rows of {} has {size} bytes, but its {stored} compressed bytes declare \
                  {raw}",

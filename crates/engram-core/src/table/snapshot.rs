@@ -8,8 +8,11 @@
 //!
 //! ```text
 //! begin: counters ─> items ─> sampler order ─> remover order ─> insertion times ─> sessions ─> Done
-//!                    └──────── a reset, or a snapshot begun by another caller: Aborted ───┘
+//!                    └──────── a reset, or another caller received it: Aborted ────────────┘
 //! ```
+//!
+//! A second call of `begin_snapshot` replaces the snapshot in progress: all callers continue the new one, and one
+//! of them receives it.
 //!
 //! Parts that the table does not have are skipped: the order of a selector without randomness, insertion
 //! times without a ttl, sessions before the first one. [`SnapshotInProgress`] holds the parts copied so far;
@@ -135,7 +138,7 @@ pub struct SnapshotItem<'a> {
     pub priority: f64,
     /// Insertion number.
     pub seq: u64,
-    /// Number of its insert or last priority update.
+    /// Sequence number of its insert or, if later, its last priority update.
     pub touched: u64,
     /// Samples taken, leased ones included.
     pub times_sampled: u32,

@@ -33,7 +33,7 @@ pub use report::{
     InvalidRecord,
 };
 
-/// Serial and record size of each log's chunks, by the log's number; `None` for an unusable log.
+/// Serial (a chunk's number in its store) and record size of each log's chunks, by the log's number; `None` for an unusable log.
 type ChunksByLog = BTreeMap<u64, Option<Vec<(u64, u64)>>>;
 
 /// Inspects a directory: its files, what is damaged, and what opening it would restore.
@@ -90,10 +90,10 @@ pub(super) fn inspect_files(files: &dyn Directory, names: &[String]) -> Inspecti
     let mut engram_files: Vec<(FileName, &str)> = Vec::new();
     let (mut set_aside, mut others) = (Vec::new(), Vec::new());
     for name in names {
-        let lost = name_before_loss(name).and_then(FileName::parse);
+        let original = name_before_loss(name).and_then(FileName::parse);
         match FileName::parse(name) {
             Some(kind) => engram_files.push((kind, name)),
-            None if lost.is_some() => set_aside.push(name),
+            None if original.is_some() => set_aside.push(name),
             None if name == LOCK || name == CLOSED => {}
             None => others.push(name.clone()),
         }
@@ -302,10 +302,10 @@ fn report_loss_since_close(mark: &CloseMark, reports: &mut Vec<InspectedFile>) {
     }
 }
 
-/// Changes the state of files from torn to damaged. A log stays torn if it is the last one with changes, if the
-/// next log with changes continues with the next change, or if its own changes cannot be counted.
+/// Changes the state of files from torn to damaged. A log stays torn if no newer log has a `begin` record (chunk
+/// logs have none), if the next one that has continues with the next change, or if it has no `begin` record itself.
 fn classify_tears(reports: &mut [InspectedFile]) {
-    // First change of the next newer log that has changes: the loop visits the newest log first.
+    // The number in the `begin` record of the next newer log that has one: the loop visits the newest log first.
     let mut first_of_next_log = None;
     for report in reports.iter_mut().rev() {
         let is_log = matches!(FileName::parse(&report.name), Some(FileName::Log(_)));

@@ -38,13 +38,16 @@ pub(super) struct PendingLog {
     pub(super) next_serial: u64,
     /// The log that is being written.
     pub(super) log: Arc<Log>,
-    /// Logs before `log`. Those without chunks in use are removed when the next log begins.
+    /// Logs before `log` that may contain chunks in use: `switch_log` drops the others from this list, except the
+    /// last.
     pub(super) earlier_logs: Vec<Arc<Log>>,
-    /// Logs that were removed or replaced since the store was opened.
+    /// Logs whose files were found missing, or replaced by others, while the store is open: their chunks in use
+    /// must be written again.
     pub(super) lost_logs: BTreeSet<u64>,
-    /// True if a caller waits for changes or for space: they are written at once, unless changes are synced.
+    /// True if a caller waits until its changes are durable, or for space. The log writer then collects no further
+    /// changes before it writes; with [`Durability::Disk`](crate::Durability) it still waits until a sync is due.
     pub(super) urgent: bool,
-    /// True if changes must be written at once, even if they are synced and no sync is due.
+    /// True if changes must be written at once, with every durability: also before a sync is due.
     pub(super) immediate: bool,
     /// True if the log writer must end.
     pub(super) stopped: bool,
@@ -145,6 +148,7 @@ impl PendingLog {
         let mut header = Vec::with_capacity(128);
         put_chunk(&mut header, chunk, serial, schema);
         let bytes = record_bytes(header.len() + chunk.payload().len());
+        // Dropping the chunk's previous location releases its bytes in a lost log.
         drop(self.log.add_chunk(chunk, serial, bytes as u64));
         let chunk = Arc::clone(chunk);
         self.push(LogEntry::Chunk { header, chunk }, bytes);

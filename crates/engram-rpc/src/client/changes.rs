@@ -27,6 +27,7 @@ pub const MAX_KEYS_PER_REQUEST: usize = 8192;
 #[derive(Debug)]
 pub(crate) struct ChangeSender {
     runtime: Handle,
+    /// The client's sample streams: see [`Self::send`].
     streams: Arc<SampleStreams>,
     commands: mpsc::UnboundedSender<ChangeCommand>,
     /// Commands that wait until the server has handled the acknowledgements of `streams`.
@@ -127,7 +128,7 @@ impl ChangeSender {
     }
 
     /// Sends one request, after earlier ones and after the server has handled all acknowledgements: the change must
-    /// not find items that an acknowledged batch used up.
+    /// not find items that an acknowledgement removes.
     fn send(&self, request: pb::ChangeRequest, total_keys: usize) -> PendingResponse<u64> {
         let (response, receiver) = oneshot::channel();
         let command = ChangeCommand {

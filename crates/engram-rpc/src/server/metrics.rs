@@ -1,4 +1,4 @@
-//! The server's metrics, as text for Prometheus. Table statistics are read when the metrics are.
+//! The server's metrics, as text for Prometheus. Each scrape reads the statistics of the tables.
 
 mod http;
 mod tls;
@@ -56,7 +56,7 @@ const fn metric(
 const TABLE_METRICS: [TableMetric; 21] = [
     metric(
         "table_items",
-        "Items, including items leased out for the last time",
+        "Items, including those whose last allowed sample is leased",
         |t| Value::Count(t.stats.size),
     ),
     metric("table_max_items", "Maximum number of items", |t| {

@@ -152,7 +152,7 @@ fn count_changes(kind: u32, body: &[u8]) -> u64 {
         }
         kind::TABLE_CREATED | kind::TABLE_DROPPED => 1,
         kind::UNLOGGED => {
-            // Numbers that were skipped.
+            // Only a checkpoint has these changes, but they have numbers.
             let mut reader = BodyReader(body);
             let numbers = reader
                 .u64()
