@@ -7,7 +7,10 @@ from sample_stores import checkpointed, copied, logged, logged_twice, open_sampl
 
 from engram import inspect_directory
 
-LATER = "unless the machine has lost power since, the file was damaged later, and acknowledged changes are lost"
+LATER = (
+    "a power failure explains this; without one, the file was damaged after the store was closed, and acknowledged "
+    "changes are lost"
+)
 
 
 def newest_log(path):
@@ -69,8 +72,8 @@ def test_a_log_that_was_cut_within_a_record(sample, tmp_path):
     damaged = copied(path, tmp_path / "damaged")
     cut(damaged / log.name, last.offset + 10)
     note = (
-        f"{log.name} ends at byte {last.offset}: expected a record header of 24 bytes, found 10 bytes; "
-        f"10 more bytes follow, but the store was closed with {size_of(log)} bytes in this log: {LATER}"
+        f"{log.name} is intact only up to byte {last.offset}: expected a record header of 24 bytes, found 10 bytes; "
+        f"the rest (10 bytes) is not used, but the store was closed with {size_of(log)} bytes in this log: {LATER}"
     )
     assert state(damaged)[2] == (note,)
     inspection = inspect_directory(damaged)
@@ -106,7 +109,7 @@ def test_bytes_that_were_written_after_the_close_may_be_torn(sample, tmp_path):
     table_states, values, notes = state(damaged)
     assert (table_states, values) == expected[:2]
     assert len(notes) == 1
-    assert notes[0].endswith("16 more bytes follow, and were never acknowledged")
+    assert notes[0].endswith("the rest (16 bytes) is not used, and was never acknowledged")
 
 
 def test_marks_that_are_damaged_or_outdated_are_ignored(sample, tmp_path):

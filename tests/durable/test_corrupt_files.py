@@ -22,7 +22,7 @@ def sample(request, tmp_path_factory):
     return path, state(path)
 
 
-ADVICE = "; `repair=True` opens what is left"
+ADVICE = "; `engram.Store.open(path, repair=True)` opens what is left"
 
 
 def sample_store(how):
@@ -59,16 +59,16 @@ def torn_log_note(path, record, reason, original):
     size = path.stat().st_size
     later = [each for each in records.records(original) if each.offset > record.offset]
     num_after = sum(each.body_offset + len(each.body) <= size for each in later)
-    rest = "and were never acknowledged"
+    rest = "and was never acknowledged"
     if num_after:
         records_after = "1 intact record" if num_after == 1 else f"{num_after} intact records"
         rest = (
-            f"with {records_after}: unless the machine lost power, these were acknowledged, "
-            "and the file was damaged later"
+            f"with {records_after}: a power failure explains this; without one, these were acknowledged, and the file "
+            "was damaged afterwards"
         )
     tail_size = size - record.offset
-    tail = "1 more byte follows" if tail_size == 1 else f"{tail_size} more bytes follow"
-    return f"{path.name} ends at byte {record.offset}: {reason}; {tail}, {rest}"
+    tail = "1 byte" if tail_size == 1 else f"{tail_size} bytes"
+    return f"{path.name} is intact only up to byte {record.offset}: {reason}; the rest ({tail}) is not used, {rest}"
 
 
 def test_the_samples_have_records_of_all_kinds(tmp_path):

@@ -35,7 +35,7 @@ def sample_store(how):
     return pytest.mark.parametrize("sample", [how], indirect=True, ids=[how.__name__])
 
 
-ADVICE = "; `repair=True` opens what is left"
+ADVICE = "; `engram.Store.open(path, repair=True)` opens what is left"
 
 
 def expect_open_error(path, text, error=StorageError):
@@ -409,7 +409,7 @@ def test_a_repair_that_finds_nothing(sample, tmp_path):
     for name in (OLD, NEW):
         (path / name).write_text("")
     (path / FIRST).unlink()
-    advice = "; `repair=True` would find nothing to open; restore a copy of the directory"
+    advice = "; `engram.Store.open(path, repair=True)` would find nothing to open; restore a copy of the directory"
     with pytest.raises(StorageError, match=f"{advice}$"):
         Store.open(path)
     advice = "; repair found nothing to open; restore a copy of the directory"

@@ -82,7 +82,7 @@ def test_a_rejected_item_is_in_no_table(open_store):
 def test_a_late_insert_reports_which_tables_have_the_item(open_store):
     store = open_store(Table.queue("q", max_size=1), Table("t"), Table.queue("r", max_size=1))
     store.insert({"x": 1}, {"q": 1.0, "r": 1.0})
-    full = "inserting waits: the limit of Queue is reached: 1 of 1 inserted items are not sampled yet"
+    full = "inserting waits: Queue(1) is full: 1 inserted item is not sampled yet"
     with raises(
         DeadlineExceededError, f"table `q` did not accept the item within 0.05 s; no table has the item; `q`: {full}"
     ):

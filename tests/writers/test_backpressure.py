@@ -7,7 +7,7 @@ from support import BackgroundCall, raises, wait_until
 from engram import Pattern, Table
 from engram.errors import BackpressureError, ClosedError, DeadlineExceededError, EngramError
 
-FULL = "`q`: inserting waits: the limit of Queue is reached: 1 of 1 inserted items are not sampled yet"
+FULL = "`q`: inserting waits: Queue(1) is full: 1 inserted item is not sampled yet"
 
 
 @pytest.fixture

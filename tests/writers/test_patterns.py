@@ -383,8 +383,8 @@ def test_late_end_of_an_episode(open_store):
         writer.append({"x": value})
     with raises(
         DeadlineExceededError,
-        "2 items are not in their tables after 0.05 s; they stay queued; `q`: inserting waits: the limit of "
-        "Queue is reached: 1 of 1 inserted items are not sampled yet",
+        "2 items are not in their tables after 0.05 s; they stay queued; `q`: inserting waits: "
+        "Queue(1) is full: 1 inserted item is not sampled yet",
     ):
         writer.end_episode(0.05)
     assert (writer.pending_items, writer.episode_steps) == (2, 0)

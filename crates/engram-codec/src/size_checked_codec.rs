@@ -77,7 +77,9 @@ impl<U: Message + Default + DecodedSize> Decoder for SizeCheckedDecoder<U> {
 
     fn decode(&mut self, message: &mut DecodeBuf<'_>) -> Result<Option<U>, Status> {
         // tonic passes each message as one contiguous slice.
-        check_decoded_size::<U>(message.chunk()).map_err(Status::resource_exhausted)?;
+        check_decoded_size::<U>(message.chunk()).map_err(|problem| {
+            Status::resource_exhausted(format!("{problem}; send its content in several messages"))
+        })?;
         self.0.decode(message)
     }
 

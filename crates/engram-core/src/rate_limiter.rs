@@ -298,14 +298,21 @@ impl RateLimiter {
             return None;
         }
         let deleted = if deleted > 0.0 {
-            format!(", {} of them deleted", format_number(deleted))
+            format!(
+                "; {} of them were deleted, and count until the table is reset",
+                format_number(deleted)
+            )
         } else {
             String::new()
         };
         Some(format!(
-            "the limit of {kind} is reached: {} of {} inserted items are not sampled yet{deleted}",
-            format_number(unsampled),
-            format_number(*max_diff)
+            "{kind}({}) is full: {} not sampled yet{deleted}",
+            format_number(*max_diff),
+            if compare(unsampled, 1.0).is_eq() {
+                "1 inserted item is".into()
+            } else {
+                format!("{} inserted items are", format_number(unsampled))
+            }
         ))
     }
 
@@ -437,11 +444,12 @@ mod tests {
     fn message_when_the_queue_is_full() {
         assert_eq!(
             why_inserting(RateLimits::queue(4), [7, 3, 3]),
-            "inserting waits: the limit of Queue is reached: 4 of 4 inserted items are not sampled yet"
+            "inserting waits: Queue(4) is full: 4 inserted items are not sampled yet"
         );
         assert_eq!(
             why_inserting(RateLimits::queue(3), [3, 0, 2]),
-            "inserting waits: the limit of Queue is reached: 3 of 3 inserted items are not sampled yet, 2 of them deleted"
+            "inserting waits: Queue(3) is full: 3 inserted items are not sampled yet; 2 of them were deleted, and \
+             count until the table is reset"
         );
         // Items that stay in the table after they were sampled are not counted.
         assert_eq!(

@@ -211,7 +211,7 @@ impl ImportedTable {
         checked.map_err(|error| error.to_string())?;
         if !self.keys.insert(item.key) {
             return Err(format!(
-                "its key {} without the highest bit equals that of an earlier item",
+                "keys have 63 bits here: without its highest bit, key {} equals that of an earlier item",
                 message.key
             ));
         }

@@ -24,8 +24,8 @@ pub(crate) struct CloseMark {
 }
 
 /// States why a log may lack bytes that it had when its store was closed.
-const DAMAGED_LATER: &str = "unless the machine has lost power since, the file was damaged later, and acknowledged \
-                             changes are lost";
+const DAMAGED_LATER: &str = "a power failure explains this; without one, the file was damaged after the store was \
+                             closed, and acknowledged changes are lost";
 
 impl CloseMark {
     /// Writes the mark, durably if `sync` is true.

@@ -82,8 +82,8 @@ fn a_log_that_is_cut_between_records_after_the_close_is_reported() {
     assert_eq!(files.open(&name).unwrap().len().unwrap(), bytes);
     // Only the file header is left.
     files.truncate(&name, 48).unwrap();
-    let cause = "unless the machine has lost power since, the file was damaged later, and acknowledged changes are \
-                 lost";
+    let cause = "a power failure explains this; without one, the file was damaged after the store was closed, and \
+                 acknowledged changes are lost";
     let note = format!("{name} has 48 bytes, but had {bytes} when the store was closed: {cause}");
     let notes = read_back(&files).map(|recovered| recovered.notes);
     assert_eq!(notes.unwrap_or_default().last(), Some(&note));

@@ -72,9 +72,10 @@ impl RecoveryError {
             Self::Unreadable(_) => "",
             _ if repair => "; repair found nothing to open; restore a copy of the directory",
             Self::NothingLeft(_) => {
-                "; `repair=True` would find nothing to open; restore a copy of the directory"
+                "; `engram.Store.open(path, repair=True)` would find nothing to open; restore a copy of the \
+                 directory"
             }
-            _ => "; `repair=True` opens what is left",
+            _ => "; `engram.Store.open(path, repair=True)` opens what is left",
         };
         let CorruptRecord(reason) = self.into();
         Error::Storage(format!("{}: {reason}{advice}", files.path().display()))

@@ -132,7 +132,7 @@ impl DirectoryReader<'_> {
                     .is_none_or(|read| read < checkpoint)
                 {
                     let reason = format!(
-                        "{name} continues after changes that only {} contains",
+                        "{} is missing or cannot be used, and only it contains the changes before those of {name}",
                         checkpoint_name(checkpoint)
                     );
                     return Err(RecoveryError::DataLost(CorruptRecord(reason)));
@@ -165,19 +165,17 @@ impl DirectoryReader<'_> {
         let closed = closed.filter(|mark| self.out.store == Some(mark.store));
         let status = match closed.filter(|mark| mark.covers(log, offset)) {
             Some(mark) => mark.describe_damage(),
-            None if intact == 0 => "and were never acknowledged".into(),
+            None if intact == 0 => "and was never acknowledged".into(),
             None => format!(
-                "with {}: unless the machine lost power, these were acknowledged, and the file was damaged later",
+                "with {}: a power failure explains this; without one, these were acknowledged, and the file was damaged \
+                 afterwards",
                 count(intact, "intact record")
             ),
         };
-        let (name, left) = (log_name(log), count(left, "more byte"));
-        let verb = if left.starts_with("1 ") {
-            "follows"
-        } else {
-            "follow"
-        };
-        format!("{name} ends at byte {offset}: {reason}; {left} {verb}, {status}")
+        let (name, left) = (log_name(log), count(left, "byte"));
+        format!(
+            "{name} is intact only up to byte {offset}: {reason}; the rest ({left}) is not used, {status}"
+        )
     }
 
     /// Returns the error for a log that begins with `first_change` instead of `next_change`. The last

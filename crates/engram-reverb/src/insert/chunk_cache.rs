@@ -52,7 +52,7 @@ impl StreamChunkCache {
         }
         if self.by_key.len() >= self.max_chunks {
             return Err(Status::resource_exhausted(format!(
-                "an insert stream keeps {} chunks, the most allowed; keep fewer",
+                "a writer keeps {} chunks on the server, which is the maximum; lower its `num_keep_alive_refs`",
                 self.max_chunks
             )));
         }
@@ -63,7 +63,8 @@ impl StreamChunkCache {
         }
         if self.unreferenced_bytes > self.max_unreferenced_bytes {
             return Err(Status::resource_exhausted(format!(
-                "an insert stream keeps {} bytes of chunks that no table refers to, but at most {} are allowed",
+                "a writer keeps {} bytes of chunks on the server that no table refers to, but at most {} are \
+                 allowed; create items earlier, or lower its `num_keep_alive_refs`",
                 self.unreferenced_bytes, self.max_unreferenced_bytes
             )));
         }
@@ -176,7 +177,7 @@ mod tests {
         assert_eq!(status.code(), Code::ResourceExhausted);
         assert_eq!(
             status.message(),
-            "an insert stream keeps 2 chunks, the most allowed; keep fewer"
+            "a writer keeps 2 chunks on the server, which is the maximum; lower its `num_keep_alive_refs`"
         );
         cache.keep_only(&[2]).unwrap();
         cache.add(&chunk(3, 1)).unwrap();
@@ -194,7 +195,8 @@ mod tests {
         cache.add(&chunk(1, 1)).unwrap();
         cache.add(&chunk(2, 1)).unwrap();
         let text = format!(
-            "an insert stream keeps {} bytes of chunks that no table refers to, but at most {} are allowed",
+            "a writer keeps {} bytes of chunks on the server that no table refers to, but at most {} are \
+             allowed; create items earlier, or lower its `num_keep_alive_refs`",
             2 * each,
             2 * each - 1
         );
@@ -240,8 +242,8 @@ mod tests {
         let full = (1..10).find_map(|key| cache.add(&chunk(key, 1000)).err());
         let status = full.unwrap();
         assert_eq!(status.code(), Code::ResourceExhausted);
-        let text = "bytes of chunks that no table refers to, but at most 1048576 are allowed";
-        assert!(status.message().ends_with(text), "{status}");
+        let text = "that no table refers to, but at most 1048576 are allowed; create items earlier";
+        assert!(status.message().contains(text), "{status}");
         assert!(cache.by_key.len() > 3);
         // Removed chunks no longer count.
         cache.keep_only(&[1]).unwrap();

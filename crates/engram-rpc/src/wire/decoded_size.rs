@@ -150,8 +150,8 @@ mod tests {
         assert_eq!(
             check_decoded_size::<pb::InsertRequest>(&one_more),
             Err(format!(
-                "message of {} bytes takes more than 33554432 bytes of memory once decoded, the most \
-                 allowed; send its content in several messages",
+                "message of {} bytes takes more than 33554432 bytes of memory once decoded, which is the \
+                 maximum",
                 2 * (max_items + 1)
             ))
         );

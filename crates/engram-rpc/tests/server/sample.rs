@@ -291,7 +291,7 @@ async fn invalid_requests_are_answered_in_order() {
         "no table `u`; known tables: `t`",
         "`timeout` must be at least 0, or None to wait without limit; got NaN s",
         "`n` must be at least 1; got 0 samples from table `t`",
-        "`n` is 65537 for table `t`; a server returns at most 65536 items per batch",
+        "a batch of table `t` from a server has at most 65536 items; got 65537 (`n` or `batch_size`)",
     ];
     for (id, text) in (1..).zip(texts) {
         let (received_id, error) = stream.receive_error().await;

@@ -204,8 +204,9 @@ fn start_sampling(engine: &Engine, request: &pb::BatchRequest) -> Result<SampleT
     let table = table_names::find_table(engine, &request.table)?;
     if request.n > MAX_ITEMS_PER_REQUEST {
         return Err(Error::InvalidArgument(format!(
-            "`n` is {} for table `{}`; a server returns at most {MAX_ITEMS_PER_REQUEST} items per batch",
-            request.n, request.table
+            "a batch of table `{}` from a server has at most {MAX_ITEMS_PER_REQUEST} items; got {} (`n` or \
+             `batch_size`)",
+            request.table, request.n
         )));
     }
     // If sampling removes items, they must be returned if the batch does not reach the reader.
