@@ -60,8 +60,10 @@ def test_the_newest_log_ends_within_a_record(inspect, directory):
     status, text, report = inspect(directory)
     assert (status, report["problems"]) == (0, [])
     assert report["notes"] == [
-        f"{LOG_4} is intact only up to byte {offset}: {reason}; the rest (33 bytes) is not used, and was never "
-        "acknowledged"
+        (
+            f"{LOG_4} is intact only up to byte {offset}: {reason}; the rest (33 bytes) is not used, and was never "
+            "acknowledged"
+        )
     ]
     assert re.search(rf"^{LOG_4} .* 2 +torn at byte {offset:,}$", text, re.MULTILINE)
     assert sizes(report) == {"a": 8, "b": 4} == sizes_after_opening(directory)
