@@ -20,7 +20,9 @@ _LEASE_FRACTION = 0.2
 class ConsumptionTracker:
     """Counts consumed items whose pieces are delivered in order: an item is consumed with its first piece.
 
-    The code that delivers pieces assigns the result of `deliver` or `deliver_up_to` to `delivered`, or to
+    A piece is an item, or one of the steps or sequences that the reader splits it into; a batch has several pieces.
+
+    The code that delivers pieces assigns the result of `count_pieces` or `count_pieces_up_to` to `delivered`, or to
     `consumed`, right before it delivers. No call happens in between, so Ctrl-C cannot strike there. Assigning
     `delivered` also acknowledges the items at once, which is required if sampling removes items from the table. Items
     in `consumed` are acknowledged when the next ones are requested. One reader may use a tracker for several streams,
@@ -87,14 +89,14 @@ class ConsumptionTracker:
         self._first_pieces += accumulate(pieces, initial=self.num_pieces)
         self.num_pieces = self._first_pieces.pop()
 
-    def deliver(self, pieces: int) -> int:
+    def count_pieces(self, pieces: int) -> int:
         """Counts `pieces` more pieces as delivered; returns the number of items that are then consumed."""
-        return self.deliver_up_to(self._delivered_pieces + pieces)
+        return self.count_pieces_up_to(self._delivered_pieces + pieces)
 
-    def deliver_up_to(self, pieces: int) -> int:
-        """Counts `pieces` pieces in total as delivered; returns the number of items that are then consumed."""
-        self._delivered_pieces = pieces
-        return max(self.consumed, self._passed_items + bisect_left(self._first_pieces, pieces))
+    def count_pieces_up_to(self, total: int) -> int:
+        """Counts `total` pieces in total as delivered; returns the number of items that are then consumed."""
+        self._delivered_pieces = total
+        return max(self.consumed, self._passed_items + bisect_left(self._first_pieces, total))
 
     def consume_all(self) -> None:
         """Counts all fetched items as consumed, although the reader still has pieces of them to deliver."""

@@ -1,6 +1,19 @@
-"""Text from outside: names of tables, notes of files, addresses."""
+"""Text of errors and reports: nests, and text from outside, such as names of tables and notes of files."""
 
-__all__ = ["printable"]
+from collections.abc import Callable
+from typing import Any
+
+__all__ = ["nest_text", "printable"]
+
+
+def nest_text(unflatten: Callable[[list[Any]], Any], num_leaves: int) -> str:
+    """Returns a nest as text, with `*` for each leaf: `(*,)`, `{'a': *}`.
+
+    Args:
+        unflatten: Returns the nest with the given leaves.
+        num_leaves: Number of leaves of the nest.
+    """
+    return str(unflatten(["*"] * num_leaves)).replace("'*'", "*")
 
 
 def printable(text: str) -> str:

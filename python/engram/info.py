@@ -37,15 +37,16 @@ class TableInfo:
         max_size: Maximum number of items.
         bytes: Size of the distinct chunks that the table refers to, and of its items.
         max_bytes: Maximum of `bytes`. `None` means unlimited.
-        leased_out: Number of items leased to a reader for the last time; they cannot be sampled again.
+        leased_out: Number of items whose last allowed sample (`max_times_sampled`) is leased to a reader and not
+            acknowledged yet; they cannot be sampled again unless the reader returns them.
         num_episodes: Number of distinct episodes with steps in the table.
         num_deleted_episodes: Number of episodes whose last step was removed.
         num_unique_samples: Number of items that were sampled at least once.
         inserts: Number of items inserted.
         samples: Number of samples drawn.
         deletes: Number of items removed for any reason.
-        unreadable_items: Number of items removed because their stored bytes could not be read. Also 0 after the
-            directory was opened.
+        unreadable_items: Number of items removed because their stored bytes could not be read. Not saved with a
+            durable store: 0 again each time it is opened.
         inserts_per_s: Average number of inserts per second over the last 5 seconds.
         samples_per_s: Average number of samples per second over the last 5 seconds.
         waiting_inserts: Number of insert calls that wait now.

@@ -25,7 +25,8 @@ class InspectedFile:
         name: File name.
         bytes: Size of the file.
         records: Number of valid records before the first invalid one.
-        first_change: Number of a log's first change; None if the log contains chunks only, or cannot be read.
+        first_change: Sequence number of the log's first change; None if the file is no log, contains chunks only, or
+            cannot be read.
         changes: Number of changes in a log's valid `records`.
         state: `"whole"`: all records are valid. `"torn"`: the end of a log was not
             completely written, and was never acknowledged. `"damaged"`: the content differs from what was written.
@@ -57,7 +58,7 @@ class InspectedTable:
         name: Name of the table.
         items: Number of items.
         bytes: Size of the distinct chunks that the table refers to, and of its items; None in a checkpoint.
-        last_change: Number of the last change to the table; 0 if no change was numbered.
+        last_change: Sequence number of the last logged change to the table; 0 if there is none.
     """
 
     name: str
@@ -73,7 +74,7 @@ class InspectedCheckpoint:
     Attributes:
         number: Number of the checkpoint.
         created: Time of creation in seconds since 1970; None if it cannot be read.
-        first_change: Number of the first change that is replayed after it; None if it cannot be read.
+        first_change: Sequence number of the first change that is replayed after it; None if it cannot be read.
         tables: Tables, sorted by name.
         chunks: Number of distinct chunks that the items refer to.
         chunk_bytes: Size in the logs of those chunks that are present.

@@ -200,6 +200,6 @@ def _check_can_sample(limiter: RateLimiter) -> None:
         raise InvalidArgumentError("`min_diff` must be less than infinity, or nothing could ever be sampled; got inf")
     if most - 1 < low:
         raise InvalidArgumentError(
-            f"`min_diff` is too large; got {low:g}; with these limits at most {most - 1:g} is possible, or nothing "
-            "could ever be sampled; lower `min_diff` or raise `max_diff`"
+            f"`min_diff` must be at most {most - 1:g} with this `samples_per_insert`, `min_size` and `max_diff`, or "
+            f"nothing could ever be sampled; got {low:g}; lower `min_diff` or raise `max_diff`"
         )

@@ -298,9 +298,10 @@ class BatchedWriter(_Writer):
     ) -> None:
         _checks.choice("`compression`", compression, ("auto", "delta", "off"))
         checked = checked_patterns(patterns)
+        self._num_envs = _checks.integer("`num_envs`", num_envs)
         self._native: _engram.BatchedWriter = _engram.BatchedWriter(
             store._native,  # noqa: SLF001, the store's native object
-            _checks.integer("`num_envs`", num_envs),
+            self._num_envs,
             pattern_compiler(checked),
             chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
@@ -327,5 +328,8 @@ class BatchedWriter(_Writer):
         """
         ends = None if episode_ends is None else np.ascontiguousarray(episode_ends, dtype=np.bool_).view(np.uint8)
         if ends is not None and ends.ndim != 1:
-            raise InvalidArgumentError(f"`episode_ends` must have shape [N]; got {ends.shape}")
+            raise InvalidArgumentError(
+                f"`episode_ends` must have shape [{self._num_envs}], one bool per environment (`num_envs`); "
+                f"got {list(ends.shape)}"
+            )
         self._native.append_batch(steps, ends)

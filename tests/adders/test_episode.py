@@ -35,8 +35,8 @@ def test_in_process_and_remote(open_store):
 
 def test_an_episode_that_is_too_long():
     text = (
-        "an episode must have at most 2 transitions, as `max_sequence_length` is 3 with the final row; "
-        "call `reset` to abandon this episode"
+        "an episode must have at most 2 transitions: `max_sequence_length` is 3, and the last row holds only the final "
+        "observation; raise it, or call `reset` to abandon this episode"
     )
     with Store([queue()]) as store, EpisodeAdder(store, 3) as adder:
         with raises(InvalidArgumentError, text):

@@ -245,7 +245,10 @@ def test_lengths_that_differ_become_none():
         ),
         (
             [config([PatternNode(flat_source_index=7, stop=-1)])],
-            "Configs read leaf 7 of a step at (0,); the step has 3 leaves.",
+            (
+                "Column (0,) of the configs reads leaf 7 of a step (`flat_source_index`), but `step_spec` has only 3 "
+                "leaves."
+            ),
         ),
     ],
 )

@@ -269,7 +269,7 @@ def test_steps_of_a_batch_must_have_the_same_nest(open_store):
     iterator = iter(dataset(store, "t", steps=True, batch_size=2))
     next(iterator)
     rule = "the items or steps of a batch must have the same columns, dtypes and shapes"
-    with raises(SignatureError, f'{rule}; got the nest {{"t":[0]}}, then {{"l":[0]}}'):
+    with raises(SignatureError, f"{rule}; got the nest (*,), then [*]"):
         next(iterator)
 
 

@@ -299,7 +299,8 @@ def test_bad_ratios_are_rejected(arguments, text):
 
 
 NEVER = (
-    "`min_diff` is too large; got {}; with these limits at most {} is possible, or nothing could ever be sampled; "
+    "`min_diff` must be at most {} with this `samples_per_insert`, `min_size` and `max_diff`, or nothing could ever be "
+    "sampled; got {}; "
     "lower `min_diff` or raise `max_diff`"
 )
 
@@ -314,9 +315,9 @@ NEVER = (
         ((1, 1, "0", 1), "`min_diff` must be a number; got '0' (str)"),
         ((1, 1, 0, None), "`max_diff` must be a number; got None"),
         ((1, 1, 2, 1), "`min_diff` must be at most `max_diff`; got 2 and 1"),
-        ((1, 5, 5, 5), NEVER.format(5, 4)),
-        ((0.5, 1, 0, 0.5), NEVER.format(0, -0.5)),
-        ((2, 3, 6, 7), NEVER.format(6, 5)),
+        ((1, 5, 5, 5), NEVER.format(4, 5)),
+        ((0.5, 1, 0, 0.5), NEVER.format(-0.5, 0)),
+        ((2, 3, 6, 7), NEVER.format(5, 6)),
         ((1, 1, INF, INF), "`min_diff` must be less than infinity, or nothing could ever be sampled; got inf"),
     ],
 )

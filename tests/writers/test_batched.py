@@ -73,7 +73,8 @@ def test_bad_steps(store, steps, text):
 
 def test_bad_ends(store):
     writer = store.batched_writer(2, [Pattern("t", num_steps=1)])
-    with raises(InvalidArgumentError, "`episode_ends` must have shape [N]; got (1, 2)"):
+    text = "`episode_ends` must have shape [2], one bool per environment (`num_envs`); got [1, 2]"
+    with raises(InvalidArgumentError, text):
         writer.append_batch({"x": np.zeros(2)}, episode_ends=[[True, False]])
     with pytest.raises(InvalidArgumentError, match="3"):
         writer.append_batch({"x": np.zeros(2)}, episode_ends=[True, False, True])

@@ -9,6 +9,7 @@ import numpy as np
 
 from engram import _checks
 from engram._closing_context import ClosingContext
+from engram._text import nest_text
 from engram.adders.observation_layout import ObservationLayout, copy_with_layout
 from engram.adders.step import Step, final_row, flatten
 from engram.errors import ClosedError, EngramError, InvalidArgumentError, ItemError, SignatureError
@@ -328,4 +329,4 @@ _LEAF_TYPES = (np.ndarray, np.generic, float, int, str, bytes)
 def _describe(structure: Any) -> str:  # noqa: ANN401, what `_structure` returns
     if isinstance(structure, bool):
         return "none" if structure else "a single value"
-    return str(structure.unflatten(["*"] * structure.num_leaves)).replace("'*'", "*")
+    return nest_text(structure.unflatten, structure.num_leaves)

@@ -85,8 +85,9 @@ class EpisodeAdder(Adder):
     def _add(self, row: Step) -> None:
         if self._item_writer.count + 2 > self._max_rows:
             raise InvalidArgumentError(
-                f"an episode must have at most {self._max_rows - 1} transitions, as `max_sequence_length` is "
-                f"{self._max_rows} with the final row; call `reset` to abandon this episode"
+                f"an episode must have at most {self._max_rows - 1} transitions: `max_sequence_length` is "
+                f"{self._max_rows}, and the last row holds only the final observation; raise it, or call `reset` to "
+                "abandon this episode"
             )
         self._item_writer.append(row)
 

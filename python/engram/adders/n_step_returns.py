@@ -67,6 +67,7 @@ class NStepReturns:
         """
         layout = self.layout
         if self._is_scalar and layout is not None and isinstance(reward, _REAL) and isinstance(discount, _REAL):
+            # An int may be too large for NumPy's integers; the code below raises an error for it.
             if self.n > 1 and not isinstance(reward, int):
                 return RewardStep(layout, [float(reward)], float(discount))
             if (np.asarray(reward).dtype, np.asarray(discount).dtype) == (layout.dtypes[0], layout.discount_dtype):
@@ -126,7 +127,10 @@ class NStepReturns:
         self.steps.append(step)
 
     def total(self, layout: RewardLayout) -> tuple[Any, Any]:
-        """Returns reward and discount over the steps; without steps, zeros of the layout."""
+        """Returns the total reward and discount over `steps`, in the structure and dtypes of `layout`.
+
+        If there are no steps, they are zeros.
+        """
         if not self.steps:
             totals = [np.zeros(shape, dtype) for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True)]
             return layout.structure.unflatten(totals), np.zeros(layout.discount_shape, layout.discount_dtype)

@@ -27,6 +27,8 @@ _CORE_STATE = "core_state"
 class NonOverlappingRNNSequenceAdder(Adder):
     """Creates consecutive items of `sequence_length` rows, with the recurrent state of their first row only.
 
+    By default the items do not overlap; with `overlap`, neighbours share one row.
+
     Items are `Step`s with leaves `[T, ...]`. If `extras` is a mapping with a key `core_state`, the leaves under that
     key are `[1, ...]`: states of later rows are neither stored nor sent. The row after an episode's last transition has
     the final observation and zeros. An episode of `n` transitions creates `ceil((n + 1) / T)` items, or

@@ -124,13 +124,18 @@ def _zero(leaf: object) -> Any:  # noqa: ANN401, an array
     return np.full(array.shape, b"", object) if array.dtype == object else np.zeros_like(array)
 
 
-def final_row(observation: Any, like: Step) -> Step:  # noqa: ANN401, a nest
-    """Returns the row after the last transition `like`: the final observation, and zeros in all other fields."""
-    return like._replace(
+def final_row(observation: Any, last: Step) -> Step:  # noqa: ANN401, a nest
+    """Returns the row after an episode's last transition: the final observation, and zeros in all other fields.
+
+    Args:
+        observation: The final observation.
+        last: The row of the episode's last transition.
+    """
+    return last._replace(
         observation=observation,
-        action=zeros_like(like.action),
-        reward=zeros_like(like.reward),
-        discount=zeros_like(like.discount),
+        action=zeros_like(last.action),
+        reward=zeros_like(last.reward),
+        discount=zeros_like(last.discount),
         start_of_episode=False,
-        extras=zeros_like(like.extras),
+        extras=zeros_like(last.extras),
     )

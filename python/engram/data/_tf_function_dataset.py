@@ -17,22 +17,22 @@ _IN_CALLING_THREAD = (
 """The option that keeps calls in the thread that requests an element. TensorFlow has it since 2.18."""
 
 
-def function_dataset(step: Next, number: Any, specs: Sequence[Any]) -> Any:  # noqa: ANN401, TensorFlow's
-    """Returns a dataset of the results of `step(number)`, up to its StopIteration; to be used inside `flat_map`.
+def function_dataset(next_element: Next, iterator_number: Any, specs: Sequence[Any]) -> Any:  # noqa: ANN401, TensorFlow's
+    """Returns a dataset of the results of repeated calls `next_element(iterator_number)` until StopIteration.
 
-    Where TensorFlow can, `step` runs in the thread that requests an element: passing the call to another thread and
-    back takes longer than most calls do, and only the main thread notices Ctrl-C.
+    Use it inside `flat_map`. Where TensorFlow can, `next_element` runs in the thread that requests an element: passing
+    the call to another thread and back takes longer than most calls do, and only the main thread notices Ctrl-C.
 
     Args:
-        step: A module-level function, as TensorFlow keeps it for the life of the process. It returns one array per
-            spec; text is arrays of `bytes` objects.
-        number: The argument of `step`, an i64 tensor `[]`.
+        next_element: A module-level function, as TensorFlow keeps it for the life of the process. It returns one array
+            per spec; text is arrays of `bytes` objects.
+        iterator_number: The argument of `next_element`, an i64 tensor `[]`.
         specs: A `tf.TensorSpec` for each array.
     """
     dtypes = [spec.dtype for spec in specs]
 
     def call(number: Any) -> list[Any]:  # noqa: ANN401, a tensor
-        results = tf.numpy_function(step, [number], dtypes)
+        results = tf.numpy_function(next_element, [number], dtypes)
         for tensor, spec in zip(results, specs, strict=True):
             tensor.set_shape(spec.shape)
         return list(results)
@@ -40,7 +40,7 @@ def function_dataset(step: Next, number: Any, specs: Sequence[Any]) -> Any:  # n
     function = tf.function(call, input_signature=[tf.TensorSpec([], tf.int64)], autograph=False)
     traced = function.get_concrete_function()
     traced.add_to_graph()
-    numbers = tf.data.Dataset.from_tensors(number).repeat()
+    numbers = tf.data.Dataset.from_tensors(iterator_number).repeat()
     variant = tf.raw_ops.MapDataset(
         input_dataset=tf.data.experimental.to_variant(numbers),
         other_arguments=[],

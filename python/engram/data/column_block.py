@@ -1,12 +1,14 @@
 """Blocks of items or steps as flat columns: created from the engine's batches, split, and joined to batches."""
 
 from collections.abc import Callable, Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from engram import _engram
+from engram._text import nest_text
 from engram.data.elements import Element, Info, Ragged
 from engram.errors import SignatureError
 
@@ -212,7 +214,10 @@ def _check_same_layout(first: ColumnBlock, other: ColumnBlock) -> None:
     if names != other_names:
         raise SignatureError(f"{rule}; got the columns {_listed(names)}, then {_listed(other_names)}")
     if first.structure != other.structure:
-        raise SignatureError(f"{rule}; got the nest {first.structure}, then {other.structure}")
+        old_nest, new_nest = (
+            nest_text(partial(_engram.unflatten, each.structure), len(names)) for each in (first, other)
+        )
+        raise SignatureError(f"{rule}; got the nest {old_nest}, then {new_nest}")
     for name, old, new in zip(names, first.columns, other.columns, strict=True):
         if (old.dtype, old.shape[1:]) != (new.dtype, new.shape[1:]):
             old_layout, new_layout = (f"{column.dtype} {list(column.shape[1:])}" for column in (old, new))

@@ -210,7 +210,7 @@ class TableReader:
                         yield None
                     continue
                 for element in islice(elements, left):
-                    consumed = tracker.deliver(pieces_per_element)
+                    consumed = tracker.count_pieces(pieces_per_element)
                     # Ctrl-C can strike in any call, so none is between this assignment and the `yield`.
                     if tracker.removes_items:
                         tracker.delivered = consumed

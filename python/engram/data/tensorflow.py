@@ -112,8 +112,8 @@ def dataset(
     _exit_guard.register()
     reader = TableReader.of(store, table, options)
     store._native.can_sample(table, 1)  # noqa: SLF001, raises an error if the table does not exist
-    columns, structure = _columns(reader, element_spec)
-    flat_elements = _FlatElements(reader, columns, _engram.names(structure))
+    columns, structure, spec_source = _columns(reader, element_spec)
+    flat_elements = _FlatElements(reader, columns, _engram.names(structure), spec_source)
 
     def elements_of(slot: Any) -> Any:  # noqa: ANN401, TensorFlow's
         elements = function_dataset(_next, slot, flat_elements.specs).unbatch()
@@ -132,11 +132,12 @@ def dataset(
 class _Column:
     """One column and its form in the dataset: dense, ragged, or padded with a mask."""
 
-    def __init__(self, name: str, spec: Spec, *, pad: bool) -> None:
+    def __init__(self, name: str, spec: Spec, spec_source: str, *, pad: bool) -> None:
         if spec.dtype.name.startswith("float8"):
             raise InvalidArgumentError(f"column `{name}` has dtype {spec.dtype.name}, which tf.data cannot unbatch")
         self.name = name
         self.spec = spec
+        self._spec_source = spec_source  # for error texts
         self.shape: list[int | None] = spec.shape.as_list()
         self.dtype = np.dtype(spec.dtype.as_numpy_dtype)
         self.is_ragged = isinstance(spec, tf.RaggedTensorSpec)
@@ -176,7 +177,7 @@ class _Column:
         kind = "string" if array.dtype == object else array.dtype.name
         actual = f"{kind} {list(shape)}{', ragged' if ragged else ''}"
         expected = f"{self.spec.dtype.name} {self.shape}{', ragged' if self.is_ragged else ''}"
-        text = f"column `{self.name}` does not match `element_spec`: got {actual}, expected {expected}"
+        text = f"column `{self.name}` does not match {self._spec_source}: got {actual}, expected {expected}"
         if ragged and not self.is_ragged:
             text += (
                 "; items of a batch differ in length: give `pad=True`, a table with a signature, or an `element_spec` "
@@ -206,22 +207,26 @@ def _as_ragged(array: Array) -> list[Array]:
     return [array.reshape(-1, *array.shape[2:]), np.arange(count + 1, dtype=np.int64) * length]
 
 
-def _columns(reader: TableReader, element_spec: Any) -> tuple[list[_Column], str]:  # noqa: ANN401, a nest
+def _columns(reader: TableReader, element_spec: Any) -> tuple[list[_Column], str, str]:  # noqa: ANN401, a nest
+    """Returns the columns, their structure, and the source of their specs as text."""
     if element_spec is not None:
         nest = element_spec.data if isinstance(element_spec, Element) else element_spec
         specs, names, structure = _engram.flatten(nest)
         for name, spec in zip(names, specs, strict=True):
             _check_spec(reader, name, spec)
+        source = "`element_spec`"
     elif (signature := reader.store.info()[reader.table].signature) is not None:
         arrays, names, structure = _engram.flatten(signature)
         specs = [_signature_spec(reader, list(array.shape), tf.as_dtype(array.dtype)) for array in arrays]
+        source = "the table's signature, from which the dataset derived its specs"
     else:
         block = _first_block(reader)
         names, structure = _engram.names(block.structure), block.structure
         triples = zip(block.columns, block.splits, block.squeezed, strict=True)
         specs = [_column_spec(reader, *triple) for triple in triples]
-    columns = [_Column(name, spec, pad=reader.pad) for name, spec in zip(names, specs, strict=True)]
-    return columns, structure
+        source = "the first element, from which the dataset derived its specs"
+    columns = [_Column(name, spec, source, pad=reader.pad) for name, spec in zip(names, specs, strict=True)]
+    return columns, structure, source
 
 
 def _check_spec(reader: TableReader, name: str, spec: Spec) -> None:
@@ -305,10 +310,11 @@ class _FlatElements:
         batches_per_call: Maximum number of batches that one call passes on.
     """
 
-    def __init__(self, reader: TableReader, columns: list[_Column], names: list[str]) -> None:
+    def __init__(self, reader: TableReader, columns: list[_Column], names: list[str], spec_source: str) -> None:
         self._reader = reader
         self._columns = columns
         self._names = names
+        self._spec_source = spec_source  # for error texts
         self._batch_size = reader.batch_size or 1
         self._checked_structure = ""  # the structure of the last block, whose columns were checked
         self._counts_in_python = not is_eager_program()
@@ -358,11 +364,11 @@ class _FlatElements:
                 try:
                     yield arrays
                 except GeneratorExit:
-                    tracker.consumed = tracker.deliver_up_to(counter.elements * self._batch_size)
+                    tracker.consumed = tracker.count_pieces_up_to(counter.elements * self._batch_size)
                     raise
                 # TensorFlow requests more only after it has taken all elements.
                 delivered += 0 if arrays is None else len(arrays[0]) * self._batch_size
-                tracker.consumed = tracker.deliver_up_to(delivered)
+                tracker.consumed = tracker.count_pieces_up_to(delivered)
 
     def _stack(self, blocks: list[ColumnBlock]) -> tuple[Any, ...]:
         return tuple(map(np.stack, zip(*map(self._flatten, blocks), strict=True)))
@@ -372,7 +378,7 @@ class _FlatElements:
             names = _engram.names(block.structure)
             if names != self._names:
                 expected, actual = (", ".join(f"`{name}`" for name in each) for each in (self._names, names))
-                raise SignatureError(f"the columns do not match `element_spec`: got {actual}, expected {expected}")
+                raise SignatureError(f"the columns do not match {self._spec_source}: got {actual}, expected {expected}")
             self._checked_structure = block.structure
         flat: list[Array] = list(block.info)
         for column, array, split, lengths in zip(

@@ -19,22 +19,29 @@ class WriterState:
     """The state that a writer shares with its column histories. The first step ever appended has position 0.
 
     Attributes:
-        head: Number of complete steps.
+        num_complete_steps: Number of complete steps in all episodes.
         step_is_open: True while the newest step is partial.
-        first: Position of the first step of the episode.
-        base: Position of the first step of the histories, the first step after the last clear.
+        episode_start: Position of the first step of the episode.
+        history_start: Position of the first step of the histories, the first step after the last clear.
         native: The engine's writer; None before the first append.
         native_histories: The engine's column histories, by column number. Columns added since the last `refresh` are
             missing.
     """
 
-    __slots__ = ("base", "first", "head", "native", "native_histories", "step_is_open")
+    __slots__ = (
+        "episode_start",
+        "history_start",
+        "native",
+        "native_histories",
+        "num_complete_steps",
+        "step_is_open",
+    )
 
     def __init__(self) -> None:
-        self.head = 0
+        self.num_complete_steps = 0
         self.step_is_open = False
-        self.base = 0
-        self.first = 0
+        self.history_start = 0
+        self.episode_start = 0
         self.native: Any = None
         self.native_histories: Sequence[Any] = ()
 
@@ -50,11 +57,11 @@ class WriterState:
         Call it before the state is updated for that append.
         """
         try:
-            if self.native.episode_steps != self.head - self.first:
+            if self.native.episode_steps != self.num_complete_steps - self.episode_start:
                 return True
             histories = self.native.history()
             if not self.step_is_open:
-                return len(histories[0]) > self.end - self.base
+                return len(histories[0]) > self.end - self.history_start
             for history, value in zip(histories, row, strict=False):
                 if value is not None:
                     history[-1].numpy()  # raises if the partial step was not stored
@@ -66,7 +73,7 @@ class WriterState:
     @property
     def end(self) -> int:
         """Position after the newest step, including a partial one."""
-        return self.head + self.step_is_open
+        return self.num_complete_steps + self.step_is_open
 
 
 class ColumnHistory:
@@ -81,12 +88,12 @@ class ColumnHistory:
         self.state = state
         self.column = column
         self.number = number
-        self._first = state.head
+        self._first = state.num_complete_steps
         self._keep = keep
         self._missing: deque[int] = deque(maxlen=keep)
 
     def path(self) -> tuple[Any, ...]:
-        """Path of the column in a step."""
+        """Path of the column in a step. A method, as in Reverb."""
         return self.column.path
 
     def set_keep(self, count: int) -> None:
@@ -98,7 +105,7 @@ class ColumnHistory:
     def first_usable(self) -> int:
         """Position of the oldest step that can be used."""
         state = self.state
-        return max(state.base, state.head + state.step_is_open - self._keep, self._first)
+        return max(state.history_start, state.num_complete_steps + state.step_is_open - self._keep, self._first)
 
     def mark_missing(self, position: int) -> None:
         """Records that the newest step, at `position`, has no value in this column yet."""
@@ -117,37 +124,37 @@ class ColumnHistory:
         self._missing.clear()
 
     def __len__(self) -> int:
-        return self.state.end - self.state.base
+        return self.state.end - self.state.history_start
 
     def __iter__(self) -> Iterator["DataReference | None"]:
         first_usable, missing = self.first_usable(), set(self._missing)
-        for position in range(self.state.base, self.state.end):
+        for position in range(self.state.history_start, self.state.end):
             usable = position >= first_usable and position not in missing
             yield DataReference(self, position) if usable else None
 
     def __getitem__(self, index: Any) -> "TrajectoryColumn":  # noqa: ANN401, checked here
         state = self.state
-        base = state.base
-        end = state.head + state.step_is_open
-        count = end - base
+        history_start = state.history_start
+        end = state.num_complete_steps + state.step_is_open
+        count = end - history_start
         kind = type(index)
         positions: range | list[int]
         if kind is slice:
             start, stop, step = index.indices(count)
-            positions = range(base + start, base + stop, step)
+            positions = range(history_start + start, history_start + stop, step)
             if step < 0:
                 lowest = _min_position(positions)
             elif index.start is not None and index.start < -count:
                 lowest = _EXPIRED
             else:
-                lowest = base + start if start < stop else _NO_POSITION
+                lowest = history_start + start if start < stop else _NO_POSITION
         elif kind is int:
             number = self._resolve(index, count)
-            lowest = _EXPIRED if number < 0 else base + number
+            lowest = _EXPIRED if number < 0 else history_start + number
             positions = range(lowest, lowest + 1)
         elif isinstance(index, list):
             numbers = [self._resolve(each, count) for each in index]
-            positions = [base + number for number in numbers]
+            positions = [history_start + number for number in numbers]
             lowest = _EXPIRED if _min_position(numbers) < 0 else _min_position(positions)
         elif isinstance(index, int):  # a bool: lists accept those, too
             return self[int(index)]
@@ -182,7 +189,7 @@ class ColumnHistory:
 
     def usable_steps_text(self) -> str:
         """States which steps can be used, for an error text."""
-        first = min(max(0, self.first_usable() - self.state.base), len(self))
+        first = min(max(0, self.first_usable() - self.state.history_start), len(self))
         return (
             f"the history has {len(self)} steps, of which those from index {first} on are kept "
             f"(num_keep_alive_refs: {self._keep})"
@@ -191,17 +198,17 @@ class ColumnHistory:
     def engine_column(self, positions: range | Sequence[int], squeeze: bool) -> Any:  # noqa: ANN401, FBT001, the engine's column
         """The engine's column of these steps. There must be at least one, and none may have expired."""
         state = self.state
-        base = state.base
+        history_start = state.history_start
         histories = state.native_histories
         if self.number >= len(histories):
             histories = state.refresh()
         history = histories[self.number]
         if squeeze:
-            return history[positions[0] - base]
+            return history[positions[0] - history_start]
         if isinstance(positions, range):
-            start, stop, step = positions.start - base, positions.stop - base, positions.step
+            start, stop, step = positions.start - history_start, positions.stop - history_start, positions.step
             return history[start : None if stop < 0 else stop : step]
-        return history[[position - base for position in positions]]
+        return history[[position - history_start for position in positions]]
 
     def __repr__(self) -> str:
         return f"_ColumnHistory(path={self.column.path}, {len(self)} steps)"
@@ -214,7 +221,7 @@ def record_missing_values(state: WriterState, columns: Sequence[ColumnHistory], 
             if value is not None:
                 column.mark_present()
         elif value is None:
-            column.mark_missing(state.head)
+            column.mark_missing(state.num_complete_steps)
 
 
 def _min_position(positions: range | Sequence[int]) -> int:

@@ -31,7 +31,10 @@ PatternTransform: TypeAlias = Callable[[ReferenceStep], Pattern]
 
 
 class _ReferenceLeaf:
-    """A leaf of a reference step: `leaf[-1]` selects one step, `leaf[-3:]` several."""
+    """A leaf of a reference step: `leaf[-1]` selects one step, `leaf[-3:]` several.
+
+    As in Reverb, a slice without a start is a single step: `leaf[:-2]` is `leaf[-2]`.
+    """
 
     def __init__(self, index: int) -> None:
         self._index = index
@@ -42,6 +45,7 @@ class _ReferenceLeaf:
         if not isinstance(key, slice):
             # Reverb raises a ValueError, too.
             raise ValueError(f"Key must be int or slice but got {key} (type {type(key)}).")  # noqa: TRY004
+        # As in Reverb, a node without a start is the single step at `stop`, also if it was created by a slice.
         return PatternNode(flat_source_index=self._index, start=key.start, stop=key.stop, step=key.step)
 
 
@@ -49,8 +53,10 @@ def create_reference_step(step_structure: Any) -> ReferenceStep:  # noqa: ANN401
     """Returns a nest whose leaves can be sliced to create a pattern: `reference["obs"][-2:]` is the last two steps.
 
     Steps count back from the newest, -1. A slice creates a column `[T, ...]`, an integer a column without a time axis,
-    `[...]`. Both return a `PatternNode`, which is checked only when a writer is created. Other index types raise a
-    `ValueError`, as do integers that do not fit 32 bits. Slice bounds that are not integers raise a `TypeError`.
+    `[...]`. As in Reverb, a slice without a start means a single step: `reference["obs"][:-2]` is
+    `reference["obs"][-2]`. Both return a `PatternNode`, which is checked only when a writer is created. Other index
+    types raise a `ValueError`, as do integers that do not fit 32 bits. Slice bounds that are not integers raise a
+    `TypeError`.
 
     Args:
         step_structure: A nest with the structure of a step. Its leaves are ignored and may be None.

@@ -187,10 +187,10 @@ def init_table_dataset(
                     try:
                         yield block
                     except GeneratorExit:
-                        tracker.consumed = tracker.deliver_up_to(counter.elements)
+                        tracker.consumed = tracker.count_pieces_up_to(counter.elements)
                         raise
                     # TensorFlow requests the next block only after it has consumed all elements of this one.
-                    tracker.consumed = tracker.deliver_up_to(tracker.num_pieces)
+                    tracker.consumed = tracker.count_pieces_up_to(tracker.num_pieces)
         finally:
             if owned:
                 store.close()

@@ -14,7 +14,7 @@ from engram.data.column_block import Array, ColumnBlock
 __all__ = [
     "Convert",
     "Elements",
-    "Rows",
+    "TensorBlock",
     "check_signature",
     "fixed_length_timesteps",
     "sequences",
@@ -26,7 +26,7 @@ __all__ = [
 Shape = tuple[int | None, ...] | None
 
 
-class Rows(NamedTuple):
+class TensorBlock(NamedTuple):
     """One tensor of several elements.
 
     Attributes:
@@ -38,7 +38,7 @@ class Rows(NamedTuple):
     splits: Array | None = None
 
 
-Elements = list[Rows]
+Elements = list[TensorBlock]
 """Several elements: the five tensors of `SampleInfo`, followed by the data tensors."""
 
 Convert = Callable[[str, Sequence[TensorSpec], ColumnBlock], Elements]
@@ -52,7 +52,7 @@ def trajectories(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) ->
         for spec, column, splits in zip(_with_column_count(specs, block), block.columns, block.splits, strict=True)
     ]
     _check_types(table, specs, types)
-    return [*map(Rows, block.info), *map(Rows, block.columns, block.splits)]
+    return [*map(TensorBlock, block.info), *map(TensorBlock, block.columns, block.splits)]
 
 
 def timesteps(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
@@ -63,7 +63,7 @@ def timesteps(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> El
         for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True)
     ]
     _check_types(table, specs, [(column.dtype, column.shape[1:]) for column in columns])
-    return [*(Rows(np.repeat(field, lengths)) for field in block.info), *map(Rows, columns)]
+    return [*(TensorBlock(np.repeat(field, lengths)) for field in block.info), *map(TensorBlock, columns)]
 
 
 def sequences(sequence_length: int | None) -> Convert:
@@ -82,7 +82,7 @@ def sequences(sequence_length: int | None) -> Convert:
                 for column, squeezed in zip(block.columns, block.squeezed, strict=True)
             ]
             block = block._replace(columns=columns)
-        return [*(Rows(field, splits) for field in info), *trajectories(table, specs, block)[len(info) :]]
+        return [*(TensorBlock(field, splits) for field in info), *trajectories(table, specs, block)[len(info) :]]
 
     return convert
 

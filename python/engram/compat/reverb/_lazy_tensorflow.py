@@ -68,9 +68,9 @@ class DatasetMixin:
 class LazyDataset(type):
     """Metaclass of dataset classes that can be imported without TensorFlow.
 
-    The first instantiation creates the real class, which derives from this class's bases and, as in Reverb, from
-    `tf.compat.v1.data.Dataset`: a `tf.data.Dataset` that has TensorFlow 1's iterators, too. Subclasses derive from the
-    real class.
+    The first instantiation of such a class creates the real class, which derives from the bases of the declared class
+    and, as in Reverb, from `tf.compat.v1.data.Dataset`: a `tf.data.Dataset` that has TensorFlow 1's iterators, too.
+    Subclasses derive from the real class.
     """
 
     _real: Any = None

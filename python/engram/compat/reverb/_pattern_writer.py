@@ -14,7 +14,9 @@ __all__ = ["pattern_writer"]
 
 
 def pattern_writer(store: Any, configs: Sequence[Config], *, chunk_length: int) -> Any:  # noqa: ANN401, the engine's
-    """Creates the engine's writer for configs. Its steps are tuples of the leaves that the configs read, in order.
+    """Creates the engine's writer for configs.
+
+    Its steps are tuples of the leaves that the configs read, sorted by `flat_source_index`.
 
     Args:
         store: Store of the tables.

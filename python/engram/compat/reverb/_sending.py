@@ -78,7 +78,8 @@ def flush(writer: Any, block_until_num_items: int, timeout_ms: float | None, tim
 
     Args:
         writer: The engine's writer; None if nothing was appended.
-        block_until_num_items: Number of items that may still be pending. If no more are pending, nothing is sent.
+        block_until_num_items: Number of items that may still be pending. If at most that many (and it is above 0) are
+            pending, this returns at once and sends nothing.
         timeout_ms: The caller's timeout in milliseconds, for the error text.
         timeout: The timeout in seconds; None means no limit.
 

@@ -77,7 +77,11 @@ def _structure(config: Config) -> Any:  # noqa: ANN401, what can be compared
 def _merged(path: tuple[Any, ...], nodes: Sequence[PatternNode], leaves: Sequence[Any]) -> Any:  # noqa: ANN401, a spec
     last = max(node.flat_source_index for node in nodes)
     if last >= len(leaves):
-        raise ValueError(f"Configs read leaf {last} of a step at {path}; the step has {len(leaves)} leaves.")
+        count = "1 leaf" if len(leaves) == 1 else f"{len(leaves)} leaves"
+        raise ValueError(
+            f"Column {path} of the configs reads leaf {last} of a step (`flat_source_index`), but `step_spec` has only "
+            f"{count}."
+        )
     specs = [_spec(leaves[node.flat_source_index]) for node in nodes]
     dtypes = [spec.dtype for spec in specs]
     if any(dtype != dtypes[0] for dtype in dtypes):

@@ -14,7 +14,8 @@ __all__ = ["call_from_tensorflow", "numpy_function"]
 _OK, _INVALID, _NOT_FOUND = range(3)
 
 _MAX_NOT_FOUND_BYTES = 250
-"""Longer texts of a `NotFoundError` are cut: the text is a file name, and a longer one is a different error."""
+"""Longer texts of a `NotFoundError` are cut: `_raise` passes the text to `tf.io.read_file` as a file name, and the
+system reports a longer name as another error."""
 
 
 def numpy_function(
@@ -54,8 +55,9 @@ def _raise(status: Any, text: Any) -> Any:  # noqa: ANN401, tensors
     """Raises the error of a status in a graph.
 
     TensorFlow has no operation that raises a given error. This calls an operation that fails with the same type of
-    error and quotes a name in its text, up to a NUL; the name is `text` and a NUL. The text of an
-    `InvalidArgumentError` begins with `Name: `.
+    error and quotes a name in its text, and passes `text` as that name: to `tf.io.read_file` as the name of a file that
+    does not exist, or to `tf.io.parse_example` as the name of an example that lacks a feature. The quote ends at a NUL,
+    so a NUL after `text` cuts what the operation adds. The text of an `InvalidArgumentError` begins with `Name: `.
     """
     tf = import_tensorflow("a dataset")
     name = tf.strings.join([text, "\0"])

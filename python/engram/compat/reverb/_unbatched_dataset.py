@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from engram.compat.reverb._elements import Elements, Rows
+from engram.compat.reverb._elements import Elements, TensorBlock
 from engram.compat.reverb._generator_dataset import generator_dataset
 from engram.compat.reverb._lazy_tensorflow import import_tensorflow
 from engram.data._tf_element_counter import TfElementCounter, with_element_counter
@@ -14,7 +14,7 @@ __all__ = ["unbatched_dataset"]
 
 
 def unbatched_dataset(
-    begin: Callable[..., Iterator[Elements | None]],
+    read_blocks: Callable[..., Iterator[Elements | None]],
     args: Sequence[Any],
     specs: Sequence[Any],
     *,
@@ -23,29 +23,29 @@ def unbatched_dataset(
     """Creates a dataset of single elements.
 
     Args:
-        begin: A generator function that yields several elements at once, or None while there are none. The generator is
-            closed when an iteration ends.
-        args: Tensors, passed to `begin` as arrays.
+        read_blocks: A generator function that yields several elements at once, or None while there are none. The
+            generator is closed when an iteration ends.
+        args: Tensors, passed to `read_blocks` as arrays.
         specs: `tf.TensorSpec` of each tensor of an element.
-        counted: If True, `begin` also receives a `TfElementCounter` of the elements that have left the dataset.
+        counted: If True, `read_blocks` also receives a `TfElementCounter` of the elements that have left the dataset.
 
     Returns:
         The dataset as a variant tensor, and the objects that must live as long as the dataset.
     """
     if not counted:
-        return _unbatched(begin, args, specs)
+        return _unbatched(read_blocks, args, specs)
     tf = import_tensorflow("a dataset")
     keep_alive = []
 
-    def begin_counted(*values: Any) -> Iterator[Elements | None]:  # noqa: ANN401, arrays
+    def read_blocks_counted(*values: Any) -> Iterator[Elements | None]:  # noqa: ANN401, arrays
         counter = TfElementCounter(values[-1])
         try:
-            yield from begin(*values[:-1], counter)
+            yield from read_blocks(*values[:-1], counter)
         finally:
             counter.close()
 
     def make(tensors: list[Any]) -> Any:  # noqa: ANN401, a tf.data.Dataset
-        variant, objects = _unbatched(begin_counted, tensors, specs)
+        variant, objects = _unbatched(read_blocks_counted, tensors, specs)
         keep_alive.append(objects)
         return tf.data.experimental.from_variant(variant, tuple(specs))
 
@@ -54,19 +54,19 @@ def unbatched_dataset(
 
 
 def _unbatched(
-    begin: Callable[..., Iterator[Elements | None]], args: Sequence[Any], specs: Sequence[Any]
+    read_blocks: Callable[..., Iterator[Elements | None]], args: Sequence[Any], specs: Sequence[Any]
 ) -> tuple[Any, Any]:
     tf = import_tensorflow("a dataset")
     ragged = [spec.shape.rank is None or spec.shape.as_list()[:1] == [None] for spec in specs]
     if any(ragged):
-        return _unbatched_ragged(begin, args, specs, ragged)
+        return _unbatched_ragged(read_blocks, args, specs, ragged)
     batched = [tf.TensorSpec([None, *spec.shape], spec.dtype) for spec in specs]
     empty = list(map(_empty, specs))
 
     def arrays(*values: Any) -> Iterator[Sequence[Any]]:  # noqa: ANN401, arrays
-        for elements in begin(*values):
+        for elements in read_blocks(*values):
             # An empty block gives TensorFlow the chance to notice that the iteration was cancelled.
-            yield empty if elements is None else [rows.values for rows in elements]
+            yield empty if elements is None else [tensor.values for tensor in elements]
 
     variant, keep_alive = generator_dataset(arrays, args, batched)
     source = tf.data.experimental.from_variant(variant, tuple(batched))
@@ -75,7 +75,10 @@ def _unbatched(
 
 
 def _unbatched_ragged(
-    begin: Callable[..., Iterator[Elements | None]], args: Sequence[Any], specs: Sequence[Any], ragged: Sequence[bool]
+    read_blocks: Callable[..., Iterator[Elements | None]],
+    args: Sequence[Any],
+    specs: Sequence[Any],
+    ragged: Sequence[bool],
 ) -> tuple[Any, Any]:
     """Like `_unbatched`, for elements that may differ in shape.
 
@@ -93,17 +96,17 @@ def _unbatched_ragged(
     no_spans = [np.zeros([0, 0], np.int64)] * (3 * num_ragged)
 
     def arrays(*values: Any) -> Iterator[Sequence[Any]]:  # noqa: ANN401, arrays
-        for elements in begin(*values):
+        for elements in read_blocks(*values):
             if elements is None:
                 yield [np.False_, *empty, *no_spans]
-            elif all(rows.splits is None for rows in elements):
-                yield [np.False_, *(rows.values for rows in elements), *no_spans]
+            elif all(tensor.splits is None for tensor in elements):
+                yield [np.False_, *(tensor.values for tensor in elements), *no_spans]
             else:
                 first = elements[0]
                 count = len(first.values) if first.splits is None else len(first.splits) - 1
                 pairs = list(zip(elements, ragged, strict=True))
-                flat = [rows.values.reshape(-1) if is_ragged else rows.values for rows, is_ragged in pairs]
-                spans = [span for rows, is_ragged in pairs if is_ragged for span in _spans(rows, count)]
+                flat = [tensor.values.reshape(-1) if is_ragged else tensor.values for tensor, is_ragged in pairs]
+                spans = [span for tensor, is_ragged in pairs if is_ragged for span in _spans(tensor, count)]
                 yield [np.True_, *flat, *spans]
 
     def split(block_is_ragged: Any, *tensors: Any) -> Any:  # noqa: ANN401, tensors
@@ -115,10 +118,10 @@ def _unbatched_ragged(
             dense_parts, spans = iter(parts[: len(dense)]), parts[len(dense) :]
             slices = iter(
                 tf.reshape(
-                    tf.raw_ops.Slice(input=rows, begin=spans[3 * index], size=spans[3 * index + 1]),
+                    tf.raw_ops.Slice(input=flat_values, begin=spans[3 * index], size=spans[3 * index + 1]),
                     spans[3 * index + 2],
                 )
-                for index, rows in enumerate(flat)
+                for index, flat_values in enumerate(flat)
             )
             return tuple(next(slices if is_ragged else dense_parts) for is_ragged in ragged)
 
@@ -145,9 +148,9 @@ def _empty(spec: Any) -> Any:  # noqa: ANN401, an array
     return np.zeros([0, *(axis or 0 for axis in axes)], spec.dtype.as_numpy_dtype)
 
 
-def _spans(rows: Rows, count: int) -> list[Any]:
+def _spans(tensor: TensorBlock, count: int) -> list[Any]:
     """Returns each element's start in the flat array, `[N, 1]`, its size, `[N, 1]`, and its shape, `[N, rank]`."""
-    values, splits = rows
+    values, splits = tensor
     if splits is None:
         shape = values.shape[1:]
         size = int(np.prod(shape, dtype=np.int64))

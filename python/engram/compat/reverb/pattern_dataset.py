@@ -9,7 +9,7 @@ import numpy.typing as npt
 from engram.compat.reverb import _arguments, _nest
 from engram.compat.reverb._configs import Config, config_problem
 from engram.compat.reverb._dataset_common import lists_to_tuples
-from engram.compat.reverb._elements import Elements, Rows
+from engram.compat.reverb._elements import Elements, TensorBlock
 from engram.compat.reverb._lazy_tensorflow import DatasetMixin, LazyDataset, import_tensorflow
 from engram.compat.reverb._patterns import PatternItem, PatternSet, check_source_leaves, stack_column
 from engram.compat.reverb._signature_inference import infer_signature
@@ -137,9 +137,9 @@ class _StepReader:
                     created += patterns.end_episode(clear=self._clear)
                 items += map(_columns, created)
             if same_shape and items:
-                yield [Rows(np.stack(column)) for column in zip(*items, strict=True)]
+                yield [TensorBlock(np.stack(column)) for column in zip(*items, strict=True)]
             elif items:
-                yield from ([Rows(column[None]) for column in item] for item in items)
+                yield from ([TensorBlock(column[None]) for column in item] for item in items)
 
     def _step_batches(self) -> Iterator[tuple[list[Array], Array]]:
         """Yields N steps, each leaf `[N, ...]`, and bools `[N]`: True for the last step of an episode."""

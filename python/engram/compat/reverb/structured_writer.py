@@ -219,8 +219,8 @@ class StructuredWriter:
         """Sends all items, and waits until at most `block_until_num_items` of them are not yet in their tables.
 
         Args:
-            block_until_num_items: Number of items that may still be pending. If no more are pending, nothing is sent.
-                Default: 0.
+            block_until_num_items: Number of items that may still be pending. If at most that many (and it is above 0)
+                are pending, `flush` returns at once and sends nothing. Default: 0.
             timeout_ms: Milliseconds to wait. 0 means not at all; None or less than 0 means no limit. Default: no limit.
 
         Raises:

@@ -35,9 +35,9 @@ class TrajectoryWriter:
                     }
                     writer.create_item("replay", priority=1.0, trajectory=trajectory)
 
-    Items are sent once the chunk with their last step is full, on `flush` and on `end_episode`; the first ten items are
-    sent immediately. A chunk has at most `num_keep_alive_refs` steps. Leaving the `with` block flushes the writer but
-    does not close it. Use a writer from one thread only.
+    Items are sent once the chunk with their last step is full, on `flush` and on `end_episode`. If no chunk length was
+    configured before the first append, the first ten items are sent immediately. A chunk has at most as many steps as
+    are kept. Leaving the `with` block flushes the writer but does not close it. Use a writer from one thread only.
     """
 
     def __init__(self, client: "Client", num_keep_alive_refs: int, validate_items: bool) -> None:  # noqa: FBT001, as `Client` calls it
@@ -112,14 +112,14 @@ class TrajectoryWriter:
         if state.step_is_open or not dense:
             record_missing_values(state, self._columns, row)
         state.step_is_open = partial
-        state.head += not partial
+        state.num_complete_steps += not partial
 
     def _add_columns(self) -> None:
         for column in self._steps.columns[len(self._columns) :]:
             keep, _ = self._configured.get(column.path, (self._keep, None))
             history = ColumnHistory(self._state, column, len(self._columns), keep)
             if self._state.step_is_open:
-                history.mark_missing(self._state.head)
+                history.mark_missing(self._state.num_complete_steps)
             self._columns.append(history)
         self._history = _nest.map_structure(self._columns.__getitem__, self._steps.structure)
 
@@ -128,10 +128,10 @@ class TrajectoryWriter:
         for number, value in zip(numbers, values, strict=True):
             if value is None or number >= len(self._columns):
                 continue
-            column = self._columns[number]
-            if not column.is_missing(self._state.head):
+            history = self._columns[number]
+            if not history.is_missing(self._state.num_complete_steps):
                 raise ValueError(
-                    f"Field {column.path()} has already been set in the active step by previous (partial) append call "
+                    f"Field {history.path()} has already been set in the active step by previous (partial) append call "
                     f"and thus must be omitted or set to None but got: {value}"
                 )
 
@@ -155,7 +155,7 @@ class TrajectoryWriter:
 
     def _all_configured(self) -> bool:
         """True if there are columns and the chunk length of each is configured."""
-        lengths = [self._configured.get(column.path(), (0, None))[1] for column in self._columns]
+        lengths = [self._configured.get(history.path(), (0, None))[1] for history in self._columns]
         return bool(lengths) and None not in lengths
 
     @property
@@ -193,9 +193,9 @@ class TrajectoryWriter:
         Raises:
             TypeError: A leaf is not a `TrajectoryColumn`, `table` is not text, or `priority` is not a number.
             ValueError: There are no columns, or one is empty; `priority` is NaN, or it is negative or infinite and the
-                table's selector is prioritized; a column refers to expired steps, to another writer's history or to
-                several columns; or, with `validate_items`, the table does not exist or the item does not fit its
-                signature. No item is created.
+                table's selector is prioritized; a `TrajectoryColumn` refers to expired steps, another writer's history,
+                or more than one history column; or, with `validate_items`, the table does not exist or the item does
+                not fit its signature. No item is created.
             RuntimeError: The writer is closed, or, without `validate_items`, the table does not exist.
         """
         columns = self._flattened(trajectory)
@@ -215,13 +215,15 @@ class TrajectoryWriter:
         if self._eager_items:
             self._eager_items -= 1
             _sending.send(self._native)
+        # If the engine chooses the chunk length, the next append sends the chunk. The engine can then copy the chunk's
+        # last steps to the next chunk, so that an item lies in one chunk; it does not if the chunk is sent here.
         elif self._has_fixed_chunk_length and self._native.has_full_unsent_chunk:
             _sending.send(self._native)
 
     def _flattened(self, trajectory: Any) -> list[TrajectoryColumn]:  # noqa: ANN401, a nest
         """Returns the columns of a trajectory as a flat list."""
         leaves: list[Any] = []
-        for _ in range(2):
+        for _ in range(2):  # first with the cached flattener, then with one made for this trajectory
             if self._flatten is not None and self._flatten(trajectory, leaves):
                 for leaf in leaves:
                     if not isinstance(leaf, TrajectoryColumn):
@@ -258,8 +260,8 @@ class TrajectoryWriter:
         """Sends all items, and waits until at most `block_until_num_items` of them are not yet in their tables.
 
         Args:
-            block_until_num_items: Number of items that may still be pending. If no more are pending, nothing is sent.
-                Default: 0.
+            block_until_num_items: Number of items that may still be pending. If at most that many (and it is above 0)
+                are pending, `flush` returns at once and sends nothing. Default: 0.
             timeout_ms: Milliseconds to wait. None, 0 or less means no limit. Default: no limit.
 
         Raises:
@@ -302,10 +304,10 @@ class TrajectoryWriter:
 
         def on_ended() -> None:
             state = self._state
-            state.head, state.step_is_open = state.end, False
-            state.first = state.head
+            state.num_complete_steps, state.step_is_open = state.end, False
+            state.episode_start = state.num_complete_steps
             if clear_buffers:
-                state.base = state.head
+                state.history_start = state.num_complete_steps
                 for column in self._columns:
                     column.clear()
 
@@ -316,15 +318,17 @@ class TrajectoryWriter:
     def configure(self, path: tuple[int | str, ...], *, num_keep_alive_refs: int, max_chunk_length: int | None) -> None:
         """Sets how many steps of one column are kept. The column may be added by a later step.
 
-        All columns share their chunks. The chunk length is the largest `max_chunk_length` set before the first append;
-        later calls do not change it.
+        All columns share their chunks, whose length is determined at the first append: it is the largest
+        `max_chunk_length` set until then. If a column of that append has none, the default length takes part in the
+        maximum, too: up to 16 steps, about 16 KiB, and at most the writer's `num_keep_alive_refs`. Later calls do not
+        change the length.
 
         Args:
             path: Path of the column in a step: keys of mappings, positions in lists and tuples, fields of namedtuples.
                 For example, `("observation", 0)`.
             num_keep_alive_refs: Number of newest steps of the column that items may refer to, at least 1.
-            max_chunk_length: Number of steps per chunk, from 1 to `num_keep_alive_refs`. None leaves the length to the
-                other columns.
+            max_chunk_length: Number of steps per chunk, from 1 to `num_keep_alive_refs`. None sets no length for this
+                column.
 
         Raises:
             TypeError: `path` is not a tuple or list, or a number is not an integer.

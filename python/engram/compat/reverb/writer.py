@@ -260,7 +260,10 @@ class Writer:
             self._accepted.add(item_type)
 
     def flush(self) -> None:
-        """Sends the items that wait for their chunk to fill. If there are none, waits until all items are in tables.
+        """Sends items, or waits for those that were sent.
+
+        If items wait for their chunk to fill, sends them and returns without waiting for their tables. If none do,
+        waits until all items are in their tables.
 
         Raises:
             RuntimeError: The writer is closed, or the server or a table is gone. Each such failure is raised once, by

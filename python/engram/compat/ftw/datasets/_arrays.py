@@ -83,14 +83,17 @@ class ArrayDataset:
                     leaves = [_stacked(options, column) for column in zip(*batch, strict=True)]
                 info, data = leaves[:_NUM_INFO_FIELDS], self._convert(leaves[_NUM_INFO_FIELDS:])
                 sample = ReplaySample(SampleInfo(*info), _nest.unflatten_as(options.nest, data))
-                consumed = [
-                    reader.tracker.deliver_up_to(reader.tracker.num_pieces if whole_batches else reader.delivered)
+                # A piece is an element: `_elements` yields single ones, `_batches` a whole batch of them at once.
+                consumed_items = [
+                    reader.tracker.count_pieces_up_to(
+                        reader.tracker.num_pieces if whole_batches else reader.num_elements
+                    )
                     for reader in readers
                 ]
                 last = readers[-1].tracker
-                for reader, items in zip(readers[:-1], consumed[:-1], strict=True):
+                for reader, items in zip(readers[:-1], consumed_items[:-1], strict=True):
                     reader.tracker.delivered = items
-                items = consumed[-1]
+                items = consumed_items[-1]
                 # Ctrl-C can strike in any call, so none is between this assignment and the `yield`. With several
                 # stores, it can still strike after the items of only some of them were delivered.
                 last.delivered = items
@@ -120,7 +123,7 @@ class ArrayDataset:
         """Yields the leaves of each batch, and None every poll interval while there is none."""
         with self._blocks(store, source, tracker) as blocks:
             for block in blocks:
-                yield None if block is None else [rows.values for rows in block]
+                yield None if block is None else [tensor.values for tensor in block]
 
     def _elements(
         self, store: TableStore, source: ElementSource, tracker: ConsumptionTracker
@@ -154,12 +157,12 @@ class _StoreReader:
         self._table = table
         self.tracker = ConsumptionTracker()
         self.elements = read(self.tracker)
-        self.delivered = 0  # number of elements that `next` has returned
+        self.num_elements = 0  # that `next` has returned
 
     def next(self) -> list[Array] | None:
         """Returns the next element; None if there is none yet."""
         element = next(self.elements)
-        self.delivered += element is not None
+        self.num_elements += element is not None
         return element
 
     def release_if_inserts_wait(self) -> None:

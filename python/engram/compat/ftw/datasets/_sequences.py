@@ -6,7 +6,7 @@ from typing import Any
 import numpy as np
 
 from engram.compat.reverb._block_reader import MismatchError
-from engram.compat.reverb._elements import Convert, Elements, Rows, timesteps, trajectories
+from engram.compat.reverb._elements import Convert, Elements, TensorBlock, timesteps, trajectories
 from engram.compat.reverb.tensor_spec import TensorSpec
 from engram.data.column_block import Array, ColumnBlock
 
@@ -44,7 +44,7 @@ def cut_into_sequences(sequence_length: int) -> Convert:
                 check_length(table, length, sequence_length)
         steps = [TensorSpec(None if spec.shape is None else spec.shape[1:], spec.dtype) for spec in specs]
         rows = timesteps(table, steps, block)
-        return [Rows(row.values.reshape(-1, sequence_length, *row.values.shape[1:])) for row in rows]
+        return [TensorBlock(row.values.reshape(-1, sequence_length, *row.values.shape[1:])) for row in rows]
 
     return convert
 

@@ -16,7 +16,9 @@ class CheckpointPaths:
     Attributes:
         path: Directory for checkpoints. A starting server loads the newest one in it. None means a new temporary
             directory.
-        fallback: A directory of checkpoints, or one checkpoint in it, to load if `path` has none. Default: none.
+        fallback: Loaded if `path` has no checkpoint: the newest checkpoint in this directory. The path of one Reverb
+            checkpoint means that checkpoint; the path of one Engram checkpoint file means the newest in its directory.
+            Default: none.
     """
 
     path: str | None
@@ -53,9 +55,9 @@ class DefaultCheckpointer(CheckpointerBase):
             path: The directory, which is created if it does not exist. If it has no checkpoint of Engram's but one that
                 Reverb wrote, the server loads that one and leaves it unchanged.
             group: Only "" is supported. Default: "".
-            fallback_checkpoint_path: Another directory of checkpoints, or a checkpoint in it, which means its
-                directory. A server loads its newest checkpoint if `path` has none. Default: none; the server starts
-                empty.
+            fallback_checkpoint_path: Loaded if `path` has no checkpoint: the newest checkpoint in this directory. The
+                path of one Reverb checkpoint means that checkpoint; the path of one Engram checkpoint file means the
+                newest in its directory. Default: none; the server starts empty.
 
         Raises:
             TypeError: A path is neither text nor an `os.PathLike`.
