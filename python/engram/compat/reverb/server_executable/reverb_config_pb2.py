@@ -11,6 +11,8 @@ from engram._extras import importing_extra
 with importing_extra("protobuf", "engram.compat.reverb.server_executable.reverb_config_pb2"):
     from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
 
+from engram.compat.reverb.server_executable._structured_value import DATA_TYPES
+
 __all__ = [
     "KeyDistributionOptions",
     "PriorityTableCheckpoint",
@@ -119,27 +121,6 @@ _TENSORFLOW = {
     """,
 }
 """Messages of the package `tensorflow` that signatures consist of, with the fields that Engram supports."""
-
-DATA_TYPES = {
-    "DT_INVALID": 0,
-    "DT_FLOAT": 1,
-    "DT_DOUBLE": 2,
-    "DT_INT32": 3,
-    "DT_UINT8": 4,
-    "DT_INT16": 5,
-    "DT_INT8": 6,
-    "DT_STRING": 7,
-    "DT_COMPLEX64": 8,
-    "DT_INT64": 9,
-    "DT_BOOL": 10,
-    "DT_BFLOAT16": 14,
-    "DT_UINT16": 17,
-    "DT_COMPLEX128": 18,
-    "DT_HALF": 19,
-    "DT_UINT32": 22,
-    "DT_UINT64": 23,
-}
-"""TensorFlow's enum `DataType`, without the dtypes that Engram does not support."""
 
 _Field = descriptor_pb2.FieldDescriptorProto
 _SCALARS = ("bool", "bytes", "double", "float", "int32", "int64", "string", "uint32", "uint64")
