@@ -208,13 +208,17 @@ def test_files_of_a_newer_version(inspect, directory):
     Head.of(directory / FIRST)._replace(version=2).write(directory / FIRST)
     status, text, report = inspect(directory)
     reason = "it has format version 2, but this release reads only version 1"
-    assert report["problems"] == [f"{FIRST} cannot be used: {reason}"]
+    cannot_be_opened = f"the store cannot be opened: {directory}: "
+    assert report["problems"] == [
+        f"{cannot_be_opened}{FIRST} has format version 2, but this release reads only version 1",
+        f"{FIRST} cannot be used: {reason}",
+    ]
     assert (status, file_report(report, FIRST)["reason"], report["checkpoints"][0]["problem"]) == (1, reason, reason)
     assert re.search(rf"^{FIRST} .* 0 +unusable$", text, re.MULTILINE)
     Head.of(directory / SECOND)._replace(version=7).write(directory / SECOND)
     _, _, report = inspect(directory)
-    refusal = f"{directory}: {SECOND} has format version 7, but this release reads only version 1"
-    assert report["problems"][0] == f"the store cannot be opened: {refusal}"
+    newest = f"{SECOND} has format version 7, but this release reads only version 1"
+    assert report["problems"][0] == cannot_be_opened + newest
 
 
 def test_a_file_of_another_store(inspect, directory, tmp_path):
