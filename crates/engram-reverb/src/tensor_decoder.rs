@@ -134,17 +134,17 @@ impl TensorHeader<'_> {
             return Ok(());
         }
         let raw = snap::raw::decompress_len(self.content).map_err(|error| corrupt(&error))?;
-        if raw > max_raw_bytes(stored) {
-            return Err(invalid(format!(
-                "the compressed bytes of a tensor are corrupt: {stored} bytes cannot hold the {raw} bytes that they \
-                 declare"
-            )));
-        }
         if raw as u64 != size {
             return Err(invalid(format!(
                 "a tensor of {} rows of {} has {size} bytes, but its {stored} compressed bytes declare \
                  {raw}",
                 self.rows, self.cell
+            )));
+        }
+        if raw > max_raw_bytes(stored) {
+            return Err(invalid(format!(
+                "the compressed bytes of a tensor are corrupt: {stored} bytes cannot hold the {raw} bytes that they \
+                 declare"
             )));
         }
         Ok(())

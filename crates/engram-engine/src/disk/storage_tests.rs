@@ -100,13 +100,13 @@ fn a_repair_uses_complete_logs_if_every_checkpoint_is_damaged() {
         let text = error.into_error_with_advice(files, false).to_string();
         text.split_once("; `").map(|(_, advice)| advice.to_owned())
     };
-    let expected = "repair=True)` opens what is left";
+    let expected = "engram.Store.open(path, repair=True)` opens what is left";
     assert_eq!(advice(&files).as_deref(), Some(expected));
     let repaired = recover(&files, true, &mut |_, _| {}).unwrap();
     assert!(repaired.repaired);
     assert_eq!(sizes(&repaired.tables), [(1, 3)]);
     files.remove(&log_name(1)).unwrap();
-    let expected = "repair=True)` would find nothing to open; restore a copy of the directory";
+    let expected = "engram.Store.open(path, repair=True)` would find nothing to open; restore a copy of the directory";
     assert_eq!(advice(&files).as_deref(), Some(expected));
     assert!(recover(&files, true, &mut |_, _| {}).is_err());
 }
