@@ -96,7 +96,9 @@ def test_damaged_chunks_of_the_newest_checkpoint(inspect, directory):
     refusal = f"{directory}: changes 10 to 12 are missing before {LOG_4}"
     damage = f"the checksum of the record's {len(chunk.body)} bytes is wrong"
     assert status == 1
-    assert report["problems"][0].startswith(f"the store cannot be opened without repair: {refusal} ({LOG_2} ends at ")
+    assert report["problems"][0].startswith(
+        f"the store cannot be opened without repair: {refusal} ({LOG_2} is intact only "
+    )
     assert report["problems"][1].startswith(
         f"{LOG_2} is damaged at byte {chunk.offset}: {damage}; 5 intact records with 3 changes "
     )

@@ -199,7 +199,7 @@ def test_invalid_configs_are_rejected(tf):
         reverb.PatternDataset(
             steps(tf), [config(two_and_one), bad], respect_episode_boundaries=True, is_end_of_episode=is_end
         )
-    with pytest.raises(ValueError, match="the step has 1 leaves"):
+    with pytest.raises(ValueError, match="`step_spec` has only 1 leaf"):
         only = steps(tf).map(lambda step: {"a": step["a"]})
         reverb.PatternDataset(only, [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end)
 

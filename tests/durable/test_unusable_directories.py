@@ -410,10 +410,10 @@ def test_a_repair_that_finds_nothing(sample, tmp_path):
         (path / name).write_text("")
     (path / FIRST).unlink()
     advice = "; `engram.Store.open(path, repair=True)` would find nothing to open; restore a copy of the directory"
-    with pytest.raises(StorageError, match=f"{advice}$"):
+    with pytest.raises(StorageError, match=f"{re.escape(advice)}$"):
         Store.open(path)
     advice = "; repair found nothing to open; restore a copy of the directory"
-    with pytest.raises(StorageError, match=f"{advice}$"):
+    with pytest.raises(StorageError, match=f"{re.escape(advice)}$"):
         Store.open(path, repair=True)
 
 

@@ -36,7 +36,7 @@ def test_one_item_that_is_not_in_its_table(open_store):
     for value in range(2):
         writer.append({"x": value})
         writer.create_item("q", num_steps=1)
-    text = "1 item is not in its table after 0.05 s; it stays queued; `q`: inserting waits: the limit of Queue is "
+    text = "1 item is not in its table after 0.05 s; it stays queued; `q`: inserting waits: Queue"
     with pytest.raises(DeadlineExceededError, match=text):
         writer.flush(timeout=0.05)
 
