@@ -1,5 +1,6 @@
 """Calls end in time when their server is killed, frozen or cut off."""
 
+import contextlib
 import os
 import threading
 import time
@@ -143,9 +144,10 @@ def next_of(iterator):
 def after_first(dataset):
     """Returns an iterator that has yielded one element. On a busy machine, the first one can arrive too late."""
     while True:
-        iterator = iter(dataset)
-        if next(iterator, None) is not None:
-            return iterator
+        with contextlib.suppress(DeadlineExceededError):
+            iterator = iter(dataset)
+            if next(iterator, None) is not None:
+                return iterator
 
 
 def started(client, **options):
