@@ -79,18 +79,18 @@ LISTED = "0: Tensor<name: 'a/n', dtype: float, shape: [2]>, 1: Tensor<name: 'b',
     [
         (
             [np.zeros(2, np.float32)],
-            "it has 1 columns, the signature 2",
-            "0: Tensor<name: '', dtype: float, shape: [2]>",
+            "it has 1 column, the signature has 2",
+            "0: Tensor<dtype: float, shape: [2]>",
         ),
         (
             [np.zeros(3, np.float32), 1],
             WRONG_SHAPE,
-            "0: Tensor<name: '', dtype: float, shape: [3]>, 1: Tensor<name: '', dtype: int64, shape: []>",
+            "0: Tensor<dtype: float, shape: [3]>, 1: Tensor<dtype: int64, shape: []>",
         ),
         (
             [np.zeros(2, np.float32), 1.0],
             "flattened index 1 is of dtype double and shape [], but 'b' is of dtype int64 and shape compatible with []",
-            "0: Tensor<name: '', dtype: float, shape: [2]>, 1: Tensor<name: '', dtype: double, shape: []>",
+            "0: Tensor<dtype: float, shape: [2]>, 1: Tensor<dtype: double, shape: []>",
         ),
     ],
 )

@@ -246,8 +246,8 @@ def test_lengths_that_differ_become_none():
         (
             [config([PatternNode(flat_source_index=7, stop=-1)])],
             (
-                "Column (0,) of the configs reads leaf 7 of a step (`flat_source_index`), but `step_spec` has only 3 "
-                "leaves."
+                "Column (0,) of the configs reads leaf 7 of a step (`flat_source_index`, from 0), but `step_spec` has "
+                "only 3 leaves."
             ),
         ),
     ],
@@ -279,7 +279,7 @@ def test_arguments_that_are_not_configs_or_specs():
         ),
         (
             lambda: sw.td_error(0.9, [0], lambda _: None),
-            "`get_field_from_step_fn(step)` must be a number; got None",
+            "`get_field_from_step_fn` must return a leaf of the step; got None",
         ),
     ],
 )

@@ -345,7 +345,7 @@ def test_leaves_that_no_config_reads(client):
     writer.flush()
     assert items(client) == [[0], [1], [2]]
     writer = client.structured_writer([config(sw.create_reference_step([0] * 6)[5][-1])])
-    with raises(ValueError, "a config reads leaf 5 of a step; steps have the leaves 0 to 1"):
+    with raises(ValueError, "a config reads leaf 5 of a step (`flat_source_index`, from 0); steps have only 2 leaves"):
         writer.append({"a": 1, "b": 2})
 
 

@@ -101,8 +101,8 @@ def test_invalid_steps_are_rejected(client, writer, data, error, text):
         (
             [np.zeros((2, 2), np.float32), np.zeros(3, np.int64)],
             (
-                "AppendSequence called with tensors of non equal batch dimension: 0: Tensor<name: '', dtype: float, "
-                "shape: [2,2]>, 1: Tensor<name: '', dtype: int64, shape: [3]>."
+                "AppendSequence called with tensors of non equal batch dimension: 0: Tensor<dtype: float, "
+                "shape: [2,2]>, 1: Tensor<dtype: int64, shape: [3]>."
             ),
         ),
         (
@@ -217,8 +217,8 @@ def test_signatures(client, writer):
         "Unable to CreateItem in table 'trajectory' because Append was called with a tensor signature inconsistent "
         "with the table signature. At flattened index 0, saw a tensor of dtype float, shape [2], but expected tensor "
         "'a' of dtype float and shape compatible with [3,2]. (Flattened) table signature: 0: Tensor<name: 'a', "
-        "dtype: float, shape: [3,2]>, 1: Tensor<name: 'b', dtype: int64, shape: [?]>, data signature: 0: Tensor<name: "
-        "'', dtype: float, shape: [2]>, 1: Tensor<name: '', dtype: int64, shape: []>.",
+        "dtype: float, shape: [3,2]>, 1: Tensor<name: 'b', dtype: int64, shape: [?]>, data signature: 0: "
+        "Tensor<dtype: float, shape: [2]>, 1: Tensor<dtype: int64, shape: []>.",
     ):
         writer.create_item("trajectory", 2, 1.0)
     writer.append(step(2))
@@ -230,7 +230,7 @@ def test_signatures(client, writer):
             "Unable to CreateItem in table 'step' because Append was called with a tensor signature inconsistent with "
             "table signature. Append was called with 1 tensors, but table requires 2 tensors per entry. (Flattened) "
             "table signature: 0: Tensor<name: 'a/n', dtype: float, shape: [2]>, 1: Tensor<name: 'b', dtype: int64, "
-            "shape: []>, data signature: 0: Tensor<name: '', dtype: int64, shape: []>.",
+            "shape: []>, data signature: 0: Tensor<dtype: int64, shape: []>.",
         ):
             other.create_item("step", 1, 1.0)
     writer.close()

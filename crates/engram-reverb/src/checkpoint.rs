@@ -68,12 +68,11 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
             })?;
         }
     }
-    let incomplete = (tables.iter()).filter(|(_, table)| !table.has_full_signature);
-    let notes = incomplete.map(|(name, _)| {
-        format!(
-            "table `{name}`: its signature is too large, nested too deeply, or has types or bounds that Engram does not \
-             know; its bounds, or all of it, are left out"
-        )
+    let notes = tables.iter().filter_map(|(name, table)| {
+        let missing = table.missing_signature_part?;
+        Some(format!(
+            "table `{name}`: {missing} could not be imported; pass the signature to `Table` when you open the store"
+        ))
     });
     let notes = notes.collect();
     let states = tables.into_values().map(ImportedTable::finish);
@@ -149,8 +148,8 @@ struct ImportedTable {
     keys: HashSet<u64>,
     /// Items stored in the table's own record, as in old checkpoints.
     inline_items: Vec<pb::PrioritizedItem>,
-    /// True if the note contains the whole signature.
-    has_full_signature: bool,
+    /// The part of the signature that the note lacks, as the subject of a text; `None` if it contains all.
+    missing_signature_part: Option<&'static str>,
 }
 
 impl ImportedTable {
@@ -173,7 +172,7 @@ impl ImportedTable {
             leased: 0,
             last_lsn: Lsn::default(),
         };
-        let (note, has_full_signature) =
+        let (note, missing_signature_part) =
             encode_note(table.max_times_sampled, table.signature.as_ref());
         let options = TableOptions {
             note: Some(note.into()),
@@ -195,7 +194,7 @@ impl ImportedTable {
             items: Vec::new(),
             keys: HashSet::new(),
             inline_items,
-            has_full_signature,
+            missing_signature_part,
         })
     }
 

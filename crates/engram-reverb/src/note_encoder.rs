@@ -14,28 +14,30 @@ use crate::pb::tensorflow::{Bound, StructuredValue, TensorShapeProto};
 /// Deepest nesting that is stored.
 const MAX_DEPTH: usize = 64;
 
-/// The note of a table; true if it contains the whole signature. If the note would be too large, bounds of more than 8
-/// bytes are left out, and if it still would be, the whole signature. A signature that is nested too deeply, or has
-/// types or bounds that Engram does not know, is left out too.
+/// The note of a table, and the part of the signature that it lacks, as the subject of a text. If the note would be
+/// too large, bounds of more than 8 bytes are left out, and if it still would be, the whole signature. A signature that
+/// is nested too deeply, or has types or bounds that Engram does not know, is left out too.
 pub(crate) fn encode_note(
     max_times_sampled: i32,
     signature: Option<&StructuredValue>,
-) -> (String, bool) {
+) -> (String, Option<&'static str>) {
     let note_with = |signature: Value| {
         let reverb = json!({"max_times_sampled": max_times_sampled, "signature": signature});
         json!({ "reverb": reverb }).to_string()
     };
     let Some(signature) = signature else {
-        return (note_with(Value::Null), true);
+        return (note_with(Value::Null), None);
     };
     let whole = encode_nest(signature, MAX_DEPTH, usize::MAX).map(note_with);
     let is_small = |note: &String| note.len() <= MAX_NOTE_BYTES;
     if let Some(note) = whole.filter(is_small) {
-        return (note, true);
+        return (note, None);
     }
     let plain = encode_nest(signature, MAX_DEPTH, 8).map(note_with);
-    let plain = plain.filter(is_small);
-    (plain.unwrap_or_else(|| note_with(Value::Null)), false)
+    match plain.filter(is_small) {
+        Some(note) => (note, Some("array bounds of its signature")),
+        None => (note_with(Value::Null), Some("its signature")),
+    }
 }
 
 /// Encodes a nested value without bounds of more than `max_bound_bytes`. `None` if it is nested too deeply, or has

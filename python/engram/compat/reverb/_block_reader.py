@@ -118,7 +118,7 @@ class _BlockReader:
         self._make = make
         self._tracker = tracker
         self._items_left = fetch_options.max_items
-        self._block_items = 0
+        self._block_items = 0  # of the block converted last
         self._failed_streams = 0
         self._consecutive_fits = 0
         self.is_done = False
@@ -213,7 +213,11 @@ class _BlockReader:
 
 
 def _default_block_size(max_in_flight: int) -> int:
-    """Returns about half of `max_in_flight`: the largest divisor if it is large enough, otherwise rounded down."""
+    """Returns about half of `max_in_flight`.
+
+    This is the largest divisor of `max_in_flight` up to the half, if it is at least a quarter of `max_in_flight` or if
+    `max_in_flight` is at most `_EXACT_UP_TO`; otherwise the half, rounded down.
+    """
     half = max(1, max_in_flight // 2)
     divisor = next(size for size in range(half, 0, -1) if max_in_flight % size == 0)
     return divisor if max_in_flight <= _EXACT_UP_TO or 2 * divisor >= half else half

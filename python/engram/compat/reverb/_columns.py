@@ -88,7 +88,7 @@ class ColumnHistory:
         self.state = state
         self.column = column
         self.number = number
-        self._first = state.num_complete_steps
+        self._first = state.num_complete_steps  # steps before this position can never be used
         self._keep = keep
         self._missing: deque[int] = deque(maxlen=keep)
 
@@ -174,7 +174,7 @@ class ColumnHistory:
         return any(position in steps for position in missing)
 
     def _resolve(self, index: object, count: int) -> int:
-        """Converts a list index, which may be negative, to a step number; below 0 if it is before the first step."""
+        """Converts an index, which may be negative, to a step number; below 0 if it is before the first step."""
         if not isinstance(index, int):
             raise TypeError(f"_ColumnHistory indices must be integers or slices, or lists of integers, not {index!r}")
         if index >= count:
@@ -182,16 +182,18 @@ class ColumnHistory:
         return index + count if index < 0 else index
 
     def _unusable_steps_error(self, index: object) -> ValueError:
+        column = self.column.path or "history"
         return ValueError(
-            f"TrajectoryColumns cannot contain any None data references: {self.column.path}[{_index_text(index)}] "
+            f"TrajectoryColumns cannot contain any None data references: {column}[{_index_text(index)}] "
             f"selects expired steps, or steps without a value; {self.usable_steps_text()}."
         )
 
     def usable_steps_text(self) -> str:
         """States which steps can be used, for an error text."""
         first = min(max(0, self.first_usable() - self.state.history_start), len(self))
+        steps = "1 step" if len(self) == 1 else f"{len(self)} steps"
         return (
-            f"the history has {len(self)} steps, of which those from index {first} on are kept "
+            f"the history has {steps}, of which those from index {first} on are kept "
             f"(num_keep_alive_refs: {self._keep})"
         )
 
@@ -234,10 +236,10 @@ def _min_position(positions: range | Sequence[int]) -> int:
 
 
 _NO_POSITION = 1 << 63
-"""The lowest of no positions: above all positions."""
+"""What `_min_position` returns for no positions: above all positions, so that a column of no steps never expires."""
 
 _EXPIRED = -1
-"""The position of steps before the first: below all positions that can be used."""
+"""Stands for the position of a step before the first: below all positions that can be used."""
 
 
 def _index_text(index: object) -> str:

@@ -232,10 +232,12 @@ def td_error(
     """
     indices = _nest.unflatten_as(step_structure, list(range(len(_nest.flatten(step_structure)))))
     index = get_field_from_step_fn(indices)
+    if not hasattr(index, "__index__"):
+        raise TypeError(f"`get_field_from_step_fn` must return a leaf of the step; got {_arguments.describe(index)}")
     return Priority(
         td_error=Priority.TDError(
             max_priority_weight=_not_none("max_priority_weight", max_priority_weight),
-            flat_source_index=_not_none("get_field_from_step_fn(step)", index),
+            flat_source_index=index,
         )
     )
 

@@ -34,6 +34,7 @@ class _ConfigMessage(Message):
             TypeError: A value does not have the type of its field.
             ValueError: A field is unknown, or an integer does not fit 32 bits.
         """
+        # The message and the field that this one was read from while the field was unset: the first assignment sets it.
         object.__setattr__(self, "_parent", None)
         super().__init__(**fields)
 
@@ -151,17 +152,18 @@ class ModuloEq(_ConfigMessage):
 class Condition(_ConfigMessage):
     """A condition under which a config creates an item: a number (the left side) and a comparison.
 
-    The structured writer's `Condition` creates these in fewer words. Exactly one of the first five fields, the left
-    side, is set, and exactly one of `eq`, `ge` and `mod_eq`. Numbers are 32-bit integers.
+    `structured.Condition` creates these in fewer words. Exactly one of the first five fields, the left side, is set,
+    and exactly one of `eq`, `ge` and `mod_eq`. Numbers are 32-bit integers.
 
     Attributes:
         step_index: bool: compare the number of the newest step in its episode, from 0.
         steps_since_applied: bool: compare the number of steps since the config last created an item, including the
             newest.
-        buffer_length: bool: compare the number of steps in the buffer, including the newest.
-        is_end_episode: bool: compare whether the episode has ended. Requires `eq=1`.
-        flat_source_index: Compare the newest value of the leaf with this number, from 0. The value must be a single
-            integer or bool.
+        buffer_length: bool: compare the number of steps that items can include, among them the newest. It grows up to
+            the longest pattern of the writer.
+        is_end_episode: bool: compare whether the episode has ended. Requires `eq=1` and no `inverse`.
+        flat_source_index: Number of a leaf in a flattened step, from 0: compare the leaf's newest value. If this is not
+            a single integer or bool, the condition is false, also with `inverse`.
         eq: The left side must equal this.
         ge: The left side must be at least this.
         mod_eq: A `ModuloEq`: the left side must have this remainder.

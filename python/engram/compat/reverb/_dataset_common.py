@@ -81,6 +81,8 @@ def dtypes_and_shapes(
 ) -> tuple[Any, Any]:
     """Returns two nests: the dtypes, and the shapes prefixed with `axes`, of the table's signature.
 
+    The server must answer within `timeout` whole seconds; None, 0 or less means an hour.
+
     Raises:
         ValueError: The table does not exist or has no signature.
         DeadlineExceededError: The server did not answer in time.

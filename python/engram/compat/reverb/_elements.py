@@ -67,7 +67,10 @@ def timesteps(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> El
 
 
 def sequences(sequence_length: int | None) -> Convert:
-    """Returns a function that converts each item to one element of whole columns, with its info repeated per step."""
+    """Returns a function that converts each item to one element of whole columns, with its info repeated per step.
+
+    The function rejects items that do not have `sequence_length` steps, unless this is None.
+    """
 
     def convert(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
         lengths = steps_per_item(table, block)

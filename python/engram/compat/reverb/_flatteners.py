@@ -11,7 +11,7 @@ from engram.compat.reverb import _nest
 __all__ = ["LEAF_CLASSES", "Flatten", "flattener", "is_leaf"]
 
 Flatten: TypeAlias = Callable[[Any, list[Any]], bool]
-"""Appends the leaves of a nest to a list. If the structure is another, returns False; some leaves may be appended."""
+"""Appends the leaves of a nest to a list. If the structure differs, returns False; some leaves may be appended."""
 
 LEAF_CLASSES = frozenset([np.ndarray, int, float, bool, str, bytes, type(None), *np.sctypeDict.values()])
 """Common classes of leaves. Checking for them first is faster than calling `is_leaf`."""

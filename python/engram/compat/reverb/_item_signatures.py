@@ -90,9 +90,10 @@ def check_steps(table: str, signature: Sequence[ColumnType], steps: Sequence[Col
     for number, (expected, step) in enumerate(zip(signature, steps, strict=False)):
         item = step._replace(shape=(num_timesteps, *(step.shape or ())))
         if problem is None and not (expected.fits(step) or expected.fits(item)):
+            name = f" '{expected.name}'" if expected.name else ""
             problem = (
                 f"inconsistent with the table signature. At flattened index {number}, saw a tensor of dtype "
-                f"{dtype_name(step.dtype)}, shape {shape_text(step.shape)}, but expected tensor '{expected.name}' of "
+                f"{dtype_name(step.dtype)}, shape {shape_text(step.shape)}, but expected tensor{name} of "
                 f"dtype {dtype_name(expected.dtype)} and shape compatible with {shape_text(expected.shape)}"
             )
     if problem is not None:

@@ -76,7 +76,7 @@ class LazyDataset(type):
     _real: Any = None
 
     autograph_info__ = None
-    """See `without_autograph`: calls that create instances are left unchanged, too."""
+    """Like `without_autograph`, for calls of the class: AutoGraph does not convert the code that creates instances."""
 
     def __new__(cls, name: str, bases: tuple[type, ...], body: dict[str, Any], **options: Any) -> Any:  # noqa: ANN401, a class
         if any(isinstance(base, LazyDataset) for base in bases):

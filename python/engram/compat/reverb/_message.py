@@ -61,7 +61,7 @@ class Message:
         self._set[name] = value
 
     def HasField(self, name: str) -> bool:  # noqa: N802, protobuf's name
-        """True if a submessage, a field of a oneof group, or any field of a oneof group is set.
+        """True if a submessage or a field of a oneof group is set; for the name of a group, if one of its fields is.
 
         Args:
             name: Name of the field or of the group.

@@ -117,7 +117,8 @@ def as_array(value: Any) -> npt.NDArray[Any]:  # noqa: ANN401, anything NumPy un
     byte order. TensorFlow tensors are accepted.
 
     Raises:
-        TypeError: The leaf is None, a date, a record, or an object that is not text.
+        TypeError: The leaf is None, or its elements are not numbers, bools or text (for example dates or records), or
+            its rows differ in length.
     """
     if isinstance(value, str | bytes):
         return _encode_text(np.array(value, dtype=object), value)  # NumPy's bytes dtype would drop trailing zero bytes

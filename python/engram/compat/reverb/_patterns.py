@@ -72,7 +72,10 @@ def check_source_leaves(configs: Sequence[Config], count: int) -> None:
     """
     last = source_leaves(configs)[-1]
     if last >= count:
-        raise ValueError(f"a config reads leaf {last} of a step; steps have the leaves 0 to {count - 1}")
+        leaves = "1 leaf" if count == 1 else f"{count} leaves"
+        raise ValueError(
+            f"a config reads leaf {last} of a step (`flat_source_index`, from 0); steps have only {leaves}"
+        )
 
 
 class PatternSet:
@@ -89,7 +92,8 @@ class PatternSet:
         self._needed_steps = [history_length([config]) for config in configs]
         self._max_length = max(self._needed_steps)
         self._buffers: dict[int, deque[Any]] = {leaf: deque(maxlen=self._max_length) for leaf in source_leaves(configs)}
-        self._numbers: dict[int, int | None] = dict.fromkeys(_condition_leaves(configs))  # of the newest step
+        # The values of the newest step that conditions compare, by leaf; None if a leaf has no integer value.
+        self._numbers: dict[int, int | None] = dict.fromkeys(_condition_leaves(configs))
         self._num_steps = 0  # of all episodes, including a partial one
         self._step_index = -1  # of the newest step in its episode
         self._buffer_length = 0
@@ -181,7 +185,7 @@ def already_set_text(leaf: int) -> str:
 
 
 def _leaf_and_window(node: PatternNode) -> tuple[int, range, bool]:
-    """Returns the leaf of a column, the buffer indices of its steps, and whether it is squeezed."""
+    """Returns the leaf of a column, the buffer indices of its steps (-1: the newest), and whether it is squeezed."""
     start, stop, step, squeeze = node.window()
     return node.flat_source_index, range(start, stop, step), squeeze
 

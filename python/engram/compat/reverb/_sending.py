@@ -31,8 +31,8 @@ ANY_NUMBER = 1 << 62
 """More items than a writer ever has: a flush that allows this many pending items sends without waiting."""
 
 EAGER_ITEMS = 10
-"""Number of first items that are sent immediately if no chunk length is configured. Reverb's first chunks have one
-step, so its first items are sent immediately, too."""
+"""Number of first items that are sent immediately if no chunk length is configured; a structured writer counts appends
+that create items. Reverb's first chunks have one step, so its first items are sent immediately, too."""
 
 MAX_IN_FLIGHT_ITEMS = 1_000_000
 """Number of sent items that may wait for their tables before an append blocks."""
@@ -78,8 +78,8 @@ def flush(writer: Any, block_until_num_items: int, timeout_ms: float | None, tim
 
     Args:
         writer: The engine's writer; None if nothing was appended.
-        block_until_num_items: Number of items that may still be pending. If at most that many (and it is above 0) are
-            pending, this returns at once and sends nothing.
+        block_until_num_items: Number of items that may still be pending. If it is above 0 and at most that many are
+            pending already, this returns at once and sends nothing.
         timeout_ms: The caller's timeout in milliseconds, for the error text.
         timeout: The timeout in seconds; None means no limit.
 

@@ -85,7 +85,7 @@ class ServerDataset(DatasetMixin):
             num_workers_per_iterator: As in the constructor.
             max_samples_per_stream: As in the constructor.
             rate_limiter_timeout_ms: Milliseconds, as in the constructor.
-            get_signature_timeout_secs: Whole seconds to wait for the server. None or 0 means up to an hour.
+            get_signature_timeout_secs: Whole seconds to wait for the server. None, 0 or less means up to an hour.
             max_samples: As in the constructor.
 
         Raises:

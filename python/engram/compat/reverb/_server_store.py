@@ -67,7 +67,11 @@ class ServerStore:
             )
 
     def _import(self, source: str) -> None:
-        """Copies the tables of a checkpoint of Engram or Reverb, or of the newest in a directory, to this directory."""
+        """Copies the tables of the newest checkpoint of Engram or Reverb in `source` to this store's directory.
+
+        `source` may also be the directory of one checkpoint of Reverb, or a file, which stands for its directory. If
+        there is no checkpoint, nothing is copied.
+        """
         if not Path(source).is_dir():
             source = os.path.dirname(source)  # noqa: PTH120, text
         is_engram = _has_engram_checkpoint(source)

@@ -1,4 +1,4 @@
-"""Returns the signature of the table that configs create items for."""
+"""Infers a table's signature from the configs that create its items."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -79,13 +79,14 @@ def _merged(path: tuple[Any, ...], nodes: Sequence[PatternNode], leaves: Sequenc
     if last >= len(leaves):
         count = "1 leaf" if len(leaves) == 1 else f"{len(leaves)} leaves"
         raise ValueError(
-            f"Column {path} of the configs reads leaf {last} of a step (`flat_source_index`), but `step_spec` has only "
-            f"{count}."
+            f"{f'Column {path}' if path else 'The only column'} of the configs reads leaf {last} of a step "
+            f"(`flat_source_index`, from 0), but `step_spec` has only {count}."
         )
     specs = [_spec(leaves[node.flat_source_index]) for node in nodes]
     dtypes = [spec.dtype for spec in specs]
+    place = f" at {path}" if path else ""
     if any(dtype != dtypes[0] for dtype in dtypes):
-        raise ValueError(f"Configs produce trajectories with multiple dtypes at {path}. Got {dtypes}.")
+        raise ValueError(f"Configs produce trajectories with multiple dtypes{place}. Got {dtypes}.")
     shapes = [_shape(node, spec.shape) for node, spec in zip(nodes, specs, strict=True)]
     merged = shapes[0]
     compatible = all(
@@ -93,7 +94,7 @@ def _merged(path: tuple[Any, ...], nodes: Sequence[PatternNode], leaves: Sequenc
         for shape in shapes
     )
     if not compatible:
-        raise ValueError(f"Configs produce trajectories with incompatible shapes at {path}. Got {shapes}.")
+        raise ValueError(f"Configs produce trajectories with incompatible shapes{place}. Got {shapes}.")
     if merged is not None and any(shape != merged for shape in shapes):
         merged = (None, *merged[1:])
     return public(TensorSpec(merged, dtypes[0], "/".join(str(part) for part in path)))

@@ -12,7 +12,10 @@ __all__ = ["check_step", "columns_text", "named_specs", "shape_text"]
 
 
 def named_specs(signature: Any) -> list[tuple[str, TensorSpec]]:  # noqa: ANN401, a nest
-    """Returns the flattened specs of a signature, each with its name: its path, then the spec's own name."""
+    """Returns the flattened specs of a signature, each with its name: its path, then the spec's own name.
+
+    The name is empty for a signature that is a single spec without a name.
+    """
     return [
         ("/".join([*map(str, path), *([spec.name] if spec.name else [])]), spec)
         for path, spec in _nest.flatten_with_path(signature)
@@ -27,11 +30,15 @@ def shape_text(shape: Iterable[int | None] | None) -> str:
 
 
 def columns_text(columns: Iterable[tuple[str, npt.DTypeLike, Iterable[int | None] | None]]) -> str:
-    """Formats columns as Reverb does: name, dtype and shape of each."""
+    """Formats columns as Reverb does: name, dtype and shape of each. Leaves out empty names."""
     return ", ".join(
-        f"{index}: Tensor<name: '{name}', dtype: {dtype_name(dtype)}, shape: {shape_text(shape)}>"
+        f"{index}: Tensor<{_name_text(name)}dtype: {dtype_name(dtype)}, shape: {shape_text(shape)}>"
         for index, (name, dtype, shape) in enumerate(columns)
     )
+
+
+def _name_text(name: str) -> str:
+    return f"name: '{name}', " if name else ""
 
 
 def check_step(table: str, signature: Any, columns: list[npt.NDArray[Any]]) -> None:  # noqa: ANN401, a nest
@@ -47,15 +54,17 @@ def check_step(table: str, signature: Any, columns: list[npt.NDArray[Any]]) -> N
     specs = named_specs(signature)
     problem = None
     if len(specs) != len(columns):
-        problem = f"it has {len(columns)} columns, the signature {len(specs)}"
+        count = "1 column" if len(columns) == 1 else f"{len(columns)} columns"
+        problem = f"it has {count}, the signature has {len(specs)}"
     else:
         for index, ((name, spec), column) in enumerate(zip(specs, columns, strict=True)):
             shape = column.shape
             fits = is_compatible(spec.shape, shape) or is_compatible(spec.shape, (1, *shape))
             if spec.dtype != column.dtype or not fits:
+                expected = f"'{name}'" if name else "the signature"
                 problem = (
                     f"flattened index {index} is of dtype {dtype_name(column.dtype)} and shape {shape_text(shape)}, "
-                    f"but '{name}' is of dtype {dtype_name(spec.dtype)} and shape compatible with "
+                    f"but {expected} is of dtype {dtype_name(spec.dtype)} and shape compatible with "
                     f"{shape_text(spec.shape)}"
                 )
                 break

@@ -19,13 +19,13 @@ LONGEST_CHUNK = 16
 """Maximum number of steps per chunk if no chunk length is configured."""
 
 _CHUNK_BYTES = 16 << 10
-"""Size that such a chunk does not exceed, unless it has one step."""
+"""Maximum size of such a chunk in bytes. A chunk of a single larger step is allowed."""
 
 _TEXT_BYTES = 256
-"""Assumed size of a text value."""
+"""Assumed size of a text value in bytes."""
 
 _MAX_PLANS = 8
-"""Number of step structures whose flatten plans are kept."""
+"""Maximum number of step structures whose flatten plans are kept."""
 
 _NO_DTYPE: np.dtype[Any] = np.dtype([("none", np.bool_)])
 """A dtype that equals no column's. None cannot be used: NumPy treats it as float64 in comparisons."""
@@ -41,7 +41,7 @@ class Column:
 
     Attributes:
         path: Path of the leaf in a step.
-        label: Name of the column in error texts.
+        label: Name of the column in error texts: by default its path, or 0 if each step is a single leaf.
         shape: Shape of the values.
         dtype: Dtype of the values; None before the first value.
         exact_dtype: The dtype of arrays that are stored without conversion.
@@ -52,7 +52,7 @@ class Column:
 
     def __init__(self, path: tuple[Any, ...], label: str | None = None) -> None:
         self.path = path
-        self.label = str(path) if label is None else label
+        self.label = (str(path) if path else "0") if label is None else label
         self.shape: tuple[int, ...] = ()
         self.dtype: np.dtype[Any] | None = None
         self.exact_dtype = _NO_DTYPE
@@ -116,9 +116,10 @@ class StepColumns:
         return self._numbers.get(path)
 
     def to_row(self, data: Any, check: Check | None = None) -> tuple[Sequence[Any], bool]:  # noqa: ANN401, a nest
-        """Converts a step to a row, with one value or None per column. Also returns whether all columns have a value.
+        """Converts a step to a row, with one value or None per column.
 
-        New leaves become columns, unless `check` raises an error.
+        Also returns True if all columns have a value. False means that some may have none. New leaves become columns,
+        unless `check` raises an error.
 
         Raises:
             ValueError: A value differs from its column in dtype or shape, or a leaf replaces a nest or the reverse.
@@ -140,7 +141,10 @@ class StepColumns:
         return self._add_structure(data, check)
 
     def _converted(self, numbers: Sequence[int], leaves: list[Any]) -> bool | None:
-        """Converts the leaves in place. True if all have a value; None if one is a nest or a column's first value."""
+        """Converts the leaves in place. Returns whether all have a value.
+
+        Returns None if a leaf is a nest or the first value of its column: `_add_structure` converts such steps.
+        """
         columns, dense = self.columns, True
         for index, (value, number) in enumerate(zip(leaves, numbers, strict=True)):
             column = columns[number]

@@ -134,7 +134,7 @@ def _decode(nest: Any) -> Any:  # noqa: ANN401, JSON, and a nest
             return namedtuple(*[_decode(value) for _, value in content["fields"]])
         case "spec":
             return _decode_spec(content)
-        case _:
+        case _:  # "none", in signatures imported from dm-reverb
             return None
 
 

@@ -30,7 +30,7 @@ def numpy_function(
         function: Receives the inputs as arrays and returns a sequence of arrays.
         inputs: Tensors.
         dtypes: The dtypes of the results.
-        placeholders: Arrays of these dtypes, of any values.
+        placeholders: Arrays of these dtypes, of any values, for TensorFlow's function to return when `function` fails.
     """
     tf = import_tensorflow("a dataset")
 

@@ -85,7 +85,7 @@ class Client:
         return f"Client, server_address={self._server_address}"
 
     def insert(self, data: Any, priorities: Mapping[str, float]) -> None:  # noqa: ANN401, a nest
-        """Inserts one step as an item into each table, and waits without limit until all tables have it.
+        """Inserts one step as an item into each table. Returns once all tables have it, however long they block.
 
         Args:
             data: A nest of arrays, numbers and text. Mappings, tuples and lists are nests, not arrays. A leaf `[...]`
@@ -93,10 +93,10 @@ class Client:
             priorities: The item's priority, stored as float64, for each table to insert into.
 
         Raises:
-            TypeError: A leaf is not an array, number or text, the keys of a mapping cannot be sorted, a table name is
-                not text, or a priority is not a number.
-            ValueError: There are no priorities or no leaves, a table is unknown, a priority is NaN, or it is negative
-                or infinite and the table's selector is prioritized, or the data does not fit a table's signature, which
+            TypeError: A leaf is not an array, number or text; the keys of a mapping cannot be sorted; `priorities` is
+                not a mapping, a table name is not text, or a priority is not a number.
+            ValueError: There are no priorities or no leaves; a table is unknown; a priority is NaN, or negative or
+                infinite for a table with a prioritized selector; or the data does not fit a table's signature, which
                 may describe a step `[...]` or an item `[1, ...]`. No item is inserted into any table.
             RuntimeError: The server could not be reached for an hour.
         """
@@ -183,7 +183,8 @@ class Client:
             configs: At least one config of `structured.create_config`. The writer copies them.
 
         Raises:
-            ValueError: There are no configs, or one is invalid. The message states its position and the reason.
+            ValueError: There are no configs, or one is invalid. The message states the number of that config
+                and the reason.
         """
         listed = list(configs)
         if not listed:
@@ -247,7 +248,7 @@ class Client:
                     yield ReplaySample(info, _nested(signature, columns))
 
     def _batches(self, table: str, count: int) -> Generator[engram.Batch]:
-        """Yields `count` batches of one item. If the server stops, continues with the next one at its address."""
+        """Yields `count` batches of one item. If the server stops, continues with its successor at the same address."""
         while True:
             with closing(self._stream(table, count)) as batches:
                 while True:
@@ -302,7 +303,8 @@ class Client:
             for key, priority in (updates or {}).items()
         }
         with translated():
-            # Updates first: if the server rejects them, nothing must have been deleted.
+            # Updates first: if the server rejects them, nothing must have been deleted. An update of no items checks
+            # that the table exists.
             if updated or not deleted:
                 keys = np.array(list(updated), np.uint64)
                 self._store.update_priorities(table, keys, np.array(list(updated.values()), np.float64))

@@ -4,7 +4,7 @@ __all__ = ["DeadlineExceededError", "ReverbError"]
 
 
 class ReverbError(Exception):
-    """Base class of the errors of this package that are not builtins."""
+    """Base class of this package's own errors, of which there is one. Most errors are builtins or `engram.errors`."""
 
 
 class DeadlineExceededError(ReverbError):

@@ -62,8 +62,8 @@ class Prioritized(Selector):
         """Creates a selector.
 
         Args:
-            priority_exponent: 0 ignores priorities, 1 makes probabilities proportional to them, and a negative exponent
-                favours low priorities.
+            priority_exponent: 0 makes all items with a priority above 0 equally likely, 1 makes probabilities
+                proportional to priorities, and a negative exponent favours low priorities above 0.
 
         Raises:
             TypeError: `priority_exponent` is not a number.

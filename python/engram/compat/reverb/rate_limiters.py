@@ -34,9 +34,10 @@ class RateLimiter:
         Args:
             samples_per_insert: Number of samples that each insert allows, above 0.
             min_size_to_sample: Number of items in the table required for sampling, at least 1.
-            min_diff: Minimum of `inserts * samples_per_insert - samples`; below it, samples wait. `-inf` means no
-                minimum.
-            max_diff: Maximum of the same difference; above it, inserts wait. `inf` means no maximum.
+            min_diff: Minimum of `inserts * samples_per_insert - samples`: a sample waits if it would take the
+                difference below. `-inf` means no minimum.
+            max_diff: Maximum of the same difference: an insert waits if it would take the difference above, unless the
+                table then still has at most `min_size_to_sample` items. `inf` means no maximum.
 
         Raises:
             TypeError: `min_size_to_sample` is not an integer, or another argument is not a number.
@@ -118,7 +119,7 @@ class SampleToInsertRatio(RateLimiter):
             TypeError: `min_size_to_sample` is not an integer, `samples_per_insert` is not a number, or `error_buffer`
                 is neither a number nor a pair of numbers.
             ValueError: A number is NaN or out of range, the range of `error_buffer` is narrower than
-                `2 * max(1, samples_per_insert)`, or it begins above `min_size_to_sample * samples_per_insert`.
+                `2 * max(1, samples_per_insert)`, or the range begins above `min_size_to_sample * samples_per_insert`.
         """
         ratio = _arguments.number("samples_per_insert", samples_per_insert)
         size = _arguments.integer("min_size_to_sample", min_size_to_sample)

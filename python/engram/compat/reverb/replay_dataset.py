@@ -102,7 +102,7 @@ class ReplayDataset(DatasetMixin, metaclass=LazyDataset):
             sequence_length: As in the constructor.
             emit_timesteps: As in the constructor.
             rate_limiter_timeout_ms: Milliseconds, as in the constructor.
-            get_signature_timeout_secs: Whole seconds to wait for the server. None or 0 means up to an hour.
+            get_signature_timeout_secs: Whole seconds to wait for the server. None, 0 or less means up to an hour.
             flexible_batch_size: As in the constructor.
 
         Raises:

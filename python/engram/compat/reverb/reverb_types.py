@@ -73,10 +73,10 @@ class KeyDistributionOptions(Message):
 
 
 class RateLimiterCallStats(Message):
-    """Statistics of the inserts or of the samples of a table.
+    """Statistics of the inserts or of the samples of a table, counted in items.
 
     Attributes:
-        completed: int: number of completed calls since the table was created or reset.
+        completed: int: number of items inserted, or of samples drawn, since the table was created or reset.
     """
 
     _fields: ClassVar = {"completed": 0}
@@ -139,7 +139,7 @@ class TableInfo:
             limit.
         rate_limiter_info: The rate limiter, and the counts of inserts and samples.
         signature: A nest of tensor specs, TensorFlow's if TensorFlow is imported; None allows any data.
-        current_size: Number of items.
+        current_size: Number of items, without those whose last allowed sample was drawn but is not acknowledged yet.
         num_episodes: Number of distinct episodes with steps in the table.
         num_deleted_episodes: Number of episodes whose last step was removed since the table was created or reset.
         num_unique_samples: Number of items sampled at least once since the table was created or reset.

@@ -64,8 +64,8 @@ class StructuredWriter:
             writer.append({"observation": np.float32(number), "action": number})
         writer.end_episode()
 
-    Items are sent once the chunk with their last step is full, on `flush` and on `end_episode`; the first ten items are
-    sent immediately. Use a writer from one thread only.
+    Items are sent once the chunk with their last step is full, on `flush` and on `end_episode`; the items of the first
+    ten appends that create any are sent immediately. Use a writer from one thread only.
 
     When the writer is garbage-collected or the process exits, pending items are sent, and the writer waits up to a
     minute until they are in their tables, or a few seconds if the server is gone. Ctrl-C ends the wait. A `UserWarning`
@@ -80,7 +80,7 @@ class StructuredWriter:
             configs: At least one config. The writer copies them.
 
         Raises:
-            ValueError: A config is invalid. The message states its position and the reason.
+            ValueError: A config is invalid. The message states the number of that config and the reason.
         """
         self._native: Any = None  # opened by the first append
         for number, config in enumerate(configs):
@@ -97,7 +97,7 @@ class StructuredWriter:
         self._step_is_open = False
         self._columns_set: set[int] = set()  # columns with a value in the open step
         self._appends = 0  # number of stored steps and parts of steps
-        self._eager_items = _sending.EAGER_ITEMS  # number of further items to send immediately
+        self._eager_items = _sending.EAGER_ITEMS  # number of further appends whose items are sent immediately
         self._store, self._server_probe = client._store, client._server_probe  # noqa: SLF001, same package
 
     def _open_native(self) -> Any:  # noqa: ANN401, the engine's writer
@@ -110,7 +110,7 @@ class StructuredWriter:
 
     @property
     def step_is_open(self) -> bool:
-        """True if the last append was a partial step."""
+        """True if the newest step is partial, so that the next append continues it."""
         return self._step_is_open
 
     def append(self, data: Any, *, partial_step: bool = False) -> None:  # noqa: ANN401, a nest
@@ -123,10 +123,10 @@ class StructuredWriter:
             partial_step: If True, the next append continues this step and must set other leaves. Default: False.
 
         Raises:
-            ValueError: The number of leaves differs from earlier steps, a leaf differs in dtype or shape, a config
-                reads a leaf that steps do not have, or its constant priority is NaN, or it is negative or infinite and
-                the table's selector is prioritized: nothing is stored. Or the `td_error` of an item cannot be computed,
-                or is not a valid priority: the step is stored, and the item is not created.
+            ValueError: The number of leaves differs from earlier steps; a leaf differs in dtype or shape; a config
+                reads a leaf that steps do not have; or a config's constant priority is NaN, or it is negative or
+                infinite and the table's selector is prioritized. Nothing is stored in these cases. Or the `td_error` of
+                an item cannot be computed, or is not a valid priority: the step is stored, the item is not created.
             TypeError: A leaf is not a value that a column can store, or the keys of a mapping cannot be sorted. Nothing
                 is stored.
             RuntimeError: A leaf already has a value in this step, or the table does not exist: nothing is stored. Or
@@ -165,7 +165,7 @@ class StructuredWriter:
             check_source_leaves(self._configs, len(leaves))
             self._num_leaves = len(leaves)
             paths = [path for path, _ in paths_and_leaves]
-            self._columns = [Column(paths[leaf], f"{leaf} (path={paths[leaf]})") for leaf in self._source_leaves]
+            self._columns = [Column(paths[leaf], _label(leaf, paths[leaf])) for leaf in self._source_leaves]
         if len(leaves) != self._num_leaves:
             raise ValueError(
                 f"Flattened data has an unexpected length, got {len(leaves)} but wanted {self._num_leaves}."
@@ -219,8 +219,8 @@ class StructuredWriter:
         """Sends all items, and waits until at most `block_until_num_items` of them are not yet in their tables.
 
         Args:
-            block_until_num_items: Number of items that may still be pending. If at most that many (and it is above 0)
-                are pending, `flush` returns at once and sends nothing. Default: 0.
+            block_until_num_items: Number of items that may still be pending. If it is above 0 and at most that many
+                are pending already, `flush` returns at once and sends nothing. Default: 0.
             timeout_ms: Milliseconds to wait. 0 means not at all; None or less than 0 means no limit. Default: no limit.
 
         Raises:
@@ -263,6 +263,11 @@ class StructuredWriter:
         _sending.end_episode(
             native, lambda seconds: native.end_episode(seconds, clear_buffers), on_ended, timeout_ms, timeout
         )
+
+
+def _label(leaf: int, path: tuple[Any, ...]) -> str:
+    """The name of a column in error texts: its leaf's number, and the path unless each step is a single leaf."""
+    return f"{leaf} (path={path})" if path else str(leaf)
 
 
 def _seconds(timeout_ms: float | None) -> float | None:

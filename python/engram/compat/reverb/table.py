@@ -16,6 +16,7 @@ from engram.compat.reverb.reverb_types import TableInfo
 __all__ = ["Table", "TableExtensionBase"]
 
 _MAX_SIZE = 2**31 - 1
+"""Largest `max_size`, and largest number of samples or inserts to ask about: Reverb's are 32-bit integers."""
 
 
 class TableExtensionBase(abc.ABC):

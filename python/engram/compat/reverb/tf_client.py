@@ -37,7 +37,7 @@ class TFClient:
         Args:
             server_address: `host:port` of the server.
             shared_name: Ignored: clients share nothing.
-            name: Prefix of the names of its operations.
+            name: Prefix of the names of this client's operations. Default: `"reverb"`.
 
         Raises:
             TypeError: The address is not text.

@@ -37,7 +37,8 @@ class TrajectoryWriter:
 
     Items are sent once the chunk with their last step is full, on `flush` and on `end_episode`. If no chunk length was
     configured before the first append, the first ten items are sent immediately. A chunk has at most as many steps as
-    are kept. Leaving the `with` block flushes the writer but does not close it. Use a writer from one thread only.
+    are kept. Leaving the `with` block flushes the writer, except after a `ReverbError`, but does not close it. Use a
+    writer from one thread only.
     """
 
     def __init__(self, client: "Client", num_keep_alive_refs: int, validate_items: bool) -> None:  # noqa: FBT001, as `Client` calls it
@@ -131,8 +132,8 @@ class TrajectoryWriter:
             history = self._columns[number]
             if not history.is_missing(self._state.num_complete_steps):
                 raise ValueError(
-                    f"Field {history.path()} has already been set in the active step by previous (partial) append call "
-                    f"and thus must be omitted or set to None but got: {value}"
+                    f"Field {history.column.label} has already been set in the active step by previous (partial) "
+                    f"append call and thus must be omitted or set to None but got: {value}"
                 )
 
     def _open_native(self) -> Any:  # noqa: ANN401, the engine's writer
@@ -160,7 +161,7 @@ class TrajectoryWriter:
 
     @property
     def history(self) -> Any:  # noqa: ANN401, a nest
-        """A nest like the steps so far, whose leaves are lists: a column's steps since the last clear.
+        """A nest like the steps so far, whose leaves are lists: a column's steps since `end_episode` last cleared it.
 
         Indexing a leaf returns a `TrajectoryColumn`: `history["obs"][-2:]` is the last two steps, `[2, ...]`;
         `history["obs"][-1]` is the last one without a time axis, `[...]`; `history["obs"][[0, 3]]` is steps 0 and 3.
@@ -260,8 +261,8 @@ class TrajectoryWriter:
         """Sends all items, and waits until at most `block_until_num_items` of them are not yet in their tables.
 
         Args:
-            block_until_num_items: Number of items that may still be pending. If at most that many (and it is above 0)
-                are pending, `flush` returns at once and sends nothing. Default: 0.
+            block_until_num_items: Number of items that may still be pending. If it is above 0 and at most that many
+                are pending already, `flush` returns at once and sends nothing. Default: 0.
             timeout_ms: Milliseconds to wait. None, 0 or less means no limit. Default: no limit.
 
         Raises:

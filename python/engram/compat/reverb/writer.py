@@ -116,8 +116,8 @@ class Writer:
                 from step to step; dtypes may not.
 
         Raises:
-            ValueError: There are no leaves, their number differs from earlier steps, or a leaf has another dtype.
-                Nothing is stored.
+            ValueError: There are no leaves, or their number or the dtype of one differs from earlier steps. Nothing is
+                stored.
             TypeError: A leaf is None or not a value that a column can store, or the keys of a mapping cannot be sorted.
                 Nothing is stored.
             RuntimeError: The writer is closed, or the server is gone.
@@ -220,9 +220,10 @@ class Writer:
 
         Raises:
             TypeError: An argument has the wrong type.
-            ValueError: Fewer than `num_timesteps` steps were appended, or they differ in shape; the priority is NaN, or
-                it is negative or infinite and the table's selector is prioritized; the table does not exist, or its
-                signature fits neither the steps nor the item. No item is created.
+            ValueError: `num_timesteps` is below 1, above `max_sequence_length` or above the number of appended steps;
+                these steps differ in shape; the priority is NaN, or it is negative or infinite and the table's selector
+                is prioritized; the table does not exist, or its signature fits neither the steps nor the item. No item
+                is created.
             RuntimeError: The writer is closed, or the server is gone.
         """
         self._check_open()
@@ -279,7 +280,7 @@ class Writer:
         """Waits until all items are in their tables, and closes the writer.
 
         Args:
-            retry_on_unavailable: Ignored: this waits for an unreachable server as every other call does.
+            retry_on_unavailable: Ignored: `close` waits for an unreachable server as every other call does.
 
         Raises:
             ValueError: The writer is already closed.

@@ -28,6 +28,8 @@ from engram.store import TableStore
 __all__ = ["ArrayDataset", "array_converter"]
 
 Convert = Callable[[list[Any]], list[Any]]
+"""Converts the leaves of a batch or an element from NumPy arrays to arrays of a framework."""
+
 _IDLE_SLEEP = 0.002
 """Seconds between two polls of several stores while none has an element."""
 
@@ -40,10 +42,10 @@ _NUM_INFO_FIELDS = len(SampleInfo._fields)
 class ArrayDataset:
     """An iterable of batches. Each iterator fetches items ahead; closing it returns unconsumed ones to the table.
 
-    If batches consist of whole items of a single store, they are fetched as batches; otherwise, items are fetched in
-    blocks of the batch size. An item is consumed once a batch with its first element is yielded. If an insert waits for
-    space while the iterator holds items of an incomplete batch, the iterator consumes items as soon as it requests
-    further ones.
+    If batches consist of whole items of a single store, which must be equal in shape, items are fetched as batches;
+    otherwise in blocks of the batch size. An item is consumed once a batch with its first element is yielded. If an
+    insert waits for space while the iterator holds items of an incomplete batch, the iterator consumes items as soon as
+    it requests further ones.
     """
 
     def __init__(self, options: DatasetOptions, stores: Sequence[TableStore], convert: Convert) -> None:
@@ -148,7 +150,7 @@ def _split(block: Elements) -> Iterator[list[Array]]:
 
 
 class _StoreReader:
-    """Reads the elements of one store and tracks which of its items were consumed."""
+    """Reads the elements of one store, or whole batches of them, and tracks which of its items were consumed."""
 
     def __init__(
         self, store: TableStore, table: str, read: Callable[[ConsumptionTracker], Generator[list[Array] | None]]

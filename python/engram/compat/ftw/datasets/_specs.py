@@ -16,7 +16,8 @@ class ElementSpecs(NamedTuple):
     """Specs of an element's data.
 
     Attributes:
-        nest: A nest of `TensorSpec`: the data of one step.
+        nest: A nest of `TensorSpec`: the data of one step, or of a whole item if `from_signature` was called with
+            `steps=False`.
         is_state: One bool per leaf: True if the leaf belongs to the recurrent state.
     """
 

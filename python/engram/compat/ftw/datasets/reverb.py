@@ -1,4 +1,4 @@
-"""Datasets of tables that adders write to. Each table is read in order, by one sampler."""
+"""Datasets of tables that adders write to. Each client reads its table in one stream, in the order of sampling."""
 
 from collections.abc import Sequence
 from typing import Any, Literal, get_args

@@ -1,1 +1,1 @@
-"""The platform there is."""
+"""Reverb's package of the default platform's modules."""
