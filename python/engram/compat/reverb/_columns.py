@@ -145,7 +145,7 @@ class ColumnHistory:
             if step < 0:
                 lowest = _min_position(positions)
             elif index.start is not None and index.start < -count:
-                lowest = _EXPIRED
+                lowest = _EXPIRED  # a list would begin at its first element instead
             else:
                 lowest = history_start + start if start < stop else _NO_POSITION
         elif kind is int:

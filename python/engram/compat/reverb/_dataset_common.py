@@ -244,7 +244,10 @@ def _elements_per_item(table: str, block: ColumnBlock, elements: Elements) -> li
 def _infos(
     store: TableStore, *, reconnect_forever: bool, table: str
 ) -> Iterator[Mapping[str, engram.TableInfo] | None]:
-    """Yields None while the server is unreachable, then the infos of the store's tables, once."""
+    """Yields None while the server is unreachable, then the infos of the store's tables, once.
+
+    Unless `reconnect_forever`, raises the error of an unreachable server instead.
+    """
     began = time.monotonic()
     warned = False
     while True:

@@ -45,6 +45,7 @@ def _append_leaf(value: Any, leaves: list[Any]) -> bool:  # noqa: ANN401, any le
 def _of_dict(nest: dict[Any, Any]) -> Flatten:
     keys, count = sorted(nest), len(nest)
     children = [(key, flattener(nest[key])) for key in keys]
+    # For a single key, `itemgetter` would return the value instead of a tuple.
     if count > 1 and all(child is _append_leaf for _, child in children):
         pick = itemgetter(*keys)
 

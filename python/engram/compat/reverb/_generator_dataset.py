@@ -35,8 +35,8 @@ def generator_dataset(
 ) -> tuple[Any, tuple[Any, ...]]:
     """Creates a dataset of the arrays that the generator `begin(*args)` yields. Each iteration has its own generator.
 
-    TensorFlow's `from_generator` costs several times as much per element and changes the types of errors. This raises
-    them as `_tf_errors.numpy_function` does.
+    TensorFlow's `from_generator` costs several times as much per element and changes the types of errors. This
+    dataset raises errors as `_tf_errors.numpy_function` does.
 
     Args:
         begin: A generator function. Its arguments are arrays or bytes.

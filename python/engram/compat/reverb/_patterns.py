@@ -1,4 +1,8 @@
-"""Applies the patterns of configs to a stream of steps and returns the items to create. Independent of writers."""
+"""Applies the patterns of configs to a stream of steps and returns the items to create.
+
+`PatternDataset` uses `PatternSet`. Structured writers let the engine apply the patterns (`_pattern_writer`), and use only
+the functions about configs.
+"""
 
 from collections import deque
 from collections.abc import Sequence

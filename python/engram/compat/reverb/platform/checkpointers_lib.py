@@ -40,7 +40,7 @@ class DefaultCheckpointer(CheckpointerBase):
         server = reverb.Server([table], port=8000, checkpointer=checkpointer)
         server.localhost_client().checkpoint()
 
-    The two newest checkpoints are kept. Other files in the directory are never removed.
+    The two newest checkpoints are kept, older ones are removed. Files that Engram did not write are never removed.
     """
 
     def __init__(

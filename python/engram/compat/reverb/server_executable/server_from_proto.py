@@ -1,9 +1,9 @@
 """Creates tables from the messages of a server's configuration.
 
-    from google.protobuf import text_format
-    from reverb.server_executable import reverb_config_pb2, server_from_proto
+    from engram.compat import reverb
+    from engram.compat.reverb.server_executable import server_from_proto
 
-    config = text_format.Parse(text, reverb_config_pb2.ReverbServerConfig())
+    config = server_from_proto.parse_config(text)
     server = reverb.Server(server_from_proto.tables_from_proto(config.tables), port=config.port)
 
 The messages may be of any classes with Reverb's fields, for example those of an installed dm-reverb. Only
