@@ -156,7 +156,7 @@ class _BlockReader:
         self.is_done = self.is_done or self._items_left == 0
 
     def _can_read_blocks_again(self) -> bool:
-        """Counts an item that fitted. Once enough single items have, returns True and lets the next stream read blocks."""
+        """Counts an item that fitted. After enough of them, returns True and lets the next stream read blocks."""
         self._consecutive_fits = self._consecutive_fits + 1 if self.single_items else 0
         if self._options.single_items:
             return False

@@ -162,8 +162,8 @@ class Condition(_ConfigMessage):
         buffer_length: bool: compare the number of steps that items can include, among them the newest. It grows up to
             the longest pattern of the writer.
         is_end_episode: bool: compare whether the episode has ended. Requires `eq=1` and no `inverse`.
-        flat_source_index: Number of a leaf in a flattened step, from 0: compare the leaf's newest value. If this is not
-            a single integer or bool, the condition is false, also with `inverse`.
+        flat_source_index: Number of a leaf in a flattened step, from 0: compare the leaf's newest value. The condition
+            is false, also with `inverse`, if the value is not a single integer or bool.
         eq: The left side must equal this.
         ge: The left side must be at least this.
         mod_eq: A `ModuloEq`: the left side must have this remainder.

@@ -1,7 +1,7 @@
 """Applies the patterns of configs to a stream of steps and returns the items to create.
 
-`PatternDataset` uses `PatternSet`. Structured writers let the engine apply the patterns (`_pattern_writer`), and use only
-the functions about configs.
+`PatternDataset` uses `PatternSet`. Structured writers let the engine apply the patterns (`_pattern_writer`), and use
+only the functions about configs.
 """
 
 from collections import deque

@@ -183,8 +183,7 @@ class Client:
             configs: At least one config of `structured.create_config`. The writer copies them.
 
         Raises:
-            ValueError: There are no configs, or one is invalid. The message states the number of that config
-                and the reason.
+            ValueError: There are no configs, or one is invalid. The message states which one, from 0, and why.
         """
         listed = list(configs)
         if not listed:
@@ -248,7 +247,7 @@ class Client:
                     yield ReplaySample(info, _nested(signature, columns))
 
     def _batches(self, table: str, count: int) -> Generator[engram.Batch]:
-        """Yields `count` batches of one item. If the server stops, continues with its successor at the same address."""
+        """Yields `count` batches of one item. If the server stops, continues with the one that replaces it."""
         while True:
             with closing(self._stream(table, count)) as batches:
                 while True:
