@@ -209,8 +209,9 @@ def test_bad_trajectories(store):
         for trajectory, error, text in cases:
             with raises(error, text):
                 writer.create_item("t", trajectory=trajectory)
-        for trajectory, steps in ((None, None), ({"x": history["x"][:]}, 1)):
-            with raises(InvalidArgumentError, "create_item needs exactly one of `trajectory` and `num_steps`"):
+        for trajectory, steps, got in ((None, None, "neither"), ({"x": history["x"][:]}, 1, "both")):
+            text = f"create_item needs exactly one of `trajectory` and `num_steps`; got {got}"
+            with raises(InvalidArgumentError, text):
                 writer.create_item("t", trajectory=trajectory, num_steps=steps)
         for steps in (0, -1):
             with raises(InvalidArgumentError, f"`num_steps` must be at least 1; got {steps}"):
@@ -232,7 +233,9 @@ def test_cells_of_several_shapes(store):
             match=r"^column `x` of the trajectory has cells of different shapes, \[2\] and, at step 2, \[3\]",
         ):
             writer.create_item("t", trajectory={"x": x[:]})
-        with raises(SignatureError, "column `x` of `history`: steps of shape [2] and [3] cannot be stacked into one array"):
+        with raises(
+            SignatureError, "column `x` of `history`: steps of shape [2] and [3] cannot be stacked into one array"
+        ):
             x[1:].numpy()
 
 
