@@ -21,7 +21,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Builds a batch. With `single`, the batch has one item, and its arrays have no axis for items.
+    /// Builds a batch. With `single`, the batch has one item, and its data has no axis for items.
     pub(crate) fn new(
         py: Python<'_>,
         columns: Columns,
