@@ -149,7 +149,8 @@ impl Store {
     }
 
     /// Adds the tables of a directory. Returns their names, and descriptions of what was found damaged or unfinished.
-    /// `opening` is as for `open`.
+    ///
+    /// `opening` is the new table names by old name, the tables to drop, and whether to repair.
     fn restore(
         &self,
         py: Python<'_>,

@@ -21,7 +21,7 @@ pub(crate) const REPLY_GRACE: Duration = Duration::from_millis(400);
 /// Extra time after a deadline for a call that sends several requests.
 pub(crate) const TOTAL_REPLY_GRACE: Duration = Duration::from_millis(800);
 
-/// Maximum number of changes in flight that no caller waits for; the next change first waits for the oldest.
+/// Maximum number of changes in flight that no caller waits for. A call that exceeds it waits for the oldest of them.
 const MAX_UNAWAITED_CHANGES: usize = 8;
 
 /// Where the tables of a store are.

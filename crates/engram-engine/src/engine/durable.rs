@@ -77,7 +77,8 @@ impl Engine {
     /// were dropped or their options have changed, or if something was repaired.
     ///
     /// If `tables` has a table of the same name, a stored table takes its options, except for the seed. Limits that
-    /// [`Table::set_limits`] has changed stay, unless the limits in the options differ from those in the stored options.
+    /// [`Table::set_limits`] has changed stay, unless the limits in the options differ from those in the stored
+    /// options.
     ///
     /// `entropy` must differ each time, so that no key is generated twice.
     ///
