@@ -269,8 +269,8 @@ def test_inserts_into_a_queue_wait_while_all_items_are_held(open_store):
     assert not store._native.can_insert("t", 1)
     blocked = (
         "`t`: sampling waits: the learner has caught up with the writers, which is as far as Queue allows (2 inserted, "
-        "2 sampled); `t`: inserting waits: the table is full, and readers still hold 2 of 2 items; read on from their "
-        "datasets or close them"
+        "2 sampled); `t`: inserting waits: the table is full, and readers still hold 2 of 2 items; continue to "
+        "read from their datasets or close them"
     )
     assert store.info()["t"].blocked == blocked
     caller = BackgroundCall(lambda: fill(store, "t", [3]))
@@ -289,7 +289,7 @@ def test_inserts_replace_items_that_a_dataset_has_fetched(open_store):
     wait_until(lambda: store.info()["t"].leased_out == 2)
     blocked = (
         "`t`: sampling waits: all 2 items have reached `max_times_sampled`, and readers still hold them; insert new "
-        "items, or read on from the datasets or close them"
+        "items, or continue to read from the datasets or close them"
     )
     assert store.info()["t"].blocked == blocked
     fill(store, "t", range(3, 9))

@@ -98,6 +98,7 @@ DTYPES = (
     "bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, "
     "float16, float32, float64, complex64, complex128, bfloat16, float8_e4m3fn, float8_e5m2, string"
 )
+UNEVEN = "with time_axis=True all columns must have the same number of steps, at least 1; "
 OBJECT = "column `x` contains a Python object of type object; supported are str, bytes and values with a NumPy dtype"
 
 
@@ -117,19 +118,19 @@ OBJECT = "column `x` contains a Python object of type object; supported are str,
             {"x": np.zeros(3), "y": 1},
             {"time_axis": True},
             SignatureError,
-            "with time_axis=True every column must have shape [T, ...]; got `y` with shape []",
+            "with time_axis=True every column must have shape [T, ...]; column `y` has shape []",
         ),
         (
             {"x": np.zeros(3), "y": np.zeros(2)},
             {"time_axis": True},
             SignatureError,
-            "with time_axis=True all columns must have the same number of steps, at least 1; got `x` 3, `y` 2",
+            UNEVEN + "got `x` with 3 steps, `y` with 2 steps",
         ),
         (
             {"x": np.zeros((0, 2))},
             {"time_axis": True},
             SignatureError,
-            "with time_axis=True all columns must have the same number of steps, at least 1; got `x` 0",
+            UNEVEN + "got `x` with 0 steps",
         ),
         ({1: 0, "a": 0}, {}, SignatureError, None),
         ({(1, 2): 0}, {}, SignatureError, "the keys of a mapping must be str or int; got (1, 2)"),
@@ -244,7 +245,7 @@ def test_signature_with_unknown_sizes_text_and_time(open_store):
         ),
         (
             ArraySpec((1,), "M8[s]"),
-            "`signature`: the data has the unsupported dtype M8[s]; supported dtypes are " + DTYPES,
+            "`signature` has the unsupported dtype M8[s]; supported dtypes are " + DTYPES,
         ),
         (
             1,

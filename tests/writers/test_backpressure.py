@@ -40,7 +40,7 @@ def test_append_raises_at_the_limit(store, timeout, seconds):
     written = 0
     text = (
         "the writer has 3 items in flight, above `max_in_flight_items` = 2, "
-        f"and no table accepted one within {seconds} s (`timeout`); {FULL}"
+        f"and the tables did not accept enough of them within {seconds} s (`timeout`); {FULL}"
     )
     with raises(BackpressureError, text):
         while True:

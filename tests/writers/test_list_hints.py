@@ -43,7 +43,7 @@ def test_the_list_is_named_like_its_columns(store):
 
 
 def test_an_item_without_a_time_axis(store):
-    text = "with time_axis=True every column must have shape [T, ...]; got `obs/0` with shape []"
+    text = "with time_axis=True every column must have shape [T, ...]; column `obs/0` has shape []"
     with raises(SignatureError, text + HINT):
         store.insert({"obs": [1, 2, 3]}, {"any": 1.0}, time_axis=True)
 
@@ -80,7 +80,7 @@ def test_items_of_a_trajectory_writer(store):
 
 
 def test_nested_lists(store):
-    text = "with time_axis=True every column must have shape [T, ...]; got `obs/0/0` with shape []"
+    text = "with time_axis=True every column must have shape [T, ...]; column `obs/0/0` has shape []"
     with raises(SignatureError, text + HINT):
         store.insert({"obs": [[1, 2], [3, 4]]}, {"any": 1.0}, time_axis=True)
 

@@ -119,7 +119,7 @@ def test_expired_steps(store):
             writer.create_item("t", trajectory={"x": writer.history["x"][-3:]})
         with expired(0, "3 to 4"):
             writer.create_item("t", trajectory={"x": writer.history["x"][:4]})
-        with raises(IndexError, "index 5 is out of range for a history of 5 steps"):
+        with raises(IndexError, "index 5 is out of range for column `x` of `history`, which has 5 steps"):
             writer.history["x"][5]
         with raises(
             ExpiredStepError,
@@ -149,17 +149,21 @@ def test_more_steps_than_were_appended(store):
 def test_an_index_outside_the_history(store, index):
     with store.writer() as writer:
         count_up(writer, 6)
-        with raises(IndexError, f"index {index} is out of range for a history of 6 steps"):
+        text = f"index {index} is out of range for column `x` of `history`, which has 6 steps"
+        with raises(IndexError, text):
             writer.history["x"][index]
-        with raises(IndexError, f"index {index} is out of range for a history of 6 steps"):
+        with raises(IndexError, text):
             writer.history["x"][[0, index]]
 
 
 def test_an_index_of_another_type(store):
     with store.writer() as writer:
         count_up(writer, 1)
-        with raises(TypeError, "history indices must be integers, slices or lists of integers; got tuple"):
+        text = "indices of column `x` of `history` must be integers, slices or lists of integers; got "
+        with raises(TypeError, text + "tuple"):
             writer.history["x"][0, 1]
+        with raises(TypeError, text + "str"):
+            writer.history["x"][[0, "1"]]
 
 
 NO_SLICE = (
@@ -205,8 +209,9 @@ def test_bad_trajectories(store):
         for trajectory, error, text in cases:
             with raises(error, text):
                 writer.create_item("t", trajectory=trajectory)
-        for trajectory, steps in ((None, None), ({"x": history["x"][:]}, 1)):
-            with raises(InvalidArgumentError, "create_item needs exactly one of `trajectory` and `num_steps`"):
+        for trajectory, steps, got in ((None, None, "neither"), ({"x": history["x"][:]}, 1, "both")):
+            text = f"create_item needs exactly one of `trajectory` and `num_steps`; got {got}"
+            with raises(InvalidArgumentError, text):
                 writer.create_item("t", trajectory=trajectory, num_steps=steps)
         for steps in (0, -1):
             with raises(InvalidArgumentError, f"`num_steps` must be at least 1; got {steps}"):
@@ -228,7 +233,9 @@ def test_cells_of_several_shapes(store):
             match=r"^column `x` of the trajectory has cells of different shapes, \[2\] and, at step 2, \[3\]",
         ):
             writer.create_item("t", trajectory={"x": x[:]})
-        with raises(SignatureError, "steps of shape [2] and [3] cannot be stacked into one array"):
+        with raises(
+            SignatureError, "column `x` of `history`: steps of shape [2] and [3] cannot be stacked into one array"
+        ):
             x[1:].numpy()
 
 

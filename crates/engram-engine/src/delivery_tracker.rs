@@ -1,11 +1,11 @@
-//! Leases of the batches that a stream has delivered and whose items are not yet acknowledged.
+//! Leases of the batches that a reader has received and not completely acknowledged.
 
 use std::collections::VecDeque;
 
-/// Leases of delivered batches, oldest first.
+/// Leases of the batches that a reader has received, oldest first.
 ///
 /// A reader acknowledges items with one number, which counts all items acknowledged so far. These are
-/// always the first of the delivered items, so the count determines which batches are acknowledged.
+/// always the first items that it received, so the count determines which batches are acknowledged.
 #[derive(Debug)]
 pub struct DeliveryTracker<L> {
     /// Number of items and lease of each batch.
@@ -35,18 +35,18 @@ impl<L> Default for DeliveryTracker<L> {
 }
 
 impl<L> DeliveryTracker<L> {
-    /// Adds a batch of this many items, which is now delivered to the reader.
+    /// Adds a batch of this many items, which the reader receives now.
     pub fn push(&mut self, items: usize, lease: L) {
         self.leases.push_back((items as u64, lease));
     }
 
-    /// Number of batches whose leases have not ended.
+    /// Number of batches that were added and not removed.
     #[must_use]
     pub fn len(&self) -> usize {
         self.leases.len()
     }
 
-    /// True if all leases have ended.
+    /// True if all batches were removed.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         self.leases.is_empty()
@@ -64,8 +64,8 @@ impl<L> DeliveryTracker<L> {
         Some(lease)
     }
 
-    /// Removes the oldest batch if all its items are among the first `acknowledged` items delivered;
-    /// returns its lease.
+    /// Removes the oldest batch if all its items are among the first `acknowledged` items that the reader
+    /// received; returns its lease.
     pub fn pop_acknowledged(&mut self, acknowledged: u64) -> Option<L> {
         let (items, _) = self.leases.front()?;
         if *items > acknowledged.saturating_sub(self.items_of_popped_batches) {

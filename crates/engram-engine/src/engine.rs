@@ -109,10 +109,11 @@ impl Engine {
     /// Returns a future that is ready when every change so far is as durable as the store promises.
     #[must_use]
     pub fn until_durable(&self) -> UntilDurable {
+        // All tables share one journal, so the sink of any number can be used.
         UntilDurable::new(&self.sink(0))
     }
 
-    /// Returns a future that is ready when the buffer of unwritten changes has space.
+    /// Returns a future that is ready when the journal's buffer of unwritten changes has space.
     #[must_use]
     pub fn journal_space(&self) -> JournalSpace {
         JournalSpace::new(&self.sink(0))
@@ -291,8 +292,9 @@ pub fn derive_number(entropy: u64, number: u64) -> u64 {
 #[must_use]
 pub fn unsent_items_note(items: u64) -> Option<String> {
     (items > 0).then(|| {
+        let them = if items == 1 { "it" } else { "them" };
         let items = count(items, "more item");
-        format!("writers hold {items} in unfinished chunks; call `flush` to send them")
+        format!("writers hold {items} in unfinished chunks; call `flush` to send {them}")
     })
 }
 

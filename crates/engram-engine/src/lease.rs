@@ -36,7 +36,8 @@ impl Sample {
     /// Copies the items into columns.
     ///
     /// # Errors
-    /// Those of [`gather`], as converted by [`Self::remove_unreadable`]. The lease is dropped.
+    /// Those of [`gather`], as converted by [`Self::remove_unreadable`]. The items that it did not remove return to
+    /// the table if they were leased.
     pub fn gather(self, length_policy: LengthPolicy, pool: &Arc<Pool>) -> Result<(Columns, Self)> {
         let columns = gather(&self.draws, length_policy, pool);
         self.with_columns(columns, pool)

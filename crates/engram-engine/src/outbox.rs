@@ -111,7 +111,8 @@ impl Outbox {
         }
     }
 
-    /// Returns a ticket to wait for if the journal's buffer is full; otherwise `None`.
+    /// Returns a ticket to wait for if the journal's buffer is full. `None` if it has space, or if this outbox has
+    /// not used a table yet.
     #[must_use]
     pub fn journal_space(&self) -> Option<JournalSpace> {
         self.tables.first()?.journal_space()

@@ -29,7 +29,7 @@ use crate::table::Table;
 use crate::ticket::UntilDurable;
 use crate::wait::{WaitOptions, WaitOutcome, wait};
 
-/// How often a waiting reader checks for Ctrl-C.
+/// How often a waiting reader checks for Ctrl-C, and a waiting prefetch thread for the end of the stream.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// Options of a stream.
@@ -63,7 +63,7 @@ impl StreamOptions {
             return Ok(());
         }
         Err(Error::InvalidArgument(format!(
-            "`at_least` must be from 1 to `batch_size` ({}), got {}",
+            "`at_least` must be from 1 to `batch_size` ({}); got {}",
             self.batch_size, self.at_least
         )))
     }
@@ -102,7 +102,7 @@ pub struct Stream {
     deliveries: DeliveryTracker<Lease>,
     /// Number of the stream's items that are delivered.
     delivered: u64,
-    /// Pending until acknowledgements that removed items from the table are durable.
+    /// Ready when the acknowledgements that removed items from the table are durable; `None` if there are none.
     durable: Option<UntilDurable>,
 }
 
@@ -112,7 +112,7 @@ struct Prefetcher {
     table: Arc<Table>,
     pool: Arc<Pool>,
     options: StreamOptions,
-    /// Makes the thread end.
+    /// Set to true to make the thread end.
     stop: AtomicBool,
     ready: Mutex<ReadyBatches>,
     /// Notified when `ready` or `stop` changes.
@@ -142,8 +142,9 @@ impl Stream {
     /// Starts prefetching.
     ///
     /// # Errors
-    /// [`Error::Unsatisfiable`] if the table can never yield a batch of this size,
-    /// [`Error::InvalidArgument`] if a size is 0, [`Error::Unavailable`] if no thread can be started.
+    /// [`Error::Unsatisfiable`] if the table can never yield the minimum number of items of a batch;
+    /// [`Error::InvalidArgument`] if a size or `max_items` is 0, or `at_least` is out of range;
+    /// [`Error::Closed`]; [`Error::Unavailable`] if no thread can be started.
     pub fn open(table: Arc<Table>, pool: Arc<Pool>, options: StreamOptions) -> Result<Self> {
         if options.batch_size == 0 || options.prefetch == 0 {
             return Err(Error::InvalidArgument(format!(

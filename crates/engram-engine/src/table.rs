@@ -241,7 +241,8 @@ impl Table {
     /// Samples exactly `n` items, waiting for them if necessary.
     ///
     /// # Errors
-    /// [`Error::Unsatisfiable`] if the table can never yield `n` items; [`Error::Closed`].
+    /// [`Error::Unsatisfiable`] if the table can never yield `n` items; [`Error::InvalidArgument`] if `n` is 0;
+    /// [`Error::Closed`].
     pub fn sample(self: &Arc<Self>, n: usize, leased: bool) -> Result<SampleTicket> {
         self.sample_some(n, n, leased)
     }
@@ -395,10 +396,13 @@ impl Table {
             let all_hidden = stats.size > 0 && stats.hidden == stats.size;
             let sampling_blocked = stats.limiter.why_sampling_waits().or_else(|| {
                 all_hidden.then(|| {
+                    let (have, them) = match stats.size {
+                        1 => ("the only item has".into(), "it"),
+                        size => (format!("all {size} items have"), "them"),
+                    };
                     format!(
-                        "sampling waits: all {} have reached `max_times_sampled`, and readers still hold them; \
-                         insert new items, or read on from the datasets or close them",
-                        count(stats.size, "item")
+                        "sampling waits: {have} reached `max_times_sampled`, and readers still hold {them}; \
+                         insert new items, or continue to read from the datasets or close them"
                     )
                 })
             });
@@ -406,8 +410,8 @@ impl Table {
                 let full = stats.size >= self.options.max_size || !locked.inserts.is_empty();
                 (full && stats.hidden > 0 && !locked.state.may_evict()).then(|| {
                     format!(
-                        "inserting waits: the table is full, and readers still hold {} of {}; read on from \
-                         their datasets or close them",
+                        "inserting waits: the table is full, and readers still hold {} of {}; continue to \
+                         read from their datasets or close them",
                         stats.hidden,
                         count(stats.size, "item")
                     )
@@ -453,6 +457,7 @@ impl Table {
                 match step {
                     SnapshotStep::More => {}
                     SnapshotStep::Done(snapshot) => return Ok(*snapshot),
+                    // A reset has ended the snapshot: begin again.
                     SnapshotStep::Aborted => break,
                 }
             }
@@ -466,8 +471,8 @@ impl Table {
         self.change(|locked, _, _| locked.state.can_sample(n))
     }
 
-    /// True if `n` inserts would not wait now: the rate limiter allows them, and there is space or items may
-    /// be evicted.
+    /// True if `n` inserts would not wait now: the rate limiter allows them, and `max_size` leaves space or items may
+    /// be evicted. `max_bytes` is not considered.
     #[must_use]
     pub fn can_insert(&self, n: u64) -> bool {
         self.change(|locked, _, _| locked.state.can_insert(n))

@@ -38,7 +38,8 @@ const READING_INTERVAL: u64 = 250_000_000;
 /// Time over which rates are averaged, in nanoseconds.
 const WINDOW: u64 = 5_000_000_000;
 
-/// Counts inserts and samples, to compute rates. A table's reset does not reset these counts.
+/// Counts inserts and samples, to compute rates. A table's reset does not reset these counts, and draws that are
+/// returned later stay counted.
 #[derive(Debug, Default)]
 pub(crate) struct Meter {
     pub(crate) inserts: u64,

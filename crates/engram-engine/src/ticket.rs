@@ -74,7 +74,8 @@ impl InsertTicket {
         self.table.withdraw_insert(self.id)
     }
 
-    /// Ready once all items are in the table, with the number of the last change made for them.
+    /// Ready once all items are in the table, with the position of the last change made for them. Position 0 means
+    /// that there is nothing to wait for: that change is known to be durable, or the items were withdrawn.
     pub(crate) fn poll_applied(&mut self, waker: &Waker) -> Poll<Result<Lsn>> {
         if self.state == InsertState::Queued {
             match self.table.poll_insert(self.id, waker)? {
@@ -168,7 +169,7 @@ impl SampleTicket {
         self.take_sample()
     }
 
-    /// Like [`Self::take_partial`], but an empty sample is an error.
+    /// Like [`Self::take_partial`], but an empty sample is an error. `seconds` is the time waited, for its text.
     ///
     /// # Errors
     /// [`Error::DeadlineExceeded`] if nothing was drawn.
@@ -187,7 +188,7 @@ impl SampleTicket {
     }
 
     /// Stops waiting. Returns the sample if it was completed in the meantime; otherwise returns the
-    /// items drawn so far to the table.
+    /// items drawn so far to the table. `seconds` is the time waited, for the error text.
     ///
     /// # Errors
     /// [`Error::DeadlineExceeded`] with the number of items drawn.

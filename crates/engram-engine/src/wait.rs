@@ -20,9 +20,9 @@ impl Wake for ThreadWaker {
 
 /// When a thread stops waiting for a ticket that is not ready.
 pub struct WaitOptions<'a> {
-    /// The latest time to wait until; `None` means no limit.
+    /// When the wait ends at the latest; `None` means no limit.
     pub deadline: Option<Instant>,
-    /// Called every 50 ms and after each wake-up; returns true to end the wait.
+    /// Called at the start, at least every 50 ms, and after each wake-up; returns true to end the wait.
     pub interrupted: &'a mut dyn FnMut() -> bool,
 }
 

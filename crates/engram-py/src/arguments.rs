@@ -31,7 +31,7 @@ pub(crate) fn boolean(what: impl Display, value: &Bound<'_, PyAny>) -> PyResult<
         .map_err(|error| check_error(value, "boolean", what, error))
 }
 
-/// Returns a number.
+/// Returns a number. Python and NumPy bools are numbers here, and NaN is allowed.
 ///
 /// # Errors
 /// `InvalidArgumentError` for any other value.
@@ -41,7 +41,7 @@ pub(crate) fn number(what: impl Display, value: &Bound<'_, PyAny>) -> PyResult<f
         .map_err(|error| check_error(value, "number", what, error))
 }
 
-/// Returns an integer of 64 bits.
+/// Returns a signed integer of 64 bits. Bools are integers here.
 ///
 /// # Errors
 /// `InvalidArgumentError` for any other value.
@@ -51,7 +51,7 @@ pub(crate) fn integer(what: impl Display, value: &Bound<'_, PyAny>) -> PyResult<
         .map_err(|error| check_error(value, "integer", what, error))
 }
 
-/// Returns a timeout in seconds, at least 0, or `None` to wait forever.
+/// Returns a timeout in seconds, at least 0; `None` means no limit.
 ///
 /// # Errors
 /// `InvalidArgumentError` for any other value.

@@ -46,9 +46,9 @@ pub(crate) fn from_bytes<'py>(
     }
     let mut dims = Vec::with_capacity(shape.len());
     for axis in shape {
-        dims.push(
-            npy_intp::try_from(*axis).map_err(|error| errors::invalid(py, error.to_string()))?,
-        );
+        dims.push(npy_intp::try_from(*axis).map_err(|_| {
+            errors::invalid(py, format!("an axis of size {axis} is too large for NumPy"))
+        })?);
     }
     let data = bytes.as_mut_ptr();
     let owner = Bound::new(
@@ -88,7 +88,8 @@ pub(crate) fn from_bytes<'py>(
     }
 }
 
-/// Returns an object array of `bytes` from encoded strings.
+/// Returns an array of Python `bytes` objects, one per string. `encoded` has the length of each string in 4 bytes, and
+/// then its bytes.
 pub(crate) fn from_strings<'py>(
     py: Python<'py>,
     encoded: &[u8],
@@ -104,7 +105,7 @@ pub(crate) fn from_strings<'py>(
         list.append(PyBytes::new(py, text))?;
         rest = tail;
     }
-    // Assignment to a slice prevents NumPy from interpreting the elements.
+    // NumPy would convert a list of `bytes` to fixed-length strings, which lose trailing NUL characters.
     let array = py
         .import("numpy")?
         .getattr("empty")?

@@ -21,7 +21,7 @@ pub(crate) struct Batch {
 }
 
 impl Batch {
-    /// Builds a batch. With `single`, a batch of one item loses its first axis.
+    /// Builds a batch. With `single`, the batch has one item, and its data has no axis for items.
     pub(crate) fn new(
         py: Python<'_>,
         columns: Columns,
@@ -109,8 +109,11 @@ fn to_array(
 /// Scaling of importance weights.
 #[derive(Clone, Copy, Debug)]
 enum Normalize {
+    /// Not scaled.
     Not,
+    /// Divided by the largest weight of the batch.
     Batch,
+    /// Divided by the largest weight that any item of the table could have had at the draw.
     Table,
 }
 

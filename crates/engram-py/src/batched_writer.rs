@@ -10,7 +10,7 @@ use pyo3::prelude::*;
 
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, exclusive, shared};
-use crate::leaf::{Leaf, bytes_of, prevent_resize};
+use crate::leaf::{Leaf, bytes_of, describe_column, prevent_resize};
 use crate::patterns::{PatternConfig, check_signature};
 use crate::sender::Sender;
 use crate::step_recorder::structure_differs;
@@ -32,6 +32,7 @@ struct BatchedState {
     /// Structure of the steps and their recorder; set by the first step.
     recording: Option<(Structure, BatchedRecorder)>,
     sender: Sender,
+    /// Python function that compiles the declared patterns for the structure of the steps.
     compile: Py<PyAny>,
     /// Compiled patterns, to check against signatures again if the shape of a column changes.
     patterns: Vec<Pattern>,
@@ -39,7 +40,7 @@ struct BatchedState {
     tables: Vec<(u32, Arc<TableOptions>)>,
 }
 
-/// Dtype and shape of one environment's part of a leaf.
+/// Dtype and shape of one environment's part of a leaf, whose first axis must have size `envs`.
 fn env_cell(py: Python<'_>, leaf: &Leaf<'_>, name: &str, envs: usize) -> PyResult<CellSpec> {
     let CellSpec { dtype, shape } = leaf.spec();
     match shape.split_first() {
@@ -49,7 +50,8 @@ fn env_cell(py: Python<'_>, leaf: &Leaf<'_>, name: &str, envs: usize) -> PyResul
         }),
         _ => {
             let text = format!(
-                "column `{name}` must have shape [{envs}, ...] with {}; got shape {:?}",
+                "{} must have shape [{envs}, ...] with {}; got shape {:?}",
+                describe_column(name),
                 count(envs, "environment"),
                 shape.as_slice()
             );
@@ -59,7 +61,7 @@ fn env_cell(py: Python<'_>, leaf: &Leaf<'_>, name: &str, envs: usize) -> PyResul
 }
 
 impl BatchedState {
-    /// Prepares for steps of this structure.
+    /// Prepares for steps of this structure: compiles the patterns, and creates the recorder.
     fn start(
         &mut self,
         py: Python<'_>,
@@ -106,6 +108,7 @@ impl BatchedState {
         Ok(())
     }
 
+    /// Appends a step of each environment. `ends` is true for each environment whose episode ends with this step.
     fn append(&mut self, steps: &Bound<'_, PyAny>, ends: Option<&[bool]>) -> PyResult<()> {
         let py = steps.py();
         let to_py = |error| errors::to_py(py, &error);

@@ -9,7 +9,6 @@ use pyo3::types::PyTuple;
 
 use crate::dtypes;
 use crate::errors;
-use crate::leaf::describe_column;
 use crate::structure::Structure;
 
 /// The attributes of an `engram.Table`, which Python has checked.
@@ -22,6 +21,7 @@ pub(crate) struct TableConfig<'py> {
     rate_limiter: LimiterConfig,
     max_times_sampled: Option<u32>,
     max_bytes: Option<u64>,
+    /// In seconds.
     ttl: Option<f64>,
     signature: Option<Bound<'py, PyAny>>,
     seed: Option<u64>,
@@ -168,9 +168,12 @@ fn signature(py: Python<'_>, nest: &Bound<'_, PyAny>) -> PyResult<Signature> {
                 leaf.getattr("shape").and_then(|shape| shape.extract()).map_err(invalid_leaf)?;
             let dtype = leaf.getattr("dtype").map_err(invalid_leaf)?;
             let unsupported = || {
+                let subject = match name.as_str() {
+                    "" => "`signature`".into(),
+                    name => format!("`signature`: column `{name}`"),
+                };
                 let text = errors::str(&dtype).map(|dtype| format!(
-                    "`signature`: {} has the unsupported dtype {dtype}; supported dtypes are {}",
-                    describe_column(name),
+                    "{subject} has the unsupported dtype {dtype}; supported dtypes are {}",
                     dtypes::supported()
                 ));
                 errors::signature_about(py, text)
@@ -185,6 +188,8 @@ fn signature(py: Python<'_>, nest: &Bound<'_, PyAny>) -> PyResult<Signature> {
     })
 }
 
+/// Returns the engine's dtype for a name, a NumPy dtype or anything that NumPy converts to one; `None` if the engine
+/// has none.
 fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     if let Ok(name) = dtype.extract::<String>()
         && let Some(dtype) = DType::from_name(&name)

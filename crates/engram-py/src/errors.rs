@@ -6,7 +6,7 @@ use pyo3::prelude::*;
 use pyo3::sync::PyOnceLock;
 use pyo3::types::PyModule;
 
-/// Returns the exception of `engram.errors` for an engine error.
+/// Returns the exception of `engram.errors` for an engine error; `EngramError` for an error without a class of its own.
 pub(crate) fn to_py(py: Python<'_>, error: &Error) -> PyErr {
     let class = match error {
         Error::UnknownTable { .. } => "UnknownTableError",

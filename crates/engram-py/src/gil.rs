@@ -106,7 +106,7 @@ impl<T: Send> Drop for ForkGuard<T> {
     fn drop(&mut self) {
         let value = self.value.take();
         if self.is_same_process() {
-            // Python drops objects while it holds the GIL, and freeing millions of items takes a while.
+            // Without the GIL, which Python holds while it drops objects: freeing millions of items takes a while.
             Python::try_attach(|py| py.detach(|| drop(value)));
         } else {
             std::mem::forget(value);
@@ -125,7 +125,7 @@ pub(crate) fn detached<T: Send>(
 /// The argument `timeout`: how long a call may wait.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Timeout {
-    /// `None` to wait forever.
+    /// `None` means no limit.
     seconds: Option<f64>,
 }
 
@@ -138,22 +138,22 @@ impl Timeout {
         arguments::seconds("`timeout`", value).map(|seconds| Self { seconds })
     }
 
-    /// A timeout that was checked before; `None` to wait forever.
+    /// A timeout that was checked before; `None` means no limit.
     pub(crate) fn from_seconds(seconds: Option<f64>) -> Self {
         Self { seconds }
     }
 
-    /// The timeout as a duration; `None` to wait forever.
+    /// The timeout as a duration; `None` means no limit, also for a timeout too long for a `Duration`.
     pub(crate) fn duration(self) -> Option<Duration> {
         Duration::try_from_secs_f64(self.seconds?).ok()
     }
 
-    /// The timeout in seconds; infinite to wait forever.
+    /// The timeout in seconds; infinity means no limit.
     pub(crate) fn seconds(self) -> f64 {
         self.seconds.unwrap_or(f64::INFINITY)
     }
 
-    /// The deadline of a wait that starts now; `None` to wait forever.
+    /// The deadline of a wait that starts now; `None` means no limit, also for a timeout too long for an `Instant`.
     pub(crate) fn deadline(self) -> Option<Instant> {
         let timeout = Duration::try_from_secs_f64(self.seconds?).ok()?;
         Instant::now().checked_add(timeout)

@@ -13,7 +13,7 @@ use crate::gil::shared;
 use crate::writer::{TrajectoryState, TrajectoryWriter};
 
 /// The steps of one column since the last `end_episode(clear=True)`, oldest first. It includes steps that the writer no
-/// longer retains: they have an index, but reading them is an error.
+/// longer retains: they have an index, but to read them or to create items of them is an error.
 #[pyclass(frozen, module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct ColumnHistory {
@@ -33,7 +33,7 @@ pub(crate) struct TrajectoryColumn {
     pub(crate) squeeze: bool,
 }
 
-/// Selected steps, numbered from the writer's first step.
+/// Positions of selected steps. The writer's first step has position 0.
 #[derive(Debug)]
 pub(crate) enum Positions {
     /// Evenly spaced, oldest first.
@@ -73,6 +73,15 @@ impl ColumnHistory {
         })
     }
 
+    /// Names the column in error texts.
+    fn describe(&self, writer: &Bound<'_, TrajectoryWriter>) -> String {
+        let name = shared(writer).ok().and_then(|guard| {
+            let state = guard.state(writer.py()).ok()?;
+            state.steps.name(self.leaf).map(String::from)
+        });
+        describe_history(name.as_deref())
+    }
+
     fn column(
         &self,
         writer: &Bound<'_, TrajectoryWriter>,
@@ -88,18 +97,44 @@ impl ColumnHistory {
     }
 }
 
+/// Names a column of the history in error texts. Steps that are one array have one column, whose name is empty.
+fn describe_history(name: Option<&str>) -> String {
+    match name {
+        Some(name) if !name.is_empty() => format!("column `{name}` of `history`"),
+        _ => "`history`".into(),
+    }
+}
+
 /// Returns the position of the step with this index in a history of `len` steps, the first of which has position
-/// `first`. A negative index counts from the end.
-fn position(index: i64, first: u64, len: u64) -> PyResult<u64> {
+/// `first`. A negative index counts from the end. `column` names the column in the error.
+fn position(index: i64, first: u64, len: u64, column: impl Fn() -> String) -> PyResult<u64> {
     let signed_len = i64::try_from(len).unwrap_or(i64::MAX);
     let offset = if index < 0 { index + signed_len } else { index };
     match u64::try_from(offset) {
         Ok(offset) if offset < len => Ok(first + offset),
         _ => Err(PyIndexError::new_err(format!(
-            "index {index} is out of range for a history of {}",
+            "index {index} is out of range for {}, which has {}",
+            column(),
             count(len, "step")
         ))),
     }
+}
+
+/// Reads the index of a step. `column` names the column in the error.
+fn step_index(index: &Bound<'_, PyAny>, column: impl Fn() -> String) -> PyResult<i64> {
+    index.extract::<i64>().map_err(|error| {
+        errors::replace_rejection(index.py(), error, || {
+            errors::class_name(index).map_or_else(
+                |raised| raised,
+                |class| {
+                    PyTypeError::new_err(format!(
+                        "indices of {} must be integers, slices or lists of integers; got {class}",
+                        column()
+                    ))
+                },
+            )
+        })
+    })
 }
 
 #[pymethods]
@@ -115,6 +150,7 @@ impl ColumnHistory {
         let writer = self.writer(py)?;
         let visible = shared(&writer)?.state(py)?.visible_steps();
         let len = visible.end - visible.start;
+        let column = || self.describe(&writer);
         if let Ok(slice) = index.cast::<PySlice>() {
             let bounds = slice.indices(isize::try_from(len).unwrap_or(isize::MAX))?;
             let count = bounds.slicelength as u64;
@@ -136,26 +172,14 @@ impl ColumnHistory {
         if let Ok(list) = index.cast::<PyList>() {
             let positions = list
                 .iter()
-                .map(|index| position(index.extract()?, visible.start, len));
+                .map(|index| position(step_index(&index, column)?, visible.start, len, column));
             return Ok(self.column(
                 &writer,
                 Positions::List(positions.collect::<PyResult<_>>()?),
                 false,
             ));
         }
-        let index = index.extract::<i64>().map_err(|error| {
-            errors::replace_rejection(py, error, || {
-                errors::class_name(index).map_or_else(
-                    |raised| raised,
-                    |class| {
-                        PyTypeError::new_err(format!(
-                            "history indices must be integers, slices or lists of integers; got {class}"
-                        ))
-                    },
-                )
-            })
-        })?;
-        let first = position(index, visible.start, len)?;
+        let first = position(step_index(index, column)?, visible.start, len, column)?;
         Ok(self.column(
             &writer,
             Positions::Range {
@@ -173,7 +197,12 @@ impl TrajectoryColumn {
         self.writer.is(writer)
     }
 
-    /// The column, and the dtype and shape of its first selected cell.
+    /// Names the column of the history in error texts.
+    fn describe(&self, state: &TrajectoryState) -> String {
+        describe_history(state.steps.name(self.leaf))
+    }
+
+    /// The recorder's column, and the dtype and shape of its first selected cell.
     fn cell<'a>(
         &self,
         py: Python<'_>,
@@ -187,7 +216,15 @@ impl TrajectoryColumn {
                 Some((column, state.recorder.cell_spec(column, position)?))
             })
             .ok_or_else(|| {
-                errors::signature(py, "the column has no value at the selected steps".into())
+                let column = self.describe(state);
+                let text = match first {
+                    None => format!("{column}: the slice selects no steps; select at least one"),
+                    Some(_) => format!(
+                        "{column} has no value at the first selected step, or the writer no longer retains that step; \
+                         select newer steps with a value"
+                    ),
+                };
+                errors::signature(py, text)
             })
     }
 }
@@ -230,7 +267,8 @@ impl TrajectoryColumn {
                 && other != cell
             {
                 let text = format!(
-                    "steps of shape {:?} and {:?} cannot be stacked into one array",
+                    "{}: steps of shape {:?} and {:?} cannot be stacked into one array",
+                    self.describe(state),
                     cell.shape.as_slice(),
                     other.shape.as_slice()
                 );

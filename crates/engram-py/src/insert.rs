@@ -3,6 +3,7 @@
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
+use engram_core::text::count;
 use engram_core::{
     CellSpec, ChunkBuilder, Compression, Compressor, Error, Layout, NewItem, Origin, Result,
     Schema, Shape, Signature, TableOptions, Trajectory,
@@ -13,11 +14,11 @@ use pyo3::types::PyWeakrefReference;
 use crate::errors;
 use crate::gil::{Timeout, detached};
 use crate::insert_item::{insert_local, insert_remote};
-use crate::leaf::{Leaf, prevent_resize};
+use crate::leaf::{Leaf, describe_column, prevent_resize};
 use crate::structure::{Structure, with_list_hint};
 use crate::tables::{TOTAL_REPLY_GRACE, Tables};
 
-/// Maximum wait for the statistics that explain a missed deadline.
+/// Maximum wait for the tables' statistics, which explain in the error text why a deadline was missed.
 const MAX_EXPLANATION_WAIT: Duration = Duration::from_millis(400);
 
 /// Inserts single items. Caches the template of the last item, because the next one usually matches it.
@@ -26,7 +27,7 @@ pub(crate) struct Inserter {
     last: Mutex<Option<Arc<ItemTemplate>>>,
 }
 
-/// Structure and schema of an item.
+/// Structure and schema of an item. Items that match it need not be explored again.
 #[derive(Debug)]
 struct ItemTemplate {
     structure: Structure,
@@ -40,7 +41,7 @@ struct ItemTemplate {
 type Prepared = (u64, Vec<Arc<TableOptions>>, Vec<NewItem>);
 
 impl Inserter {
-    /// Inserts one item into several tables, all sharing its data; returns its key.
+    /// Inserts one item into several tables, which share its data; returns its key.
     pub(crate) fn insert(
         &self,
         tables: &Tables,
@@ -120,7 +121,8 @@ impl Inserter {
         let others = if others.is_empty() {
             "no table has the item".to_string()
         } else {
-            format!("only {} has the item", others.join(", "))
+            let have = if others.len() == 1 { "has" } else { "have" };
+            format!("only {} {have} the item", others.join(", "))
         };
         let text = format!(
             "{noun} {} did not accept the item within {} s; {others}{}",
@@ -236,7 +238,8 @@ impl Inserter {
             .map(|(leaf, name)| {
                 cell_spec(leaf, time_axis).ok_or_else(|| {
                     let text = format!(
-                        "with time_axis=True every column must have shape [T, ...]; got `{name}` with shape []"
+                        "with time_axis=True every column must have shape [T, ...]; {} has shape []",
+                        describe_column(name)
                     );
                     errors::signature(py, text)
                 })
@@ -316,7 +319,10 @@ fn count_steps(py: Python<'_>, template: &ItemTemplate, leaves: &[Leaf<'_>]) -> 
         .names
         .iter()
         .zip(&lengths)
-        .map(|(name, len)| format!("`{name}` {len}"))
+        .map(|(name, len)| match (name.as_str(), count(*len, "step")) {
+            ("", steps) => steps,
+            (name, steps) => format!("`{name}` with {steps}"),
+        })
         .collect();
     let text = format!(
         "with time_axis=True all columns must have the same number of steps, at least 1; got {}",

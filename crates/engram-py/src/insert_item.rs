@@ -91,10 +91,11 @@ fn insert_through(
     let incomplete: Vec<_> = incomplete.collect();
     if !replied && !incomplete.is_empty() {
         let text = format!(
-            "the server at {} did not acknowledge the item within {} s; it is unknown whether {} has it",
+            "the server at {} did not acknowledge the item within {} s; it is unknown whether {} {} it",
             remote.client.address(),
             timeout.seconds(),
-            incomplete.join(", ")
+            incomplete.join(", "),
+            if incomplete.len() == 1 { "has" } else { "have" }
         );
         return Err(errors::to_py(py, &Error::DeadlineExceeded(text)));
     }

@@ -39,7 +39,7 @@ pub(crate) fn describe_column(name: &str) -> String {
 }
 
 impl<'py> Leaf<'py> {
-    /// Reads a value; `path` names it in errors.
+    /// Reads a value; `path` names its column in errors, here and in the other functions.
     ///
     /// # Errors
     /// `SignatureError` if columns do not support it.
@@ -157,7 +157,8 @@ impl<'py> Leaf<'py> {
         }
     }
 
-    /// True if the value can be stored in a cell of this dtype and shape.
+    /// True if the value can be stored in a cell of this dtype and shape. An integer may still be out of the dtype's
+    /// range, which [`Leaf::copy_to`] checks.
     pub(crate) fn matches(&self, cell: &CellSpec) -> bool {
         match self {
             Self::Array { array, dtype } => {
@@ -260,7 +261,8 @@ fn base_of<'py>(array: &Bound<'py, PyUntypedArray>) -> Option<Bound<'py, PyUntyp
     base?.cast_into().ok()
 }
 
-/// True if a Python number that [`Leaf::new`] gave the dtype `number` can be stored in a column.
+/// True if a Python number, to which [`Leaf::new`] gave the dtype `number`, can be stored in a column of dtype
+/// `column`. Whether an integer is in that dtype's range is not checked.
 fn fits(number: DType, column: DType) -> bool {
     use DType::{
         Bfloat16, Bool, Complex64, Complex128, Float8E4m3fn, Float8E5m2, Float16, Float32, Float64,

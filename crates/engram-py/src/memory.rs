@@ -18,7 +18,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 const PURGE_DECOMMITS: mi_option_t = 5;
 const PURGE_DELAY: mi_option_t = 15;
 
-/// Milliseconds; longer than any process runs.
+/// In milliseconds: 11 days, which never pass, because the collector returns memory every [`COLLECT_INTERVAL`].
 const NEVER: std::ffi::c_long = 1_000_000_000;
 
 /// Time between two returns of free memory.
@@ -38,8 +38,10 @@ pub(crate) fn configure() {
     }
 }
 
-/// Starts the thread that returns free memory to the system, once per process; a forked child starts its own.
+/// Starts the thread that returns free memory to the system, once per process. A forked child that opens a store starts
+/// its own.
 pub(crate) fn start_collector() {
+    /// `process` of the last process that called this function; 0 before.
     static STARTED: AtomicU64 = AtomicU64::new(0);
     let process = forks() + 1;
     if STARTED.swap(process, Ordering::Relaxed) == process {

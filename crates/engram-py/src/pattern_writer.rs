@@ -30,7 +30,7 @@ struct PatternState {
     patterns: PatternSet,
     /// Python function that compiles the declared patterns for the structure of a step.
     compile: Py<PyAny>,
-    /// True if `patterns` are compiled for the current columns.
+    /// True if `patterns` are compiled for the current columns. Patterns whose columns have no values yet are left out.
     compiled: bool,
     /// Schema that was last checked against the tables' signatures.
     checked_schema: Option<Arc<Schema>>,
@@ -40,7 +40,7 @@ struct PatternState {
     /// True if all appends have one structure, those of partial steps too. The patterns are then compiled at the first
     /// append.
     uniform: bool,
-    /// Number of successful appends, of steps and of partial steps.
+    /// Number of appends whose step was recorded, partial steps included, even if its items were then rejected.
     appends: u64,
 }
 
@@ -60,7 +60,7 @@ impl PatternState {
         self.sender.wait(py, timeout, allowed)
     }
 
-    /// Compiles all patterns whose columns exist.
+    /// Compiles all patterns whose columns have had values.
     fn compile(&mut self, py: Python<'_>) -> PyResult<()> {
         let Some(structure) = self.steps.structure() else {
             return Ok(());
@@ -104,7 +104,7 @@ impl PatternState {
         Ok(())
     }
 
-    /// Resets the writer to its initial state.
+    /// Discards the recorder, the structure and the compiled patterns of a rejected first step.
     fn restart(&mut self, py: Python<'_>) -> PyResult<()> {
         let recorder = Recorder::new(self.options.clone(), self.sender.unique_number());
         self.recorder = recorder.map_err(|error| errors::to_py(py, &error))?;
@@ -210,7 +210,7 @@ impl PatternWriter {
             .finish(&mut state.recorder, partial_step, &effects, py, ready);
         if let Err(error) = finished {
             let error = with_list_hint(error, step);
-            // The first successful append determines the structure.
+            // The first step that is recorded determines the structure.
             if state.appends == 0 {
                 state.restart(py)?;
             }
@@ -269,7 +269,7 @@ impl PatternWriter {
         Ok(this.state.get(py)?.recorder.episode_steps())
     }
 
-    /// Number of appends whose data was stored, of steps and of partial steps, including those that raised an error.
+    /// Number of appends whose step was recorded, partial steps included, even if an error about its items followed.
     #[getter]
     fn appends(slf: &Bound<'_, Self>) -> PyResult<u64> {
         let py = slf.py();

@@ -11,7 +11,7 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::sender::Sender;
 
-/// An `engram.patterns._CompiledPattern`.
+/// An `engram.patterns._CompiledPattern`. Leaves are numbered in the order of the step's structure.
 #[derive(Debug, FromPyObject)]
 pub(crate) struct PatternConfig {
     table: String,
@@ -28,7 +28,7 @@ pub(crate) struct PatternConfig {
 #[derive(Debug, FromPyObject)]
 enum PriorityConfig {
     Constant(f64),
-    /// The item's column of TD errors, and the weight of the largest.
+    /// The item's column of TD errors, and the weight of the largest; the mean has the remaining weight.
     TdError((usize, f64)),
 }
 

@@ -14,7 +14,7 @@ use crate::errors;
 use crate::gil::{Timeout, detached, wait_for};
 use crate::tables::{RemoteTables, Tables};
 
-/// Minimum wait for a server's reply.
+/// Minimum wait for a server's reply, even if the caller's timeout is shorter.
 const MIN_REPLY_WAIT: Duration = Duration::from_millis(200);
 
 /// Maximum bytes in flight to a server. More is not faster, and needs fresh memory, which is slow.
@@ -24,7 +24,7 @@ const MAX_BYTES_IN_FLIGHT: u64 = 4 << 20;
 /// limit on items applies.
 const MAX_PROGRESS_WAIT: Duration = Duration::from_millis(20);
 
-/// Number of items after which the averages of earlier items are halved.
+/// Number of items after which the sums over earlier items are halved, so that recent items count more.
 const AVERAGING_WINDOW: u64 = 1024;
 
 /// Sends a writer's items, and limits the number in flight.
@@ -45,10 +45,10 @@ pub(crate) struct Sender {
 struct SendStats {
     /// Number of items sent.
     total: usize,
-    /// Recent items, and their bytes.
+    /// Number of items and their bytes, for the average size. Both are halved now and then: see [`AVERAGING_WINDOW`].
     items: u64,
     bytes: u64,
-    /// Chunks of the last item; consecutive items share chunks.
+    /// Keys of the last item's chunks, which the next item may share: their bytes count once.
     chunks: Vec<u64>,
     /// Number of acknowledged items at the last wait without progress.
     stalled_at: Option<usize>,
@@ -202,8 +202,8 @@ impl Sender {
             && wait_for(py, &mut space, self.timeout.deadline())?.is_none()
         {
             let text = format!(
-                "the disk cannot keep up: the buffer of unwritten changes stayed full for {} s (`timeout`); write more slowly, or \
-                 use durability=\"none\"",
+                "the disk cannot keep up: the buffer of unwritten changes stayed full for {} s (`timeout`); write more \
+                 slowly, or use durability=\"none\"",
                 self.timeout.seconds()
             );
             return Err(errors::to_py(py, &Error::Backpressure(text)));
@@ -222,8 +222,8 @@ impl Sender {
         }
         let in_flight = self.in_flight();
         let text = format!(
-            "the writer has {} in flight, above `max_in_flight_items` = {}, and no table accepted one within {} s \
-             (`timeout`){}",
+            "the writer has {} in flight, above `max_in_flight_items` = {}, and the tables did not accept enough \
+             of them within {} s (`timeout`){}",
             count(in_flight, "item"),
             self.max_in_flight,
             self.timeout.seconds(),
@@ -232,7 +232,7 @@ impl Sender {
         Err(errors::to_py(py, &Error::Backpressure(text)))
     }
 
-    /// Removes items that the tables have accepted, and returns the errors of rejected ones.
+    /// Removes items that the tables have accepted. Returns the first error of a rejected item.
     fn collect_finished(&mut self, py: Python<'_>) -> PyResult<()> {
         match &mut self.outbox {
             AnyOutbox::Local(_, outbox) if outbox.in_flight() == 0 => Ok(()),

@@ -24,7 +24,8 @@ impl TableSnapshot {
         detached(py, || Ok(snapshot.items().count()))
     }
 
-    /// Describes the table's state, except for its items' keys and log numbers. For tests.
+    /// Describes the table's state, except for its items' keys and the position of its last change. An item's data is
+    /// described by the sum of the bytes of its first chunk. For tests.
     fn describe(&self, py: Python<'_>) -> PyResult<String> {
         let snapshot = self.0.get(py)?;
         detached(py, || {

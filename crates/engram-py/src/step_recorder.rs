@@ -17,7 +17,7 @@ use crate::structure::{Structure, merge, prune};
 #[derive(Debug, Default)]
 pub(crate) struct StepRecorder {
     structure: Option<Arc<Structure>>,
-    /// The recorder's column of each leaf; `None` for leaves that never had a value.
+    /// The recorder's column of each leaf; `None` for leaves that have not had a value yet.
     columns: Vec<Option<usize>>,
     /// `structure` and `columns` before the step in progress, if it has changed them.
     before: Option<StructureAndColumns>,
@@ -40,6 +40,11 @@ impl StepRecorder {
     /// The structure so far, `None` before the first step.
     pub(crate) fn structure(&self) -> Option<&Arc<Structure>> {
         self.structure.as_ref()
+    }
+
+    /// The name of a leaf. Steps that are one array have one leaf, whose name is empty.
+    pub(crate) fn name(&self, leaf: usize) -> Option<&str> {
+        self.structure.as_ref()?.names.get(leaf).map(String::as_str)
     }
 
     /// The recorder's column of a leaf.
@@ -143,7 +148,7 @@ impl StepRecorder {
             .write(recorder, values, &self.columns))
     }
 
-    /// Completes the step, or discards it if `outcome` is an error.
+    /// Completes the step. Discards it if `outcome` is an error or completing it fails.
     pub(crate) fn finish(
         &mut self,
         recorder: &mut Recorder,
@@ -290,7 +295,14 @@ pub(crate) fn structure_differs(py: Python<'_>, given: &[String], known: &[Strin
     errors::signature(py, text)
 }
 
+/// Lists columns in an error text. A step that is one array has one column, whose name is empty.
 fn quote_names(names: &[String]) -> String {
+    if names.is_empty() {
+        return "no columns".into();
+    }
+    if names.iter().all(String::is_empty) {
+        return "one array without a name".into();
+    }
     names
         .iter()
         .map(|name| format!("`{name}`"))

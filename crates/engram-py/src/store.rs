@@ -47,7 +47,7 @@ type TlsConfig = (Vec<u8>, Option<(Vec<u8>, Vec<u8>)>, Option<String>);
 pub(crate) struct Store {
     location: Location,
     seed: u64,
-    /// Number of tables created so far, including dropped ones: no two tables get the same seed.
+    /// Number of seeds derived from `seed` so far, including those of dropped tables: no two tables get the same one.
     created: AtomicUsize,
     insert: Inserter,
 }
@@ -73,7 +73,7 @@ impl Store {
         self.seed
     }
 
-    /// Returns a seed for a new table, different for each.
+    /// Returns a seed for a new table, different in each call.
     pub(crate) fn next_seed(&self) -> u64 {
         table_seed(self.seed, self.created.fetch_add(1, Ordering::Relaxed))
     }
@@ -149,6 +149,8 @@ impl Store {
     }
 
     /// Adds the tables of a directory. Returns their names, and descriptions of what was found damaged or unfinished.
+    ///
+    /// `opening` is the new table names by old name, the tables to drop, and whether to repair.
     fn restore(
         &self,
         py: Python<'_>,
@@ -158,9 +160,10 @@ impl Store {
     ) -> PyResult<(Vec<String>, Vec<String>)> {
         let engine = self.engine(py)?;
         let opening = open_options(opening);
-        with_progress(py, progress.as_ref(), |progress| {
+        let (names, notes) = with_progress(py, progress.as_ref(), |progress| {
             engine.restore(&path, &opening, progress)
-        })
+        })?;
+        Ok((names, clean_all(notes)))
     }
 
     /// Size of the log since the last checkpoint in bytes; `None` without a directory.
@@ -175,7 +178,7 @@ impl Store {
         Ok((checkpoint.number, checkpoint.bytes, checkpoint.items))
     }
 
-    /// Returns the tables of a server. The first call that needs the server connects.
+    /// Returns a client of a server. The first call that needs the server connects.
     #[staticmethod]
     fn connect(
         py: Python<'_>,
@@ -215,7 +218,8 @@ impl Store {
         }
     }
 
-    /// Sends a server the acknowledgements of sampled items, and waits briefly for its reply.
+    /// Waits for a server's replies to changes, and briefly for those to acknowledgements of samples. Does nothing for
+    /// tables in this process.
     fn wait_for_pending_replies(&self, py: Python<'_>) {
         if let Location::Remote(remote) = &self.location {
             remote.wait_for_pending_replies(py);
@@ -490,7 +494,8 @@ impl Store {
     }
 }
 
-/// Completes a change. With `wait`, waits until the change is durable and returns the number of keys found.
+/// Completes a change. With `wait`, waits until the change is durable and returns the number of keys found. Otherwise
+/// waits until the journal has space and returns `None`.
 fn finish_local_change(
     py: Python<'_>,
     engine: &Engine,

@@ -89,9 +89,11 @@ pub(crate) struct PyStream {
     stream: ForkGuard<Mutex<BatchStream>>,
     /// Makes a waiting reader release the lock, so that another thread can close the stream.
     closing: AtomicBool,
-    /// Number of items that the reader has delivered.
+    /// Number of items that the reader has delivered, all batches together.
     delivered: AtomicU64,
+    /// Limit of the wait for each batch.
     timeout: Timeout,
+    /// True if batches have one item and no axis for items.
     single: bool,
 }
 
@@ -117,7 +119,8 @@ impl PyStream {
 
 #[pymethods]
 impl PyStream {
-    /// Returns the next batch, or None at the end. If the batch cannot be built, its items return to the table.
+    /// Returns the next batch; None at the end, after the timeout, or if another thread closes the stream. If the batch
+    /// cannot be built, its items return to the table.
     fn next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
         let deadline = self.timeout.deadline();
         let stream = self.stream.get(py)?;

@@ -24,7 +24,7 @@ pub(crate) use list_hint::{with_list_hint, with_list_hint_for};
 use text::node_from_json;
 pub(crate) use text::{merge, prune};
 
-/// A node of a nest.
+/// A node of a nest. Mappings have keys and children, namedtuples their class.
 #[derive(Debug)]
 pub(crate) enum Node {
     Leaf,
@@ -49,7 +49,8 @@ pub(crate) struct Structure {
 /// Cache of parsed structures, by text.
 static PARSED: Mutex<Option<HashMap<String, Arc<Structure>>>> = Mutex::new(None);
 
-/// Clears the cache when a namedtuple class was redefined, as in notebooks, so that unflattening uses the new one.
+/// Clears the cache. Called after a namedtuple class was redefined, as in notebooks, so that later nests have the new
+/// class.
 fn clear_parsed() {
     let parsed = PARSED.lock().unwrap_or_else(PoisonError::into_inner).take();
     drop(parsed);
@@ -345,6 +346,7 @@ impl Node {
     }
 }
 
+/// Flattens children with one value each; false if the structure of a value differs.
 fn all_flatten<'py>(
     children: &[Node],
     values: impl Iterator<Item = Bound<'py, PyAny>>,
@@ -389,7 +391,8 @@ fn build_all<'py>(
         .collect()
 }
 
-/// True for a dict, list, tuple or other mapping. Fast for arrays, scalars and columns, which are none of these.
+/// True for a list, a tuple, a dict or another mapping. Fast for arrays and slices of a history, which are none of
+/// these.
 ///
 /// # Errors
 /// Those of [`is_mapping`].

@@ -15,16 +15,16 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, detached, forks, wait_for};
 
-/// Extra time for a server's reply after a deadline.
+/// Extra time after a deadline for a server's reply.
 pub(crate) const REPLY_GRACE: Duration = Duration::from_millis(400);
 
-/// Extra time for a call of several requests after a deadline.
+/// Extra time after a deadline for a call that sends several requests.
 pub(crate) const TOTAL_REPLY_GRACE: Duration = Duration::from_millis(800);
 
-/// Maximum number of changes in flight that no caller waits for.
+/// Maximum number of changes in flight that no caller waits for. A call that exceeds it waits for the oldest of them.
 const MAX_UNAWAITED_CHANGES: usize = 8;
 
-/// The tables of a store object.
+/// Where the tables of a store are.
 #[derive(Debug)]
 pub(crate) enum Location {
     Local(ForkGuard<Arc<Engine>>),
@@ -52,7 +52,7 @@ pub(crate) struct RemoteTables {
 /// What single inserts reuse.
 #[derive(Debug, Default)]
 struct InsertCache {
-    /// Options of tables, as the server last sent them.
+    /// Options of tables by name, as the server last sent them.
     options: HashMap<String, Arc<TableOptions>>,
     /// Outboxes whose items are all acknowledged.
     idle_outboxes: Vec<RemoteOutbox>,
@@ -132,7 +132,8 @@ impl RemoteTables {
         self.request_table_options(py, table, until)
     }
 
-    /// Requests a table's options from the server.
+    /// Requests a table's options from the server, and caches them. The reply may take [`REPLY_GRACE`] after the
+    /// deadline.
     pub(crate) fn request_table_options(
         &self,
         py: Python<'_>,
@@ -147,7 +148,7 @@ impl RemoteTables {
         Ok(options)
     }
 
-    /// Checks that the server has a table.
+    /// Returns a table's options from the server, to check that it has the table. Neither reads nor fills the cache.
     pub(crate) fn describe_table(
         &self,
         py: Python<'_>,
@@ -196,7 +197,11 @@ impl RemoteTables {
         self.finish_change(py, reply, wait)
     }
 
-    /// Completes a change. With `wait`, returns the number of keys found; otherwise raises errors of earlier changes.
+    /// Completes a change. With `wait`, waits for the reply and returns the number of keys found. Otherwise returns
+    /// `None`, and waits only if too many earlier changes are in flight.
+    ///
+    /// # Errors
+    /// Those of this change if `wait`, and those of earlier changes that no caller waited for.
     pub(crate) fn finish_change(
         &self,
         py: Python<'_>,

@@ -33,8 +33,9 @@ pub(crate) struct TrajectoryState {
     first_visible: u64,
     /// Incremented when the structure changes, so that nests of column histories are rebuilt.
     structure_version: u64,
+    /// Layouts of trajectories, by structure text.
     layouts: HashMap<String, Arc<Layout>>,
-    /// Structure of the last trajectory; the next one usually matches it.
+    /// Structure and layout of the last trajectory; the next one usually matches them.
     last_trajectory: Option<(Structure, Arc<Layout>)>,
 }
 
@@ -331,7 +332,14 @@ impl TrajectoryWriter {
                     .create_item(number, key, priority, &selection, check)
             }
             _ => {
-                let text = "create_item needs exactly one of `trajectory` and `num_steps`".into();
+                let got = if trajectory.is_some() {
+                    "both"
+                } else {
+                    "neither"
+                };
+                let text = format!(
+                    "create_item needs exactly one of `trajectory` and `num_steps`; got {got}"
+                );
                 return Err(errors::invalid(py, text));
             }
         };

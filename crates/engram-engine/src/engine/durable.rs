@@ -29,7 +29,8 @@ impl OpenOptions {
     /// Checks the options for a directory with these tables.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for names that do not exist, and for two tables of the same name.
+    /// [`Error::InvalidArgument`] for names that do not exist, for a name that is both renamed and dropped, and for
+    /// two tables of the same name.
     fn check(&self, existing: &[&str]) -> Result<()> {
         let renamed = self.rename.keys().map(|name| ("rename", name));
         let dropped = self.drop.iter().map(|name| ("drop", name));
@@ -72,8 +73,12 @@ fn unknown_stored_table(argument: &str, name: &str, existing: &[&str]) -> Error 
 
 impl Engine {
     /// Opens the engine stored in a directory: its stored tables, and those of `tables` that are not
-    /// stored yet. A stored table takes its options from `tables` (but keeps its seed). Also returns
-    /// notes about what was damaged or unfinished. Writes a checkpoint if options or tables have changed.
+    /// stored yet. Also returns notes about what was damaged or unfinished. Writes a checkpoint if stored tables
+    /// were dropped or their options have changed, or if something was repaired.
+    ///
+    /// If `tables` has a table of the same name, a stored table takes its options, except for the seed. Limits that
+    /// [`Table::set_limits`] has changed stay, unless the limits in the options differ from those in the stored
+    /// options.
     ///
     /// `entropy` must differ each time, so that no key is generated twice.
     ///
@@ -188,6 +193,7 @@ impl Engine {
             }
             let deferred = &mut DeferredDrops::default();
             state.end_leases(deferred);
+            // The chunks are in the other directory's logs only: the next checkpoint must write them.
             for item in state.snapshot().items() {
                 for chunk in item.trajectory.chunks() {
                     drop(chunk.set_location(None));
@@ -231,7 +237,8 @@ impl Engine {
             }
         };
         if matches!(self.backend, Backend::Disk { .. }) {
-            // After a power loss, the file of a checkpoint that failed may exist.
+            // If this fails, the checkpoint's file may still exist after a power loss. The tables are recorded as
+            // dropped, so that the store does not have them when it is opened again.
             self.checkpoint_with(&tables, true)
                 .inspect_err(|_| record_dropped())?;
         }

@@ -158,7 +158,8 @@ impl LockedTable {
     }
 
     /// Lets the task of the first waiting sample continue serving: it is woken after the unlock. False
-    /// if no sample waits. Inserts are not considered: their writers may not poll them for a long time.
+    /// if no sample waits, or if that sample has no task that could be woken. Inserts are not considered: their writers
+    /// may not poll them for a long time.
     pub(super) fn hand_over(&mut self, after: &mut AfterUnlock) -> bool {
         let sample = self.first_unserved_sample();
         let waker = sample.and_then(|id| self.samples.get_mut(&id)?.waker.take());

@@ -21,8 +21,8 @@ fn inserts_into_a_queue_wait_while_all_its_items_are_leased() {
     assert_eq!((info.stats.size, info.stats.hidden), (4, 4));
     assert_eq!(
         info.inserting_blocked.unwrap(),
-        "`t`: inserting waits: the table is full, and readers still hold 4 of 4 items; read on from \
-         their datasets or close them"
+        "`t`: inserting waits: the table is full, and readers still hold 4 of 4 items; continue to \
+         read from their datasets or close them"
     );
     leased.lease.unwrap().acknowledge();
     assert_eq!(wakes.count(), 1);

@@ -70,7 +70,10 @@ fn keys(batch: &StreamBatch) -> Vec<u64> {
 fn wait_until_hidden(table: &Arc<Table>, hidden: u64) {
     let start = Instant::now();
     while table.info().stats.hidden != hidden {
-        assert!(start.elapsed() < 20 * SECOND, "never prefetched {hidden}");
+        assert!(
+            start.elapsed() < 20 * SECOND,
+            "the table never had {hidden} hidden items"
+        );
         thread::sleep(Duration::from_millis(1));
     }
 }

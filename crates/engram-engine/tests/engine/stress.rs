@@ -21,7 +21,7 @@ const RUN_TIME: Duration = Duration::from_millis(400);
 /// Keys are below this.
 const KEY_COUNT: u64 = 300;
 
-/// Makes one call; its kind depends on the caller's number.
+/// Makes one call; its kind depends on `number`, the caller's number.
 fn make_call(table: &Arc<Table>, number: u64, rng: &mut SplitMix64) {
     let timeout = Duration::from_micros(rng.next_u64() % 3_000);
     let keys: Vec<u64> = (0..rng.next_u64() % 20)
@@ -96,6 +96,7 @@ fn check_counts(table: &Arc<Table>, is_idle: bool) {
     let stats = &info.stats;
     assert_eq!(stats.limiter.inserts - stats.limiter.deletes, stats.size);
     assert!(stats.hidden <= stats.size && stats.num_episodes <= stats.size);
+    // An eviction that takes several lock holds leaves one item too many in between.
     assert!(
         stats.size <= info.options.max_size + 1,
         "{} items",
@@ -118,6 +119,7 @@ fn check_counts(table: &Arc<Table>, is_idle: bool) {
         (snapshot.items().count() as u64, bytes),
         (stats.size, stats.bytes)
     );
+    // Each item has an episode of its own.
     assert_eq!(stats.num_episodes, stats.size);
 }
 

@@ -14,8 +14,8 @@ use crate::errors;
 /// Namespace in which node types are registered with optree.
 const NAMESPACE: &str = "engram";
 
-/// Maximum number of levels; a deeper nest probably contains itself. One level of a nest is three levels of JSON, of
-/// which a reader allows 128.
+/// Maximum number of levels; a deeper nest probably contains itself. One level of a nest is three levels of JSON, and
+/// `serde_json` reads at most 128.
 const MAX_DEPTH: usize = 32;
 
 /// Returns the node of a nest and its serialized form. Appends its leaves and their paths to the lists.
@@ -115,6 +115,7 @@ pub(super) fn explore<'py>(
     })
 }
 
+/// Returns the keys and values of a mapping, sorted by key.
 fn sorted_entries<'py>(
     mapping: &Bound<'py, PyAny>,
 ) -> PyResult<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>> {
@@ -139,6 +140,7 @@ pub(super) fn list_of<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Py
     Ok(list.cast_into()?)
 }
 
+/// Returns the stored form of a mapping's key: a string or an integer.
 fn key_text(key: &Bound<'_, PyAny>) -> PyResult<Value> {
     let py = key.py();
     let value = match key.cast::<PyString>() {

@@ -1,4 +1,4 @@
-//! Hint for errors that a list of numbers may have caused, because each number became a column of its own.
+//! Hint to use an array, for errors that a list of numbers may have caused: each number becomes a column of its own.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt};
@@ -18,6 +18,7 @@ pub(crate) fn with_list_hint(error: PyErr, nest: &Bound<'_, PyAny>) -> PyErr {
         Ok(parsed) => parsed,
         Err(raised) => return errors::replace_rejection(py, raised, || error),
     };
+    // In a trajectory, a history stands for a number: that of each step.
     let is_number = |leaf: usize| {
         leaves.get(leaf).is_some_and(|value| {
             value.cast::<PyFloat>().is_ok()

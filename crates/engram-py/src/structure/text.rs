@@ -1,7 +1,7 @@
 //! Serialization of structures as JSON.
 //!
 //! A leaf is `0`; a mapping `{"d": [[key, node], ...]}`; a list `{"l": [node, ...]}`; a tuple
-//! `{"t": [...]}`; a namedtuple `{"n": name, "f": [[field, node], ...]}`.
+//! `{"t": [node, ...]}`; a namedtuple `{"n": name, "f": [[field, node], ...]}`.
 
 use std::collections::HashMap;
 use std::sync::{Mutex, PoisonError};
@@ -14,7 +14,7 @@ use serde_json::{Value, json};
 use super::{Node, child_path};
 use crate::errors;
 
-/// The last class for each name and fields of a namedtuple. Data is unflattened into it.
+/// The last class for each name and fields of a namedtuple. Stored namedtuples become instances of it.
 static CLASSES: Mutex<Option<HashMap<NamedTuple, Py<PyType>>>> = Mutex::new(None);
 
 /// Name and fields of a namedtuple class.
@@ -116,7 +116,8 @@ pub(super) fn node_from_json(
 }
 
 /// Merges two structures into one with the leaves of both: mappings gain keys, sequences grow at the end. Returns
-/// `None` if they differ in kind, or if one has str keys and the other int keys.
+/// `None` if nodes at the same place differ in kind, if one has str keys and the other int keys, or if namedtuples
+/// differ in their name or number of fields.
 pub(crate) fn merge(old: &Value, new: &Value) -> Option<Value> {
     if old == new {
         return Some(old.clone());
@@ -170,7 +171,8 @@ pub(crate) fn merge(old: &Value, new: &Value) -> Option<Value> {
     Some(json!({ "d": pairs }))
 }
 
-/// Removes the leaves for which `keep` is false, and containers that become empty.
+/// Removes leaves, and containers without leaves. `keep` yields for each leaf whether it stays. Returns `None` if no
+/// leaf remains.
 pub(crate) fn prune(value: &Value, keep: &mut impl Iterator<Item = bool>) -> Option<Value> {
     if value == &json!(0) {
         return keep.next().filter(|keep| *keep).map(|_| value.clone());
