@@ -27,8 +27,8 @@ pub(crate) trait Directory: fmt::Debug + Send + Sync {
     /// Creates an empty file; removes an existing one of this name.
     fn create(&self, name: &str) -> io::Result<Box<dyn WritableFile>>;
 
-    /// Like `create`, for a file that may be large, and is synced once, at its end. Unlike a file of `create`, it
-    /// must not be used after an error.
+    /// Like `create`, for a file that may be large and is synced once, after its last byte. The file must not be used
+    /// after an error, unlike one from `create`.
     fn create_large(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
         self.create(name)
     }
@@ -52,13 +52,14 @@ pub(crate) trait Directory: fmt::Debug + Send + Sync {
     /// Identifies the file with this name.
     fn id(&self, name: &str) -> io::Result<FileId>;
 
-    /// Checks that `path` still leads to this directory; the error states what has happened to it.
+    /// Checks that `path` still leads to this directory; the error states what has happened to the
+    /// directory.
     fn check_path(&self) -> Result<(), String> {
         Ok(())
     }
 
     /// Checks that this process still has the directory locked; locks it again if the lock file was removed.
-    /// Returns false if another process may have opened the directory.
+    /// Returns false if another process may have opened the directory. Returns true if this process never locked it.
     fn check_lock(&self) -> io::Result<bool> {
         Ok(true)
     }

@@ -1,4 +1,4 @@
-//! Kinds of records: 1 to 3 occur in logs and checkpoints, 4 to 8 only in logs, 16 to 22 only in checkpoints,
+//! Kinds of records: 1 to 3 occur in logs and checkpoints, 4 to 9 only in logs, 16 to 22 only in checkpoints,
 //! and 23 only in the file `CLOSED`.
 
 pub(crate) const LAYOUT: u32 = 1;
