@@ -42,7 +42,7 @@ pub(crate) struct CheckpointHeader {
     pub(crate) clock: ClockReading,
     pub(crate) next_serial: u64,
     pub(crate) next_table: u64,
-    /// Number and size in bytes of the log before `first_log`, and of each earlier one that contains chunks in use.
+    /// The log before `first_log`, and each earlier one that contains chunks in use: number, and bytes of its records.
     pub(crate) earlier_logs: Vec<(u64, u64)>,
     /// True if the checkpoint has contents that the logs lack.
     pub(crate) has_unlogged: bool,

@@ -44,8 +44,9 @@ pub(super) struct PendingLog {
     /// Logs whose files were found missing, or replaced by others, while the store is open: their chunks in use
     /// must be written again.
     pub(super) lost_logs: BTreeSet<u64>,
-    /// True if a caller waits until its changes are durable, or until fewer bytes are pending. The log writer then collects no further
-    /// changes before it writes; with [`Durability::Disk`](crate::Durability) it still waits until a sync is due.
+    /// True if a caller waits until its changes are durable, or until fewer bytes are pending. The log writer then
+    /// collects no further changes before it writes. With [`Durability::Disk`](crate::Durability), it still waits
+    /// until a sync is due.
     pub(super) urgent: bool,
     /// True if changes must be written at once, with every durability: also before a sync is due.
     pub(super) immediate: bool,
