@@ -126,6 +126,7 @@ struct TablesReader<'a> {
 }
 
 impl TablesReader<'_> {
+    /// Adds the content of the next record.
     fn add_record(&mut self, kind: u32, body: &[u8]) -> Result<(), CorruptRecord> {
         if self.dictionary.add_record(kind, body)? {
             return Ok(());

@@ -21,7 +21,7 @@ pub(crate) trait Directory: fmt::Debug + Send + Sync {
     /// Path of the directory, for messages.
     fn path(&self) -> &Path;
 
-    /// Names of all files.
+    /// Names of all files. Names that are not UTF-8 may be missing or changed.
     fn list(&self) -> io::Result<Vec<String>>;
 
     /// Creates an empty file; removes an existing one of this name.
@@ -116,7 +116,7 @@ impl WritableFile for OsFile {
     fn append(&mut self, pieces: &[&[u8]]) -> io::Result<()> {
         let outcome = write_all(&mut self.file, pieces);
         if outcome.is_err() {
-            // Even if truncating fails, the next attempt overwrites these bytes.
+            // Even if truncating fails, the next append overwrites these bytes.
             let _ = self.file.set_len(self.len);
             self.file.seek(SeekFrom::Start(self.len))?;
             return outcome;

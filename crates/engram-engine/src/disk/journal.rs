@@ -442,8 +442,8 @@ pub(super) fn describe_sync_failure(error: &io::Error) -> String {
 }
 
 /// Why nothing more is written after another process may have opened the directory.
-pub(super) const NOT_LOCKED: &str = "its LOCK was replaced, so another process may have opened the directory; close the \
-                                     store";
+pub(super) const NOT_LOCKED: &str = "its LOCK was replaced, so another process may have opened the directory; close \
+                                     the store";
 
 /// Describes logs that were removed or replaced.
 fn describe_lost_logs(logs: &[u64]) -> String {

@@ -181,7 +181,8 @@ impl PendingLog {
 
     /// Adds a table's change; returns its number.
     pub(super) fn add_change(&mut self, table: u64, op: &TableOp<'_>) -> Lsn {
-        // The serial of the item's chunk, so that it is looked up only once; `None` if it may have several.
+        // The serial of the item's chunk, so that it is looked up only once; `None` if the item may have
+        // several chunks.
         let mut only_serial = None;
         if let TableOp::Insert { item, .. } = op {
             match &item.trajectory {

@@ -104,7 +104,8 @@ pub(crate) struct Recovered {
     pub(crate) has_unlogged: bool,
     /// Numbers of the logs that were replayed.
     pub(crate) replayed_logs: Vec<u64>,
-    /// Number of the log that ends with an invalid record, and the record's offset.
+    /// The log at whose first invalid record the replay ended: its number, and the record's offset. `None` if there is
+    /// none, or if a later log continues with the next change.
     pub(crate) torn: Option<(u64, u64)>,
     /// Number of intact records after that invalid record. If there are any, the log's tail is copied to a
     /// `.lost` file.

@@ -61,6 +61,7 @@ impl RecoveryError {
         }
     }
 
+    /// Converts to an error whose text begins with the directory's path.
     pub(super) fn into_error(self, files: &dyn Directory) -> Error {
         let CorruptRecord(reason) = self.into();
         Error::Storage(format!("{}: {reason}", files.path().display()))

@@ -104,8 +104,8 @@ fn a_store_opens_after_adding_a_table_failed_at_any_write() {
             // Neither the older checkpoint nor the logs contain the added table, which was acknowledged.
             left.remove(&checkpoint_name(2)).unwrap();
             let error = read_back(&left).unwrap_err().to_string();
-            let expected = "checkpoint-0000000002 is missing or cannot be used, and only it contains the changes before \
-                            those of log-";
+            let expected = "checkpoint-0000000002 is missing or cannot be used, and only it contains the changes \
+                            before those of log-";
             assert!(error.contains(expected), "{case}: {error}");
             let repaired = recover(&left, true, &mut |_, _| {}).unwrap();
             assert!(repaired.tables.contains_key(&1), "{case}");
