@@ -51,7 +51,8 @@ impl CloseMark {
     }
 
     /// Reads the mark of a directory with files of these names. Returns `None` if there is none, if it is invalid
-    /// (for example after a power loss), or if it is outdated because a newer log exists.
+    /// (for example after a power loss), or if it is outdated because a newer log exists
+    /// (also a `.tmp` or `.lost` one).
     pub(crate) fn read(files: &dyn Directory, names: &[String]) -> Option<Self> {
         let mut file_reader = RecordReader::new(files.open(CLOSED).ok()?).ok()?.ok()?;
         let header = file_reader.header;

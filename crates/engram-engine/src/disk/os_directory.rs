@@ -201,8 +201,8 @@ impl Directory for OsDirectory {
                 "the store's directory was removed{replaced}; its data exists only in memory"
             ),
             Some(current) => format!(
-                "the store's directory was moved to {}{replaced}; changes are still written there, but checkpoints \
-                 only after it is moved back",
+                "the store's directory was moved to {}{replaced}; changes are still written there, but no \
+                 checkpoint can be written until it is moved back",
                 current.display()
             ),
         })

@@ -20,8 +20,8 @@
 //! * CLOSED: pending changes were written, if possible, and the lock is released.
 //!
 //! If logs are removed or replaced (`Journal::lose_logs`), nothing is acknowledged until a checkpoint that does
-//! not require them is written. If the directory is moved, the log is still written, but checkpoints fail: the
-//! store's path would not lead to them.
+//! not require them is written. If the directory is moved, the log is still written, but checkpoints fail: a process
+//! that opens the store at its path would not find them.
 //!
 //! A checkpoint is written in its caller's thread while changes continue:
 //!
@@ -179,6 +179,7 @@ impl Storage {
         let usages = recovered.logs.iter().map(|log| log.usage());
         let replayed = usages.filter(|usage| recovered.replayed_logs.contains(&usage.log));
         let replayed_bytes: u64 = replayed.map(|usage| usage.bytes).sum();
+        // A new store's id is odd, so never 0.
         let store = recovered.store.unwrap_or(entropy | 1);
         let log = recovered.last_log + 1;
         let journal = Journal::new(
