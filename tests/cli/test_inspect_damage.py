@@ -61,8 +61,8 @@ def test_the_newest_log_ends_within_a_record(inspect, directory):
     assert (status, report["problems"]) == (0, [])
     assert report["notes"] == [
         (
-            f"{LOG_4} is intact only up to byte {offset}: {reason}; the rest (33 bytes) is not used, and was never "
-            "acknowledged"
+            f"{LOG_4} is intact only up to byte {offset}: {reason}; the rest (33 bytes) is not used: a write that was "
+            "interrupted before it was acknowledged explains this; otherwise, acknowledged changes are lost"
         )
     ]
     assert re.search(rf"^{LOG_4} .* 2 +torn at byte {offset:,}$", text, re.MULTILINE)

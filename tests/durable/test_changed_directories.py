@@ -46,8 +46,8 @@ def problem(store):
 def moved(path, to, *, replaced=False):
     other = ", and something else has its path" if replaced else ""
     return (
-        f"{path}: the store's directory was moved to {to}{other}; changes are still written there, but checkpoints "
-        "only after it is moved back"
+        f"{path}: the store's directory was moved to {to}{other}; changes are still written there, but no checkpoint "
+        "can be written until it is moved back"
     )
 
 

@@ -109,7 +109,10 @@ def test_bytes_that_were_written_after_the_close_may_be_torn(sample, tmp_path):
     table_states, values, notes = state(damaged)
     assert (table_states, values) == expected[:2]
     assert len(notes) == 1
-    assert notes[0].endswith("the rest (16 bytes) is not used, and was never acknowledged")
+    interrupted = "a write that was interrupted before it was acknowledged explains this"
+    assert notes[0].endswith(
+        f"the rest (16 bytes) is not used: {interrupted}; otherwise, acknowledged changes are lost"
+    )
 
 
 def test_marks_that_are_damaged_or_outdated_are_ignored(sample, tmp_path):

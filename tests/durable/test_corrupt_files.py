@@ -59,16 +59,19 @@ def torn_log_note(path, record, reason, original):
     size = path.stat().st_size
     later = [each for each in records.records(original) if each.offset > record.offset]
     num_after = sum(each.body_offset + len(each.body) <= size for each in later)
-    rest = "and was never acknowledged"
+    rest = (
+        ": a write that was interrupted before it was acknowledged explains this; otherwise, acknowledged changes are "
+        "lost"
+    )
     if num_after:
         records_after = "1 intact record" if num_after == 1 else f"{num_after} intact records"
         rest = (
-            f"with {records_after}: a power failure explains this; without one, these were acknowledged, and the file "
-            "was damaged afterwards"
+            f", with {records_after}: a power failure explains this; without one, these were acknowledged, and the "
+            "file was damaged afterwards"
         )
     tail_size = size - record.offset
     tail = "1 byte" if tail_size == 1 else f"{tail_size} bytes"
-    return f"{path.name} is intact only up to byte {record.offset}: {reason}; the rest ({tail}) is not used, {rest}"
+    return f"{path.name} is intact only up to byte {record.offset}: {reason}; the rest ({tail}) is not used{rest}"
 
 
 def test_the_samples_have_records_of_all_kinds(tmp_path):
@@ -129,8 +132,8 @@ def test_a_damaged_log_before_the_newest_is_rejected(sample, tmp_path, kind):
             damage(damaged / FIRST)
             files_before = files(damaged)
             problem = f"changes {missing} to {last} are missing before {SECOND}"
-            note = torn_log_note(damaged / FIRST, record, reason, path / FIRST)
-            with raises(StorageError, f"{damaged}: {problem} ({note}){ADVICE}"):
+            tear = f"{FIRST} is intact only up to byte {record.offset}: {reason}"
+            with raises(StorageError, f"{damaged}: {problem} ({tear}){ADVICE}"):
                 open_sample(damaged)
             assert files(damaged) == files_before
     (damaged / FIRST).write_bytes((path / FIRST).read_bytes())
@@ -277,7 +280,7 @@ def each_head_damage():
     for length in (0, 1, FILE_HEAD - 1):
         yield (
             lambda path, offset=length: cut(path, offset),
-            f"it has {length} bytes, fewer than a file header (48 bytes)",
+            f"it has {length} byte{'s' if length != 1 else ''}, fewer than a file header (48 bytes)",
         )
 
 

@@ -129,7 +129,7 @@ impl<'a> BodyReader<'a> {
             .map_err(|error| CorruptRecord(format!("a text is not UTF-8: {error}")))
     }
 
-    /// Reads a list whose entries take at least `min_bytes` bytes each.
+    /// Reads a list of entries. `min_bytes` is a lower bound of an entry's size in bytes.
     pub(crate) fn list<T>(
         &mut self,
         min_bytes: usize,
@@ -138,8 +138,8 @@ impl<'a> BodyReader<'a> {
         let len = self.u32()? as usize;
         if len.saturating_mul(min_bytes) > self.0.len() {
             return CorruptRecord::err(format!(
-                "a list of {len} entries does not fit into the {} bytes that are left",
-                self.0.len()
+                "a list of {len} entries does not fit into the {} left",
+                engram_core::text::count(self.0.len(), "byte")
             ));
         }
         (0..len).map(|_| read_entry(self)).collect()
@@ -161,6 +161,7 @@ impl<'a> BodyReader<'a> {
         if self.0.is_empty() {
             return Ok(());
         }
-        CorruptRecord::err(format!("{} extra bytes at the end", self.0.len()))
+        let extra = engram_core::text::count(self.0.len(), "extra byte");
+        CorruptRecord::err(format!("{extra} at the end"))
     }
 }

@@ -88,7 +88,7 @@ pub(crate) fn put_change(
     }
 }
 
-/// A change that was read: a [`TableOp`] that owns its data. [`Change::op`] shows the fields' meaning.
+/// A change that was read: a [`TableOp`] that owns its data. [`Change::op`] gives the fields their names.
 #[derive(Clone, Debug)]
 pub(crate) enum Change {
     Insert(NewItem, u64, Option<SessionNumber>),
@@ -154,7 +154,7 @@ impl Change {
         })
     }
 
-    /// The store's clock at the change, if the change contains it.
+    /// The store's clock at the change, in nanoseconds; `None` if the change does not contain it.
     pub(crate) fn clock(&self) -> Option<u64> {
         match self {
             Self::Insert(_, now, _) | Self::SkipInsert(_, now) => Some(*now),

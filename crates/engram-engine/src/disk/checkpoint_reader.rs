@@ -23,8 +23,12 @@ use super::serial_ranges::SerialRanges;
 pub(super) fn read_first_record(
     mut file_reader: RecordReader,
 ) -> Result<CheckpointHeader, RecoveryError> {
+    let offset = file_reader.offset();
     match next_record(&mut file_reader)? {
-        Some((kind::LOGS, body)) => Ok(read_header(&mut BodyReader(body))?),
+        Some((kind::LOGS, body)) => {
+            let header = read_header(&mut BodyReader(body));
+            Ok(header.map_err(|reason| unusable_record("it", offset, &reason))?)
+        }
         _ => corrupt("its first record is not a `logs` record"),
     }
 }
@@ -36,19 +40,30 @@ pub(super) fn verify(mut file_reader: RecordReader) -> Result<CheckpointHeader, 
     let mut serials = Vec::new();
     let mut records = 0;
     let mut ended = false;
-    while let Some((kind, body)) = next_record(&mut file_reader)? {
+    loop {
+        let offset = file_reader.offset();
+        let Some((kind, body)) = next_record(&mut file_reader)? else {
+            break;
+        };
         if ended {
-            return corrupt("it has records after its `end` record");
+            return corrupt(format!(
+                "it has a record at byte {offset}, after its `end` record"
+            ));
         }
         let mut reader = BodyReader(body);
+        let at_record = |reason: CorruptRecord| unusable_record("it", offset, &reason);
         match kind {
-            kind::LOGS if header.is_none() => header = Some(read_header(&mut reader)?),
+            kind::LOGS if header.is_none() => {
+                header = Some(read_header(&mut reader).map_err(at_record)?);
+            }
             kind::SERIALS => {
-                serials.extend(reader.list(16, |reader| Ok((reader.u64()?, reader.u64()?)))?);
+                let ranges = reader.list(16, |reader| Ok((reader.u64()?, reader.u64()?)));
+                serials.extend(ranges.map_err(at_record)?);
             }
             kind::END => {
-                reader.u32()?;
-                if reader.u64()? != records {
+                // The number of tables, then the number of records.
+                let count = reader.u32().and_then(|_| reader.u64());
+                if count.map_err(at_record)? != records {
                     return corrupt("some of its records are missing");
                 }
                 ended = true;
@@ -64,7 +79,7 @@ pub(super) fn verify(mut file_reader: RecordReader) -> Result<CheckpointHeader, 
     Ok(header)
 }
 
-/// Tables by number; for each table that has lost items, its name and how many.
+/// Tables by number; name and number of lost items of each table that has lost some.
 type TablesAndLosses = (BTreeMap<u64, TableState>, Vec<(String, usize)>);
 
 /// Reads the tables of a verified checkpoint. `get_chunk` returns a chunk by its serial. With `repair`, items
@@ -100,7 +115,7 @@ struct TablesReader<'a> {
     dictionary: ReadDictionary,
     /// Tables that were read completely.
     tables: BTreeMap<u64, TableState>,
-    /// For each of them that has lost items, its name and how many.
+    /// Name and number of lost items of each table that has lost some.
     lost_items: Vec<(String, usize)>,
     /// The table that the next records belong to.
     table: Option<TableRestore>,
@@ -111,6 +126,7 @@ struct TablesReader<'a> {
 }
 
 impl TablesReader<'_> {
+    /// Adds the content of the next record.
     fn add_record(&mut self, kind: u32, body: &[u8]) -> Result<(), CorruptRecord> {
         if self.dictionary.add_record(kind, body)? {
             return Ok(());
@@ -199,8 +215,7 @@ impl TableRestore {
     }
 }
 
-/// Returns the next record's kind and body; `None` at the end of the file. An invalid record is an
-/// error.
+/// Returns the next record's kind and body; `None` at the end of the file. Fails at an invalid record.
 fn next_record(file_reader: &mut RecordReader) -> Result<Option<(u32, &[u8])>, RecoveryError> {
     let name = checkpoint_name(file_reader.header.number);
     match file_reader.next() {
@@ -218,7 +233,8 @@ fn corrupt<T>(reason: impl Into<String>) -> Result<T, RecoveryError> {
     Ok(CorruptRecord::err(reason)?)
 }
 
-/// Maximum value of a counter in a header. No store reaches it; larger ones could overflow later.
+/// Maximum value of a counter in a checkpoint's header or in an `unlogged` record. No store reaches it; larger values
+/// could overflow later.
 pub(super) const MAX_COUNTER: u64 = 1 << 62;
 
 /// Reads and checks the body of a `logs` record.
@@ -233,7 +249,7 @@ fn read_header(reader: &mut BodyReader<'_>) -> Result<CheckpointHeader, CorruptR
     ];
     if numbers.iter().any(|number| *number > MAX_COUNTER) {
         return CorruptRecord::err(format!(
-            "its `logs` record has a number above 2^62: {numbers:?}"
+            "the `logs` record has a number above 2^62: {numbers:?}"
         ));
     }
     Ok(header)

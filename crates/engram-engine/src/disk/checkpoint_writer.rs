@@ -38,14 +38,15 @@ pub(crate) struct CheckpointHeader {
     pub(crate) first_log: u64,
     /// Number of the first change of that log.
     pub(crate) first_change: u64,
+    /// Both clocks when that log was started.
     pub(crate) clock: ClockReading,
     pub(crate) next_serial: u64,
     pub(crate) next_table: u64,
-    /// Number and size of the log before `first_log`, and of each earlier one that contains chunks in use.
+    /// The log before `first_log`, and each earlier one that contains chunks in use: number, and bytes of its records.
     pub(crate) earlier_logs: Vec<(u64, u64)>,
     /// True if the checkpoint has contents that the logs lack.
     pub(crate) has_unlogged: bool,
-    /// Serials of the chunks that items refer to.
+    /// Serials of the chunks that the checkpoint's items refer to.
     pub(crate) serials: SerialRanges,
 }
 

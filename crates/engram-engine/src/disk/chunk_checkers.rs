@@ -13,10 +13,10 @@ use super::huge_pages::HugePages;
 use super::record_codec::{ChunkHeader, allocate_payload};
 use super::record_reader::UncheckedRecord;
 
-/// Size of a batch's chunks at which it is sent to a thread.
+/// Once a batch's chunks have at least this many bytes, the batch is sent to a thread.
 const BATCH_BYTES: usize = 1 << 20;
 
-/// Bytes of file blocks that the batch being collected may keep alive, unless it is a single chunk.
+/// Once the batch being collected keeps at least this many bytes of file blocks alive, it is sent to a thread.
 /// Reading ahead stalls while too many blocks are in use (`read_ahead.rs`).
 const MAX_BATCH_MEMORY: usize = 3 << 20;
 
@@ -89,7 +89,8 @@ impl ChunkCheckers {
     /// Submits a chunk; waits if too many are in flight. Returns checked chunks, perhaps none.
     ///
     /// # Errors
-    /// A chunk submitted so far is invalid, or cannot be checked: no memory, or no thread.
+    /// A chunk submitted so far is invalid, or cannot be checked: there is no memory for it, or no thread can be
+    /// started.
     pub(super) fn submit(&mut self, chunk: UncheckedChunk) -> Outcome {
         let previous = self.batch.last().map(|previous| &previous.record);
         self.memory += chunk.record.block_memory(previous);

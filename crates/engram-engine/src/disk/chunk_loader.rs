@@ -25,7 +25,7 @@ pub(super) struct UnloadedChunk {
     log: u64,
     /// Offset of its record.
     offset: u64,
-    /// Size of its record.
+    /// Size of its record in bytes.
     bytes: usize,
     /// The chunk, while a replayed item refers to it.
     loaded: Weak<Chunk>,
@@ -71,8 +71,8 @@ impl DirectoryReader<'_> {
         outcome.map(|_| ())
     }
 
-    /// Reads a log and adds its chunks to `chunks`. With `checkers`, these check large chunks in other
-    /// threads; returns false, with incomplete `chunks`, if one is invalid or cannot be checked.
+    /// Reads a log and adds its chunks to `chunks`. With `checkers`, large chunks are checked in other threads: if one
+    /// is invalid or cannot be checked, returns false and leaves `chunks` incomplete.
     fn load_log(
         &mut self,
         number: u64,
@@ -108,7 +108,7 @@ impl DirectoryReader<'_> {
             let offset = file_reader.offset();
             let record = match file_reader.next() {
                 Err(error) => return Err(read_error(&name, &error)),
-                // The replay reports a torn tail. `read_from` reports the chunks that were in it as missing.
+                // The replay reports the invalid record. `read_from` reports missing chunks.
                 Ok(Err(end)) => {
                     has_only_chunks &= end == EndOfRecords::EndOfFile;
                     break;

@@ -67,7 +67,7 @@ impl<'a> ChunkLog<'a> {
         format!("{}{UNFINISHED_SUFFIX}", log_name(self.number))
     }
 
-    /// Writes a chunk, unless it is in a log whose chunks are not copied; returns the chunk's serial.
+    /// Writes a chunk, unless a log that is neither sparse nor lost contains it; returns the chunk's serial.
     pub(crate) fn ensure_stored(&mut self, chunk: &Arc<Chunk>) -> io::Result<u64> {
         let serial = match chunk.location(self.journal.store) {
             Some((serial, log)) if !self.logs_to_copy.contains(&log) => return Ok(serial),

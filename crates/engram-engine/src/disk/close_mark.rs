@@ -17,7 +17,7 @@ pub(crate) struct CloseMark {
     pub(crate) store: u64,
     /// Number of the log with the last changes.
     pub(crate) log: u64,
-    /// Size of that log.
+    /// Size of that log in bytes.
     pub(crate) bytes: u64,
     /// Largest number that the store has given to a log.
     pub(crate) newest_log: u64,
@@ -51,7 +51,8 @@ impl CloseMark {
     }
 
     /// Reads the mark of a directory with files of these names. Returns `None` if there is none, if it is invalid
-    /// (for example after a power loss), or if it is outdated because a newer log exists.
+    /// (for example after a power loss), or if it is outdated because a newer log exists
+    /// (also a `.tmp` or `.lost` one).
     pub(crate) fn read(files: &dyn Directory, names: &[String]) -> Option<Self> {
         let mut file_reader = RecordReader::new(files.open(CLOSED).ok()?).ok()?.ok()?;
         let header = file_reader.header;
@@ -83,13 +84,14 @@ impl CloseMark {
         self.log == log && offset < self.bytes
     }
 
-    /// Describes a log with an invalid record before the end that the mark states.
+    /// Describes a log with an invalid record before the end that the mark states, as the end of a sentence.
     pub(crate) fn describe_damage(&self) -> String {
         let bytes = self.bytes;
         format!("but the store was closed with {bytes} bytes in this log: {DAMAGED_LATER}")
     }
 
-    /// Describes the loss if the log is missing, or shorter than when the store was closed.
+    /// Describes the loss if the log is missing, or shorter than when the store was closed; `None` otherwise, also if
+    /// the log's size cannot be read.
     pub(crate) fn describe_loss(&self, files: &dyn Directory) -> Option<String> {
         let (name, bytes) = (log_name(self.log), self.bytes);
         match files.open(&name).and_then(|file| file.len()) {

@@ -26,7 +26,8 @@ const MAX_IN_FLIGHT: usize = 2;
 /// A file that is written sequentially with direct I/O. A thread writes its full blocks.
 #[derive(Debug)]
 pub(super) struct DirectFile {
-    /// The file, opened without direct I/O: for the last bytes, which do not fill a block.
+    /// The file, opened without direct I/O: for the last bytes, which do not fill a block, and if direct writes are
+    /// rejected.
     file: Arc<File>,
     /// The same file, opened for direct I/O.
     direct: Arc<File>,

@@ -21,14 +21,14 @@ pub(crate) trait Directory: fmt::Debug + Send + Sync {
     /// Path of the directory, for messages.
     fn path(&self) -> &Path;
 
-    /// Names of all files.
+    /// Names of all files. Names that are not UTF-8 may be missing or changed.
     fn list(&self) -> io::Result<Vec<String>>;
 
     /// Creates an empty file; removes an existing one of this name.
     fn create(&self, name: &str) -> io::Result<Box<dyn WritableFile>>;
 
-    /// Like `create`, for a file that may be large, and is synced once, at its end. Unlike a file of `create`, it
-    /// must not be used after an error.
+    /// Like `create`, for a file that may be large and is synced once, after its last byte. The file must not be used
+    /// after an error, unlike one from `create`.
     fn create_large(&self, name: &str) -> io::Result<Box<dyn WritableFile>> {
         self.create(name)
     }
@@ -52,13 +52,14 @@ pub(crate) trait Directory: fmt::Debug + Send + Sync {
     /// Identifies the file with this name.
     fn id(&self, name: &str) -> io::Result<FileId>;
 
-    /// Checks that `path` still leads to this directory; the error states what has happened to it.
+    /// Checks that `path` still leads to this directory; the error states what has happened to the
+    /// directory.
     fn check_path(&self) -> Result<(), String> {
         Ok(())
     }
 
     /// Checks that this process still has the directory locked; locks it again if the lock file was removed.
-    /// Returns false if another process may have opened the directory.
+    /// Returns false if another process may have opened the directory. Returns true if this process never locked it.
     fn check_lock(&self) -> io::Result<bool> {
         Ok(true)
     }
@@ -115,7 +116,7 @@ impl WritableFile for OsFile {
     fn append(&mut self, pieces: &[&[u8]]) -> io::Result<()> {
         let outcome = write_all(&mut self.file, pieces);
         if outcome.is_err() {
-            // Even if truncating fails, the next attempt overwrites these bytes.
+            // Even if truncating fails, the next append overwrites these bytes.
             let _ = self.file.set_len(self.len);
             self.file.seek(SeekFrom::Start(self.len))?;
             return outcome;

@@ -15,7 +15,7 @@ use super::file_names::LOCK;
 use super::os_directory::OsDirectory;
 use super::recover::ClockReading;
 
-/// The exclusive lock of a directory. Forked children close their copy of the lock file, so the lock
+/// The exclusive lock of a directory. Children that Python forks close their copy of the lock file, so that the lock
 /// ends with this process.
 #[derive(Debug)]
 pub(crate) struct DirectoryLock {
@@ -49,7 +49,7 @@ impl DirectoryLock {
     }
 
     pub(super) fn release(self) {
-        // Closing the file is not enough: children that were not forked by Python share it, and keep the lock.
+        // Closing the file is not enough: other children still have it open, which would keep it locked.
         let _ = self.file.unlock();
     }
 }
@@ -102,8 +102,8 @@ pub(super) fn lock_new(directory: &OsDirectory) -> io::Result<DirectoryLock> {
     }
 }
 
-/// Locks a directory for reading, until the returned file is closed. Returns `None` if there is no
-/// `LOCK` file: the directory is a copy that was never opened.
+/// Locks a directory for reading, until the returned file is closed. Returns `None`, without a lock, if there is no
+/// `LOCK` file, as in a copy of a store's other files.
 ///
 /// # Errors
 /// [`Error::Storage`] if another process has it open, or `LOCK` cannot be read.
@@ -119,7 +119,8 @@ pub(super) fn lock_shared(directory: &OsDirectory) -> Result<Option<File>> {
     }
 }
 
-/// Converts the outcome of locking `LOCK`; if another process has the lock, the error names it.
+/// Converts the outcome of locking `LOCK`; if another process has the lock, the error names that
+/// process.
 fn check_locked(path: &Path, file: &File, outcome: Result<(), TryLockError>) -> Result<()> {
     match outcome {
         Ok(()) => Ok(()),

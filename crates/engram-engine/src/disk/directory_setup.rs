@@ -29,7 +29,7 @@ pub(super) fn finish_recovery(files: &dyn Directory, recovered: &Recovered) -> i
     files.sync_directory()
 }
 
-/// Copies a file's bytes after `start` to a new file with the suffix `.lost`, durably.
+/// Copies a file's bytes from offset `start` on to a new file with the suffix `.lost`, durably.
 fn copy_tail(files: &dyn Directory, name: &str, start: u64) -> io::Result<()> {
     let file = files.open(name)?;
     let len = file.len()?;
@@ -48,8 +48,8 @@ fn copy_tail(files: &dyn Directory, name: &str, start: u64) -> io::Result<()> {
     files.sync_directory()
 }
 
-/// Creates a directory that other users cannot read, and its parents if they are missing. Syncs the names of the
-/// created directories.
+/// Creates a directory that other users cannot read, and its parents if they are missing. Tries to make the names of
+/// the created directories durable.
 pub(super) fn create_directory(path: &Path) -> io::Result<()> {
     let missing: Vec<&Path> = path.ancestors().take_while(|path| !path.exists()).collect();
     if missing.is_empty() {
@@ -59,7 +59,7 @@ pub(super) fn create_directory(path: &Path) -> io::Result<()> {
         fs::create_dir_all(parent)?;
     }
     let mut builder = DirBuilder::new();
-    // Another process may have created it in the meantime.
+    // With `recursive`, this succeeds even if another process has created the directory in the meantime.
     builder.recursive(true).mode(0o700).create(path)?;
     for created in missing {
         let parent = created.parent().filter(|parent| *parent != Path::new(""));

@@ -59,6 +59,7 @@ impl FileHeader {
         });
         bytes.put_u64(self.store);
         bytes.put_u64(self.number);
+        // Reserved.
         bytes.put(&[0; 12]);
         let sum = crc32c::crc32c(&bytes);
         bytes.put_u32(sum);

@@ -23,8 +23,8 @@ pub(crate) fn checkpoint_name(number: u64) -> String {
     format!("{CHECKPOINT_PREFIX}{number:010}")
 }
 
-/// Returns the name for a file that is set aside: `name` with the suffix `.lost`, or `.2.lost`, `.3.lost` and so
-/// on if `names` contains that.
+/// Returns the name for a file that is set aside: `name` with the suffix `.lost`. If `names` already contains that,
+/// the suffix is `.2.lost`, `.3.lost` and so on.
 pub(crate) fn free_lost_name(names: &[String], name: &str) -> String {
     let mut lost = format!("{name}{LOST_SUFFIX}");
     let mut copy = 1;
@@ -35,7 +35,7 @@ pub(crate) fn free_lost_name(names: &[String], name: &str) -> String {
     lost
 }
 
-/// Returns the name that a file had before it was set aside; `None` if `name` is not that of such a file.
+/// Returns the name that a file had before it was set aside; `None` if `name` does not end with `.lost`.
 pub(crate) fn name_before_loss(name: &str) -> Option<&str> {
     let name = name.strip_suffix(LOST_SUFFIX)?;
     match name.rsplit_once('.') {

@@ -1,5 +1,5 @@
-//! Fuzzing of recovery with damaged directories: recovery never panics, uses a bounded amount of memory, and never
-//! restores data that was not written.
+//! Fuzzing of recovery with damaged directories: recovery never panics and uses a bounded amount of memory. It never
+//! restores data that was not written, unless the checksums of that data are right.
 //!
 //! `ENGRAM_FUZZ=1000000 cargo test -p engram-engine --lib fuzz` tests this number of directories;
 //! `ENGRAM_FUZZ_SEED` sets the seed.

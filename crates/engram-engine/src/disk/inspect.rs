@@ -33,7 +33,8 @@ pub use report::{
     InvalidRecord,
 };
 
-/// Serial (a chunk's number in its store) and record size of each log's chunks, by the log's number; `None` for an unusable log.
+/// By a log's number: serial and record size in bytes of each of its chunks; `None` if the log cannot be used. A
+/// chunk's serial is its number in its store.
 type ChunksByLog = BTreeMap<u64, Option<Vec<(u64, u64)>>>;
 
 /// Inspects a directory: its files, what is damaged, and what opening it would restore.
@@ -168,8 +169,10 @@ pub(super) fn inspect_files(files: &dyn Directory, names: &[String]) -> Inspecti
     inspection
 }
 
-/// Returns what opening the directory would restore, and the store's id; adds the notes of that
-/// recovery to `notes`.
+/// Returns what opening the directory would restore, and the store's id; adds the notes of that recovery to `notes`.
+///
+/// # Errors
+/// Why it cannot be opened.
 fn preview_opening(
     files: &dyn Directory,
     repair: bool,
@@ -233,13 +236,13 @@ fn subtract_checkpoint_changes(inspection: &mut Inspection) {
     }
 }
 
-/// Reads the store's id in a file's header.
+/// Reads the store's id in a file's header; `None` if the header cannot be read.
 fn read_store_id(files: &dyn Directory, name: &str) -> Option<u64> {
     let file_reader = files.open(name).and_then(RecordReader::new).ok()?.ok()?;
     Some(file_reader.header.store)
 }
 
-/// Returns the most frequent number; `None` if there are none.
+/// Returns the most frequent of the numbers; `None` without any.
 fn most_frequent(numbers: impl Iterator<Item = u64>) -> Option<u64> {
     let mut counts = BTreeMap::<u64, usize>::new();
     numbers.for_each(|number| *counts.entry(number).or_default() += 1);
@@ -247,7 +250,7 @@ fn most_frequent(numbers: impl Iterator<Item = u64>) -> Option<u64> {
     winner.map(|(number, _)| number)
 }
 
-/// Reads a log; returns its report, and serial and record size of each of its chunks, if it can be used.
+/// Reads a log; returns its report, and serial and record size in bytes of each of its chunks, if it can be used.
 fn read_log(
     files: &dyn Directory,
     name: &str,
@@ -269,7 +272,7 @@ fn read_log(
     (report, checked.is_usable.then_some(chunks))
 }
 
-/// Reports a log that is missing or lacks bytes which it had when the store was closed.
+/// Reports that the last log of the closed store is missing, or lost or changed bytes since the store was closed.
 fn report_loss_since_close(mark: &CloseMark, reports: &mut Vec<InspectedFile>) {
     let name = log_name(mark.log);
     let reason = "it is missing, but was there when the store was closed";
@@ -302,8 +305,11 @@ fn report_loss_since_close(mark: &CloseMark, reports: &mut Vec<InspectedFile>) {
     }
 }
 
-/// Changes the state of files from torn to damaged. A log stays torn if no newer log has a `begin` record (chunk
-/// logs have none), if the next one that has continues with the next change, or if it has no `begin` record itself.
+/// Changes the state of torn files to damaged. These logs stay torn, because no change is known to be missing:
+///
+/// * a log after which no log with a `begin` record follows (chunk logs have none),
+/// * a log after which the next log with a `begin` record continues with the next change,
+/// * a log without a `begin` record: the number of its next change is unknown.
 fn classify_tears(reports: &mut [InspectedFile]) {
     // The number in the `begin` record of the next newer log that has one: the loop visits the newest log first.
     let mut first_of_next_log = None;

@@ -25,7 +25,7 @@ use super::recover::ClockReading;
 pub enum Durability {
     /// Nothing: changes are not logged, and only the last checkpoint survives.
     None,
-    /// The end of the process: a change is written before it is acknowledged.
+    /// The end of the process: a change is written to the log, but not synced, before it is acknowledged.
     Process,
     /// A power loss: a change is written and synced before it is acknowledged.
     Disk {
@@ -34,7 +34,7 @@ pub enum Durability {
     },
 }
 
-/// Once at least this many bytes are pending, they are written without waiting for more.
+/// Once at least this many bytes are pending, the log writer writes them without waiting for more.
 pub(super) const WRITE_NOW_BYTES: usize = 1 << 20;
 
 /// Number of pending bytes above which calls wait before they make more changes.
@@ -68,11 +68,11 @@ pub(super) struct WriteStatus {
     pub(super) durable_below: u64,
     /// Number of entries written so far.
     pub(super) written_entries: u64,
-    /// Why writing fails now or has failed permanently.
+    /// Why writing fails now or has failed permanently; `None` while it works.
     pub(super) problem: Option<String>,
     /// Tasks that wait for a change of the status.
     wakers: Vec<Waker>,
-    /// True once the log writer has ended.
+    /// True once the log writer's thread writes nothing more.
     pub(super) ended: bool,
     /// True after a permanent failure, for example of a sync: the status no longer changes.
     failed: bool,
@@ -144,7 +144,7 @@ impl Journal {
         Arc::new(TableSink { journal, table })
     }
 
-    /// Runs `work`, which adds entries, counts their bytes, and notifies the log writer if necessary.
+    /// Runs `work`, which adds entries. Then counts their bytes, and notifies the log writer if necessary.
     fn append<T>(&self, work: impl FnOnce(&mut PendingLog) -> T) -> T {
         let mut pending = self.pending.lock();
         let bytes_before = pending.bytes;
@@ -182,8 +182,8 @@ impl Journal {
         })
     }
 
-    /// Records that a checkpoint has contents that the logs lack: a replay from an older one fails at this
-    /// record. The next change gets at least the number `next_change`.
+    /// Adds an `unlogged` record: this checkpoint has contents that the logs lack, so a replay from an older one fails
+    /// at the record. The next change gets at least the number `next_change`.
     pub(crate) fn record_unlogged(&self, checkpoint: u64, next_change: u64) {
         self.append(|pending| {
             pending.close_record();
@@ -253,7 +253,7 @@ impl Journal {
         }
     }
 
-    /// Records that logs were removed or replaced: their changes and chunks are only in memory until a
+    /// Notes that logs were removed or replaced: their changes and chunks are only in memory until a
     /// checkpoint that does not require these logs is written.
     pub(crate) fn lose_logs(&self, lost: &[u64]) {
         if lost.is_empty() {
@@ -287,7 +287,7 @@ impl Journal {
         self.status.lock().lost.clone()
     }
 
-    /// Records that a checkpoint was written that does not require these lost logs. Has no effect if more logs
+    /// Notes that a checkpoint was written that does not require these lost logs. Has no effect if more logs
     /// were lost in the meantime.
     pub(crate) fn end_loss(&self, lost_logs: &BTreeSet<u64>) {
         {
@@ -304,7 +304,7 @@ impl Journal {
     /// Checks whether the directory was moved or the current log was removed, for `problem`. May block.
     pub(crate) fn check_files(&self) {
         let moved = self.files.check_path().err();
-        // The log writer notices it with the next change.
+        // Only for `problem`: the log writer itself detects the loss when it writes the next change.
         let log = self.pending.lock().log.usage().log;
         let found = self.files.id(&log_name(log));
         let is_missing = matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
@@ -390,8 +390,8 @@ impl Journal {
         });
     }
 
-    /// Ready when `done`, or with an error if writing fails or logs are lost. Otherwise stores the waker, and
-    /// requests that the log writer writes soon.
+    /// Ready if `done` returns true, or with an error if writing fails or logs are lost. Otherwise stores the waker and
+    /// requests that the log writer writes soon; with the no-op waker, does neither.
     fn poll(&self, waker: &Waker, done: impl Fn() -> bool) -> Poll<Result<()>> {
         if done() {
             return Poll::Ready(Ok(()));
@@ -436,14 +436,14 @@ impl Journal {
     }
 }
 
-/// Describes a failed sync, after which nothing more is written.
+/// Describes a failed sync. Nothing more is written after it.
 pub(super) fn describe_sync_failure(error: &io::Error) -> String {
     format!("{error}; earlier writes may be lost too: close the store and open it again")
 }
 
 /// Why nothing more is written after another process may have opened the directory.
-pub(super) const NOT_LOCKED: &str = "its LOCK was replaced, so another process may have opened the directory; close the \
-                                     store";
+pub(super) const NOT_LOCKED: &str = "its LOCK was replaced, so another process may have opened the directory; close \
+                                     the store";
 
 /// Describes logs that were removed or replaced.
 fn describe_lost_logs(logs: &[u64]) -> String {

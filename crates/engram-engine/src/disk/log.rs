@@ -1,4 +1,5 @@
-//! Log files: creating them, and counting how many of their bytes belong to chunks in use.
+//! Log files: creating them, and counting how many of their bytes belong to chunks in use. A chunk is in use as long as
+//! it is in memory: items refer to it, or may soon.
 
 use std::io;
 use std::sync::Arc;
@@ -17,7 +18,7 @@ pub(crate) struct Log {
     number: u64,
     /// Bytes of the records of chunks that are in use.
     used_bytes: AtomicU64,
-    /// Bytes of all records, written or pending.
+    /// Bytes of all records, written or pending, without the file header.
     bytes: AtomicU64,
 }
 
@@ -81,7 +82,7 @@ pub(crate) struct LogUsage {
     pub(crate) log: u64,
     /// Bytes of the records of chunks that are in use.
     pub(crate) used_bytes: u64,
-    /// Bytes of all records, written or pending.
+    /// Bytes of all records, written or pending, without the file header.
     pub(crate) bytes: u64,
 }
 

@@ -13,8 +13,8 @@ use super::journal::{Durability, Journal, NOT_LOCKED, WRITE_NOW_BYTES, describe_
 use super::kind;
 use super::pending_log::LogEntry;
 
-/// How long the writer waits for more changes to write together, unless a caller waits. Not used if changes are
-/// synced.
+/// How long the writer waits for more changes to write together, unless a caller waits for it. Not used with
+/// [`Durability::Disk`].
 const BATCH_WAIT: Duration = Duration::from_millis(5);
 
 /// How long the writer waits before it retries a failed write.
@@ -50,7 +50,7 @@ pub(crate) struct LogWriter {
 pub(crate) struct LogEnd {
     /// Number of the log.
     pub(crate) log: u64,
-    /// Its size.
+    /// Its size in bytes.
     pub(crate) bytes: u64,
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct LogEnd {
 struct WriteBatch {
     entries: Vec<LogEntry>,
     bytes: usize,
-    /// Number of all entries of the journal so far, including these.
+    /// Number of all entries that the journal has had so far, including these.
     entry_count: u64,
     /// Once the batch is written, changes below this number are durable.
     durable_below: u64,
@@ -69,7 +69,7 @@ struct WriteBatch {
 enum WriteFailure {
     /// A write failed. The log has only complete records, and the write can be retried.
     Retryable(io::Error),
-    /// Nothing more must be written, for this reason.
+    /// Writing must end, for this reason.
     Permanent(String),
 }
 
@@ -100,8 +100,8 @@ impl LogWriter {
         matches!(self.journal.durability, Durability::Disk { .. })
     }
 
-    /// Writes until the journal is stopped and the last attempt was made, or until nothing more must be
-    /// written. Returns where the log ends.
+    /// Writes until the journal is stopped and the last attempt was made, or until a permanent failure. Returns where
+    /// the log ends.
     pub(crate) fn run(mut self) -> LogEnd {
         loop {
             let mut batch = self.next_batch();
@@ -225,7 +225,7 @@ impl LogWriter {
         self.sync()
     }
 
-    /// Checks that the current log is still in the directory; if not, reports it to the journal. Fails if the
+    /// Checks that the current log is still in the directory; if not, reports the loss to the journal. Fails if the
     /// directory is no longer locked.
     fn check_in_place(&mut self) -> Result<(), WriteFailure> {
         let files = &*self.journal.files;

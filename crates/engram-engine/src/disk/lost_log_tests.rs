@@ -1,4 +1,4 @@
-//! Stores whose logs are removed while they are open.
+//! Stores whose logs are removed or cut, while the store is open or after it was closed.
 
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::{Rng, SeedableRng};

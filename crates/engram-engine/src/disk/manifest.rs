@@ -8,12 +8,12 @@ use super::directory::Directory;
 use super::file_names::{FileName, checkpoint_name};
 use super::record_reader::RecordReader;
 
-/// The newest checkpoint and log, and the logs that each checkpoint requires.
+/// Numbers of the newest checkpoint and log, and the logs that each checkpoint requires.
 #[derive(Debug)]
 pub(super) struct Manifest {
     /// Largest number that was given to a checkpoint, also to one that could not be written.
     pub(super) checkpoint: u64,
-    /// Number of the newest log.
+    /// Largest number that was given to a log, also to one that has no file.
     pub(super) log: u64,
     /// Logs below this number are synced.
     pub(super) synced_below: u64,
@@ -22,7 +22,7 @@ pub(super) struct Manifest {
     /// Valid checkpoints, with the logs that they require.
     pub(super) valid: BTreeMap<u64, RequiredLogs>,
     /// Checkpoints that were not verified or can no longer be used, with the logs that they require.
-    /// They are kept until there are `keep` newer valid ones.
+    /// Each is kept until there are `StorageOptions::keep` newer valid ones.
     pub(super) unverified: BTreeMap<u64, RequiredLogs>,
 }
 
@@ -147,13 +147,13 @@ fn belongs_to(files: &dyn Directory, name: &str, store: u64) -> bool {
     }
 }
 
-/// True if no file of this name can be this store's: it is missing, no regular file, or another store's, or its
-/// header cannot be used.
+/// True if this store has no file of this name any more: the file is missing, is a link, pipe, socket or device,
+/// belongs to another store, or its header cannot be used.
 pub(super) fn is_lost(files: &dyn Directory, name: &str, store: u64) -> bool {
     match files.open(name).and_then(RecordReader::new) {
         Ok(Ok(file_reader)) => file_reader.header.store != store,
         Ok(Err(_)) => true,
-        // `InvalidInput` means that it is not a regular file.
+        // `open` returns `InvalidInput` for a link, pipe, socket or device.
         Err(error) => is_missing(&error) || error.kind() == io::ErrorKind::InvalidInput,
     }
 }

@@ -54,7 +54,7 @@ impl OsDirectory {
         Ok(())
     }
 
-    /// Opens a regular file, without following links.
+    /// Opens a file of this directory: see [`open_file`].
     pub(super) fn open_file(&self, name: &str, flags: OFlags) -> io::Result<File> {
         open_file(self.handle.as_fd(), name, flags)
     }
@@ -78,7 +78,7 @@ impl OsDirectory {
         }
     }
 
-    /// The directory's path now; `None` if it was removed.
+    /// The directory's path now, or the words `another path` if that is unknown; `None` if the directory was removed.
     fn current_path(&self) -> Option<PathBuf> {
         let links = fstat(&self.handle).map_or(1, |stat| stat.st_nlink);
         let link = format!("/proc/self/fd/{}", self.handle.as_raw_fd());
@@ -88,7 +88,10 @@ impl OsDirectory {
     }
 }
 
-/// Opens a regular file of a directory, without following links.
+/// Opens a regular file of a directory, without following links. A subdirectory can be opened too, but not read.
+///
+/// # Errors
+/// `InvalidInput` for a symbolic link, pipe, socket or device.
 pub(super) fn open_file(directory: BorrowedFd<'_>, name: &str, flags: OFlags) -> io::Result<File> {
     // Without `NONBLOCK`, opening a pipe would wait for its other end.
     let flags = flags | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
@@ -198,8 +201,8 @@ impl Directory for OsDirectory {
                 "the store's directory was removed{replaced}; its data exists only in memory"
             ),
             Some(current) => format!(
-                "the store's directory was moved to {}{replaced}; changes are still written there, but checkpoints \
-                 only after it is moved back",
+                "the store's directory was moved to {}{replaced}; changes are still written there, but no \
+                 checkpoint can be written until it is moved back",
                 current.display()
             ),
         })
@@ -212,7 +215,7 @@ impl Directory for OsDirectory {
         };
         match self.id(LOCK) {
             Ok(id) => Ok(id == held.id()),
-            // It was removed, and no other process has opened the directory since: that would have created it.
+            // `LOCK` was removed. Another process that opens the directory creates it, so none has done so yet.
             Err(error) if is_missing(&error) => match lock_new(self) {
                 Ok(new) => {
                     *lock = Some(new);

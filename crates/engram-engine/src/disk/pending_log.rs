@@ -44,8 +44,9 @@ pub(super) struct PendingLog {
     /// Logs whose files were found missing, or replaced by others, while the store is open: their chunks in use
     /// must be written again.
     pub(super) lost_logs: BTreeSet<u64>,
-    /// True if a caller waits until its changes are durable, or for space. The log writer then collects no further
-    /// changes before it writes; with [`Durability::Disk`](crate::Durability) it still waits until a sync is due.
+    /// True if a caller waits until its changes are durable, or until fewer bytes are pending. The log writer then
+    /// collects no further changes before it writes. With [`Durability::Disk`](crate::Durability), it still waits
+    /// until a sync is due.
     pub(super) urgent: bool,
     /// True if changes must be written at once, with every durability: also before a sync is due.
     pub(super) immediate: bool,
@@ -59,7 +60,7 @@ struct OpenRecord {
     table: u64,
     /// Number of the record's first change.
     first_change: u64,
-    /// How many changes the record contains.
+    /// Number of changes in the record.
     count: u32,
     /// Space of `CHANGES_HEADER_BYTES`, then the changes.
     body: Vec<u8>,
@@ -129,12 +130,13 @@ impl PendingLog {
         self.push_uncounted(entry);
     }
 
+    /// Adds an entry whose bytes are counted already.
     fn push_uncounted(&mut self, entry: LogEntry) {
         self.entries.push(entry);
         self.entry_count += 1;
     }
 
-    /// Adds a chunk unless a log contains it; returns its serial.
+    /// Adds a chunk unless a log that is not lost contains it; returns the chunk's serial.
     fn add_chunk(&mut self, chunk: &Arc<Chunk>) -> u64 {
         let serial = match chunk.location(self.store) {
             Some((serial, log)) if !self.lost_logs.contains(&log) => return serial,
@@ -179,7 +181,8 @@ impl PendingLog {
 
     /// Adds a table's change; returns its number.
     pub(super) fn add_change(&mut self, table: u64, op: &TableOp<'_>) -> Lsn {
-        // The serial of the item's chunk, so that it is looked up only once; `None` if it may have several.
+        // The serial of the item's chunk, so that it is looked up only once; `None` if the item may have
+        // several chunks.
         let mut only_serial = None;
         if let TableOp::Insert { item, .. } = op {
             match &item.trajectory {

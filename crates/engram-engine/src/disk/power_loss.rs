@@ -21,14 +21,14 @@ struct Content {
 
 type FilesByName = BTreeMap<String, Arc<Mutex<Content>>>;
 
-/// A directory whose machine loses power after a number of calls that change or sync it.
+/// A directory whose machine loses power after a number of calls that change or sync the directory or its files.
 #[derive(Clone, Debug, Default)]
 pub(super) struct PowerLossDirectory {
     /// The files that exist now.
     current: Arc<Mutex<FilesByName>>,
     /// The files as of the last sync of the directory.
     synced: Arc<Mutex<FilesByName>>,
-    /// Number of calls that change or sync the directory, left before the power loss.
+    /// Number of calls that change or sync the directory or its files, left before the power loss.
     writes_left: Arc<Mutex<u64>>,
     /// Number of successful syncs of the directory before one fails; `None` if none fails.
     directory_syncs_left: Arc<Mutex<Option<u64>>>,
@@ -39,7 +39,7 @@ pub(super) struct PowerLossDirectory {
 }
 
 impl PowerLossDirectory {
-    /// Sets the number of calls that change or sync the directory before the power loss.
+    /// Sets the number of calls that change or sync the directory or its files before the power loss.
     pub(super) fn set_writes_left(&self, writes: u64) {
         *self.writes_left.lock() = writes;
     }
@@ -49,12 +49,12 @@ impl PowerLossDirectory {
         *self.writes_left.lock()
     }
 
-    /// Makes the next sync of the directory but `syncs` fail, once.
+    /// Makes one sync of the directory fail, after `syncs` successful ones.
     pub(super) fn fail_directory_sync(&self, syncs: u64) {
         *self.directory_syncs_left.lock() = Some(syncs);
     }
 
-    /// Makes the next read of a file but `reads` fail, once, for lack of memory.
+    /// Makes one read of a file fail for lack of memory, after `reads` successful ones.
     pub(super) fn fail_read(&self, reads: u64) {
         *self.reads_left.lock() = Some(reads);
     }
@@ -64,7 +64,7 @@ impl PowerLossDirectory {
         self.reads_left.lock().is_none()
     }
 
-    /// The same directory, as used by another process that has taken over its lock.
+    /// The same directory, as used by another process that has taken over its lock: `self` has lost the lock.
     pub(super) fn in_other_process(&self) -> Self {
         self.lock_lost.store(true, Ordering::Relaxed);
         Self {
@@ -121,7 +121,7 @@ impl PowerLossDirectory {
         }
     }
 
-    /// Counts a call that changes or syncs the directory. Fails after the power loss.
+    /// Counts a call that changes or syncs the directory or a file. Fails after the power loss.
     fn count_write(&self) -> io::Result<()> {
         let mut writes_left = self.writes_left.lock();
         if *writes_left == 0 {
@@ -265,7 +265,7 @@ impl WritableFile for PowerLossWriter {
         let counted = self.files.count_write();
         let mut content = self.content.lock();
         if counted.is_err() {
-            // The first part was written.
+            // The power loss interrupts the write: only the first piece was written.
             content
                 .bytes
                 .extend(pieces.iter().take(1).flat_map(|piece| *piece));

@@ -1,4 +1,4 @@
-//! Stores whose machine loses power at a random write.
+//! Stores whose machine loses power at a random write. The environment variable `POWER_SEEDS` sets the number of seeds.
 
 use engram_core::selector::TableRng;
 use engram_core::{DeferredDrops, TableOp};

@@ -18,6 +18,7 @@ use super::power_loss::PowerLossDirectory;
 use super::recover::{Recovered, recover};
 use super::storage::{CheckpointView, Opened, Storage, StorageOptions};
 
+/// Changes are synced at once, and two checkpoints are kept.
 pub(super) const OPTIONS: StorageOptions = StorageOptions {
     durability: Durability::Disk {
         interval: Duration::ZERO,
@@ -104,7 +105,7 @@ pub(super) fn insert(table: &mut TableState, key: u64) {
     table.insert(item, 0, &mut DeferredDrops::default());
 }
 
-/// Number and size of each table.
+/// Number of each table, and how many items it has.
 pub(super) fn sizes(tables: &BTreeMap<u64, TableState>) -> Vec<(u64, u64)> {
     let sizes = tables.iter().map(|(id, table)| (*id, table.stats().size));
     sizes.collect()
@@ -168,7 +169,7 @@ pub(super) struct History {
 }
 
 impl History {
-    /// Creates missing tables, then makes up to 200 random changes; stops at the power loss.
+    /// Creates missing tables, then makes fewer than 200 random changes; stops early at the power loss.
     pub(super) fn run(&mut self, opened: &mut Opened, rng: &mut Xoshiro256PlusPlus) {
         let Opened {
             storage,
@@ -297,7 +298,7 @@ impl History {
     }
 
     /// Checks that durable changes were recovered, and that each table with durable changes has the content that it
-    /// had after its last recovered change. Returns the number of tables compared.
+    /// had after its last recovered change, if that content was recorded. Returns the number of tables compared.
     pub(super) fn check_after_power_loss(
         &self,
         tables: &mut BTreeMap<u64, TableState>,
@@ -326,7 +327,7 @@ impl History {
     }
 
     /// Checks that each item has its original data and, without a repair, that each table has the content that it
-    /// had after its last recovered change.
+    /// had after its last recovered change, if that content was recorded.
     pub(super) fn check_recovered(
         &self,
         tables: &mut BTreeMap<u64, TableState>,

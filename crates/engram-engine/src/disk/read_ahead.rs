@@ -134,7 +134,7 @@ mod tests {
 
     use super::*;
 
-    /// A file whose reads fail beyond this offset.
+    /// A file whose reads fail if they end beyond this offset.
     #[derive(Debug)]
     struct FileThatFailsAfter(u64);
 

@@ -30,10 +30,11 @@ pub(crate) struct WrittenDictionary {
     shapes: HashMap<usize, (u32, Arc<WindowShape>)>,
 }
 
-/// Writes a file's definitions before the records that need them.
+/// Writes a file's definitions, each before the first record that refers to it.
 pub(crate) trait DictionaryWriter {
     fn dictionary(&mut self) -> &mut WrittenDictionary;
 
+    /// Appends a definition's record, or any other one, to the file.
     fn write_record(&mut self, kind: u32, body: &[u8]);
 
     /// Returns the number of a layout; writes its definition first if the file does not have it.
@@ -227,7 +228,7 @@ pub(crate) fn allocate_payload(serial: u64, bytes: usize) -> engram_core::Result
     })
 }
 
-/// The content of a chunk's record, except for the serial and the payload.
+/// The content of a chunk's record between the serial and the payload.
 #[derive(Debug)]
 pub(crate) struct ChunkHeader {
     origin: Origin,

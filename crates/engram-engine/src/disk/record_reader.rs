@@ -96,8 +96,10 @@ impl RecordReader {
     pub(crate) fn new(file: Box<dyn ReadableFile>) -> io::Result<Result<Self, HeaderError>> {
         let len = file.len()?;
         if len < FILE_HEADER_BYTES as u64 {
-            let reason =
-                format!("it has {len} bytes, fewer than a file header ({FILE_HEADER_BYTES} bytes)");
+            let reason = format!(
+                "it has {}, fewer than a file header ({FILE_HEADER_BYTES} bytes)",
+                count(len, "byte")
+            );
             return Ok(Err(CorruptRecord(reason).into()));
         }
         let mut header = [0; FILE_HEADER_BYTES];
@@ -119,9 +121,9 @@ impl RecordReader {
         }
     }
 
-    /// Returns the next record, without checking its body, if it is that of a large chunk. Returns `None` for
-    /// other records, for an invalid record header, and at the end of the file. Does not advance: see
-    /// [`RecordReader::skip`].
+    /// Returns the next record, without checking its body's checksum, if it is that of a large chunk. Returns `None`
+    /// for other records, for an invalid record header, and at the end of the file. Does not advance:
+    /// [`RecordReader::skip`] does.
     pub(super) fn peek_large_chunk(&mut self) -> io::Result<Option<UncheckedRecord>> {
         if self.offset + RECORD_HEADER_BYTES as u64 > self.len {
             return Ok(None);
@@ -251,7 +253,7 @@ impl RecordReader {
         }
     }
 
-    /// Reads the record at `offset` again, which has `bytes` bytes; returns its body.
+    /// Reads the record at `offset` again; returns its body. `bytes` is the size of the whole record.
     pub(crate) fn read_body_at(
         &self,
         offset: u64,
@@ -357,6 +359,7 @@ impl RecordReader {
     fn stop(&mut self) {
         self.ahead = None;
         self.block = Arc::default();
+        // The next `load` reads again, but not as the first read of the file.
         self.block_offset = self.len;
     }
 }

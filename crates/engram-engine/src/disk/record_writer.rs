@@ -20,7 +20,7 @@ pub(crate) struct RecordWriter {
     buffer: Vec<u8>,
     /// Size of the file, including the bytes in `buffer`.
     bytes: u64,
-    /// Number of records.
+    /// Number of records added.
     count: u64,
     /// The first error since the last `check`.
     outcome: io::Result<()>,
@@ -40,7 +40,7 @@ impl RecordWriter {
         }
     }
 
-    /// Number of records so far.
+    /// Number of records added so far.
     pub(crate) fn count(&self) -> u64 {
         self.count
     }

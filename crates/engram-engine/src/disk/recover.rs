@@ -2,7 +2,7 @@
 //!
 //! ```text
 //! newest checkpoint ── verify: all records intact? ── all its chunks in the logs? ── read tables
-//!        │ no: note the reason, try the next older one; if none is left: NothingLeft
+//!        │ no: note the reason, try the next older one; if none is left: the error `NothingLeft`
 //!        ▼
 //! replay the logs from the checkpoint's first change on (without a checkpoint: from change 1)
 //!        │ up to the first invalid record; a later log must continue with the next change
@@ -11,8 +11,8 @@
 //! ```
 //!
 //! If acknowledged data is missing, recovery fails. With `repair`, it runs again and continues without
-//! the missing parts: items whose chunks are missing are left out, and the replay ends at the first
-//! change that cannot be applied.
+//! the missing parts: items whose chunks are missing are left out, the replay ends at the first
+//! change that cannot be applied, and if no checkpoint is usable, all logs are replayed from change 1.
 //!
 //! * `recover.rs`: the sequence of steps, and the choice of the checkpoint
 //! * `recovery_error.rs`: errors and their texts
@@ -86,23 +86,26 @@ impl ClockReading {
     }
 }
 
-/// Separates the checkpoint's name from the reason in a note. `inspect.rs` searches notes for it.
+/// In a note about a checkpoint that is not used, this is between its name and the reason. `inspect.rs` searches notes
+/// for it.
 pub(super) const NOT_USED: &str = " is not used: ";
 
 /// Content of a directory, as recovered.
 #[derive(Debug)]
 pub(crate) struct Recovered {
-    /// Random id of the store; `None` if the directory is empty.
+    /// Random id of the store; `None` if the directory has no checkpoints and no logs.
     pub(crate) store: Option<u64>,
-    /// Number of the checkpoint that was read; `None` if there is none.
+    /// Number of the checkpoint that was read; `None` if only logs were read.
     pub(crate) checkpoint_read: Option<u64>,
-    /// Header of every checkpoint whose first record can be read, without serials.
+    /// Number and header of every checkpoint whose first record can be read. The headers lack the serials.
     pub(crate) checkpoint_headers: Vec<(u64, CheckpointHeader)>,
-    /// True if that checkpoint has contents that the logs lack, and no record in the logs states it yet.
+    /// True if the checkpoint that was read has contents that the logs lack, and no `unlogged` record in the logs
+    /// states it yet.
     pub(crate) has_unlogged: bool,
-    /// Logs that were replayed.
+    /// Numbers of the logs that were replayed.
     pub(crate) replayed_logs: Vec<u64>,
-    /// Number of the log that ends with an invalid record, and the record's offset.
+    /// The log at whose first invalid record the replay ended: its number, and the record's offset. `None` if there is
+    /// none, or if a later log continues with the next change.
     pub(crate) torn: Option<(u64, u64)>,
     /// Number of intact records after that invalid record. If there are any, the log's tail is copied to a
     /// `.lost` file.
@@ -111,8 +114,8 @@ pub(crate) struct Recovered {
     pub(crate) repaired: bool,
     /// Tables by number.
     pub(crate) tables: BTreeMap<u64, TableState>,
-    /// State of each table's random generator after choices at the end of the log, by table, if the
-    /// change that the choices were made for is missing.
+    /// By table number: the state of the table's random generator after choices with which the log ends, although
+    /// the change that they were made for is missing.
     pub(crate) unfinished_choices: HashMap<u64, TableRng>,
     pub(crate) next_table: u64,
     pub(crate) next_change: u64,
@@ -138,7 +141,7 @@ impl Recovered {
     }
 }
 
-/// Reads a checkpoint and the logs after it, or all logs of a directory without checkpoints.
+/// Reads a checkpoint and the logs after it, or, without a checkpoint, all logs.
 pub(super) struct DirectoryReader<'a> {
     pub(super) files: &'a dyn Directory,
     /// The result so far.
@@ -158,6 +161,8 @@ pub(super) struct DirectoryReader<'a> {
     pub(super) unreadable_log: Option<CorruptRecord>,
     /// The mark of the last close; `None` if there is no valid one.
     pub(super) close_mark: Option<CloseMark>,
+    /// Describes where the last torn log ends, until a log that continues with the next change is replayed.
+    pub(super) last_tear: Option<String>,
     /// True if recovery continues without missing data.
     pub(super) repair: bool,
     progress: ReadProgress<'a>,
@@ -258,7 +263,7 @@ struct DirectoryContents<'a> {
 }
 
 /// Recovers without a repair. If that fails because of damaged or missing data, and `repair` is true, recovers
-/// again with a repair.
+/// again with a repair. If `repair` is false, the error `NothingLeft` becomes `DataLost` if a repair would succeed.
 fn recover_or_repair(
     contents: DirectoryContents<'_>,
     repair: bool,
@@ -284,7 +289,8 @@ fn recover_or_repair(
     }
 }
 
-/// Recovers from the newest usable checkpoint; if there is none, a repair uses the logs.
+/// Recovers from the newest usable checkpoint. If the directory has no checkpoints, or none is usable and `repair` is
+/// true, recovers from the logs alone.
 fn try_recover(
     contents: DirectoryContents<'_>,
     repair: bool,
@@ -370,6 +376,7 @@ impl<'a> DirectoryReader<'a> {
             checkers: ChunkCheckers::default(),
             unreadable_log: None,
             close_mark,
+            last_tear: None,
             repair,
             progress,
             bytes_read: 0,
@@ -482,12 +489,12 @@ impl<'a> DirectoryReader<'a> {
         Ok(self.finish())
     }
 
-    /// Replays all logs of a directory without checkpoints.
+    /// Replays all logs, without a checkpoint.
     fn read_all_logs(mut self, logs: &[u64]) -> Result<Recovered, RecoveryError> {
         self.bytes_total = 2 * self.log_bytes(logs);
         for log in logs {
             match self.load_chunks(*log, &SerialRanges::default()) {
-                // The replay ends at the damage.
+                // The replay will end at the damage, and report it.
                 Err(RecoveryError::Corrupt(_)) if self.repair => {}
                 outcome => outcome?,
             }

@@ -17,14 +17,14 @@ pub(crate) enum RecoveryError {
     Corrupt(CorruptRecord),
     /// Acknowledged data is missing, and no other checkpoint helps.
     DataLost(CorruptRecord),
-    /// As `DataLost`, and a repair would find nothing to open.
+    /// Acknowledged data is missing, and a repair would find nothing to open.
     NothingLeft(CorruptRecord),
     /// A file cannot be read now, or by this release, but may be intact: the directory must not be changed.
     Unreadable(CorruptRecord),
 }
 
-/// Classifies an error of reading a file: after some errors, such as a missing permission or too many open
-/// files or no memory, the file may be intact.
+/// Classifies an error of reading a file. After some errors (such as a missing permission, too many open files, or
+/// no memory), the file may be intact.
 pub(super) fn read_error(name: &str, error: &io::Error) -> RecoveryError {
     let reason = CorruptRecord(format!("{name} cannot be read: {error}"));
     let temporary_codes = [
@@ -61,6 +61,7 @@ impl RecoveryError {
         }
     }
 
+    /// Converts to an error whose text begins with the directory's path.
     pub(super) fn into_error(self, files: &dyn Directory) -> Error {
         let CorruptRecord(reason) = self.into();
         Error::Storage(format!("{}: {reason}", files.path().display()))
@@ -115,7 +116,7 @@ pub(super) fn unusable_record(name: &str, offset: u64, reason: &CorruptRecord) -
     ))
 }
 
-/// Rewords a reason as the problem of the checkpoint with this name: the text does not repeat the name.
+/// Rewords a reason as the problem of the checkpoint with this name. The text calls this checkpoint "it".
 pub(super) fn problem_of_checkpoint(name: &str, reason: &str) -> String {
     match reason.split_once(' ') {
         Some((file, rest)) if file == name => format!("it {rest}"),

@@ -21,7 +21,7 @@ use super::recover::{ClockReading, DirectoryReader};
 use super::recovery_error::{RecoveryError, read_error, unusable_record};
 
 impl DirectoryReader<'_> {
-    /// Replays logs: the first must be `first_log`, which must begin with change `first_change`.
+    /// Replays the logs with these numbers. The first must be `first_log`, and begin with change `first_change`.
     pub(super) fn replay(
         &mut self,
         logs: &[u64],
@@ -101,8 +101,10 @@ impl DirectoryReader<'_> {
                     let intact = file_reader.count_remaining_valid();
                     let intact = intact.map_err(|error| read_error(&name, &error))?;
                     self.out.intact_after_tear = intact;
-                    let note = self.describe_tear((number, offset), &reason, left, intact);
-                    self.out.notes.push(note);
+                    let tear = format!("{name} is intact only up to byte {offset}: {reason}");
+                    let rest = self.describe_rest((number, offset), left, intact);
+                    self.out.notes.push(format!("{tear}; {rest}"));
+                    self.last_tear = Some(tear);
                     return Ok((has_begin, Some(offset)));
                 }
                 Ok(Ok(record)) => record,
@@ -121,6 +123,7 @@ impl DirectoryReader<'_> {
                 if first_change != *next_change {
                     return Err(self.gap_error(&name, *next_change, first_change));
                 }
+                self.last_tear = None;
                 self.out.clock = self.out.clock.max(reading.store);
                 self.out.clock_reading = reading;
                 has_begin = true;
@@ -137,6 +140,7 @@ impl DirectoryReader<'_> {
                     );
                     return Err(RecoveryError::DataLost(CorruptRecord(reason)));
                 }
+                // A record states it now.
                 self.out.has_unlogged &= self.out.checkpoint_read != Some(checkpoint);
             } else if has_begin {
                 if let Err(error) = self.replay_record(kind, &body, &dictionary, next_change) {
@@ -145,52 +149,48 @@ impl DirectoryReader<'_> {
                     return Err(unreadable.map_or_else(damage, RecoveryError::Unreadable));
                 }
             } else {
-                return Err(
-                    CorruptRecord(format!("{name} has changes before its `begin` record")).into(),
+                let reason = format!(
+                    "{name} has a record of changes at byte {offset}, before its `begin` record"
                 );
+                return Err(CorruptRecord(reason).into());
             }
         }
     }
 
-    /// Describes a log whose first invalid record is at `offset`. The log has `left` bytes from there on, with
-    /// `intact` intact records in them.
-    fn describe_tear(
-        &self,
-        (log, offset): (u64, u64),
-        reason: &str,
-        left: u64,
-        intact: u64,
-    ) -> String {
+    /// Describes the rest of a log from its first invalid record on, which is at `offset`. The rest has `left` bytes,
+    /// with `intact` intact records in them.
+    fn describe_rest(&self, (log, offset): (u64, u64), left: u64, intact: u64) -> String {
         let closed = self.close_mark;
         let closed = closed.filter(|mark| self.out.store == Some(mark.store));
         let status = match closed.filter(|mark| mark.covers(log, offset)) {
-            Some(mark) => mark.describe_damage(),
-            None if intact == 0 => "and was never acknowledged".into(),
+            Some(mark) => format!(", {}", mark.describe_damage()),
+            None if intact == 0 => {
+                ": a write that was interrupted before it was acknowledged explains this; otherwise, acknowledged \
+                 changes are lost"
+                    .into()
+            }
             None => format!(
-                "with {}: a power failure explains this; without one, these were acknowledged, and the file was damaged \
-                 afterwards",
+                ", with {}: a power failure explains this; without one, these were acknowledged, and the file was \
+                 damaged afterwards",
                 count(intact, "intact record")
             ),
         };
-        let (name, left) = (log_name(log), count(left, "byte"));
-        format!(
-            "{name} is intact only up to byte {offset}: {reason}; the rest ({left}) is not used, {status}"
-        )
+        format!("the rest ({}) is not used{status}", count(left, "byte"))
     }
 
-    /// Returns the error for a log that begins with `first_change` instead of `next_change`. The last
-    /// note, which may be about the torn log before it, is added.
+    /// Returns the error for a log that begins with `first_change` instead of `next_change`. If a log before it is
+    /// torn, the text states where.
     fn gap_error(&self, name: &str, next_change: u64, first_change: u64) -> RecoveryError {
-        let note = self.out.notes.last();
-        let note = note.map_or_else(String::new, |note| format!(" ({note})"));
+        let tear = self.last_tear.as_ref();
+        let tear = tear.map_or_else(String::new, |tear| format!(" ({tear})"));
         if first_change < next_change {
             let reason =
-                format!("{name} begins with change {first_change}, expected {next_change}{note}");
+                format!("{name} begins with change {first_change}, expected {next_change}{tear}");
             return RecoveryError::Corrupt(CorruptRecord(reason));
         }
         let last_missing = first_change.saturating_sub(1);
         RecoveryError::DataLost(CorruptRecord(format!(
-            "changes {next_change} to {last_missing} are missing before {name}{note}"
+            "changes {next_change} to {last_missing} are missing before {name}{tear}"
         )))
     }
 
@@ -209,7 +209,7 @@ impl DirectoryReader<'_> {
                 check_change(number, *next_change)?;
                 let options = read_options(&mut reader)?;
                 self.out.next_table = self.out.next_table.max(id.saturating_add(1));
-                // Snapshots are taken after the switch to this log: the checkpoint may contain the table.
+                // A checkpoint's snapshots are taken after the switch to this log: it may contain the table already.
                 if let Entry::Vacant(entry) = self.out.tables.entry(id) {
                     let mut state = TableState::new(Arc::new(options), Arc::new(Volatile))?;
                     state.set_last_lsn(Lsn(number));
@@ -265,9 +265,7 @@ impl DirectoryReader<'_> {
                 }
             }
             other => {
-                return CorruptRecord::err(format!(
-                    "a log has a record of the unknown kind {other}"
-                ));
+                return CorruptRecord::err(format!("its kind {other} is unknown in a log"));
             }
         }
         reader.check_end()
@@ -286,7 +284,8 @@ fn read_begin(body: &[u8]) -> Result<(u64, ClockReading), CorruptRecord> {
     Ok((first_change, reading))
 }
 
-/// Reads a log's `unlogged` record; returns the number of the checkpoint with contents that the logs lack.
+/// Reads a log's `unlogged` record, and advances `next_change` past the numbers that it skips. Returns the number of
+/// the checkpoint with contents that the logs lack.
 fn read_unlogged(body: &[u8], next_change: &mut u64) -> Result<u64, CorruptRecord> {
     let mut reader = BodyReader(body);
     let (previous, next, checkpoint) = (reader.u64()?, reader.u64()?, reader.u64()?);

@@ -9,30 +9,30 @@
 //!                   ▼  │                   │
 //!                 RETRYING ────────────────┤
 //!                                          │
-//!       OPEN, RETRYING ── sync error ──► FAILED
+//!       OPEN, RETRYING ── sync error, or LOCK was replaced ──► FAILED
 //! ```
 //!
 //! * OPEN: changes are appended to the journal, whose thread writes them to the current log.
 //! * RETRYING (for example, the disk is full): changes stay in memory, and writing is retried twice
 //!   a second. Calls that wait for durability fail meanwhile.
-//! * FAILED: earlier writes may be lost, or another process may have opened the directory; so nothing is
+//! * FAILED: earlier writes may be lost, or another process may have opened the directory. Nothing is
 //!   written or acknowledged until the directory is reopened.
 //! * CLOSED: pending changes were written, if possible, and the lock is released.
 //!
 //! If logs are removed or replaced (`Journal::lose_logs`), nothing is acknowledged until a checkpoint that does
-//! not require them is written. If the directory is moved, the log is still written, but checkpoints fail: the
-//! store's path would not lead to them.
+//! not require them is written. If the directory is moved, the log is still written, but checkpoints fail: a process
+//! that opens the store at its path would not find them.
 //!
 //! A checkpoint is written in its caller's thread while changes continue:
 //!
-//! 1. The journal switches to a new log: later changes are written to it, and replay will start at it.
+//! 1. The journal switches to a new log: later changes are written to it, and replay will start with it.
 //! 2. A snapshot of each table is taken. Chunks that are in no log, and the chunks in use of sparse logs
 //!    (less than half of their bytes in use) and of lost logs, are written to a chunk log.
 //! 3. All logs up to the new one are synced.
 //! 4. The checkpoint is written, synced and renamed: now it is valid. An error before this point
 //!    leaves earlier checkpoints as they were. Chunks that step 2 has written stay in the chunk log, if
 //!    that was completed, and the next checkpoint uses them there.
-//! 5. `retire` removes checkpoints beyond the newest `keep`, then logs that no remaining checkpoint
+//! 5. `Manifest::retire` removes checkpoints beyond the newest `keep`, then logs that no remaining checkpoint
 //!    requires. A sparse log has no chunks in use after step 2, so later checkpoints do not require
 //!    it; it is removed with the last checkpoint that does.
 
@@ -85,7 +85,7 @@ pub(crate) struct Storage {
     manifest: Mutex<Manifest>,
     /// The log writer's thread; `None` once it was joined.
     thread: Mutex<Option<JoinHandle<LogEnd>>>,
-    /// True once closing has begun: a checkpoint in progress is aborted.
+    /// True once closing has begun: a checkpoint in progress is aborted unless all its chunks are written.
     closing: AtomicBool,
     /// Bytes logged since the last checkpoint, without those in the current log.
     earlier_log_bytes: AtomicU64,
@@ -98,7 +98,7 @@ pub(crate) struct Opened {
     /// Tables by number.
     pub(crate) tables: BTreeMap<u64, TableState>,
     pub(crate) next_table: u64,
-    /// Reading at which the store's clock continues.
+    /// Reading at which the store's clock continues, in nanoseconds.
     pub(crate) clock: u64,
     /// What was damaged or unfinished, and how it was handled.
     pub(crate) notes: Vec<String>,
@@ -179,6 +179,7 @@ impl Storage {
         let usages = recovered.logs.iter().map(|log| log.usage());
         let replayed = usages.filter(|usage| recovered.replayed_logs.contains(&usage.log));
         let replayed_bytes: u64 = replayed.map(|usage| usage.bytes).sum();
+        // A new store's id is odd, so never 0.
         let store = recovered.store.unwrap_or(entropy | 1);
         let log = recovered.last_log + 1;
         let journal = Journal::new(
@@ -239,8 +240,8 @@ impl Storage {
         for (id, table) in &mut recovered.tables {
             table.set_sink(storage.sink(*id));
             if recovered.unfinished_choices.contains_key(id) {
-                // The log ends with random choices, but the change that they were made for is missing
-                // and was not applied. Log the generator's actual state.
+                // The log ends with random choices that were not applied, because the change that they were
+                // made for is missing. Log the generator's actual state.
                 table.record_rng();
             }
             // The readers with these leases no longer exist.
@@ -299,17 +300,18 @@ impl Storage {
         }
     }
 
-    /// Writes a checkpoint; waits for one in progress first. `take_view` must call its argument with the
-    /// store's clock, which switches to a new log, and then take the snapshots: changes in the new log
-    /// are replayed after the checkpoint.
+    /// Writes a checkpoint; waits for one in progress first. `take_view` must first call its argument with the
+    /// reading of the store's clock: that switches to a new log. It must then take the snapshots, because changes in
+    /// the new log are replayed after the checkpoint.
     ///
-    /// `has_unlogged` is true for a checkpoint with contents that the logs lack. A record in the log follows
-    /// it then, at which a replay from an older checkpoint fails instead of silently losing these contents. If
-    /// the store ends before the record is written, it is written when the checkpoint is read.
+    /// `has_unlogged` is true for a checkpoint with contents that the logs lack, such as added tables. Then, an
+    /// `unlogged` record is written to the log after it: at this record, a replay from an older checkpoint fails
+    /// instead of silently losing these contents. If the process ends before that, the record is written when the
+    /// store is opened from this checkpoint.
     ///
     /// # Errors
     /// [`Error::Storage`] if it cannot be written (earlier checkpoints stay valid), if the directory is no longer
-    /// at its path, or if this call is the first to detect that logs are lost: then, the next call stores
+    /// at its path, or if this call is the first to detect that logs are lost: the next call then stores
     /// everything again. The errors of `take_view`. [`Error::Closed`] if the store is closed meanwhile.
     pub(crate) fn checkpoint(
         &self,
@@ -359,7 +361,7 @@ impl Storage {
         if self.journal.lost_logs() != lost_logs {
             return Err(self.loss_error());
         }
-        // A failed attempt may leave a file with its number.
+        // Even after a failed attempt, whose file may still exist, the next one has another number.
         manifest.checkpoint += 1;
         let number = manifest.checkpoint;
         let header = CheckpointHeader {
@@ -400,8 +402,8 @@ impl Storage {
         })
     }
 
-    /// Checks that a checkpoint can be written: the directory is at its path and locked. Returns the logs
-    /// that are lost.
+    /// Checks that a checkpoint can be written: the directory is at its path, and locked. Returns the numbers of the
+    /// logs that were lost since the store was opened.
     ///
     /// # Errors
     /// [`Error::Storage`] if it cannot be written, or if this call is the first to detect that logs are lost.
@@ -448,6 +450,7 @@ impl Storage {
         self.journal.flush()?;
         for log in manifest.synced_below..=last {
             match self.files.sync(&log_name(log)) {
+                // Not every number has a log, and a log may have been removed.
                 Err(error) if error.kind() == io::ErrorKind::NotFound => {}
                 Err(error) => {
                     // Other errors, such as too many open files, occur before the sync itself.

@@ -32,7 +32,7 @@ fn insert_durably(opened: &mut Opened, key: u64) -> engram_core::Result<()> {
 }
 
 #[test]
-fn a_log_is_not_written_after_another_process_has_continued_it() {
+fn a_store_writes_nothing_after_another_process_has_opened_its_directory() {
     let files = PowerLossDirectory::from_files(&[]);
     let mut first = new_store(&files);
     // The lock is checked at most every 50 ms.
@@ -130,7 +130,7 @@ fn a_read_that_fails_for_lack_of_memory_is_no_damage() {
     let log = log.unwrap();
     let mut contents = files.files();
     let (_, bytes) = contents.iter_mut().find(|(name, _)| *name == log).unwrap();
-    // The body of the `begin` record is intact.
+    // Damage the body of the second record. The `begin` record before it stays intact.
     bytes[48 + 24 + 24 + 30] ^= 1;
     let files = PowerLossDirectory::from_files(&contents);
     let expected = recover(&files, true, &mut |_, _| {}).unwrap();
@@ -180,7 +180,7 @@ fn a_repair_states_the_first_change_that_it_cannot_apply() {
     insert(table, 2);
     insert(table, 3);
     let last_change = table.last_lsn().0;
-    // Its chunk is in the first log.
+    // This item's chunk is in the first log, which is removed below.
     table.insert(item.unwrap(), 0, &mut DeferredDrops::default());
     insert(table, 5);
     insert(table, 6);
@@ -248,7 +248,7 @@ fn files_that_were_set_aside_before_are_kept() {
 }
 
 #[test]
-fn logs_that_may_be_another_stores_are_kept() {
+fn logs_that_may_belong_to_another_store_are_kept() {
     for (bytes, is_kept) in [(vec![], false), (vec![1], true), (vec![0; 1_000], true)] {
         let files = PowerLossDirectory::from_files(&[]);
         let mut opened = new_store(&files);

@@ -1,4 +1,4 @@
-//! Checkpoints with contents that the logs lack, in stores that end at any write.
+//! Checkpoints with contents that the logs lack, in stores whose writes fail from any write on.
 
 use std::sync::Arc;
 
@@ -46,7 +46,7 @@ fn add_table(opened: &mut Opened) -> Result<()> {
     Ok(())
 }
 
-/// What a killed process leaves (everything written), and what a power loss leaves.
+/// The directory as a killed process leaves it (with everything written), and as a power loss leaves it.
 fn remains(files: &PowerLossDirectory, rng: &mut Xoshiro256PlusPlus) -> [PowerLossDirectory; 2] {
     let killed = PowerLossDirectory::from_files(&files.files());
     [killed, files.after_power_loss(rng)]
@@ -101,11 +101,11 @@ fn a_store_opens_after_adding_a_table_failed_at_any_write() {
             if !is_found {
                 continue;
             }
-            // The older checkpoint, and all logs, do not contain the acknowledged change of this table.
+            // Neither the older checkpoint nor the logs contain the added table, which was acknowledged.
             left.remove(&checkpoint_name(2)).unwrap();
             let error = read_back(&left).unwrap_err().to_string();
-            let expected = "checkpoint-0000000002 is missing or cannot be used, and only it contains the changes before \
-                            those of log-";
+            let expected = "checkpoint-0000000002 is missing or cannot be used, and only it contains the changes \
+                            before those of log-";
             assert!(error.contains(expected), "{case}: {error}");
             let repaired = recover(&left, true, &mut |_, _| {}).unwrap();
             assert!(repaired.tables.contains_key(&1), "{case}");

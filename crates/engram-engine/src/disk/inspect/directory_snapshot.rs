@@ -12,7 +12,7 @@ use crate::disk::directory::{Directory, FileId, ReadableFile, WritableFile};
 use crate::disk::file_names::{CLOSED, FileName};
 use crate::disk::os_directory::OsDirectory;
 
-/// Maximum number of times that all files are opened: again if files were created or removed meanwhile.
+/// Maximum number of attempts to open all files while no file is created or removed.
 const MAX_ATTEMPTS: usize = 10;
 
 /// Open files of a directory. Removed files remain readable; growing files keep their size. Nothing
@@ -35,7 +35,7 @@ struct SnapshotFile {
 
 impl DirectorySnapshot {
     /// Opens a directory's files. If files were created or removed meanwhile, opens all of them again, so that
-    /// the files belong to one moment.
+    /// the files belong to one moment. The files of attempt `MAX_ATTEMPTS` are used in any case.
     pub(super) fn open(directory: OsDirectory) -> io::Result<Self> {
         let mut names = list_names(&directory)?;
         for _ in 1..MAX_ATTEMPTS {

@@ -30,11 +30,11 @@ pub struct Inspection {
 pub struct InspectedFile {
     /// The file's name.
     pub name: String,
-    /// The file's size in bytes.
+    /// The file's size in bytes; 0 if it cannot be opened.
     pub bytes: u64,
     /// Number of valid records before the first invalid one.
     pub records: u64,
-    /// Number of a log's first change; `None` if it contains only chunks or cannot be read.
+    /// Number of a log's first change; `None` if it contains only chunks or cannot be read, and for other files.
     pub first_change: Option<u64>,
     /// Number of changes in the valid records before the first invalid one.
     pub changes: u64,
@@ -47,11 +47,12 @@ pub struct InspectedFile {
 pub enum FileState {
     /// All records are valid.
     Whole,
-    /// The end of a log was not written completely: its changes were never acknowledged.
+    /// A log ends with an invalid record, as after an interrupted write. Changes in that record were not acknowledged,
+    /// unless the file was damaged later.
     Torn(InvalidRecord),
-    /// Bytes have changed since they were written.
+    /// Bytes have changed or are missing since they were written.
     Damaged(InvalidRecord),
-    /// The file cannot be read at all, for this reason.
+    /// The file cannot be used at all, for this reason: for example, it cannot be read, or belongs to another store.
     Unusable(String),
     /// Writing the file was not finished: opening the directory removes it.
     Unfinished,
@@ -62,7 +63,7 @@ pub enum FileState {
 /// The first invalid record of a file.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct InvalidRecord {
-    /// Offset of the record.
+    /// Offset of the record in bytes; 0 if the file header is damaged.
     pub offset: u64,
     /// What is wrong with it.
     pub reason: String,
@@ -85,9 +86,9 @@ pub struct InspectedCheckpoint {
     pub tables: Vec<InspectedTable>,
     /// Number of distinct chunks that its items refer to.
     pub chunks: u64,
-    /// Total size of the chunks that exist, as records of logs.
+    /// Total size of the records of those chunks that exist, in bytes.
     pub chunk_bytes: u64,
-    /// Number of these chunks that are missing.
+    /// Number of those chunks that are missing.
     pub missing_chunks: u64,
     /// Why recovery cannot or does not use it; `None` if it could use it.
     pub problem: Option<String>,
@@ -122,7 +123,8 @@ pub struct InspectedOpening {
 }
 
 impl Inspection {
-    /// Describes what is damaged or lost; empty if opening restores everything acknowledged.
+    /// Describes what is damaged or lost, even if opening the directory does not need it. Torn logs and unfinished
+    /// files are not listed.
     #[must_use]
     pub fn problems(&self) -> Vec<String> {
         let without_repair = match self.opening {
