@@ -219,8 +219,8 @@ impl Client {
     }
 
     /// Sets priorities; returns how many of the keys exist. The server applies or rejects each request of at most
-    /// [`MAX_KEYS_PER_REQUEST`] keys as a whole: a caller with more keys checks them with
-    /// [`TableOptions::check_updates`] first.
+    /// [`MAX_KEYS_PER_REQUEST`] keys as a whole. With more keys, some requests may be applied although another is
+    /// rejected: the caller should check the update with [`TableOptions::check_updates`] first.
     #[must_use]
     pub fn update_priorities(
         &self,
@@ -231,7 +231,7 @@ impl Client {
         self.changes.update(table, keys, priorities)
     }
 
-    /// Deletes items; returns how many of the keys existed.
+    /// Deletes the items with these keys; returns how many of the keys existed.
     #[must_use]
     pub fn delete(&self, table: &str, keys: &[u64]) -> PendingResponse<u64> {
         self.changes.delete(table, keys)
@@ -249,7 +249,7 @@ impl Client {
         })
     }
 
-    /// Returns the options of a table, except for its seed.
+    /// Returns the options of a table. A server does not send the seed: it is 0 here.
     #[must_use]
     pub fn describe(&self, table: &str) -> PendingResponse<Arc<TableOptions>> {
         self.manage(Call::Describe(table.into()), |outcome| match outcome {
@@ -258,7 +258,7 @@ impl Client {
         })
     }
 
-    /// Creates a table.
+    /// Creates a table. With `None` as `seed`, the server chooses a seed; the seed in `options` is not used.
     #[must_use]
     pub fn create_table(&self, options: &TableOptions, seed: Option<u64>) -> PendingResponse<()> {
         let options = pb::TableOptions {
@@ -274,7 +274,7 @@ impl Client {
         self.manage(Call::Drop(table.into()), expect_done)
     }
 
-    /// Changes the limits of a table's rate limiter.
+    /// Changes the limits of a table's rate limiter; the limiter's counts stay.
     #[must_use]
     pub fn set_limits(&self, table: &str, limits: &RateLimits) -> PendingResponse<()> {
         let limits = Some(encode_limits(limits));
@@ -285,7 +285,7 @@ impl Client {
         )
     }
 
-    /// Removes all items of a table.
+    /// Removes all items of a table, and sets the table's counters to 0.
     #[must_use]
     pub fn reset(&self, table: &str) -> PendingResponse<()> {
         self.manage(Call::Reset(table.into()), expect_done)

@@ -345,8 +345,8 @@ impl Connector {
         })
     }
 
-    /// Returns the error for a program that is recognised by its first bytes, unless it may be a server that suits this
-    /// client.
+    /// Returns the error for a program that is recognised by its first bytes. Returns `None` if it may be a server that
+    /// suits this client, or has sent nothing.
     fn describe_peer(&self, received: &ReceivedBytes) -> Option<AttemptError> {
         let address = &self.options.address;
         let uses_tls = self.options.tls.is_some();

@@ -254,7 +254,9 @@ impl Drop for RemoteLease {
 /// A requested batch, as a future. Dropping it cancels the request.
 #[derive(Debug)]
 pub struct RemoteSampleTicket {
+    /// Dropping this lease cancels the request. `None` once the future was ready.
     lease: Option<RemoteLease>,
+    /// Number of items in unfinished chunks of the client's writers, for error texts.
     unsent: Arc<AtomicU64>,
     receiver: oneshot::Receiver<Result<(ReceivedBatch, Instant)>>,
 }

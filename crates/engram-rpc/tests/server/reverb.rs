@@ -130,7 +130,7 @@ pub(crate) fn request(
     }
 }
 
-/// A request for samples, with the time that they may wait; 0 means without limit.
+/// A request for samples, which may wait for the rate limiter for this many milliseconds; 0 means without limit.
 pub(crate) fn sample_request(
     table: &str,
     num_samples: i64,
