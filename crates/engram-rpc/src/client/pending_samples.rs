@@ -26,14 +26,14 @@ use crate::wire::{BatchAssembler, ReceivedBatch, decode_error};
 type BarrierReply = oneshot::Sender<Result<()>>;
 
 /// A command of a [`super::sample_requests::SampleRequests`] for its stream. The first number is the id of a batch or
-/// barrier; batches and barriers share their ids.
+/// barrier.
 pub(super) enum SampleCommand {
     /// Requests a batch.
     Request(u64, PendingSample),
-    /// Acknowledges the whole batch, or only this many of its first items. A confirmation is sent once that is durable,
-    /// or the connection is lost.
+    /// Acknowledges the whole batch, or only this many of its first items. If a confirmation is given, it is completed
+    /// once the acknowledgement is durable, or the connection is lost.
     Acknowledge(u64, Option<u32>, Option<Confirmation>),
-    /// Sends the confirmation once all earlier acknowledgements are durable, or the connection is lost.
+    /// Completes the confirmation once all earlier acknowledgements are durable, or the connection is lost.
     Confirm(u64, Confirmation),
     /// Withdraws the request, or returns the items of a batch on lease.
     Cancel(u64),

@@ -36,6 +36,7 @@ struct AckCounts {
     /// Locked while an acknowledgement is sent and counted, so that acknowledgements are counted in the order in which
     /// they are sent.
     sending: Mutex<()>,
+    /// Number of acknowledgements sent.
     sent: AtomicU64,
     /// Number of acknowledgements for which no call needs to wait: the server is known to have handled them, or they
     /// were lost with their connection.
