@@ -283,16 +283,16 @@ def test_hosts_of_other_machines():
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
-        ("localhost", "it has no port"),
-        ("localhost:", "the port must be a number from 1 to 65535"),
-        (":7077", "it has no host"),
-        ("localhost:99999", "the port must be a number from 1 to 65535"),
-        ("unix:", "it has no path"),
-        ("http://localhost:7077", "it has the scheme `http://`"),
+        ("localhost", "it has no port; give `host:port`"),
+        ("localhost:", "the port must be a number from 1 to 65535; give `host:port`"),
+        (":7077", "it has no host; give `host:port`"),
+        ("localhost:99999", "the port must be a number from 1 to 65535; give `host:port`"),
+        ("unix:", "it has no path; give `unix:PATH`"),
+        ("http://localhost:7077", "it has the scheme `http://`; give `host:port`"),
     ],
 )
 def test_bad_addresses(address, reason):
-    with raises(InvalidArgumentError, f"address is `{address}`: {reason}; give `host:port`"):
+    with raises(InvalidArgumentError, f"address is `{address}`: {reason}"):
         engram.Client(address)
 
 

@@ -20,12 +20,12 @@ use tokio::task::yield_now;
 use tonic::{Code, Request};
 
 /// A store in a directory that is removed on drop.
-struct Directory {
+struct TemporaryStore {
     path: PathBuf,
     engine: Arc<Engine>,
 }
 
-impl Directory {
+impl TemporaryStore {
     fn new(name: &str) -> Self {
         let path = std::env::temp_dir().join(format!("engram-{name}-{}", std::process::id()));
         let storage = StorageOptions {
@@ -52,7 +52,7 @@ impl Directory {
     }
 }
 
-impl Drop for Directory {
+impl Drop for TemporaryStore {
     fn drop(&mut self) {
         let _ = self.engine.close();
         let _ = std::fs::remove_dir_all(&self.path);
@@ -82,9 +82,9 @@ async fn run_spawned_tasks() {
 
 #[test]
 fn concurrent_checkpoints_use_one_thread() {
-    let directory = Directory::new("concurrent");
+    let store = TemporaryStore::new("concurrent");
     let (_stop, stopped) = watch::channel(false);
-    let reverb = Reverb::new(Arc::clone(&directory.engine), stopped).unwrap();
+    let reverb = Reverb::new(Arc::clone(&store.engine), stopped).unwrap();
     runtime().block_on(async {
         let (calls, completed) = (20, Arc::new(AtomicUsize::new(0)));
         let spawned = (0..calls).map(|_| {
@@ -117,16 +117,16 @@ fn concurrent_checkpoints_use_one_thread() {
 
 #[test]
 fn aborted_calls_write_no_checkpoint_and_waiting_calls_end_when_the_server_stops() {
-    let directory = Directory::new("aborted");
+    let store = TemporaryStore::new("aborted");
     let (stop, stopped) = watch::channel(false);
-    let reverb = Reverb::new(Arc::clone(&directory.engine), stopped).unwrap();
+    let reverb = Reverb::new(Arc::clone(&store.engine), stopped).unwrap();
     runtime().block_on(async {
         // Both blocking threads are busy, so the first checkpoint cannot complete.
-        let (ends, end) = std::sync::mpsc::channel::<()>();
-        let end = Arc::new(std::sync::Mutex::new(end));
+        let (release, released) = std::sync::mpsc::channel::<()>();
+        let released = Arc::new(std::sync::Mutex::new(released));
         for _ in 0..2 {
-            let end = Arc::clone(&end);
-            tokio::task::spawn_blocking(move || end.lock().unwrap().recv());
+            let released = Arc::clone(&released);
+            tokio::task::spawn_blocking(move || released.lock().unwrap().recv());
         }
         let first = tokio::spawn(checkpoint(reverb.clone()));
         run_spawned_tasks().await;
@@ -146,10 +146,10 @@ fn aborted_calls_write_no_checkpoint_and_waiting_calls_end_when_the_server_stops
             (status.code(), status.message()),
             (Code::Unavailable, "the server is stopping")
         );
-        drop(ends);
+        drop(release);
         let path = first.await.unwrap().unwrap();
-        let next = directory.engine.checkpoint().unwrap().number;
-        let next = directory.engine.checkpoint_path(next).unwrap();
+        let next = store.engine.checkpoint().unwrap().number;
+        let next = store.engine.checkpoint_path(next).unwrap();
         let number = |path: &str| path.rsplit('-').next().unwrap().parse::<u64>().unwrap();
         assert_eq!(number(&path) + 1, number(next.to_str().unwrap()));
     });

@@ -53,6 +53,7 @@ fn column() -> impl Strategy<Value = (CellSpec, usize)> {
     })
 }
 
+/// The bytes of `rows` random cells. Strings are preceded by their lengths.
 fn bytes(cell: &CellSpec, rows: usize, noise: &[u8]) -> Vec<u8> {
     let mut noise = noise.iter().copied().cycle();
     if cell.dtype != DType::String {

@@ -14,7 +14,7 @@ use engram_reverb::{ChunkDecoder, ChunksByKey, decode_item, encode_tensor, pb};
 use pb::flat_trajectory::{ChunkSlice, Column};
 use smallvec::smallvec;
 
-/// A table whose items have columns `x` of a shape and `y` without axes.
+/// Options of a table whose signature has the columns `x`, of this shape, and `y`, without axes.
 fn options(x: &[Option<usize>]) -> TableOptions {
     let column = |name: &str, shape: &[Option<usize>]| ColumnSpec {
         name: name.into(),
@@ -39,7 +39,7 @@ fn options(x: &[Option<usize>]) -> TableOptions {
     }
 }
 
-/// Decodes an item of the first `steps` rows of a chunk with columns of shapes [2] and [].
+/// Decodes an item of the first `steps` rows of a chunk whose columns have cells of shape [2] and [].
 fn item(options: &TableOptions, steps: i32, squeeze: bool) -> NewItem {
     let cells = [smallvec![2], smallvec![]].map(|shape| CellSpec {
         dtype: DType::Float32,

@@ -1,4 +1,4 @@
-//! The client of a server: the calls of an engine, over the network.
+//! The client of a server: offers the calls of an engine over the network.
 
 mod changes;
 mod connect;
@@ -40,13 +40,14 @@ pub use pending_response::PendingResponse;
 pub use sample_requests::{BatchRequest, LeasedBatch, RemoteLease, RemoteSampleTicket};
 pub use stream::{RemoteNextBatch, RemoteStream};
 
-/// How long a client waits for the server to handle its acknowledgements, if they need not become durable.
+/// How long [`Client::wait_for_acks`] waits if no acknowledgement has to become durable; otherwise a lower bound.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Number of threads that all clients of a process share.
 const CLIENT_THREADS: usize = 2;
 
-/// A server's tables. Every call returns a future at once; any thread may wait for it.
+/// Gives access to a server's tables. Each method that needs an answer of the server returns a future at once, for
+/// which any thread may wait. Only [`Client::close`] and [`Client::wait_for_acks`] block.
 #[derive(Debug)]
 pub struct Client {
     runtime: &'static Runtime,
@@ -54,15 +55,16 @@ pub struct Client {
     /// For management calls. Opened by the first call, and again by the first call after it broke.
     connection: Arc<Mutex<Option<Connection>>>,
     changes: ChangeSender,
+    /// The stream for the requests of [`Client::sample`].
     samples: SampleRequests,
-    /// `samples`, and the streams of tables whose items sampling removes.
+    /// The streams whose acknowledgements may remove items: `samples`, and those of tables with `max_times_sampled`.
     streams: Arc<SampleStreams>,
     pool: Arc<Pool>,
     /// Random, so that the unique numbers of two clients differ.
     entropy: u64,
-    /// How many unique numbers were derived.
+    /// How many numbers [`Client::unique_number`] has returned.
     next_number: AtomicU64,
-    /// Number of items of this client's writers that are not sent yet, because their chunk is not full.
+    /// Number of items of this client's writers that are not sent yet, because their chunk is unfinished.
     unsent: Arc<AtomicU64>,
 }
 
@@ -123,14 +125,15 @@ impl Client {
         })
     }
 
-    /// Sends the last acknowledgements, then ends all pending calls; later calls fail. Calling it again does nothing.
+    /// Waits as [`Self::wait_for_acks`] does, then makes all pending and later calls fail. Calling it again does
+    /// nothing.
     pub fn close(&self) {
         self.wait_for_acks();
         self.connector.close();
     }
 
-    /// Waits until the server has handled all acknowledgements: for at most a second, or for at most
-    /// `reconnect_timeout` if that is longer and they must become durable.
+    /// Waits until the server has handled all acknowledgements, for at most a second. If some of them must become
+    /// durable, waits for at most `reconnect_timeout` or a second, whichever is longer.
     pub fn wait_for_acks(&self) {
         let timeout = if self.streams.awaits_durability() {
             self.connector.reconnect_timeout().max(CLOSE_TIMEOUT)
@@ -144,14 +147,15 @@ impl Client {
         let _ = wait(&mut self.until_acks_flushed(), &mut options);
     }
 
-    /// True if no acknowledgement is outstanding: the server has handled them, or the connection was lost.
+    /// True if each acknowledgement is known to be handled by the server, or lost with its connection. False if that is
+    /// not known: [`Self::until_acks_flushed`] asks the server.
     #[must_use]
     pub fn are_acks_flushed(&self) -> bool {
         self.streams.are_acks_flushed()
     }
 
-    /// Returns a future that is ready once the server has handled all acknowledgements, or an error if it cannot be
-    /// reached. Acknowledgements of a lost connection have no effect, and are not waited for.
+    /// Returns a future that is ready once the server has handled all acknowledgements; it fails if the server cannot
+    /// be reached. Acknowledgements of a lost connection have no effect, and are not waited for.
     pub fn until_acks_flushed(&self) -> impl Future<Output = Result<()>> + Send + Unpin + use<> {
         let streams = Arc::clone(&self.streams);
         Box::pin(async move { streams.flush_acks().await })
@@ -177,7 +181,7 @@ impl Client {
         &self.connector
     }
 
-    /// Returns a number that no other call returns; keys are made from it.
+    /// Returns a number that no other call returns; keys and session numbers are derived from such numbers.
     #[must_use]
     pub fn unique_number(&self) -> u64 {
         engram_engine::derive_number(
@@ -186,7 +190,7 @@ impl Client {
         )
     }
 
-    /// Creates an outbox: it sends items to this server's tables.
+    /// Creates an outbox, which sends a writer's items to this server's tables.
     #[must_use]
     pub fn outbox(self: &Arc<Self>) -> RemoteOutbox {
         RemoteOutbox::new(self)
@@ -215,8 +219,8 @@ impl Client {
     }
 
     /// Sets priorities; returns how many of the keys exist. The server applies or rejects each request of at most
-    /// [`MAX_KEYS_PER_REQUEST`] keys as a whole: a caller with more keys checks them with
-    /// [`TableOptions::check_updates`] first.
+    /// [`MAX_KEYS_PER_REQUEST`] keys as a whole. With more keys, some requests may be applied although another is
+    /// rejected: the caller should check the update with [`TableOptions::check_updates`] first.
     #[must_use]
     pub fn update_priorities(
         &self,
@@ -227,7 +231,7 @@ impl Client {
         self.changes.update(table, keys, priorities)
     }
 
-    /// Deletes items; returns how many of the keys existed.
+    /// Deletes the items with these keys; returns how many of the keys existed.
     #[must_use]
     pub fn delete(&self, table: &str, keys: &[u64]) -> PendingResponse<u64> {
         self.changes.delete(table, keys)
@@ -245,7 +249,7 @@ impl Client {
         })
     }
 
-    /// Returns the options of a table, except for its seed.
+    /// Returns the options of a table. A server does not send the seed: it is 0 here.
     #[must_use]
     pub fn describe(&self, table: &str) -> PendingResponse<Arc<TableOptions>> {
         self.manage(Call::Describe(table.into()), |outcome| match outcome {
@@ -254,7 +258,7 @@ impl Client {
         })
     }
 
-    /// Creates a table.
+    /// Creates a table. With `None` as `seed`, the server chooses a seed; the seed in `options` is not used.
     #[must_use]
     pub fn create_table(&self, options: &TableOptions, seed: Option<u64>) -> PendingResponse<()> {
         let options = pb::TableOptions {
@@ -270,7 +274,7 @@ impl Client {
         self.manage(Call::Drop(table.into()), expect_done)
     }
 
-    /// Changes the limits of a table's rate limiter.
+    /// Changes the limits of a table's rate limiter; the limiter's counts stay.
     #[must_use]
     pub fn set_limits(&self, table: &str, limits: &RateLimits) -> PendingResponse<()> {
         let limits = Some(encode_limits(limits));
@@ -281,7 +285,7 @@ impl Client {
         )
     }
 
-    /// Removes all items of a table.
+    /// Removes all items of a table, and sets the table's counters to 0.
     #[must_use]
     pub fn reset(&self, table: &str) -> PendingResponse<()> {
         self.manage(Call::Reset(table.into()), expect_done)
@@ -404,11 +408,12 @@ impl Client {
 /// Some of the tables, and the name of the last one if there are others after it.
 type Page<T> = (Vec<T>, Option<String>);
 
-/// Makes the management calls of one method of a client.
+/// Makes the management calls of one method of a client: one call, or one per page of a list.
 struct ManageCaller {
     connector: Arc<Connector>,
     connection: Arc<Mutex<Option<Connection>>>,
     streams: Arc<SampleStreams>,
+    /// When the method was called.
     started: Instant,
 }
 
@@ -455,7 +460,8 @@ fn expect_bool(outcome: Outcome) -> Option<Result<bool>> {
 
 /// Makes the next call open a connection, unless another call has replaced the broken one already.
 fn forget(connection: &Mutex<Option<Connection>>, broken: &Connection) {
-    // Another call that has the lock replaces it, or the next call fails on it and tries again.
+    // If another call has the lock, it may be replacing the connection. If it is not, the next call fails on the broken
+    // connection and tries again.
     if let Ok(mut slot) = connection.try_lock() {
         slot.take_if(|open| Arc::ptr_eq(&open.received, &broken.received));
     }
@@ -476,7 +482,7 @@ async fn send_with_retry(
 ) -> Result<Outcome> {
     loop {
         let mut open = {
-            // Another call may be connecting.
+            // Another call may have the lock for a while: it connects.
             let slot = timeout_at(connector.latest_response(started), connection.lock()).await;
             let mut slot = slot.map_err(|_| connector.unreachable(NO_RESPONSE))?;
             // A call that must not be repeated needs a connection that still works.

@@ -26,6 +26,7 @@ fn snappy(raw: &[u8]) -> Vec<u8> {
     snap::raw::Encoder::new().compress_vec(raw).unwrap()
 }
 
+/// A chunk with a tensor per column; it claims to be delta-encoded if its key is even.
 pub(crate) fn chunk(key: u64, tensors: Vec<TensorProto>) -> pb::ChunkData {
     pb::ChunkData {
         chunk_key: key,
@@ -41,6 +42,7 @@ pub(crate) fn chunk(key: u64, tensors: Vec<TensorProto>) -> pb::ChunkData {
     }
 }
 
+/// An item. Each slice of a column is given as chunk key, offset, length and index of the chunk's tensor.
 pub(crate) fn item(key: u64, columns: &[&[[i64; 4]]]) -> pb::PrioritizedItem {
     let narrow = |number: i64| i32::try_from(number).unwrap();
     let columns = columns.iter().map(|slices| Column {
@@ -66,7 +68,8 @@ pub(crate) fn item(key: u64, columns: &[&[[i64; 4]]]) -> pb::PrioritizedItem {
     }
 }
 
-/// Encoded requests of insert streams.
+/// Encoded requests of insert streams: one in the current format with three items, one in the deprecated format with
+/// one.
 pub(crate) fn corpus() -> Vec<Vec<u8>> {
     let floats = tensor(DataType::DtFloat, &[3, 2], snappy(&[1; 24]));
     let wide = tensor(DataType::DtInt64, &[3, 2], snappy(&[3; 48]));

@@ -33,10 +33,10 @@ use mutate::{RandomSource, mutate, random_message};
 #[global_allocator]
 static ALLOCATOR: CountingAllocator = CountingAllocator;
 
-/// Maximum number of bytes allocated per byte of a request.
+/// Maximum peak memory per byte of a request, in bytes.
 const ALLOCATED_PER_BYTE: usize = 512;
 
-/// Bytes that any request may allocate in addition, for rows without elements and a sample.
+/// Peak memory that any request may need in addition, in bytes: for rows without elements and for a sample.
 const ALLOCATED_ALWAYS: usize = 4 << 20;
 
 fn options() -> TableOptions {
@@ -60,7 +60,7 @@ fn table() -> Arc<Table> {
     engine.table("table").unwrap()
 }
 
-/// Handles a request like an insert stream, then samples its items. Returns the number of items.
+/// Handles a request like an insert stream, and samples each item that it inserts. Returns their number.
 fn handle(request: &[u8], table: &Arc<Table>, pool: &Arc<Pool>) -> usize {
     if check_decoded_size::<pb::InsertStreamRequest>(request).is_err() {
         return 0;
@@ -136,7 +136,7 @@ fn mutated_requests_are_handled_within_limits() {
 
 #[test]
 fn a_request_of_very_many_items_is_rejected_undecoded() {
-    // 32 megabytes of empty items.
+    // 32 MiB of empty items.
     let items = [2 << 3 | 2, 0].repeat(16 << 20);
     let (text, peak) =
         measure_peak(|| check_decoded_size::<pb::InsertStreamRequest>(&items).unwrap_err());

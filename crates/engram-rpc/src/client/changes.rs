@@ -40,7 +40,7 @@ pub(crate) struct ChangeSender {
 #[derive(Debug)]
 pub(crate) struct ChangeCommand {
     request: pb::ChangeRequest,
-    /// Number of keys of the whole call.
+    /// Number of keys of the whole call, which may consist of several requests.
     total_keys: usize,
     response: oneshot::Sender<Result<u64>>,
 }
@@ -89,8 +89,9 @@ impl ChangeSender {
         self.change(table, keys, keys.len(), |_| Change::Delete(pb::Empty {}))
     }
 
-    /// Sends a change as one or more requests of at most [`MAX_KEYS_PER_REQUEST`] keys. `change` receives the index of a
-    /// request's first key.
+    /// Sends a change as one or more requests of at most [`MAX_KEYS_PER_REQUEST`] keys each. `len` is the number of
+    /// keys or priorities, whichever is larger. `change` receives the index of a request's first key, and returns what
+    /// to do with the keys of this request.
     fn change(
         &self,
         table: &str,
@@ -114,7 +115,7 @@ impl ChangeSender {
         let (sender, receiver) = oneshot::channel();
         self.runtime.spawn(async move {
             let mut outcome = Ok(0);
-            // Wait for all, also after an error: when the call ends, no part of it is in flight.
+            // Wait for all responses, also after an error: when the call ends, none of its requests is in flight.
             for response in responses {
                 outcome = match (outcome, response.await) {
                     (Ok(sum), Ok(matched)) => Ok(sum + matched),

@@ -57,7 +57,7 @@ pub struct ClientTls {
 /// The generated client; it sends the token with every call.
 pub(crate) type GrpcClient = EngramClient<InterceptedService<Channel, BearerToken>>;
 
-/// Adds the token to a call.
+/// Adds the token to a call, if there is one.
 #[derive(Clone, Debug)]
 pub(crate) struct BearerToken(Option<MetadataValue<Ascii>>);
 
@@ -85,10 +85,10 @@ pub(crate) struct Connector {
     endpoint: Endpoint,
     bearer: BearerToken,
     options: ClientOptions,
-    /// The port, if the address is a loopback address.
+    /// The port of the address; `None` if it is not a loopback address.
     local_port: Option<u16>,
     is_closed: watch::Sender<bool>,
-    /// The server's `lease_timeout`, as it last reported it.
+    /// The server's `lease_timeout`, as the server last reported it; `None` before it did.
     lease_timeout: Mutex<Option<Duration>>,
 }
 
@@ -96,13 +96,14 @@ pub(crate) struct Connector {
 const FIRST_RETRY_DELAY: Duration = Duration::from_millis(10);
 const MAX_RETRY_DELAY: Duration = Duration::from_millis(300);
 
-/// Upper bound of `reconnect_timeout`: clocks cannot represent the ends of much longer times.
+/// A longer `reconnect_timeout` is reduced to this: clocks cannot represent deadlines that are much further away.
 const MAX_RECONNECT_TIMEOUT: Duration = Duration::from_secs(30 * 365 * 24 * 60 * 60);
 
 /// Extra time after `reconnect_timeout` for a response that is on its way.
 const RESPONSE_GRACE: Duration = Duration::from_millis(500);
 
-/// Minimum time for an attempt to connect, even if `reconnect_timeout` passed before the loss was noticed.
+/// Minimum time for an attempt to connect, even if `reconnect_timeout` passed before the loss of the connection was
+/// noticed.
 const MIN_ATTEMPT_TIME: Duration = Duration::from_millis(250);
 
 /// How long connecting to a server's local socket may take; after that, TCP is used.
@@ -117,7 +118,10 @@ impl Connector {
         let invalid_address =
             |why: &str| invalid(format!("address is `{address}`: {why}; give `host:port`"));
         let uri = match address.strip_prefix("unix:") {
-            Some("") => return Err(invalid_address("it has no path")),
+            Some("") => {
+                let why = "address is `unix:`: it has no path; give `unix:PATH`";
+                return Err(invalid(why.into()));
+            }
             Some(path) => format!("unix:{path}"),
             None => {
                 let (host, port) = address
@@ -219,13 +223,13 @@ impl Connector {
         *self.lease_timeout.lock()
     }
 
-    /// How long calls wait for a server that has been unreachable since `since`, with the time for a response that is
-    /// on its way.
+    /// When calls stop waiting for a server that has been unreachable since `since`. Includes the time for a response
+    /// that is on its way.
     pub(crate) fn latest_response(&self, since: Instant) -> Instant {
         since + self.options.reconnect_timeout + RESPONSE_GRACE
     }
 
-    /// Connects; tries again until `reconnect_timeout` after `since`.
+    /// Connects; tries at least once, and again until `reconnect_timeout` after `since`.
     pub(crate) async fn connect(&self, since: Instant) -> Result<Connection> {
         let deadline = since + self.options.reconnect_timeout;
         let latest = (self.latest_response(since)).max(Instant::now() + MIN_ATTEMPT_TIME);
@@ -240,7 +244,8 @@ impl Connector {
                     recognised = Some(why.clone());
                     why
                 }
-                // A connection that is closed early can lose the bytes by which a program is recognised.
+                // A connection that is closed early can lose the bytes by which an earlier attempt recognised the
+                // program.
                 Err(AttemptError::Closed(why)) => recognised.clone().unwrap_or(why),
             };
             if Instant::now() + delay > deadline {
@@ -260,6 +265,7 @@ impl Connector {
         ))
     }
 
+    /// Makes one attempt to connect, until `latest`.
     async fn try_connect(&self, latest: Instant) -> Result<Connection, AttemptError> {
         let retry = |why: &str| AttemptError::Retry(why.into());
         let address = &self.options.address;
@@ -285,7 +291,7 @@ impl Connector {
                 Err(status) => Err(if let Some(error) = self.permanent_error(&status) {
                     AttemptError::Permanent(error)
                 } else {
-                    // A server that requires a client certificate reports only now that there is none.
+                    // A server that requires a client certificate rejects a client without one only here.
                     let causes = status.source().map_or_else(String::new, join_causes);
                     self.describe_failure(&received, &causes, Some(&status))
                 }),
@@ -300,7 +306,7 @@ impl Connector {
         }
     }
 
-    /// Opens a channel over a byte stream. After a failure it opens no other stream: [`Connector::connect`] does.
+    /// Opens a channel over a byte stream. The channel does not reconnect: [`Connector::connect`] opens another.
     async fn open_channel(
         &self,
         stream: ObservedStream,
@@ -339,8 +345,8 @@ impl Connector {
         })
     }
 
-    /// Returns the error for a program that is recognised by its first bytes, unless it may be a server that suits this
-    /// client.
+    /// Returns the error for a program that is recognised by its first bytes. Returns `None` if it may be a server that
+    /// suits this client, or has sent nothing.
     fn describe_peer(&self, received: &ReceivedBytes) -> Option<AttemptError> {
         let address = &self.options.address;
         let uses_tls = self.options.tls.is_some();
@@ -377,7 +383,7 @@ impl Connector {
         Ok(client.hello(hello).await?.into_inner())
     }
 
-    /// Returns the final error, if TLS is the reason why an attempt failed.
+    /// Returns a permanent error if TLS is the reason why an attempt failed.
     fn tls_error(&self, causes: &str) -> Option<AttemptError> {
         let tls = self.options.tls.as_ref()?;
         let address = &self.options.address;
@@ -399,8 +405,8 @@ impl Connector {
             .max_encoding_message_size(MAX_MESSAGE_BYTES)
     }
 
-    /// Connects to the local socket of a server on this machine, which is faster than TCP. Returns `None` if the server
-    /// is on another machine or behind a TCP proxy, or its socket does not respond.
+    /// Connects to the local socket of a server on this machine, which is faster than TCP. Returns `None` if the
+    /// address is not a loopback address, the server is behind a TCP proxy, or its socket cannot be used.
     async fn connect_local(&self, hello: &pb::HelloResponse) -> Option<Connection> {
         let port = self.local_port?;
         // The peer chooses the name: it must not lead the client to sockets of other programs.
@@ -418,7 +424,7 @@ impl Connector {
         opened.await.ok().flatten()
     }
 
-    /// Returns the error for a status, if trying again would not help.
+    /// Returns the error for a status; `None` if trying again may help.
     pub(crate) fn permanent_error(&self, status: &Status) -> Option<Error> {
         let address = &self.options.address;
         let message = status.message();
@@ -452,7 +458,7 @@ fn ping_timeout(reconnect_timeout: Duration) -> Duration {
     (reconnect_timeout / 2).clamp(Duration::from_millis(600), Duration::from_secs(3))
 }
 
-/// Returns the port of a loopback address.
+/// Returns the port of a loopback address; `None` for another address.
 fn local_port(address: &str) -> Option<u16> {
     let (host, port) = address.rsplit_once(':')?;
     let host = host.trim_start_matches('[').trim_end_matches(']');
@@ -460,10 +466,11 @@ fn local_port(address: &str) -> Option<u16> {
     is_local.then(|| port.parse().ok())?
 }
 
+/// Why an attempt to connect failed. The texts describe the failure.
 enum AttemptError {
     /// Trying again would not help.
     Permanent(Error),
-    /// Trying again may help; the text describes the failure.
+    /// Trying again may help.
     Retry(String),
     /// Trying again may help, although another program was recognised.
     OtherProgram(String),
@@ -493,7 +500,7 @@ mod tests {
             ("engram-77-", false),
             ("other-", false),
         ] {
-            // It accepts connections, and never responds.
+            // A socket that accepts connections, and never responds.
             let name = format!("{name}{:016x}", crate::random_u64().unwrap());
             let address = SocketAddr::from_abstract_name(&name).unwrap();
             let silent = UnixListener::bind_addr(&address).unwrap();

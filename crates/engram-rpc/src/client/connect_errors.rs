@@ -11,11 +11,11 @@ use super::transport::OpenError;
 pub(super) const NO_CONNECTION: &str =
     "it does not answer (is the address right? does a firewall block the port?)";
 
-/// The reason if a connection was opened, but nothing was received.
+/// The reason if a connection was opened, but the server did not respond in time.
 pub(super) const NO_RESPONSE: &str =
     "it accepts connections, but does not respond (is it frozen, or not an Engram server?)";
 
-/// A program, as its first bytes show it.
+/// What a peer is, judged by the first bytes that it sent.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Peer {
     /// A server that uses TLS.
@@ -33,7 +33,8 @@ impl Peer {
             [] => return None,
             // A handshake or alert record; the second byte is the version.
             [0x15 | 0x16, 0x03, ..] => Self::Tls,
-            // HTTP/2 begins with a SETTINGS frame of stream 0, or ends with a GOAWAY frame.
+            // A server of HTTP/2 first sends a SETTINGS frame, or a GOAWAY frame if it closes the connection. Both
+            // belong to stream 0.
             [0, _, _, 4 | 7, _, 0, 0, 0, 0, ..] => Self::Http2,
             // Some servers answer a request that they do not understand with an HTML page only.
             [b'H', b'T', b'T', b'P', b'/', ..] | [b'<', ..] => Self::Http1,
@@ -95,7 +96,7 @@ pub(super) fn describe_tls_failure(causes: &str, name: &str) -> String {
     } else if contains(&["corrupt message", "invaliddata"]) {
         "it does not use TLS; omit `ca`".into()
     } else {
-        "the handshake failed".into()
+        "the cause is unknown".into()
     }
 }
 

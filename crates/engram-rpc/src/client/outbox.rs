@@ -18,20 +18,25 @@ use crate::wire::check_sendable;
 /// How long [`RemoteOutbox::blocked_reason`] waits for the server.
 const BLOCKED_REASON_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// How long dropping waits for the items sent to reach the server.
+/// How long dropping an outbox waits until the server has read its items and ended the stream.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(900);
 
 /// Sends a writer's items and tracks those that are in flight: sent, and not known to be in their tables.
 ///
-/// As a future it is ready when at most [`RemoteOutbox::until_at_most`] items are in flight. If that number is 0, it
-/// also waits until all items are as durable as the server's store promises.
+/// As a future, it is ready when the number of items in flight is at most the one given to
+/// [`RemoteOutbox::until_at_most`]. If that is 0, it also waits until all items are as durable as the server's store
+/// promises.
 #[derive(Debug)]
 pub struct RemoteOutbox {
     client: Arc<Client>,
+    /// `None` after [`RemoteOutbox::finish`].
     commands: Option<mpsc::UnboundedSender<InsertCommand>>,
+    /// Runs the insert stream; returns true if the server has read and answered everything.
     task: Option<JoinHandle<bool>>,
     progress: Arc<InsertProgress>,
+    /// The options of each table, by its number.
     tables: Vec<Arc<TableOptions>>,
+    /// Maximum number of items in flight with which the future is ready.
     max_in_flight: usize,
 }
 
@@ -54,7 +59,7 @@ impl RemoteOutbox {
 
     fn send_command(&self, command: InsertCommand) {
         if let Some(commands) = &self.commands {
-            // The stream outlives this sender, unless the client is closed.
+            // Fails only if the client is closed: otherwise the stream outlives this sender.
             let _ = commands.send(command);
         }
     }
@@ -68,7 +73,7 @@ impl RemoteOutbox {
         number
     }
 
-    /// Returns the number of the table with this name; `None` if it has no number, or was dropped.
+    /// Returns the number of the table with this name; `None` if it has no number, or was dropped or closed.
     #[must_use]
     pub fn find_table(&self, name: &str) -> Option<u32> {
         let mut numbers = (0_u32..).zip(&self.tables);
@@ -79,7 +84,8 @@ impl RemoteOutbox {
 
     fn add_table(&mut self, name: &str, options: Arc<TableOptions>) -> u32 {
         if let Some(dropped) = self.tables.iter().position(|table| table.name == name) {
-            // Its items continue the old numbering, because the session is the same.
+            // The table was dropped and exists again. Its items continue the old numbering, because the session is the
+            // same.
             self.tables[dropped] = options;
             self.progress.restore_table(dropped);
             return u32::try_from(dropped).unwrap_or(u32::MAX);
@@ -102,16 +108,18 @@ impl RemoteOutbox {
         self.progress.in_flight()
     }
 
-    /// Number of items in flight, plus rejected items whose errors were not returned yet.
+    /// Number of items in flight, plus rejected items. Rejected items count until
+    /// [`RemoteOutbox::collect_finished`] has returned the errors of all of them.
     #[must_use]
     pub fn items_left(&self) -> usize {
         self.progress.items_left()
     }
 
-    /// Sends items to their tables, in order.
+    /// Sends items to their tables, in order. Consecutive items for one table are sent together; none of them is sent
+    /// if one is invalid.
     ///
     /// # Errors
-    /// The first error of an item that its table does not accept; items for other tables are sent nevertheless.
+    /// The error of the first invalid item: its table does not accept it, or it is too large to send.
     pub fn send(&mut self, items: impl Iterator<Item = (u32, NewItem)>) -> Result<()> {
         let mut outcome = Ok(());
         let mut items = items.peekable();
@@ -135,10 +143,10 @@ impl RemoteOutbox {
         outcome
     }
 
-    /// Checks for rejected items.
+    /// Checks whether items were rejected, or the server could not be reached.
     ///
     /// # Errors
-    /// The error of the oldest rejected items; [`engram_core::Error::Closed`] if the client is closed.
+    /// The oldest error that was not returned yet; [`engram_core::Error::Closed`] if the client is closed.
     pub fn collect_finished(&mut self) -> Result<()> {
         if let Some(error) = self.progress.take_error() {
             return Err(error);
@@ -149,9 +157,9 @@ impl RemoteOutbox {
         Ok(())
     }
 
-    /// Returns `; ` and why the first table with items in flight blocks, or why the server cannot be reached, to be
-    /// appended to the error of a wait. An empty text if that table does not block, or the server does not respond in
-    /// time.
+    /// Returns a suffix for the error text of a wait: `; ` and why the first table with items in flight blocks, or why
+    /// the server cannot be reached. Empty if there is no reason: nothing is in flight, that table does not block or
+    /// does not exist, or the server does not respond in time.
     #[must_use]
     pub fn blocked_reason(&self) -> String {
         let Some(table) = self.progress.first_table_in_flight() else {
@@ -197,7 +205,7 @@ impl Future for RemoteOutbox {
         if done {
             return Poll::Ready(Ok(()));
         }
-        // The server keeps trying to write them; only this wait fails.
+        // The server keeps trying to make the inserted items durable; only this wait fails.
         match this.progress.take_durability_error() {
             Some(durability_error) => Poll::Ready(Err(durability_error)),
             None => Poll::Pending,
@@ -206,9 +214,9 @@ impl Future for RemoteOutbox {
 }
 
 impl RemoteOutbox {
-    /// Ends the stream; the server withdraws the items that are not in their tables. Returns true if
-    /// [`RemoteOutbox::incomplete_items`] is final. Returns false if the server did not confirm that in time, so that
-    /// it may still insert items in flight, and if the stream was ended before.
+    /// Ends the stream; the server withdraws the items that are not in their tables. Returns true if the server has
+    /// confirmed this: [`RemoteOutbox::incomplete_items`] is final. Returns false if it did not do so within `timeout`:
+    /// it may still insert items in flight. Also returns false if the stream was ended before.
     pub fn finish(&mut self, timeout: Duration) -> bool {
         self.commands = None;
         let Some(mut task) = self.task.take() else {
@@ -225,7 +233,8 @@ impl RemoteOutbox {
         false
     }
 
-    /// Number of items sent to one table that are not as durable there as the server's store promises.
+    /// Number of items sent to one table that were not rejected, and are not known to be as durable there as the
+    /// server's store promises.
     #[must_use]
     pub fn incomplete_items(&self, table: u32) -> u64 {
         self.progress.incomplete_items(table)

@@ -31,8 +31,9 @@ struct ProgressState {
     counts: Vec<TableCounts>,
     /// Why inserted items cannot be made durable at the moment.
     durability_error: Option<Error>,
+    /// Errors that were not returned to the writer yet, oldest first.
     errors: VecDeque<Error>,
-    /// Number of rejected items that `errors` are about.
+    /// Number of rejected items. Set to 0 once all `errors` were returned.
     rejected: u64,
     /// Numbers of tables that were dropped or closed. A new table may have the same name.
     dropped: Vec<u32>,
@@ -44,6 +45,7 @@ struct TableCounts {
     sent: u64,
     /// In the table, perhaps not durable yet.
     inserted: u64,
+    /// Durable as far as the store promises, or rejected.
     completed: u64,
 }
 
@@ -92,13 +94,13 @@ impl InsertProgress {
         first.and_then(|table| u32::try_from(table).ok())
     }
 
-    /// Number of items in flight, plus those rejected by errors that were not taken yet.
+    /// Number of items in flight, plus rejected items. Rejected items count until all errors were taken.
     pub(crate) fn items_left(&self) -> usize {
         let rejected = self.state.lock().rejected;
         self.in_flight() + usize::try_from(rejected).unwrap_or(usize::MAX)
     }
 
-    /// Removes the error of the oldest rejected items.
+    /// Removes the oldest error: why items were rejected, or why the stream failed.
     pub(crate) fn take_error(&self) -> Option<Error> {
         let mut state = self.state.lock();
         let error = state.errors.pop_front();
@@ -108,7 +110,7 @@ impl InsertProgress {
         error
     }
 
-    /// Returns why inserted items cannot be made durable, once per report of the server.
+    /// Returns why inserted items cannot be made durable; each report of the server is returned once.
     pub(crate) fn take_durability_error(&self) -> Option<Error> {
         self.state.lock().durability_error.take()
     }
@@ -142,6 +144,7 @@ struct TableQueue {
     table: String,
     /// Items that are not completed, in order: the first is number `completed + 1`.
     incomplete: VecDeque<NewItem>,
+    /// Number of the last item that is completed.
     completed: u64,
     /// Number of the last item that was sent on this connection or is completed.
     sent: u64,
@@ -180,14 +183,15 @@ impl TableQueue {
 pub(crate) struct PendingInserts {
     session: u64,
     session_sent: bool,
-    /// True if the server could not be reached or has rejected the stream; the next command connects again.
+    /// True if the server could not be reached or has rejected the stream. The next command makes it connect again.
     has_failed: bool,
-    /// One per table: a table that blocks does not hold up the items of others.
+    /// One per table, so that a table that blocks does not hold up the items of others.
     queues: Vec<TableQueue>,
     /// The queue whose items are first in the next message.
     first_queue: usize,
     dictionary: SentDictionary,
     builder: InsertRequestBuilder,
+    /// Messages to send next.
     requests: VecDeque<pb::InsertRequest>,
     progress: Arc<InsertProgress>,
 }

@@ -28,27 +28,33 @@ type BarrierReply = oneshot::Sender<Result<()>>;
 /// A command of a [`super::sample_requests::SampleRequests`] for its stream. The first number is the id of a batch or
 /// barrier.
 pub(super) enum SampleCommand {
+    /// Requests a batch.
     Request(u64, PendingSample),
-    /// Acknowledges the whole batch, or only this many of its first items. Replies once that is durable, or the
-    /// connection is lost.
+    /// Acknowledges the whole batch, or only this many of its first items. If a confirmation is given, it is completed
+    /// once the acknowledgement is durable, or the connection is lost.
     Acknowledge(u64, Option<u32>, Option<Confirmation>),
-    /// Replies once all earlier acknowledgements are durable, or the connection is lost.
+    /// Completes the confirmation once all earlier acknowledgements are durable, or the connection is lost.
     Confirm(u64, Confirmation),
+    /// Withdraws the request, or returns the items of a batch on lease.
     Cancel(u64),
-    /// Replies once the server has handled all earlier requests, or with an error if the server cannot be reached. It
-    /// is sent again after a lost connection.
+    /// Replies once the server has handled all earlier acknowledgements of this connection; at once if there are none.
+    /// Replies with an error if the server cannot be reached, or cannot make them durable. Sent again after a lost
+    /// connection.
     Barrier(u64, BarrierReply),
 }
 
 /// A batch that is queued or sent.
 pub(super) struct PendingSample {
     request: BatchRequest,
+    /// When the timeout of `request` passes; `None` without a timeout.
     deadline: Option<Instant>,
     /// True if the request was sent on this connection.
     sent: bool,
     /// True if the request was sent on any connection.
     sent_ever: bool,
+    /// Receives the batch and when it arrived.
     result: oneshot::Sender<Result<(ReceivedBatch, Instant)>>,
+    /// The parts received so far, if only a part of the batch was received.
     assembler: Option<BatchAssembler>,
 }
 
@@ -78,8 +84,8 @@ impl PendingSample {
             lease,
             ..
         } = self.request.clone();
-        // The first request has the timeout as given, because error texts repeat it; later ones have what remains of
-        // it.
+        // The first request has the timeout as given, because error texts contain it. Requests on later connections
+        // have the time that remains.
         let remaining = |deadline: Instant| deadline.saturating_duration_since(Instant::now());
         let timeout = if self.sent_ever {
             self.deadline.map(remaining)
@@ -98,7 +104,8 @@ impl PendingSample {
         }
     }
 
-    /// Handles one message; returns the batch once it is complete.
+    /// Handles one message. Returns the batch once it is complete, or the error that ends the request; `None` while
+    /// parts are missing.
     fn handle_outcome(
         &mut self,
         outcome: Option<Outcome>,
@@ -152,7 +159,7 @@ pub(super) struct PendingSamples {
     leased: BTreeSet<u64>,
     /// Barriers that the server has not answered.
     barriers: BTreeMap<u64, BarrierReply>,
-    /// Barriers after acknowledgements. They are not sent on another connection.
+    /// Confirmations that wait for the answer to their barrier. They fail if the connection is lost.
     confirmations: BTreeMap<u64, Confirmation>,
     /// True if a batch was acknowledged on this connection.
     has_acknowledged: bool,
@@ -186,7 +193,7 @@ impl PendingSamples {
         }
     }
 
-    /// Requests the confirmation of all acknowledgements so far; `id` is not the id of another barrier.
+    /// Requests the confirmation of all acknowledgements so far with a barrier of this id, which no other barrier has.
     fn confirm(&mut self, id: u64, confirmation: Confirmation) {
         if self.has_acknowledged {
             self.confirmations.insert(id, confirmation);
@@ -274,7 +281,7 @@ impl ReconnectingStream for PendingSamples {
                     (sample.sent, sample.sent_ever) = (true, true);
                     Request::Batch(request).into()
                 }
-                // The server answered before the request was sent. Send an empty request instead, which it ignores.
+                // The server sent an answer to a request that it had not received. An empty request is ignored.
                 None => pb::SampleRequest::default(),
             },
         })
@@ -297,7 +304,7 @@ impl ReconnectingStream for PendingSamples {
             return Ok(());
         }
         let Some(sample) = self.pending.get_mut(&id) else {
-            // It was cancelled.
+            // The batch was cancelled.
             return Ok(());
         };
         let is_error = matches!(message.outcome, Some(Outcome::Error(_)));
@@ -313,7 +320,7 @@ impl ReconnectingStream for PendingSamples {
             _ => {}
         }
         if let Some(sample) = self.pending.remove(&id) {
-            // A caller that stopped waiting also cancels.
+            // A caller that stopped waiting also sends `Cancel`.
             let received = Instant::now();
             let _ = (sample.result).send(outcome.map(|batch| (batch, received)));
         }
@@ -369,7 +376,8 @@ mod tests {
     use super::*;
     use crate::pb::error::Code;
 
-    /// Passes the server's messages for one request to a stream; returns what it sends next, and the request's error.
+    /// Passes the server's messages for one request to a stream. Returns what the stream sends next, and the request's
+    /// error.
     fn receive(outcomes: Vec<Outcome>) -> (Option<Request>, Error) {
         let mut pending = PendingSamples::new(&Arc::new(Pool::with_max_batch(8)));
         let request = BatchRequest {
@@ -425,7 +433,7 @@ mod tests {
     }
 
     #[test]
-    fn a_request_that_the_server_rejects_ends() {
+    fn a_request_that_the_server_rejects_is_not_cancelled() {
         let error_message = pb::Error {
             code: Code::Closed.into(),
             text: "closed".into(),

@@ -30,10 +30,10 @@ const STABLE_AFTER: Duration = Duration::from_secs(1);
 /// Pause before reconnecting if the last connection ended before it counted as working.
 const RETRY_DELAY: Duration = Duration::from_millis(10);
 
-/// How long connecting continues after the last command.
+/// How long connecting continues after the command channel was closed.
 const LAST_CONNECT_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// How long the server may take to read the last requests.
+/// How long the server may take to read the last requests and end its side.
 const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// The reason if connections can be opened, but no stream.
@@ -54,7 +54,7 @@ pub(crate) trait ReconnectingStream: Send + 'static {
     /// Queues the requests that a command needs; [`Self::next_request`] returns them.
     fn handle_command(&mut self, command: Self::Command);
 
-    /// Queues all unanswered requests again: the next connection starts from scratch.
+    /// Queues all unanswered requests again, and forgets what the server knew on the lost connection.
     fn on_disconnect(&mut self);
 
     /// Returns the next request to send, if any.
@@ -69,12 +69,13 @@ pub(crate) trait ReconnectingStream: Send + 'static {
     /// True if there is nothing to send and no response is expected.
     fn is_idle(&self) -> bool;
 
-    /// Fails all pending requests, because the server cannot be reached. Afterwards the stream is idle.
+    /// Fails all pending requests with this error: the server cannot be reached, the server rejected the stream, or the
+    /// client is closed. Afterwards the stream is idle.
     fn fail_pending(&mut self, error: &Error);
 }
 
-/// Runs a stream until its command channel or the client is closed. Returns true if the server has read all
-/// requests and the client has read all its responses.
+/// Runs a stream until its command channel or the client is closed. Returns true if the server has read all requests
+/// and the client has read all responses.
 pub(crate) async fn run<T: ReconnectingStream>(
     connector: Arc<Connector>,
     mut stream: T,
@@ -98,7 +99,8 @@ async fn run_until_done<T: ReconnectingStream>(
     stream: &mut T,
     mut commands: UnboundedReceiver<T::Command>,
 ) -> bool {
-    // When the server was last known to respond; `None` while it responds, or if nothing is requested from it.
+    // When the server was last known to respond, or since when the stream has tried to reach it. `None` while nothing
+    // is requested.
     let mut unreachable_since: Option<Instant> = None;
     loop {
         while stream.is_idle() {
@@ -129,7 +131,7 @@ async fn run_until_done<T: ReconnectingStream>(
             StreamEnd::Disconnected { received }
                 if received || connected_at.elapsed() >= STABLE_AFTER =>
             {
-                // A frozen server is noticed only after a while.
+                // The server may have stopped responding long before the connection was found to be broken.
                 unreachable_since = Some(connection.received.last());
             }
             StreamEnd::Disconnected { .. } if since.elapsed() > connector.reconnect_timeout() => {
@@ -156,7 +158,7 @@ async fn handle_last_commands<T: ReconnectingStream>(
 enum StreamEnd {
     /// There are no more commands, and all requests are sent.
     Closed {
-        /// The server has read them all and ended its side.
+        /// The server has read all requests and ended its side.
         complete: bool,
     },
     /// The connection broke.
@@ -164,11 +166,11 @@ enum StreamEnd {
         /// At least one response arrived.
         received: bool,
     },
-    /// The server rejected the stream; reconnecting would not help.
+    /// The server rejected the stream or violated the protocol; reconnecting would not help.
     Rejected(Error),
 }
 
-/// Runs the stream on one connection until that ends.
+/// Runs the stream on one connection, until the connection breaks or the stream ends.
 async fn exchange_messages<T: ReconnectingStream>(
     connector: &Connector,
     stream: &mut T,
@@ -232,13 +234,14 @@ async fn exchange_messages<T: ReconnectingStream>(
                 Some(permit) => if let Some(message) = stream.next_request() {
                     permit.send(message);
                 },
-                // The stream is ending; its status carries the reason.
+                // The stream is ending: `responses` returns the reason.
                 None => sender = None,
             },
         }
     }
 }
 
+/// Returns how a stream ended that failed with this status.
 fn failed_stream(connector: &Connector, status: &Status, received: bool) -> StreamEnd {
     connector
         .permanent_error(status)

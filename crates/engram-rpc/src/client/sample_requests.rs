@@ -30,13 +30,16 @@ pub(crate) struct SampleRequests {
     unsent: Arc<AtomicU64>,
 }
 
-/// Numbers of acknowledged batches.
+/// Counts the acknowledgements of one stream.
 #[derive(Debug, Default)]
 struct AckCounts {
-    /// Held while an acknowledgement is sent and counted: they are counted in the order in which they are sent.
+    /// Locked while an acknowledgement is sent and counted, so that acknowledgements are counted in the order in which
+    /// they are sent.
     sending: Mutex<()>,
+    /// Number of acknowledgements sent.
     sent: AtomicU64,
-    /// Acknowledgements that the server has certainly handled.
+    /// Number of acknowledgements for which no call needs to wait: the server is known to have handled them, or they
+    /// were lost with their connection.
     confirmed: AtomicU64,
     /// True if some of the acknowledgements must become durable.
     any_durable: AtomicBool,
@@ -46,12 +49,13 @@ struct AckCounts {
 #[derive(Debug)]
 pub(super) struct Confirmation {
     reply: oneshot::Sender<Result<()>>,
-    /// Number of acknowledgements that it confirms: all that were sent before it.
+    /// Number of acknowledgements confirmed: all that the stream sent before.
     number: u64,
     acks: Arc<AckCounts>,
 }
 
 impl Confirmation {
+    /// Returns a confirmation of the first `number` acknowledgements, and a future of its outcome.
     fn new(acks: &Arc<AckCounts>, number: u64) -> (Self, PendingResponse<()>) {
         let (reply, receiver) = oneshot::channel();
         let acks = Arc::clone(acks);
@@ -81,12 +85,12 @@ impl AckCounts {
     }
 }
 
-/// The sample streams of a client whose acknowledgements may remove items: a call whose result depends on them waits
-/// until the server has handled them.
+/// Those sample streams of a client whose acknowledgements may remove items. A call whose result depends on an
+/// acknowledgement waits until the server has handled it.
 #[derive(Debug, Default)]
 pub(crate) struct SampleStreams(RwLock<Vec<SampleStream>>);
 
-/// One stream. Its weak sender does not keep it open.
+/// One stream. The weak sender does not keep the stream open.
 #[derive(Clone, Debug)]
 struct SampleStream {
     commands: mpsc::WeakUnboundedSender<SampleCommand>,
@@ -105,7 +109,7 @@ impl SampleStreams {
         });
     }
 
-    /// True if the server has handled all acknowledgements.
+    /// True if no call needs to wait: each acknowledgement is known to be handled, or lost with its connection.
     pub(crate) fn are_acks_flushed(&self) -> bool {
         let streams = self.0.read();
         streams.iter().all(|stream| stream.acks.are_confirmed())
@@ -118,8 +122,8 @@ impl SampleStreams {
         acks.any(|acks| acks.any_durable.load(Ordering::Acquire) && !acks.are_confirmed())
     }
 
-    /// Waits until the server has handled all acknowledgements so far and made them durable. Acknowledgements of a lost
-    /// connection have no effect, and are not waited for.
+    /// Waits until the server has handled all acknowledgements so far and made them durable, if it can.
+    /// Acknowledgements of a lost connection have no effect, and are not waited for.
     ///
     /// # Errors
     /// [`Error::Unavailable`] if the server cannot be reached, [`Error::Closed`] if the client is closed.
@@ -166,15 +170,15 @@ pub struct BatchRequest {
     pub table: String,
     /// Maximum number of items.
     pub n: u32,
-    /// The server replies as soon as this many items are available.
+    /// Minimum number of items: the server replies as soon as this many are available. 0 means `n`.
     pub at_least: u32,
-    /// How long the server may wait for them; `None` means without limit.
+    /// How long the server may wait for `at_least` items; `None` means without limit.
     pub timeout: Option<Duration>,
     /// At the timeout, return the items that are available instead of an error.
     pub allow_partial: bool,
     /// Pad shorter items instead of returning ragged columns.
     pub pad: bool,
-    /// Count the samples only once they are acknowledged, whatever the table's options.
+    /// Put the batch on lease. A batch of a table with `max_times_sampled` is on lease in any case.
     pub lease: bool,
 }
 
@@ -183,13 +187,14 @@ pub struct BatchRequest {
 pub struct LeasedBatch {
     /// The batch.
     pub batch: ReceivedBatch,
-    /// The lease on its items, which the caller must acknowledge.
+    /// The lease on its items. The caller must acknowledge it, or the items are returned to their table.
     pub lease: RemoteLease,
     /// When the batch arrived.
     pub received: Instant,
 }
 
-/// The lease on a batch. Dropping it without acknowledging it returns the items.
+/// The lease on a batch. If it is dropped without being acknowledged, the items are returned to their table. Does
+/// nothing for a batch that is not on lease.
 #[derive(Debug)]
 pub struct RemoteLease {
     id: u64,
@@ -201,8 +206,8 @@ pub struct RemoteLease {
 }
 
 impl RemoteLease {
-    /// Acknowledges the whole batch. If that removes items from a durable store, returns a future of the server's
-    /// response, which the server sends once that is durable; otherwise returns `None`.
+    /// Acknowledges the whole batch. If this removes items from a durable store, returns a future that is ready once
+    /// the server reports that their removal is durable; otherwise returns `None`.
     #[expect(
         clippy::must_use_candidate,
         reason = "not every caller waits until it is durable"
@@ -250,7 +255,9 @@ impl Drop for RemoteLease {
 /// A requested batch, as a future. Dropping it cancels the request.
 #[derive(Debug)]
 pub struct RemoteSampleTicket {
+    /// Dropping this lease cancels the request. `None` once the future was ready.
     lease: Option<RemoteLease>,
+    /// Number of items in unfinished chunks of the client's writers, for error texts.
     unsent: Arc<AtomicU64>,
     receiver: oneshot::Receiver<Result<(ReceivedBatch, Instant)>>,
 }
@@ -289,7 +296,8 @@ impl Future for RemoteSampleTicket {
 }
 
 impl SampleRequests {
-    /// Starts a stream. It ends, and the returned task with it, once all handles and leases are dropped.
+    /// Starts a stream, and returns it with the task that runs it. Both end once all clones of the `SampleRequests`,
+    /// tickets and leases are dropped.
     pub(crate) fn open(
         runtime: &Handle,
         connector: &Arc<Connector>,
@@ -308,8 +316,8 @@ impl SampleRequests {
         (requests, task)
     }
 
-    /// Requests the server's confirmation that all acknowledgements so far are durable, after it could not make them
-    /// durable.
+    /// Requests again the server's confirmation that all acknowledgements so far are durable, after it reported that it
+    /// could not make them durable.
     pub(crate) fn confirm_again(&self) -> PendingResponse<()> {
         let number = self.acks.sent.load(Ordering::Acquire);
         let (confirmation, response) = Confirmation::new(&self.acks, number);

@@ -17,13 +17,14 @@ use super::sample_requests::{
 };
 use crate::wire::ReceivedBatch;
 
-/// How long closing waits at most for the server to handle the last acknowledgements.
+/// Maximum time that closing waits for the server to handle the last acknowledgements.
 const MAX_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// How long closing waits in addition to a shorter `reconnect_timeout`.
+/// With a short `reconnect_timeout`, closing waits for at most that and this long in addition.
 const CLOSE_GRACE: Duration = Duration::from_millis(500);
 
-/// Maximum number of batches that are in flight or delivered and not acknowledged. A server allows 1,024 per stream.
+/// Maximum number of batches that are in flight, or that the reader has and that are not acknowledged. A server allows
+/// 1,024 per stream.
 const MAX_IN_FLIGHT: usize = 1_000;
 
 /// Maximum number of batches that the reader has and that are not acknowledged. With more, the oldest are acknowledged.
@@ -34,7 +35,7 @@ const MAX_UNACKNOWLEDGED: usize = 500;
 pub enum RemoteNextBatch {
     /// A batch.
     Batch(ReceivedBatch),
-    /// All batches were read, or the deadline has passed.
+    /// All batches were read, the deadline has passed, or the stream is closed.
     End,
     /// The wait was interrupted.
     Interrupted,
@@ -48,8 +49,10 @@ pub enum RemoteNextBatch {
 /// A batch that waited for so long that its lease ends is cancelled and requested again.
 #[derive(Debug)]
 pub struct RemoteStream {
+    /// `None` after [`RemoteStream::close`].
     requests: Option<SampleRequests>,
-    /// Ends once the server has handled all acknowledgements and cancellations.
+    /// Runs the stream `requests`. Ends after the requests are dropped and the server has handled all acknowledgements
+    /// and cancellations. `None` after [`RemoteStream::close`] has waited for that.
     task: Option<JoinHandle<bool>>,
     connector: Arc<Connector>,
     table: String,
@@ -57,9 +60,10 @@ pub struct RemoteStream {
     /// nothing, they are acknowledged when the next batch is requested.
     acknowledges_at_once: bool,
     options: StreamOptions,
+    /// Maximum time that closing waits for `task`.
     close_timeout: Duration,
     batches_requested: u64,
-    /// Number of items requested, without those that incomplete batches lacked.
+    /// Number of items requested, without those that incomplete batches lacked: they are requested again.
     items_requested: u64,
     /// Requested batches that were not returned to the reader yet, each with its number of items.
     in_flight: VecDeque<(usize, RemoteSampleTicket)>,
@@ -67,9 +71,9 @@ pub struct RemoteStream {
     deliveries: DeliveryTracker<RemoteLease>,
     /// Number of items that the reader has delivered.
     delivered: u64,
-    /// Pending until the acknowledgements that removed items are durable.
+    /// Pending until the last acknowledgement that removes items is durable, and all before it; `None` if all are.
     durable: Option<PendingResponse<()>>,
-    /// Why the server could not make them durable when it was last asked.
+    /// Why the server could not make acknowledgements durable when it was last asked.
     durability_error: Option<Error>,
 }
 
@@ -121,7 +125,8 @@ impl RemoteStream {
             && max_batches.is_none_or(|max| self.batches_requested < max)
         {
             let (n, at_least) = self.options.next_batch_size(self.items_requested);
-            // A last, small batch waits: batches in flight may turn out incomplete and change its size.
+            // A last, small batch is requested only after all others have arrived: if one of them is incomplete, the
+            // size of the last one changes.
             if n == 0 || (n < self.options.at_least && !self.in_flight.is_empty()) {
                 return;
             }
@@ -153,7 +158,7 @@ impl RemoteStream {
             self.durable = lease.acknowledge().or_else(|| self.durable.take());
         }
         match self.wait_until_durable(options) {
-            // If the connection was lost, the next one continues with the items that are left.
+            // If the connection was lost, the next connection continues with the items that are left.
             WaitOutcome::Ready(Ok(()) | Err(Error::Unavailable(_))) => {}
             WaitOutcome::Ready(Err(error)) => return Err(error),
             WaitOutcome::TimedOut => return Ok(RemoteNextBatch::End),
@@ -179,7 +184,7 @@ impl RemoteStream {
                 continue;
             }
             let LeasedBatch { batch, lease, .. } = batch;
-            // The items that an incomplete batch lacks are requested again.
+            // The items that an incomplete batch lacks are requested again later.
             self.items_requested -= n.saturating_sub(batch.infos.len()) as u64;
             self.deliveries.push(batch.infos.len(), lease);
             self.prefetch();
@@ -201,7 +206,7 @@ impl RemoteStream {
     }
 
     /// Reports that the first `items` of the stream's items are delivered: the caller has them, or will have them
-    /// without a further call. False after [`Self::close`], which has returned them to the table.
+    /// without a further call. Returns false after [`Self::close`], which has returned undelivered items to the table.
     pub fn deliver(&mut self, items: u64) -> bool {
         if self.requests.is_none() {
             return false;
@@ -215,7 +220,7 @@ impl RemoteStream {
 
     fn acknowledge_delivered(&mut self) {
         while let Some(lease) = self.deliveries.pop_acknowledged(self.delivered) {
-            // The server makes later acknowledgements durable after earlier ones.
+            // Waiting for the last one suffices: the server makes acknowledgements durable in order.
             self.durable = lease.acknowledge().or_else(|| self.durable.take());
         }
     }
@@ -234,7 +239,8 @@ impl RemoteStream {
         if let WaitOutcome::Ready(outcome) = &outcome {
             self.durable = None;
             let error = outcome.as_ref().err();
-            // After a lost connection, the server returns the items or has removed them.
+            // If the connection was lost, there is nothing to ask for again: the server returns the items to the table,
+            // or has removed them.
             let error = error.filter(|error| !matches!(error, Error::Unavailable(_)));
             self.durability_error = error.cloned();
         }
@@ -247,9 +253,9 @@ impl RemoteStream {
     }
 
     /// Stops prefetching, acknowledges the delivered items and returns the others to their table. Waits until
-    /// acknowledgements that removed items from a durable store are durable, or until the deadline. Then waits until the
-    /// server has handled everything else: up to two seconds, and not longer than `at_most`; with a deadline, this time
-    /// begins with the call. Calling it again waits again.
+    /// acknowledgements that removed items from a durable store are durable, or until the deadline. Then waits until
+    /// the server has handled everything else: up to two seconds, and not longer than `at_most`; with a deadline, this
+    /// time begins with the call. Calling it again waits again.
     pub fn close(
         &mut self,
         at_most: Duration,

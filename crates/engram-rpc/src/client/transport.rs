@@ -1,4 +1,4 @@
-//! The byte stream below a connection to a server: how it is opened, and what is known of the server from its bytes.
+//! The byte stream below a connection to a server: how it is opened, and what was received on it.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
@@ -22,8 +22,8 @@ const FIRST_BYTES: usize = 16;
 /// How long an address of a host may take before the next one is tried as well, as in RFC 8305.
 const NEXT_ADDRESS_DELAY: Duration = Duration::from_millis(300);
 
-/// How long the last addresses may take after another one has failed. The caller then tries all of them again: the
-/// server may be restarting at the address that failed.
+/// If an address has failed and no further one is left, how long to wait for the pending attempts. The caller then
+/// tries all addresses again: the server may be restarting at the one that failed.
 const LAST_ADDRESSES_TIMEOUT: Duration = Duration::from_secs(3);
 
 /// What was received on one connection.
@@ -32,6 +32,7 @@ pub(crate) struct ReceivedBytes {
     opened: Instant,
     /// Nanoseconds from `opened` to the last time that bytes, or the end of the connection, were received.
     last: AtomicU64,
+    /// The bytes of the first read, up to [`FIRST_BYTES`].
     first: OnceLock<Vec<u8>>,
 }
 
@@ -49,7 +50,7 @@ impl ReceivedBytes {
         self.opened + Duration::from_nanos(self.last.load(Ordering::Relaxed))
     }
 
-    /// The first bytes of the connection; empty if none were received.
+    /// The first bytes that were received, at most [`FIRST_BYTES`]; empty if none were.
     pub(crate) fn first(&self) -> &[u8] {
         self.first.get().map_or(&[], Vec::as_slice)
     }
@@ -110,7 +111,7 @@ impl ObservedStream {
         Ok(Self::new(Socket::Unix(socket)))
     }
 
-    /// What it has received; shared with the stream.
+    /// What the stream has received; the stream continues to update it.
     pub(crate) fn received(&self) -> Arc<ReceivedBytes> {
         Arc::clone(&self.received)
     }
@@ -220,7 +221,8 @@ mod tests {
 
     use super::*;
 
-    /// Connects to addresses of the ports 1 to 4. Port 1 never answers, 2 refuses, 3 answers, and 4 answers late.
+    /// Connects to addresses with these ports; returns the port that answered. Port 1 never answers, 2 refuses, 3
+    /// answers, and 4 answers late.
     async fn connect(ports: &[u16]) -> Result<u16, io::ErrorKind> {
         let addresses = (ports.iter()).map(|port| SocketAddr::from(([127, 0, 0, 1], *port)));
         let connected = connect_to_first(addresses, |address| async move {

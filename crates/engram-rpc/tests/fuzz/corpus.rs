@@ -303,8 +303,8 @@ fn items() -> Vec<NewItem> {
     items.collect()
 }
 
-/// Returns the requests of an insert stream: the first have all kinds of definitions and items, the
-/// others refer to them.
+/// Returns the requests of an insert stream: definitions and items of all kinds, then items that refer to the same
+/// definitions, then the rest of a chunk's payload. The requests of [`complete_insert_requests`] follow.
 fn insert_requests() -> Vec<pb::InsertRequest> {
     let mut dictionary = SentDictionary::default();
     let mut requests = Vec::new();
@@ -328,6 +328,7 @@ fn insert_requests() -> Vec<pb::InsertRequest> {
     requests
 }
 
+/// Returns requests that repeat all definitions for each item.
 fn complete_insert_requests() -> Vec<pb::InsertRequest> {
     let mut builder = InsertRequestBuilder::default();
     for (number, item) in (1..).zip(items()) {

@@ -1,4 +1,4 @@
-//! An allocator that counts the memory in use per thread.
+//! An allocator that counts the bytes in use for each thread: allocated by it, and not freed by it.
 
 #![expect(unsafe_code, reason = "an allocator implements an unsafe trait")]
 

@@ -18,7 +18,7 @@ use prost::Message;
 
 use crate::corpus::first_request;
 
-/// Kind of a message.
+/// The type of a message.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) enum Kind {
     HelloRequest,
@@ -76,6 +76,7 @@ pub(crate) fn is_valid(kind: Kind, message: &[u8]) -> bool {
                 .completed
                 .into_iter()
                 .filter_map(|completed| completed.error);
+            // Always true; decodes all errors.
             errors.map(decode_error).count() < usize::MAX
         }),
         Kind::SampleResponse => decode(message).is_some_and(sample_response),
@@ -122,7 +123,7 @@ fn manage_response(response: pb::ManageResponse) -> bool {
     }
 }
 
-/// Processes a request like the server, and gathers the valid items.
+/// Processes a request like the server, and gathers the first valid items.
 fn insert(
     dictionary: &mut ReceivedDictionary,
     request: pb::InsertRequest,
@@ -150,6 +151,7 @@ fn insert(
             for item in &first {
                 let alone =
                     POOL.with(|pool| gather(std::slice::from_ref(item), length_policy, pool));
+                // A valid item can be read; it may still be too large for a batch.
                 assert!(!matches!(alone, Err(Error::Payload(_))), "{alone:?}");
             }
         }

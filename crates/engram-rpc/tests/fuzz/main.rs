@@ -51,7 +51,7 @@ fn mutated_messages_are_decoded_without_panic_in_bounded_memory() {
     let corpus = corpus();
     for (kind, message) in &corpus {
         reset_state(*kind, true);
-        // Parts of a batch or a chunk continue earlier messages.
+        // Some messages are valid only after the ones before them: parts of a batch or a chunk.
         let _ = is_valid(*kind, message);
     }
     let (mut accepted, mut max_peak) = (0_u64, 0);

@@ -33,7 +33,7 @@ const EDGE_CASES: [&[u8]; 8] = [
     &[0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0xff, 0x01],
 ];
 
-/// Applies one mutation to a message, and sometimes a few more.
+/// Applies one mutation to a message, and sometimes up to three more. Some copy a part of `other` into it.
 pub(crate) fn mutate(message: &mut Vec<u8>, other: &[u8], random: &mut RandomSource) {
     for _ in 0..=random.below(2) * random.below(4) {
         let start = random.below(message.len() + 1);

@@ -28,7 +28,7 @@ use crate::garbage_calls::{GarbageCall, METHODS};
 /// The test fails if a call takes longer than this.
 const CALL_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// Number of bytes after which a response is cancelled, because a request may ask for endless samples.
+/// Number of bytes of its response after which a call is cancelled, because a request may ask for endless samples.
 const MAX_RESPONSE_BYTES: usize = 100_000;
 
 /// How a call ended.

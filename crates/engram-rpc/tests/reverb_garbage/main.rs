@@ -1,4 +1,4 @@
-//! Invalid calls of dm-reverb's service do not harm the server or other streams: each call ends with a status, and
+//! Invalid calls to dm-reverb's service do not harm the server or other streams: each call ends with a status, and
 //! memory stays bounded.
 //!
 //! `ENGRAM_FUZZ=1000000 cargo test -p engram-rpc --test reverb_garbage` sets the number of calls. `ENGRAM_FUZZ_SEED`

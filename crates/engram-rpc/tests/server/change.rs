@@ -33,7 +33,8 @@ async fn changes_are_applied_in_order_and_counted() {
     let mut client = connect(&server).await;
     fill(&engine.table("t").unwrap(), 0, 3_000, 1);
     let mut stream = open_change_stream(&mut client).await;
-    // An update finds the items that earlier deletions have left, however many requests are in flight.
+    // Each update finds both of its items, and each deletion one of its two keys: earlier requests are applied first,
+    // however many are in flight.
     for id in 0..1_500 {
         stream
             .send(update(2 * id, &[id, id + 1], &[2.0, 3.0]))
@@ -44,7 +45,11 @@ async fn changes_are_applied_in_order_and_counted() {
         let reply = stream.receive().await;
         assert_eq!(reply.id, id);
         let matched = if id % 2 == 0 { 2 } else { 1 };
-        assert_eq!(reply.outcome, Some(Outcome::Matched(matched)), "of {id}");
+        assert_eq!(
+            reply.outcome,
+            Some(Outcome::Matched(matched)),
+            "request {id}"
+        );
     }
     drop(stream.requests);
     let end = stream.responses.message().await.unwrap();
@@ -81,7 +86,7 @@ async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_in_fli
             (key, updated, client.delete("t", &[key]))
         });
         for (key, updated, deleted) in changes.collect::<Vec<_>>() {
-            assert_eq!((updated.await, deleted.await), (Ok(1), Ok(1)), "of {key}");
+            assert_eq!((updated.await, deleted.await), (Ok(1), Ok(1)), "key {key}");
         }
     }
 }

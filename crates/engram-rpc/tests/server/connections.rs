@@ -13,7 +13,7 @@ use tonic::metadata::MetadataValue;
 use tonic::transport::Endpoint;
 use tonic::{Code, Request, Status};
 
-use crate::support::{STEP_TIMEOUT, connect, engine, options, start};
+use crate::support::{STEP_TIMEOUT, connect, engine, start};
 
 fn hello(protocol: u32) -> pb::HelloRequest {
     pb::HelloRequest {
@@ -89,7 +89,7 @@ fn forward_connection(proxy: &std::net::TcpListener, server: std::net::SocketAdd
     let _ = std::io::copy(&mut from_server, &mut client);
 }
 
-/// Returns the number of connections to a server's abstract socket.
+/// Returns the number of connections to a server's local socket, which has a name in the abstract namespace.
 #[cfg(target_os = "linux")]
 fn local_connections(server: &Server) -> usize {
     let name = format!(" @engram-{}-", server.address().port());
@@ -223,7 +223,7 @@ fn a_used_port_is_rejected_and_free_after_close() {
 }
 
 #[test]
-fn an_open_address_needs_a_token_or_insecure() {
+fn an_address_that_others_can_reach_needs_a_token_or_insecure() {
     let mut options = ServerOptions {
         address: "0.0.0.0:0".parse().unwrap(),
         ..ServerOptions::default()
@@ -268,7 +268,7 @@ async fn a_unix_socket_is_private_and_removed_on_close() {
         unix_socket: Some(path.clone()),
         ..ServerOptions::default()
     };
-    let server = Server::start(engine(vec![table_options()]), options.clone()).unwrap();
+    let server = Server::start(engine(vec![]), options.clone()).unwrap();
     let mode = std::fs::metadata(&path).unwrap().permissions().mode();
     assert_eq!(mode & 0o777, 0o600);
     let url = format!("unix://{}", path.display());
@@ -294,10 +294,6 @@ async fn a_unix_socket_is_private_and_removed_on_close() {
     );
     assert_eq!(std::fs::read(&path).unwrap(), b"precious");
     std::fs::remove_dir_all(folder).unwrap();
-}
-
-fn table_options() -> engram_core::TableOptions {
-    options("t")
 }
 
 #[tokio::test(flavor = "multi_thread")]

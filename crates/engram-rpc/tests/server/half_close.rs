@@ -18,8 +18,8 @@ async fn items_inserted_at_the_last_moment_are_acknowledged() {
             .await;
         stream.wait_completed("full", 1).await;
         wait_until("the other items wait", || full.info().waiting_inserts == 1).await;
-        // Ends the stream and, at nearly the same time, takes a sample, which makes room for an item.
-        stream.requests = tokio::sync::mpsc::channel(1).0;
+        // Half-closes the stream and, at nearly the same time, takes a sample, which makes room for an item.
+        stream.half_close();
         let table = std::sync::Arc::clone(&full);
         let sampling = tokio::task::spawn_blocking(move || sample_values(&table, 1));
         let mut completed = 1;

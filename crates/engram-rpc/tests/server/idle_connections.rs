@@ -17,9 +17,9 @@ const PREFACE: &[u8] = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n\0\0\0\x04\0\0\0\0\0";
 /// Longer than it takes to open a connection and make a call.
 pub(crate) const FIRST_CALL_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Reads until the peer closes the connection; panics if that takes too long.
-fn wait_until_closed(peer: &mut impl Read) {
-    match peer.read_to_end(&mut Vec::new()) {
+/// Reads until the server closes the connection; panics if that takes longer than the read timeout.
+fn wait_until_closed(connection: &mut impl Read) {
+    match connection.read_to_end(&mut Vec::new()) {
         Ok(_) => {}
         Err(error) => assert_eq!(
             error.kind(),

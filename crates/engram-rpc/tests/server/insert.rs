@@ -95,7 +95,8 @@ pub(crate) fn items_message(items: impl IntoIterator<Item = pb::Items>) -> pb::I
 }
 
 impl Inserts {
-    /// Waits until a table has completed items up to a number; returns the errors received until then.
+    /// Waits until a table has completed items up to a number. Returns the errors received until then, each with the
+    /// number of the last item that it rejects.
     pub(crate) async fn wait_completed(
         &mut self,
         table: &str,
@@ -129,7 +130,7 @@ pub(crate) fn sample_values(table: &Arc<Table>, n: usize) -> Vec<u32> {
     let pool = Arc::default();
     let columns = gather(&sample.draws, LengthPolicy::Ragged, &pool).unwrap();
     let ColumnData::Bytes(bytes) = &columns.columns[0].data else {
-        panic!("strings");
+        panic!("a column of strings");
     };
     engram_rpc::wire::decode_u32s("x", bytes).unwrap()
 }
@@ -318,7 +319,7 @@ async fn waiting_items_are_withdrawn_when_their_stream_ends() {
     wait_until("items wait again", || full.info().waiting_inserts == 1).await;
     assert_eq!(sample_values(&full, 1), [100]);
     stream.wait_completed("full", 3).await;
-    stream.requests = tokio::sync::mpsc::channel(1).0;
+    stream.half_close();
     assert!(stream.next_response().await.unwrap().is_none());
     assert_eq!(full.info().waiting_inserts, 0);
     assert_eq!(sample_values(&full, 2), [101, 100]);
@@ -333,7 +334,7 @@ async fn rejected_items_are_acknowledged_with_the_tables_error() {
     let mut mixed = row_items("t", 1, 8, 1);
     mixed.priorities_le =
         encode_numbers([1.0, f64::NAN, f64::NAN, 1.0, f64::NAN, 1.0, 1.0, 1.0].into_iter());
-    // Rows 8 to 15 of ten.
+    // Offsets 8 to 15 in a chunk of ten rows: only the first two items are valid.
     let mut beyond = row_items("t", 9, 8, 1);
     beyond.offsets_le = encode_numbers((8..16_u32).collect::<Vec<_>>().into_iter());
     stream.send(items_message([mixed, beyond])).await;
@@ -376,22 +377,10 @@ async fn dropping_a_table_completes_its_waiting_items() {
     let full = engine.table("full").unwrap();
     wait_until("two calls wait", || full.info().waiting_inserts == 2).await;
     engine.drop_table("full").unwrap();
-    let mut errors = stream.wait_completed_from("full", 1, 9).await;
+    let errors = stream.wait_completed("full", 9).await;
+    assert!(errors.iter().all(|(number, _)| *number > 1));
     assert_eq!(errors.len(), 2);
-    assert_eq!(errors.remove(0).1.text, "table `full` was dropped");
-}
-
-impl Inserts {
-    async fn wait_completed_from(
-        &mut self,
-        table: &str,
-        from: u64,
-        number: u64,
-    ) -> Vec<(u64, pb::Error)> {
-        let errors = self.wait_completed(table, number).await;
-        assert!(errors.iter().all(|(number, _)| *number > from));
-        errors
-    }
+    assert_eq!(errors[0].1.text, "table `full` was dropped");
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -415,7 +404,7 @@ async fn closing_the_server_leaves_waiting_items_to_be_sent_again() {
         .await
         .unwrap();
     assert!(began.elapsed() < Duration::from_secs(1));
-    // An acknowledgement would mean that they are rejected: the writer would not send them again.
+    // The items are not acknowledged: the writer would not send them again.
     let end = stream.next_response().await.unwrap_err();
     assert_eq!(
         (end.code(), end.message()),

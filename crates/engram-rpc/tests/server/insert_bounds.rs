@@ -13,7 +13,7 @@ use crate::support::{
     wait_until,
 };
 
-/// Returns the status that a stream ends with after these messages.
+/// Sends messages on a new stream; returns the code and text of the status that the stream ends with.
 pub(crate) async fn final_status(
     client: &mut Client,
     requests: Vec<pb::InsertRequest>,
@@ -215,7 +215,7 @@ async fn an_incomplete_chunk_is_dropped_when_another_begins() {
     let server = start(&engine);
     let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
-    // Its size is given as 4 GB, but the bytes are never sent: no memory is reserved for them.
+    // A chunk whose size is given as 4 GiB, but whose bytes are never sent: no memory is reserved for them.
     let huge = pb::Chunk {
         payload_bytes: u32::MAX.into(),
         ..chunk(2, 10, 1, 0)
@@ -334,9 +334,9 @@ async fn the_server_stops_reading_while_too_many_bytes_wait() {
     let waiting = || full.info().waiting_inserts;
     wait_until("more than 10 items wait", || waiting() > 10).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    // 64 MiB, and the item that exceeded the bound.
+    // The chunks of 16 items have 64 MiB, the bound. With the bytes counted for the items themselves, they exceed it.
     assert_eq!(waiting(), 16, "items of 4 MiB");
-    // Other streams of the connection still work: their samples make space for the items.
+    // Other streams of the connection still work: the samples of this one make room for the items.
     let mut reader = open_sample_stream(&mut client).await;
     for id in 0..100 {
         reader.request_batch(batch_request(id, "full")).await;

@@ -183,13 +183,14 @@ fn runtime() -> &'static Runtime {
 }
 
 prop_compose! {
-    /// A well-formed shape of schema 1's column; it may or may not fit a chunk.
-    fn fitting_shape()(slices in vec(slice(), 1..4), squeeze in any::<bool>(), zero in 0..10)
+    /// A well-formed shape of schema 1's column. Its slices are mostly of chunk 0 and column 0, the only ones that
+    /// exist; the other numbers of a slice may or may not fit a chunk.
+    fn fitting_shape()(slices in vec(slice(), 1..4), squeeze in any::<bool>(), case in 0..10)
         -> pb::WindowShape {
         let count = u32::try_from(slices.len()).unwrap();
         let slices = slices.into_iter().map(|slice| pb::Slice {
-            chunk: if zero > 0 { 0 } else { slice.chunk },
-            column: if zero > 1 { 0 } else { slice.column },
+            chunk: if case > 0 { 0 } else { slice.chunk },
+            column: if case > 1 { 0 } else { slice.column },
             ..slice
         });
         pb::WindowShape {
@@ -261,7 +262,7 @@ prop_compose! {
     }
 }
 
-/// Sends all requests, samples what was inserted, and checks that the next writer is served.
+/// Sends all requests, gathers the items that were inserted, and checks that the next writer is served.
 async fn check_server_survives(session: u64, requests: Vec<pb::InsertRequest>) {
     let engine = engine(vec![options("t")]);
     let server = start(&engine);
@@ -270,7 +271,7 @@ async fn check_server_survives(session: u64, requests: Vec<pb::InsertRequest>) {
     for request in requests {
         let _ = stream.requests.send(request).await;
     }
-    stream.requests = tokio::sync::mpsc::channel(1).0;
+    stream.half_close();
     while let Ok(Some(_)) = stream.next_response().await {}
     let table = engine.table("t").unwrap();
     let size_before = table.info().stats.size;
@@ -284,6 +285,7 @@ async fn check_server_survives(session: u64, requests: Vec<pb::InsertRequest>) {
         let _ = gather(&items, length_policy, &Arc::default());
         for item in items {
             item.layout().check().unwrap();
+            // An inserted item can be read; it may still be too large for a batch.
             let alone = gather(&[item], length_policy, &Arc::default());
             assert!(!matches!(alone, Err(Error::Payload(_))), "{alone:?}");
         }

@@ -20,7 +20,7 @@ async fn call_outcome(client: &mut Client, call: Call) -> Outcome {
 }
 
 const DONE: Outcome = Outcome::Done(pb::Empty {});
-/// Lists all tables at once, like a client that does not read pages.
+/// Requests all tables in one message, as a client does that does not read pages.
 const ALL: pb::ListTables = pb::ListTables {
     paged: false,
     after: None,
@@ -149,7 +149,7 @@ async fn statistics_and_limits_are_sent() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn errors_name_what_does_not_exist() {
+async fn invalid_calls_return_errors_that_name_the_cause() {
     let engine = engine(vec![options("a"), options("b")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -337,7 +337,7 @@ async fn texts_of_a_table_are_bounded() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn calls_of_a_closed_store_fail() {
+async fn calls_to_a_closed_store_fail() {
     let engine = engine(vec![options("a")]);
     let server = start(&engine);
     let mut client = connect(&server).await;

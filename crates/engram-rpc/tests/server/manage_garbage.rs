@@ -14,6 +14,7 @@ use crate::insert::{first_message, items_message, row_items};
 use crate::sample::batch_request;
 use crate::support::{Client, connect, engine, open_insert_stream, open_sample_stream, start};
 
+/// Numbers that are mostly small, and otherwise very large.
 fn any_count() -> impl Strategy<Value = u64> {
     prop_oneof![4 => 0..6_u64, 1 => Just(u64::MAX), 1 => Just(u64::from(u32::MAX)), 1 => any::<u64>()]
 }

@@ -20,7 +20,7 @@ async fn connect(server: &Server) -> Channel {
     endpoint.connect().await.unwrap()
 }
 
-/// Sends the first bytes of a call's messages, and leaves it open.
+/// Begins a call, sends the first bytes of its messages, and leaves the call open.
 async fn begin_call(channel: &mut Channel, path: &str, bytes: Vec<u8>) -> Response<Body> {
     let frame = Ok::<_, tonic::Status>(Frame::data(Bytes::from(bytes)));
     let body = tokio_stream::once(frame).chain(tokio_stream::pending());
@@ -35,7 +35,7 @@ async fn begin_call(channel: &mut Channel, path: &str, bytes: Vec<u8>) -> Respon
     channel.call(request).await.unwrap()
 }
 
-/// The prefix of a message of this many bytes.
+/// The gRPC prefix of a message, which claims that the message has this many bytes.
 fn prefix(bytes: u32) -> Vec<u8> {
     [&[0][..], &bytes.to_be_bytes()].concat()
 }

@@ -27,7 +27,7 @@ fn connect(address: SocketAddr) -> TcpStream {
     stream
 }
 
-/// Sends bytes; returns what the server sends until it closes the connection.
+/// Sends bytes on a new connection; returns what the server sends until it closes the connection.
 fn exchange(address: SocketAddr, bytes: &[u8]) -> String {
     let mut stream = connect(address);
     stream.write_all(bytes).unwrap();

@@ -48,12 +48,13 @@ async fn a_blocking_table_does_not_retain_items_of_other_tables() {
     let [full, free] = ["full", "free"].map(|name| engine.table(name).unwrap());
     let numbers = [&full, &free].map(|table| outbox.table_number(table.options()));
     send(&mut outbox, numbers[0], items(0, 2, 1), 1).await;
-    // More chunks than a server keeps for a writer.
+    // Each item has a chunk of its own. These are more chunks than a server keeps for a writer.
     let mut sent_chunks = Vec::new();
     for first in (0..70_000).step_by(1000) {
         let batch = (first..first + 1000).flat_map(|value| items(value, 1, 1));
         let batch: Vec<NewItem> = batch.collect();
         let chunk = &batch[0].trajectory.chunks()[0];
+        // One chunk of each batch is enough to check that it is freed.
         sent_chunks.push(Arc::downgrade(chunk));
         send(&mut outbox, numbers[1], batch, 1).await;
     }

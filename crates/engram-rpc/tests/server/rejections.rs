@@ -1,4 +1,4 @@
-//! Rejected items cost a bounded amount of memory, and table names are bounded.
+//! Bounds on the memory that rejected items cost a server, and on the length of table names.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ fn invalid_item(table: &str, number: u64) -> pb::Items {
 async fn the_server_stops_reading_while_too_many_rejections_are_pending() {
     let engine = engine(vec![one_item_queue("full")]);
     let server = start(&engine);
-    // The client buffers nothing: requests are read, or in the transport's window.
+    // The client buffers nothing: a request that was sent is in the transport's window, or the server has read it.
     let (requests, receiver) = mpsc::channel(1);
     let mut client = connect(&server).await;
     let receiver = ReceiverStream::new(receiver);
@@ -98,7 +98,7 @@ async fn long_error_texts_per_message_are_bounded() {
         bytes += reply.encoded_len();
         received.extend(reply.completed);
     }
-    // Full texts would take 22 KB each.
+    // 64 detailed errors, and 3,000 short ones. If no text were shortened, each error would take 22 KB.
     assert!(bytes < 64 * 20_000 + 3_000 * 400, "{bytes} bytes");
     for (ack, name) in received.iter().zip(&names) {
         assert_eq!((&ack.table, ack.number), (name, 1));

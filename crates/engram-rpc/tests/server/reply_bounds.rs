@@ -1,6 +1,5 @@
 //! Replies that clients do not read: how much memory they may hold, and that other clients are served meanwhile.
 
-use futures_util::future::join_all;
 use std::sync::{Arc, Weak};
 use std::time::{Duration, Instant};
 
@@ -9,6 +8,7 @@ use engram_engine::Engine;
 use engram_reverb::pb::reverb_service_client::ReverbServiceClient;
 use engram_rpc::pb::engram_client::EngramClient;
 use engram_rpc::{Server, ServerOptions};
+use futures_util::future::join_all;
 use tonic::transport::Endpoint;
 
 use crate::reverb::{
@@ -19,10 +19,10 @@ use crate::reverb_backlog::random_chunk;
 use crate::sample::{Samples, batch_request};
 use crate::support::{Client, engine, fill, items, open_sample_stream, options, wait_until};
 
-/// Bytes of the budget of all tests here.
+/// The server's budget for unread replies in these tests, in bytes.
 const MAX_UNREAD_BYTES: u64 = 4 << 20;
 
-/// Bytes of an item: a batch of one has at most 64 KiB with its header.
+/// Bytes of an item. A batch of one item has at most 64 KiB, with its header.
 const ITEM_BYTES: u32 = 63 << 10;
 
 fn start(engine: &Arc<Engine>) -> Server {
@@ -36,20 +36,21 @@ fn start(engine: &Arc<Engine>) -> Server {
 /// A window smaller than a batch: the batch is not sent unless the client reads.
 const SMALL_WINDOW: u32 = 1_000;
 
-/// Connects with windows of this size.
+/// Connects; each stream has a window of this many bytes.
 async fn connect(server: &Server, window: u32) -> Client {
     let endpoint = Endpoint::from_shared(format!("http://{}", server.address())).unwrap();
     let endpoint = endpoint.initial_stream_window_size(window);
     EngramClient::new(endpoint.connect().await.unwrap())
 }
 
-/// A client that reads.
+/// Opens a stream with a window that is large enough for a batch.
 async fn reader(server: &Server) -> Samples {
     open_sample_stream(&mut connect(server, 1 << 20).await).await
 }
 
-/// Opens streams whose replies are not read: each requests a batch of an item of its own, which only the draw refers to
-/// until it is gathered.
+/// Opens this many connections, each with this many streams whose replies are not read. Each stream requests a batch of
+/// an item of its own. Returns the streams and the chunks of the items, to which only the draws refer: a chunk is freed
+/// once its batch is gathered.
 async fn silent_streams(
     server: &Server,
     engine: &Engine,
@@ -90,6 +91,7 @@ async fn wait_until_stable(mut number: impl FnMut() -> usize) -> usize {
     previous
 }
 
+/// Returns the number of gathered batches, whose chunks are freed.
 fn gathered(chunks: &[Weak<Chunk>]) -> usize {
     (chunks.iter().filter(|chunk| chunk.strong_count() == 0)).count()
 }
@@ -101,7 +103,7 @@ async fn unread_replies_of_one_connection_are_bounded_over_its_streams() {
     let (mut silent, chunks) = silent_streams(&server, &engine, 1, 40).await;
     // A quarter of the budget: 16 batches.
     assert_eq!(wait_until_stable(|| gathered(&chunks)).await, 16);
-    // Another connection has room: no client is disconnected.
+    // Another connection has its own part of the budget, so no client has to be disconnected.
     fill(&engine.table("t").unwrap(), 0, 1, ITEM_BYTES as usize / 4);
     let mut reader = reader(&server).await;
     for id in 0..100 {
@@ -109,7 +111,7 @@ async fn unread_replies_of_one_connection_are_bounded_over_its_streams() {
         assert_eq!(reader.receive_batch().await.0, id);
     }
     assert_eq!(gathered(&chunks), 16);
-    // The others are gathered once these are read.
+    // Reading these batches makes room for the others.
     for stream in &mut silent {
         assert_eq!(stream.receive_batch().await.0, 1);
     }
@@ -150,11 +152,11 @@ async fn a_batch_larger_than_the_budget_is_sent_alone() {
     let silent = open_sample_stream(&mut connect(&server, SMALL_WINDOW).await).await;
     silent.request_batch(batch_request(1, n)).await;
     tokio::time::sleep(Duration::from_millis(500)).await;
-    // Small batches do not need it to be read.
+    // Small batches have room, although the large one is not read.
     let mut reader = reader(&server).await;
     reader.request_batch(batch_request(1, 1)).await;
     assert_eq!(reader.receive_batch().await.0, 1);
-    // Another large one does: the connection that does not read is closed.
+    // Other large batches have none: the connection that does not read is closed.
     let mut silent = silent;
     for id in 2..5 {
         reader.request_batch(batch_request(id, n)).await;
@@ -179,7 +181,7 @@ async fn unread_samples_of_reverb_clients_are_bounded_too() {
     writer.send(request(vec![chunk], vec![item], &[])).await;
     assert_eq!(writer.receive().await.keys, [1]);
     let drawn = || usize::try_from(table.info().stats.limiter.samples).unwrap();
-    // Each stream requests 1 MiB.
+    // Each of 80 streams on 4 connections requests 1 MiB.
     let mut silent = Vec::new();
     for _ in 0..4 {
         let endpoint = Endpoint::from_shared(format!("http://{}", server.address())).unwrap();
@@ -197,7 +199,7 @@ async fn unread_samples_of_reverb_clients_are_bounded_too() {
         reader.request_batch(batch_request(id, 1)).await;
         assert_eq!(reader.receive_batch().await.0, id);
     }
-    // At the same time: the streams of a connection share its part of the budget.
+    // Reads all streams at the same time: the streams of a connection share its part of the budget.
     let complete = join_all(silent.iter_mut().map(async |stream| {
         let mut missing = 16;
         while missing > 0 {

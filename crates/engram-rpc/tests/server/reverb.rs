@@ -25,7 +25,7 @@ pub(crate) async fn connect(server: &Server) -> Client {
     ReverbServiceClient::new(endpoint.connect().await.unwrap())
 }
 
-/// The client's side of a stream.
+/// The client's side of a stream. Setting `requests` to `None` half-closes the stream.
 pub(crate) struct ReverbStream<T, U> {
     pub(crate) requests: Option<mpsc::Sender<T>>,
     pub(crate) responses: Streaming<U>,
@@ -91,7 +91,7 @@ pub(crate) fn chunk(key: u64, first: i32, rows: i32) -> pb::ChunkData {
     }
 }
 
-/// An item of `length` rows of a chunk.
+/// An item of `length` rows of a chunk, from `offset` on.
 pub(crate) fn item(
     key: u64,
     table: &str,
@@ -130,6 +130,7 @@ pub(crate) fn request(
     }
 }
 
+/// A request for samples, which may wait for the rate limiter for this many milliseconds; 0 means without limit.
 pub(crate) fn sample_request(
     table: &str,
     num_samples: i64,
@@ -142,7 +143,7 @@ pub(crate) fn sample_request(
     }
 }
 
-/// Returns the values of a sample with one column in one entry.
+/// Returns the values of a sample that has one column, of one slice of one chunk.
 pub(crate) fn values(entry: &pb::sample_stream_response::SampleEntry) -> Vec<i32> {
     let info = entry.info.as_ref().unwrap();
     let trajectory = info.item.as_ref().unwrap().flat_trajectory.as_ref();
@@ -244,7 +245,7 @@ async fn inserting_an_existing_key_updates_its_priority() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn the_rate_limiter_bounds_a_writer() {
+async fn the_rate_limiter_blocks_a_writer() {
     let small = TableOptions {
         max_size: 20,
         ..one_item_queue("small")
@@ -428,7 +429,7 @@ async fn a_server_with_a_token_rejects_dm_reverb_clients() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_server_reports_another_process_and_a_stable_name() {
+async fn a_server_reports_another_process_and_a_stable_state_id() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await;
@@ -442,6 +443,7 @@ async fn a_server_reports_another_process_and_a_stable_name() {
     requests.send(request).await.unwrap();
     let mut replies = call.await.unwrap().into_inner();
     let reply = replies.message().await.unwrap().unwrap();
+    // 0: the client cannot access the tables in memory.
     assert_eq!(reply.address, 0);
     assert_eq!(replies.message().await.unwrap(), None);
     let mut states = Vec::new();

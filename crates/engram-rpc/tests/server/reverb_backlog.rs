@@ -85,7 +85,7 @@ async fn waiting_bytes_are_bounded_even_for_few_items() {
     let one_item_queue = table(&engine, "one_item_queue");
     let mut client = connect(&server).await;
     let mut writers = Vec::new();
-    // 256 MiB wait for each stream.
+    // At most 256 MiB may wait for each stream: 16 items.
     for stream in 1..=4 {
         writers.push(send_large_items(&mut client, stream).await);
         wait_until("their items wait", || {
@@ -97,7 +97,7 @@ async fn waiting_bytes_are_bounded_even_for_few_items() {
             16 * stream
         );
     }
-    // Items of closed streams keep waiting, unless they take more than 1 GiB in total.
+    // Items of closed streams keep waiting, as long as they take at most 1 GiB in total.
     for _ in 0..3 {
         drop(writers.pop());
     }
@@ -106,7 +106,7 @@ async fn waiting_bytes_are_bounded_even_for_few_items() {
         64
     );
     drop(writers.pop());
-    wait_until("the last are dropped", || {
+    wait_until("the items of the last stream are dropped", || {
         waiting_inserts(&one_item_queue) == 48
     })
     .await;
@@ -132,7 +132,7 @@ async fn waiting_items_are_bounded_over_all_tables() {
     writer
         .send(request(vec![chunk(9, 0, 1)], vec![], &[]))
         .await;
-    // In hundreds, the maximum that can wait for each table.
+    // 1,000 items for each table, the maximum that may wait for one, in messages of 100.
     for turn in 0..10 {
         for name in &names {
             let items = (0..100).map(|index| item(100 * turn + index, name, 9, 0, 1));
@@ -141,18 +141,19 @@ async fn waiting_items_are_bounded_over_all_tables() {
         }
     }
     wait_until("10,000 items wait", || total_waiting() >= 10_000).await;
-    // One item of each table is inserted; the message that exceeded the bound was read completely.
+    // 101 messages were read, the last of them completely. One item of each table is inserted.
     assert_eq!(wait_until_stable(total_waiting).await, 10_100 - 12);
 }
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_writer_that_does_not_read_confirmations_is_not_read() {
+    // The server stops reading at this many confirmations that are not sent.
     const KEYS: u64 = 65_536;
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let table = table(&engine, "table");
     let endpoint = Endpoint::from_shared(format!("http://{}", server.address())).unwrap();
-    // Confirmations in this buffer count as read.
+    // A small window: the server counts confirmations in it as sent.
     let endpoint = endpoint.initial_stream_window_size(65_535);
     let mut client = Client::new(endpoint.connect().await.unwrap());
     let mut writer = open_insert_stream(&mut client).await;
@@ -170,10 +171,10 @@ async fn a_writer_that_does_not_read_confirmations_is_not_read() {
         requests
     });
     wait_until("many are inserted", || size(&table) > KEYS).await;
-    // As many confirmations are in buffered responses, and the client's window is full.
+    // Up to as many confirmations again are in buffered responses; others are in the client's window.
     let inserted = wait_until_stable(|| size(&table)).await;
     assert!(inserted < 3 * KEYS, "{inserted}");
-    // Once it reads, no confirmation is lost or repeated.
+    // Once the writer reads, no confirmation is lost or repeated.
     let mut keys = HashSet::new();
     while keys.len() as u64 != count {
         for key in writer.receive().await.keys {

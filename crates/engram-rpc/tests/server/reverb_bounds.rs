@@ -117,11 +117,11 @@ async fn samples_before_an_invalid_one_are_sent() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_table_that_blocks_does_not_hold_up_another() {
-    let small = TableOptions {
+    let free = TableOptions {
         max_size: 10,
         ..options("free")
     };
-    let engine = engine(vec![one_item_queue("full"), small]);
+    let engine = engine(vec![one_item_queue("full"), free]);
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut writer = open_insert_stream(&mut client).await;
@@ -195,7 +195,7 @@ async fn a_waiting_key_gets_its_new_priority() {
     assert_eq!(keys, [1, 2, 2]);
     reader.send(sample_request("heap", 1, 10_000)).await;
     let entry = &reader.receive().await.entries[0];
-    // Its data is that of the first item.
+    // The data is that of the first item with this key.
     assert_eq!(values(entry), [1]);
     let item = entry.info.as_ref().unwrap().item.as_ref().unwrap();
     assert_eq!(item.key, 2);
@@ -203,7 +203,7 @@ async fn a_waiting_key_gets_its_new_priority() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn an_idle_connection_stream_ends_when_the_server_closes() {
+async fn an_idle_initialize_connection_call_ends_when_the_server_closes() {
     let engine = engine(vec![options("table")]);
     let server = start(&engine);
     let mut client = connect(&server).await;

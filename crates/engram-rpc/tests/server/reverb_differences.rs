@@ -51,7 +51,7 @@ async fn samples_of_a_table_that_keeps_items_stay_counted() {
     reader.send(sample_request("table", 60, 0)).await;
     assert_eq!(reader.receive().await.entries.len(), 2);
     drop(reader);
-    // Another reader is served after it; by then, samples would have been returned.
+    // When another reader is served, the first one's unread samples would have been returned already.
     let mut other = open_sample_stream(&mut client).await;
     other.send(sample_request("table", 1, 0)).await;
     let entries = other.receive().await.entries;
@@ -91,7 +91,7 @@ fn uint8_chunk(key: u64) -> pb::ChunkData {
     }
 }
 
-/// An item of one column of slices: chunk, offset and length each.
+/// An item of one column. Each slice is given as chunk key, offset and length.
 fn item_of_slices(key: u64, slices: &[(u64, i32, i32)]) -> pb::PrioritizedItem {
     let slices = slices.iter().map(|(chunk_key, offset, length)| ChunkSlice {
         chunk_key: *chunk_key,

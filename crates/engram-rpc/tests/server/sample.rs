@@ -96,7 +96,7 @@ async fn a_batch_has_data_and_item_infos() {
     let mut stream = open_sample_stream(&mut connect(&server).await).await;
     stream.request_batch(batch_request(1, 4)).await;
     let (id, batch) = stream.receive_batch().await;
-    // FIFO: the same item until it is removed.
+    // A FIFO table: the same item until it is removed.
     assert_eq!((id, keys(&batch)), (1, vec![5; 4]));
     assert_eq!(decode_u32s("payload", &batch.payload).unwrap(), [5; 12]);
     assert!(!batch.leased, "sampling removes no items");
@@ -442,8 +442,7 @@ async fn requests_are_served_after_a_half_close() {
     let table = engine.table("t").unwrap();
     let mut stream = open_sample_stream(&mut connect(&server).await).await;
     stream.request_batch(batch_request(1, 1)).await;
-    // Drops the sender, which half-closes the stream.
-    stream.requests = tokio::sync::mpsc::channel(1).0;
+    stream.half_close();
     wait_until("the request waits", || table.info().waiting_samples == 1).await;
     fill(&table, 0, 1, 1);
     assert_eq!(stream.receive_batch().await.0, 1);

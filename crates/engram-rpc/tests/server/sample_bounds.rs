@@ -18,7 +18,8 @@ async fn a_slow_reader_stops_the_gathering_of_batches() {
     let server = start(&engine);
     let table = engine.table("t").unwrap();
     let mut stream = open_sample_stream(&mut connect(&server).await).await;
-    // Batches of one item of 1 MiB; only its draw refers to it until it is gathered.
+    // Batches of one item of 1 MiB. Only the draw refers to the item's chunk, which is freed once the batch is
+    // gathered.
     let mut chunks = Vec::new();
     for id in 0..BATCHES {
         let items = items(id, 1, 1 << 18);
@@ -35,7 +36,8 @@ async fn a_slow_reader_stops_the_gathering_of_batches() {
         last_gathered = gathered();
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
-    // The client's windows are small; then there are four buffered messages and the current batch.
+    // The stream's window is smaller than a batch. The server buffers four messages, and has gathered the current
+    // batch.
     assert!((1..20).contains(&last_gathered), "{last_gathered} batches");
     for id in 0..BATCHES {
         assert_eq!(stream.receive_batch().await.0, u64::from(id));

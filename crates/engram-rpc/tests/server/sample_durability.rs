@@ -1,4 +1,4 @@
-//! Readers of tables whose items sampling removes: when the removal is durable, and when leases end.
+//! Reading from tables whose items are removed when they are sampled: when the removal is durable, when leases end.
 
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
@@ -32,10 +32,11 @@ struct StallingLog(Mutex<StallingLogState>);
 #[derive(Debug, Default)]
 struct StallingLogState {
     appended: u64,
-    /// Later changes are not durable.
+    /// While stalled, the number of the last durable change.
     stalled_at: Option<u64>,
+    /// True if waiting for durability fails at the moment.
     is_broken: bool,
-    /// Changes can no longer become durable.
+    /// True if the log has ended: no change can become durable any more.
     has_ended: bool,
     wakers: Vec<Waker>,
 }
@@ -50,7 +51,7 @@ impl StallingLog {
         self.set_broken(false);
     }
 
-    /// Makes nothing durable, with an error, until it resumes.
+    /// Makes waiting for durability fail, until the log resumes.
     fn fail(&self) {
         self.set_broken(true);
     }
@@ -145,9 +146,10 @@ async fn a_barrier_waits_until_acknowledgements_that_remove_items_are_durable() 
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_barrier_waits_for_the_acknowledgement_of_a_batch_that_is_being_sent() {
+    // Numbers in an item: more than the windows of a connection hold, so that the batch is not sent completely before
+    // it is read.
     const WIDTH: usize = 8 << 20;
     let (engine, table, log) = logged();
-    // More than the windows of a connection hold, so that the batch is not sent completely before it is read.
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut stream = open_sample_stream(&mut client).await;
@@ -395,7 +397,7 @@ async fn requests_of_a_silent_reader_that_has_half_closed_its_stream_are_served(
         stream.request_batch(batch_request(id, 1)).await;
     }
     wait_until("three requests wait", || table.info().waiting_samples == 3).await;
-    stream.requests = tokio::sync::mpsc::channel(1).0;
+    stream.half_close();
     fill(&table, 0, 1, 1);
     // Nothing can be acknowledged: each lease ends, and the item is sampled again.
     for id in 1..=3 {

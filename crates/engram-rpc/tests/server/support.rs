@@ -22,7 +22,7 @@ pub(crate) type Client = EngramClient<Channel>;
 /// A test fails if one of its steps takes longer than this.
 pub(crate) const STEP_TIMEOUT: Duration = Duration::from_secs(20);
 
-/// A table without bounds whose rate limiter requires one item for sampling.
+/// Options of a table of up to a million items. Its rate limiter requires one item for sampling.
 pub(crate) fn options(name: &str) -> TableOptions {
     TableOptions {
         name: name.into(),
@@ -45,7 +45,7 @@ pub(crate) fn options(name: &str) -> TableOptions {
     }
 }
 
-/// A table whose items are sampled once, without a bound on the number of inserts.
+/// Options of a table whose items are sampled once. Its rate limiter never blocks inserts.
 pub(crate) fn queue(name: &str) -> TableOptions {
     TableOptions {
         max_times_sampled: 1,
@@ -53,7 +53,7 @@ pub(crate) fn queue(name: &str) -> TableOptions {
     }
 }
 
-/// A queue whose rate limiter allows one insert more than samples.
+/// Options of a queue whose rate limiter allows one insert more than samples.
 pub(crate) fn one_item_queue(name: &str) -> TableOptions {
     TableOptions {
         limits: RateLimits {
@@ -75,7 +75,8 @@ pub(crate) fn start(engine: &Arc<Engine>) -> Server {
 
 pub(crate) async fn connect(server: &Server) -> Client {
     let url = format!("http://{}", server.address());
-    // Engram's client enlarges the window, too: the transport closes a connection on which too many small frames wait for it.
+    // A large window, as Engram's client has: the transport closes a connection on which too many small frames wait for
+    // space in the window.
     let endpoint = Endpoint::from_shared(url).unwrap();
     let endpoint = endpoint.initial_connection_window_size(64 << 20);
     EngramClient::new(endpoint.connect().await.unwrap())
@@ -168,6 +169,11 @@ impl<Q, R> TestStream<Q, R> {
         self.next_response().await.unwrap().unwrap()
     }
 
+    /// Half-closes the stream: drops the sender of its requests.
+    pub(crate) fn half_close(&mut self) {
+        self.requests = mpsc::channel(1).0;
+    }
+
     /// Receives the next response, `None` at the end, or the status that the stream ends with.
     pub(crate) async fn next_response(&mut self) -> Result<Option<R>, tonic::Status> {
         let response = tokio::time::timeout(STEP_TIMEOUT, self.responses.message());
@@ -175,7 +181,7 @@ impl<Q, R> TestStream<Q, R> {
     }
 }
 
-/// Returns both ends of a channel: for the test and for the client.
+/// Returns the ends of a channel for requests: the sender for the test, and the receiver for the client.
 fn request_channel<Q>() -> (mpsc::Sender<Q>, ReceiverStream<Q>) {
     let (requests, receiver) = mpsc::channel(4096);
     (requests, ReceiverStream::new(receiver))

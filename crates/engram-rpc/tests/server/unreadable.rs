@@ -21,9 +21,9 @@ use crate::support::{
 };
 use crate::{reverb, support};
 
-/// The 400 bytes of 100 zeros as one LZ4 block: a literal, a match that repeats it, and 5 literals.
+/// 100 zeros of 4 bytes each as one LZ4 block: a literal byte, a match of 394 bytes that repeats it, and 5 literals.
 fn zeros_block() -> Vec<u8> {
-    // 15 + 255 + 120 of the match's 394 bytes, less the minimum of 4.
+    // The length of the match is encoded as 15 + 255 + 120, which excludes the minimum of 4.
     [&[0x1f, 0, 1, 0, 255, 120, 0x50][..], &[0; 5]].concat()
 }
 
@@ -65,7 +65,7 @@ async fn corrupt_compressed_columns_are_rejected() {
         let mut cut = zeros_block();
         cut.pop();
         for block in [too_long, too_short, before_start, cut] {
-            // In one message, and with the last byte in another.
+            // The chunk is sent in one message, then with its last byte in another message.
             let whole = compressed_chunk(codec, block);
             let split = pb::Chunk {
                 payload: whole.payload.slice(..whole.payload.len() - 1),
