@@ -90,7 +90,8 @@ impl Recorder {
     }
 
     /// Queues the item that a pattern creates from the newest steps. Returns false if steps or
-    /// values that the pattern needs are missing. `check_priority` checks a priority computed from TD errors for the pattern's table.
+    /// values that the pattern needs are missing. `check_priority` checks a priority that was computed from TD errors
+    /// for the pattern's table.
     pub(in super::super) fn create_item_from(
         &mut self,
         pattern: &Pattern,
@@ -161,7 +162,7 @@ impl Recorder {
         Ok(priority)
     }
 
-    /// Records how many steps an item reaches back. The next chunk may begin with copies of as many steps, less one.
+    /// Records how many steps an item reaches back. The next chunk may begin with copies of all of them but one.
     pub(super) fn record_lookback(&mut self, oldest: StepPosition) {
         self.lookback = self.lookback.max(self.available_steps().end - oldest);
     }

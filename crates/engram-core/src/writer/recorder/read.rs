@@ -32,8 +32,8 @@ impl Recorder {
     /// Appends the bytes of one cell to `out`. Strings are encoded.
     ///
     /// # Errors
-    /// Those of [`Self::create_item`] for an item of this one cell; [`crate::Error::Payload`] if the cell's chunk cannot
-    /// be read.
+    /// Those of [`Self::create_item`] for an item of this one cell; [`crate::Error::Payload`] if the cell's chunk
+    /// cannot be read.
     pub fn read_cell(
         &self,
         column: usize,
