@@ -38,7 +38,7 @@ pub struct BatchedRecorder {
     open: Option<OpenBatch>,
     pending: PendingItems,
     patterns: Vec<BatchedPattern>,
-    /// Number of steps recorded so far, the same for every environment.
+    /// Number of steps recorded of each environment.
     complete_steps: StepPosition,
     /// Per environment, the first step of its current episode.
     episode_start: Vec<StepPosition>,
@@ -63,7 +63,8 @@ struct BatchSegment {
 #[derive(Debug)]
 struct BatchedPattern {
     pattern: Pattern,
-    /// Per environment, the number of complete steps when the pattern last created an item.
+    /// Per environment, the number of complete steps when the pattern last created an item; 0 before that. Updated
+    /// only if a condition of the pattern needs it.
     applied: Vec<StepPosition>,
 }
 
@@ -126,7 +127,7 @@ impl BatchedRecorder {
         self.envs
     }
 
-    /// Number of steps recorded so far, the same for every environment.
+    /// Number of steps recorded of each environment.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.complete_steps

@@ -204,7 +204,7 @@ impl Recorder {
     }
 
     /// Returns the memory of the open step's cell in a column of fixed-size cells. The caller must fill it. A second
-    /// call in the same append returns the same memory.
+    /// call in the same append replaces the cell.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an earlier partial append has set this column in the open step, or if a chunk

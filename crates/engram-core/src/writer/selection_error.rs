@@ -10,8 +10,8 @@ use super::column_text::{column_of, column_or_data};
 /// Why a selection cannot become an item. [`Self::into_error`] adds the text: if a column often lacks values, a
 /// pattern's selection fails at most steps, so the error itself must be cheap.
 ///
-/// `column` is a column of the item if the cells of one column are wrong together. In variants that concern a single
-/// cell ([`Self::Expired`], [`Self::Future`] and [`Self::Missing`]), it is a column of the writer.
+/// `column` is a column of the item, except in [`Self::Expired`], [`Self::Future`] and [`Self::Missing`], where it is a
+/// column of the writer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum SelectionError {
     /// The selection has no columns.

@@ -42,6 +42,7 @@ impl BatchedRecorder {
                     window => window,
                 }
             };
+            // Used only if `split_window` is `Ok(None)`.
             let open_window = OpenWindow::new(pattern, open, &self.schema, first);
             let uses_applied = pattern
                 .conditions
