@@ -12,7 +12,10 @@ def test_a_step_without_a_value_of_data_without_names(open_store):
     with open_store(Table("t")).writer() as writer:
         writer.append(1.0)
         writer.append(None)
-        text = "the trajectory refers to the data at step 1, where it has no value; select only steps with a value"
+        text = (
+            "the trajectory refers to the data at step 1 of this writer (counted from 0 over all episodes), where it "
+            "has no value; select only steps with a value"
+        )
         with raises(InvalidArgumentError, text):
             writer.create_item("t", num_steps=2)
 
@@ -23,7 +26,10 @@ def test_steps_that_were_cleared(open_store):
         writer.append({"x": 1})
         column = writer.history["x"][:]
         writer.end_episode(clear=True)
-        cleared = "the trajectory refers to step 0, which was cleared at the end of its episode"
+        cleared = (
+            "the trajectory refers to column `x` at step 0 of this writer (counted from 0 over all episodes), which "
+            "was cleared at the end of its episode"
+        )
         with raises(ExpiredStepError, f"{cleared}; no steps are available; {advice}"):
             writer.create_item("t", trajectory={"x": column})
         writer.append({"x": 2})

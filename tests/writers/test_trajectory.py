@@ -109,8 +109,9 @@ def test_expired_steps(store):
     def expired(step, available):
         return raises(
             ExpiredStepError,
-            f"the trajectory refers to step {step}, which has expired: the writer retains only the newest 2 steps "
-            f"(`history`); steps {available} are available; create items earlier or raise `history`",
+            f"the trajectory refers to column `x` at step {step} of this writer (counted from 0 over all episodes), "
+            "which has expired: the writer retains only the newest 2 steps (`history`); "
+            f"steps {available} are available; create items earlier or raise `history`",
         )
 
     with store.writer(history=2) as writer:
@@ -230,7 +231,7 @@ def test_cells_of_several_shapes(store):
         assert created_item(store, writer, {"x": x[2]})["x"].tolist() == [[3, 3, 3]]
         with pytest.raises(
             SignatureError,
-            match=r"^column `x` of the trajectory has cells of different shapes, \[2\] and, at step 2, \[3\]",
+            match=r"^column `x` of the trajectory has cells of different shapes, \[2\] and, at step 2 of this writer",
         ):
             writer.create_item("t", trajectory={"x": x[:]})
         with raises(
@@ -270,7 +271,8 @@ def test_none_means_no_value(store):
         assert created_item(store, writer, {"y": writer.history["y"][[0, 2]]})["y"].tolist() == [[0, 2]]
         with raises(
             InvalidArgumentError,
-            "the trajectory refers to column `y` at step 1, where it has no value; select only steps with a value",
+            "the trajectory refers to column `y` at step 1 of this writer (counted from 0 over all episodes), "
+            "where it has no value; select only steps with a value",
         ):
             writer.create_item("t", num_steps=2)
 

@@ -1,7 +1,7 @@
 //! Work that blocks a thread.
 
-/// Runs work that may take long, such as freeing much memory, on a thread for blocking work. If it panics, returns the
-/// error that `bug` creates of a text.
+/// Runs `work` on a thread for blocking work: it may take long, such as freeing much memory. If `work` panics, returns
+/// the error that `bug` creates from a text.
 ///
 /// # Errors
 /// Those of the work.

@@ -16,15 +16,15 @@ pub struct Field {
     number: u32,
     /// Bytes of memory per occurrence of the field.
     per_occurrence: usize,
-    /// Bytes of memory per byte of the field's content.
+    /// Bytes of memory per encoded byte of the field's content.
     per_byte: usize,
-    /// Fields of the nested message that take memory.
+    /// Fields of the nested message that take memory; empty if the field is not a message.
     nested: &'static [Field],
 }
 
 /// A message type whose decoded size can be computed from its encoded bytes.
 pub trait DecodedSize {
-    /// The fields that take memory.
+    /// The fields that take memory beyond the struct of the message.
     const FIELDS: &'static [Field];
 
     /// Limit on the decoded size, in bytes.
@@ -50,13 +50,14 @@ pub const fn string(number: u32) -> Field {
     field(number, 0, 1, &[])
 }
 
-/// A repeated string field.
+/// A repeated string field. Each string takes a `String`, its bytes, and about one word for its allocation.
 #[must_use]
 pub const fn repeated_string(number: u32) -> Field {
     field(number, size_of::<String>() + size_of::<usize>(), 1, &[])
 }
 
-/// A repeated field of numbers of type `T`, packed or not: every encoded byte may be one number.
+/// A repeated field of numbers of type `T`. Unpacked, each occurrence is one number; packed, every encoded byte may be
+/// one.
 #[must_use]
 pub const fn repeated_number<T>(number: u32) -> Field {
     field(number, size_of::<T>(), size_of::<T>(), &[])

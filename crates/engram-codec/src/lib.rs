@@ -1,5 +1,6 @@
 //! Bounds on the memory of gRPC messages: a Protobuf codec for tonic that computes the size of a request before it
-//! decodes it, and a budget for the replies that clients have not read. Also what the services have in common.
+//! decodes it, and a budget for the replies that clients have not read. Also [`run_blocking`], which both services
+//! use.
 
 mod blocking;
 mod decoded_size;

@@ -1,11 +1,13 @@
 //! Bounds the memory of the replies that clients have not read.
 //!
-//! A stream reserves the bytes of a reply before it creates it. The [`Reservation`] lasts until the reply is sent. It
-//! waits while its connection or the server has no room; of the waiting connections, the one that holds the fewest bytes
-//! is served first. If reservations wait because the server has no room, connections that do not read their replies are
-//! closed: first the one with the most bytes times time since its last progress.
+//! A stream reserves the bytes of a reply before it creates the reply. The [`Reservation`] lasts until the reply is
+//! sent. A stream waits for its reservation while its connection or the server has no room; of the waiting connections,
+//! the one that holds the fewest bytes is served first. If reservations wait because the server has no room,
+//! connections that do not read their replies are closed: first the one with the largest product of unsent bytes and
+//! time without progress.
 //!
-//! A reply larger than a connection's share counts separately: a server has one of them at a time.
+//! A reply larger than a connection's share is large: its bytes do not count, but a server has only one such reply at a
+//! time.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -25,19 +27,19 @@ const MAX_SERVER_BYTES: u64 = 1 << 30;
 /// The bound of one connection is the server's bound divided by this.
 const SHARES_PER_SERVER: u64 = 4;
 
-/// A connection of which no message was sent for this long is not reading.
+/// A connection with unsent replies, of which no message was sent for this long, is stalled: its client is not reading.
 const STALL_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// How often the connections are checked for stalled replies while reservations wait.
+/// Time between two checks for stalled connections, which run while reservations wait for other connections.
 const CHECK_INTERVAL: Duration = Duration::from_millis(25);
 
-/// The budget of a server.
+/// The budget of a server for the replies of all its connections.
 #[derive(Clone, Debug)]
 pub struct ReplyBudget {
     state: Arc<Mutex<State>>,
 }
 
-/// The share of one connection.
+/// One connection's share of the budget.
 #[derive(Clone, Debug)]
 pub struct ConnectionReplies {
     connection: Arc<Connection>,
@@ -48,12 +50,13 @@ pub struct ConnectionReplies {
 pub struct Reservation {
     connection: Arc<Connection>,
     bytes: u64,
+    /// True if the reply is larger than a connection's share.
     is_large: bool,
-    /// True once the reply was created: it is unsent until the reservation is dropped.
+    /// True once the reply was created. Its bytes then count as unsent until the reservation is dropped.
     is_created: bool,
 }
 
-/// A future: ready once the bytes are reserved. Dropping it withdraws the reservation.
+/// A future that returns the [`Reservation`] once the bytes are reserved. Dropping it withdraws the request.
 #[derive(Debug)]
 pub struct PendingReservation {
     connection: Arc<Connection>,
@@ -64,10 +67,12 @@ pub struct PendingReservation {
 
 #[derive(Debug)]
 enum PendingState {
+    /// The reservation is in a queue of the budget.
     Waiting {
         id: u64,
         granted: oneshot::Receiver<()>,
     },
+    /// The bytes were reserved at once, and the reservation was not returned yet.
     Granted,
     /// The reservation was returned.
     Done,
@@ -75,13 +80,14 @@ enum PendingState {
 
 #[derive(Debug)]
 struct Connection {
-    /// Locked for a few operations only, never while waiting.
+    /// The state of the whole budget. Never locked while waiting.
     state: Arc<Mutex<State>>,
     /// Its position in the state's `connections`.
     index: usize,
     close: Arc<CloseSignal>,
 }
 
+/// Set once a connection must be closed.
 #[derive(Debug, Default)]
 struct CloseSignal {
     is_set: AtomicBool,
@@ -90,7 +96,9 @@ struct CloseSignal {
 
 #[derive(Debug)]
 struct State {
+    /// Bound of each connection: its share.
     max_connection_bytes: u64,
+    /// Bound of all connections together.
     max_server_bytes: u64,
     /// Bytes of all granted reservations, without the large one.
     used: u64,
@@ -101,9 +109,9 @@ struct State {
     num_ready: usize,
     /// The granted reservation that is larger than a connection's share.
     large: Option<Large>,
-    /// Waiting reservations of this kind, with the positions of their connections.
+    /// Waiting reservations that are larger than a connection's share, with the positions of their connections.
     waiting_large: VecDeque<(usize, Waiting)>,
-    /// True while a task checks for replies that are not read.
+    /// True while a task checks for stalled connections.
     has_check_task: bool,
     /// Id of the next waiting reservation.
     next_id: u64,
@@ -113,13 +121,14 @@ struct State {
 struct ConnectionState {
     /// Bytes of its granted reservations, without the large one.
     used: u64,
-    /// The bytes of these whose replies were created.
+    /// The part of `used` whose replies were created.
     unsent: u64,
     /// When a reply was last created or a message was last sent.
     last_progress: Instant,
     /// Waiting reservations, without large ones.
     waiting: VecDeque<Waiting>,
-    /// True if the first of these fits the connection's share: it waits for room in the server.
+    /// True if the first of these fits the connection's share, so that it waits only for room in the server, and the
+    /// connection is not being closed.
     is_ready: bool,
     close: Arc<CloseSignal>,
     /// True once it is being closed because its replies were not read.
@@ -128,7 +137,9 @@ struct ConnectionState {
 
 #[derive(Debug)]
 struct Large {
+    /// Position of its connection.
     connection: usize,
+    /// True once its reply was created.
     is_created: bool,
 }
 
@@ -197,7 +208,7 @@ impl ReplyBudget {
 }
 
 impl ConnectionReplies {
-    /// Reserves bytes for a reply; waits until there is room. Must be called on a Tokio runtime.
+    /// Reserves bytes for a reply. The returned future waits until there is room. Must be called on a Tokio runtime.
     #[must_use]
     pub fn reserve(&self, bytes: usize) -> PendingReservation {
         let Connection { state, index, .. } = &*self.connection;
@@ -238,7 +249,7 @@ impl ConnectionReplies {
     }
 }
 
-/// Closes connections that do not read while others wait for their memory.
+/// Closes stalled connections while others wait for their memory. Ends once no reservation waits for that.
 async fn check_stalled(state: Arc<Mutex<State>>) {
     loop {
         sleep(CHECK_INTERVAL).await;
@@ -252,6 +263,7 @@ async fn check_stalled(state: Arc<Mutex<State>>) {
 }
 
 impl PendingReservation {
+    /// Returns the reservation. Its bytes must have been reserved.
     fn take(&mut self) -> Reservation {
         self.state = PendingState::Done;
         Reservation {
@@ -269,7 +281,7 @@ impl Future for PendingReservation {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reservation> {
         match &mut self.state {
             PendingState::Waiting { granted, .. } => {
-                // The sender is dropped only together with the reservation.
+                // No error is possible: the sender is dropped unused only when this future is dropped.
                 let _ = ready!(Pin::new(granted).poll(context));
             }
             PendingState::Granted => {}
@@ -296,7 +308,7 @@ impl Drop for PendingReservation {
 }
 
 impl Reservation {
-    /// Records that the reply was created and has this many bytes.
+    /// Records that the reply was created and has this many bytes. The size of a large reply is not recorded.
     pub fn set_created(&mut self, bytes: usize) {
         let now = Instant::now();
         let Connection { state, index, .. } = &*self.connection;
@@ -314,15 +326,16 @@ impl Reservation {
         self.is_created = true;
     }
 
-    /// Records that a message of the reply was sent.
+    /// Records that a message of the reply was sent. This counts as progress of the whole connection.
     pub fn progress(&self) {
         let now = Instant::now();
         let Connection { state, index, .. } = &*self.connection;
         state.lock().connections[*index].last_progress = now;
     }
 
-    /// Increases the number of bytes to `bytes`. Returns false, without a change, if there is no room, if other
-    /// reservations wait, or if the reply is or would become larger than a connection's share.
+    /// Increases the number of bytes to `bytes`. Returns false, without a change, if there is no room, if a
+    /// reservation waits in the same connection or for room in the server, or if the reply is or would become larger
+    /// than a connection's share.
     #[must_use]
     pub fn try_grow(&mut self, bytes: usize) -> bool {
         let bytes = bytes as u64;
@@ -338,7 +351,7 @@ impl Reservation {
     }
 
     /// Sets the number of bytes of a reply that is not created yet. More bytes are granted even if there is no room:
-    /// others wait then.
+    /// later reservations then wait. No effect if the reservation was larger than a connection's share from the start.
     pub fn resize(&mut self, bytes: usize) {
         let bytes = bytes as u64;
         if !self.is_large && bytes != self.bytes {
@@ -348,7 +361,8 @@ impl Reservation {
         }
     }
 
-    /// Reduces the number of bytes of a created reply to this one.
+    /// Reduces the number of bytes to at most `max_bytes`. No effect if the reservation was larger than a connection's
+    /// share from the start.
     pub fn shrink(&mut self, max_bytes: usize) {
         let bytes = max_bytes as u64;
         if !self.is_large && bytes < self.bytes {
@@ -395,17 +409,18 @@ impl State {
         bytes > self.max_connection_bytes
     }
 
-    /// True if the connection's share has room.
+    /// True if the connection's share has room for this many more bytes.
     fn fits_connection(&self, connection: usize, bytes: u64) -> bool {
         let used = self.connections[connection].used;
         used.saturating_add(bytes) <= self.max_connection_bytes
     }
 
+    /// True if the server has room for this many more bytes.
     fn fits_server(&self, bytes: u64) -> bool {
         self.used.saturating_add(bytes) <= self.max_server_bytes
     }
 
-    /// True if a connection can have this many more bytes, and no reservation has to be served before.
+    /// True if a connection can have this many more bytes, and no waiting reservation must be served first.
     fn has_room(&self, connection: usize, bytes: u64) -> bool {
         self.num_ready == 0
             && self.connections[connection].waiting.is_empty()
@@ -429,7 +444,7 @@ impl State {
         has_room
     }
 
-    /// Changes the bytes of a reservation that is not large.
+    /// Changes the bytes of a reservation that is not large, and serves others if it frees bytes.
     fn resize(&mut self, connection: usize, previous: u64, bytes: u64) {
         let used = &mut self.connections[connection].used;
         *used = *used - previous + bytes;
@@ -440,7 +455,7 @@ impl State {
         }
     }
 
-    /// Must be called after each change of a connection's `used`, `waiting` or `is_closing`.
+    /// Updates `is_ready` of a connection. Must be called after each change of its `used`, `waiting` or `is_closing`.
     fn update_ready(&mut self, index: usize) {
         let connection = &self.connections[index];
         let next = connection.waiting.front();
@@ -466,7 +481,7 @@ impl State {
         id
     }
 
-    /// Removes a waiting reservation. False if it was granted.
+    /// Removes a waiting reservation. Returns false if it was granted already.
     fn remove_waiting(&mut self, connection: usize, id: u64) -> bool {
         let waiting = &mut self.connections[connection].waiting;
         let count = waiting.len() + self.waiting_large.len();
@@ -513,12 +528,13 @@ impl State {
         }
     }
 
-    /// True if reservations wait for the replies of other connections to be sent.
+    /// True if reservations wait for room in the server, or for the large reply.
     fn needs_checks(&self) -> bool {
         self.num_ready > 0 || !self.waiting_large.is_empty()
     }
 
-    /// Closes connections whose replies are not read while others wait for their memory: those that hold most first.
+    /// Closes stalled connections while others wait for their memory: first the one with the largest product of unsent
+    /// bytes and time without progress, and only as many as the next reservation needs.
     fn close_stalled(&mut self) {
         let now = Instant::now();
         let stalled_time = |connection: &ConnectionState| {
@@ -535,6 +551,7 @@ impl State {
         let Some((_, bytes)) = self.next_ready() else {
             return;
         };
+        // The bytes that connections being closed will free.
         let closing = self.connections.iter().filter(|it| it.is_closing);
         let closing: u64 = closing.map(|it| it.used).sum();
         let mut remaining = self.used.saturating_sub(closing);
@@ -573,7 +590,7 @@ impl Large {
 
 impl Waiting {
     fn grant(self) {
-        // The receiver is dropped only after the reservation was removed from those that wait.
+        // No error is possible: a dropped future first removes its reservation from the queue, and then the receiver.
         let _ = self.grant.send(());
     }
 }

@@ -1,8 +1,8 @@
 //! Passes the replies of a stream from its task to the transport.
 //!
-//! The transport takes messages ahead: it stores up to two of each stream that it cannot send yet. [`ReplyBody`] attaches
-//! a message's reservation to its encoded bytes, which the transport drops once they are sent. It passes a large message
-//! on in slices, so that it is known that the message is being sent.
+//! The transport takes messages before it can send them: it stores up to two of each stream. [`ReplyBody`] attaches
+//! a message's reservation to its encoded bytes, which the transport drops once they are sent. It passes on a large
+//! message in slices: each dropped slice shows that the client is still reading the message.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -19,8 +19,8 @@ use tonic::{Request, Response, Status};
 
 use crate::reply_budget::{ConnectionReplies, ReplyBudget, Reservation};
 
-/// Encoded messages of more bytes are passed to the transport in slices. A part of a batch is smaller: 256 KiB and its
-/// header.
+/// Encoded messages of more bytes are passed to the transport in slices of at most this size. A message with a part of
+/// a batch is smaller: 256 KiB and its header.
 const MAX_SLICE_BYTES: usize = 320 << 10;
 
 /// A message, or the status that the stream ends with.
@@ -28,7 +28,8 @@ const MAX_SLICE_BYTES: usize = 320 << 10;
 pub struct Reply<T> {
     /// The message.
     pub message: Result<T, Status>,
-    /// The reservation of the memory that it refers to. Messages that are parts of one reply share it.
+    /// The reservation of the memory that the message refers to; `None` if the message is small. Messages that are
+    /// parts of one reply share a reservation.
     pub reservation: Option<Arc<Reservation>>,
     /// Bytes of this memory that the message itself refers to.
     pub bytes: usize,
@@ -45,7 +46,7 @@ impl<T> From<Result<T, Status>> for Reply<T> {
     }
 }
 
-/// The replies of one call.
+/// The replies of one call, and the share of the budget that they use.
 #[derive(Clone, Debug)]
 pub struct CallReplies {
     connection: ConnectionReplies,
@@ -75,7 +76,8 @@ impl CallReplies {
         &self.connection
     }
 
-    /// The replies of the call with this response, if it is a [`ReplyStream`].
+    /// Removes the replies of the call from its response. `None` if [`ReplyStream::into_response`] did not create the
+    /// response.
     #[must_use]
     pub fn take_from<T>(response: &mut http::Response<T>) -> Option<Self> {
         response.extensions_mut().remove()
@@ -101,7 +103,7 @@ pub struct ReplyStream<T> {
 }
 
 impl<T> ReplyStream<T> {
-    /// The replies of a channel.
+    /// A stream of the replies that a channel receives.
     #[must_use]
     pub fn new(replies: Receiver<Reply<T>>, call: CallReplies) -> Self {
         Self { replies, call }
@@ -126,7 +128,7 @@ impl<T> Stream for ReplyStream<T> {
             return Poll::Ready(None);
         };
         if let Some(mut reservation) = reply.reservation {
-            // The last message of a reply: its other messages were sent.
+            // Only this message still has the reservation: the other messages of the reply were sent.
             if let Some(reservation) = Arc::get_mut(&mut reservation) {
                 reservation.shrink(reply.bytes);
             }
@@ -159,7 +161,7 @@ impl<G: Unpin> HttpBody for ReplyBody<G> {
             return Poll::Ready(Some(Ok(this.next_slice(unsent))));
         }
         let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
-        // Of the messages in this frame: messages are passed on in the call in which they are encoded.
+        // These belong to the messages in this frame: tonic returns a message in the same call in which it encodes it.
         let reservations = std::mem::take(&mut *this.call.encoded.lock());
         let Some(Ok(frame)) = frame else {
             return Poll::Ready(frame);
@@ -185,7 +187,7 @@ impl<G: Unpin> HttpBody for ReplyBody<G> {
 }
 
 impl<G> ReplyBody<G> {
-    /// The next frame of these bytes; retains the rest.
+    /// Returns the next frame of these bytes, and retains the rest.
     fn next_slice(&mut self, mut unsent: ReservedBytes) -> Frame<Bytes> {
         if unsent.bytes.len() > MAX_SLICE_BYTES {
             let slice = ReservedBytes {
@@ -215,7 +217,7 @@ impl AsRef<[u8]> for ReservedBytes {
 impl Drop for ReservedBytes {
     fn drop(&mut self) {
         for reservation in self.reservations.drain(..) {
-            // Dropping the last reference counts as progress, too.
+            // Dropping the last reference drops the reservation, which records progress itself.
             if Arc::strong_count(&reservation) > 1 {
                 reservation.progress();
             }

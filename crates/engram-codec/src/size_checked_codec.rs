@@ -13,10 +13,10 @@ use crate::decoded_size::{DecodedSize, check_decoded_size};
 /// Initial capacity of a stream's buffers in bytes, allocated before the first message.
 const BUFFER_BYTES: usize = 1 << 10;
 
-/// tonic passes encoded messages to the transport once they have this many bytes: its default.
+/// tonic passes encoded messages to the transport once they have this many bytes together. This is tonic's default.
 const SEND_BYTES: usize = 32 << 10;
 
-/// Encodes messages of type `T` and decodes messages of type `U`.
+/// Encodes messages of type `T`, and decodes messages of type `U` after a check of their decoded size.
 #[derive(Debug)]
 pub struct SizeCheckedCodec<T, U>(PhantomData<(T, U)>);
 
@@ -49,7 +49,7 @@ fn buffer_settings() -> BufferSettings {
     BufferSettings::new(BUFFER_BYTES, SEND_BYTES)
 }
 
-/// Reserves the bytes of a message before it encodes it, so that the buffer grows only once.
+/// Makes room in the buffer for a whole message before it encodes the message, so that the buffer grows only once.
 #[derive(Debug)]
 pub struct ReservingEncoder<T>(ProstEncoder<T>);
 

@@ -1,4 +1,4 @@
-//! The client side of writing: turns appended steps into chunks, and into items that refer to them.
+//! Writing: turns appended steps into chunks, and into items that refer to them.
 //!
 //! Nothing here blocks, reads a clock or accesses a table. A [`Recorder`] records one stream of
 //! steps, a [`BatchedRecorder`] the steps of many environments. A [`Pattern`] describes which items
@@ -6,6 +6,7 @@
 
 mod batch_column;
 mod batched;
+mod column_text;
 mod condition;
 mod history;
 mod item_columns;

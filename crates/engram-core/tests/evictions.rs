@@ -1,4 +1,4 @@
-//! Evictions of hidden items: those that readers hold for the last time.
+//! Evictions of hidden items: items drawn for the last allowed time, whose leases are still open.
 
 #![expect(
     clippy::unwrap_used,
@@ -46,7 +46,7 @@ fn item(key: u64, size: usize) -> NewItem {
     }
 }
 
-/// One call must not search the slots between all hidden items.
+/// The few hidden items are far apart: a call that evicts all of them would search most slots.
 #[test]
 fn one_call_searches_a_bounded_number_of_slots_for_hidden_items() {
     const ITEMS: usize = 4096;
@@ -78,7 +78,7 @@ fn one_call_searches_a_bounded_number_of_slots_for_hidden_items() {
     let acknowledged = acknowledged.filter(|(index, _)| index % DISTANCE != 0);
     table.acknowledge(acknowledged.map(|(_, draw)| draw.handle), deferred);
     assert_eq!(table.stats().size, (ITEMS / DISTANCE) as u64);
-    // Only this item fits.
+    // No other item fits into the table together with this one.
     let size = usize::try_from(max_bytes).unwrap() - 1024;
     table.insert(item(ITEMS as u64, size), 0, deferred);
     assert!(table.must_shrink());

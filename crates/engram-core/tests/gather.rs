@@ -96,10 +96,10 @@ fn rows(chunk: &Arc<Chunk>, offset: u32, len: u32) -> Trajectory {
     }
 }
 
-/// True for a squeezed column, and its slices as (chunk, offset, length).
+/// One column of an item: true if it is squeezed, and its slices as (chunk, offset, length).
 type Runs<'a> = (bool, &'a [(u32, u32, u32)]);
 
-/// An item of these slices per column.
+/// An item whose columns consist of these slices.
 fn spans(chunks: &[Arc<Chunk>], columns: [Runs<'_>; 3]) -> Trajectory {
     let mut slices = Vec::new();
     let columns = columns
@@ -135,7 +135,7 @@ fn bytes(column: &Column) -> &[u8] {
     }
 }
 
-/// Checks that each column has the cells of these steps, end to end.
+/// Checks that each column has the cells of these steps, one after the other.
 fn expect_steps(columns: &Columns, steps: [&[usize]; 3]) {
     let actions: Vec<u8> = steps[0].iter().flat_map(|step| action(*step)).collect();
     let names: Vec<u8> = steps[1].iter().flat_map(|step| name(*step)).collect();

@@ -31,7 +31,7 @@ async fn a_connection_has_a_quarter_of_the_budget() {
     let mut first = reserve_now(&connection, 60).unwrap();
     let mut second = reserve(&connection, 41);
     assert!((&mut second).now_or_never().is_none());
-    // A later reservation does not overtake it.
+    // A later, smaller reservation of the same connection does not overtake the second.
     let mut third = reserve(&connection, 1);
     assert!((&mut third).now_or_never().is_none());
     assert!(reserve_now(&budget.add_connection(), 100).is_some());
@@ -49,7 +49,7 @@ async fn a_cancelled_wait_frees_its_reservation() {
     let mut waiting = reserve(&connection, 50);
     assert!((&mut waiting).now_or_never().is_none());
     drop(first);
-    // Granted, but not received.
+    // The wait has ended, but its reservation was not returned.
     drop(waiting);
     assert!(reserve_now(&connection, 100).is_some());
 }
@@ -80,7 +80,7 @@ async fn the_connection_with_the_fewest_bytes_is_served_first() {
     let mut new = reserve(&connections[5], 50);
     assert!((&mut more).now_or_never().is_none());
     assert!((&mut new).now_or_never().is_none());
-    // Replies that are not complete are not stalled.
+    // Connections without created replies are not stalled.
     sleep(STALL_TIMEOUT * 2).await;
     assert!(!connections.iter().any(is_closed));
     held.pop();
@@ -114,7 +114,7 @@ async fn stalled_connections_are_closed_only_if_others_wait() {
         closed.collect::<Vec<_>>(),
         [true, false, false, false, false, false]
     );
-    // The memory of one closed connection suffices.
+    // The memory of one closed connection suffices for the waiting reservation.
     assert!(!is_closed(&connections[1]));
     let mut other = reserve(&connections[5], 100);
     assert!((&mut other).now_or_never().is_none());

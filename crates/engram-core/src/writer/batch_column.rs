@@ -1,5 +1,6 @@
 //! One step of many environments, column by column.
 
+use super::column_text::column_of;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::schema::Schema;
@@ -22,7 +23,7 @@ impl<'a> BatchColumn<'a> {
         Self::Cells(bytes.into())
     }
 
-    /// Bytes that the strings take in a chunk, including their offsets.
+    /// Bytes that the strings take in a chunk, including their offsets. 0 for cells of fixed size.
     pub(super) fn string_bytes(&self) -> usize {
         match self {
             Self::Cells(_) => 0,
@@ -31,7 +32,7 @@ impl<'a> BatchColumn<'a> {
     }
 }
 
-/// Checks one step of `envs` environments against the schema.
+/// Checks one step of `envs` environments against the schema, and the length of `episode_ends`.
 pub(super) fn check(
     columns: &[BatchColumn<'_>],
     episode_ends: Option<&[bool]>,
@@ -55,7 +56,8 @@ pub(super) fn check(
         };
         if got != expected {
             return Err(Error::Signature(format!(
-                "column `{name}` of the step must have {} for {}; got {got}",
+                "{} must have {} for {}; got {got}",
+                column_of("the step", name),
                 count(expected, unit),
                 count(envs, "environment")
             )));

@@ -9,6 +9,7 @@ use std::sync::Arc;
 
 use super::StepPosition;
 use super::batch_column::{BatchColumn, check};
+use super::column_text::column_of;
 use super::key_source::KeySource;
 use super::open_batch::{Grouping, OpenBatch};
 use super::options::WriterOptions;
@@ -21,7 +22,7 @@ use crate::item::NewItem;
 use crate::schema::{CellSpec, Schema};
 use crate::text::count;
 
-/// The open chunks are sealed when they have more than this many bytes of strings.
+/// The open chunks are full once the strings appended to them have more than this many bytes, in all chunks together.
 const STRING_BUDGET: usize = 256 << 10;
 
 /// Records one step of every environment at a time. If steps are small, neighbouring environments
@@ -37,7 +38,7 @@ pub struct BatchedRecorder {
     open: Option<OpenBatch>,
     pending: PendingItems,
     patterns: Vec<BatchedPattern>,
-    /// Number of steps recorded so far, the same for every environment.
+    /// Number of steps recorded of each environment.
     complete_steps: StepPosition,
     /// Per environment, the first step of its current episode.
     episode_start: Vec<StepPosition>,
@@ -52,8 +53,9 @@ pub struct BatchedRecorder {
 struct BatchSegment {
     /// First step of the chunks.
     first: StepPosition,
+    /// Number of steps of each environment.
     steps: usize,
-    /// Environments per chunk.
+    /// Number of environments that share a chunk.
     envs_per_group: usize,
     chunks: Vec<Arc<Chunk>>,
 }
@@ -61,13 +63,15 @@ struct BatchSegment {
 #[derive(Debug)]
 struct BatchedPattern {
     pattern: Pattern,
-    /// Per environment, the number of complete steps when the pattern last created an item.
+    /// Per environment, the number of complete steps when the pattern last created an item; 0 before that. Updated
+    /// only if a condition of the pattern needs it.
     applied: Vec<StepPosition>,
 }
 
 impl BatchedRecorder {
-    /// Returns a recorder of `envs` environments. Keys are derived from `base`, which should be
-    /// random. The patterns determine how many steps are retained; `options.history` is ignored.
+    /// Returns a recorder of `envs` environments. The keys of items, chunks and episodes are derived from `base`, which
+    /// should be random. The patterns determine how many steps are retained; `options.history` must be valid, but is
+    /// not used.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if `envs` is out of range; the errors of
@@ -123,7 +127,7 @@ impl BatchedRecorder {
         self.envs
     }
 
-    /// Number of steps recorded so far, the same for every environment.
+    /// Number of steps recorded of each environment.
     #[must_use]
     pub fn steps(&self) -> u64 {
         self.complete_steps
@@ -152,8 +156,10 @@ impl BatchedRecorder {
         for ((name, expected), got) in columns {
             if got.dtype != expected.dtype {
                 return Err(Error::Signature(format!(
-                    "column `{name}` of the step must have dtype {}, as in the first step; got {}",
-                    expected.dtype, got.dtype
+                    "{} must have dtype {}, as in the first step; got {}",
+                    column_of("the step", name),
+                    expected.dtype,
+                    got.dtype
                 )));
             }
         }
@@ -169,8 +175,8 @@ impl BatchedRecorder {
     ///
     /// # Errors
     /// The step is not written after [`Error::Signature`] for columns that do not match the schema,
-    /// [`Error::InvalidArgument`] for a step that is too large or `episode_ends` of the wrong length, or
-    /// [`Error::OutOfMemory`].
+    /// [`Error::InvalidArgument`] for a step that is too large, `episode_ends` of the wrong length or a
+    /// `chunk_length` that is too large for this many environments, or [`Error::OutOfMemory`].
     ///
     /// The step is written, and all other items are created, after [`Error::Signature`] for an item
     /// whose cells differ in shape, [`Error::Priority`] for TD errors of an unsupported type, or
@@ -217,19 +223,20 @@ impl BatchedRecorder {
         Ok(())
     }
 
-    /// Number of items whose chunks are all sealed.
+    /// Number of items that [`take_ready`](Self::take_ready) would return now.
     #[must_use]
     pub fn ready_items(&self) -> usize {
         self.pending.ready_len()
     }
 
-    /// Removes and returns the items whose chunks are all sealed, each with its table.
+    /// Removes and returns the ready items in creation order, each with the caller's number of its table. An item is
+    /// ready if its chunks, and those of all items created before it, are sealed.
     pub fn take_ready(&mut self) -> std::vec::Drain<'_, (u32, NewItem)> {
         self.pending.take_ready()
     }
 
-    /// Seals the open chunks and opens new ones, which begin with a copy of the last steps if
-    /// patterns need them.
+    /// Seals the open chunks, if there are any, and opens new ones, which begin with copies of the last steps if that
+    /// keeps short items within one chunk.
     fn begin_chunks(&mut self) -> Result<()> {
         let grouping = self.options.grouping(&self.schema, self.envs);
         let rows = grouping.capacity_steps.checked_mul(self.envs);
@@ -265,7 +272,8 @@ impl BatchedRecorder {
         Ok(())
     }
 
-    /// Seals the open chunks, if there are any. On failure the recorder is unchanged.
+    /// Seals the open chunks, if there are any, makes all items ready, and drops expired chunks from the history. On
+    /// failure the recorder is unchanged.
     fn seal_open_chunks(&mut self) -> Result<()> {
         let Some(open) = &mut self.open else {
             return Ok(());
@@ -290,6 +298,7 @@ impl BatchedRecorder {
         let keys = std::iter::repeat_with(|| self.keys.next_key());
         let chunks = open.seal(packed, keys);
         self.pending.resolve(|row| {
+            // Rows of pending items count over all environments: `env * capacity_steps + step`.
             let (env, step) = (row as usize / capacity_steps, row as usize % capacity_steps);
             let row = u32::try_from(env % envs_per_group * steps + step).unwrap_or(u32::MAX);
             (&chunks[env / envs_per_group], row)

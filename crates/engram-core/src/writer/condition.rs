@@ -9,10 +9,13 @@ use crate::schema::CellSpec;
 pub enum ConditionInput {
     /// Index of the step in its episode, from 0.
     StepIndex,
-    /// Steps since the pattern last created an item, including this one. 1 on the first step.
+    /// Number of steps since the pattern last created an item, over all episodes, including this one. Before the
+    /// pattern's first item, it counts from the writer's first step, where it is 1.
     StepsSinceApplied,
-    /// Number of steps that items may refer to, including this one. At most the longest lookback
-    /// of the writer's patterns.
+    /// Number of steps that items may refer to, including this one. At most the longest [`history`] of the writer's
+    /// patterns.
+    ///
+    /// [`history`]: super::Pattern::history
     HistoryLength,
     /// 1 if the episode ends with this step, else 0.
     EndOfEpisode,
@@ -44,17 +47,21 @@ pub struct Condition {
     pub input: ConditionInput,
     /// The comparison.
     pub comparison: Comparison,
-    /// Negates the comparison. A condition on a column without a value is false either way.
+    /// Negates the comparison. A condition on a column whose value is missing, or not a single integer or bool, is
+    /// false either way.
     pub inverse: bool,
 }
 
 /// The properties of one step that conditions can compare.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct StepContext {
+    /// [`ConditionInput::StepIndex`].
     pub(super) step_index: u64,
-    /// Steps since the pattern last created an item.
+    /// [`ConditionInput::StepsSinceApplied`].
     pub(super) since_applied: u64,
+    /// [`ConditionInput::HistoryLength`].
     pub(super) history_length: u64,
+    /// [`ConditionInput::EndOfEpisode`].
     pub(super) end_of_episode: bool,
 }
 

@@ -101,7 +101,8 @@ impl History {
         }
     }
 
-    /// Returns the index of the newest segment that begins at or before `position`.
+    /// Returns the index of the newest segment that begins at or before `position`. The segment may also end before
+    /// `position`.
     pub(super) fn find(&self, position: StepPosition) -> Option<usize> {
         self.segments
             .partition_point(|s| s.first <= position)

@@ -14,8 +14,8 @@ use crate::error::{Error, Result};
 use crate::schema::{CellSpec, Schema};
 use crate::shared_bytes::SharedBytes;
 
-/// Maximum of the string bytes of all open chunks plus the other bytes of one chunk, if some columns are
-/// strings. It keeps each chunk below the maximum chunk size, even if all strings are in one of them.
+/// Limit on the bytes of strings in all open chunks together, plus the other bytes of one chunk. It keeps each
+/// chunk below the maximum chunk size, even if all strings are in the same chunk. Checked for steps with strings.
 pub(super) const MAX_BYTES_WITH_STRINGS: usize = if cfg!(test) {
     4 << 20
 } else {
@@ -34,7 +34,7 @@ pub(super) struct Grouping {
 }
 
 impl Grouping {
-    /// Number of groups, and so of chunks.
+    /// Number of groups. Each has one open chunk.
     pub(super) fn groups(&self) -> usize {
         self.envs.div_ceil(self.envs_per_group)
     }
@@ -58,7 +58,8 @@ pub(super) struct OpenBatch {
     builders: Vec<ChunkBuilder>,
     /// Per group, the ids of the episodes of its steps.
     episodes: Vec<SmallVec<[u64; 1]>>,
-    /// Per column, encoded cells step after step; sealing reorders them by environment.
+    /// Per column, the encoded cells step after step; empty for columns of fixed-size cells. Sealing reorders them
+    /// by environment.
     strings: Vec<Vec<Vec<u8>>>,
     /// String bytes of the steps appended to these chunks.
     string_bytes: usize,
@@ -93,8 +94,8 @@ impl OpenBatch {
         &self.schema
     }
 
-    /// True if the chunks have no room for another step, or more than `string_budget` bytes of strings that
-    /// were not copied from the previous chunks.
+    /// True if the chunks have no room for another step, or if the strings in all of them, except those copied from
+    /// the previous chunks, have more than `string_budget` bytes.
     pub(super) fn is_full(&self, string_budget: usize) -> bool {
         self.steps == self.grouping.capacity_steps || self.string_bytes > string_budget
     }
@@ -184,7 +185,7 @@ impl OpenBatch {
     /// cell is `member * steps + step`.
     ///
     /// # Errors
-    /// Those of [`ChunkBuilder::seal`]; the open chunks are then unchanged.
+    /// Those of [`ChunkBuilder::push_string`] and [`ChunkBuilder::pack`]; the open chunks are then unchanged.
     pub(super) fn pack(&mut self, compressor: &mut Compressor) -> Result<Vec<PackedColumns>> {
         let mut packed = Vec::with_capacity(self.builders.len());
         for group in 0..self.builders.len() {
@@ -202,7 +203,7 @@ impl OpenBatch {
         Ok(packed)
     }
 
-    /// Returns the packed chunks as immutable chunks.
+    /// Returns the packed chunks as immutable chunks. `keys` are the keys of the chunks.
     pub(super) fn seal(
         self,
         packed: Vec<PackedColumns>,
@@ -249,6 +250,7 @@ impl OpenBatch {
         Ok(())
     }
 
+    /// Undoes `arrange_rows`, also one that failed.
     fn undo_arrange_rows(&mut self, group: usize) {
         let builder = &mut self.builders[group];
         let capacity_steps = self.grouping.capacity_steps;

@@ -12,8 +12,8 @@ use crate::dtype::DType;
 use crate::error::Result;
 use crate::schema::Schema;
 
-/// A chunk is full once it has more than this many bytes of strings, even if it has room for more
-/// steps.
+/// A chunk with at least one step that is not a copy is full once it has more than this many bytes of strings, even
+/// if it has room for more steps.
 const STRING_BUDGET: usize = 16 << 10;
 
 /// State of one column's cell in the open step.
@@ -65,8 +65,8 @@ impl OpenChunk {
         self.rows.is_dense()
     }
 
-    /// True if the chunk has no room for another step: it has as many steps as it can have, or more
-    /// than [`STRING_BUDGET`] bytes of strings.
+    /// True if no other step may be added: the chunk has as many steps as it can have, or too many bytes of strings
+    /// (see [`STRING_BUDGET`]).
     pub(super) fn is_full(&self) -> bool {
         self.steps as usize == self.builder.capacity()
             || self.steps > self.overlap && self.builder.string_bytes() > STRING_BUDGET
@@ -83,7 +83,7 @@ impl OpenChunk {
             .any(|state| *state != CellState::Unset)
     }
 
-    /// Returns the memory of the open step's cell in a column of fixed-size cells, and marks it as
+    /// Returns the memory of the open step's cell in a column of fixed-size cells, and marks the cell as
     /// set.
     pub(super) fn cell_mut(&mut self, column: usize) -> &mut [u8] {
         self.cell_states[column] = CellState::SetByThisAppend;
@@ -108,7 +108,7 @@ impl OpenChunk {
         }
     }
 
-    /// Discards the cell that the current append has written in one column.
+    /// Discards the cell that the current append has written in one column, if any.
     pub(super) fn discard_cell(&mut self, column: usize) {
         self.cell_states[column] = CellState::Unset;
         self.builder.unstage_string(column);
@@ -144,8 +144,8 @@ impl OpenChunk {
         self.steps += 1;
     }
 
-    /// Returns the row of `column` at the chunk's `step`, or `None` without a value. Step number `self.steps`
-    /// is the open step, of which only values of earlier appends count.
+    /// Returns the row of `column` at `step`, counted from the chunk's first step; `None` if it has no value there.
+    /// Step `self.steps` is the open step, of which only values of earlier appends count.
     pub(super) fn row(&self, column: usize, step: u32) -> Option<u32> {
         if step < self.steps {
             self.rows.row(column, step)

@@ -15,7 +15,8 @@ const CHUNK_BYTES: usize = 16 << 10;
 /// in chunks of 64.)
 const MAX_CHUNK_STEPS: usize = 16;
 
-/// Assumed bytes of a string element when a chunk length is chosen. Chunks are sealed by actual size.
+/// Assumed bytes of a string element when a chunk length is chosen. A chunk with longer strings is sealed early,
+/// once their actual bytes exceed a limit.
 const STRING_ELEMENT_BYTES: usize = 256;
 
 /// Environments share chunks if one step of an environment has fewer bytes than this.
@@ -30,19 +31,19 @@ const SPLIT_ITEM_BYTES: usize = 320;
 /// How a writer divides its steps into chunks, and how many steps it retains.
 #[derive(Clone, Debug)]
 pub struct WriterOptions {
-    /// Number of newest steps that items may refer to.
+    /// Number of newest steps that items may refer to. At least 1.
     pub history: u64,
-    /// Steps of a chunk. `None` chooses 1 to 16 steps, about 16 KiB.
+    /// Maximum number of steps of a chunk. `None` chooses from 1 to 16, so that a chunk has about 16 KiB.
     pub chunk_length: Option<usize>,
     /// Compression of columns.
     pub compression: Compression,
 }
 
 impl WriterOptions {
-    /// Checks the numbers.
+    /// Checks `history` and `chunk_length`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if a number is out of range.
+    /// [`Error::InvalidArgument`] if one of them is out of range.
     pub fn check(&self) -> Result<()> {
         if self.history == 0 {
             return Err(Error::InvalidArgument(
@@ -61,7 +62,7 @@ impl WriterOptions {
         }
     }
 
-    /// Returns the number of steps of a chunk of this schema.
+    /// Returns how many steps a chunk of this schema has room for.
     pub(super) fn chunk_steps(&self, schema: &Schema) -> usize {
         self.chunk_length
             .unwrap_or_else(|| (CHUNK_BYTES / step_bytes(schema).max(1)).clamp(1, MAX_CHUNK_STEPS))
@@ -85,7 +86,8 @@ impl WriterOptions {
 
     /// Returns how many steps to copy into the next chunk of `length` steps so that items of
     /// `lookback` steps lie inside it. Each copied step prevents one item from lying in two chunks.
-    /// Returns 0 if `chunk_length` is set, or if the copies would cost more than they save.
+    /// Returns 0 if `chunk_length` is set, if a copied step takes more memory than an item in two chunks, or if the
+    /// copies would take more than a quarter of the chunk.
     pub(super) fn overlap_steps(&self, schema: &Schema, length: usize, lookback: u64) -> u32 {
         let overlap = lookback.saturating_sub(1);
         let worthwhile = self.chunk_length.is_none()

@@ -2,6 +2,7 @@
 
 use std::sync::Arc;
 
+use super::column_text::column_of;
 use super::condition::Condition;
 use super::priority_rule::PriorityRule;
 use super::selection::{CellPositions, ColumnSelection};
@@ -10,16 +11,17 @@ use crate::error::{Error, Result};
 use crate::schema::{ActualColumn, Layout, Schema};
 use crate::trajectory::{Slice, SpanColumn, WindowShape};
 
-/// One column of a pattern's items: the steps `start..stop`, where -1 is the newest step.
+/// One column of a pattern's items: every `step`-th of the steps `start..stop`, where -1 is the newest step and
+/// `stop` 0 is the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct PatternColumn {
     /// Number of the writer's column.
     pub source: usize,
-    /// First step. Negative.
+    /// First step. From -(2^32 - 1) to -1.
     pub start: i64,
     /// End of the range, exclusive. Greater than `start` and at most 0.
     pub stop: i64,
-    /// Distance from one step to the next. At least 1.
+    /// Distance from one step to the next. From 1 to 2^32 - 1.
     pub step: i64,
     /// True for a single step without a time axis.
     pub squeeze: bool,
@@ -39,7 +41,7 @@ pub struct Pattern {
     pub(super) end_offset: u64,
     /// The item's slices if all steps lie in one chunk without missing values.
     pub(super) shape: Arc<WindowShape>,
-    /// `Some(squeeze)` if every column `i` of the item is the same range of the writer's column `i`.
+    /// `Some(squeeze)` if every column `i` of the item selects the same consecutive steps of the writer's column `i`.
     rows_squeeze: Option<bool>,
 }
 
@@ -82,7 +84,7 @@ impl Pattern {
         })
     }
 
-    /// Number of newest steps that a writer must retain for this pattern.
+    /// Number of newest steps that a writer must retain for this pattern, including the newest.
     #[must_use]
     pub fn history(&self) -> u64 {
         self.lookback
@@ -112,7 +114,8 @@ impl Pattern {
             })
     }
 
-    /// Prepares for steps of this schema: if the items have the schema's layout, they share its [`Layout`].
+    /// Prepares for steps of this schema: if the layout of the items equals that of the schema, they share one
+    /// [`Layout`]. [`Self::as_rows`] requires that.
     pub(super) fn bind(&mut self, schema: &Schema) {
         let shape = &self.shape;
         if shape.layout == schema.layout && !Arc::ptr_eq(&shape.layout, &schema.layout) {
@@ -162,7 +165,7 @@ impl Pattern {
 }
 
 impl PatternColumn {
-    /// Checks the range of steps. `name` is the item's column.
+    /// Checks the range of steps. `name` is the name of the item's column.
     fn check(&self, name: &str) -> Result<()> {
         let Self {
             start, stop, step, ..
@@ -171,14 +174,17 @@ impl PatternColumn {
         let in_range = start >= -i64::from(u32::MAX) && step <= i64::from(u32::MAX);
         if start >= stop || stop > 0 || step < 1 || !in_range {
             return Err(Error::InvalidArgument(format!(
-                "column `{name}` of the pattern selects `[{start}:{stop}:{step}]`; the start must \
-                 be negative, the stop greater than the start and at most 0, and the step at least 1"
+                "{} selects `[{start}:{stop}:{step}]`; the start must be from -{max} to -1, the stop greater \
+                 than the start and at most 0, and the step from 1 to {max}",
+                column_of("the pattern", name),
+                max = u32::MAX
             )));
         }
         if self.squeeze && self.len() != 1 {
             return Err(Error::InvalidArgument(format!(
-                "column `{name}` of the pattern is squeezed but selects {} steps with \
-                 `[{start}:{stop}:{step}]`; a squeezed column must select exactly 1",
+                "{} is squeezed but selects {} steps with `[{start}:{stop}:{step}]`; a squeezed column must \
+                 select exactly 1",
+                column_of("the pattern", name),
                 self.len()
             )));
         }
@@ -205,7 +211,7 @@ impl PatternColumn {
             .div_ceil(self.step.unsigned_abs())
     }
 
-    /// Last selected step, as a negative index as in `start`.
+    /// Last selected step, a negative number like `start`.
     fn last(&self) -> i64 {
         self.start + (self.stop - 1 - self.start) / self.step * self.step
     }
@@ -225,8 +231,8 @@ fn rows_squeeze(columns: &[PatternColumn]) -> Option<bool> {
     (same && (first.step == 1 || first.squeeze)).then_some(first.squeeze)
 }
 
-/// Returns the shape of the items, with slices relative to step `first`, for chunks in which row
-/// `i` is step `i`.
+/// Returns the shape of the items, for chunks in which row `i` is step `i`. The offsets of its slices count from step
+/// `first`, which is negative like `start`.
 fn build_shape(layout: Arc<Layout>, columns: &[PatternColumn], first: i64) -> Result<WindowShape> {
     let to_u32 = |n: u64| {
         u32::try_from(n).map_err(|_| {
@@ -298,9 +304,16 @@ mod tests {
 
     #[test]
     fn invalid_patterns_are_rejected() {
-        let rule = "the start must be negative, the stop greater than the start and at most 0, and \
-                    the step at least 1";
-        for (start, stop, step) in [(0, 1, 1), (-2, -2, 1), (-2, 1, 1), (-2, 0, 0)] {
+        let rule = "the start must be from -4294967295 to -1, the stop greater than the start and at \
+                    most 0, and the step from 1 to 4294967295";
+        for (start, stop, step) in [
+            (0, 1, 1),
+            (-2, -2, 1),
+            (-2, 1, 1),
+            (-2, 0, 0),
+            (-4_294_967_296, 0, 1),
+            (-2, 0, 4_294_967_296),
+        ] {
             assert_eq!(
                 text(&[column(start, stop, step, false)], &[], 1.0),
                 format!("column `x` of the pattern selects `[{start}:{stop}:{step}]`; {rule}")

@@ -55,8 +55,8 @@ impl PatternSet {
     }
 
     /// Creates the items that are due, and returns their number. Call it after every append,
-    /// complete or partial. Call it again with `end_of_episode` before [`Recorder::end_episode`], which
-    /// evaluates the conditions for the last step of an episode. A pattern creates no item while steps or
+    /// complete or partial. Before [`Recorder::end_episode`], call it again with `end_of_episode`, to evaluate the
+    /// conditions of the episode's last step once more. A pattern creates no item while steps or
     /// values that it needs are missing, and at most one item per step. `check_priority` checks a
     /// priority that was computed from TD errors for a table.
     ///

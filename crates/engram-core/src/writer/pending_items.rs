@@ -1,4 +1,4 @@
-//! Created items in creation order: those that are ready, and those that refer to the open chunk.
+//! Created items in creation order: those that are ready, and those that wait for the open chunk.
 
 use std::sync::Arc;
 
@@ -41,7 +41,7 @@ pub(super) struct OpenSpans {
 }
 
 impl OpenSpans {
-    /// Returns the trajectory, with `open` as the last chunk.
+    /// Returns the trajectory. `open` is the open chunk after sealing; `None` if no slice refers to it.
     pub(super) fn finish(mut self, open: Option<&Arc<Chunk>>) -> Trajectory {
         self.sealed.extend(open.cloned());
         Trajectory::Spans(Arc::new(Spans {
@@ -61,13 +61,13 @@ struct PendingItem {
     trajectory: PendingTrajectory,
 }
 
-/// The items of a recorder that were not taken yet, in two lists: all items in `waiting` were
+/// The items of a recorder that `take_ready` has not returned yet, in two lists: all items in `waiting` were
 /// created after those in `ready`.
 #[derive(Debug, Default)]
 pub(super) struct PendingItems {
     /// Items that refer to the open chunk, or were created after one that does.
     waiting: Vec<PendingItem>,
-    /// Items whose chunks are all sealed, each with the caller's number of its table.
+    /// Items that can be sent, each with the caller's number of its table.
     ready: Vec<(u32, NewItem)>,
 }
 
@@ -82,7 +82,7 @@ impl PendingItems {
         self.waiting.len() + self.ready.len()
     }
 
-    /// Number of items whose chunks are all sealed.
+    /// Number of items in `ready`.
     pub(super) fn ready_len(&self) -> usize {
         self.ready.len()
     }
@@ -172,7 +172,7 @@ impl PendingItems {
         }
     }
 
-    /// Removes and returns the items whose chunks are all sealed.
+    /// Removes and returns the items in `ready`.
     pub(super) fn take_ready(&mut self) -> std::vec::Drain<'_, (u32, NewItem)> {
         self.ready.drain(..)
     }

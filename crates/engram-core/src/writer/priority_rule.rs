@@ -1,5 +1,6 @@
 //! Rules that determine the priority of an item.
 
+use super::column_text::column_of;
 use super::selection_error::check_priority;
 use crate::chunk::Chunk;
 use crate::dtype::DType;
@@ -11,7 +12,7 @@ use crate::schema::CellSpec;
 pub enum PriorityRule {
     /// The same priority for all items.
     Constant(f64),
-    /// `max_weight * max|x| + (1 - max_weight) * mean|x|` over the steps of a column.
+    /// `max_weight * max|x| + (1 - max_weight) * mean|x|` over the TD errors `x` of a column.
     TdError {
         /// The item's column of TD errors, one number per step.
         column: usize,
@@ -56,7 +57,7 @@ impl TdErrorStats {
     /// Adds contiguous cells. `name` is the column's name in the item.
     ///
     /// # Errors
-    /// [`Error::Priority`] if a cell is not a single number of a supported type.
+    /// [`Error::Priority`] if a cell is not a single float32, float64, int32 or int64.
     pub(super) fn add(&mut self, name: &str, spec: &CellSpec, cells: &[u8]) -> Result<()> {
         if spec.elements() != 1 {
             return Err(not_a_td_error(name, spec));
@@ -119,8 +120,8 @@ impl TdErrorStats {
 
 fn not_a_td_error(name: &str, spec: &CellSpec) -> Error {
     Error::Priority(format!(
-        "TD errors must be one float32, float64, int32 or int64 per step; column `{name}` of the \
-         item has {}{:?}",
+        "TD errors must be one float32, float64, int32 or int64 per step; {} has {}{:?}",
+        column_of("the item", name),
         spec.dtype,
         spec.shape.as_slice()
     ))

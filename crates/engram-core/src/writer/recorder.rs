@@ -8,19 +8,21 @@
 //!  immutable                     appended to                          refer to chunks
 //! ```
 //!
-//! * The **open step** exists from the first cell written until [`Recorder::finish_step`]. A partial
-//!   append ends with `finish_step(true)`: its cells stay, further appends may add the missing
-//!   columns, and `finish_step(false)` completes the step. [`Recorder::abort_step`] discards only
-//!   the cells written since the last `finish_step`.
+//! * The **open step** is the step that is being written. An append ends with
+//!   [`Recorder::finish_step`]: `finish_step(false)` completes the step. After `finish_step(true)`, a
+//!   partial append, the step stays open: items may refer to its cells, and further appends may add
+//!   the missing columns. [`Recorder::abort_step`] discards only the cells written since the last
+//!   `finish_step`.
 //! * The **open chunk** collects steps of one episode and one schema. It is sealed, and so moves to
 //!   the history, if a step is appended while it is full, if the columns change, if the episode ends,
 //!   or in [`Recorder::flush`] if an item waits for it. The open step then moves to the next chunk,
-//!   together with copies of the last steps if that keeps short items within one chunk.
+//!   together with copies of the last steps if that keeps short items within one chunk. If the
+//!   episode ends with `clear` and no item waits for the open chunk, it is dropped instead.
 //! * A **pending item** waits while it, or an item created before it, refers to the open chunk.
 //!   Sealing that chunk makes all waiting items ready. The caller sends what
 //!   [`Recorder::take_ready`] returns.
-//! * The **history** drops a sealed chunk once all of its steps are older than the newest
-//!   `history` steps. Items that refer to the chunk keep it alive.
+//! * The **history** is checked when a chunk is sealed: chunks of which all steps are older than the
+//!   newest `history` steps are dropped. Items that refer to a dropped chunk keep it in memory.
 
 mod create_items;
 mod read;
@@ -29,6 +31,7 @@ mod seal;
 use std::sync::Arc;
 
 use super::StepPosition;
+use super::column_text::column_or_data;
 use super::history::History;
 use super::item_columns::{ItemColumns, ItemSource};
 use super::key_source::KeySource;
@@ -69,13 +72,14 @@ pub struct Recorder {
     episode_start: StepPosition,
     /// End of the steps that `end_episode(true)` made unavailable, exclusive.
     cleared: StepPosition,
-    /// Longest lookback of an item created since the open chunk began.
+    /// Largest number of steps from the first step of an item to the newest step, both included, of the items
+    /// created since the open chunk began.
     lookback: u64,
 }
 
 impl Recorder {
-    /// Returns a recorder without columns; [`restructure`](Self::restructure) adds them. Keys are
-    /// derived from `base`, which should be random.
+    /// Returns a recorder without columns; [`restructure`](Self::restructure) adds them. The keys of items, chunks
+    /// and episodes are derived from `base`, which should be random.
     ///
     /// # Errors
     /// Those of [`WriterOptions::check`].
@@ -151,8 +155,8 @@ impl Recorder {
         self.keys.next_key()
     }
 
-    /// Changes the columns: old column `i` becomes column `map[i]`. Other columns are new and start
-    /// without values. Allowed while a step is open.
+    /// Changes the columns: old column `i` becomes column `map[i]`. Other columns are new and have no values yet.
+    /// Allowed while a step is open.
     ///
     /// # Errors
     /// [`Error::Signature`] if an old column would change its dtype or shape; those of [`Self::flush`].
@@ -166,8 +170,8 @@ impl Recorder {
             let (requested, current) = (&cells[*new], &self.schema.cells[old]);
             if requested != current {
                 return Err(Error::Signature(format!(
-                    "column `{}` must stay {}{:?} when columns are added; got {}{:?}",
-                    self.schema.layout.names[old],
+                    "{} must stay {}{:?} when columns are added; got {}{:?}",
+                    column_or_data(&self.schema.layout.names[old]),
                     current.dtype,
                     current.shape,
                     requested.dtype,
@@ -182,10 +186,12 @@ impl Recorder {
         Ok(())
     }
 
-    /// Changes the shape of a column's cells, starting with the next cell written.
+    /// Changes the shape of a column's cells, starting with the next cell written. Discards this column's cell of
+    /// the current append.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the open step already has a value in this column; those of [`Self::flush`].
+    /// [`Error::InvalidArgument`] if an earlier partial append has set this column in the open step; those of
+    /// [`Self::flush`].
     pub fn reshape(&mut self, column: usize, shape: Shape) -> Result<()> {
         self.check_unset(column)?;
         if let Some(open) = &mut self.open {
@@ -197,17 +203,18 @@ impl Recorder {
         self.seal_open_chunk(Arc::new(Schema { layout, cells }), 0, |old| old)
     }
 
-    /// Returns the memory of a column's cell of the open step, which the caller must fill.
+    /// Returns the memory of the open step's cell in a column of fixed-size cells. The caller must fill it. A second
+    /// call in the same append replaces the cell.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if the open step already has a value in this column, or if a chunk
+    /// [`Error::InvalidArgument`] if an earlier partial append has set this column in the open step, or if a chunk
     /// would become too large; [`Error::OutOfMemory`].
     pub fn cell_mut(&mut self, column: usize) -> Result<&mut [u8]> {
         self.check_unset(column)?;
         Ok(self.writable_chunk()?.cell_mut(column))
     }
 
-    /// Sets a string column's cell of the open step. `encoded` has, per element, a little-endian
+    /// Sets the open step's cell in a string column. `encoded` has, per element, a little-endian
     /// `u32` length and the bytes.
     ///
     /// # Errors
@@ -241,12 +248,14 @@ impl Recorder {
         Ok(())
     }
 
-    /// Creates an item for the caller's table number `table`, unless `check` returns an error.
+    /// Creates an item for the caller's table number `table`, unless `check` returns an error. `check` receives the
+    /// item's columns, to compare them with the table's signature.
     ///
     /// # Errors
-    /// [`Error::Priority`] for NaN; [`Error::ExpiredStep`] for steps no longer retained;
-    /// [`Error::InvalidArgument`] for an empty selection, or steps or values that were never
-    /// written; [`Error::Signature`] if cells of a column differ in shape; and any error of `check`.
+    /// [`Error::Priority`] for NaN; [`Error::ExpiredStep`] for steps that are no longer retained or were cleared;
+    /// [`Error::InvalidArgument`] for a selection that is empty, too long, or squeezed and not a single step, or
+    /// that has steps or values that were never written; [`Error::Signature`] if cells of a column differ in shape;
+    /// and any error of `check`.
     pub fn create_item(
         &mut self,
         table: u32,
@@ -338,14 +347,14 @@ impl Recorder {
         self.pending.needs_open_chunk() && self.open.as_ref().is_some_and(OpenChunk::is_full)
     }
 
-    /// Number of items whose chunks are all sealed.
+    /// Number of items that [`take_ready`](Self::take_ready) would return now.
     #[must_use]
     pub fn ready_items(&self) -> usize {
         self.pending.ready_len()
     }
 
-    /// Removes and returns the items whose chunks are all sealed, in creation order, each with its
-    /// table.
+    /// Removes and returns the ready items in creation order, each with the caller's number of its table. An item is
+    /// ready if its chunks, and those of all items created before it, are sealed.
     pub fn take_ready(&mut self) -> std::vec::Drain<'_, (u32, NewItem)> {
         self.pending.take_ready()
     }

@@ -109,7 +109,8 @@ impl HistoryView<'_> {
         schema.cells.get(slice.column as usize)
     }
 
-    /// Returns a slice of 1 to `max_len` contiguous cells of a column, starting at step `position`.
+    /// Returns a slice of 1 to `max_len` contiguous cells of the writer's column `column`, starting at step
+    /// `position`. Fails if the step is not available or has no value in this column.
     pub(super) fn locate_run(
         &self,
         column: usize,
@@ -117,10 +118,10 @@ impl HistoryView<'_> {
         max_len: u64,
     ) -> Result<Slice, SelectionError> {
         if position < self.first_available {
-            return Err(SelectionError::Expired { position });
+            return Err(SelectionError::Expired { column, position });
         }
         if position >= self.end {
-            return Err(SelectionError::Future { position });
+            return Err(SelectionError::Future { column, position });
         }
         let missing = SelectionError::Missing { column, position };
         let slice = |chunk: usize, chunk_column: usize, offset, steps_left: StepPosition| {
@@ -152,7 +153,7 @@ impl HistoryView<'_> {
         };
         let segment = self.history.get(index);
         if position >= segment.end() {
-            // The open step, in which no partial append has set a value.
+            // This is the open step, and no partial append has set a value in it: there is no open chunk.
             return Err(missing);
         }
         let cell = segment.column(column).and_then(|chunk_column| {
@@ -172,7 +173,7 @@ impl HistoryView<'_> {
         slice(index, chunk_column, row, steps_left)
     }
 
-    /// Locates the cells of every column.
+    /// Locates the cells of every column of an item. Stops at the first error.
     pub(super) fn locate<'s>(
         &self,
         columns: impl Iterator<Item = ColumnSelection<'s>>,

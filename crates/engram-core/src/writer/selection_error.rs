@@ -5,11 +5,13 @@ use crate::schema::{Layout, Shape};
 use crate::text::count;
 
 use super::StepPosition;
+use super::column_text::{column_of, column_or_data};
 
 /// Why a selection cannot become an item. [`Self::into_error`] adds the text: if a column often lacks values, a
 /// pattern's selection fails at most steps, so the error itself must be cheap.
 ///
-/// `column` is a column of the item, except in [`Self::Missing`].
+/// `column` is a column of the item, except in [`Self::Expired`], [`Self::Future`] and [`Self::Missing`], where it is a
+/// column of the writer.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum SelectionError {
     /// The selection has no columns.
@@ -27,31 +29,37 @@ pub(super) enum SelectionError {
         first: Shape,
         other: Shape,
     },
-    /// The step is no longer retained.
-    Expired { position: StepPosition },
+    /// The step is no longer retained, or was cleared at the end of its episode.
+    Expired {
+        column: usize,
+        position: StepPosition,
+    },
     /// The step was not appended yet.
-    Future { position: StepPosition },
+    Future {
+        column: usize,
+        position: StepPosition,
+    },
     /// The `len` newest steps were selected, but the writer does not have that many.
     TooFewSteps { len: u64 },
     /// The column has no value at this step.
     Missing {
-        /// A column of the writer.
         column: usize,
         position: StepPosition,
     },
 }
 
-/// The state of the writer, as needed for error texts.
+/// What error texts need to know about the item and its writer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ErrorContext<'a> {
     /// Layout of the item.
     pub(super) item: &'a Layout,
     /// Layout of the writer's steps.
     pub(super) steps: &'a Layout,
+    /// First step that items may refer to.
     pub(super) first_available: StepPosition,
     /// End of the available steps, exclusive.
     pub(super) end: StepPosition,
-    /// End of the steps that the end of an episode made unavailable, exclusive.
+    /// End of the steps that the end of an episode cleared, exclusive; 0 if none were.
     pub(super) cleared: StepPosition,
     /// First step of the current episode.
     pub(super) episode_start: StepPosition,
@@ -62,9 +70,13 @@ pub(super) struct ErrorContext<'a> {
 impl SelectionError {
     /// Returns the error with its text.
     pub(super) fn into_error(self, context: &ErrorContext<'_>) -> Error {
-        let item = |column: usize| match column_name(context.item, column) {
-            Some(name) => format!("column {name} of the trajectory"),
-            None => "the trajectory".into(),
+        let item = |column: usize| column_of("the trajectory", name(context.item, column));
+        let refers_to = |column: usize, position: StepPosition| {
+            format!(
+                "the trajectory refers to {} at step {position} of this writer (counted from 0 over all \
+                 episodes)",
+                column_or_data(name(context.steps, column))
+            )
         };
         let history = context.history;
         match self {
@@ -91,41 +103,40 @@ impl SelectionError {
                 first,
                 other,
             } => Error::Signature(format!(
-                "{} has cells of different shapes, {first:?} and, at step \
-                 {position}, {other:?}; within one item, a column's cells must have the same shape",
+                "{} has cells of different shapes, {first:?} and, at step {position} of this writer, \
+                 {other:?}; within one item, a column's cells must have the same shape",
                 item(column)
             )),
-            Self::Expired { position } if position < context.cleared => {
+            Self::Expired { column, position } if position < context.cleared => {
                 Error::ExpiredStep(format!(
-                    "the trajectory refers to step {position}, which was cleared at the end of its episode; \
-                 {}; create items before the episode ends, or end it without clearing the history",
+                    "{}, which was cleared at the end of its episode; {}; create items before the \
+                     episode ends, or end it without clearing the history",
+                    refers_to(column, position),
                     describe_available_steps(context)
                 ))
             }
-            Self::Expired { position } => Error::ExpiredStep(format!(
-                "the trajectory refers to step {position}, which has expired: the writer retains only \
-                 the newest {} (`history`); {}; create items earlier or raise `history`",
+            Self::Expired { column, position } => Error::ExpiredStep(format!(
+                "{}, which has expired: the writer retains only the newest {} (`history`); {}; create \
+                 items earlier or raise `history`",
+                refers_to(column, position),
                 count(history, "step"),
                 describe_available_steps(context)
             )),
-            Self::Future { position } => Error::InvalidArgument(format!(
-                "the trajectory refers to step {position}, which was not appended yet; {}; append it \
-                 first",
+            Self::Future { column, position } => Error::InvalidArgument(format!(
+                "{}, which was not appended yet; {}; append it first",
+                refers_to(column, position),
                 describe_available_steps(context)
             )),
             Self::TooFewSteps { len } => too_few_steps(len, context),
             Self::Missing { column, position } => Error::InvalidArgument(format!(
-                "the trajectory refers to {} at step {position}, where it has no value; select only steps \
-                 with a value",
-                match column_name(context.steps, column) {
-                    Some(name) => format!("column {name}"),
-                    None => "the data".into(),
-                }
+                "{}, where it has no value; select only steps with a value",
+                refers_to(column, position)
             )),
         }
     }
 }
 
+/// The error of a selection of the newest `len` steps, of which fewer are available.
 fn too_few_steps(len: u64, context: &ErrorContext<'_>) -> Error {
     let history = context.history;
     let appended = context.end - context.cleared;
@@ -182,11 +193,7 @@ fn describe_available_steps(context: &ErrorContext<'_>) -> String {
     }
 }
 
-/// Name of the column for error texts. `None` if the data is one array, whose column has no name.
-fn column_name(layout: &Layout, column: usize) -> Option<String> {
-    match layout.names.get(column) {
-        Some(name) if name.is_empty() => None,
-        Some(name) => Some(format!("`{name}`")),
-        None => Some(column.to_string()),
-    }
+/// Name of a column. Empty if the data is one array.
+fn name(layout: &Layout, column: usize) -> &str {
+    layout.names.get(column).map_or("", |name| name)
 }

@@ -15,12 +15,13 @@ const MAX_SHAPES: usize = 8;
 #[derive(Debug, Default)]
 pub(super) struct WindowShapeCache {
     shapes: Vec<Arc<WindowShape>>,
-    /// Index of the shape to replace next.
+    /// Index of the shape to replace next, once the cache is full.
     next: usize,
 }
 
 impl WindowShapeCache {
-    /// Returns the trajectory of the located cells, in the representation that takes the least memory.
+    /// Returns the trajectory of the located cells: rows if possible, otherwise a window if they lie in one chunk and
+    /// an earlier item had the same shape, otherwise spans.
     pub(super) fn trajectory(
         &mut self,
         layout: &Arc<Layout>,
@@ -142,7 +143,7 @@ fn as_rows(
     matches.then_some((first.offset, first.len, column.squeeze))
 }
 
-/// Returns the cells as spans. Their chunks are numbered in order of use, the open chunk last.
+/// Returns the cells as spans. The spans' chunks are numbered in order of first use, the open chunk last.
 fn build_spans(layout: &Arc<Layout>, located: &LocatedItem, view: &HistoryView<'_>) -> OpenSpans {
     let sealed_indices = || {
         located

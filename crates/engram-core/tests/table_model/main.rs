@@ -31,12 +31,12 @@ enum Call {
         first: usize,
         second: usize,
     },
-    /// An item with the key of an existing item.
+    /// An item with the key of an existing item, if there is one with this index.
     InsertAgain {
         index: usize,
     },
-    /// An item with a session number: `number - 1` above the session's last one. Its key is new or, if
-    /// `again`, that of an existing item.
+    /// An item with a session number: `number - 1` above the session's last one, so 0 and 1 repeat earlier numbers, if any.
+    /// The item's key is new or, if `again`, that of an existing item.
     InsertNumbered {
         session: u64,
         number: u64,
@@ -66,7 +66,7 @@ enum Call {
         index: usize,
     },
     Reset,
-    /// Sets the limits with this number of [`limits`].
+    /// Sets the rate limits that [`limits`] returns for this index.
     SetLimits(usize),
     AdvanceClock {
         time: u64,
@@ -94,7 +94,7 @@ fn call() -> impl Strategy<Value = Call> {
     ]
 }
 
-/// One of four rate limiters.
+/// The limits of one of four rate limiters.
 fn limits(index: usize) -> RateLimits {
     let ratio = |samples_per_insert, min_size, min_diff, max_diff| RateLimits {
         kind: "SampleToInsertRatio".into(),
@@ -404,15 +404,14 @@ impl TableAndModel {
         );
     }
 
-    /// Checks that replaying the recorded changes gives an equal table, which makes the same next
-    /// choices.
+    /// Checks that replaying the recorded changes gives an equal table, whose next draws are the same.
     fn check_replay(&mut self) {
         let sink = Arc::new(RecordingSink::default());
         let copy = TableState::new(Arc::clone(self.table.options()), sink.clone()).unwrap();
         self.check_copy(copy, &sink, 0);
     }
 
-    /// Like `check_replay`, for a table restored from a snapshot and the changes recorded since.
+    /// Like `check_replay`, for a table restored from a snapshot: replays the changes from number `since` on.
     fn check_restore(&mut self, (saved, since): (Saved, usize)) {
         let sink = Arc::new(RecordingSink::default());
         let copy = saved.restore(Arc::clone(self.table.options()), sink.clone());
@@ -563,7 +562,7 @@ fn chunks_that_outlive_a_table_lose_its_references() {
     pair.insert(14, 1, 2, 3);
     pair.recorder = Arc::default();
     pair.table = TableState::new(Arc::new(queue_options()), pair.recorder.clone()).unwrap();
-    // The recorder's copies of items do not count as references.
+    // The test's copies of items do not count as references.
     assert_eq!(format!("{:?}", pair.chunks[3].holders()), unreferenced);
 }
 

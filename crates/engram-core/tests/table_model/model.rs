@@ -9,14 +9,18 @@ use engram_core::{
     Admission, Chunk, RateLimits, SelectorKind, SessionNumber, TableOptions, Trajectory,
 };
 
+/// An item of the model.
 #[derive(Clone, Debug)]
 pub(crate) struct Entry {
     pub(crate) key: u64,
     pub(crate) priority: f64,
     pub(crate) seq: u64,
+    /// Number of its last insert or update: see `Model::next_touch`.
     pub(crate) touched: u64,
     pub(crate) times_sampled: u32,
+    /// Number of its open leases.
     pub(crate) leases: u32,
+    /// True once it was drawn for the last allowed time.
     pub(crate) hidden: bool,
     pub(crate) inserted_at: u64,
     pub(crate) trajectory: Trajectory,
@@ -39,10 +43,12 @@ pub(crate) struct Model {
     pub(crate) deletes: u64,
     pub(crate) deleted_episodes: u64,
     pub(crate) unique_samples: u64,
-    /// Open leases, including those of removed items.
+    /// Number of open leases since the last reset, including those of removed items.
     leased: u64,
     pub(crate) next_seq: u64,
+    /// Number of inserts and updates of items so far. Heaps order equal priorities by it.
     next_touch: u64,
+    /// `next_seq` at the last reset.
     first_seq: u64,
     /// Last number and last use of each session. The model never forgets a session.
     sessions: BTreeMap<u64, (u64, u64)>,
@@ -114,7 +120,7 @@ impl Model {
         chunks as u64 + items.sum::<u64>()
     }
 
-    /// True if a table of this size is within its bounds.
+    /// True if a table with this many items and bytes is within its bounds.
     fn fits(&self, size: u64, bytes: u64) -> bool {
         size <= self.options.max_size && self.options.max_bytes.is_none_or(|max| bytes <= max)
     }
@@ -124,7 +130,7 @@ impl Model {
         !self.fits(self.entries.len() as u64, self.bytes()) && !self.evictable().is_empty()
     }
 
-    /// The keys that the table may evict now. With hidden items, the last visible one stays.
+    /// The keys that the table may evict now. If some items are hidden, the last visible item is not evicted.
     pub(crate) fn evictable(&self) -> Vec<u64> {
         if self.visible().count() > usize::from(self.hidden() > 0) {
             return self.choices(self.options.remover).into_keys().collect();
@@ -134,7 +140,7 @@ impl Model {
         hidden.filter(|_| self.may_evict(0)).collect()
     }
 
-    /// True if no item is hidden, or the limiter would allow this many inserts if all leases were
+    /// True if no item is hidden, or the limiter would allow this many more inserts if all leases were
     /// returned.
     fn may_evict(&self, inserts: u64) -> bool {
         let inserts = self.inserts + inserts;
@@ -226,7 +232,7 @@ impl Model {
         self.entries.iter_mut().find(is_leased_item)
     }
 
-    /// Ends a lease; true if that removes the item.
+    /// Ends a lease whose sample is final; true if that removes the item.
     pub(crate) fn acknowledge(&mut self, leased: Leased) -> bool {
         self.leased -= u64::from(leased.seq >= self.first_seq);
         self.live(leased).is_some_and(|entry| {

@@ -1,4 +1,4 @@
-//! A sink that records changes, and the items of the test.
+//! A sink that stores changes, and the chunks and trajectories of the test.
 
 use std::sync::{Arc, Mutex};
 use std::task::{Poll, Waker};
@@ -117,7 +117,7 @@ impl RecordingSink {
         self.0.lock().unwrap()[start..].to_vec()
     }
 
-    /// Keys removed for this cause since change `start`.
+    /// Keys of the items that were removed for this cause, in change number `start` or later.
     pub(crate) fn removed(&self, start: usize, cause: Removal) -> Vec<u64> {
         let ops = self.since(start);
         let removed = ops.iter().filter_map(|op| match op {
@@ -187,7 +187,7 @@ pub(crate) fn chunks() -> Vec<Arc<Chunk>> {
     (0..7).map(chunk).collect()
 }
 
-/// Rows of one chunk, or spans of two chunks.
+/// Rows of chunk `first` if `second` is the same, otherwise spans of both chunks.
 pub(crate) fn trajectory(chunks: &[Arc<Chunk>], first: usize, second: usize) -> Trajectory {
     if first == second {
         return Trajectory::Rows {

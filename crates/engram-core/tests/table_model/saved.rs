@@ -14,6 +14,7 @@ use crate::record::{chunks, trajectory};
 pub(crate) struct Saved {
     counters: Counters,
     items: Vec<SavedItem>,
+    /// The orders of the sampler and the remover.
     orders: [Option<Vec<u32>>; 2],
     sessions: Vec<(SessionNumber, u64)>,
 }

@@ -33,6 +33,7 @@ pub(crate) fn item() -> impl Strategy<Value = ItemSpec> {
             slices.extend(
                 column_slices
                     .iter()
+                    // A few slices refer to a random chunk or column.
                     .map(|(offset, len, random, choice)| Slice {
                         chunk: if *choice < 20 { *random } else { 0 },
                         column: if *choice % 16 == 1 { *random } else { index },
@@ -64,7 +65,7 @@ pub(crate) fn item() -> impl Strategy<Value = ItemSpec> {
 }
 
 impl ItemSpec {
-    /// The item, of cells of `chunk`, and for spans also of `other`.
+    /// Returns the item. It refers to cells of `chunk` and, if it consists of spans, of `other`.
     pub(crate) fn build(&self, chunk: &Arc<Chunk>, other: &Arc<Chunk>) -> Trajectory {
         let names = (0..self.columns.len()).map(|index| format!("c{index}").into());
         let layout = Arc::new(Layout {

@@ -20,7 +20,7 @@ use parts::{ChunkParts, chunk, corruption};
 use proptest::prelude::*;
 use proptest::test_runner::{Config, TestRunner};
 
-/// Runs a property on this many random inputs.
+/// A runner that tests a property on this many random inputs.
 fn runner(cases: u32) -> TestRunner {
     TestRunner::new(Config {
         cases,
@@ -40,7 +40,7 @@ fn all_rows(chunk: &Arc<Chunk>) -> Trajectory {
     }
 }
 
-/// All bytes of a batch, column after column.
+/// The bytes of each column of a batch.
 fn bytes(items: &[Trajectory], length_policy: LengthPolicy) -> Result<Vec<Vec<u8>>> {
     let columns = gather(items, length_policy, &Arc::new(Pool::default()))?.columns;
     let bytes = columns.into_iter().map(|column| match column.data {

@@ -1,4 +1,4 @@
-//! The error text for every kind of inconsistency.
+//! The error text for each kind of inconsistent chunk or item.
 
 use std::sync::Arc;
 
@@ -252,7 +252,7 @@ fn inconsistent_string_columns_are_rejected() {
     );
 }
 
-/// The error for a window of the chunk, or `good`.
+/// The error text for a window of the chunk; `good` if the window is accepted.
 fn check_window(offset: u32, columns: &[SpanColumn], slices: &[Slice]) -> String {
     let chunk = Arc::new(chunk());
     let shape = WindowShape {

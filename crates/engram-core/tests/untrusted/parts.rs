@@ -48,7 +48,7 @@ impl ChunkParts {
     }
 }
 
-/// A column of a random chunk. All bytes of a flat column are equal, so it can be compressed; in a flat
+/// A column of a random chunk. All bytes of a `flat` column are equal, so it can be compressed; in a flat
 /// column of strings, only the lengths are equal.
 #[derive(Clone, Debug)]
 pub(crate) struct RandomColumn {

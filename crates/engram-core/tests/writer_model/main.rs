@@ -1,4 +1,4 @@
-//! Compares the writers with simple models: runs random operations and compares the items created.
+//! Compares the recorders with simple models: runs random operations on both and compares the created items.
 
 #![expect(
     clippy::unwrap_used,

@@ -34,7 +34,7 @@ pub(crate) type CreatedItem = (u64, Item);
 /// Dtypes of the writer's columns.
 const DTYPES: [DType; 4] = [DType::Uint8, DType::Int64, DType::Float32, DType::String];
 
-/// The check of computed priorities, which is the same for all tables of the test.
+/// Rejects some priorities that were computed from TD errors, for every table alike.
 pub(crate) fn check_priority(_: u32, priority: f64) -> Result<(), Error> {
     if priority.is_nan() || priority as i64 % 5 == 4 {
         return Err(Error::Priority("TD errors out of range".into()));
@@ -42,11 +42,13 @@ pub(crate) fn check_priority(_: u32, priority: f64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Model of one stream of steps.
+/// Model of one stream of steps, and of when its patterns created items.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Stream {
     pub(crate) steps: Vec<Step>,
+    /// First step that items may refer to.
     pub(crate) first_available: usize,
+    /// First step of the current episode.
     pub(crate) episode_start: usize,
     /// Longest lookback of the patterns.
     pub(crate) longest_lookback: usize,
@@ -143,6 +145,7 @@ impl PatternSpec {
         .unwrap()
     }
 
+    /// Returns the item of the newest steps; `None` if steps or values are missing.
     fn create_item(&self, stream: &Stream) -> Option<Result<CreatedItem, ItemError>> {
         let end = stream.steps.len() as i64;
         let (mut item, mut mixed_shapes) = (Vec::new(), false);
@@ -213,7 +216,8 @@ pub(crate) fn check_outcome(outcome: Result<usize, Error>, created: usize, error
 }
 
 impl Stream {
-    /// Returns the item that pattern `number` creates at the newest step, if any.
+    /// Returns the item that pattern `number` creates at the newest step, if any. `end` is true if the episode ends
+    /// with this step.
     pub(crate) fn try_pattern(
         &mut self,
         number: usize,

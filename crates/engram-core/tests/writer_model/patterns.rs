@@ -22,7 +22,7 @@ enum Op {
     AddColumn {
         index: usize,
     },
-    /// Changes the shape of the last initial column.
+    /// Changes the shape of the initial `Float32` column.
     Reshape {
         size: usize,
     },
@@ -124,7 +124,7 @@ impl Run {
     }
 
     fn apply(&mut self, end: bool) {
-        // The recorder retains exactly the longest lookback.
+        // The recorder retains only as many steps as the patterns need: older steps are not available either.
         let history = self.recorder.available_steps();
         let first_available = self.stream.first_available;
         self.stream.first_available = usize::try_from(history.start).unwrap();

@@ -183,8 +183,9 @@ struct RecorderAndModel {
     model: Model,
     /// Number of cells generated so far.
     counter: u64,
-    /// Items created, in order, and the number of them that were taken.
+    /// Key and content of the created items, in order.
     created: Vec<(u64, Item)>,
+    /// Number of these that `take_ready` has returned.
     taken: usize,
 }
 
@@ -218,7 +219,7 @@ impl RecorderAndModel {
         }
     }
 
-    /// Writes the cells of `mask`. Returns false if one of them was set before.
+    /// Writes the cells of `mask` into the recorder and `step`. Returns false if one of them was set before.
     fn write(&mut self, mask: u8, step: &mut Step) -> bool {
         for (column, value) in step.iter_mut().enumerate() {
             if mask >> column & 1 == 0 {

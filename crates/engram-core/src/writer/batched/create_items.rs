@@ -16,7 +16,7 @@ use crate::schema::Schema;
 
 impl BatchedRecorder {
     /// Applies every pattern to the newest step of every environment; returns the number of items
-    /// created. If an item fails, it still creates the others, and then returns the first error.
+    /// created. If an item cannot be created, creates the others nevertheless, and then returns the first error.
     pub(super) fn create_due_items(
         &mut self,
         episode_ends: Option<&[bool]>,
@@ -32,7 +32,8 @@ impl BatchedRecorder {
             let Some(first) = self.complete_steps.checked_sub(pattern.lookback) else {
                 continue;
             };
-            // All environments are at the same step, so the window is located once.
+            // All environments are at the same step, so the window is located once. `Ok(None)`: it lies in the open
+            // chunks.
             let split_window = if first >= open.first {
                 Ok(None)
             } else {
@@ -41,6 +42,7 @@ impl BatchedRecorder {
                     window => window,
                 }
             };
+            // Used only if `split_window` is `Ok(None)`.
             let open_window = OpenWindow::new(pattern, open, &self.schema, first);
             let uses_applied = pattern
                 .conditions
@@ -51,8 +53,8 @@ impl BatchedRecorder {
                     continue;
                 }
                 if !pattern.conditions.is_empty() {
-                    // The conditions are evaluated twice at the last step of an episode: first as at any
-                    // step. A single stream does the same.
+                    // At the last step of an episode the conditions are evaluated twice: without `end_of_episode`,
+                    // as at any step, and with it. Callers of `PatternSet::apply` do the same.
                     let is_due = |end_of_episode| {
                         let context = StepContext {
                             step_index: self.complete_steps - 1 - self.episode_start[env],
@@ -72,6 +74,7 @@ impl BatchedRecorder {
                 let trajectory = match &split_window {
                     Ok(None) => open_window.trajectory(env),
                     Ok(Some(window)) => window.trajectory(env),
+                    // The same error for every environment.
                     Err(error) => {
                         outcome = outcome.and(Err(error.clone()));
                         break;

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use smallvec::SmallVec;
 
 use super::super::StepPosition;
+use super::super::column_text::column_of;
 use super::super::open_batch::OpenBatch;
 use super::super::pattern::Pattern;
 use super::super::pending_items::{OpenSpans, PendingTrajectory};
@@ -14,7 +15,8 @@ use crate::error::{Error, Result};
 use crate::schema::Shape;
 use crate::trajectory::{Slice, SpanColumn, Trajectory};
 
-/// The chunks in which a window's steps lie. Environments differ only in the row offset.
+/// The chunks in which a window's steps lie. Environments differ only in the chunk of their group and in the row of
+/// their first step in it.
 pub(super) struct SplitWindow<'a> {
     pattern: &'a Pattern,
     /// Sealed segments, in the order in which an item lists its chunks. The open chunk is last.
@@ -167,7 +169,7 @@ impl<'a> SplitWindow<'a> {
     }
 }
 
-/// Placeholder for the open chunk's index among the item's chunks.
+/// Placeholder for the open chunk's index among the item's chunks, which `SplitWindow::new` replaces.
 const OPEN: u32 = u32::MAX;
 
 impl BatchSegment {
@@ -204,9 +206,9 @@ pub(super) fn locate_step<'a>(
 
 fn mixed_shapes(pattern: &Pattern, column: usize, first: &Shape, other: &Shape) -> Error {
     Error::Signature(format!(
-        "column `{}` of the trajectory has cells of different shapes, {first:?} and {other:?}; \
-         within one item, a column's cells must have the same shape",
-        pattern.shape.layout.names[column]
+        "{} has cells of different shapes, {first:?} and {other:?}; within one item, a column's cells \
+         must have the same shape",
+        column_of("the trajectory", pattern.name(column))
     ))
 }
 

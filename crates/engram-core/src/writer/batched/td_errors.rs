@@ -11,8 +11,8 @@ use super::split_window::locate_step;
 use crate::dtype::DType;
 use crate::error::Result;
 
-/// Returns the statistics of a column of the item that a pattern creates from the steps starting at
-/// `first`. All of these steps must be available.
+/// Returns the statistics of column `column` of the item that a pattern creates from environment `env`'s steps
+/// starting at `first`. All of these steps must be available.
 pub(super) fn td_error_stats(
     pattern: &Pattern,
     column: usize,

@@ -35,8 +35,9 @@ impl Recorder {
         Ok(steps.end - len)
     }
 
-    /// Returns the first row of these steps if they are complete, lie in the open chunk, and none of its complete
-    /// steps lacks a value.
+    /// Returns the row of step `first` if an item of all columns of these steps is a range of rows of the open
+    /// chunk. `None` if a step is not available, not complete or not in the open chunk, if a complete step of the
+    /// chunk lacks a value, or if `len` is 0 or a squeezed item would have several steps.
     pub(super) fn rows_in_open(&self, first: StepPosition, len: u64, squeeze: bool) -> Option<u32> {
         let open = self.open.as_ref()?;
         let matches = open.is_dense()
@@ -58,7 +59,8 @@ impl Recorder {
             .map_err(|error| self.selection_error(error, layout))
     }
 
-    /// Queues an item of located cells, unless `check` returns an error.
+    /// Queues an item of located cells, unless `check` returns an error. `check` may compare the item with its
+    /// table's signature.
     pub(super) fn push_located(
         &mut self,
         table: u32,
@@ -88,7 +90,8 @@ impl Recorder {
     }
 
     /// Queues the item that a pattern creates from the newest steps. Returns false if steps or
-    /// values are missing. `check_priority` checks a priority computed from TD errors for the pattern's table.
+    /// values that the pattern needs are missing. `check_priority` checks a priority that was computed from TD errors
+    /// for the pattern's table.
     pub(in super::super) fn create_item_from(
         &mut self,
         pattern: &Pattern,
@@ -122,6 +125,7 @@ impl Recorder {
         }
         let located = match self.view().locate(pattern.column_selections(end)) {
             Ok(located) => located,
+            // Different shapes are an error only if no value is missing; `locate` stops at the first problem.
             Err(mixed @ SelectionError::Mixed { .. })
                 if self.view().has_all(pattern.column_selections(end)) =>
             {
@@ -158,13 +162,12 @@ impl Recorder {
         Ok(priority)
     }
 
-    /// Records how many steps an item reaches back, which determines how many steps the next chunk
-    /// repeats.
+    /// Records how many steps an item reaches back. The next chunk may begin with copies of all of them but one.
     pub(super) fn record_lookback(&mut self, oldest: StepPosition) {
         self.lookback = self.lookback.max(self.available_steps().end - oldest);
     }
 
-    /// Returns a selection error with its text. `item` is the layout of the item.
+    /// Converts a selection error to one with a text. `item` is the layout of the item.
     pub(super) fn selection_error(&self, error: SelectionError, item: &Layout) -> Error {
         let steps = self.available_steps();
         error.into_error(&ErrorContext {
@@ -263,14 +266,14 @@ mod tests {
         );
         assert_eq!(
             text(&mut recorder, &[selection(0, 1, 2, false)]),
-            "the trajectory refers to step 1, which has expired: the writer retains only the \
-             newest 2 steps (`history`); steps 2 to 3 are available; create items earlier or \
-             raise `history`"
+            "the trajectory refers to column `a` at step 1 of this writer (counted from 0 over all \
+             episodes), which has expired: the writer retains only the newest 2 steps (`history`); \
+             steps 2 to 3 are available; create items earlier or raise `history`"
         );
         assert_eq!(
             text(&mut recorder, &[selection(0, 3, 2, false)]),
-            "the trajectory refers to step 4, which was not appended yet; steps 2 to 3 are \
-             available; append it first"
+            "the trajectory refers to column `a` at step 4 of this writer (counted from 0 over all \
+             episodes), which was not appended yet; steps 2 to 3 are available; append it first"
         );
         assert_eq!(
             text(&mut recorder, &[]),
@@ -297,22 +300,22 @@ mod tests {
         recorder.finish_step(false).unwrap();
         assert_eq!(
             text(&mut recorder, &[selection(1, 4, 1, false)]),
-            "the trajectory refers to column `b` at step 4, where it has no value; select only \
-             steps with a value"
+            "the trajectory refers to column `b` at step 4 of this writer (counted from 0 over all \
+             episodes), where it has no value; select only steps with a value"
         );
         recorder.reshape(0, Shape::from_slice(&[7])).unwrap();
         append(&mut recorder, 1);
         assert_eq!(
             text(&mut recorder, &[selection(0, 4, 2, false)]),
-            "column `before` of the trajectory has cells of different shapes, [3] and, at step 5, \
-             [7]; within one item, a column's cells must have the same shape"
+            "column `before` of the trajectory has cells of different shapes, [3] and, at step 5 of \
+             this writer, [7]; within one item, a column's cells must have the same shape"
         );
         recorder.end_episode(true).unwrap();
         assert_eq!(
             text(&mut recorder, &[selection(0, 5, 1, false)]),
-            "the trajectory refers to step 5, which was cleared at the end of its episode; no \
-             steps are available; create items before the episode ends, or end it without \
-             clearing the history"
+            "the trajectory refers to column `a` at step 5 of this writer (counted from 0 over all \
+             episodes), which was cleared at the end of its episode; no steps are available; create \
+             items before the episode ends, or end it without clearing the history"
         );
         assert_eq!(recorder.pending_items(), 0);
     }

@@ -17,7 +17,8 @@ impl Recorder {
         self.view().locate_run(column, position, 1).is_ok()
     }
 
-    /// Returns dtype and shape of a column's cell at a step, if it has a value there.
+    /// Returns dtype and shape of a column's cell at a step. `None` if the column has no value there, or if items
+    /// cannot refer to the step.
     #[must_use]
     pub fn cell_spec(&self, column: usize, position: StepPosition) -> Option<&CellSpec> {
         let slice = self.view().locate_run(column, position, 1).ok()?;
@@ -31,7 +32,8 @@ impl Recorder {
     /// Appends the bytes of one cell to `out`. Strings are encoded.
     ///
     /// # Errors
-    /// Those of [`Self::create_item`] for an item of this one cell.
+    /// Those of [`Self::create_item`] for an item of this one cell; [`crate::Error::Payload`] if the cell's chunk
+    /// cannot be read.
     pub fn read_cell(
         &self,
         column: usize,
@@ -67,7 +69,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// Adds the cells of a located slice to the statistics of TD errors. `name` is the item's column.
+    /// Adds the cells of a located slice to the statistics of TD errors. `name` is the name of the item's column.
     pub(super) fn add_td_errors(
         &self,
         slice: Slice,

@@ -4,6 +4,7 @@ use std::sync::Arc;
 
 use smallvec::smallvec;
 
+use super::super::column_text::column_or_data;
 use super::super::history::Segment;
 use super::super::open_chunk::{CellState, OpenChunk};
 use super::Recorder;
@@ -23,7 +24,7 @@ impl Recorder {
         Ok(open)
     }
 
-    /// Seals the open chunk and begins the next one.
+    /// Seals the open chunk, if there is one, and begins the next one.
     fn begin_chunk(&mut self) -> Result<()> {
         let schema = Arc::clone(&self.schema);
         let length = self.options.chunk_steps(&schema);
@@ -37,9 +38,9 @@ impl Recorder {
         Ok(())
     }
 
-    /// Seals the open chunk. If there is an open step, or if `overlap` is above 0, it also begins a
-    /// chunk of `schema` with copies of the last `overlap` steps and the cells of the open step; old
-    /// column `i` becomes column `map(i)`. On failure the recorder is unchanged.
+    /// Seals the open chunk, if there is one, and makes `schema` the recorder's schema. If the open step has values,
+    /// or if `overlap` is above 0, also begins a chunk of `schema` with copies of the last `overlap` steps and
+    /// the cells of the open step; old column `i` becomes column `map(i)`. On failure the recorder is unchanged.
     pub(super) fn seal_open_chunk(
         &mut self,
         schema: Arc<Schema>,
@@ -72,7 +73,8 @@ impl Recorder {
         Ok(())
     }
 
-    /// Seals a packed chunk, makes the waiting items ready, and adds the chunk to the history.
+    /// Seals a packed chunk, makes the waiting items ready, adds the chunk to the history, and drops expired
+    /// chunks from the history.
     fn push_sealed(&mut self, open: OpenChunk, packed: PackedColumns) {
         let (first, steps) = (open.first, open.steps);
         let origin = Origin {
@@ -88,14 +90,14 @@ impl Recorder {
         self.history.expire(self.available_steps().start);
     }
 
-    /// Rejects a column that already has a value in the open step.
+    /// Rejects a column that an earlier partial append has set in the open step.
     pub(super) fn check_unset(&self, column: usize) -> Result<()> {
         match &self.open {
             Some(open) if open.cell_state(column) == CellState::SetByEarlierAppend => {
                 Err(Error::InvalidArgument(format!(
-                    "column `{}` already has a value in the open step; a step can have only one value \
-                 per column",
-                    self.schema.layout.names[column]
+                    "{} already has a value in the open step; a step can have only one value \
+                     per column",
+                    column_or_data(&self.schema.layout.names[column])
                 )))
             }
             _ => Ok(()),
