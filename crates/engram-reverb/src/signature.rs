@@ -22,7 +22,7 @@ const MAX_DEPTH: usize = 24;
 /// The content of a note written by the compatibility package.
 #[derive(Debug, Default)]
 pub(crate) struct ReverbNote {
-    /// The value given, which may be negative.
+    /// The `max_times_sampled` that was passed to dm-reverb's API, which may be negative. `None` if the note has none.
     pub(crate) max_times_sampled: Option<i32>,
     /// `None` if the table has none, or one that cannot be encoded.
     pub(crate) signature: Option<StructuredValue>,
@@ -44,6 +44,7 @@ fn value(kind: Kind) -> StructuredValue {
     StructuredValue { kind: Some(kind) }
 }
 
+/// Converts a nest from the JSON of a note. `None` if it is invalid, or nested more than `depth` deep.
 fn decode_nest(nest: &Value, depth: usize) -> Option<StructuredValue> {
     let depth = depth.checked_sub(1)?;
     let (kind, content) = nest.as_object()?.iter().next()?;
@@ -144,6 +145,7 @@ pub(crate) fn encode_signature(signature: &Signature) -> Option<StructuredValue>
     columns.next().is_none().then_some(nest)
 }
 
+/// Converts a structure from Engram's JSON. Its leaves are the next of `columns`.
 fn encode_structure<'a>(
     structure: &Value,
     columns: &mut impl Iterator<Item = &'a ColumnSpec>,
