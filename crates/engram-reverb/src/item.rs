@@ -21,8 +21,8 @@ use crate::pb::tensorflow::TensorProto;
 use crate::status::{invalid, shortened, status};
 use crate::tensor_encoder::encode_tensor;
 
-/// Maximum number of slices of an item in the deprecated format, which has one slice per chunk and
-/// column. An item with a single chunk may have more.
+/// Maximum number of slices of an item in the deprecated format, which has up to one slice per chunk and column. An
+/// item with a single chunk may have more.
 const MAX_DEPRECATED_SLICES: usize = 1 << 20;
 
 /// Maximum number of bytes of a sample: somewhat less than protobuf allows for a message.

@@ -1,7 +1,7 @@
 //! Encodes a table's signature as the nested structure that dm-reverb's clients read.
 //!
-//! Tables created by Engram's compatibility package store the original signature as JSON in their note;
-//! other tables may have a signature of their own.
+//! Tables that Engram's compatibility package created, or that were imported from a checkpoint, have the original
+//! signature as JSON in their note; other tables may have a signature of Engram's own kind.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,7 +19,7 @@ use crate::pb::tensorflow::{
 /// Deepest nesting that is sent: protobuf's readers have a limit.
 const MAX_DEPTH: usize = 24;
 
-/// The content of a note written by the compatibility package.
+/// The content of a note that the compatibility package or an import wrote.
 #[derive(Debug, Default)]
 pub(crate) struct ReverbNote {
     /// The `max_times_sampled` that was passed to dm-reverb's API, which may be negative. `None` if the note has none.
@@ -28,7 +28,7 @@ pub(crate) struct ReverbNote {
     pub(crate) signature: Option<StructuredValue>,
 }
 
-/// Decodes a note; `None` if the compatibility package did not write it.
+/// Decodes a note; `None` if neither the compatibility package nor an import wrote it.
 pub(crate) fn decode_note(note: &str) -> Option<ReverbNote> {
     let note: Value = serde_json::from_str(note).ok()?;
     let reverb = note.get("reverb")?;

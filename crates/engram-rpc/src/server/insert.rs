@@ -1,7 +1,7 @@
 //! Insert streams: items are decoded, passed to their tables, and acknowledged in order.
 //!
 //! Each stream has one task. It continues to read while items wait, so that a table that blocks does not hold up the
-//! others; it stops reading while too many items wait.
+//! others. It stops reading while too many items or acknowledgements wait, or the store's journal is full.
 
 mod ack_queue;
 mod batch_wait;
@@ -184,7 +184,8 @@ impl InsertStream {
         Ok(())
     }
 
-    /// Passes items to their table; those that the table rejects are acknowledged with an error.
+    /// Passes items to their table. Invalid items, and all items for an unknown or closed table, are acknowledged with
+    /// an error.
     fn insert(&mut self, message: &pb::Items) -> Result<(), InsertStreamError> {
         table_names::check_length(&message.table)?;
         let items = self.dictionary.decode_items(message)?;
@@ -228,7 +229,7 @@ impl InsertStream {
                     self.reject(&message.table, last, &error);
                     return Ok(());
                 }
-                // Some items are invalid: check each.
+                // Some items are invalid: below, all are decoded again and checked one by one.
                 Err(_) => {}
             }
         }

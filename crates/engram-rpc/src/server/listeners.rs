@@ -195,7 +195,7 @@ fn check_path_is_free(path: &Path) -> io::Result<()> {
         Err(error) => Err(error),
         Ok(metadata) if !metadata.file_type().is_socket() => Err(io::Error::new(
             ErrorKind::AlreadyExists,
-            "the path is a file, not a socket",
+            "the path exists and is not a socket",
         )),
         Ok(_) => match UnixStream::connect(path) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),

@@ -1,4 +1,5 @@
-//! Builds insert requests. Each schema, window shape and chunk is sent once per connection.
+//! Builds insert requests. Each schema, window shape and chunk is sent once per stream, and again only if it was
+//! released or removed from the [`SentDictionary`].
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -72,8 +73,8 @@ pub fn check_sendable(item: &NewItem) -> Result<()> {
     )))
 }
 
-/// The schemas, window shapes and chunks that were sent on a connection, by address, with the ids
-/// that requests use for them.
+/// The schemas, window shapes and chunks that were sent on an insert stream, by address, with the ids that requests use
+/// for them.
 #[derive(Debug, Default)]
 pub struct SentDictionary {
     /// By address: id and chunk.
@@ -150,7 +151,7 @@ impl InsertRequestBuilder {
         self.bytes >= PART_BYTES || self.slices >= FULL_REQUEST_SLICES || !self.ready.is_empty()
     }
 
-    /// Removes and returns all requests.
+    /// Removes and returns all requests, including the one that items were being added to.
     pub fn take_requests(&mut self) -> VecDeque<pb::InsertRequest> {
         self.end_request();
         std::mem::take(&mut self.ready)

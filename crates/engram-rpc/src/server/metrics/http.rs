@@ -1,7 +1,7 @@
 //! Serves the metrics over HTTP/1.1: one path, one request per connection.
 //!
-//! A client that is silent, sends garbage or reads slowly occupies a connection for a few seconds, or until newer
-//! connections displace it.
+//! A client that is silent, sends garbage or reads slowly occupies a connection for at most [`CONNECTION_TIMEOUT`], or
+//! until newer connections displace it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
