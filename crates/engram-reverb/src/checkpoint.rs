@@ -39,8 +39,8 @@ pub struct Imported {
 ///
 /// # Errors
 /// [`Error::Storage`] if there is no complete checkpoint, or it cannot be read or is invalid;
-/// [`Error::InvalidArgument`] if a table of the same name exists; [`Error::Closed`] if the engine is closed. Adds no
-/// table then.
+/// [`Error::InvalidArgument`] if a table of the same name exists; [`Error::Closed`] if the engine is closed. In all
+/// cases, no table is added.
 pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
     let path = find_checkpoint(path)?;
     let mut tables = read_tables(&path, seed)?;
@@ -248,7 +248,7 @@ impl ImportedTable {
             restore.add_item(item)?;
         }
         let mut state = restore.finish()?;
-        // Removes items sampled as often as allowed, and items beyond the table's size.
+        // No item is leased. This removes items sampled as often as allowed, and items beyond the table's size.
         state.end_leases(&mut DeferredDrops::default());
         Ok(state)
     }
@@ -281,6 +281,6 @@ fn selector(
         Some(Distribution::Prioritized(prioritized)) => SelectorKind::Prioritized {
             exponent: prioritized.priority_exponent,
         },
-        None => return Err(format!("its {role} is missing")),
+        None => return Err(format!("its {role} is missing or of an unknown kind")),
     })
 }

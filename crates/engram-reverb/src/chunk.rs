@@ -17,14 +17,14 @@ use crate::tensor_decoder::{TensorHeader, check_tensor, tensor_decode_work};
 /// Maximum number of columns of a chunk or item.
 pub(crate) const MAX_COLUMNS: usize = 16_384;
 
-/// Maximum number of rows of string tensors without elements in a chunk, in addition to one row per byte.
+/// Maximum number of rows without elements in a chunk's string tensors, in addition to one row per byte of the chunk.
 /// Such rows take no bytes on the wire, but memory once decoded.
 const MAX_EMPTY_STRING_ROWS: usize = 256;
 
 /// Maximum number of cached schemas; the cache is cleared when full.
 const MAX_SCHEMAS: usize = 1024;
 
-/// Maximum number of cached layouts.
+/// Maximum number of cached layouts; the cache is cleared when full.
 const MAX_LAYOUTS: usize = 256;
 
 /// Maximum number of columns of all cached schemas, and of all cached layouts.
@@ -34,6 +34,7 @@ const MAX_CACHED_COLUMNS: usize = 1 << 16;
 #[derive(Debug, Default)]
 pub struct ChunkDecoder {
     schemas: HashMap<Vec<CellSpec>, CachedSchema>,
+    /// Layouts of plain tuples, by number of columns.
     layouts: HashMap<usize, Arc<Layout>>,
     /// The last signature used for the layout of an item, and that layout.
     signature_layout: Option<(Arc<Signature>, Arc<Layout>)>,
@@ -110,8 +111,8 @@ impl ChunkDecoder {
             .map_err(|error| status(&error))
     }
 
-    /// The layout of an item: that of its table's signature if it has the same number of columns, and a
-    /// plain tuple otherwise.
+    /// The layout of an item with this number of columns: that of the table's signature if the signature has as many,
+    /// otherwise a plain tuple.
     pub(crate) fn item_layout(&mut self, table: &TableOptions, columns: usize) -> Arc<Layout> {
         let signature = table.signature.as_ref();
         let Some(signature) = signature.filter(|signature| signature.columns.len() == columns)

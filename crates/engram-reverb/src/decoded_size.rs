@@ -1,4 +1,7 @@
 //! Which fields of dm-reverb's messages take memory once decoded.
+//!
+//! Fields are given by their numbers in `reverb.proto` and `tensor.proto`. Fields of type `bytes` are left out: they
+//! share the memory of the encoded message.
 
 use engram_codec::{DecodedSize, Field, message, repeated, repeated_number, string};
 
@@ -43,7 +46,7 @@ impl DecodedSize for pb::PrioritizedItem {
 impl DecodedSize for pb::PriorityTableCheckpoint {
     const FIELDS: &'static [Field] = &[
         repeated::<pb::PrioritizedItem>(2, ITEM),
-        // Nested values: at most one per encoded byte.
+        // The signature: counted as one value per encoded byte, which is an upper bound.
         repeated_number::<tf::StructuredValue>(9),
     ];
 

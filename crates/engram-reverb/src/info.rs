@@ -33,7 +33,8 @@ pub(crate) fn table_info(table: &Table) -> pb::TableInfo {
     }
 }
 
-/// What the compatibility package stored in the table's note, or the same from the table's own options.
+/// What the compatibility package or an import stored in the table's note; without such a note, the same from the
+/// table's own options.
 fn reverb_note(options: &TableOptions) -> ReverbNote {
     let from_options = || ReverbNote {
         max_times_sampled: None,

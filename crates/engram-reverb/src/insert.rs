@@ -1,7 +1,8 @@
 //! Insert streams: chunks and items of one dm-reverb writer.
 //!
-//! One task per stream. It decodes chunks and items as they arrive, queues each item for its table and
-//! sends its key back once the item is inserted. It stops reading while too many items are pending.
+//! One task per stream. It decodes chunks and items as they arrive, queues each item for its table and sends its key
+//! back once the item is inserted and durable. It stops reading while too many items are pending, too many keys are not
+//! sent yet, or the journal is full.
 
 mod chunk_cache;
 mod pending_items;
@@ -18,7 +19,7 @@ use tonic::{Status, Streaming};
 
 use crate::chunk::{chunk_decode_work, memory_bytes};
 use crate::pb;
-use crate::service::{ServiceState, stopping};
+use crate::service::{ServiceState, stopping_status};
 use crate::status::status;
 use chunk_cache::StreamChunkCache;
 pub(crate) use pending_items::OrphanedItems;
@@ -27,8 +28,8 @@ use pending_items::{PendingItems, retry_delay};
 /// Responses buffered between the task of a stream and the transport.
 const BUFFERED_RESPONSES: usize = 16;
 
-/// A request with at least this much decoding work, in bytes, is decoded outside the async runtime: its
-/// own bytes plus the declared raw bytes of its chunks.
+/// A request with at least this much decoding work, in bytes, is handled outside of the runtime's shared threads. The
+/// work is the request's own bytes plus the declared raw bytes of its chunks.
 const LARGE_REQUEST: usize = 256 << 10;
 
 /// Bytes of a pending item, without its trajectory.
@@ -65,7 +66,7 @@ struct InsertStream {
     pending: PendingItems,
     /// Set while too many bytes wait to be written to the journal.
     journal_space: Option<JournalSpace>,
-    /// Keys of inserted items that were not sent to the writer yet.
+    /// Keys of inserted and durable items that were not sent to the writer yet.
     unsent_keys: Vec<u64>,
 }
 
@@ -77,8 +78,8 @@ impl InsertStream {
     ) {
         let end = self.serve_requests(requests, &responses).await;
         let mut unsent_keys = std::mem::take(&mut self.unsent_keys);
-        // Items in their tables' queues are still inserted, also after the writer disconnected: if it
-        // reconnects, it sends them again under the same keys.
+        // Items in their tables' queues are still inserted, also after the writer disconnected. If it reconnects, it
+        // sends them again under the same keys; those in the table are then updated, not inserted again.
         let Self {
             service, pending, ..
         } = self;
@@ -108,7 +109,7 @@ impl InsertStream {
         responses: &Sender<Response>,
     ) -> Result<(), Status> {
         let service = Arc::clone(&self.service);
-        let stop = service.stopping();
+        let stop = service.until_stopped();
         tokio::pin!(stop);
         loop {
             // If many requests have arrived, nothing below yields.
@@ -116,7 +117,7 @@ impl InsertStream {
             let can_confirm = self.unsent_keys.len() < MAX_UNSENT_KEYS;
             let reads = can_confirm && self.journal_space.is_none() && self.pending.has_room();
             tokio::select! {
-                () = &mut stop => return Err(stopping()),
+                () = &mut stop => return Err(stopping_status()),
                 () = responses.closed() => return Ok(()),
                 permit = responses.reserve(), if !self.unsent_keys.is_empty() => match permit {
                     Ok(permit) => permit.send(Ok(response(&mut self.unsent_keys))),
@@ -182,7 +183,7 @@ impl InsertStream {
             self.pending.add_update(table, key);
         } else {
             let bytes = pending_bytes(&item);
-            // An item with the same key may still be queued.
+            // An item with the same key may still be queued, so this may also become an update.
             let ticket = table.insert_or_update(vec![item]);
             self.pending
                 .add(key, bytes, ticket.map_err(|error| status(&error))?);

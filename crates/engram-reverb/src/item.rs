@@ -21,8 +21,8 @@ use crate::pb::tensorflow::TensorProto;
 use crate::status::{invalid, shortened, status};
 use crate::tensor_encoder::encode_tensor;
 
-/// Maximum number of slices of an item in the deprecated format, which has one slice per chunk and
-/// column. An item with a single chunk may have more.
+/// Maximum number of slices of an item in the deprecated format, which has up to one slice per chunk and column. An
+/// item with a single chunk may have more.
 const MAX_DEPRECATED_SLICES: usize = 1 << 20;
 
 /// Maximum number of bytes of a sample: somewhat less than protobuf allows for a message.
@@ -31,7 +31,7 @@ pub(crate) const MAX_SAMPLE_BYTES: usize = (2 << 30) - (1 << 20);
 /// Chunks by dm-reverb's keys.
 pub type ChunksByKey = HashMap<u64, Arc<Chunk>>;
 
-/// Decodes an item for a table. It refers to chunks received before.
+/// Decodes an item for a table. The item refers to chunks in `by_key`.
 ///
 /// # Errors
 /// `INTERNAL` for an unknown chunk, with dm-reverb's text; `INVALID_ARGUMENT` for an invalid item.
@@ -158,8 +158,8 @@ fn too_long() -> Status {
     invalid("an item must have fewer than 2^32 cells and slices")
 }
 
-/// Returns the item as rows, which take less memory, if it consists of the same rows of all columns of
-/// one chunk.
+/// Returns the item as [`Trajectory::Rows`], which takes less memory than spans, if it consists of the same rows of all
+/// columns of one chunk.
 fn as_rows(spans: &Spans) -> Option<Trajectory> {
     let [chunk] = &*spans.chunks else {
         return None;
@@ -264,11 +264,12 @@ fn min_bytes(draw: &Draw) -> usize {
     })
 }
 
-/// Encodes a sample as one entry with one chunk per column, which has only the rows of the item.
+/// Encodes a sample as one entry with a new chunk per column; the chunks have only the rows of the item. `rate_limited`
+/// is passed to the client: true if the sample had to wait.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for data that dm-reverb's clients do not support, [`Error::Payload`] if it
-/// cannot be read, [`Error::OutOfMemory`].
+/// [`Error::InvalidArgument`] for data that dm-reverb's clients do not support, also because it is too large;
+/// [`Error::Payload`] if the data cannot be read; [`Error::OutOfMemory`] if memory cannot be allocated.
 pub fn encode_sample(
     draw: &Draw,
     table: &str,
@@ -333,6 +334,7 @@ pub fn encode_sample(
     Ok(entry)
 }
 
+/// Returns the last row split: the number of rows of a single ragged item.
 fn last(splits: &[i64]) -> usize {
     splits
         .last()

@@ -14,9 +14,10 @@ use crate::pb::tensorflow::{Bound, StructuredValue, TensorShapeProto};
 /// Deepest nesting that is stored.
 const MAX_DEPTH: usize = 64;
 
-/// The note of a table, and the part of the signature that it lacks, as the subject of a text. If the note would be
-/// too large, bounds of more than 8 bytes are left out, and if it still would be, the whole signature. A signature that
-/// is nested too deeply, or has types or bounds that Engram does not know, is left out too.
+/// Returns the note of a table, and the part of the signature that the note lacks, as the subject of a text; `None` if it
+/// contains the whole signature or there is none. If the note would be too large, bounds of more than 8 bytes are left
+/// out, and if it still would be, the whole signature. A signature that is nested too deeply, or has types or bounds
+/// that Engram does not know, is left out too.
 pub(crate) fn encode_note(
     max_times_sampled: i32,
     signature: Option<&StructuredValue>,
@@ -40,7 +41,7 @@ pub(crate) fn encode_note(
     }
 }
 
-/// Encodes a nested value without bounds of more than `max_bound_bytes`. `None` if it is nested too deeply, or has
+/// Encodes a nested value. Leaves out bounds of more than `max_bound_bytes`. `None` if it is nested too deeply, or has
 /// types or bounds that Engram does not know.
 fn encode_nest(value: &StructuredValue, depth: usize, max_bound_bytes: usize) -> Option<Value> {
     let depth = depth.checked_sub(1)?;

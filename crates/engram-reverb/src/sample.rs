@@ -1,8 +1,8 @@
-//! Sample streams: each request yields exactly the number of samples requested, sent as they become
-//! available.
+//! Sample streams: each request yields exactly the number of samples requested, sent as they become available, unless
+//! an error ends the stream.
 //!
-//! One task per stream. It stops drawing while a response is buffered for the transport, or the budget for replies that
-//! are not read yet has no memory for the next sample.
+//! One task per stream. It stops drawing while a response is buffered for the transport, or while the budget for
+//! replies that are not read yet has no memory for the next sample.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -21,7 +21,7 @@ use tonic::{Status, Streaming};
 use crate::item::{ChunkKeyCounter, MAX_SAMPLE_BYTES, encode_sample};
 use crate::pb;
 use crate::pb::sample_stream_response::SampleEntry;
-use crate::service::{ServiceState, stopping};
+use crate::service::{ServiceState, stopping_status};
 use crate::status::{invalid, status, unavailable};
 
 /// Responses buffered between the task of a stream and the transport.
@@ -30,10 +30,10 @@ const BUFFERED_RESPONSES: usize = 1;
 /// A response is sent once it has at least this many bytes.
 const RESPONSE_BYTES: usize = 2 << 20;
 
-/// Samples of at least this many bytes are encoded outside the async runtime.
+/// Samples of at least this many bytes are encoded outside of the runtime's shared threads.
 const LARGE_SAMPLE: usize = 1 << 20;
 
-/// Samples drawn at a time. Small, so that later draws reflect updates made meanwhile.
+/// Maximum number of samples drawn at a time. Small, so that later draws reflect updates made meanwhile.
 const DRAWS_PER_BATCH: usize = 128;
 
 /// Pause before waiting again until changes are durable, after the journal could not be written.
@@ -70,7 +70,7 @@ pub(crate) fn serve(
             responses: &responses,
         };
         let end = tokio::select! {
-            () = service.stopping() => Err(stopping()),
+            () = service.until_stopped() => Err(stopping_status()),
             // Dropping the leases returns samples that are drawn and not sent.
             () = responses.closed() => return,
             end = stream.run(requests) => end,
@@ -103,17 +103,18 @@ struct PartialResponse {
     /// are acknowledged right before the response is passed to the transport, because dm-reverb's clients do not
     /// acknowledge samples.
     leases: Vec<Lease>,
-    /// Number of its items that were sampled for the last time. They stay in the table until their lease
-    /// ends, but dm-reverb's clients expect them not to count.
+    /// Number of its items that were sampled for the last time. They stay in the table until their lease ends, but
+    /// dm-reverb's clients expect `table_size` not to count them.
     exhausted: u64,
 }
 
 /// The drawn samples that are being encoded.
 #[derive(Default)]
 struct DrawnBatch {
-    /// Lease of its samples that are not sent yet.
+    /// Lease of its samples, without those that were split off. `None` if the table does not limit how often items are
+    /// sampled.
     lease: Option<Lease>,
-    /// Number of its samples in the response.
+    /// Number of samples at the front of the lease that are in the response.
     ready: usize,
 }
 
@@ -125,7 +126,8 @@ impl DrawnBatch {
     }
 }
 
-/// True if an entry of `entry` bytes fits into a response of `others` bytes.
+/// True if an entry of `entry` bytes may be added to a response of `others` bytes: if it fits, or the response is
+/// empty.
 fn has_room(others: usize, entry: usize) -> bool {
     others == 0 || others.saturating_add(entry) <= MAX_SAMPLE_BYTES
 }
@@ -135,6 +137,7 @@ struct SampleRequest {
     table: Arc<Table>,
     /// Number of samples not drawn yet.
     remaining: usize,
+    /// How long to wait for the next sample; `None`: without limit.
     timeout: Option<Duration>,
 }
 
@@ -167,6 +170,7 @@ impl SampleStream<'_> {
         })
     }
 
+    /// Draws, encodes and sends the samples of a request.
     async fn deliver(&mut self, mut request: SampleRequest) -> Result<(), Status> {
         let name = &request.table.options().name;
         let max_times_sampled = request.table.options().max_times_sampled;
@@ -258,8 +262,8 @@ impl SampleStream<'_> {
         Ok((sample, true))
     }
 
-    /// Passes the response to the transport, once the removal of its items is as durable as the store
-    /// promises. If the reader is gone before that begins, its leases are returned and the stream ends.
+    /// Acknowledges the samples of the response, and passes it to the transport once their removal is as durable as the
+    /// store promises. If the reader is gone before the acknowledgement, the samples are returned and the stream ends.
     async fn send(&mut self) -> Result<(), Status> {
         let PartialResponse {
             entries,
@@ -275,7 +279,7 @@ impl SampleStream<'_> {
         let permit = self.responses.clone().reserve_owned().await;
         let permit = permit.map_err(|_| closed())?;
         let send = move || {
-            // Not before: until here, the client cannot read it.
+            // The reply counts as unread only from here on: the client could not read it before.
             if let Some(reservation) = &mut reservation {
                 reservation.set_created(bytes);
             }
@@ -291,7 +295,8 @@ impl SampleStream<'_> {
             send();
             return Ok(());
         };
-        // In a task of its own, which continues if the server stops: the items are removed already.
+        // The items are removed already, so their samples are sent by a task of its own, which continues if the server
+        // stops.
         let (service, responses) = (Arc::clone(self.service), self.responses.clone());
         let sending = tokio::spawn(async move {
             tokio::select! {
@@ -299,7 +304,7 @@ impl SampleStream<'_> {
                 removed = until_durable(durable, &service) => removed.map(|()| send()),
             }
         });
-        sending.await.unwrap_or_else(|_| Err(stopping()))
+        sending.await.unwrap_or_else(|_| Err(stopping_status()))
     }
 }
 
@@ -309,7 +314,7 @@ impl SampleStream<'_> {
 /// `UNAVAILABLE` if it does not become durable.
 async fn until_durable(mut durable: UntilDurable, service: &ServiceState) -> Result<(), Status> {
     let stopped = async {
-        service.stopping().await;
+        service.until_stopped().await;
         sleep(STOP_TIMEOUT).await;
     };
     tokio::pin!(stopped);
@@ -323,11 +328,11 @@ async fn until_durable(mut durable: UntilDurable, service: &ServiceState) -> Res
                 // records that the client received the items.
                 Err(_) => {}
             },
-            () = &mut stopped => return Err(stopping()),
+            () = &mut stopped => return Err(stopping_status()),
         }
         tokio::select! {
             () = sleep(DURABILITY_RETRY_DELAY) => {}
-            () = &mut stopped => return Err(stopping()),
+            () = &mut stopped => return Err(stopping_status()),
         }
     }
 }
@@ -337,8 +342,9 @@ fn closed() -> Status {
     Status::cancelled("the client has closed the stream")
 }
 
+/// Requests at least one sample, and at most [`DRAWS_PER_BATCH`].
 fn request_samples(request: &SampleRequest) -> Result<SampleTicket, Status> {
-    // Leased if sampling can remove items: they return to the table if they cannot be sent.
+    // Leased if sampling can remove items: these return to the table if they cannot be sent.
     let leased = request.table.options().max_times_sampled > 0;
     let ticket = request
         .table
@@ -346,6 +352,10 @@ fn request_samples(request: &SampleRequest) -> Result<SampleTicket, Status> {
     ticket.map_err(|error| status(&error))
 }
 
+/// Waits for samples. At the timeout, returns those drawn so far.
+///
+/// # Errors
+/// `DEADLINE_EXCEEDED` if none was drawn until the timeout; those of the table.
 async fn wait(mut ticket: SampleTicket, timeout: Option<Duration>) -> Result<Sample, Status> {
     let expires = ticket.table().options().ttl.is_some();
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));

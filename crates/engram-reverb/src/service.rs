@@ -30,7 +30,7 @@ pub const MAX_MESSAGE_BYTES: usize = 256 << 20;
 /// Maximum number of bytes of the gathered columns of one sample.
 const MAX_GATHERED_BYTES: usize = 4 << 30;
 
-/// Requests with more keys are handled outside the async runtime.
+/// Requests with more keys are handled outside of the runtime's shared threads, because they take long.
 const MANY_KEYS: usize = 4096;
 
 /// The service: serves the tables of an engine to dm-reverb's clients.
@@ -43,25 +43,27 @@ pub struct Reverb {
 #[derive(Debug)]
 pub(crate) struct ServiceState {
     pub(crate) engine: Arc<Engine>,
+    /// True once the server is asked to stop.
     pub(crate) stopped: watch::Receiver<bool>,
+    /// Buffers for samples.
     pub(crate) pool: Arc<Pool>,
     pub(crate) orphans: Arc<OrphanedItems>,
-    /// Held while a checkpoint is written.
+    /// Locked while a checkpoint is written.
     checkpoints: Arc<Mutex<()>>,
-    /// Random id of this server process: clients read signatures again when it changes.
+    /// Random id of this service. When it changes, because the server was started again, clients read signatures again.
     tables_state_id: pb::Uint128,
 }
 
 impl ServiceState {
-    /// Waits until the server stops.
-    pub(crate) async fn stopping(&self) {
-        // An error means that the server is gone, which counts as stopped.
+    /// Waits until the server is asked to stop.
+    pub(crate) async fn until_stopped(&self) {
+        // An error means that the server was dropped, which counts as stopped.
         let _ = self.stopped.clone().wait_for(|stopped| *stopped).await;
     }
 }
 
 /// The status of calls that end because the server stops. Clients retry without limit.
-pub(crate) fn stopping() -> Status {
+pub(crate) fn stopping_status() -> Status {
     Status::unavailable("the server is stopping")
 }
 
@@ -73,7 +75,9 @@ impl Reverb {
     pub fn new(engine: Arc<Engine>, stopped: watch::Receiver<bool>) -> Result<Self> {
         let random = || {
             SysRng.try_next_u64().map_err(|error| {
-                Error::Unavailable(format!("the system provides no random numbers: {error}"))
+                Error::Unavailable(format!(
+                    "cannot read random numbers from the operating system: {error}"
+                ))
             })
         };
         Ok(Self {
@@ -118,10 +122,10 @@ impl ReverbService for Reverb {
         _: Request<pb::CheckpointRequest>,
     ) -> Result<Response<pb::CheckpointResponse>, Status> {
         let engine = Arc::clone(&self.state.engine);
-        // A checkpoint occupies a blocking thread; calls that wait for another checkpoint do not.
+        // Writing a checkpoint occupies a thread; waiting here until another checkpoint is written does not.
         let checkpoints = Arc::clone(&self.state.checkpoints);
         let guard = tokio::select! {
-            () = self.state.stopping() => return Err(stopping()),
+            () = self.state.until_stopped() => return Err(stopping_status()),
             guard = checkpoints.lock_owned() => guard,
         };
         let write = move || {
@@ -205,7 +209,7 @@ impl ReverbService for Reverb {
         let response = async move {
             // A client waits without end if the response is sent before its request.
             tokio::select! {
-                () = state.stopping() => return Err(stopping()),
+                () = state.until_stopped() => return Err(stopping_status()),
                 request = requests.message() => request?,
             };
             Ok(pb::InitializeConnectionResponse { address: 0 })

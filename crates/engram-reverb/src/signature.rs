@@ -1,7 +1,7 @@
 //! Encodes a table's signature as the nested structure that dm-reverb's clients read.
 //!
-//! Tables created by Engram's compatibility package store the original signature as JSON in their note;
-//! other tables may have a signature of their own.
+//! Tables that Engram's compatibility package created, or that were imported from a checkpoint, have the original
+//! signature as JSON in their note; other tables may have a signature of Engram's own kind.
 
 use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
@@ -19,16 +19,16 @@ use crate::pb::tensorflow::{
 /// Deepest nesting that is sent: protobuf's readers have a limit.
 const MAX_DEPTH: usize = 24;
 
-/// The content of a note written by the compatibility package.
+/// The content of a note that the compatibility package or an import wrote.
 #[derive(Debug, Default)]
 pub(crate) struct ReverbNote {
-    /// The value given, which may be negative.
+    /// The `max_times_sampled` that was passed to dm-reverb's API, which may be negative. `None` if the note has none.
     pub(crate) max_times_sampled: Option<i32>,
     /// `None` if the table has none, or one that cannot be encoded.
     pub(crate) signature: Option<StructuredValue>,
 }
 
-/// Decodes a note; `None` if the compatibility package did not write it.
+/// Decodes a note; `None` if neither the compatibility package nor an import wrote it.
 pub(crate) fn decode_note(note: &str) -> Option<ReverbNote> {
     let note: Value = serde_json::from_str(note).ok()?;
     let reverb = note.get("reverb")?;
@@ -44,6 +44,7 @@ fn value(kind: Kind) -> StructuredValue {
     StructuredValue { kind: Some(kind) }
 }
 
+/// Converts a nest from the JSON of a note. `None` if it is invalid, or nested more than `depth` deep.
 fn decode_nest(nest: &Value, depth: usize) -> Option<StructuredValue> {
     let depth = depth.checked_sub(1)?;
     let (kind, content) = nest.as_object()?.iter().next()?;
@@ -144,6 +145,7 @@ pub(crate) fn encode_signature(signature: &Signature) -> Option<StructuredValue>
     columns.next().is_none().then_some(nest)
 }
 
+/// Converts a structure from Engram's JSON. Its leaves are the next of `columns`.
 fn encode_structure<'a>(
     structure: &Value,
     columns: &mut impl Iterator<Item = &'a ColumnSpec>,

@@ -17,7 +17,7 @@ const MAX_EMPTY_ROWS: u32 = 1 << 16;
 /// Maximum number of axes of a tensor, including the time axis.
 const MAX_AXES: usize = 16;
 
-/// Maximum number of raw bytes of a Snappy block of `stored` bytes: three bytes encode a copy of 64.
+/// Maximum number of raw bytes of a Snappy block of `stored` bytes: three stored bytes copy at most 64 raw bytes.
 fn max_raw_bytes(stored: usize) -> usize {
     stored.saturating_mul(22).saturating_add(64)
 }
@@ -101,7 +101,7 @@ pub fn check_tensor(tensor: &TensorProto) -> Result<TensorHeader<'_>, Status> {
 }
 
 impl TensorHeader<'_> {
-    /// Number of raw bytes; for strings, number of elements.
+    /// Number of raw bytes that dtype and shape imply; for strings, the number of elements.
     fn size(&self) -> u64 {
         let per_row = match self.cell.dtype {
             DType::String => self.cell.elements(),
@@ -171,7 +171,7 @@ impl TensorHeader<'_> {
     }
 
     /// Undoes dm-reverb's delta encoding, which stores each row as its difference to the row before.
-    /// It applies to integer tensors of at least two axes, including time.
+    /// That encoding applies to integer tensors of at least two axes, including time; leaves others unchanged.
     pub fn undo_delta(&self, bytes: &mut [u8]) {
         if self.cell.shape.is_empty() || !is_integer(self.cell.dtype) {
             return;

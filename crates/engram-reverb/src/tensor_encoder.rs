@@ -7,7 +7,7 @@ use prost::encoding::encode_varint;
 use crate::dtypes::to_tensorflow;
 use crate::pb::tensorflow::{TensorProto, TensorShapeProto, tensor_shape_proto::Dim};
 
-/// Encodes `rows` rows of a column: raw bytes, or strings as the engine encodes them.
+/// Encodes `rows` rows of a column. `raw` has their bytes, or strings as the engine encodes them.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for a dtype that dm-reverb lacks, [`Error::OutOfMemory`] for more bytes than

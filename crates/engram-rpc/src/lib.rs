@@ -38,7 +38,7 @@ pub const PART_BYTES: usize = 256 << 10;
 /// frames cost more memory; smaller frames are slower.
 pub const MAX_FRAME_BYTES: u32 = 256 << 10;
 
-/// HTTP/2 flow-control window of a client, for each stream and for the connection.
+/// HTTP/2 flow-control window of a client in bytes, for each stream and for the connection.
 pub const CLIENT_WINDOW_BYTES: u32 = 16 << 20;
 
 /// Enlarges the send buffer of a Unix socket to two frames. With Linux's default of 208 KiB the
@@ -48,7 +48,8 @@ fn enlarge_send_buffer(stream: &tokio::net::UnixStream) {
     let _ = socket2::SockRef::from(stream).set_send_buffer_size(2 * MAX_FRAME_BYTES as usize);
 }
 
-/// Checks a token of a server or a client: an HTTP header cannot contain other characters.
+/// Checks that a token of a server or a client is not empty and consists of visible ASCII characters, so that it can be
+/// sent in an HTTP header.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`]. Its text omits the token, which is a secret.

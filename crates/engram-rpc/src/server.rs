@@ -1,7 +1,7 @@
 //! The server: an engine's tables, over the network.
 //!
-//! A runtime of its own serves all connections. Each stream is a task. Calls of the engine are short and run in that
-//! task; calls that wait are tickets that the task awaits.
+//! The server has its own Tokio runtime, which serves all connections. Each stream is a task. Calls of the engine are
+//! short and run in that task; calls that wait are tickets that the task awaits.
 
 mod auth;
 mod change;
@@ -46,9 +46,9 @@ pub struct ServerOptions {
     /// A Unix domain socket to listen at as well, for processes of the same user.
     pub unix_socket: Option<PathBuf>,
     /// A port of the same host that serves metrics over HTTP, with the same token and encryption; 0 selects a free
-    /// port.
+    /// port. `None`: no metrics are served.
     pub metrics_port: Option<u16>,
-    /// The token that every call must send.
+    /// The token that every call must send. `None`: calls need no token.
     pub token: Option<String>,
     /// Encrypts TCP connections.
     pub tls: Option<ServerTls>,
@@ -56,12 +56,12 @@ pub struct ServerOptions {
     pub insecure: bool,
     /// The items of a leased batch are returned if it is not acknowledged within this time.
     pub lease_timeout: Duration,
-    /// A connection without any call within this time is closed.
+    /// A connection is closed if no call with a valid token arrives within this time.
     pub first_call_timeout: Duration,
-    /// Maximum bytes of batches and samples that clients have not read yet; of one connection, a quarter of it. A
-    /// larger batch is sent on its own.
+    /// Maximum bytes of batches and samples that clients have not read yet. One connection may use a quarter of it. A
+    /// batch larger than that quarter is counted separately, and the server has only one of these at a time.
     pub max_unread_bytes: u64,
-    /// Seed of tables that clients create without one.
+    /// Each table that a client creates without a seed gets a different seed, computed from this one.
     pub seed: u64,
 }
 
@@ -123,12 +123,13 @@ pub struct Server {
     metrics_address: Option<SocketAddr>,
     /// Set to true to shut the server down.
     stop: watch::Sender<bool>,
-    /// Runs the runtime; ends when all connections are closed, or after a timeout.
+    /// Runs the runtime. Once `stop` is true, ends when all connections are closed, or after a timeout. `None` after
+    /// [`Self::close`].
     thread: Mutex<Option<JoinHandle<()>>>,
 }
 
 impl Server {
-    /// Starts a server for an engine's tables. It accepts connections once this returns.
+    /// Starts a server for an engine's tables. The server accepts connections once this returns.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the options are unsafe, the address or socket is not available, a certificate is
@@ -167,13 +168,13 @@ impl Server {
         })
     }
 
-    /// The TCP address that it listens at.
+    /// The TCP address that the server listens at, with the port that was selected.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// The address that serves metrics, at the path `/metrics`.
+    /// The address that serves metrics, at the path `/metrics`. `None` if the options have no `metrics_port`.
     #[must_use]
     pub fn metrics_address(&self) -> Option<SocketAddr> {
         self.metrics_address

@@ -1,4 +1,4 @@
-//! The chunks that an insert stream keeps for later items.
+//! The chunks that an insert stream stores for later items.
 
 use std::collections::HashSet;
 use std::sync::Arc;

@@ -36,8 +36,10 @@ const MAX_ORPHAN_BYTES: usize = 1 << 30;
 
 /// A pending item that was inserted or failed.
 struct Completed {
+    /// Address of its table.
     table: usize,
     bytes: usize,
+    /// The item's key as the writer sent it, or why the item failed.
     key: Result<u64>,
 }
 
@@ -50,7 +52,7 @@ pub(super) struct PendingItems {
     bytes: usize,
     /// The tables of the items, by address.
     tables: HashMap<usize, PendingTable>,
-    /// Address of the last item's table.
+    /// Address of the last item's table; 0 before the first item.
     last_table: usize,
     poll: Interval,
 }
@@ -92,7 +94,7 @@ impl PendingItems {
     pub(super) fn add(&mut self, key: u64, bytes: usize, ticket: InsertTicket) {
         let table = self.count(ticket.table(), bytes);
         self.items.push(Box::pin(async move {
-            let key = insert(ticket).await.map(|()| key);
+            let key = until_inserted(ticket).await.map(|()| key);
             Completed { table, bytes, key }
         }));
     }
@@ -113,6 +115,7 @@ impl PendingItems {
         }));
     }
 
+    /// Counts a new item of a table; returns the table's address.
     fn count(&mut self, table: &Arc<Table>, bytes: usize) -> usize {
         self.bytes += bytes;
         self.last_table = Arc::as_ptr(table).addr();
@@ -167,7 +170,8 @@ fn max_pending(table: &Table) -> usize {
     usize::try_from(max).unwrap_or(1)
 }
 
-async fn insert(mut ticket: InsertTicket) -> Result<()> {
+/// Waits until an item is inserted and durable, or has failed.
+async fn until_inserted(mut ticket: InsertTicket) -> Result<()> {
     loop {
         match (&mut ticket).await {
             // Inserted, but not durable yet.
@@ -182,7 +186,7 @@ pub(super) async fn retry_delay() {
     sleep(RETRY_DELAY).await;
 }
 
-/// The pending items of streams that have ended.
+/// Counts the pending items of streams that have ended, and their bytes.
 #[derive(Debug, Default)]
 pub(crate) struct OrphanedItems {
     items: AtomicUsize,
@@ -190,7 +194,8 @@ pub(crate) struct OrphanedItems {
 }
 
 impl OrphanedItems {
-    /// Keeps waiting for the pending items of a stream that ends, unless there are too many of them.
+    /// Waits in a new task until the pending items of a stream that ends are inserted. Drops these items instead if the
+    /// streams that have ended have too many, or when the server stops.
     pub(super) fn adopt(self: &Arc<Self>, service: &Arc<ServiceState>, mut pending: PendingItems) {
         let (items, bytes) = (pending.items.len(), pending.bytes);
         if items == 0 {
@@ -203,7 +208,7 @@ impl OrphanedItems {
         tokio::spawn(async move {
             if keep {
                 tokio::select! {
-                    () = service.stopping() => {}
+                    () = service.until_stopped() => {}
                     () = async { while pending.next().await.is_some() {} } => {}
                 }
             }

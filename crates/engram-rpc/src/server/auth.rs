@@ -14,10 +14,10 @@ use crate::check_token;
 const TOKEN_HINT: &str = "pass the server's token to the client as `token`, which sends it as metadata \
                           `authorization: Bearer TOKEN` (dm-reverb clients cannot send one)";
 
-/// Accepts calls with the server's token; all calls if it has none.
+/// Accepts the calls that send the server's token. If the server has no token, accepts all calls.
 #[derive(Clone)]
 pub(super) struct TokenCheck {
-    /// `Bearer TOKEN`.
+    /// The value that `authorization` must have: `Bearer TOKEN`. `None` if the server has no token.
     expected: Option<Arc<[u8]>>,
 }
 
@@ -71,7 +71,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_same_bytes_are_the_same() {
+    fn only_equal_bytes_compare_as_equal() {
         assert!(constant_time_eq(b"Bearer abc", b"Bearer abc"));
         for other in [
             &b"Bearer abd"[..],

@@ -18,8 +18,8 @@ use crate::pb::change_request::Change;
 use crate::pb::change_response::Outcome;
 use crate::wire::{decode_f64s, decode_u64s, encode_error};
 
-/// Maximum number of changes that are not durable yet, and of replies that wait to be sent. At this number the server
-/// reads no further requests.
+/// Maximum number of changes of a stream that are not durable yet, and also of replies that wait to be sent. When
+/// either number is reached, the server reads no further requests of the stream.
 const MAX_PENDING_REPLIES: usize = 1024;
 
 /// Requests with more keys are handled outside of the runtime's shared threads, because they take long.
@@ -36,7 +36,7 @@ pub(super) fn serve(
     tokio::spawn(async move {
         let _call = call;
         let mut shutdown = state.shutdown.clone();
-        // Changes that are applied and not durable yet; replies are sent in order.
+        // The replies to changes that were executed and are not durable yet, in order.
         let mut applied = FuturesOrdered::new();
         let mut input_ended = false;
         while !(input_ended && applied.is_empty()) {
@@ -83,7 +83,8 @@ pub(super) fn serve(
     ReceiverStream::new(receiver)
 }
 
-/// Applies a change; a large one outside of the runtime's shared threads.
+/// Applies a change; a large one outside of the runtime's shared threads. Returns how many of the keys were in the
+/// table.
 fn run_change(engine: &Engine, request: pb::ChangeRequest) -> Result<usize> {
     if request.keys_le.len() > LARGE_REQUEST_KEYS * size_of::<u64>() {
         tokio::task::block_in_place(|| apply_change(engine, request))

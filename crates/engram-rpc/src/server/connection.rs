@@ -1,5 +1,5 @@
-//! Incoming connections: counted while they are open, and closed if no call arrives in time or if their replies are not
-//! read while others need the memory.
+//! Incoming connections: counted while they are open, and closed if no authenticated call arrives in time, or if their
+//! replies are not read while replies of other connections need the memory.
 
 use std::io::{self, ErrorKind, IoSlice};
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use super::counters::{OpenCounter, OpenGuard};
 /// Pause after a connection could not be accepted, for example because too many files are open.
 pub(super) const ACCEPT_RETRY_DELAY: Duration = Duration::from_millis(100);
 
-/// Wraps accepted connections. Each is closed unless a call arrives within `first_call_timeout`.
+/// Wraps accepted connections. Each is closed unless an authenticated call arrives within `first_call_timeout`.
 pub(super) fn accept_connections<IO>(
     incoming: impl Stream<Item = io::Result<IO>>,
     counter: Arc<OpenCounter>,
@@ -38,7 +38,7 @@ pub(super) fn accept_connections<IO>(
             _open: counter.begin(),
         });
         async move {
-            // The transport tries again at once after an error.
+            // After an error, the transport would try again at once.
             if connection.is_err() {
                 sleep(ACCEPT_RETRY_DELAY).await;
             }
@@ -55,7 +55,7 @@ pub(super) struct ConnectionInfo {
     pub(super) replies: ConnectionReplies,
 }
 
-/// Set by the router once a call has arrived on a connection.
+/// Set by the router once an authenticated call has arrived on a connection.
 #[derive(Clone, Debug, Default)]
 pub(super) struct FirstCallFlag(Arc<AtomicBool>);
 

@@ -95,7 +95,7 @@ impl Counters {
 }
 
 impl OpenCounter {
-    /// Counts one as begun, and as open until the guard is dropped.
+    /// Counts a connection or call as begun, and as open until the guard is dropped.
     pub(super) fn begin(self: &Arc<Self>) -> OpenGuard {
         self.begun.fetch_add(1, Ordering::Relaxed);
         OpenGuard(Arc::clone(self))
@@ -108,7 +108,7 @@ impl OpenCounter {
 
     /// How many are open now.
     pub(super) fn open(&self) -> u64 {
-        // Read before `begun`, so that the difference is never negative.
+        // Read before `begun`, so that `ended` does not include calls that `begun` lacks.
         let ended = self.ended.load(Ordering::Acquire);
         self.begun().saturating_sub(ended)
     }

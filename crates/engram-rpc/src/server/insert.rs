@@ -1,7 +1,7 @@
 //! Insert streams: items are decoded, passed to their tables, and acknowledged in order.
 //!
 //! Each stream has one task. It continues to read while items wait, so that a table that blocks does not hold up the
-//! others; it stops reading while too many items wait.
+//! others. It stops reading while too many items or acknowledgements wait, or the store's journal is full.
 
 mod ack_queue;
 mod batch_wait;
@@ -31,10 +31,11 @@ const REPLY_BUFFER: usize = 16;
 /// Messages of at least this size are handled outside of the runtime's shared threads.
 const LARGE_MESSAGE_BYTES: usize = 256 << 10;
 
-/// Maximum number of runs of rejected items in one message that have a full error text each.
+/// Maximum number of runs of rejected items in one message that have a full error text each. A run consists of
+/// consecutive items of one table that are rejected with the same error.
 const MAX_DETAILED_REJECTIONS: usize = 64;
 
-/// Maximum bytes of the error text of each run after those.
+/// Maximum bytes of the error text of each later run of the same message.
 const MAX_SHORT_ERROR_BYTES: usize = 256;
 
 /// Maximum bytes of a status's text, which is sent in headers.
@@ -65,7 +66,7 @@ pub(super) fn serve(
 struct InsertStream {
     _call: OpenGuard,
     state: Arc<ServiceState>,
-    /// Id of the writer's session, from the first message.
+    /// Id of the writer's session, from the first message; `None` before it.
     session: Option<u64>,
     dictionary: ReceivedDictionary,
     queues: InsertQueues,
@@ -131,8 +132,8 @@ impl InsertStream {
         }
     }
 
-    /// True if handling a request takes long. The last part of a chunk may be short, but the whole chunk is checked
-    /// when it arrives.
+    /// True if handling a request may take long: if it is large, or if it may have the last part of a chunk. This part
+    /// may be short, but the whole chunk is checked when it arrives.
     fn takes_long(&self, request: &pb::InsertRequest) -> bool {
         self.dictionary.has_incomplete_chunk() || request.encoded_len() >= LARGE_MESSAGE_BYTES
     }
@@ -183,7 +184,8 @@ impl InsertStream {
         Ok(())
     }
 
-    /// Passes items to their table; those that the table rejects are acknowledged with an error.
+    /// Passes items to their table. Invalid items, and all items for an unknown or closed table, are acknowledged with
+    /// an error.
     fn insert(&mut self, message: &pb::Items) -> Result<(), InsertStreamError> {
         table_names::check_length(&message.table)?;
         let items = self.dictionary.decode_items(message)?;
@@ -227,7 +229,7 @@ impl InsertStream {
                     self.reject(&message.table, last, &error);
                     return Ok(());
                 }
-                // Some items are invalid: check each.
+                // Some items are invalid: below, all are decoded again and checked one by one.
                 Err(_) => {}
             }
         }
@@ -236,7 +238,8 @@ impl InsertStream {
         Ok(())
     }
 
-    /// Inserts the items that are valid, and rejects the others.
+    /// Inserts the valid items and rejects the others. After [`MAX_DETAILED_REJECTIONS`] runs of rejected items,
+    /// rejects all remaining items, beginning with the next invalid one.
     fn insert_valid(
         &mut self,
         table_name: &str,
@@ -245,6 +248,7 @@ impl InsertStream {
         items: Vec<NewItem>,
     ) {
         let end = session.first.saturating_add(items.len() as u64);
+        // The session number of the first item in `valid`.
         let mut run = Session { ..session };
         let mut valid: Vec<NewItem> = Vec::new();
         let mut rejected: Option<Error> = None;
@@ -256,7 +260,7 @@ impl InsertStream {
                 run.first = number;
             }
             match invalid {
-                // Every run costs memory. After too many, all remaining items are rejected, also valid ones.
+                // Every run costs memory, so the number of runs is limited.
                 Some(error) if self.rejections - rejections_before >= MAX_DETAILED_REJECTIONS => {
                     self.insert_run(table_name, table, run, std::mem::take(&mut valid));
                     self.reject(table_name, end - 1, &error);

@@ -32,12 +32,13 @@ pub(super) fn check_address(options: &ServerOptions) -> Result<()> {
 /// The listening sockets, all in non-blocking mode.
 #[derive(Debug)]
 pub(super) struct Listeners {
+    /// Address of `tcp`, with the port that was selected.
     pub(super) address: SocketAddr,
     pub(super) tcp: TcpListener,
     pub(super) unix: Option<(UnixListener, SocketFile)>,
     pub(super) metrics: Option<(SocketAddr, TcpListener)>,
-    /// An abstract Unix socket and its name. Clients on this machine get the name over TCP and switch to it: it is
-    /// faster.
+    /// An abstract Unix socket and its name. Clients on this machine receive the name over TCP, then switch to this
+    /// socket, which is faster.
     pub(super) local: Option<(UnixListener, String)>,
     pub(super) close_on_fork: CloseOnFork,
 }
@@ -62,7 +63,8 @@ impl Listeners {
             open_tcp(address, "metrics_port", "serve metrics")
         });
         let (unix, metrics) = (unix.transpose()?, metrics.transpose()?);
-        // No local socket with TLS, because it would not be encrypted. If it cannot be opened, clients use TCP only.
+        // With TLS there is no local socket, because its connections would not be encrypted. If it cannot be opened,
+        // clients use TCP only.
         let local = (options.tls.is_none())
             .then(|| open_local(address.port()).ok())
             .flatten();
@@ -193,7 +195,7 @@ fn check_path_is_free(path: &Path) -> io::Result<()> {
         Err(error) => Err(error),
         Ok(metadata) if !metadata.file_type().is_socket() => Err(io::Error::new(
             ErrorKind::AlreadyExists,
-            "the path is a file, not a socket",
+            "the path exists and is not a socket",
         )),
         Ok(_) => match UnixStream::connect(path) {
             Err(error) if error.kind() == ErrorKind::ConnectionRefused => Ok(()),

@@ -1,4 +1,4 @@
-//! Management calls: names, options and statistics of tables, and changes to tables.
+//! The `Manage` call: names, options and statistics of tables, changes to tables, rate-limiter queries and checkpoints.
 
 use std::sync::Arc;
 

@@ -34,7 +34,7 @@ struct TableMetric {
 
 /// The value of a metric.
 enum Value {
-    /// A counter: grows until the table is reset.
+    /// A counter: only grows, until the table is reset or the server ends.
     Total(u64),
     /// A whole number that can also decrease.
     Count(u64),
@@ -135,12 +135,12 @@ const TABLE_METRICS: [TableMetric; 21] = [
     ),
     metric(
         "table_limiter_min_diff",
-        "Lower bound of the rate limiter's difference: samples wait there",
+        "Lower bound of the rate limiter's difference: a sample that would make it smaller waits",
         |t| Value::Real(t.stats.limiter.limits.min_diff),
     ),
     metric(
         "table_limiter_max_diff",
-        "Upper bound of the rate limiter's difference: inserts wait there",
+        "Upper bound of the rate limiter's difference: an insert that would make it larger waits",
         |t| Value::Real(t.stats.limiter.limits.max_diff),
     ),
     metric(

@@ -86,8 +86,8 @@ impl<H: Health> Router<H> {
     }
 }
 
-/// Tracks the replies in a response. Counts the call as open until its response was sent completely or the client is
-/// gone.
+/// Tracks the replies in a response. Keeps `open_call` until the response was sent completely or the client is gone.
+/// `open_call` is `None` for unknown calls, and for those of Engram's service, which counts its calls itself.
 async fn track(
     response: BoxFuture<Response<Body>, Infallible>,
     open_call: Option<OpenGuard>,

@@ -1,8 +1,8 @@
-//! Sample streams: batches are requested ahead, served in order, and on lease until they are acknowledged.
+//! Sample streams: batches are requested ahead, and those of one table are sent in the order of their requests.
 //!
-//! A batch is *waiting* for its table, *served* (its items are drawn), *outgoing* (gathered and being sent) and then,
-//! if it is leased, *on lease* until the client acknowledges or cancels it, the lease expires or the stream ends.
-//! Without an acknowledgement its items are returned to the table.
+//! A batch is *waiting* for its table, *served* (its items are drawn), *reserving* (it waits for memory), *outgoing*
+//! (gathered and being sent) and then, if it is leased, *on lease* until the client acknowledges or cancels it, the
+//! lease expires or the stream ends. Without an acknowledgement, the items of a leased batch are returned to the table.
 //!
 //! Each stream has one task. All requests wait for their tables at once. A batch is gathered only after the one before
 //! it was sent, and after its memory was reserved from the budget for replies that are not read yet.
@@ -33,7 +33,8 @@ use leases::Leases;
 use outgoing_reply::{OutgoingReply, ReservingReply};
 use request_queue::RequestQueue;
 
-/// Maximum number of batches of a stream that are requested, being sent or on lease.
+/// Maximum number of batches of a stream that are requested, being sent or on lease. Also the maximum number of its
+/// barriers without a reply.
 const MAX_OUTSTANDING: usize = 1024;
 
 /// Messages buffered between a stream's task and the transport.
@@ -129,8 +130,9 @@ impl SampleStream {
                 () = self.requests.progress() => {}
                 () = self.barriers.progress() => {}
                 () = sleep_until(expiry.unwrap_or_else(Instant::now)), if expiry.is_some() => {
-                    // Before the items are returned: waiting requests would draw them for the same silent reader.
-                    // No message could resume the requests of a reader that has half-closed the stream.
+                    // Waiting requests of the silent reader must not draw the items that are returned below, so they
+                    // are suspended until its next message. If it has closed its side of the stream, no message can
+                    // follow, so they are not suspended.
                     if input_open {
                         self.requests.suspend();
                     }
@@ -165,7 +167,7 @@ impl SampleStream {
                 if self.requests.len() + self.leases.len() + num_outgoing >= MAX_OUTSTANDING {
                     return Err(Status::resource_exhausted(format!(
                         "too many batches: batch {} would exceed the {MAX_OUTSTANDING} that a stream may have \
-                         unacknowledged; acknowledge some first",
+                         requested or on lease; acknowledge some first",
                         batch.id
                     )));
                 }
@@ -237,7 +239,8 @@ impl SampleStream {
         }
     }
 
-    /// Sends the remaining messages of the outgoing batch at shutdown, and an error for each waiting request.
+    /// Sends the last messages at shutdown: the rest of the outgoing batch, the replies to barriers, and an error for
+    /// each request that has no reply yet.
     async fn stop(
         self,
         replies: &Sender<Message>,
@@ -253,7 +256,7 @@ impl SampleStream {
         } = self;
         let waiting_ids = reserving.map(|it| it.served.id).into_iter();
         let waiting_ids = waiting_ids.chain(requests.ids());
-        // The requests are withdrawn first, so that none is served any more.
+        // Dropping the requests withdraws them, so that none is served any more.
         drop(requests);
         if let Some(mut outgoing) = outgoing {
             while let Some(reply) = outgoing.next_message() {

@@ -37,11 +37,12 @@ const DRAIN_TIMEOUT: Duration = Duration::from_secs(2);
 /// How long the remaining tasks may take to end after [`DRAIN_TIMEOUT`].
 const SHUTDOWN_TIMEOUT: Duration = Duration::from_millis(200);
 
-/// HTTP/2 window of a stream: how far a writer can send ahead while the server does not read.
+/// HTTP/2 window of a stream, in bytes: how far a writer can send ahead while the server does not read.
 const STREAM_WINDOW_BYTES: u32 = 8 << 20;
 
-/// HTTP/2 window of a connection, for 128 blocked streams: the stream that would unblock them may use the same
-/// connection, because gRPC's C++ library shares one connection among all channels of a process.
+/// HTTP/2 window of a connection, in bytes: enough for 128 streams that the server does not read because their tables
+/// block. The stream that would unblock the tables may use the same connection, because gRPC's C++ library shares one
+/// connection among all channels of a process.
 const CONNECTION_WINDOW_BYTES: u32 = 1 << 30;
 
 /// Maximum number of open calls per connection.

@@ -36,21 +36,22 @@ pub(super) struct ServiceState {
     /// Buffers for batches.
     pub(super) pool: Arc<Pool>,
     pub(super) counters: Counters,
-    /// Seed of tables that clients create without one.
+    /// Each table that a client creates without a seed gets a different seed, computed from this one.
     seed: u64,
-    /// Number of tables that clients have created.
-    tables_created: AtomicU64,
+    /// Number of seeds computed so far: one per request to create a table.
+    num_seeds: AtomicU64,
     /// Random number that identifies this server.
     instance: u64,
+    /// The TCP port of the server.
     port: u16,
     /// Name of the abstract Unix socket; empty if there is none.
     local_socket: String,
 }
 
 impl ServiceState {
-    /// Returns a seed for the next table, different from those of the tables before it.
+    /// Returns a seed for a new table, different from those returned before.
     pub(super) fn next_seed(&self) -> u64 {
-        let number = self.tables_created.fetch_add(1, Ordering::Relaxed) + 1;
+        let number = self.num_seeds.fetch_add(1, Ordering::Relaxed) + 1;
         self.seed
             .wrapping_add(number.wrapping_mul(0x9e37_79b9_7f4a_7c15))
     }
@@ -72,7 +73,7 @@ impl Service {
                 pool: Arc::new(Pool::with_max_batch(MAX_BATCH_BYTES)),
                 counters: Counters::default(),
                 seed: options.seed,
-                tables_created: AtomicU64::new(0),
+                num_seeds: AtomicU64::new(0),
                 instance: random_u64()?,
                 port: listeners.address.port(),
                 local_socket: local.map_or_else(String::new, |(_, name)| name.clone()),

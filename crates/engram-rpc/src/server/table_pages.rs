@@ -9,10 +9,10 @@ use prost::Message;
 use crate::wire::encode_info;
 use crate::{MAX_MESSAGE_BYTES, pb};
 
-/// Maximum bytes of the descriptions of a page's tables, unless it is only one table.
+/// Maximum bytes of a page, unless it has only one table.
 const PAGE_BYTES: usize = 1 << 20;
 
-/// Upper bound of the bytes of a message without its tables.
+/// Upper bound of the bytes of a page's message without its tables.
 const MESSAGE_BYTES: usize = 64;
 
 /// Returns a page of the tables' names.
@@ -110,8 +110,8 @@ mod tests {
         }
     }
 
-    /// Lists the tables from `after` on. The description of `large` just fits a message, and that of `too large` does
-    /// not; stores that were created by an earlier version may have such tables.
+    /// Lists the names of the tables after `after`. The description of `large` just fits a message, and that of `too
+    /// large` does not; stores that were created by an earlier version may have such tables.
     fn list_sizes(paged: bool, after: &str) -> Result<(Vec<String>, bool)> {
         let tables = ["a", "large", "n", "too large"].map(options).to_vec();
         let request = pb::ListTables {

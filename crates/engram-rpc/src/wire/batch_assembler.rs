@@ -19,7 +19,7 @@ pub struct ReceivedBatch {
     pub infos: Vec<SampledItemInfo>,
     /// True if the server expects an acknowledgement.
     pub leased: bool,
-    /// True if the acknowledgement will be durable: the reader can wait for that.
+    /// True if acknowledging the batch removes items from a durable store: the reader can wait until that is durable.
     pub durable: bool,
 }
 
@@ -128,7 +128,7 @@ impl BatchAssembler {
         self.current_column == self.columns.len()
     }
 
-    /// Returns the complete batch.
+    /// Returns the batch, which must be complete: see [`Self::is_complete`].
     #[must_use]
     pub fn finish(self) -> ReceivedBatch {
         let columns = self.columns.into_iter().map(|(cell, time, buffer)| Column {
@@ -173,7 +173,9 @@ fn prepare_column(
         Some(PbTimeAxis::RowSplitsLe(splits)) => {
             let splits = decode_i64s("row_splits_le", &splits)?;
             if splits.len() != items + 1 || splits[0] != 0 || !splits.is_sorted() {
-                return Err(inconsistent("row splits do not ascend from 0"));
+                return Err(inconsistent(
+                    "row splits do not ascend from 0, or are not one more than the items",
+                ));
             }
             let cells = usize::try_from(splits[items]).ok();
             (TimeAxis::Ragged(splits), cells)

@@ -1,4 +1,7 @@
 //! Which fields of Engram's own messages take memory once decoded.
+//!
+//! Fields are given by their numbers in `engram.proto`. Fields of type `bytes` are left out: they share the memory of
+//! the encoded message.
 
 use engram_codec::{
     DecodedSize, Field, message, repeated, repeated_number, repeated_string, string,

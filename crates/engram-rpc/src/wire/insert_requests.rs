@@ -1,4 +1,5 @@
-//! Builds insert requests. Each schema, window shape and chunk is sent once per connection.
+//! Builds insert requests. Each schema, window shape and chunk is sent once per stream, and again only if it was
+//! released or removed from the [`SentDictionary`].
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::{Arc, Weak};
@@ -19,29 +20,31 @@ use crate::{PART_BYTES, wire};
 /// all of them are removed, and sent again when needed.
 const MAX_DEFINITIONS: usize = 4096;
 
-/// Maximum memory of the schemas, and of the window shapes, in a [`SentDictionary`]: below a server's limit, because a
-/// server of another version may count a little more.
+/// Maximum memory of the schemas, and of the window shapes, in a [`SentDictionary`], in bytes: below a server's limit,
+/// because a server of another version may count a little more.
 const MAX_SENT_DEFINITION_BYTES: usize = MAX_DEFINITION_BYTES / 2;
 
 /// Bytes of newly sent chunks after which unused chunks are released.
 const RELEASE_INTERVAL_BYTES: usize = 128 << 20;
 
-/// Maximum number of chunks in use that stay in the dictionary; if there are more, all are released.
-/// Up to as many unused ones may not be released yet. A server accepts 65,536 chunks.
+/// Maximum number of chunks in use (items of this process refer to them) that stay in the dictionary; if there are
+/// more, all chunks are released. The dictionary may have as many unused chunks in addition, which are not released
+/// yet. A server accepts 65,536 chunks.
 const MAX_CHUNKS_IN_USE: usize = 16_384;
 
-/// Maximum total size of chunks in use that stay in the dictionary; if they have more, all are
-/// released. A server accepts 1 GiB of chunks that no table refers to.
+/// Maximum total bytes of chunks in use that stay in the dictionary; if they have more, all chunks are released. A
+/// server accepts 1 GiB of chunks that no table refers to.
 const MAX_CHUNK_BYTES_IN_USE: usize = 256 << 20;
 
 /// Number of slices after which a request is full. It stays below [`MAX_SLICES`] with one more item.
 const FULL_REQUEST_SLICES: usize = MAX_SLICES / 2;
 
-/// Maximum total size of one item's chunks. With the chunks already sent it is below a server's
-/// limit.
+/// Maximum total bytes of one item's chunks. Together with the chunks already sent, it stays within a server's limit of
+/// 1 GiB of chunks that no table refers to.
 const MAX_ITEM_BYTES: usize = 640 << 20;
 
-/// Maximum number of one item's chunks. With the chunks already sent it is below a server's limit.
+/// Maximum number of one item's chunks. Together with the chunks already sent, it stays within a server's limit of
+/// 65,536 chunks.
 const MAX_ITEM_CHUNKS: usize = 16_384;
 
 /// Maximum number of one item's slices, which must fit one message.
@@ -70,8 +73,8 @@ pub fn check_sendable(item: &NewItem) -> Result<()> {
     )))
 }
 
-/// The schemas, window shapes and chunks that were sent on a connection, by address, with the ids
-/// that requests use for them.
+/// The schemas, window shapes and chunks that were sent on an insert stream, by address, with the ids that requests use
+/// for them.
 #[derive(Debug, Default)]
 pub struct SentDictionary {
     /// By address: id and chunk.
@@ -90,7 +93,7 @@ pub struct SentDictionary {
 #[derive(Debug)]
 struct SentDefinitions<T> {
     by_address: HashMap<usize, (u32, Arc<T>)>,
-    /// Memory of all of them.
+    /// Memory of all of them, in bytes.
     bytes: usize,
 }
 
@@ -128,7 +131,7 @@ pub struct InsertRequestBuilder {
     ready: VecDeque<pb::InsertRequest>,
     /// The request that items are added to.
     open: pb::InsertRequest,
-    /// Approximate size of the open request.
+    /// Approximate size of the open request, in bytes.
     bytes: usize,
     /// Number of slices of the open request's items that have a window shape. Each item counts all slices of its shape.
     slices: usize,
@@ -148,7 +151,7 @@ impl InsertRequestBuilder {
         self.bytes >= PART_BYTES || self.slices >= FULL_REQUEST_SLICES || !self.ready.is_empty()
     }
 
-    /// Removes and returns all requests.
+    /// Removes and returns all requests, including the one that items were being added to.
     pub fn take_requests(&mut self) -> VecDeque<pb::InsertRequest> {
         self.end_request();
         std::mem::take(&mut self.ready)
@@ -165,7 +168,8 @@ impl InsertRequestBuilder {
         number: u64,
         item: &NewItem,
     ) -> Result<()> {
-        // Receivers read the chunks of a request before its items, so all chunks must be added first.
+        // Before the item, because adding a chunk may end the open request: a receiver needs the chunks of an item in
+        // the same request or an earlier one.
         for chunk in item.trajectory.chunks() {
             self.add_chunk(sent, chunk)?;
         }
@@ -215,7 +219,8 @@ impl InsertRequestBuilder {
         Ok(())
     }
 
-    /// Releases chunks that no item of this process refers to, if there may be many of them.
+    /// Releases the chunks that no item of this process refers to, if there may be many of them. If too many chunks are
+    /// in use, releases all.
     pub fn release_unused_chunks(&mut self, sent: &mut SentDictionary) {
         if sent.chunks.len() < sent.release_at.max(64)
             && sent.bytes_since_release < RELEASE_INTERVAL_BYTES

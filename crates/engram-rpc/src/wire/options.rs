@@ -47,8 +47,7 @@ pub fn encode_error(error: &Error) -> pb::Error {
     }
 }
 
-/// Decodes an error. A code that this version does not know becomes [`Error::Payload`]: the message
-/// cannot be decoded further.
+/// Decodes an error. If this version does not know its code, returns [`Error::Payload`] with the same text.
 #[must_use]
 pub fn decode_error(error: pb::Error) -> Error {
     let code = error.code();

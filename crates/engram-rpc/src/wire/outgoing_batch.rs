@@ -17,7 +17,7 @@ use crate::pb::sample_response::Outcome;
 /// below 4 MiB.
 const MAX_HEADER_BYTES: usize = (3 << 20) - 1024;
 
-/// Bytes of the header for each item: its key, probability, priority and sample count.
+/// Approximate bytes of a batch's header per item: key, probability, priority and sample count, rounded up.
 pub const HEADER_BYTES_PER_ITEM: usize = 32;
 
 /// A batch to send. An iterator that creates the batch's messages on demand.

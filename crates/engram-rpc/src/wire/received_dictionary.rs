@@ -16,16 +16,16 @@ use crate::pb;
 use chunk_assembler::ChunkAssembler;
 pub(super) use items::MAX_SLICES;
 
-/// Maximum number of chunks that a stream may have.
+/// Maximum number of chunks of a stream that are not released.
 const MAX_CHUNKS: usize = 65_536;
 
-/// Maximum total size of a stream's chunks that no table refers to, without the newest chunk.
+/// Maximum total bytes of a stream's chunks that no table refers to, without the newest chunk.
 const MAX_UNREFERENCED_BYTES: u64 = 1 << 30;
 
 /// Maximum number of schemas of a stream, and of window shapes. Older ones are dropped.
 const MAX_DEFINITIONS: usize = 65_536;
 
-/// Maximum memory of the stored schemas, and of the stored window shapes, in bytes.
+/// Maximum memory of the stored schemas, and of the stored window shapes, in bytes. Older ones are dropped.
 pub(super) const MAX_DEFINITION_BYTES: usize = 64 << 20;
 
 /// Bytes of a definition besides its columns, names and slices.
@@ -52,8 +52,8 @@ pub struct ReceivedDictionary {
     schemas: Definitions<Schema>,
     window_shapes: Definitions<WindowShape>,
     chunks: HashMap<u32, Arc<Chunk>>,
-    /// Upper bound of the bytes of the chunks that no table refers to; exact only when a check
-    /// computes it.
+    /// Estimated bytes of the chunks that no table refers to: those of the last count, and all chunks received since.
+    /// Counted again when the estimate exceeds the limit.
     unreferenced_bytes: u64,
     /// The chunk of which not all bytes have been received.
     incomplete_chunk: Option<ChunkAssembler>,
@@ -194,9 +194,9 @@ impl ReceivedDictionary {
     }
 }
 
-/// A schema or window shape.
+/// What a stream defines once and then refers to by id: a schema or a window shape.
 pub(super) trait Define {
-    /// Memory of the definition, as senders and receivers count it.
+    /// Memory of the definition in bytes, as senders and receivers count it.
     fn bytes(&self) -> usize;
 }
 
@@ -231,7 +231,7 @@ struct Definitions<T> {
 #[derive(Debug)]
 struct Definition<T> {
     value: Arc<T>,
-    /// Memory of the definition.
+    /// Memory of the definition, in bytes.
     bytes: usize,
     /// Key in `Definitions::order`.
     sequence: u64,
@@ -285,7 +285,7 @@ impl<T: Define> Definitions<T> {
     }
 }
 
-/// Memory of a layout: the allocator needs at least 16 bytes for each name.
+/// Memory of a layout, in bytes. The allocation of a name is a multiple of 16 bytes.
 fn layout_bytes(layout: &Layout) -> usize {
     let names = layout.names.iter();
     let names = names.map(|name| size_of::<Box<str>>() + name.len().next_multiple_of(16));
@@ -294,7 +294,7 @@ fn layout_bytes(layout: &Layout) -> usize {
 
 fn unknown(what: &str, id: u32) -> InsertStreamError {
     invalid(format!(
-        "unknown {what} {id}: it was not sent on this stream, or was already released; send it first"
+        "unknown {what} {id}: it was not sent on this stream, or was released or dropped; send it first"
     ))
 }
 
@@ -306,7 +306,7 @@ fn invalid(text: String) -> InsertStreamError {
 mod tests {
     use super::*;
 
-    /// A definition with a value and its memory.
+    /// A definition that consists of a value and its memory in bytes.
     impl Define for (u32, usize) {
         fn bytes(&self) -> usize {
             self.1
@@ -341,7 +341,7 @@ mod tests {
     }
 
     #[test]
-    fn definitions_count_with_their_memory() {
+    fn the_memory_of_definitions_is_limited() {
         let structure = format!("{{\"l\":[0{}]}}", ",0".repeat(9_999));
         let schema = |id| pb::Schema {
             id,

@@ -288,7 +288,7 @@ async fn a_unix_socket_is_private_and_removed_on_close() {
     assert_eq!(
         start_error(options),
         format!(
-            "cannot listen at the socket `{}`: the path is a file, not a socket",
+            "cannot listen at the socket `{}`: the path exists and is not a socket",
             path.display()
         )
     );

@@ -72,13 +72,13 @@ async fn invalid_messages_end_the_stream() {
         ),
         (
             after_first_message(items_message([row_items("t", 1, 2, 3)])),
-            "unknown chunk 3: it was not sent on this stream, or was already released; send it first",
+            "unknown chunk 3: it was not sent on this stream, or was released or dropped; send it first",
         ),
         (
             after_first_message(items_message([with_trajectories(Some(
                 Trajectories::WindowShape(4),
             ))])),
-            "unknown window shape 4: it was not sent on this stream, or was already released; send it first",
+            "unknown window shape 4: it was not sent on this stream, or was released or dropped; send it first",
         ),
         (
             after_first_message(items_message([with_trajectories(Some(

@@ -61,8 +61,8 @@ async fn too_many_requests_end_the_stream() {
     assert_eq!(status.code(), Code::ResourceExhausted);
     assert_eq!(
         status.message(),
-        "too many batches: batch 1024 would exceed the 1024 that a stream may have unacknowledged; \
-         acknowledge some first"
+        "too many batches: batch 1024 would exceed the 1024 that a stream may have requested or on \
+         lease; acknowledge some first"
     );
     wait_until("none waits", || table.info().waiting_samples == 0).await;
     // Leased batches count too.

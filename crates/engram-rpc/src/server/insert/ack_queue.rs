@@ -33,7 +33,8 @@ impl AckQueue {
         self.completed.len() + self.inserted.len()
     }
 
-    /// Reports that a table has inserted items up to a number, and why they cannot be made durable now, if so.
+    /// Reports that a table has inserted items up to a number, and why they cannot be made durable now, if so. The
+    /// number 0 reports only the error.
     pub(super) fn push_inserted(
         &mut self,
         table: &str,
@@ -66,7 +67,7 @@ impl AckQueue {
         }
     }
 
-    /// Removes acknowledgements for the next message; `None` if there are none.
+    /// Removes acknowledgements from the queue and returns them as the next message; `None` if there are none.
     pub(super) fn next_reply(&mut self) -> Option<pb::InsertResponse> {
         let mut bytes = 0;
         let mut completed = Vec::new();

@@ -10,8 +10,9 @@
 //!                               +--------+
 //! ```
 //!
-//! `left` is the number of items at the end of the batch that are not inserted; it only decreases. Steps that follow
-//! each other quickly are reported once, with the last `left`. `Done` may be the only report.
+//! `left` is the number of items at the end of the batch that have not reached the reported step: those not inserted,
+//! or those not durable. It only decreases. Steps that follow each other quickly are reported once, with the last
+//! `left`. `Done` may be the only report.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -35,7 +36,7 @@ pub(super) type BatchProgress = (Arc<str>, u64, BatchStatus);
 /// The status of a batch.
 #[derive(Debug)]
 pub(super) enum BatchStatus {
-    /// All items are inserted and durable, or those that are left are rejected.
+    /// `Ok`: all items are inserted and durable. `Err`: the items that are not inserted are rejected.
     Done(Result<()>),
     /// All but this many items are inserted; they may not be durable yet.
     Inserted(usize),
@@ -52,11 +53,11 @@ pub(super) struct BatchWait {
     id: u64,
     /// `None` after `Done`.
     ticket: Option<InsertTicket>,
-    /// Items that were not inserted at the last report.
+    /// Number of items that were not inserted as of the last report.
     not_inserted: usize,
-    /// Items that were not inserted and durable at the last report of durable items.
+    /// Number of items that were not durable as of the last [`BatchStatus::Durable`].
     not_durable: usize,
-    /// While inserted items are made durable: the number of items that are left once they are.
+    /// While inserted items are made durable: the `left` of the [`BatchStatus::Durable`] that will report them.
     flushing: Option<(usize, UntilDurable)>,
     /// If items expire: when to poll the table again. Polling removes expired items, which may make space.
     expiry_polls: Option<Interval>,
@@ -90,7 +91,8 @@ impl BatchWait {
         (&self.table, self.id)
     }
 
-    /// Withdraws the items that are not inserted; returns the final status.
+    /// Withdraws the items that are not inserted. Returns the final status, or `None` if `Done` was returned before.
+    /// The status counts inserted items as durable; the caller must wait until they are.
     pub(super) fn withdraw(self) -> Option<BatchProgress> {
         let status = match self.ticket?.withdraw() {
             0 => BatchStatus::Done(Ok(())),
@@ -114,6 +116,7 @@ impl Stream for BatchWait {
                 this.retry_delay = None;
             }
             match ticket.poll_unpin(context) {
+                // All items are inserted, but cannot be made durable now.
                 Poll::Ready(Err(error)) if ticket.is_applied() => {
                     if this.not_inserted > 0 {
                         this.not_inserted = 0;

@@ -1,8 +1,8 @@
 //! The items of one stream that wait for their tables, and the acknowledgements for the writer.
 //!
 //! Each table has a queue of batches, in the order of their item numbers. The writer receives two numbers per table:
-//! all items up to the first are *completed* (durable or rejected), all items up to the second are *inserted*. So a
-//! batch counts only once the batches before it do, even if it is done earlier.
+//! all items up to the first are *completed* (durable or rejected), all items up to the second are *inserted* (perhaps
+//! not durable yet). So a batch is reported only once the batches before it are, even if it is done earlier.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -24,15 +24,15 @@ const MAX_PENDING_ACKS: usize = 1024;
 /// The result of a batch, as sent to the writer.
 type Outcome = Result<(), pb::Error>;
 
-/// Items of one table that were inserted by one call.
+/// Items that one call passed to their table, or consecutive items that were rejected without such a call.
 #[derive(Debug)]
 pub(super) struct InsertBatch {
     /// Number of the last item.
     number: u64,
     memory: BatchMemory,
-    /// Number of items that were not reported as completed.
+    /// Number of items that were not reported as completed yet.
     unacknowledged: usize,
-    /// Number of items that are not inserted and durable, as of the last status.
+    /// Number of items that are not durable, as of the last status.
     not_durable: usize,
     /// Number of items that are not inserted, as of the last status.
     not_inserted: usize,
@@ -68,8 +68,8 @@ impl InsertBatch {
         }
     }
 
-    /// Returns the number up to which items are completed and counts them as reported; `None` if all of them were
-    /// reported before. The whole batch is reported when it is done.
+    /// Returns the number up to which items are completed and counts them as reported. `None` if they were reported
+    /// before, or if all items of the batch are durable: these are reported when the batch is done.
     fn next_completed(&mut self) -> Option<u64> {
         let has_new = (1..self.unacknowledged).contains(&self.not_durable);
         self.unacknowledged = self.unacknowledged.min(self.not_durable);
@@ -81,7 +81,7 @@ impl InsertBatch {
 #[derive(Debug, Default)]
 struct Queue {
     batches: VecDeque<InsertBatch>,
-    /// Number of batches at the front that are inserted, but perhaps not durable.
+    /// Number of batches at the front whose items are all inserted (perhaps not durable yet) or rejected.
     inserted_batches: usize,
     /// The last number that was reported as inserted.
     last_inserted: u64,
@@ -93,8 +93,8 @@ impl Queue {
         self.batches.get_mut(index.ok()?)
     }
 
-    /// Returns the number up to which items are inserted and counts them as reported; `None` if they were reported
-    /// before.
+    /// Returns the number up to which items are inserted and counts them as reported; `None` if no item was inserted
+    /// since the last report.
     fn next_inserted(&mut self) -> Option<u64> {
         let is_inserted = |batch: &InsertBatch| batch.not_inserted == 0 || batch.outcome.is_some();
         while self
@@ -121,7 +121,7 @@ impl Queue {
         Some(last)
     }
 
-    /// Like [`Self::next_inserted`], but does not repeat items up to `completed`, which are reported as completed.
+    /// Like [`Self::next_inserted`], but leaves out items up to `completed`: they are reported as completed.
     fn next_inserted_beyond(&mut self, completed: Option<u64>) -> Option<u64> {
         self.last_inserted = self.last_inserted.max(completed.unwrap_or_default());
         self.next_inserted()
@@ -166,7 +166,7 @@ impl InsertQueues {
         let (id, left) = (self.next_id, batch.not_durable);
         if let Some(table_name) = self.push(table, batch) {
             let mut wait = BatchWait::new(table_name, id, ticket, left);
-            // Some of the items may be inserted.
+            // Some of the items may be inserted already.
             let status = wait.next().now_or_never().flatten();
             self.waits.push(wait);
             if let Some(progress) = status {
@@ -175,7 +175,7 @@ impl InsertQueues {
         }
     }
 
-    /// Adds items, up to a number, that are rejected.
+    /// Adds rejected items: those up to a number that were not added before.
     pub(super) fn reject(&mut self, table: &str, number: u64, error: pb::Error) {
         let mut batch = InsertBatch::new(number, &[]);
         batch.memory.extra_bytes = error_bytes(&error);
@@ -183,7 +183,8 @@ impl InsertQueues {
         self.push(table, batch);
     }
 
-    /// Appends a batch to the queue of its table; returns the table's name if the batch is not done.
+    /// Appends a batch to the queue of its table; returns the table's name if the batch is not done. A batch that is
+    /// done is acknowledged at once if no other batch of its table is queued.
     fn push(&mut self, table: &str, mut batch: InsertBatch) -> Option<Arc<str>> {
         batch.id = self.next_id;
         self.next_id += 1;
@@ -205,7 +206,8 @@ impl InsertQueues {
         is_pending.then_some(name)
     }
 
-    /// Waits until the status of a batch changes or the journal has space again. Does not return if nothing is pending.
+    /// Waits until the status of a batch changes, and records it, or until the journal has space again. Does not return
+    /// if nothing is pending.
     pub(super) async fn progress(&mut self) {
         let progress = tokio::select! {
             Some(progress) = self.waits.next() => progress,
@@ -244,7 +246,8 @@ impl InsertQueues {
         }
     }
 
-    /// Reports why inserted items cannot be made durable, once per table: for its first batch.
+    /// Reports why inserted items cannot be made durable. All batches of a table wait for the same journal, so only the
+    /// first one reports its errors.
     fn record_storage_error(&mut self, table: &str, id: u64, error: &Error) {
         let queue = self.queues.get(table);
         let first = queue.and_then(|queue| queue.batches.front());
@@ -319,7 +322,7 @@ impl InsertQueues {
     }
 
     /// Withdraws all items that are not inserted. Returns the acknowledgements that are left to send, also of items
-    /// inserted since the last poll.
+    /// inserted since the last poll. These may not be durable yet: the caller must wait for that before it sends them.
     pub(super) fn withdraw(mut self) -> AckQueue {
         let mut waits: Vec<BatchWait> = std::mem::take(&mut self.waits).into_iter().collect();
         // The last batch of a table first: no item may be inserted after an earlier one was withdrawn.
@@ -332,7 +335,8 @@ impl InsertQueues {
     }
 }
 
-/// Waits until the journal has space. After a storage error, waits for the retry delay.
+/// Waits until the journal has space, then clears `space`. After a storage error, returns after the retry delay and
+/// leaves `space` set, so that the caller waits again.
 async fn wait_for_space(space: &mut Option<JournalSpace>) {
     if let Some(wait) = space {
         match wait.await {

@@ -1,4 +1,4 @@
-//! The memory that a stream's waiting items occupy.
+//! The memory that a stream's waiting items occupy, and the rejections behind them.
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -1,7 +1,7 @@
 //! Serves the metrics over HTTP/1.1: one path, one request per connection.
 //!
-//! A client that is silent, sends garbage or reads slowly occupies a connection for a few seconds, or until newer
-//! connections displace it.
+//! A client that is silent, sends garbage or reads slowly occupies a connection for at most [`CONNECTION_TIMEOUT`], or
+//! until newer connections displace it.
 
 use std::collections::VecDeque;
 use std::convert::Infallible;
@@ -28,7 +28,8 @@ use crate::server::connection::ACCEPT_RETRY_DELAY;
 use crate::server::service::ServiceState;
 use crate::server::shutdown::ShutdownSignal;
 
-/// Maximum number of connections at a time. A further one closes the oldest: a scrape takes milliseconds.
+/// Maximum number of connections at a time. A further connection closes the oldest, which is probably idle: a scrape
+/// takes milliseconds.
 const MAX_CONNECTIONS: usize = 64;
 
 /// Timeout of the TLS handshake, and of reading the request.
@@ -95,7 +96,7 @@ impl MetricsEndpoint {
     where
         IO: AsyncRead + AsyncWrite + Unpin,
     {
-        // It accesses the file system.
+        // `check_storage` accesses the file system, which may block.
         let engine = Arc::clone(&self.state.engine);
         let _ = tokio::task::spawn_blocking(move || engine.check_storage()).await;
         let service = service_fn(move |request| {

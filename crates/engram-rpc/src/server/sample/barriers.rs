@@ -12,15 +12,16 @@ use crate::wire::encode_error;
 #[derive(Debug, Default)]
 pub(super) struct Barriers {
     barriers: VecDeque<Barrier>,
-    /// Pending until the acknowledgements are durable for which no barrier waits.
+    /// Ready once the acknowledgements that no barrier waits for are durable. `None` if there are none.
     unconfirmed: Option<UntilDurable>,
 }
 
 #[derive(Debug)]
 struct Barrier {
     id: u64,
-    /// Pending until the acknowledgements before it are durable. `None` once it can be answered.
+    /// Ready once the acknowledgements before the barrier are durable. `None` once the barrier can be answered.
     waiting: Option<UntilDurable>,
+    /// Why the acknowledgements cannot be made durable now, if so.
     outcome: Result<()>,
 }
 
@@ -29,12 +30,13 @@ impl Barriers {
         self.barriers.len()
     }
 
-    /// Adds an acknowledgement: later barriers wait until it is durable.
+    /// Adds an acknowledgement: later barriers wait until it is durable. `durable` is `None` if it need not be.
     pub(super) fn add_acknowledgement(&mut self, durable: Option<UntilDurable>) {
         // A later acknowledgement becomes durable later, so waiting for the last one suffices.
         self.unconfirmed = durable.or_else(|| self.unconfirmed.take());
     }
 
+    /// Adds a barrier.
     pub(super) fn add(&mut self, id: u64) {
         self.barriers.push_back(Barrier {
             id,

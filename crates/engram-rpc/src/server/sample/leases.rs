@@ -31,13 +31,13 @@ impl Leases {
         self.leases.insert(id, (expiry, lease));
     }
 
-    /// Acknowledges the first `items` of a batch and returns the others. Ignores a batch that is not on lease. Returns
-    /// the same as [`Lease::acknowledge`].
+    /// Acknowledges the first `items` of a batch and returns the others to the table. Ignores a batch that is not on
+    /// lease. The result is ready once the acknowledgement is durable; `None` if it need not be.
     pub(super) fn acknowledge(&mut self, id: u64, items: usize) -> Option<UntilDurable> {
         self.take(id)?.acknowledge_first(items)
     }
 
-    /// Returns the items of a batch.
+    /// Returns the items of a batch to the table. Ignores a batch that is not on lease.
     pub(super) fn cancel(&mut self, id: u64) {
         drop(self.take(id));
     }
@@ -54,7 +54,7 @@ impl Leases {
         self.expiries.first().map(|(expiry, _)| *expiry)
     }
 
-    /// Returns the items of expired leases.
+    /// Returns the items of expired leases to their tables.
     pub(super) fn return_expired(&mut self) {
         let now = Instant::now();
         while let Some((_, id)) = self.expiries.first().filter(|(expiry, _)| *expiry <= now) {

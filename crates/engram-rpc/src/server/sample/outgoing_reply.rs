@@ -1,4 +1,4 @@
-//! The batch of a stream that is being sent.
+//! The batch of a stream that waits for memory, and then is gathered and sent.
 
 use std::sync::Arc;
 
@@ -18,7 +18,7 @@ const LARGE_BATCH_BYTES: usize = 1 << 20;
 /// A served request that waits for memory for its batch.
 pub(super) struct ReservingReply {
     pub(super) served: ServedRequest,
-    /// The estimate of its batch.
+    /// The estimated size of its batch.
     estimate: Estimate,
     reservation: PendingReservation,
 }
@@ -85,11 +85,12 @@ pub(super) struct OutgoingReply {
 #[derive(Debug)]
 enum Messages {
     Batch(Box<OutgoingBatch>),
+    /// `None` once the error was returned.
     Error(Option<Error>),
 }
 
 impl Messages {
-    /// Bytes of the messages of a batch that are not returned yet.
+    /// Bytes of the messages of a batch that are not returned yet; 0 for an error.
     fn bytes(&self) -> usize {
         match self {
             Self::Batch(batch) => batch.bytes(),

@@ -1,4 +1,4 @@
-//! The requests of a stream that wait for their table, and those that are served and not sent yet.
+//! The requests of a stream that wait for their table, and those that are served and wait to be gathered.
 
 use std::collections::hash_map::Entry;
 use std::collections::{BTreeMap, HashMap};
@@ -33,8 +33,8 @@ pub(super) struct ServedRequest {
     table: Option<Arc<Table>>,
 }
 
-/// The requests of a stream whose batches are not being sent yet. The *position* of a request is its number in the
-/// order of arrival.
+/// The requests of a stream that wait for their table or to be gathered. The *position* of a request is its number in
+/// the order of arrival.
 #[derive(Debug, Default)]
 pub(super) struct RequestQueue {
     next_position: u64,
@@ -42,11 +42,11 @@ pub(super) struct RequestQueue {
     positions: HashMap<u64, u64>,
     /// Requests that wait for their table, by position.
     waiting: BTreeMap<u64, WaitingRequest>,
-    /// The waits of these requests.
+    /// A future per waiting request, which completes once the request is served.
     waits: FuturesUnordered<Abortable<WaitFuture>>,
     /// True while the waiting requests are withdrawn from their tables.
     is_suspended: bool,
-    /// By position.
+    /// Requests that were served or have failed, by position.
     served: BTreeMap<u64, ServedRequest>,
 }
 
@@ -146,7 +146,7 @@ impl RequestQueue {
     pub(super) async fn progress(&mut self) {
         match self.waits.next().await {
             Some(Ok(served)) => {
-                // It may have been cancelled.
+                // The request may have been cancelled.
                 if let Some(position) = self.positions.get(&served.id)
                     && self.waiting.remove(position).is_some()
                 {
@@ -158,8 +158,9 @@ impl RequestQueue {
         }
     }
 
-    /// Removes the next request to answer; `None` if there is none yet. The waits of one table's requests may finish in
-    /// another order than that of arrival: a served request is held up while an earlier one of its table waits.
+    /// Removes the next request to answer; `None` if there is none yet. Requests of one table may be served in another
+    /// order than that of arrival, so a served request is held up while an earlier one of its table waits. A failed
+    /// request is not held up.
     pub(super) fn next_served(&mut self) -> Option<ServedRequest> {
         let position = self.served.iter().find_map(|(position, served)| {
             let is_held_up = served.outcome.is_ok()
@@ -209,7 +210,7 @@ fn start_sampling(engine: &Engine, request: &pb::BatchRequest) -> Result<SampleT
             request.table, request.n
         )));
     }
-    // If sampling removes items, they must be returned if the batch does not reach the reader.
+    // If sampling can remove items, a lease returns them in case the batch does not reach the reader.
     let leased = request.lease || table.options().max_times_sampled > 0;
     let n = request.n as usize;
     let at_least = match request.at_least {
@@ -242,7 +243,8 @@ async fn wait_for_batch(
     served_request(&request, outcome, Some(table))
 }
 
-/// Returns the end of a timeout that starts now; `None` if it is beyond the range of clocks.
+/// Returns the end of a timeout that starts now, in seconds; `None` without a timeout, or if its end is beyond the
+/// range of clocks.
 fn deadline_after(timeout: Option<f64>) -> Option<Instant> {
     let timeout = Duration::try_from_secs_f64(timeout?).ok()?;
     Instant::now().checked_add(timeout)

@@ -15,8 +15,8 @@ use crate::wire::{self, decode_u64s};
 /// Chunks up to this size get memory for all of their bytes at once.
 const SMALL_CHUNK_BYTES: usize = 1 << 20;
 
-/// A chunk of which not all bytes have been received. Memory grows with the bytes received, not with
-/// the announced size, which may be wrong.
+/// A chunk of which not all bytes have been received. Its memory grows with the bytes received: the announced size may
+/// be wrong.
 #[derive(Debug)]
 pub(super) struct ChunkAssembler {
     id: u32,
