@@ -269,8 +269,8 @@ def test_inserts_into_a_queue_wait_while_all_items_are_held(open_store):
     assert not store._native.can_insert("t", 1)
     blocked = (
         "`t`: sampling waits: the learner has caught up with the writers, which is as far as Queue allows (2 inserted "
-        "x 1 sample per insert - 2 sampled = 0); `t`: inserting waits: the table is full, and readers still hold 2 of 2 "
-        "items; read on from their datasets or close them"
+        "x 1 sample per insert - 2 sampled = 0); `t`: inserting waits: the table is full, and readers still hold 2 of "
+        "2 items; read on from their datasets or close them"
     )
     assert store.info()["t"].blocked == blocked
     caller = BackgroundCall(lambda: fill(store, "t", [3]))

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::holders::Holders;
 use crate::payload::{Payload, Pinned};
 use crate::schema::Schema;
-use crate::text::count;
+use crate::text::{count, describe_column};
 
 /// Maximum bytes of a chunk's payload: offsets within a chunk have 32 bits.
 pub const MAX_CHUNK_BYTES: usize = u32::MAX as usize;
@@ -156,8 +156,8 @@ impl Chunk {
         let extent = &self.extents[column];
         let bytes = extent.rows as usize * self.schema.cells[column].bytes();
         let mut out = AlignedBytes::zeroed(bytes).ok_or_else(|| {
-            let name = &self.schema.layout.names[column];
-            Error::out_of_memory(format_args!("column `{name}` of a chunk"), Some(bytes))
+            let column = describe_column(&self.schema.layout.names[column]);
+            Error::out_of_memory(format_args!("{column} of a chunk"), Some(bytes))
         })?;
         if extent.codec == Codec::Raw {
             out.copy_from_slice(self.stored(pinned, column));
@@ -172,8 +172,8 @@ impl Chunk {
     }
 
     fn corrupt_column(&self, column: usize, problem: &Error) -> Error {
-        let name = &self.schema.layout.names[column];
-        Error::Payload(format!("column `{name}` is corrupt: {problem}"))
+        let column = describe_column(&self.schema.layout.names[column]);
+        Error::Payload(format!("{column} is corrupt: {problem}"))
     }
 
     /// The stored bytes of a column, given the pinned payload.
@@ -348,10 +348,10 @@ impl ChunkBuilder {
         let string_columns = self.string_bytes + self.strings.len() * overhead;
         if self.buffer.len() + string_columns + encoded.len() > MAX_CHUNK_BYTES {
             return Err(Error::InvalidArgument(format!(
-                "a string cell of {} bytes does not fit into column `{}`: a chunk has at most \
+                "{}: a string cell of {} bytes does not fit into its chunk: a chunk has at most \
                  {MAX_CHUNK_BYTES} bytes, and this one has {} already; lower chunk_length",
+                describe_column(&self.schema.layout.names[column]),
                 encoded.len(),
-                self.schema.layout.names[column],
                 self.buffer.len() + string_columns,
             )));
         }

@@ -76,9 +76,8 @@ impl RateLimits {
         } else if *min_size > max_size {
             format!("min_size is {min_size}, but the table can have at most {max_size} items")
         } else if min_diff.is_nan() || max_diff.is_nan() || min_diff > max_diff {
-            format!(
-                "min_diff is {min_diff} and max_diff is {max_diff}; neither may be NaN, and min_diff must not exceed max_diff"
-            )
+            let rule = "NaN is invalid, and min_diff must not exceed max_diff";
+            format!("min_diff is {min_diff} and max_diff is {max_diff}; {rule}")
         } else {
             return Ok(());
         };
