@@ -26,7 +26,8 @@ pub struct Extent {
     pub offset: u32,
     /// Number of stored bytes.
     pub stored: u32,
-    /// Number of cells; fewer than the chunk has steps if some steps lack a value.
+    /// Number of cells: one per step and environment, and possibly one more per environment for a step that is not
+    /// complete. Fewer if some steps lack a value.
     pub rows: u32,
     /// Encoding of the stored bytes.
     pub codec: Codec,
@@ -39,7 +40,8 @@ pub struct Origin {
     pub key: u64,
     /// Ids of the episodes that its steps belong to; more than one only in a chunk of a batched writer.
     pub episodes: SmallVec<[u64; 1]>,
-    /// Index of its first step in the episode.
+    /// Index of its first step in the episode. In a chunk of a batched writer, whose environments are in different
+    /// episodes: number of the step since the writer was created.
     pub first_step: u64,
     /// Number of steps.
     pub steps: u32,
@@ -214,8 +216,9 @@ pub fn string_cells(column: &[u8], rows: usize, first: usize, len: usize) -> Res
         })
 }
 
-/// Collects the rows of a chunk. Sealing a full chunk does not copy its bytes, unless it compresses
-/// them.
+/// Collects the rows of a chunk. A cell is first written ([`ChunkBuilder::cell_mut`]) or, for strings, staged
+/// ([`ChunkBuilder::stage_string`]); it belongs to the chunk once it is committed. Sealing a full chunk does not
+/// copy its bytes, unless columns are compressed or contain strings.
 #[derive(Debug)]
 pub struct ChunkBuilder {
     schema: Arc<Schema>,

@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 pub struct HolderId(u32);
 
 impl HolderId {
-    /// Returns an id not used before in this process (up to 2^32 ids).
+    /// Returns an id that this process has not used before. After 2^32 - 1 calls, ids repeat.
     #[must_use]
     pub fn fresh() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);

@@ -29,7 +29,8 @@ struct UnusedBuffers {
     bytes: usize,
 }
 
-/// A buffer that returns to its pool when dropped. Its initial contents are arbitrary.
+/// A buffer that returns to its pool when dropped. It is freed instead if it is small, or the pool is full or locked.
+/// Its initial contents are arbitrary.
 #[derive(Debug)]
 pub struct PooledBytes {
     /// `None` only while the buffer is dropped. May be longer than `len`.

@@ -35,10 +35,10 @@ pub fn estimate<T: AsTrajectory>(items: &[T], length_policy: LengthPolicy) -> Es
 }
 
 impl Estimate {
-    /// Gathers the batch: as [`gather`](super::gather) for the same items.
+    /// Gathers the batch as [`gather`](super::gather) does. `items` must be those that were estimated.
     ///
     /// # Errors
-    /// As [`gather`](super::gather).
+    /// Those of [`gather`](super::gather).
     pub fn gather<T: AsTrajectory>(&self, items: &[T], pool: &Arc<Pool>) -> Result<Columns> {
         gather_alike(items, self.alike, self.length_policy, pool)
     }

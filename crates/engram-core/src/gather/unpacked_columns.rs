@@ -8,7 +8,7 @@ use crate::chunk::Chunk;
 use crate::error::Result;
 use crate::payload::Pinned;
 
-/// Maximum bytes that the cache retains.
+/// Maximum bytes that the cache retains, unless a single column is larger.
 const MAX_CACHED_BYTES: usize = 256 << 20;
 
 /// Unpacked columns. Items that share a chunk unpack each of its columns once, unless the cache was

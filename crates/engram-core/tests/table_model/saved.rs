@@ -132,6 +132,7 @@ fn corrupt_checkpoints_are_rejected() {
     wrong_order.set_order(true, vec![0, 0]);
     assert_eq!(
         wrong_order.finish().unwrap_err().to_string(),
-        "the checkpoint's selector of table `t` lists 2 items (1 distinct); expected 1; the checkpoint is corrupt"
+        "the checkpoint's selector of table `t` lists 2 items (1 distinct); expected each of the 1 visible \
+         items once; the checkpoint is corrupt"
     );
 }
