@@ -507,8 +507,8 @@ fn copy_slices(
         }
         unpacked.read(chunk, column, offset * cell_bytes, part)
     })?;
-    // Sorted by chunk: slices that alternate between large compressed chunks would unpack a chunk for each
-    // slice.
+    // Sorted by chunk, so that each column is unpacked once: slices that alternate between compressed columns too
+    // large for the cache would otherwise unpack one column per slice.
     deferred.sort_unstable_by_key(|(chunk, column, ..)| (Arc::as_ptr(chunk), *column));
     deferred
         .into_iter()

@@ -215,23 +215,18 @@ impl RateLimiter {
         } else {
             describe_lead(diff)
         };
+        let margin = format_samples(min_diff.abs());
+        let allowed = match compare(min_diff, 0.0) {
+            Ordering::Greater => format!("keeps writers at least {margin} ahead"),
+            Ordering::Equal => "does not let the learner get ahead".into(),
+            Ordering::Less => format!("lets the learner get at most {margin} ahead"),
+        };
         let reason = match (compare(diff, min_diff), compare(min_diff, 0.0)) {
             (Ordering::Equal, Ordering::Greater) => format!(", the minimum of {limiter}"),
             (Ordering::Equal, Ordering::Equal) => format!(", which is as far as {limiter} allows"),
             (Ordering::Equal, Ordering::Less) => format!(", the limit of {limiter}"),
-            (_, Ordering::Greater) => {
-                format!(
-                    "; {limiter} keeps writers at least {} ahead",
-                    format_samples(min_diff)
-                )
-            }
-            (_, Ordering::Equal) => format!("; {limiter} does not let the learner get ahead"),
-            (_, Ordering::Less) => {
-                format!(
-                    "; {limiter} lets the learner get at most {} ahead",
-                    format_samples(-min_diff)
-                )
-            }
+            (Ordering::Greater, _) => format!("; one more sample is too many: {limiter} {allowed}"),
+            (Ordering::Less, _) => format!("; {limiter} {allowed}"),
         };
         Some(format!(
             "sampling waits: {lead}{reason} {}",
@@ -422,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn message_when_the_table_has_too_few_items() {
+    fn texts_of_a_table_with_too_few_items() {
         assert_eq!(
             why_sampling(RateLimits::min_size(1_000_000), [37_000, 0, 0]),
             "sampling waits: the table has 37,000 of the 1,000,000 items it needs (MinSize)"
@@ -435,7 +430,7 @@ mod tests {
     }
 
     #[test]
-    fn message_when_the_queue_is_full() {
+    fn texts_of_a_full_queue() {
         assert_eq!(
             why_inserting(RateLimits::queue(4), [7, 3, 3]),
             "inserting waits: Queue(4) is full: 4 inserted items are not sampled yet"
@@ -460,7 +455,7 @@ mod tests {
     }
 
     #[test]
-    fn message_when_the_writers_are_ahead() {
+    fn texts_of_blocked_inserts() {
         assert_eq!(
             why_inserting(ratio(64.0, 1, 0.0, 66_048.0), [2_420, 88_832, 0]),
             "inserting waits: writers are 66,048 samples ahead of the learner, the limit of \
@@ -506,7 +501,7 @@ mod tests {
     }
 
     #[test]
-    fn message_when_the_learner_is_ahead() {
+    fn texts_of_blocked_samples() {
         let text = |min_diff, inserts, samples| {
             let limits = RateLimits {
                 kind: "RateLimiter".into(),
@@ -522,8 +517,8 @@ mod tests {
         );
         assert_eq!(
             text(0.0, 5, 2),
-            "writers are 0.5 samples ahead of the learner; RateLimiter does not let the learner get \
-             ahead (5 inserted x 0.5 samples per insert - 2 sampled = 0.5)"
+            "writers are 0.5 samples ahead of the learner; one more sample is too many: RateLimiter does not let the \
+             learner get ahead (5 inserted x 0.5 samples per insert - 2 sampled = 0.5)"
         );
         assert_eq!(
             text(-2_000.0, 4, 2_002),
@@ -532,8 +527,8 @@ mod tests {
         );
         assert_eq!(
             text(-2.0, 3, 3),
-            "the learner is 1.5 samples ahead of the writers; RateLimiter lets the learner get at most 2 samples \
-             ahead (3 inserted x 0.5 samples per insert - 3 sampled = -1.5)"
+            "the learner is 1.5 samples ahead of the writers; one more sample is too many: RateLimiter lets the \
+             learner get at most 2 samples ahead (3 inserted x 0.5 samples per insert - 3 sampled = -1.5)"
         );
         assert_eq!(
             text(10.0, 24, 2),

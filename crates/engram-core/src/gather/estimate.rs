@@ -16,6 +16,7 @@ pub struct Estimate {
     /// Bytes of its columns. Exact if the strings are in memory; otherwise, those of a chunk count as equally long.
     pub bytes: usize,
     length_policy: LengthPolicy,
+    /// The result of [`are_alike`] for its items.
     alike: bool,
 }
 

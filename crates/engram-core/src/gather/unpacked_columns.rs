@@ -15,7 +15,7 @@ const MAX_CACHED_BYTES: usize = 256 << 20;
 /// cleared in between because it was full.
 #[derive(Default)]
 pub(super) struct UnpackedColumns {
-    /// By chunk and column.
+    /// By chunk and column. The gathered items keep their chunks alive, so an address identifies one chunk.
     columns: HashMap<(*const Chunk, usize), AlignedBytes>,
     bytes: usize,
 }

@@ -130,7 +130,7 @@ impl Restore {
         self.leased += u64::from(open_leases);
         if open_leases > saved.times_sampled || self.leased > state.leased {
             return Err(invalid(
-                "has more open leases than samples; the checkpoint is corrupt".into(),
+                "has more open leases than its samples or the table's counters allow; the checkpoint is corrupt".into(),
             ));
         }
         let item = Item {

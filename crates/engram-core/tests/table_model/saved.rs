@@ -117,7 +117,8 @@ fn corrupt_checkpoints_are_rejected() {
     );
     assert_eq!(
         item_error(saved_item(5, seq, 1)),
-        "item 5 of table `t` has more open leases than samples; the checkpoint is corrupt"
+        "item 5 of table `t` has more open leases than its samples or the table's counters allow; the checkpoint is \
+         corrupt"
     );
 
     let mut same_seq = restore(&counters).unwrap();
