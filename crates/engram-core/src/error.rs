@@ -20,7 +20,7 @@ pub enum Error {
         /// Names of the existing tables.
         known: Vec<String>,
     },
-    /// Data does not match its column or the table's signature.
+    /// Data does not match its column, the table's signature, or the other items of a batch.
     #[error("{}", ErrorText(.0))]
     Signature(String),
     /// The table does not accept this priority.

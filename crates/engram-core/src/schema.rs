@@ -200,17 +200,13 @@ impl Signature {
     fn describe_mismatch(&self, actual: &[ActualColumn<'_>]) -> String {
         let names: Vec<&str> = actual.iter().map(|actual| actual.name).collect();
         let required: Vec<&str> = self.columns.iter().map(|spec| &*spec.name).collect();
-        match (&*names, &*required) {
-            ([""], [""]) => {}
-            ([""], required) => {
-                let columns = format_names(required);
-                return format!("the item is one array, but the signature has {columns}");
-            }
-            (names, [""]) => {
-                let columns = format_names(names);
-                return format!("the signature is one array, but the item has {columns}");
-            }
-            _ => {}
+        if names != required && names == [""] {
+            let columns = format_names(&required);
+            return format!("the item is one array, but the signature has {columns}");
+        }
+        if names != required && required == [""] {
+            let columns = format_names(&names);
+            return format!("the signature is one array, but the item has {columns}");
         }
         let specs = self.columns.iter();
         let missing = specs.filter(|spec| actual.iter().all(|actual| *actual.name != *spec.name));

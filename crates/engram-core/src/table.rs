@@ -3,6 +3,10 @@
 //! Nothing here waits, locks or reads a clock; the engine does. The cost of a call that the engine makes under a
 //! table's lock does not grow with the size of the table. Freeing what was removed can take longer: callers drop
 //! [`DeferredDrops`] after they have released the lock.
+//!
+//! An item that was sampled as often as allowed is *hidden* while samples of it are on lease: sampler, remover and
+//! ttl ignore it. It is removed once all its leases are acknowledged, and is visible again if one is returned.
+//! `now` is a clock reading in nanoseconds.
 
 mod apply;
 mod draw;
@@ -234,7 +238,7 @@ impl TableState {
         })
     }
 
-    /// The options at creation; the limits may have changed since.
+    /// The options at creation. The limits may have changed since: see [`TableState::limiter`].
     #[must_use]
     pub fn options(&self) -> &Arc<TableOptions> {
         &self.options
