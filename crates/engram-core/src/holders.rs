@@ -36,7 +36,7 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// Adds a reference; returns true if it is the table's first.
+    /// Adds a reference by a table; returns true if it is the table's first.
     pub fn hold(&self, id: HolderId) -> bool {
         let mut word = self.first.load(Ordering::Acquire);
         loop {
@@ -81,8 +81,8 @@ impl Holders {
             })
     }
 
-    /// Removes a reference; returns true if it was the table's last, false if the table has more or
-    /// had none.
+    /// Removes a reference by a table; returns true if it was the table's last, false if the table has
+    /// more or had none.
     pub fn release(&self, id: HolderId) -> bool {
         let word = self.first.load(Ordering::Acquire);
         if holder_id(word) == id.0 {

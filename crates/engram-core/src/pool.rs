@@ -94,7 +94,8 @@ impl Pool {
     }
 
     /// Takes a buffer of suitable size out of the pool. If there is none, frees the buffer that has
-    /// been unused for longest, so that sizes no longer requested leave the pool, and returns `None`.
+    /// been unused for longest, so that sizes no longer requested leave the pool, and returns `None`. Also returns
+    /// `None` if the pool is locked.
     fn take_unused(&self, len: usize) -> Option<AlignedBytes> {
         let mut unused = self.unused()?;
         // At most about 1.5 times the bytes needed: more would waste memory.
