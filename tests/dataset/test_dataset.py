@@ -268,9 +268,9 @@ def test_inserts_into_a_queue_wait_while_all_items_are_held(open_store):
     next(iterator)
     assert not store._native.can_insert("t", 1)
     blocked = (
-        "`t`: sampling waits: the learner has caught up with the writers, which is as far as Queue allows (2 inserted, "
-        "2 sampled); `t`: inserting waits: the table is full, and readers still hold 2 of 2 items; continue to "
-        "read from their datasets or close them"
+        "`t`: sampling waits: the learner has caught up with the writers, which is as far as Queue allows (2 inserted "
+        "x 1 sample per insert - 2 sampled = 0); `t`: inserting waits: the table is full, and readers still hold 2 of "
+        "2 items; continue to read from their datasets or close them"
     )
     assert store.info()["t"].blocked == blocked
     caller = BackgroundCall(lambda: fill(store, "t", [3]))

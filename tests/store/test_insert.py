@@ -174,7 +174,8 @@ def test_a_nest_that_contains_itself(open_store):
 
 def test_an_item_larger_than_the_table(open_store):
     store = open_store(Table("t", max_bytes=10_000))
-    with pytest.raises(UnsatisfiableError, match=r"^an item of \d+ bytes .* never fits table `t` of max_bytes 10000$"):
+    text = r"^an item of \d+ bytes .* never fits into table `t`, whose max_bytes is 10000; "
+    with pytest.raises(UnsatisfiableError, match=text):
         store.insert({"x": np.random.default_rng(0).random(10_000)}, {"t": 1.0})
 
 

@@ -39,7 +39,7 @@ def test_a_late_sample_returns_its_items(open_store):
     with raises(
         DeadlineExceededError,
         "table `q` yielded 3 of 5 samples within 0.05 s; `q`: sampling waits: the learner has caught up "
-        "with the writers, which is as far as Queue allows (3 inserted, 3 sampled)",
+        "with the writers, which is as far as Queue allows (3 inserted x 1 sample per insert - 3 sampled = 0)",
     ):
         store.sample("q", 5, timeout=0.05)
     assert store.info()["q"].samples == 0

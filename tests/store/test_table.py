@@ -216,12 +216,12 @@ def test_the_text_of_every_blocking_reason(open_store):
     assert info["q"].blocked == ("`q`: inserting waits: Queue(1) is full: 1 inserted item is not sampled yet")
     assert info["ratio"].blocked == (
         "`ratio`: inserting waits: writers are 4 samples ahead of the learner, the limit of SampleToInsertRatio(2) "
-        "(2 inserted, 0 sampled)"
+        "(2 inserted x 2 samples per insert - 0 sampled = 4)"
     )
     store.sample("ratio", 4)
     assert store.info()["ratio"].blocked == (
         "`ratio`: sampling waits: the learner has caught up with the writers, which is as far as "
-        "SampleToInsertRatio(2) allows (2 inserted, 4 sampled)"
+        "SampleToInsertRatio(2) allows (2 inserted x 2 samples per insert - 4 sampled = 0)"
     )
 
 
@@ -249,7 +249,7 @@ def test_a_delete_from_a_queue_uses_capacity_until_a_reset(open_store):
     keys = fill(store, "q", range(3))
     store.delete("q", keys[:2])
     text = (
-        "inserting waits: Queue(3) is full: 3 inserted items are not sampled yet; 2 of them were deleted, and count "
+        "inserting waits: Queue(3) is full: 3 inserted items are not sampled yet; 2 of them were removed, but count "
         "until the table is reset"
     )
     with pytest.raises(DeadlineExceededError, match=re.escape(text)):
@@ -270,7 +270,8 @@ def test_sample_to_insert_ratio_holds(open_store):
     with raises(
         DeadlineExceededError,
         "table `t` did not accept the item within 0 s; no table has the item; `t`: inserting waits: writers are 8 "
-        "samples ahead of the learner, the limit of SampleToInsertRatio(2) (4 inserted, 0 sampled)",
+        "samples ahead of the learner, the limit of SampleToInsertRatio(2) (4 inserted x 2 samples per insert - "
+        "0 sampled = 8)",
     ):
         while True:
             store.insert({"x": inserted}, {"t": 1.0}, timeout=0)

@@ -14,7 +14,7 @@ use crate::error::{Error, Result};
 use crate::holders::Holders;
 use crate::payload::{Payload, Pinned};
 use crate::schema::Schema;
-use crate::text::count;
+use crate::text::{count, describe_column};
 
 /// Maximum bytes of a chunk's payload: offsets within a chunk have 32 bits.
 pub const MAX_CHUNK_BYTES: usize = u32::MAX as usize;
@@ -26,7 +26,8 @@ pub struct Extent {
     pub offset: u32,
     /// Number of stored bytes.
     pub stored: u32,
-    /// Number of cells; fewer than the chunk has steps if some steps lack a value.
+    /// Number of cells: one per step and environment, and possibly one more per environment for a step that is not
+    /// complete. Fewer if some steps lack a value.
     pub rows: u32,
     /// Encoding of the stored bytes.
     pub codec: Codec,
@@ -39,7 +40,8 @@ pub struct Origin {
     pub key: u64,
     /// Ids of the episodes that its steps belong to; more than one only in a chunk of a batched writer.
     pub episodes: SmallVec<[u64; 1]>,
-    /// Index of its first step in the episode.
+    /// Index of its first step in the episode. In a chunk of a batched writer, whose environments are in different
+    /// episodes: number of the step since the writer was created.
     pub first_step: u64,
     /// Number of steps.
     pub steps: u32,
@@ -156,8 +158,8 @@ impl Chunk {
         let extent = &self.extents[column];
         let bytes = extent.rows as usize * self.schema.cells[column].bytes();
         let mut out = AlignedBytes::zeroed(bytes).ok_or_else(|| {
-            let name = &self.schema.layout.names[column];
-            Error::out_of_memory(format_args!("column `{name}` of a chunk"), Some(bytes))
+            let column = describe_column(&self.schema.layout.names[column]);
+            Error::out_of_memory(format_args!("{column} of a chunk"), Some(bytes))
         })?;
         if extent.codec == Codec::Raw {
             out.copy_from_slice(self.stored(pinned, column));
@@ -172,8 +174,8 @@ impl Chunk {
     }
 
     fn corrupt_column(&self, column: usize, problem: &Error) -> Error {
-        let name = &self.schema.layout.names[column];
-        Error::Payload(format!("column `{name}` is corrupt: {problem}"))
+        let column = describe_column(&self.schema.layout.names[column]);
+        Error::Payload(format!("{column} is corrupt: {problem}"))
     }
 
     /// The stored bytes of a column, given the pinned payload.
@@ -214,8 +216,9 @@ pub fn string_cells(column: &[u8], rows: usize, first: usize, len: usize) -> Res
         })
 }
 
-/// Collects the rows of a chunk. Sealing a full chunk does not copy its bytes, unless it compresses
-/// them.
+/// Collects the rows of a chunk. A cell is first written ([`ChunkBuilder::cell_mut`]) or, for strings, staged
+/// ([`ChunkBuilder::stage_string`]); it belongs to the chunk once it is committed. Sealing a full chunk does not
+/// copy its bytes, unless columns are compressed or contain strings.
 #[derive(Debug)]
 pub struct ChunkBuilder {
     schema: Arc<Schema>,
@@ -348,10 +351,10 @@ impl ChunkBuilder {
         let string_columns = self.string_bytes + self.strings.len() * overhead;
         if self.buffer.len() + string_columns + encoded.len() > MAX_CHUNK_BYTES {
             return Err(Error::InvalidArgument(format!(
-                "a string cell of {} bytes does not fit into column `{}`: a chunk has at most \
+                "{}: a string cell of {} bytes does not fit into its chunk: a chunk has at most \
                  {MAX_CHUNK_BYTES} bytes, and this one has {} already; lower chunk_length",
+                describe_column(&self.schema.layout.names[column]),
                 encoded.len(),
-                self.schema.layout.names[column],
                 self.buffer.len() + string_columns,
             )));
         }

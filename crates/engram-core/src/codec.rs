@@ -27,7 +27,7 @@ pub const MAX_LZ4_BYTES: usize = 0x7E00_0000;
 /// Which columns a writer compresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Compression {
-    /// Large columns that shrink to at most 3/4 of their size.
+    /// Columns of at least 4 KiB that shrink to at most 3/4 of their size.
     #[default]
     Auto,
     /// Like `Auto`, and columns of non-scalar integer cells are delta-encoded first.
@@ -36,11 +36,11 @@ pub enum Compression {
     Off,
 }
 
-/// Smallest column that is compressed, in bytes: for smaller ones, decompressing on every read
+/// Minimum size of a column that is compressed, in bytes: for smaller ones, decompressing on every read
 /// costs too much.
 const MIN_COMPRESSED_BYTES: usize = 4096;
 
-/// Number of chunks for which a column is not compressed after it did not shrink.
+/// Number of chunks for which a column is not compressed after it did not shrink to 3/4 of its size.
 const CHUNKS_SKIPPED: u32 = 15;
 
 /// Compresses the columns of one writer; skips columns that recently did not shrink.

@@ -145,7 +145,7 @@ impl<T: Clone> CowPages<T> {
         self.in_progress.is_some()
     }
 
-    /// Adds a page that is about to be written to the snapshot in progress.
+    /// Adds a page to the snapshot in progress, before the page is written.
     #[cold]
     fn share_before_write(&mut self, page: usize) {
         if let Some(snapshot) = &mut self.in_progress

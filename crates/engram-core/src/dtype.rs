@@ -30,7 +30,7 @@ pub enum DType {
 }
 
 impl DType {
-    /// Every dtype, in the order of their codes.
+    /// Every dtype; a dtype's index is its number, `dtype as u8`.
     pub const ALL: [Self; 18] = [
         Self::Bool,
         Self::Int8,

@@ -17,10 +17,10 @@ pub enum Error {
     UnknownTable {
         /// The requested name.
         name: String,
-        /// The existing tables.
+        /// Names of the existing tables.
         known: Vec<String>,
     },
-    /// Data does not match its column or the table's signature.
+    /// Data does not match its column, the table's signature, or the other items of a batch.
     #[error("{}", ErrorText(.0))]
     Signature(String),
     /// The table does not accept this priority.
@@ -41,7 +41,7 @@ pub enum Error {
     /// An item refers to steps that its writer no longer retains.
     #[error("{}", ErrorText(.0))]
     ExpiredStep(String),
-    /// The writer has as many unconfirmed items as allowed, and the call does not wait.
+    /// The writer has as many unacknowledged items as allowed, and the call does not wait.
     #[error("{}", ErrorText(.0))]
     Backpressure(String),
     /// The server cannot be reached, or did not return within the reconnect timeout.

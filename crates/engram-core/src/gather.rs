@@ -12,9 +12,9 @@ use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PooledBytes};
 use crate::prefetch::prefetch_line;
-use crate::schema::{CellSpec, Layout};
+use crate::schema::{CellSpec, Layout, format_names};
 use crate::table::Draw;
-use crate::text::count;
+use crate::text::{count, describe_column};
 use crate::trajectory::Trajectory;
 use alike::are_alike;
 pub use estimate::{Estimate, estimate};
@@ -104,9 +104,11 @@ impl AsTrajectory for Draw {
 /// Copies the cells of `items` into columns.
 ///
 /// # Errors
-/// [`Error::Signature`] if the items' columns differ in name, nesting, dtype or shape,
-/// [`Error::Payload`] if stored bytes are corrupt, [`Error::Storage`] if they cannot be read now,
-/// [`Error::OutOfMemory`].
+/// * [`Error::InvalidArgument`] if there are no items.
+/// * [`Error::Signature`] if their columns differ in name, nesting, dtype or shape of cells, or only some have a time
+///   axis.
+/// * [`Error::Payload`] if stored bytes are corrupt, [`Error::Storage`] if they cannot be read now.
+/// * [`Error::OutOfMemory`].
 pub fn gather<T: AsTrajectory>(
     items: &[T],
     length_policy: LengthPolicy,
@@ -115,7 +117,7 @@ pub fn gather<T: AsTrajectory>(
     gather_alike(items, are_alike(items), length_policy, pool)
 }
 
-/// [`gather`], if [`are_alike`] has been called.
+/// [`gather`]; `alike` is the result of [`are_alike`] for the items.
 fn gather_alike<T: AsTrajectory>(
     items: &[T],
     alike: bool,
@@ -174,13 +176,14 @@ fn gather_alike<T: AsTrajectory>(
 }
 
 fn too_large(name: &str, items: usize, bytes: Option<usize>) -> Error {
+    let column = describe_column(name);
     Error::out_of_memory(
-        format_args!("column `{name}` of a batch of {}", count(items, "item")),
+        format_args!("{column} of a batch of {}", count(items, "item")),
         bytes,
     )
 }
 
-/// False in a forked child: the threads of the parent's pool do not exist in it.
+/// False in a child forked after the first call: the threads of the parent's pool do not exist in the child.
 fn may_use_thread_pool() -> bool {
     static PROCESS: OnceLock<u32> = OnceLock::new();
     let current = std::process::id();
@@ -198,11 +201,11 @@ fn check_layouts<T: AsTrajectory>(items: &[T]) -> Result<()> {
             last_equal = layout;
             continue;
         }
-        let mut text = format!("items with columns {}", quote_names(&first.names));
+        let mut text = describe_items(first);
         if layout.names == first.names {
-            text += " nested in different ways";
+            text += ", nested in different ways,";
         } else {
-            text = format!("{text} and with columns {}", quote_names(&layout.names));
+            text = format!("{text} and {}", describe_items(layout));
         }
         text += " cannot form one batch; sample them one by one";
         if layout.names != first.names
@@ -222,14 +225,19 @@ fn has_numbered_columns(layout: &Layout) -> bool {
     last_keys.any(|key| key.is_some_and(|key| key.parse::<u32>().is_ok()))
 }
 
-fn quote_names(names: &[Box<str>]) -> String {
-    let quoted: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
-    quoted.join(", ")
+/// Describes the items of a layout by their columns.
+fn describe_items(layout: &Layout) -> String {
+    let names: Vec<&str> = layout.names.iter().map(|name| &**name).collect();
+    match &*names {
+        [""] => "items that are one array".into(),
+        names => format!("items with {}", format_names(names)),
+    }
 }
 
 /// Type and time axis of one column of the batch.
 struct ColumnPlan {
     cell: CellSpec,
+    /// Bytes of a cell; 0 for strings.
     cell_bytes: usize,
     time: TimeAxis,
 }
@@ -251,9 +259,8 @@ impl ColumnPlan {
                     format!("{cell} {time} time axis")
                 };
                 return Err(Error::Signature(format!(
-                    "column `{}` is {} in one item and {} in another: such items cannot form one \
-                     batch; sample them one by one",
-                    first.layout().names[index],
+                    "{} is {} in one item and {} in another: such items cannot form one batch; sample them one by one",
+                    describe_column(&first.layout().names[index]),
                     describe(expected.cell, expected.squeeze),
                     describe(column.cell, column.squeeze)
                 )));
@@ -500,8 +507,8 @@ fn copy_slices(
         }
         unpacked.read(chunk, column, offset * cell_bytes, part)
     })?;
-    // Sorted by chunk: slices that alternate between large compressed chunks would unpack a chunk for each
-    // slice.
+    // Sorted by chunk, so that each column is unpacked once: slices that alternate between compressed columns too
+    // large for the cache would otherwise unpack one column per slice.
     deferred.sort_unstable_by_key(|(chunk, column, ..)| (Arc::as_ptr(chunk), *column));
     deferred
         .into_iter()

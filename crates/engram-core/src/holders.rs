@@ -9,7 +9,7 @@ use std::sync::{Mutex, OnceLock, PoisonError};
 pub struct HolderId(u32);
 
 impl HolderId {
-    /// Returns an id not used before in this process (up to 2^32 ids).
+    /// Returns an id that this process has not used before. After 2^32 - 1 calls, ids repeat.
     #[must_use]
     pub fn fresh() -> Self {
         static NEXT: AtomicU32 = AtomicU32::new(1);
@@ -36,7 +36,7 @@ pub struct Holders {
 }
 
 impl Holders {
-    /// Adds a reference; returns true if it is the table's first.
+    /// Adds a reference by a table; returns true if it is the table's first.
     pub fn hold(&self, id: HolderId) -> bool {
         let mut word = self.first.load(Ordering::Acquire);
         loop {
@@ -81,8 +81,8 @@ impl Holders {
             })
     }
 
-    /// Removes a reference; returns true if it was the table's last, false if the table has more or
-    /// had none.
+    /// Removes a reference by a table; returns true if it was the table's last, false if the table has
+    /// more or had none.
     pub fn release(&self, id: HolderId) -> bool {
         let word = self.first.load(Ordering::Acquire);
         if holder_id(word) == id.0 {

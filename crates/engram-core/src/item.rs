@@ -22,10 +22,11 @@ pub struct NewItem {
 pub(crate) struct Item {
     pub(crate) key: u64,
     pub(crate) priority: f64,
-    /// Insertion number in its table: grows by one, never reused.
+    /// Insertion number in its table: grows by one, never reused. In a vacant slot: the next vacant slot, or
+    /// `Slot::MAX`.
     pub(crate) seq: u64,
-    /// Sequence number of its insert or, if later, its last priority update, which the table counts together; heaps
-    /// order items of equal priority by it.
+    /// Sequence number of its insert or, if later, its last priority update: the table numbers inserts and priority
+    /// updates together. Heaps order items of equal priority by this number.
     pub(crate) touched: u64,
     /// `None` if the slot is vacant.
     pub(crate) trajectory: Option<Trajectory>,

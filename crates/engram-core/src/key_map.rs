@@ -21,8 +21,8 @@ impl<V: Copy> Default for KeyMap<V> {
 }
 
 impl<V: Copy> KeyMap<V> {
-    /// Returns the number of a key's shard. Multiplicative hashing spreads sequential keys as
-    /// evenly as random ones.
+    /// Returns the number of a key's shard: the top 10 bits of a hash, for 1,024 shards. Multiplicative hashing
+    /// spreads sequential keys as evenly as random ones.
     fn shard_number(key: u64) -> usize {
         (key.wrapping_mul(0x9e37_79b9_7f4a_7c15) >> 54) as usize
     }

@@ -1,7 +1,8 @@
 //! The replay data structures: chunks of steps, items that refer to them, selectors, rate limiters,
 //! tables, and the writers that build chunks and items.
 //!
-//! Nothing in this crate does I/O, reads a clock, starts threads or knows Python.
+//! Nothing in this crate does I/O, reads a clock or knows Python. Its only threads are rayon's, which copy large
+//! batches.
 
 pub mod aligned;
 pub mod chunk;

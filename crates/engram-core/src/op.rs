@@ -25,7 +25,8 @@ pub enum Removal {
     Deleted,
 }
 
-/// A writer's session, and the number of an item in it and in its table. A retry sends the item with the same number.
+/// A writer's session, and the number of one of its items. A session numbers the items of each table separately; a
+/// retry sends an item with the same number again.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct SessionNumber {
     /// Random id of the writer's session.
@@ -95,7 +96,7 @@ pub enum TableOp<'a> {
         /// Number of samples whose leases end: more than `keys` if sampled items have left the table.
         samples: u64,
     },
-    /// Removes all items and sets the counters to 0.
+    /// Removes all items and sets the counters to 0. Insertion numbers continue, and sessions stay.
     Reset,
     /// Sets the limits of the rate limiter; its counters stay.
     SetLimits {
@@ -125,7 +126,8 @@ pub trait OpSink: fmt::Debug + Send + Sync {
         true
     }
 
-    /// Ready while the sink's buffer has room: it holds the appended changes that are not written yet. Stores and wakes the waker like [`OpSink::poll_durable`].
+    /// Ready while the sink's buffer, which holds appended changes until they are written, has room. Stores and wakes
+    /// the waker like [`OpSink::poll_durable`].
     ///
     /// # Errors
     /// See [`OpSink::poll_durable`].
@@ -138,8 +140,8 @@ pub trait OpSink: fmt::Debug + Send + Sync {
         false
     }
 
-    /// Why changes are not made as durable as configured now, as far as is known; `None` if they are. Must
-    /// not block.
+    /// Why changes cannot be made as durable as configured at present; `None` if no problem is known. Must not
+    /// block.
     fn problem(&self) -> Option<String> {
         None
     }

@@ -162,7 +162,7 @@ impl<T: Copy> CopyablePages<T> {
             .map(|in_progress| PagesCopy(in_progress.pages))
     }
 
-    /// Copies a page that is about to be written into the copy in progress.
+    /// Adds a page to the copy in progress, before the page is written.
     #[cold]
     fn copy_before_write(&mut self, page: usize) {
         if let Some(in_progress) = &mut self.in_progress

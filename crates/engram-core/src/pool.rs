@@ -29,7 +29,8 @@ struct UnusedBuffers {
     bytes: usize,
 }
 
-/// A buffer that returns to its pool when dropped. Its initial contents are arbitrary.
+/// A buffer that returns to its pool when dropped. It is freed instead if it is small, or the pool is full or locked.
+/// Its initial contents are arbitrary.
 #[derive(Debug)]
 pub struct PooledBytes {
     /// `None` only while the buffer is dropped. May be longer than `len`.
@@ -93,7 +94,8 @@ impl Pool {
     }
 
     /// Takes a buffer of suitable size out of the pool. If there is none, frees the buffer that has
-    /// been unused for longest, so that sizes no longer requested leave the pool, and returns `None`.
+    /// been unused for longest, so that sizes no longer requested leave the pool, and returns `None`. Also returns
+    /// `None` if the pool is locked.
     fn take_unused(&self, len: usize) -> Option<AlignedBytes> {
         let mut unused = self.unused()?;
         // At most about 1.5 times the bytes needed: more would waste memory.

@@ -2,7 +2,7 @@
 
 use std::fmt;
 
-/// Displays a text with its control characters escaped, as `\x1b`, so that a terminal shows them on one line.
+/// Displays a text on one line, with characters that could control a terminal escaped: `\x1b`.
 #[derive(Clone, Copy, Debug)]
 pub struct Printable<'a>(pub &'a str);
 

@@ -35,14 +35,13 @@ impl RateLimits {
         }
     }
 
-    /// Allows one sample per insert; blocks inserts while `size` inserted items are not sampled yet.
+    /// Allows one sample per insert. Blocks inserts while `size` inserted items are unsampled and the table has items.
     #[must_use]
     pub fn queue(size: u64) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
         let max_diff = size as f64;
-        let kind = "Queue".into();
         Self {
-            kind,
+            kind: "Queue".into(),
             samples_per_insert: 1.0,
             min_size: 1,
             min_diff: 0.0,
@@ -77,9 +76,8 @@ impl RateLimits {
         } else if *min_size > max_size {
             format!("min_size is {min_size}, but the table can have at most {max_size} items")
         } else if min_diff.is_nan() || max_diff.is_nan() || min_diff > max_diff {
-            format!(
-                "min_diff is {min_diff} and max_diff is {max_diff}; min_diff must not exceed max_diff"
-            )
+            let rule = "NaN is invalid, and min_diff must not exceed max_diff";
+            format!("min_diff is {min_diff} and max_diff is {max_diff}; {rule}")
         } else {
             return Ok(());
         };
@@ -88,7 +86,7 @@ impl RateLimits {
         )))
     }
 
-    /// Checks the size of `kind`, which infos and error texts repeat.
+    /// Checks the number of bytes of `kind`, which infos and error texts repeat.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] with the size and the maximum.
@@ -103,17 +101,14 @@ impl RateLimits {
     }
 }
 
-/// Limits and the counts they apply to.
-///
-/// Counts inserts of new keys, samples, and removals for any reason, since creation or the last
-/// reset.
+/// Limits, and the counts that they apply to. The counts begin at the creation or the last reset of the table.
 #[derive(Clone, Debug)]
 pub struct RateLimiter {
     /// The limits; they may change at any time.
     pub limits: RateLimits,
-    /// Number of items inserted.
+    /// Number of items inserted. Inserts of existing keys do not count.
     pub inserts: u64,
-    /// Number of samples taken.
+    /// Number of samples taken, leased ones included; a returned sample no longer counts.
     pub samples: u64,
     /// Number of items removed, for any reason.
     pub deletes: u64,
@@ -138,7 +133,7 @@ impl RateLimiter {
         self.inserts.saturating_sub(self.deletes)
     }
 
-    /// `inserts * samples_per_insert - samples`.
+    /// `inserts * samples_per_insert - samples`: how far writers are ahead of the learner; below 0 if they are behind.
     #[must_use]
     pub fn diff(&self) -> f64 {
         self.inserts as f64 * self.limits.samples_per_insert - self.samples as f64
@@ -220,27 +215,22 @@ impl RateLimiter {
         } else {
             describe_lead(diff)
         };
+        let margin = format_samples(min_diff.abs());
+        let allowed = match compare(min_diff, 0.0) {
+            Ordering::Greater => format!("keeps writers at least {margin} ahead"),
+            Ordering::Equal => "does not let the learner get ahead".into(),
+            Ordering::Less => format!("lets the learner get at most {margin} ahead"),
+        };
         let reason = match (compare(diff, min_diff), compare(min_diff, 0.0)) {
             (Ordering::Equal, Ordering::Greater) => format!(", the minimum of {limiter}"),
             (Ordering::Equal, Ordering::Equal) => format!(", which is as far as {limiter} allows"),
             (Ordering::Equal, Ordering::Less) => format!(", the limit of {limiter}"),
-            (_, Ordering::Greater) => {
-                format!(
-                    "; {limiter} keeps writers at least {} ahead",
-                    format_samples(min_diff)
-                )
-            }
-            (_, Ordering::Equal) => format!("; {limiter} does not let the learner get ahead"),
-            (_, Ordering::Less) => {
-                format!(
-                    "; {limiter} lets the learner get at most {} ahead",
-                    format_samples(-min_diff)
-                )
-            }
+            (Ordering::Greater, _) => format!("; one more sample is too many: {limiter} {allowed}"),
+            (Ordering::Less, _) => format!("; {limiter} {allowed}"),
         };
         Some(format!(
             "sampling waits: {lead}{reason} {}",
-            self.format_counts()
+            self.format_diff()
         ))
     }
 
@@ -284,44 +274,44 @@ impl RateLimiter {
         };
         Some(format!(
             "inserting waits: {lead}{reason} {}",
-            self.format_counts()
+            self.format_diff()
         ))
     }
 
-    /// Why a full queue or stack blocks inserts. `None` for other limiters, and if items stay in the
-    /// table after they are sampled: then `diff` is not the number of unsampled items.
+    /// Why a full queue or stack blocks inserts. `None` for other limiters, and if sampled items are still
+    /// in the table: then `diff` is not the number of unsampled items.
     fn describe_full_queue(&self) -> Option<String> {
         let RateLimits { kind, max_diff, .. } = &self.limits;
         let unsampled = self.diff();
-        let deleted = unsampled - self.size() as f64;
-        if !matches!(&**kind, "Queue" | "Stack") || deleted < 0.0 {
+        let removed = unsampled - self.size() as f64;
+        if !matches!(&**kind, "Queue" | "Stack") || removed < 0.0 {
             return None;
         }
-        let deleted = if deleted > 0.0 {
-            format!(
-                "; {} of them were deleted, and count until the table is reset",
-                format_number(deleted)
-            )
-        } else {
-            String::new()
+        let (max_diff, unsampled) = (format_number(*max_diff), format_number(unsampled));
+        let items = match &*unsampled {
+            "1" => "item is",
+            _ => "items are",
+        };
+        let removed = match &*format_number(removed) {
+            "0" => String::new(),
+            "1" => "; 1 of them was removed, but counts until the table is reset".into(),
+            many => format!("; {many} of them were removed, but count until the table is reset"),
         };
         Some(format!(
-            "{kind}({}) is full: {} not sampled yet{deleted}",
-            format_number(*max_diff),
-            if compare(unsampled, 1.0).is_eq() {
-                "1 inserted item is".into()
-            } else {
-                format!("{} inserted items are", format_number(unsampled))
-            }
+            "{kind}({max_diff}) is full: {unsampled} inserted {items} not sampled yet{removed}"
         ))
     }
 
-    /// `(2,420 inserted, 88,832 sampled)`.
-    fn format_counts(&self) -> String {
+    /// The calculation of `diff`: `(2,420 inserted x 64 samples per insert - 88,832 sampled = 66,048)`.
+    fn format_diff(&self) -> String {
+        let diff = self.diff();
+        let sign = if diff < 0.0 { "-" } else { "" };
         format!(
-            "({} inserted, {} sampled)",
+            "({} inserted x {} per insert - {} sampled = {sign}{})",
             format_number(self.inserts as f64),
-            format_number(self.samples as f64)
+            format_samples(self.limits.samples_per_insert),
+            format_number(self.samples as f64),
+            format_number(diff.abs())
         )
     }
 }
@@ -406,8 +396,7 @@ mod tests {
         assert_eq!(limiter.samples_allowed(2), 1);
     }
 
-    /// The texts of a limiter after this many inserts, samples and deletes: for sampling, for
-    /// inserting. Empty if not blocked.
+    /// Texts for sampling and for inserting after `[inserts, samples, deletes]`. Empty if not blocked.
     fn texts(limits: RateLimits, [inserts, samples, deletes]: [u64; 3]) -> [String; 2] {
         let mut limiter = RateLimiter::new(limits);
         (limiter.inserts, limiter.samples, limiter.deletes) = (inserts, samples, deletes);
@@ -428,7 +417,7 @@ mod tests {
     }
 
     #[test]
-    fn message_when_the_table_has_too_few_items() {
+    fn texts_of_a_table_with_too_few_items() {
         assert_eq!(
             why_sampling(RateLimits::min_size(1_000_000), [37_000, 0, 0]),
             "sampling waits: the table has 37,000 of the 1,000,000 items it needs (MinSize)"
@@ -441,34 +430,36 @@ mod tests {
     }
 
     #[test]
-    fn message_when_the_queue_is_full() {
+    fn texts_of_a_full_queue() {
         assert_eq!(
             why_inserting(RateLimits::queue(4), [7, 3, 3]),
             "inserting waits: Queue(4) is full: 4 inserted items are not sampled yet"
         );
         assert_eq!(
             why_inserting(RateLimits::queue(3), [3, 0, 2]),
-            "inserting waits: Queue(3) is full: 3 inserted items are not sampled yet; 2 of them were deleted, and \
+            "inserting waits: Queue(3) is full: 3 inserted items are not sampled yet; 2 of them were removed, but \
              count until the table is reset"
         );
         // Items that stay in the table after they were sampled are not counted.
         assert_eq!(
             why_inserting(RateLimits::queue(4), [7, 3, 0]),
-            "inserting waits: writers are 4 samples ahead of the learner, the limit of Queue (7 inserted, 3 sampled)"
+            "inserting waits: writers are 4 samples ahead of the learner, the limit of Queue (7 inserted \
+             x 1 sample per insert - 3 sampled = 4)"
         );
         // All items are leased.
         assert_eq!(
             why_sampling(RateLimits::queue(4), [3, 3, 0]),
-            "sampling waits: the learner has caught up with the writers, which is as far as Queue allows (3 inserted, 3 sampled)"
+            "sampling waits: the learner has caught up with the writers, which is as far as Queue allows (3 \
+             inserted x 1 sample per insert - 3 sampled = 0)"
         );
     }
 
     #[test]
-    fn message_when_the_writers_are_ahead() {
+    fn texts_of_blocked_inserts() {
         assert_eq!(
             why_inserting(ratio(64.0, 1, 0.0, 66_048.0), [2_420, 88_832, 0]),
             "inserting waits: writers are 66,048 samples ahead of the learner, the limit of \
-             SampleToInsertRatio(64) (2,420 inserted, 88,832 sampled)"
+             SampleToInsertRatio(64) (2,420 inserted x 64 samples per insert - 88,832 sampled = 66,048)"
         );
         let text = |max_diff, inserts, samples| {
             let text = why_inserting(ratio(1.5, 1, -100.0, max_diff), [inserts, samples, 0]);
@@ -477,37 +468,40 @@ mod tests {
         assert_eq!(
             text(4.0, 2, 0),
             "writers are 3 samples ahead of the learner; one more item adds 1.5 samples, but \
-             SampleToInsertRatio(1.5) lets writers get at most 4 samples ahead (2 inserted, 0 sampled)"
+             SampleToInsertRatio(1.5) lets writers get at most 4 samples ahead (2 inserted x 1.5 samples per \
+             insert - 0 sampled = 3)"
         );
         assert_eq!(
             text(1.0, 3, 0),
             "writers are 4.5 samples ahead of the learner; SampleToInsertRatio(1.5) lets writers get at most \
-             1 sample ahead (3 inserted, 0 sampled)"
+             1 sample ahead (3 inserted x 1.5 samples per insert - 0 sampled = 4.5)"
         );
         assert_eq!(
             text(0.0, 2, 3),
             "writers have caught up with the learner, which is as far as SampleToInsertRatio(1.5) allows (2 \
-             inserted, 3 sampled)"
+             inserted x 1.5 samples per insert - 3 sampled = 0)"
         );
         assert_eq!(
             text(0.0, 2, 4),
             "the learner is 1 sample ahead of the writers; one more item adds 1.5 samples, but \
-             SampleToInsertRatio(1.5) does not let writers get ahead (2 inserted, 4 sampled)"
+             SampleToInsertRatio(1.5) does not let writers get ahead (2 inserted x 1.5 samples per \
+             insert - 4 sampled = -1)"
         );
         assert_eq!(
             text(-2.0, 2, 5),
             "the learner is 2 samples ahead of the writers, the minimum of SampleToInsertRatio(1.5) (2 \
-             inserted, 5 sampled)"
+             inserted x 1.5 samples per insert - 5 sampled = -2)"
         );
         assert_eq!(
             text(-2.0, 2, 6),
             "the learner is 3 samples ahead of the writers; one more item adds 1.5 samples, but \
-             SampleToInsertRatio(1.5) keeps the learner at least 2 samples ahead (2 inserted, 6 sampled)"
+             SampleToInsertRatio(1.5) keeps the learner at least 2 samples ahead (2 inserted x 1.5 samples per insert \
+             - 6 sampled = -3)"
         );
     }
 
     #[test]
-    fn message_when_the_learner_is_ahead() {
+    fn texts_of_blocked_samples() {
         let text = |min_diff, inserts, samples| {
             let limits = RateLimits {
                 kind: "RateLimiter".into(),
@@ -518,31 +512,33 @@ mod tests {
         };
         assert_eq!(
             text(0.0, 4, 2),
-            "the learner has caught up with the writers, which is as far as RateLimiter allows (4 inserted, 2 sampled)"
+            "the learner has caught up with the writers, which is as far as RateLimiter allows (4 inserted \
+             x 0.5 samples per insert - 2 sampled = 0)"
         );
         assert_eq!(
             text(0.0, 5, 2),
-            "writers are 0.5 samples ahead of the learner; RateLimiter does not let the learner get \
-             ahead (5 inserted, 2 sampled)"
+            "writers are 0.5 samples ahead of the learner; one more sample is too many: RateLimiter does not let the \
+             learner get ahead (5 inserted x 0.5 samples per insert - 2 sampled = 0.5)"
         );
         assert_eq!(
             text(-2_000.0, 4, 2_002),
-            "the learner is 2,000 samples ahead of the writers, the limit of RateLimiter (4 inserted, \
-             2,002 sampled)"
+            "the learner is 2,000 samples ahead of the writers, the limit of RateLimiter (4 inserted x 0.5 \
+             samples per insert - 2,002 sampled = -2,000)"
         );
         assert_eq!(
             text(-2.0, 3, 3),
-            "the learner is 1.5 samples ahead of the writers; RateLimiter lets the learner get at most 2 samples \
-             ahead (3 inserted, 3 sampled)"
+            "the learner is 1.5 samples ahead of the writers; one more sample is too many: RateLimiter lets the \
+             learner get at most 2 samples ahead (3 inserted x 0.5 samples per insert - 3 sampled = -1.5)"
         );
         assert_eq!(
             text(10.0, 24, 2),
-            "writers are 10 samples ahead of the learner, the minimum of RateLimiter (24 inserted, 2 sampled)"
+            "writers are 10 samples ahead of the learner, the minimum of RateLimiter (24 inserted x 0.5 samples \
+             per insert - 2 sampled = 10)"
         );
         assert_eq!(
             text(10.0, 4, 0),
             "writers are 2 samples ahead of the learner; RateLimiter keeps writers at least 10 samples ahead (4 \
-             inserted, 0 sampled)"
+             inserted x 0.5 samples per insert - 0 sampled = 2)"
         );
     }
 

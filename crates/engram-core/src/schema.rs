@@ -8,6 +8,7 @@ use smallvec::SmallVec;
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::structure::check_structure;
+use crate::text::describe_column;
 
 /// Sizes of the axes of an array.
 pub type Shape = SmallVec<[usize; 4]>;
@@ -36,8 +37,8 @@ impl CellSpec {
 
     /// Elements and bytes of a cell of an unchecked shape; `None` if either could overflow.
     ///
-    /// An axis of size 0 counts as 1: code that multiplies the axes in another order must not
-    /// overflow before it reaches the 0.
+    /// For this check, an axis of size 0 counts as 1: code that multiplies the axes in another order must not
+    /// overflow before it reaches the 0. An element counts as at least 4 bytes, the length of a string.
     #[must_use]
     pub fn checked_size(&self) -> Option<(usize, usize)> {
         let axes = self.shape.iter().map(|axis| (*axis).max(1));
@@ -54,7 +55,7 @@ impl fmt::Display for CellSpec {
     }
 }
 
-/// Names and nesting of columns. All items of a writer share one.
+/// Names and nesting of columns.
 #[derive(Debug, PartialEq, Eq, Hash)]
 pub struct Layout {
     /// Path of each column, for example `obs/pixels`, in flattening order.
@@ -90,7 +91,8 @@ pub struct ColumnSpec {
     pub name: Box<str>,
     /// Element type.
     pub dtype: DType,
-    /// Axes of the whole column, beginning with the time axis if it has one. `None` allows any size.
+    /// Sizes of the axes of the whole column, beginning with the time axis if the column has one. `None` allows any
+    /// size.
     pub shape: SmallVec<[Option<usize>; 4]>,
 }
 
@@ -145,7 +147,7 @@ fn sizes_match(axes: impl Iterator<Item = usize>, spec: &[Option<usize>]) -> boo
 }
 
 impl Signature {
-    /// Upper bound of the bytes of its names, shapes and nesting in a message.
+    /// Upper bound of the bytes that names, dtypes, shapes and nesting take in a message.
     pub(crate) fn text_bytes(&self) -> usize {
         let columns = self.columns.iter();
         let columns = columns.map(|column| 16 + column.name.len() + 10 * column.shape.len());
@@ -196,6 +198,16 @@ impl Signature {
 
     /// Describes how the columns differ from the signature.
     fn describe_mismatch(&self, actual: &[ActualColumn<'_>]) -> String {
+        let names: Vec<&str> = actual.iter().map(|actual| actual.name).collect();
+        let required: Vec<&str> = self.columns.iter().map(|spec| &*spec.name).collect();
+        if names != required && names == [""] {
+            let columns = format_names(&required);
+            return format!("the item is one array, but the signature has {columns}");
+        }
+        if names != required && required == [""] {
+            let columns = format_names(&names);
+            return format!("the signature is one array, but the item has {columns}");
+        }
         let specs = self.columns.iter();
         let missing = specs.filter(|spec| actual.iter().all(|actual| *actual.name != *spec.name));
         let missing: Vec<&str> = missing.map(|spec| &*spec.name).collect();
@@ -235,7 +247,8 @@ impl Signature {
                 (actual.cell.dtype, actual.format_axes()),
             ]
             .map(|(dtype, axes)| format!("{dtype}[{axes}]"));
-            return format!("column `{}` must be {expected}; got {got}", spec.name);
+            let column = describe_column(&spec.name);
+            return format!("{column} must be {expected}; got {got}");
         };
         let affected =
             pairs.filter(|(actual, spec)| actual.extra_time_axis(spec) == Some(only_item_has_axis));
@@ -277,20 +290,24 @@ impl ActualColumn<'_> {
     }
 }
 
-/// `` `name` dtype[axes] ``.
+/// `` `name` dtype[axes] ``; without the name if the data is one array.
 fn describe(name: &str, dtype: DType, axes: &str) -> String {
+    if name.is_empty() {
+        return format!("{dtype}[{axes}]");
+    }
     format!("`{name}` {dtype}[{axes}]")
 }
 
-/// `column` or `columns`, and the quoted names.
-fn format_names(names: &[&str]) -> String {
-    let noun = if names.len() == 1 {
-        "column"
-    } else {
-        "columns"
-    };
-    let quoted = join(names.iter().map(|name| format!("`{name}`")));
-    format!("{noun} {quoted}")
+/// `column` or `columns`, and the quoted names. See [`describe_column`] for data that is one array.
+pub(crate) fn format_names(names: &[&str]) -> String {
+    match names {
+        [] => "no columns".into(),
+        [name] => describe_column(name),
+        names => {
+            let quoted = join(names.iter().map(|name| format!("`{name}`")));
+            format!("columns {quoted}")
+        }
+    }
 }
 
 fn join(texts: impl Iterator<Item = String>) -> String {
@@ -303,7 +320,8 @@ mod tests {
 
     const FLOAT: DType = DType::Float32;
 
-    /// The problem reported for an item, each column with its length or `None`, dtype and cell shape.
+    /// The problem reported for an item. A column of the signature is its name, dtype and shape; one of the item its
+    /// name, length (`None` without a time axis), dtype and cell shape.
     fn problem(
         signature: &[(&str, DType, &[Option<usize>])],
         item: &[(&str, Option<usize>, DType, &[usize])],
@@ -370,6 +388,23 @@ mod tests {
             "column `c` is missing, and the signature has no column `d`"
         );
         assert_eq!(text(&["b", "a", "c"]), "its columns are in another order");
+        assert_eq!(
+            text(&[""]),
+            "the item is one array, but the signature has columns `a`, `b`, `c`"
+        );
+    }
+
+    #[test]
+    fn a_signature_of_one_array_has_no_column_name() {
+        let signature = [("", FLOAT, &[Some(3)][..])];
+        assert_eq!(
+            problem(&signature, &[("x", None, FLOAT, &[3])]).unwrap(),
+            "the signature is one array, but the item has column `x`; signature: float32[3]; item: `x` float32[3]"
+        );
+        assert_eq!(
+            problem(&signature, &[("", None, FLOAT, &[4])]).unwrap(),
+            "the data must be float32[3]; got float32[4]; signature: float32[3]; item: float32[4]"
+        );
     }
 
     #[test]

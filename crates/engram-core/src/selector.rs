@@ -138,7 +138,7 @@ impl Selector {
         }
     }
 
-    /// Adds an item that was removed before, at its old position in the insertion order.
+    /// Adds an item that was removed before. It regains its position in the insertion order.
     pub fn reinsert(&mut self, slot: Slot, rank: Rank) {
         match self {
             Self::Order(order) => order.reinsert(slot, rank.seq),
@@ -221,8 +221,8 @@ impl Selector {
         }
     }
 
-    /// Chooses `n` items with replacement and appends them to `picks`. The selector must not be
-    /// empty.
+    /// Chooses `n` items with replacement and appends them to `picks`; a strategy that is not random chooses the same
+    /// item `n` times. The selector must not be empty.
     pub fn pick(&mut self, n: usize, rng: &mut TableRng, picks: &mut Vec<Pick>) {
         match self {
             Self::Order(order) => picks.extend(std::iter::repeat_n(

@@ -3,7 +3,7 @@
 use crate::pages::Pages;
 use crate::prefetch::prefetch_line;
 
-/// Children per node: two cache lines of sums, six levels for ten million leaves.
+/// Children per node: two cache lines of sums, and six levels of sums above ten million leaves.
 const FANOUT: usize = 16;
 
 /// Number of draws that descend the tree together, so that their cache misses overlap.
@@ -31,6 +31,7 @@ pub struct SumTree {
 
 #[derive(Debug)]
 struct Level {
+    /// Sum of the leaves below each entry; on level 0, the weights of the leaves.
     sums: Pages<f64>,
     /// Smallest non-zero leaf below each entry; unused for the leaves themselves.
     mins: Pages<f64>,
@@ -100,7 +101,7 @@ impl SumTree {
         }
     }
 
-    /// Recomputes the sums of all changed leaves.
+    /// Recomputes all entries above the leaves that changed since the last refresh.
     fn refresh_stale(&mut self) {
         if self.stale.is_empty() {
             return;
@@ -122,6 +123,7 @@ impl SumTree {
     fn refresh(&mut self, depth: usize, index: usize) {
         let below = &self.levels[depth - 1];
         let sums = below.sums.group(index * FANOUT, FANOUT);
+        // Four lanes, so that the compiler can use vector instructions.
         let (mut sums_of_lanes, mut smallest) = ([0.0; 4], [f64::INFINITY; 4]);
         for part in sums.as_chunks::<4>().0 {
             for lane in 0..4 {
@@ -179,13 +181,14 @@ impl SumTree {
         self.non_zero
     }
 
-    /// For each mass in `[0, total)`, appends the first leaf whose inclusive prefix sum exceeds it.
+    /// For each mass, a number in `[0, total)`, appends the first leaf for which the sum of all weights up to and
+    /// including its own exceeds the mass.
     ///
     /// The leaf's weight is above 0, also after rounding. The total must be above 0.
     pub fn find(&mut self, masses: &[f64], leaves: &mut Vec<usize>) {
         self.refresh_stale();
         for masses in masses.chunks(DRAWS_TOGETHER) {
-            // Per draw, the mass minus the prefix sums before its entry.
+            // Per draw, the mass minus the weights of all leaves before the entry reached so far.
             let mut remaining = [0.0; DRAWS_TOGETHER];
             remaining[..masses.len()].copy_from_slice(masses);
             let mut indices = [0_usize; DRAWS_TOGETHER];
@@ -215,7 +218,8 @@ fn prefetch_group(sums: &Pages<f64>, parent: usize) {
     prefetch_line(&raw const group[FANOUT / 2]);
 }
 
-/// The child whose range of prefix sums contains `mass`, and the mass minus the sums before it.
+/// Returns the first child for which the sum of `sums` up to and including its own exceeds `mass`, and the mass minus
+/// the sums before this child.
 ///
 /// Counts prefix sums instead of searching, first those of "quads" of four children, then those
 /// within one quad: without branches to mispredict, the processor overlaps several draws.

@@ -1,8 +1,12 @@
 //! The state of a table: its items, the selectors that choose among them, and its rate limiter.
 //!
-//! Nothing here waits, locks or reads a clock; the engine does. The cost of a call does not grow
-//! with the size of the table, except for freeing what was removed: callers drop [`DeferredDrops`] after
-//! they have released the lock.
+//! Nothing here waits, locks or reads a clock; the engine does. The cost of a call that the engine makes under a
+//! table's lock does not grow with the size of the table. Freeing what was removed can take longer: callers drop
+//! [`DeferredDrops`] after they have released the lock.
+//!
+//! An item that was sampled as often as allowed is *hidden* while samples of it are on lease: sampler, remover and
+//! ttl ignore it. It is removed once all its leases are acknowledged, and is visible again if one is returned.
+//! `now` is a clock reading in nanoseconds.
 
 mod apply;
 mod draw;
@@ -36,17 +40,18 @@ pub use snapshot::{
     Counters, Snapshot, SnapshotBuffers, SnapshotItem, SnapshotPageCounts, SnapshotStep,
 };
 
-/// Bytes of bookkeeping per item: its slot, key, and entries in the selectors.
+/// Bytes that `max_bytes` counts for the bookkeeping of each item: its slot, key, and entries in the selectors.
 pub const ITEM_OVERHEAD: u64 = 128;
 
-/// Maximum number of items changed per hold of the table's lock.
+/// Maximum number of items inserted, updated or deleted per hold of the table's lock.
 const MAX_ITEMS_PER_LOCK_HOLD: usize = 1024;
 
-/// Maximum number of items changed per hold of the lock while a snapshot exists: every change may
-/// then copy a page, which takes about 5 us.
+/// Maximum number of items inserted, drawn, updated or deleted per hold of the lock while a snapshot exists: every
+/// change may then copy a page, which takes about 5 us.
 const MAX_ITEMS_PER_LOCK_HOLD_WITH_SNAPSHOT: usize = 256;
 
-/// Maximum number of items that one call evicts or expires; the next call continues.
+/// Maximum number of items that one call of [`TableState::shrink`] or [`TableState::expire`] removes; the next call
+/// continues.
 pub const MAX_REMOVALS_PER_CALL: usize = 256;
 
 /// What was removed from a table. The caller drops it after releasing the table's lock, because
@@ -79,7 +84,7 @@ pub enum Admission {
     /// The rate limiter blocks the item, or the table is full and must not evict an item. A later
     /// change of the table may allow it.
     Wait,
-    /// [`TableState::shrink`] must evict items first.
+    /// The table exceeds its bounds: call [`TableState::shrink`], then ask again.
     Shrink,
 }
 
@@ -90,6 +95,7 @@ struct Contents {
     keys: KeyMap<Slot>,
     sampler: Selector,
     remover: Selector,
+    /// `None` without a ttl.
     expiry: Option<Expiry>,
     /// Number of referenced chunks of each episode.
     episodes: KeyMap<u32>,
@@ -97,13 +103,13 @@ struct Contents {
     holder: HolderId,
     /// Number of slots ever used, including vacant ones.
     slots: Slot,
-    /// First vacant slot; the others are linked through `seq`.
+    /// First vacant slot; [`Item::seq`] of a vacant slot is the next one, or `Slot::MAX`.
     vacant: Option<Slot>,
     /// Number of items.
     size: u64,
     /// Bytes of the items and of the distinct chunks they refer to.
     bytes: u64,
-    /// Number of distinct episodes of those chunks.
+    /// Number of distinct episodes of the chunks that items refer to.
     num_episodes: u64,
 }
 
@@ -111,7 +117,7 @@ struct Contents {
 #[derive(Debug)]
 struct Expiry {
     order: Selector,
-    /// Per slot, the clock reading at the insertion of its item.
+    /// Per slot, the clock reading at the insertion of its item, in nanoseconds.
     inserted_at: CopyablePages<u64>,
 }
 
@@ -193,7 +199,7 @@ pub struct TableStats {
     pub hidden: u64,
     /// Bytes of the items and of the distinct chunks they refer to.
     pub bytes: u64,
-    /// Number of distinct episodes of those chunks.
+    /// Number of distinct episodes of the chunks that items refer to.
     pub num_episodes: u64,
     /// Number of episodes whose last chunk left the table, since creation or reset.
     pub num_deleted_episodes: u64,
@@ -232,7 +238,7 @@ impl TableState {
         })
     }
 
-    /// The options at creation; the limits may have changed since.
+    /// The options at creation. The limits may have changed since: see [`TableState::limiter`].
     #[must_use]
     pub fn options(&self) -> &Arc<TableOptions> {
         &self.options
@@ -281,9 +287,9 @@ impl TableState {
 
     /// True if a full table may evict an item to make room for a new one.
     ///
-    /// False if items are hidden and the limiter would block the new item without the samples of open
-    /// leases, as in a queue: the hidden items are removed once they are acknowledged, while evicting
-    /// would lose an item that was never delivered.
+    /// False if the table is empty or already exceeds its bounds. Also false if items are hidden and the limiter
+    /// would block the new item without the samples of open leases, as in a queue: the hidden items are removed once
+    /// their samples are acknowledged, while evicting would lose an item that was never delivered.
     #[must_use]
     pub fn may_evict(&self) -> bool {
         self.contents.size > 0 && !self.exceeds_bounds(0) && self.limiter_allows_eviction(1)
@@ -325,7 +331,7 @@ impl TableState {
         self.contents.size - self.contents.sampler.len() as u64
     }
 
-    /// True if the item can be added without an eviction.
+    /// True if the item certainly fits without an eviction: all its chunks count as new.
     fn has_room(&self, item: &NewItem) -> bool {
         let bytes = self
             .options
@@ -344,8 +350,8 @@ impl TableState {
                 .is_some_and(|max| bytes + more_bytes > max)
     }
 
-    /// Inserts an item; returns false if its key exists. Then evicts items, possibly the new one,
-    /// while the table exceeds its bounds.
+    /// Inserts an item, evicts items (possibly the new one) as [`TableState::shrink`] does, and returns true. If the
+    /// item's key exists, adds the item to `deferred` instead and returns false.
     ///
     /// The caller has checked the item with [`TableOptions::check_item`] and [`TableState::admit`].
     pub fn insert(&mut self, item: NewItem, now: u64, deferred: &mut DeferredDrops) -> bool {
@@ -353,7 +359,7 @@ impl TableState {
     }
 
     /// Like [`TableState::insert`], for an item that may have a session number. Marks the number as
-    /// applied, even if the key exists. The caller has checked [`TableState::is_applied`].
+    /// applied, even if the key exists. The caller has checked that [`TableState::is_applied`] is false.
     pub fn insert_numbered(
         &mut self,
         item: NewItem,
@@ -410,8 +416,8 @@ impl TableState {
         !self.must_shrink()
     }
 
-    /// Searches for a hidden item and returns its slot. `None` if at most `slots_left` slots have none; the
-    /// next call continues the search.
+    /// Searches at most `slots_left` slots for a hidden item, and subtracts the searched slots from `slots_left`.
+    /// Returns the item's slot. `None` if none of these slots has a hidden item; the next call continues the search.
     fn find_hidden(&mut self, slots_left: &mut usize) -> Option<Slot> {
         while *slots_left > 0 {
             *slots_left -= 1;
@@ -462,7 +468,7 @@ impl TableState {
         }
     }
 
-    /// Sets priorities and ignores unknown keys. Returns the number of known keys.
+    /// Sets priorities and ignores unknown keys. Returns the number of updates with a known key.
     ///
     /// The caller has checked the priorities with [`TableOptions::check_priority`].
     pub fn update(&mut self, updates: impl Iterator<Item = (u64, f64)>) -> usize {
@@ -489,7 +495,7 @@ impl TableState {
         matched
     }
 
-    /// Deletes items and ignores unknown keys. Returns the number of known keys.
+    /// Deletes items and ignores unknown keys. Returns the number of deleted items.
     pub fn delete(&mut self, keys: &[u64], deferred: &mut DeferredDrops) -> usize {
         let mut matched = 0;
         for key in keys {
@@ -501,7 +507,7 @@ impl TableState {
         matched
     }
 
-    /// Removes all items and sets the counters to 0.
+    /// Removes all items and sets the counters to 0. Insertion numbers continue, and sessions stay.
     pub fn reset(&mut self, deferred: &mut DeferredDrops) {
         self.record(&TableOp::Reset);
         self.clear(deferred);
@@ -538,7 +544,7 @@ impl TableState {
         }
     }
 
-    /// Checks that `n` samples can be drawn at once, now or later.
+    /// Checks that the table can yield `n` samples without further inserts, now or once it is full.
     ///
     /// # Errors
     /// [`Error::Unsatisfiable`] if even a full table cannot yield `n` samples;

@@ -1,4 +1,4 @@
-//! Numbers in error texts.
+//! Numbers and columns in error texts.
 
 use std::fmt::Display;
 
@@ -8,9 +8,23 @@ pub fn count<N: Copy + Display + PartialEq + From<u8>>(number: N, noun: &str) ->
     format!("{number} {noun}{ending}")
 }
 
+/// Names a column in error texts. Data that is one array has one column, whose name is empty.
+pub(crate) fn describe_column(name: &str) -> String {
+    if name.is_empty() {
+        return "the data".into();
+    }
+    format!("column `{name}`")
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn the_column_of_a_bare_array_is_the_data() {
+        assert_eq!(describe_column("obs/x"), "column `obs/x`");
+        assert_eq!(describe_column(""), "the data");
+    }
 
     #[test]
     fn only_one_is_singular() {

@@ -363,8 +363,8 @@ fn items_that_cannot_form_one_batch_are_named() {
     let swapped = rows(&chunk_of(swapped, 0, 3, Compression::Off), 0, 1);
     assert_eq!(
         rejection(&[narrow.clone(), swapped]),
-        "items with columns `action`, `name`, `obs` and with columns `action`, `title`, `obs` cannot \
-         form one batch; sample them one by one"
+        "items with columns `action`, `name`, `obs` and items with columns `action`, `title`, `obs` \
+         cannot form one batch; sample them one by one"
     );
     let error = gathered(&[], LengthPolicy::Pad).unwrap_err();
     assert_eq!(error.to_string(), "a batch needs at least one item");

@@ -12,7 +12,7 @@ use crate::error::{Error, Result};
 use crate::holders::Holders;
 use crate::payload::Payload;
 use crate::schema::{CellSpec, Schema};
-use crate::text::count;
+use crate::text::{count, describe_column};
 
 /// Maximum raw bytes of an LZ4 block of `stored` bytes: each length byte adds at most 255.
 const fn max_raw_bytes(stored: u64) -> u64 {
@@ -90,9 +90,9 @@ impl Chunk {
         strings.try_for_each(|(column, cell)| {
             let rows = self.extents[column].rows as usize;
             check_string_column(self.stored(&pinned, column), rows, cell).map_err(|problem| {
-                let name = &self.schema.layout.names[column];
+                let column = describe_column(&self.schema.layout.names[column]);
                 let rows = count(rows, "row");
-                Error::Payload(format!("string column `{name}` of {rows} {problem}"))
+                Error::Payload(format!("{column} ({rows} of strings) {problem}"))
             })
         })
     }
@@ -116,8 +116,9 @@ fn check_extents(schema: &Schema, extents: &[Extent], payload: usize) -> Result<
     }
     let mut raw = 0_u64;
     for ((cell, extent), name) in cells.iter().zip(extents).zip(&layout.names) {
-        let column = column_bytes(cell, extent, payload as u64)
-            .map_err(|problem| Error::InvalidArgument(format!("column `{name}` {problem}")))?;
+        let column = column_bytes(cell, extent, payload as u64).map_err(|problem| {
+            Error::InvalidArgument(format!("{} {problem}", describe_column(name)))
+        })?;
         raw = raw.saturating_add(column);
     }
     if raw > MAX_CHUNK_BYTES as u64 {

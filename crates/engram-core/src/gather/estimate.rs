@@ -16,6 +16,7 @@ pub struct Estimate {
     /// Bytes of its columns. Exact if the strings are in memory; otherwise, those of a chunk count as equally long.
     pub bytes: usize,
     length_policy: LengthPolicy,
+    /// The result of [`are_alike`] for its items.
     alike: bool,
 }
 
@@ -35,10 +36,10 @@ pub fn estimate<T: AsTrajectory>(items: &[T], length_policy: LengthPolicy) -> Es
 }
 
 impl Estimate {
-    /// Gathers the batch: as [`gather`](super::gather) for the same items.
+    /// Gathers the batch as [`gather`](super::gather) does. `items` must be those that were estimated.
     ///
     /// # Errors
-    /// As [`gather`](super::gather).
+    /// Those of [`gather`](super::gather).
     pub fn gather<T: AsTrajectory>(&self, items: &[T], pool: &Arc<Pool>) -> Result<Columns> {
         gather_alike(items, self.alike, self.length_policy, pool)
     }

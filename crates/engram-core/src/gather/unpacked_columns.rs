@@ -8,14 +8,14 @@ use crate::chunk::Chunk;
 use crate::error::Result;
 use crate::payload::Pinned;
 
-/// Maximum bytes that the cache retains.
+/// Maximum bytes that the cache retains, unless a single column is larger.
 const MAX_CACHED_BYTES: usize = 256 << 20;
 
 /// Unpacked columns. Items that share a chunk unpack each of its columns once, unless the cache was
 /// cleared in between because it was full.
 #[derive(Default)]
 pub(super) struct UnpackedColumns {
-    /// By chunk and column.
+    /// By chunk and column. The gathered items keep their chunks alive, so an address identifies one chunk.
     columns: HashMap<(*const Chunk, usize), AlignedBytes>,
     bytes: usize,
 }

@@ -51,7 +51,8 @@ impl Dense {
         self.swap_remove(slot);
     }
 
-    /// Removes a slot. Returns its position, and the previous position of the slot that moved there: the last one.
+    /// Removes a slot; the slot at the last position moves into its position. Returns both positions: that of the
+    /// removed slot, and the last one.
     pub(super) fn swap_remove(&mut self, slot: Slot) -> (usize, usize) {
         let position = self.positions[slot as usize];
         self.len -= 1;

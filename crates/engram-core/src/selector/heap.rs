@@ -19,6 +19,7 @@ struct Entry {
 }
 
 impl Entry {
+    /// True if this entry is chosen before the other.
     fn precedes(&self, other: &Self) -> bool {
         match self.priority.total_cmp(&other.priority) {
             Ordering::Equal => self.touched < other.touched,

@@ -100,9 +100,9 @@ impl TableState {
         self.sink = sink;
     }
 
-    /// Removes an item and records the removal. For speed, the removal is done first: recording takes
-    /// the sink's lock, which waits for pending memory accesses, so removing the item afterwards
-    /// would not overlap its cache misses with them.
+    /// Removes an item, then records the removal. This order is for speed: recording locks the sink, and the
+    /// processor completes all pending memory accesses before it takes a lock. Cache misses of the removal overlap
+    /// with earlier ones only if the removal precedes the lock.
     pub(super) fn remove(&mut self, slot: Slot, cause: Removal, deferred: &mut DeferredDrops) {
         let key = self.contents.items[slot as usize].key;
         self.remove_item(slot, deferred);
@@ -113,6 +113,7 @@ impl TableState {
     pub(super) fn add_item(&mut self, item: NewItem, now: u64) {
         let contents = &mut self.contents;
         let slot = if let Some(slot) = contents.vacant {
+            // In a vacant slot, `seq` is the next vacant slot, or `Slot::MAX`.
             let next = contents.items[slot as usize].seq;
             contents.vacant = Slot::try_from(next).ok().filter(|slot| *slot != Slot::MAX);
             slot
@@ -154,7 +155,7 @@ impl TableState {
             .mark_applied(number, now);
     }
 
-    /// Removes the item of a slot; its trajectory is dropped later.
+    /// Removes the item of a slot; moves its trajectory to `deferred`.
     pub(super) fn remove_item(&mut self, slot: Slot, deferred: &mut DeferredDrops) {
         let contents = &mut self.contents;
         let vacant = Item {
@@ -201,7 +202,7 @@ impl TableState {
         &self.contents.items[slot as usize]
     }
 
-    /// Ends a lease of an item; its sample stays counted.
+    /// Ends a lease of an item; its sample stays counted. The caller reduces the table's number of open leases.
     pub(super) fn end_lease(&mut self, slot: Slot) {
         let item = &mut self.contents.items[slot as usize];
         item.leases -= u32::from(item.open_leases() > 0);
@@ -212,8 +213,8 @@ impl TableState {
         self.contents.items[slot as usize].is_exhausted()
     }
 
-    /// Ends a lease of an item and undoes the counts of its sample, except the limiter's, which the caller
-    /// undoes. Makes a hidden item visible.
+    /// Ends a lease of an item and undoes the counts of its sample. The caller reduces the limiter's samples and
+    /// the table's number of open leases. Makes a hidden item visible.
     pub(super) fn undo_sample(&mut self, slot: Slot) {
         let item = &mut self.contents.items[slot as usize];
         item.leases -= u32::from(item.open_leases() > 0);
@@ -232,8 +233,8 @@ impl TableState {
         }
     }
 
-    /// Removes all items and sets the counters to 0. Session numbers stay: a retry of an item sent before the reset
-    /// must not insert it again.
+    /// Removes all items, sets the counters to 0 and drops a snapshot in progress. Session numbers stay: a retry of
+    /// an item sent before the reset must not insert it again.
     pub(super) fn clear(&mut self, deferred: &mut DeferredDrops) {
         let empty = Contents::new(&self.options);
         deferred
@@ -251,7 +252,7 @@ impl TableState {
 }
 
 impl Contents {
-    /// Removes an item from the selectors and from the order of expiry.
+    /// Removes an item from the selectors and the order of expiry, because it is hidden or removed.
     fn hide(&mut self, slot: Slot) {
         self.sampler.remove(slot);
         self.remover.remove(slot);
@@ -260,7 +261,8 @@ impl Contents {
         }
     }
 
-    /// Counts the references of a new item.
+    /// Counts the references of a new item to its chunks, its bytes, and the bytes and episodes of chunks that no
+    /// other item refers to.
     pub(super) fn hold_chunks(&mut self, item: &Item) {
         let Some(trajectory) = &item.trajectory else {
             return;
@@ -278,8 +280,8 @@ impl Contents {
         }
     }
 
-    /// Releases the references of a removed item. Returns the number of episodes that lost their
-    /// last chunk.
+    /// Undoes [`Contents::hold_chunks`] for a removed item. Returns the number of episodes that lost their last
+    /// chunk.
     fn release_chunks(&mut self, item: &Item) -> u64 {
         let Some(trajectory) = &item.trajectory else {
             return 0;

@@ -73,7 +73,8 @@ pub struct Handle {
 
 impl TableState {
     /// Draws up to `n` items, as many as the limiter and the table allow now, and appends them to
-    /// `draws`. Returns their number.
+    /// `draws`. Returns the number of items drawn. One call draws a bounded number of items, which is smaller while a
+    /// snapshot exists.
     ///
     /// Each leased draw must be ended by [`TableState::acknowledge`] or
     /// [`TableState::return_leases`].
@@ -104,7 +105,7 @@ impl TableState {
         draws.len() - start
     }
 
-    /// True if `n` draws are certain to succeed now.
+    /// True if one call of [`TableState::draw`] is certain to draw `n` items now.
     #[must_use]
     pub fn can_draw_at_once(&self, n: usize) -> bool {
         let allowed = n <= self.max_draws_per_call() && self.limiter.can_sample(n as u64);
@@ -124,7 +125,8 @@ impl TableState {
         }
     }
 
-    /// Draws exactly `n` items. The limiter must allow them, and the sampler must not be empty.
+    /// Draws exactly `n` items. The limiter must allow them, and the sampler must not be empty. `n` must be 1 if
+    /// the table has `max_times_sampled`: a draw may then remove its item.
     fn draw_exactly(
         &mut self,
         n: usize,
@@ -187,13 +189,14 @@ impl TableState {
         self.drawn_keys = keys;
     }
 
-    /// Ends leases; their samples stay counted.
+    /// Ends leases; their samples stay counted. Removes items that were sampled as often as allowed and have no
+    /// other lease.
     pub fn acknowledge(
         &mut self,
         handles: impl Iterator<Item = Handle>,
         deferred: &mut DeferredDrops,
     ) {
-        // Ignores leases of items inserted before a reset: the reset ended them.
+        // Leases of items inserted before a reset were ended by the reset.
         let handles = handles.filter(|handle| handle.seq >= self.first_seq);
         let handles: Vec<Handle> = handles.collect();
         if handles.is_empty() {
@@ -220,7 +223,7 @@ impl TableState {
     ///
     /// Items that were removed meanwhile stay removed.
     pub fn return_leases(&mut self, handles: impl Iterator<Item = Handle>) {
-        // Ignores leases of items inserted before a reset: the reset ended them.
+        // Leases of items inserted before a reset were ended by the reset.
         let handles = handles.filter(|handle| handle.seq >= self.first_seq);
         let handles: Vec<Handle> = handles.collect();
         if handles.is_empty() {

@@ -16,7 +16,7 @@ pub struct TableOptions {
     pub name: String,
     /// Maximum number of items; the remover evicts items beyond it.
     pub max_size: u64,
-    /// Maximum bytes of distinct chunks and bookkeeping. `None`: unlimited.
+    /// Maximum bytes of the distinct chunks that items refer to, and of bookkeeping. `None`: unlimited.
     pub max_bytes: Option<u64>,
     /// Number of samples after which an item is removed; 0: unlimited.
     pub max_times_sampled: u32,
@@ -126,10 +126,10 @@ impl TableOptions {
         self.remover.check_priority(&self.name, priority)
     }
 
-    /// Checks all keys and priorities of an update.
+    /// Checks that an update has one priority per key, and that both selectors accept each priority.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for unequal lengths, [`Error::Priority`].
+    /// [`Error::InvalidArgument`] for unequal lengths, [`Error::Priority`] if a selector does not accept a priority.
     pub fn check_updates(&self, keys: &[u64], priorities: &[f64]) -> Result<()> {
         if keys.len() != priorities.len() {
             return Err(Error::InvalidArgument(format!(
@@ -146,8 +146,10 @@ impl TableOptions {
     /// Checks that an item can be inserted now or later.
     ///
     /// # Errors
-    /// [`Error::Priority`], [`Error::Signature`], [`Error::InvalidArgument`] for a key of 2^63 or
-    /// more or cells that do not exist, [`Error::Unsatisfiable`] for an item larger than `max_bytes`.
+    /// [`Error::Priority`] if a selector does not accept its priority, [`Error::Signature`] if it does not match the
+    /// signature, [`Error::InvalidArgument`] for a key of 2^63 or more or slices that
+    /// [`Trajectory::check_slices`](crate::Trajectory::check_slices) rejects, [`Error::Unsatisfiable`] for an item
+    /// larger than `max_bytes`.
     pub fn check_item(&self, item: &NewItem) -> Result<()> {
         self.check_priority(item.priority)?;
         if item.key >> 63 != 0 {
@@ -168,7 +170,8 @@ impl TableOptions {
             return Ok(());
         }
         Err(Error::Unsatisfiable(format!(
-            "an item of {bytes} bytes (including its chunks) never fits table `{}` of max_bytes {max_bytes}",
+            "an item of {bytes} bytes (including its chunks) never fits into table `{}`, whose max_bytes is \
+             {max_bytes}; insert smaller items or use a larger max_bytes",
             self.name
         )))
     }

@@ -31,7 +31,7 @@ pub struct SavedItem {
     pub item: NewItem,
     /// Insertion number.
     pub seq: u64,
-    /// Number of its insert or last priority update.
+    /// Sequence number of its insert or, if later, its last priority update.
     pub touched: u64,
     /// Samples taken, leased ones included.
     pub times_sampled: u32,
@@ -130,7 +130,7 @@ impl Restore {
         self.leased += u64::from(open_leases);
         if open_leases > saved.times_sampled || self.leased > state.leased {
             return Err(invalid(
-                "has more open leases than samples; the checkpoint is corrupt".into(),
+                "has more open leases than its samples or the table's counters allow; the checkpoint is corrupt".into(),
             ));
         }
         let item = Item {
@@ -171,7 +171,7 @@ impl Restore {
     /// [`TableState::end_leases`].
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if two items have the same insertion number, or an order does not contain
+    /// [`Error::InvalidArgument`] if two visible items have the same insertion number, or an order does not contain
     /// each visible item exactly once.
     pub fn finish(mut self) -> Result<TableState> {
         let state = &mut self.state;
@@ -189,6 +189,7 @@ impl Restore {
         let rank = |slot: Slot| -> Rank { contents.items[slot as usize].rank() };
         let selectors = [&mut contents.sampler, &mut contents.remover];
         for (selector, order) in selectors.into_iter().zip(self.orders) {
+            // A position in the snapshot is also the item's slot: `add_item` fills the slots in order.
             let order = match order.filter(|_| selector.is_random()) {
                 Some(order) => {
                     let mut distinct = order.clone();
@@ -200,8 +201,8 @@ impl Restore {
                         || !distinct.iter().all(is_visible)
                     {
                         return Err(Error::InvalidArgument(format!(
-                            "the checkpoint's selector of table `{}` lists {} items ({} distinct); expected {}; the \
-                             checkpoint is corrupt",
+                            "the checkpoint's selector of table `{}` lists {} items ({} distinct); expected each of \
+                             the {} visible items once; the checkpoint is corrupt",
                             state.options.name,
                             order.len(),
                             distinct.len(),
@@ -228,9 +229,9 @@ impl Restore {
 impl TableState {
     /// Rebuilds the table with other options and another clock.
     ///
-    /// `clock` converts clock readings; items without one count as inserted `now`. All leases end.
-    /// Items beyond the new bounds are evicted. Rate limits that were set at run time stay, unless
-    /// the new options have other limits than the old ones.
+    /// `clock` converts readings of the old clock to the new one; items without a reading count as inserted `now`. All
+    /// leases end, and their samples no longer count. Items beyond the new bounds are evicted. Rate limits that were
+    /// set at run time stay, unless the new options have other limits than the old ones.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if an option is not allowed; those of

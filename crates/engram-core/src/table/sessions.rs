@@ -15,6 +15,7 @@ const MAX_FORGOTTEN_PER_CALL: usize = 16;
 /// Marks the end of a list.
 const NONE: u32 = u32::MAX;
 
+/// A session, or a vacant entry.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SessionEntry {
     session: u64,
@@ -121,8 +122,8 @@ impl Sessions {
         }
     }
 
-    /// Sets the last use of a session, creating it if unknown. Removes it from the list; returns
-    /// its index.
+    /// Sets the last use of a session to `now`, and takes the session out of the list. Creates it if it is unknown;
+    /// forgets its applied items if it was idle for [`SESSION_IDLE`]. Returns its index.
     fn touch(&mut self, session: u64, now: u64) -> u32 {
         let index = if let Some(index) = self.indices.get(session) {
             if self.entries[index as usize].waiting == 0 {
@@ -140,6 +141,7 @@ impl Sessions {
         index
     }
 
+    /// Adds a session that is not in the list. Returns its index.
     fn create(&mut self, session: u64) -> u32 {
         let index = if self.vacant == NONE {
             self.used_entries += 1;
@@ -177,6 +179,7 @@ impl Sessions {
         self.vacant = index;
     }
 
+    /// Adds a session to the end of the list, as the one used last.
     fn append(&mut self, index: u32) {
         let previous = self.newest;
         self.entries[index as usize].previous = previous;
@@ -185,6 +188,7 @@ impl Sessions {
         self.newest = index;
     }
 
+    /// Takes a session out of the list.
     fn unlink(&mut self, index: u32) {
         let SessionEntry { previous, next, .. } = self.entries[index as usize];
         *self.next_link(previous) = next;
@@ -228,7 +232,7 @@ impl SessionEntry {
 
 impl TableState {
     /// True if the item with this number was inserted before, or skipped because its key existed. The
-    /// caller acknowledges the item without inserting it again.
+    /// caller acknowledges the item without inserting it again. False if the session was idle for [`SESSION_IDLE`].
     #[must_use]
     pub fn is_applied(&self, number: SessionNumber, now: u64) -> bool {
         let sessions = self.sessions.as_ref();
@@ -283,6 +287,7 @@ mod tests {
             [3, 5, 40, 41].map(|id| sessions.last_applied(id, now)),
             [2, 1, 0, 1]
         );
+        // Sessions 0 to 40 are idle, except 3, which was used again, and 5, for which a call waits.
         let mut remaining_counts = Vec::new();
         for _ in 0..4 {
             sessions.forget_idle(now);

@@ -59,15 +59,18 @@ pub struct Snapshot {
     items: FrozenPages<Item>,
     /// Slot orders of the sampler and of the remover; `None` for a selector without randomness.
     orders: [Option<SlotOrder>; 2],
+    /// Per slot, the clock reading at the insertion of its item. `None` until copied, and for a table without a ttl.
     inserted_at: Option<PagesCopy<u64>>,
+    /// `None` until copied, and for a table that never had a session.
     sessions: Option<PagesCopy<SessionEntry>>,
 }
 
-/// The slots of a random selector, in the order that its draws depend on.
+/// The slots of a random selector, in the order that its choices depend on.
 #[derive(Clone, Debug)]
 struct SlotOrder {
     /// `None` until copied.
     slots: Option<PagesCopy<Slot>>,
+    /// Number of items of the selector: only the first `len` entries of `slots` are in use.
     len: usize,
 }
 
@@ -144,7 +147,7 @@ pub struct SnapshotItem<'a> {
     pub times_sampled: u32,
     /// Number of open leases; the highest bit is set while the item is hidden from the selectors.
     pub leases: u32,
-    /// Clock reading at its insertion, if the table has a ttl.
+    /// Clock reading at its insertion, nanoseconds; `None` if the table has no ttl.
     pub inserted_at: Option<u64>,
     /// The cells it refers to.
     pub trajectory: &'a Trajectory,
@@ -169,8 +172,8 @@ impl Snapshot {
         })
     }
 
-    /// For the sampler and for the remover: the positions of its items, in the order that its draws
-    /// depend on. `None` for a selector without randomness.
+    /// For the sampler and for the remover: the positions of its items in [`Snapshot::items`], in the order that its
+    /// choices depend on. `None` for a selector without randomness.
     #[must_use]
     pub fn orders(&self) -> [Option<Vec<u32>>; 2] {
         if self.orders.iter().all(Option::is_none) {

@@ -6,7 +6,7 @@ use crate::chunk::{Chunk, MAX_CHUNK_BYTES, string_cells};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::schema::CellSpec;
-use crate::text::count;
+use crate::text::{count, describe_column};
 use crate::trajectory::{Slice, SpanColumn, Trajectory};
 
 /// Maximum bytes of an untrusted item once gathered. Slices may repeat cells, so without this limit
@@ -63,8 +63,8 @@ impl Trajectory {
         let first_slice = first_slice.map_or(0, |column| column.first_slice);
         if names.is_empty() || first_slice != 0 {
             return Err(Error::InvalidArgument(format!(
-                "item has {}, and the first begins at slice {first_slice}; it needs at least one column, \
-                 beginning at slice 0",
+                "item has {}, and the first begins at slice {first_slice}; an item needs at least one column, and the \
+                 first must begin at slice 0",
                 count(names.len(), "column"),
             )));
         }
@@ -223,27 +223,28 @@ impl TrajectoryError {
 
     /// Returns the error with its text. `name` is the name of the item's column.
     fn in_column(self, name: &str) -> Error {
+        let item_column = format!("{} of the item", describe_column(name));
         Error::InvalidArgument(match self {
             Self::Missing(Slice { chunk, column, .. }) => format!(
-                "column `{name}` of the item refers to column {column} of chunk {chunk}, which does not exist"
+                "{item_column} refers to column {column} of chunk {chunk}, which does not exist"
             ),
             Self::Bounds { offset, len, rows } => format!(
-                "column `{name}` of the item refers to cells {offset}..{} of a chunk that has {rows}",
+                "{item_column} refers to cells {offset}..{} of a chunk that has {rows}",
                 u64::from(offset) + u64::from(len)
             ),
             Self::Empty => {
-                format!("column `{name}` of the item is empty; each column needs at least one cell")
+                format!("{item_column} is empty; each column needs at least one cell")
             }
             Self::Length(len, cells) => format!(
-                "column `{name}` of the item has length {len}, but its slices have {}",
+                "{item_column} has length {len}, but its slices have {}",
                 count(cells, "cell")
             ),
             Self::Mixed(first, other) => format!(
-                "column `{name}` of the item joins cells of {first} and {other}; all cells of a column must have \
+                "{item_column} joins cells of {first} and {other}; all cells of a column must have \
                  one dtype and shape"
             ),
             Self::Squeezed(len) => format!(
-                "column `{name}` of the item has no time axis, but {len} cells; without a time axis it must have 1"
+                "{item_column} has no time axis, but {len} cells; without a time axis it must have 1"
             ),
         })
     }

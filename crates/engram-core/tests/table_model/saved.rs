@@ -118,7 +118,8 @@ fn corrupt_checkpoints_are_rejected() {
     );
     assert_eq!(
         item_error(saved_item(5, seq, 1)),
-        "item 5 of table `t` has more open leases than samples; the checkpoint is corrupt"
+        "item 5 of table `t` has more open leases than its samples or the table's counters allow; the checkpoint is \
+         corrupt"
     );
 
     let mut same_seq = restore(&counters).unwrap();
@@ -133,6 +134,7 @@ fn corrupt_checkpoints_are_rejected() {
     wrong_order.set_order(true, vec![0, 0]);
     assert_eq!(
         wrong_order.finish().unwrap_err().to_string(),
-        "the checkpoint's selector of table `t` lists 2 items (1 distinct); expected 1; the checkpoint is corrupt"
+        "the checkpoint's selector of table `t` lists 2 items (1 distinct); expected each of the 1 visible \
+         items once; the checkpoint is corrupt"
     );
 }

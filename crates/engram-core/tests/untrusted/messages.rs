@@ -234,7 +234,7 @@ fn inconsistent_string_columns_are_rejected() {
     };
     let offset = |next: u32, index: u32, left: u32| {
         format!(
-            "string column `name` of 3 rows is corrupt: string offset {next} follows {index}, with \
+            "column `name` (3 rows of strings) is corrupt: string offset {next} follows {index}, with \
              {left} bytes after it; offsets must begin at 0, never decrease and end with the column"
         )
     };
@@ -243,11 +243,11 @@ fn inconsistent_string_columns_are_rejected() {
     assert_eq!(error_with_word(3, 16), offset(16, 10, 5));
     assert_eq!(
         error_after(|parts| parts.extents[0].stored += 1).to_string(),
-        "string column `name` of 3 rows has 1 byte after its last cell; it must end there"
+        "column `name` (3 rows of strings) has 1 byte after its last cell; it must end there"
     );
     assert_eq!(
         error_with_word(4, 2),
-        "string column `name` of 3 rows has 5 bytes in row 0, but not 1 element, each a length and \
+        "column `name` (3 rows of strings) has 5 bytes in row 0, but not 1 element, each a length and \
          that many bytes"
     );
 }
@@ -317,8 +317,8 @@ fn every_slice_of_an_untrusted_window_is_checked() {
     );
     assert_eq!(
         check_window(0, &[column(1, 2), column(1, 2)], &slices),
-        "item has 2 columns, and the first begins at slice 1; it needs at least one column, \
-         beginning at slice 0"
+        "item has 2 columns, and the first begins at slice 1; an item needs at least one column, and the \
+         first must begin at slice 0"
     );
     assert_eq!(
         check_window(0, &columns[..1], &slices),

@@ -108,7 +108,8 @@ fn a_cancelled_sample_returns_its_items() {
         assert_eq!(
             error.to_string(),
             "table `replay` yielded 37 of 256 samples within 0.02 s; `replay`: sampling waits: the \
-             learner has caught up with the writers, which is as far as Queue allows (37 inserted, 37 sampled)"
+             learner has caught up with the writers, which is as far as Queue allows (37 inserted x 1 sample per \
+             insert - 37 sampled = 0)"
         );
         let stats = table.info().stats;
         assert_eq!((stats.size, stats.hidden), (37, 0));
