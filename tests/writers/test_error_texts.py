@@ -23,7 +23,7 @@ def test_steps_that_were_cleared(open_store):
         writer.append({"x": 1})
         column = writer.history["x"][:]
         writer.end_episode(clear=True)
-        cleared = "the trajectory refers to step 0, which was cleared at the end of its episode"
+        cleared = "the trajectory refers to column `x` at step 0, which was cleared at the end of its episode"
         with raises(ExpiredStepError, f"{cleared}; no steps are available; {advice}"):
             writer.create_item("t", trajectory={"x": column})
         writer.append({"x": 2})

@@ -109,8 +109,8 @@ def test_expired_steps(store):
     def expired(step, available):
         return raises(
             ExpiredStepError,
-            f"the trajectory refers to step {step}, which has expired: the writer retains only the newest 2 steps "
-            f"(`history`); steps {available} are available; create items earlier or raise `history`",
+            f"the trajectory refers to column `x` at step {step}, which has expired: the writer retains only the "
+            f"newest 2 steps (`history`); steps {available} are available; create items earlier or raise `history`",
         )
 
     with store.writer(history=2) as writer:
@@ -119,7 +119,7 @@ def test_expired_steps(store):
             writer.create_item("t", trajectory={"x": writer.history["x"][-3:]})
         with expired(0, "3 to 4"):
             writer.create_item("t", trajectory={"x": writer.history["x"][:4]})
-        with raises(IndexError, "index 5 is out of range for a history of 5 steps"):
+        with raises(IndexError, "index 5 is out of range for the history of column `x`, which has 5 steps"):
             writer.history["x"][5]
         with raises(
             ExpiredStepError,
@@ -149,16 +149,18 @@ def test_more_steps_than_were_appended(store):
 def test_an_index_outside_the_history(store, index):
     with store.writer() as writer:
         count_up(writer, 6)
-        with raises(IndexError, f"index {index} is out of range for a history of 6 steps"):
+        text = f"index {index} is out of range for the history of column `x`, which has 6 steps"
+        with raises(IndexError, text):
             writer.history["x"][index]
-        with raises(IndexError, f"index {index} is out of range for a history of 6 steps"):
+        with raises(IndexError, text):
             writer.history["x"][[0, index]]
 
 
 def test_an_index_of_another_type(store):
     with store.writer() as writer:
         count_up(writer, 1)
-        with raises(TypeError, "history indices must be integers, slices or lists of integers; got tuple"):
+        text = "indices of the history of column `x` must be integers, slices or lists of integers; got tuple"
+        with raises(TypeError, text):
             writer.history["x"][0, 1]
 
 
@@ -228,7 +230,8 @@ def test_cells_of_several_shapes(store):
             match=r"^column `x` of the trajectory has cells of different shapes, \[2\] and, at step 2, \[3\]",
         ):
             writer.create_item("t", trajectory={"x": x[:]})
-        with raises(SignatureError, "steps of shape [2] and [3] cannot be stacked into one array"):
+        text = "column `x` has steps of shape [2] and [3], which cannot be stacked into one array"
+        with raises(SignatureError, text):
             x[1:].numpy()
 
 

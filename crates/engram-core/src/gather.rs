@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::pool::{Pool, PooledBytes};
 use crate::prefetch::prefetch_line;
 use crate::schema::{CellSpec, Layout};
+use crate::structure::nest_text;
 use crate::table::Draw;
 use crate::text::count;
 use crate::trajectory::Trajectory;
@@ -198,12 +199,13 @@ fn check_layouts<T: AsTrajectory>(items: &[T]) -> Result<()> {
             last_equal = layout;
             continue;
         }
-        let mut text = format!("items with columns {}", quote_names(&first.names));
-        if layout.names == first.names {
-            text += " nested in different ways";
+        let mut text = if layout.names == first.names {
+            let (one, other) = (nest_text(&first.structure), nest_text(&layout.structure));
+            format!("items with the nests `{one}` and `{other}`, where `*` is a column,")
         } else {
-            text = format!("{text} and with columns {}", quote_names(&layout.names));
-        }
+            let (one, other) = (quote_names(&first.names), quote_names(&layout.names));
+            format!("items with columns {one} and with columns {other}")
+        };
         text += " cannot form one batch; sample them one by one";
         if layout.names != first.names
             && has_numbered_columns(layout)

@@ -73,6 +73,13 @@ impl ColumnHistory {
         })
     }
 
+    /// The history and its column, for error texts.
+    fn describe(&self, writer: &Bound<'_, TrajectoryWriter>) -> PyResult<String> {
+        let writer_ref = shared(writer)?;
+        let column = describe_column(writer_ref.state(writer.py())?, self.leaf);
+        Ok(format!("the history of {column}"))
+    }
+
     fn column(
         &self,
         writer: &Bound<'_, TrajectoryWriter>,
@@ -89,16 +96,20 @@ impl ColumnHistory {
 }
 
 /// Returns the position of the step with this index in a history of `len` steps, the first of which has position
-/// `first`. A negative index counts from the end.
-fn position(index: i64, first: u64, len: u64) -> PyResult<u64> {
+/// `first`; `None` if the index is out of range. A negative index counts from the end.
+fn position_of(index: i64, first: u64, len: u64) -> Option<u64> {
     let signed_len = i64::try_from(len).unwrap_or(i64::MAX);
     let offset = if index < 0 { index + signed_len } else { index };
-    match u64::try_from(offset) {
-        Ok(offset) if offset < len => Ok(first + offset),
-        _ => Err(PyIndexError::new_err(format!(
-            "index {index} is out of range for a history of {}",
-            count(len, "step")
-        ))),
+    let offset = u64::try_from(offset).ok()?;
+    (offset < len).then(|| first + offset)
+}
+
+/// The column of a leaf, for error texts. If the step is one array, its column has no name.
+fn describe_column(state: &TrajectoryState, leaf: usize) -> String {
+    let structure = state.steps.structure();
+    match structure.and_then(|structure| structure.names.get(leaf)) {
+        Some(name) if !name.is_empty() => format!("column `{name}`"),
+        _ => "the data".into(),
     }
 }
 
@@ -115,6 +126,20 @@ impl ColumnHistory {
         let writer = self.writer(py)?;
         let visible = shared(&writer)?.state(py)?.visible_steps();
         let len = visible.end - visible.start;
+        let position = |index: i64| {
+            position_of(index, visible.start, len).ok_or_else(|| {
+                let history = self.describe(&writer);
+                history.map_or_else(
+                    |raised| raised,
+                    |history| {
+                        let steps = count(len, "step");
+                        PyIndexError::new_err(format!(
+                            "index {index} is out of range for {history}, which has {steps}"
+                        ))
+                    },
+                )
+            })
+        };
         if let Ok(slice) = index.cast::<PySlice>() {
             let bounds = slice.indices(isize::try_from(len).unwrap_or(isize::MAX))?;
             let count = bounds.slicelength as u64;
@@ -134,9 +159,7 @@ impl ColumnHistory {
             return Ok(self.column(&writer, positions, false));
         }
         if let Ok(list) = index.cast::<PyList>() {
-            let positions = list
-                .iter()
-                .map(|index| position(index.extract()?, visible.start, len));
+            let positions = list.iter().map(|index| position(index.extract()?));
             return Ok(self.column(
                 &writer,
                 Positions::List(positions.collect::<PyResult<_>>()?),
@@ -145,17 +168,19 @@ impl ColumnHistory {
         }
         let index = index.extract::<i64>().map_err(|error| {
             errors::replace_rejection(py, error, || {
-                errors::class_name(index).map_or_else(
+                let texts = errors::class_name(index)
+                    .and_then(|class| Ok((class, self.describe(&writer)?)));
+                texts.map_or_else(
                     |raised| raised,
-                    |class| {
+                    |(class, history)| {
                         PyTypeError::new_err(format!(
-                            "history indices must be integers, slices or lists of integers; got {class}"
+                            "indices of {history} must be integers, slices or lists of integers; got {class}"
                         ))
                     },
                 )
             })
         })?;
-        let first = position(index, visible.start, len)?;
+        let first = position(index)?;
         Ok(self.column(
             &writer,
             Positions::Range {
@@ -187,7 +212,13 @@ impl TrajectoryColumn {
                 Some((column, state.recorder.cell_spec(column, position)?))
             })
             .ok_or_else(|| {
-                errors::signature(py, "the column has no value at the selected steps".into())
+                let column = describe_column(state, self.leaf);
+                let text = if first.is_none() {
+                    format!("the slice of {column} selects no steps")
+                } else {
+                    format!("{column} has no value at the first selected step")
+                };
+                errors::signature(py, text)
             })
     }
 }
@@ -230,7 +261,8 @@ impl TrajectoryColumn {
                 && other != cell
             {
                 let text = format!(
-                    "steps of shape {:?} and {:?} cannot be stacked into one array",
+                    "{} has steps of shape {:?} and {:?}, which cannot be stacked into one array",
+                    describe_column(state, self.leaf),
                     cell.shape.as_slice(),
                     other.shape.as_slice()
                 );
@@ -245,7 +277,8 @@ impl TrajectoryColumn {
             return arrays::from_strings(py, &bytes, &shape);
         }
         let mut buffer = state.pool().take(bytes.len()).ok_or_else(|| {
-            let error = Error::out_of_memory("a slice of the history", Some(bytes.len()));
+            let slice = format!("a slice of {}", describe_column(state, self.leaf));
+            let error = Error::out_of_memory(slice, Some(bytes.len()));
             errors::to_py(py, &error)
         })?;
         buffer.copy_from_slice(&bytes);

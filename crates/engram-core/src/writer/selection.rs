@@ -117,10 +117,10 @@ impl HistoryView<'_> {
         max_len: u64,
     ) -> Result<Slice, SelectionError> {
         if position < self.first_available {
-            return Err(SelectionError::Expired { position });
+            return Err(SelectionError::Expired { column, position });
         }
         if position >= self.end {
-            return Err(SelectionError::Future { position });
+            return Err(SelectionError::Future { column, position });
         }
         let missing = SelectionError::Missing { column, position };
         let slice = |chunk: usize, chunk_column: usize, offset, steps_left: StepPosition| {

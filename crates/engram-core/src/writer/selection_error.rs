@@ -9,7 +9,7 @@ use super::StepPosition;
 /// Why a selection cannot become an item. [`Self::into_error`] adds the text: if a column often lacks values, a
 /// pattern's selection fails at most steps, so the error itself must be cheap.
 ///
-/// `column` is a column of the item, except in [`Self::Missing`].
+/// `column` is a column of the item, except where a field's comment states otherwise.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) enum SelectionError {
     /// The selection has no columns.
@@ -28,9 +28,17 @@ pub(super) enum SelectionError {
         other: Shape,
     },
     /// The step is no longer retained.
-    Expired { position: StepPosition },
+    Expired {
+        /// A column of the writer.
+        column: usize,
+        position: StepPosition,
+    },
     /// The step was not appended yet.
-    Future { position: StepPosition },
+    Future {
+        /// A column of the writer.
+        column: usize,
+        position: StepPosition,
+    },
     /// The `len` newest steps were selected, but the writer does not have that many.
     TooFewSteps { len: u64 },
     /// The column has no value at this step.
@@ -66,6 +74,10 @@ impl SelectionError {
             Some(name) => format!("column {name} of the trajectory"),
             None => "the trajectory".into(),
         };
+        let data = |column: usize| match column_name(context.steps, column) {
+            Some(name) => format!("column {name}"),
+            None => "the data".into(),
+        };
         let history = context.history;
         match self {
             Self::NoColumns => {
@@ -95,32 +107,32 @@ impl SelectionError {
                  {position}, {other:?}; within one item, a column's cells must have the same shape",
                 item(column)
             )),
-            Self::Expired { position } if position < context.cleared => {
+            Self::Expired { column, position } if position < context.cleared => {
                 Error::ExpiredStep(format!(
-                    "the trajectory refers to step {position}, which was cleared at the end of its episode; \
-                 {}; create items before the episode ends, or end it without clearing the history",
+                    "the trajectory refers to {} at step {position}, which was cleared at the end of its episode; \
+                     {}; create items before the episode ends, or end it without clearing the history",
+                    data(column),
                     describe_available_steps(context)
                 ))
             }
-            Self::Expired { position } => Error::ExpiredStep(format!(
-                "the trajectory refers to step {position}, which has expired: the writer retains only \
+            Self::Expired { column, position } => Error::ExpiredStep(format!(
+                "the trajectory refers to {} at step {position}, which has expired: the writer retains only \
                  the newest {} (`history`); {}; create items earlier or raise `history`",
+                data(column),
                 count(history, "step"),
                 describe_available_steps(context)
             )),
-            Self::Future { position } => Error::InvalidArgument(format!(
-                "the trajectory refers to step {position}, which was not appended yet; {}; append it \
+            Self::Future { column, position } => Error::InvalidArgument(format!(
+                "the trajectory refers to {} at step {position}, which was not appended yet; {}; append it \
                  first",
+                data(column),
                 describe_available_steps(context)
             )),
             Self::TooFewSteps { len } => too_few_steps(len, context),
             Self::Missing { column, position } => Error::InvalidArgument(format!(
                 "the trajectory refers to {} at step {position}, where it has no value; select only steps \
                  with a value",
-                match column_name(context.steps, column) {
-                    Some(name) => format!("column {name}"),
-                    None => "the data".into(),
-                }
+                data(column)
             )),
         }
     }

@@ -263,14 +263,14 @@ mod tests {
         );
         assert_eq!(
             text(&mut recorder, &[selection(0, 1, 2, false)]),
-            "the trajectory refers to step 1, which has expired: the writer retains only the \
-             newest 2 steps (`history`); steps 2 to 3 are available; create items earlier or \
+            "the trajectory refers to column `a` at step 1, which has expired: the writer retains \
+             only the newest 2 steps (`history`); steps 2 to 3 are available; create items earlier or \
              raise `history`"
         );
         assert_eq!(
             text(&mut recorder, &[selection(0, 3, 2, false)]),
-            "the trajectory refers to step 4, which was not appended yet; steps 2 to 3 are \
-             available; append it first"
+            "the trajectory refers to column `a` at step 4, which was not appended yet; steps 2 to 3 \
+             are available; append it first"
         );
         assert_eq!(
             text(&mut recorder, &[]),
@@ -310,8 +310,8 @@ mod tests {
         recorder.end_episode(true).unwrap();
         assert_eq!(
             text(&mut recorder, &[selection(0, 5, 1, false)]),
-            "the trajectory refers to step 5, which was cleared at the end of its episode; no \
-             steps are available; create items before the episode ends, or end it without \
+            "the trajectory refers to column `a` at step 5, which was cleared at the end of its \
+             episode; no steps are available; create items before the episode ends, or end it without \
              clearing the history"
         );
         assert_eq!(recorder.pending_items(), 0);
