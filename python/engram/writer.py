@@ -39,7 +39,7 @@ class _Writer(ClosingContext):
 
     @property
     def pending_items(self) -> int:
-        """Number of created items that are not in their table yet."""
+        """Number of created items that are not yet known to be in their table."""
         return self._native.pending_items
 
     def flush(self, timeout: float | None = None) -> None:
@@ -134,11 +134,15 @@ class TrajectoryWriter(_Writer):
 
     @property
     def history(self) -> Any:  # noqa: ANN401, a nest
-        """Nest of the columns' histories since the episode began, with the structure of a step.
+        """Nest of the columns' histories, with the structure of a step.
 
-        `history["obs"][-2:]` selects the last two steps, `history["obs"][-1]` the last one without a time axis, and
-        `history["obs"][[0, 3]]` these two steps. Only the newest `history` steps can be selected. Each slice has
-        `shape`, `dtype`, `numpy()` and a length.
+        A history has all steps since the last `end_episode(clear=True)`, but items can only refer to the newest ones,
+        up to the writer's option `history`. `history["obs"][-2:]` selects the last two steps, `history["obs"][-1]` the
+        last one without a time axis, and `history["obs"][[0, 3]]` the steps with these indices. Each slice has `shape`,
+        `dtype`, `numpy()` and a length.
+
+        Raises:
+            InvalidArgumentError: No step was appended yet.
         """
         version = self._native.structure_version
         if version != self._history_version:
@@ -160,7 +164,7 @@ class TrajectoryWriter(_Writer):
             table: Name of the table.
             priority: Priority of the item.
             trajectory: Nest of slices of `history`.
-            num_steps: Number of most recent steps, of which the item has all columns.
+            num_steps: Create an item of all columns of this many most recent steps.
 
         Returns:
             Key of the item.
@@ -220,7 +224,7 @@ class PatternWriter(_Writer):
         max_in_flight_items: int,
         timeout: float | None,
         compression: Compression,
-        uniform: bool = False,  # True if all appends have the same structure, also those of partial steps
+        uniform: bool = False,  # True if every append has the same structure, including appends of partial steps
     ) -> None:
         _checks.choice("`compression`", compression, ("auto", "delta", "off"))
         checked = checked_patterns(patterns)
@@ -234,6 +238,7 @@ class PatternWriter(_Writer):
             compression,
             uniform,
         )
+        # As in `TrajectoryWriter`: skips the Python method below.
         if type(self).append is PatternWriter.append:
             self.append = self._native.append  # type: ignore[method-assign]
 
