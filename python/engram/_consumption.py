@@ -10,8 +10,7 @@ from engram import _engram
 __all__ = ["ConsumptionTracker"]
 
 MAX_HOLD = 120.0
-"""Seconds after which a fetched item counts as consumed; checked only when items are requested, so it may take up to
-twice as long."""
+"""Seconds after which a fetched item counts as consumed. Items are timed in groups, so it can take twice as long."""
 
 _LEASE_FRACTION = 0.2
 """Share of the server's `lease_timeout` that replaces `MAX_HOLD` if it is less. After `lease_timeout`, the server would

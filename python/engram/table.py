@@ -92,7 +92,7 @@ class Table:
         ttl: float | None = None,
         signature: object = None,
     ) -> "Table":
-        """Creates a first-in-first-out table: each item is sampled once, and inserts wait while it is full.
+        """Creates a first-in-first-out table: each item is sampled once, and inserts wait while the table is full.
 
         Args:
             name: Name of the table.
@@ -124,7 +124,7 @@ class Table:
         ttl: float | None = None,
         signature: object = None,
     ) -> "Table":
-        """Creates a last-in-first-out table: each item is sampled once, and inserts wait while it is full.
+        """Creates a last-in-first-out table: each item is sampled once, and inserts wait while the table is full.
 
         Args:
             name: Name of the table.

@@ -147,8 +147,9 @@ class Adder(ClosingContext):
                 for example for priorities that are functions, this is the cause of an `ItemError` instead.
             PriorityError: A constant priority is negative, infinite or too large, and its table's selector rejects it.
                 Nothing is kept. If items are created one by one, this is the cause of an `ItemError` instead.
-            BackpressureError: Too many items wait for their tables, and the adder's `timeout` passed. Nothing is kept,
-                except at the end of an episode, where rows that were not accepted are lost.
+            BackpressureError: Too many items wait for their tables, or the disk cannot keep up, and the adder's
+                `timeout` passed. Nothing is kept, except at the end of an episode, where rows that were not accepted
+                are lost.
             DeadlineExceededError: The episode has ended, and its tables did not accept all items in time; they stay
                 queued. Or the server did not send the options of a table in time, and nothing is kept.
             ItemError: The transition was added, but an item that ends with it was not created, because a function of

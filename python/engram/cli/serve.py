@@ -21,7 +21,7 @@ from engram.errors import InvalidArgumentError
 
 
 class Durability(StrEnum):
-    """What acknowledged changes survive: nothing (only checkpoints are kept), the end of the process, a power failure."""
+    """What acknowledged changes survive: nothing (only checkpoints stay), a crash of the process, a power failure."""
 
     NONE = "none"
     PROCESS = "process"

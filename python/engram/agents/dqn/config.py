@@ -82,8 +82,10 @@ class DQNConfig:
     processes: int = 1
     """Number of processes. With 1, acting and learning alternate; with more, this one learns and the others act."""
     actor_lead: int = 32
-    """Maximum number of items that an actor has in flight. With several processes, also the number of steps by which the
-    actors together may be ahead of the learner, or behind it; at least the `learn_period` steps of one batch."""
+    """Maximum number of items that an actor has in flight.
+
+    With several processes, also the number of steps by which the actors together may be ahead of the learner, or behind
+    it, but at least the `learn_period` steps of one batch."""
     publish_period: int = 10
     """With several processes, learner steps between two publications of the network for the actors."""
     refresh_period: int = 20
