@@ -447,8 +447,8 @@ class Store(TableStore):
         Raises:
             StorageError: Another process has the directory open, it cannot be read or written, or acknowledged changes
                 are missing. The text states which. The directory was not changed.
-            InvalidArgumentError: An argument is invalid, or `rename` or `drop` names a table that is not in the
-                directory.
+            InvalidArgumentError: An argument is invalid, `rename` or `drop` names a table that is not in the directory,
+                or `rename` gives two tables the same name.
             SignatureError: Items in the directory do not match a table's signature.
         """
         directory = _checks.path("`path`", path)

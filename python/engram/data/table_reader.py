@@ -182,7 +182,7 @@ class TableReader:
                         raise
                     block_size.is_single = True
         except EngramError as error:
-            raised = error
+            raised = error  # only after the elements that were read before it
         if left != 0:
             yield from splitter.last
         if raised is not None:
