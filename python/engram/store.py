@@ -424,8 +424,8 @@ class Store(TableStore):
         Args:
             path: The directory. Only one process can have it open at a time.
             tables: Tables that do not exist in the directory are created. A table that exists gets the configuration
-                given here; items that it does not allow (`max_size`, `max_bytes`, `max_times_sampled`, `ttl`) are
-                removed.
+                given here, except its seed; items that the new `max_size`, `max_bytes`, `max_times_sampled` or `ttl`
+                does not allow are removed. Tables in the directory that are not given here stay as they are.
             durability: Which failures acknowledged changes survive. `"none"`: only checkpoints are stored. `"process"`:
                 the end of the process, including `kill -9`. `"disk"`: a power failure.
             sync_interval: Minimum seconds between two disk syncs with `"disk"`; acknowledgements wait for them.
