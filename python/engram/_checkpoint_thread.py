@@ -32,6 +32,16 @@ class CheckpointThread:
     """Writes a store's checkpoints from a thread that ends with the store."""
 
     def __init__(self, store: "Store", interval: float | None, log_bytes: int | None, *, journaled: bool) -> None:
+        """Starts the thread.
+
+        Args:
+            store: The store; the thread does not keep it alive.
+            interval: Seconds after which a checkpoint is due if anything has changed. None: never for that reason.
+            log_bytes: Size of the log since the last checkpoint above which a checkpoint is due. None: never for that
+                reason.
+            journaled: False if changes are not logged. The thread then cannot see whether anything has changed, and
+                assumes so.
+        """
         self._store = weakref.ref(store)
         self._interval = interval
         self._log_bytes = log_bytes
@@ -53,7 +63,7 @@ class CheckpointThread:
         interval = math.inf if self._interval is None else self._interval
         poll_interval = max(_MIN_POLL_INTERVAL, min(_POLL_INTERVAL, interval))
         retry_delay = max(_MIN_POLL_INTERVAL, min(_RETRY_DELAY, interval))
-        last = time.monotonic()
+        last_attempt = time.monotonic()
         wait = poll_interval
         while not self._stop.wait(wait):
             store = self._store()
@@ -61,13 +71,13 @@ class CheckpointThread:
                 return
             wait = poll_interval
             try:
-                if self._is_due(store, time.monotonic() - last):
-                    last = time.monotonic()
+                if self._is_due(store, time.monotonic() - last_attempt):
+                    last_attempt = time.monotonic()
                     store.checkpoint()
             except ClosedError:
                 return
             except EngramError as error:
-                last = -math.inf  # the next checkpoint is due after this wait
+                last_attempt = -math.inf  # a checkpoint is due after the next wait
                 wait = retry_delay
                 _LOG.warning("checkpoint failed; the next attempt is in %g s: %s", retry_delay, error)
             del store  # while this thread waits, it must not keep the store alive

@@ -18,7 +18,7 @@ MAX_I32 = 2**31 - 1
 MAX_I64 = 2**63 - 1
 MAX_U64 = 2**64 - 1
 
-# Maximum number of items in a batch. A larger number is more likely a mistake, and would not fit into memory.
+# Maximum number of items in a batch. A larger number is probably a mistake: the batch would not fit into memory.
 MAX_BATCH = 2**24
 
 
@@ -99,7 +99,10 @@ def seconds(what: str, value: object) -> float | None:
 
 
 def instance_of(what: str, value: object, union: object, hint: str) -> None:
-    """Checks for an instance of a class, or of one of a union; the error for the class itself advises to call it."""
+    """Checks for an instance of a class or of a union of classes.
+
+    If the value is a class, for example `Uniform` instead of `Uniform()`, the error advises to call it.
+    """
     if isinstance(value, union):  # type: ignore[arg-type]  # a union of classes is allowed
         return
     got = f"the class {value.__name__} itself; call it" if isinstance(value, type) else _describe(value)
@@ -184,7 +187,10 @@ def _as_float(value: object) -> float | None:
 
 
 def short_repr(value: object) -> str:
-    """Returns the repr of a value on one line, cut after 100 characters; dtype and shape of a long array."""
+    """Returns the repr of a value on one line.
+
+    If it is longer than 100 characters, returns its first 100, or the dtype and shape of an array.
+    """
     text = re.sub(r"\n\s*", " ", repr(value))
     if len(text) <= _MAX_REPR:
         return text

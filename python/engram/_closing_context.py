@@ -11,7 +11,7 @@ __all__ = ["ClosingContext"]
 
 
 class ClosingContext(abc.ABC):
-    """A writer that its `with` block closes."""
+    """A writer or adder whose `with` block closes it."""
 
     @abc.abstractmethod
     def close(self, timeout: float | None = None) -> None:
@@ -24,7 +24,7 @@ class ClosingContext(abc.ABC):
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         if error is None:
-            # In a forked child, the parent closes the writer.
+            # A forked child cannot close a writer; its parent does.
             with suppress(ForkedError):
                 self.close()
             return

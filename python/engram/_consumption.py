@@ -10,11 +10,11 @@ from engram import _engram
 __all__ = ["ConsumptionTracker"]
 
 MAX_HOLD = 120.0
-"""Seconds that a fetched item may stay unconsumed; in practice up to twice as long."""
+"""Seconds after which a fetched item counts as consumed. Items are timed in groups, so it can take twice as long."""
 
 _LEASE_FRACTION = 0.2
-"""Share of the server's `lease_timeout` that a fetched item may stay unconsumed, if that is less than `MAX_HOLD`. After
-`lease_timeout`, the server would return the item to its table and hand it out again."""
+"""Share of the server's `lease_timeout` that replaces `MAX_HOLD` if it is less. After `lease_timeout`, the server would
+return the item to its table and hand it out again."""
 
 
 class ConsumptionTracker:
@@ -49,7 +49,7 @@ class ConsumptionTracker:
         self.removes_items = False
         self._delivered_pieces = 0
         self._passed_items = 0  # items that `_first_pieces` no longer lists
-        self._first_pieces: list[int] = []
+        self._first_pieces: list[int] = []  # number of the first piece of each later item
         self._holding = True
         self._all_consumed_at_end = all_consumed_at_end
         self._held_until = 0  # number of items fetched at `_held_since`
@@ -103,16 +103,22 @@ class ConsumptionTracker:
         self.consumed = self.fetched
 
     def finish(self) -> None:
-        """Ends the counting; called before unconsumed items are returned to their table."""
+        """Ends the counting at the end of the stream, before unconsumed items are returned to their table."""
         if self._all_consumed_at_end is None or self._all_consumed_at_end():
             self.consume_all()
 
     def stop_holding(self) -> None:
-        """Counts items as consumed as soon as the next ones are requested: an insert waits for their space."""
+        """From now on, counts all fetched items as consumed when the next ones are requested.
+
+        Called when an insert waits for the space that held items occupy.
+        """
         self._holding = False
 
     def on_request(self) -> None:
-        """Acknowledges the consumed items before the next ones are requested; items held for too long count too."""
+        """Acknowledges the consumed items; called before the next ones are requested.
+
+        If items have been held for too long, or after `stop_holding`, all fetched items count as consumed.
+        """
         if self.consumed >= self._held_until:
             self._held_until, self._held_since = self.fetched, time.monotonic()
         elif time.monotonic() - self._held_since > self._max_hold:

@@ -28,10 +28,12 @@ __all__ = [
 __version__: str
 
 def after_fork_in_child() -> None: ...
-def flatten(tree: Any) -> tuple[list[Any], list[str], str]: ...
+def flatten(tree: Any) -> tuple[list[Any], list[str], str]: ...  # leaves, their names, structure as JSON
+
+# The checkpoint's directory, the number of items by table, notes.
 def import_reverb(store: Store, path: str) -> tuple[Path, dict[str, int], list[str]]: ...
 def inspect(path: str) -> dict[str, Any]: ...
-def names(structure: str) -> list[str]: ...
+def names(structure: str) -> list[str]: ...  # names of the leaves
 def unflatten(structure: str, leaves: list[Any]) -> Any: ...
 
 @final
@@ -56,11 +58,12 @@ class Batch:
 
 @final
 class Stream:
-    delivered: int
+    delivered: int  # number of items delivered by the caller; assigning it acknowledges them
     @property
     def lease_timeout(self) -> float | None: ...
-    def next(self) -> Batch | None: ...
+    def next(self) -> Batch | None: ...  # None: the wait timed out, or the stream has ended
     def stop(self) -> None: ...
+    # Both timeouts are in seconds. False: the removal of sampled items is not known to be durable.
     def close(self, timeout: float, durability_timeout: float | None) -> bool: ...
 
 @final
@@ -76,7 +79,7 @@ class Server:
         host: str,
         port: int,
         token: str | None,
-        tls: tuple[bytes, bytes, bytes | None] | None,
+        tls: tuple[bytes, bytes, bytes | None] | None,  # PEM: certificate, key, authority of the clients
         insecure: bool,
         lease_timeout: float,
         metrics_port: int | None,
@@ -95,23 +98,23 @@ class Store:
         path: str,
         tables: list[Any],
         seed: int,
-        storage: tuple[str, float, int],
-        opening: tuple[dict[str, str], set[str], bool],
+        storage: tuple[str, float, int],  # durability, sync_interval, keep
+        opening: tuple[dict[str, str], set[str], bool],  # rename, drop, repair
         progress: Callable[[int, int], object] | None,
-    ) -> tuple[Store, list[str]]: ...
+    ) -> tuple[Store, list[str]]: ...  # the store, notes
     def restore(
         self,
         path: str,
-        opening: tuple[dict[str, str], set[str], bool],
+        opening: tuple[dict[str, str], set[str], bool],  # rename, drop, repair
         progress: Callable[[int, int], object] | None,
-    ) -> tuple[list[str], list[str]]: ...
-    def log_bytes(self) -> int | None: ...
-    def checkpoint(self) -> tuple[int, int, int]: ...
+    ) -> tuple[list[str], list[str]]: ...  # names of the added tables, notes
+    def log_bytes(self) -> int | None: ...  # bytes logged since the last checkpoint; None: in memory
+    def checkpoint(self) -> tuple[int, int, int]: ...  # number, bytes, items
     @staticmethod
     def connect(
         address: str,
         token: str | None,
-        tls: tuple[bytes, tuple[bytes, bytes] | None, str | None] | None,
+        tls: tuple[bytes, tuple[bytes, bytes] | None, str | None] | None,  # PEM: ca, (certificate, key); server_name
         reconnect_timeout: float,
     ) -> Store: ...
     def close(self) -> None: ...
@@ -176,9 +179,10 @@ class TrajectoryWriter:
     ) -> TrajectoryWriter: ...
     def append(self, step: Any, *, partial_step: bool = False) -> None: ...
     @property
-    def structure_version(self) -> int: ...
+    def structure_version(self) -> int: ...  # increases when the structure of the history changes
     def history(self) -> Any: ...
     def create_item(self, table: str, priority: float, trajectory: Any, num_steps: int | None) -> int: ...
+    # Waits until at most `allowed` items are in flight.
     def flush(self, timeout: float | None, allowed: int = 0) -> None: ...
     def extend_history(self, history: int) -> None: ...
     def end_episode(self, timeout: float | None, clear: bool) -> None: ...
@@ -197,15 +201,16 @@ class PatternWriter:
     def __new__(
         cls,
         store: Store,
-        patterns: int,
-        compile: Any,
+        patterns: int,  # number of patterns that `compile` returns
+        compile: Any,  # function from the structure of a step to the compiled patterns
         chunk_length: int | None,
         max_in_flight_items: int,
         timeout: float | None,
         compression: str,
-        uniform: bool,
+        uniform: bool,  # True if every append has the same structure
     ) -> PatternWriter: ...
     def append(self, step: Any, *, partial_step: bool = False) -> None: ...
+    # Waits until at most `allowed` items are in flight.
     def flush(self, timeout: float | None, allowed: int = 0) -> None: ...
     def end_episode(self, timeout: float | None, clear: bool) -> None: ...
     def close(self, timeout: float | None) -> None: ...
@@ -226,7 +231,7 @@ class BatchedWriter:
         cls,
         store: Store,
         num_envs: int,
-        compile: Any,
+        compile: Any,  # function from the structure of a step to the compiled patterns
         chunk_length: int | None,
         max_in_flight_items: int,
         timeout: float | None,

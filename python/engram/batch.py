@@ -95,7 +95,7 @@ class Batch:
     def mask(self) -> Any:  # noqa: ANN401, a nest like `data`
         """The nest of `data` with bool `[B, T]` leaves: True for steps, False for padding.
 
-        None if nothing was padded.
+        A column that was not padded has None. The property is None if no column was padded.
         """
         if self.lengths is None:
             return None
@@ -117,8 +117,8 @@ class Batch:
 
         Args:
             beta: How much of the bias to correct, from 0 (nothing) to 1 (all of it).
-            normalize: Divisor that keeps weights at most 1: `"batch"` divides by the largest weight in this batch,
-                `"table"` by the largest that any item of the table could have, None by nothing.
+            normalize: Divisor of the weights: `"batch"`, the largest weight in this batch; `"table"`, the largest that
+                any item of the table could have. Both keep weights at most 1. None: the weights are not divided.
 
         Returns:
             f32 `[B]`: the weights.

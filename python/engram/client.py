@@ -16,9 +16,9 @@ __all__ = ["Client"]
 class Client(TableStore):
     """The tables of a `Server`, in another process or on another machine.
 
-    A client has the methods of `Store`, with the same guarantees. If the server becomes unreachable, calls wait up to
-    `reconnect_timeout` seconds for it, then raise `UnavailableError`. Writers resume after a reconnect: no item is
-    inserted twice, and an error names the number of items that were not acknowledged.
+    A client has the methods of `TableStore`, with the same guarantees as a `Store`. If the server becomes unreachable,
+    calls wait up to `reconnect_timeout` seconds for it, then raise `UnavailableError`. Writers resume after a
+    reconnect: no item is inserted twice, and error texts state the number of items that were not acknowledged.
 
     Unlike a store, a client can be used in a forked child process, and pickled. The copy opens its own connection with
     the same token and the same PEM files. The pickle contains the token in clear text, and the absolute paths of the
@@ -78,7 +78,8 @@ class Client(TableStore):
         )
         tls = None if self._ca is None else (read_pem("ca", self._ca), identity, self._server_name)
         self._native = _engram.Store.connect(self.address, self._token, tls, self._timeout)
-        # At exit, wait until the server knows which samples were consumed; otherwise it would hand them out again.
+        # At exit, and when this client is garbage-collected, wait until the server knows which samples were consumed;
+        # otherwise it would hand them out again.
         weakref.finalize(self, self._native.wait_for_pending_replies)
 
     def __getstate__(self) -> dict[str, Any]:

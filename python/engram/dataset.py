@@ -17,22 +17,22 @@ from engram.store import Store, TableStore
 __all__ = ["Dataset"]
 
 GRACE_PERIOD = 0.5
-"""Seconds that a shorter timeout is extended to while items are available or in flight."""
+"""Seconds that an iteration waits while items are available or in flight, even if its timeout is shorter."""
 
 OPEN_GRACE = 0.8
-"""Seconds by which a server's replies may exceed the timeout when an iteration starts."""
+"""Seconds that a server has to reply when an iteration starts, in addition to the timeout."""
 
 _CLOSE_TIMEOUT = 2.0
 """Maximum seconds that closing waits for a server to confirm it."""
 
 _LATE_CLOSE_TIMEOUT = 0.4
-"""The same, if the iteration ends because of its timeout."""
+"""Maximum seconds that closing waits for a server to confirm it, if the iteration ends because of its timeout."""
 
 _UNLIMITED: float | None = None
-"""Time limit of a wait until acknowledgements are durable, which ends earlier if the server is unreachable."""
+"""Time limit of the wait until acknowledgements are durable. The wait also ends if the server becomes unreachable."""
 
 _ROUNDING = 1e-3
-"""Seconds by which the partial waits of a timeout may fall short of it in total."""
+"""Seconds by which the sum of several short waits may fall short of the timeout that they add up to."""
 
 T = TypeVar("T", Batch, Sample)
 R = TypeVar("R")
@@ -110,14 +110,14 @@ class Dataset(Generic[T]):
                 unlimited.
             timeout: Seconds to wait for a batch before the iteration ends. `None` waits forever. Less than
                 0.5 s becomes 0.5 s while items are available or in flight: with 0, the iteration yields what is
-                available without waiting for an insert. An iteration whose server does not reply in time raises
-                `DeadlineExceededError`: when it begins, or if a durable server does not confirm its last items.
+                available without waiting for an insert. A server that does not reply in time when an iteration begins
+                raises `DeadlineExceededError`, and so does a durable server that does not confirm the last items.
             pad: Pad shorter items with zeros instead of yielding ragged columns.
             hold: Acknowledge a batch when the next one is requested or the iterator is closed, instead of when it is
                 yielded: if the reader's process dies, the items return to the table. They also return if a batch from a
                 server is held for longer than its `lease_timeout`: the items are handed out again, although their
-                reader lives. Until then they occupy their place, so a loop that inserts into the full table while it
-                uses a batch waits for itself.
+                reader still runs. Held items occupy space in the table, so a loop that inserts into a full table while
+                it uses a batch waits for itself.
 
         Raises:
             InvalidArgumentError: An argument is invalid. For example, `at_least` is not from 1 to `batch_size`.
@@ -174,7 +174,7 @@ class Dataset(Generic[T]):
                 if tracker is not None:
                     tracker.on_request()
                 native = stream.next()
-                if native is None:
+                if native is None:  # no batch arrived within one wait, or the stream has ended
                     waited = time.monotonic() - requested
                     late = self._timeout is not None and waited >= self._timeout - _ROUNDING
                     is_over = batches == self._max_batches or items == self._max_items
@@ -230,7 +230,7 @@ class Dataset(Generic[T]):
                     self._open_streams.remove(stream)
 
     def _late_close_timeouts(self) -> tuple[float, float | None]:
-        """The timeouts of closing a stream whose iteration ends because of its timeout."""
+        """Seconds to wait for the server and for durability when closing after the iteration's timeout has passed."""
         # A store in this process has no replies that can be lost, only a disk that can be slow.
         return _LATE_CLOSE_TIMEOUT, _UNLIMITED if isinstance(self._store, Store) else _LATE_CLOSE_TIMEOUT
 
@@ -323,10 +323,10 @@ class Dataset(Generic[T]):
 
 
 def _close_timeouts(error: BaseException) -> tuple[float, float]:
-    """The timeouts of closing a stream because `error` was raised: the server's replies, and durability."""
+    """Seconds to wait for the server, and for durability, when closing a stream because `error` was raised."""
     if isinstance(error, UnavailableError):
         return 0.0, 0.0
-    # After an interrupt, only items that were not read are waited for: the next reader expects them in the table.
+    # After Ctrl-C, wait only until the server has the returned items, which the next reader expects in the table.
     return _CLOSE_TIMEOUT, _CLOSE_TIMEOUT if isinstance(error, Exception) else 0.0
 
 

@@ -92,9 +92,9 @@ class ItemError(EngramError, RuntimeError):
 
 
 class ClosedError(EngramError, RuntimeError):
-    """A store or writer is used after `close`, or the store or table was closed or dropped during a call.
+    """A store, writer or adder is used after `close`, or the store was closed or the table dropped during a call.
 
-    The text states whether the store was closed or the table dropped.
+    The text states which.
     """
 
 
@@ -113,7 +113,10 @@ class ForkedError(EngramError, RuntimeError):
 
 
 class BackpressureError(EngramError, RuntimeError):
-    """A writer has more than `max_in_flight_items` items in flight, and its `timeout` has passed."""
+    """A writer's `timeout` has passed while it had more than `max_in_flight_items` items in flight.
+
+    Or the disk of a durable store could not keep up during that time.
+    """
 
 
 class UnavailableError(EngramError, ConnectionError):
@@ -135,5 +138,5 @@ class HandshakeError(EngramError, ConnectionError):
 class StorageError(EngramError, OSError):
     """A store's directory cannot be used, or writing to it failed.
 
-    The store continues: it writes a change that is still in memory as soon as that is possible.
+    After a failed write the store continues: the change is in memory, and is written as soon as that is possible.
     """

@@ -18,7 +18,7 @@ class Imported:
     Attributes:
         path: Directory of the checkpoint that was read.
         tables: Number of items in each added table, by table name.
-        notes: Descriptions of what could not be imported. All items are imported.
+        notes: One text for each table whose signature could not be imported completely. All items are imported.
     """
 
     path: Path
@@ -43,7 +43,7 @@ def import_reverb(path: str | os.PathLike[str], store: Store) -> Imported:
         store: Store in this process that has no tables of these names.
 
     Returns:
-        The checkpoint's directory, the number of items in each table, and what could not be imported.
+        The checkpoint's directory, the number of items in each table, and notes on incomplete signatures.
 
     Raises:
         StorageError: There is no complete checkpoint, or it is corrupt; the text names the file and the record. Nothing

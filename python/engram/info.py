@@ -16,7 +16,7 @@ class Checkpoint:
 
     Attributes:
         number: Number of the checkpoint; later checkpoints have higher numbers.
-        bytes: Size of the checkpoint file. The items' data is in the logs in the same directory.
+        bytes: Size of the checkpoint file in bytes. The items' data is in the logs in the same directory.
         items: Number of items in all tables.
     """
 
@@ -35,13 +35,13 @@ class TableInfo:
         name: Name of the table.
         size: Number of items, including those in `leased_out`.
         max_size: Maximum number of items.
-        bytes: Size of the distinct chunks that the table refers to, and of its items.
+        bytes: Size in bytes of the distinct chunks that the table refers to, and of its items.
         max_bytes: Maximum of `bytes`. `None` means unlimited.
         leased_out: Number of items whose last allowed sample (`max_times_sampled`) is leased to a reader and not
             acknowledged yet; they cannot be sampled again unless the reader returns them.
         num_episodes: Number of distinct episodes with steps in the table.
-        num_deleted_episodes: Number of episodes whose last step was removed.
-        num_unique_samples: Number of items that were sampled at least once.
+        num_deleted_episodes: Number of episodes that had steps in the table and have none any more.
+        num_unique_samples: Number of items that were sampled at least once, including items removed since.
         inserts: Number of items inserted.
         samples: Number of samples drawn.
         deletes: Number of items removed for any reason.
@@ -57,7 +57,7 @@ class TableInfo:
             in memory.
         rate_limiter: Kind, samples per insert, minimum size, minimum difference and maximum difference.
         sampler: Selector of the items to sample.
-        remover: Selector of the items to remove when the table is full.
+        remover: Selector of the items to remove when `max_size` or `max_bytes` is exceeded.
         max_times_sampled: Number of samples after which an item is removed. `None` means unlimited.
         ttl: Seconds after which an item is removed. `None` means unlimited.
         signature: Nest of `ArraySpec` that items must match. `None` allows any data.

@@ -23,16 +23,15 @@ class InspectedFile:
 
     Attributes:
         name: File name.
-        bytes: Size of the file.
+        bytes: Size of the file in bytes.
         records: Number of valid records before the first invalid one.
         first_change: Sequence number of the log's first change; None if the file is no log, contains chunks only, or
             cannot be read.
         changes: Number of changes in a log's valid `records`.
-        state: `"whole"`: all records are valid. `"torn"`: the end of a log was not
-            completely written, and was never acknowledged. `"damaged"`: the content differs from what was written.
-            `"unusable"`: nothing can be read. `"unfinished"`: the next `open` removes the file. `"set aside"`: a repair
-            excluded the file.
-        offset: Byte offset of the first invalid record of a torn or damaged file.
+        state: `"whole"`: all records are valid. `"torn"`: the end of a log was not completely written, and was never
+            acknowledged. `"damaged"`: the content differs from what was written. `"unusable"`: nothing can be read.
+            `"unfinished"`: the next `open` removes the file. `"set aside"`: a repair excluded the file.
+        offset: Byte offset of the first invalid record of a torn or damaged file; None for other files.
         reason: What is wrong with the file; None if nothing is.
         records_after: Number of valid records after `offset`; stores do not read them.
         changes_after: Number of changes in those records.
@@ -57,7 +56,8 @@ class InspectedTable:
     Attributes:
         name: Name of the table.
         items: Number of items.
-        bytes: Size of the distinct chunks that the table refers to, and of its items; None in a checkpoint.
+        bytes: Size in bytes of the distinct chunks that the table refers to, and of its items; None for a table in a
+            checkpoint.
         last_change: Sequence number of the last logged change to the table; 0 if there is none.
     """
 
@@ -74,12 +74,13 @@ class InspectedCheckpoint:
     Attributes:
         number: Number of the checkpoint.
         created: Time of creation in seconds since 1970; None if it cannot be read.
-        first_change: Sequence number of the first change that is replayed after it; None if it cannot be read.
+        first_change: Sequence number of the first change that is replayed after the checkpoint; None if it cannot be
+            read.
         tables: Tables, sorted by name.
         chunks: Number of distinct chunks that the items refer to.
-        chunk_bytes: Size in the logs of those chunks that are present.
+        chunk_bytes: Size in bytes, in the logs, of those chunks that are present.
         missing_chunks: Number of those chunks that are missing.
-        problem: Reason why a store cannot restore it; None if it can.
+        problem: Reason why a store cannot restore the checkpoint; None if it can.
     """
 
     number: int
@@ -100,7 +101,7 @@ class InspectedOpening:
         repaired: True if data is lost: the directory opens only with `repair=True`, with this content.
         checkpoint: Number of the checkpoint that is used; None if there is none.
         changes: Number of changes replayed after the checkpoint.
-        age: Seconds since the store was created.
+        age: Seconds since the store was created, including the time while it was closed.
         tables: Tables, sorted by name.
     """
 
@@ -113,13 +114,13 @@ class InspectedOpening:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inspection:
-    """Content of a directory, and what of it is damaged.
+    """Content of a store's directory, and what is damaged or lost.
 
     Attributes:
         path: The directory.
         in_use: Process that has the directory open, according to its `LOCK` file; None if there is none. Files that
-            are being written may look torn.
-        store: Random number that identifies the store; None if there is no store.
+            are being written at that moment may look torn.
+        store: Random number that identifies the store; None if there is no store, or its files cannot be read.
         files: Engram's files except `LOCK` and `CLOSED`: checkpoints, logs, unfinished files and files set aside, each
             kind sorted.
         other_files: Names of files that are not Engram's, sorted.

@@ -34,7 +34,7 @@ class Condition:
     Attributes:
         subject: Value that the condition compares.
         comparison: `"eq"`, `"ge"` or `"mod"`.
-        operands: Number to compare with, and 0; or divisor and remainder.
+        operands: Number to compare with, and 0; for `"mod"`, divisor and remainder.
         inverse: True if the comparison must be false.
     """
 
@@ -60,8 +60,8 @@ class Subject:
     Compare it with an integer by `==`, `!=`, `<`, `<=`, `>` or `>=`, or its remainder by `% m == r` or `% m != r`.
 
     Attributes:
-        kind: Name of the value.
-        source: Function that selects the column from a nest like a step, for `column`.
+        kind: Name of the function that returned the subject: `"step_index"`, `"column"` and so on.
+        source: For `column`, the function that selects the column from a nest like a step; otherwise None.
     """
 
     kind: str
@@ -116,7 +116,10 @@ def step_index() -> Subject:
 
 
 def steps_since_applied() -> Subject:
-    """Returns the number of steps since the pattern last created an item: 1 at the first step."""
+    """Returns the number of steps since the pattern last created an item, counted across episodes.
+
+    Without such an item, it is the number of the writer's steps so far: 1 at the first step.
+    """
     return Subject("steps_since_applied")
 
 
@@ -130,7 +133,7 @@ def history_length() -> Subject:
 
 
 def column(source: Callable[[Any], Any]) -> Subject:
-    """Returns the newest value of a column. It must be a single integer or bool; others never match.
+    """Returns the newest value of a column, a single integer or bool. With other values, no condition is true.
 
     Args:
         source: Function that selects the column from a nest like a step: `lambda s: s["life_lost"]`.
@@ -161,8 +164,8 @@ def td_error(source: Callable[[Any], Any], *, max_weight: float = 0.9) -> TdErro
 
     Args:
         source: Function that selects the column of TD errors from a nest like a step: `lambda s: s["td_error"]`. The
-            column has one float32, float64, int32 or int64 per step. x are the values in the last of the item's columns
-            that is a slice of it.
+            column has one float32, float64, int32 or int64 per step, and the item must contain a slice of it. If the
+            item contains several slices of it, x are the values of the last one.
         max_weight: From 0 (the mean only) to 1 (the maximum only). The default is that of R2D2.
 
     Raises:
@@ -234,7 +237,7 @@ def _show(key: object) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Pattern:
-    """Declares an item that is created at every step at which the conditions are true and its steps exist.
+    """Declares an item that is created at every step at which all conditions are true and its slices have values.
 
     Exactly one of `trajectory` and `num_steps` is required.
 
@@ -242,7 +245,7 @@ class Pattern:
         table: Name of the table.
         trajectory: Function that receives a nest like a step and returns the nest of an item, whose leaves are slices
             of columns.
-        num_steps: Number of most recent steps, of which the item has all columns.
+        num_steps: The item has all columns of this many most recent steps.
         when: Conditions, all of which must be true. Default: none, so the pattern applies at every step.
         priority: Priority of the items: a number, or the result of `td_error`.
     """

@@ -27,7 +27,8 @@ class RateLimiter:
         samples_per_insert: Number of samples that each insert allows. Above 0.
         min_size: Minimum number of items in the table before sampling starts. At least 1.
         min_diff: Minimum of `I * samples_per_insert - S`. With `-inf`, samples do not wait for inserts.
-        max_diff: Maximum of `I * samples_per_insert - S`. With `inf`, inserts never wait.
+        max_diff: Maximum of `I * samples_per_insert - S`, which only inserts up to `min_size` items may exceed. With
+            `inf`, inserts never wait.
     """
 
     kind: ClassVar[str] = "RateLimiter"
@@ -73,8 +74,8 @@ class SampleToInsertRatio:
     Attributes:
         samples_per_insert: Target ratio of samples to inserts. Above 0.
         min_size: Minimum number of items in the table before sampling starts. At least 1.
-        error_buffer: Allowed deviation of `I * samples_per_insert - S`, in samples. A number allows that deviation in
-            either direction from the value at `min_size`; a pair is `(min_diff, max_diff)`. The range must be at least
+        error_buffer: Allowed range of `I * samples_per_insert - S`, in samples. A number allows that much below and
+            above `samples_per_insert * min_size`; a pair is `(min_diff, max_diff)`. The range must be at least
             `2 * max(1, samples_per_insert)` wide, or writers and readers could block each other.
     """
 

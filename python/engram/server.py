@@ -18,14 +18,14 @@ __all__ = ["Server"]
 
 
 class Server:
-    """Serves a store's tables over the network until it is closed.
+    """Serves a store's tables over the network until the server is closed.
 
         with engram.Server([engram.Table("replay")]) as server:
             client = engram.Client(server.address)
 
-    By default it accepts connections from this machine only. To listen to other machines it requires a `token`, unless
-    `insecure` is set. Native threads serve the calls, so the process can do other work meanwhile, such as learning from
-    `server.store`.
+    By default it accepts connections from this machine only. A `host` that other machines can reach requires a `token`,
+    unless `insecure` is set. Native threads serve the calls, so the process can do other work meanwhile, such as
+    learning from `server.store`.
     """
 
     def __init__(
@@ -49,8 +49,8 @@ class Server:
         """Starts to serve.
 
         Args:
-            store: Store to serve, which `close` leaves open. Or tables, from which the server creates a store of its
-                own, which `close` closes.
+            store: Store to serve; it stays open when the server is closed. Or tables, from which the server creates a
+                store of its own, which is closed with the server.
             host: Name or address to listen on. `"0.0.0.0"` and `"::"` listen on all addresses of this machine.
             port: Port to listen on. 0 chooses a free one; see the property `port`.
             token: Token that clients must present: any visible ASCII characters. Default: clients need none.
@@ -62,14 +62,16 @@ class Server:
             lease_timeout: Seconds after which the items of an unacknowledged batch return to their table.
             metrics_port: Port of `host` that serves Prometheus metrics at `/metrics`, with the same token and
                 certificates. 0 chooses a free one. Default: no metrics.
-            seed: Seed of the server's own store, as in `Store`.
-            path: Directory of the server's own store, as in `Store.open`. Default: the store is in memory.
-            durability: As in `Store.open`.
-            checkpoint_interval: As in `Store.open`.
+            seed: Seed of the server's own store, as in `Store`. Not allowed with an existing store.
+            path: Directory of the server's own store, as in `Store.open`. Not allowed with an existing store. Default:
+                the store is in memory.
+            durability: With `path`, as in `Store.open`; otherwise ignored.
+            checkpoint_interval: With `path`, seconds, as in `Store.open`; otherwise ignored.
 
         Raises:
-            InvalidArgumentError: A port is in use, a file cannot be read, or other machines could connect without a
-                token.
+            InvalidArgumentError: An argument is invalid, a port is in use, a PEM file cannot be read, or other machines
+                could connect without a token.
+            StorageError, SignatureError: The directory `path` cannot be opened; see `Store.open`.
         """
         owns_store = not isinstance(store, Store)
         for name, value in (("seed", seed), ("path", path)):
@@ -120,7 +122,7 @@ class Server:
         return self._native.metrics_address
 
     def close(self) -> None:
-        """Ends all waiting remote calls, frees the port, and closes a store of the server's own.
+        """Ends all waiting remote calls, frees the ports, and closes the store if the server created it.
 
         Can be called more than once.
         """
@@ -142,7 +144,7 @@ class Server:
 
 
 def read_pem(name: str, path: str | PathLike[str]) -> bytes:
-    """Returns the content of the PEM file at `path`, the value of the argument `name`."""
+    """Returns the content of the PEM file at `path`. Errors name the argument `name`, which gave the path."""
     try:
         return Path(path).read_bytes()
     except OSError as error:

@@ -1,4 +1,4 @@
-"""The store: named tables in this process, and the methods that a store and a client share."""
+"""The store, a set of named tables in this process; and `TableStore`, the methods that a store and a client share."""
 
 import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -87,9 +87,10 @@ class TableStore:
             chunk_length: Number of steps per chunk. Default: as many as fit into about 16 KiB, from 1 to 16. Items
                 become visible when their chunk is full, at the end of an episode, or on `flush`.
             max_in_flight_items: Maximum number of items in flight: sent, and not yet known to be in their tables.
-                `append` waits while there are more. It also waits briefly while more than 4 MiB are in flight to a
-                server.
-            timeout: Seconds that `append` waits at that limit. `None` waits forever, 0 does not wait.
+                `append` and `create_item` wait while there are more. They also wait briefly while more than 4 MiB are
+                in flight to a server.
+            timeout: Seconds that `append` and `create_item` wait at that limit, for a full write buffer of a durable
+                store, or for a server's description of a table. `None` waits forever, 0 does not wait.
             compression: `"auto"` compresses large columns if that saves memory. `"off"` never compresses. `"delta"`
                 compresses integers as differences between steps, which suits images that change little.
 
@@ -194,12 +195,14 @@ class TableStore:
             n: Number of items. The rate limiter need not allow all of them at once.
             at_least: Minimum number of items. If at least this many are available, return them instead of waiting for
                 `n`. Default: `n`.
-            timeout: Seconds to wait. `None` waits forever. On timeout, all drawn items return to the table.
+            timeout: Seconds to wait. `None` waits forever. On timeout, all drawn items return to the table, unless
+                `partial` is set.
             partial: On timeout, return the items drawn so far, if any, instead of raising an error.
             pad: Pad shorter items with zeros instead of returning ragged columns.
 
         Returns:
-            A batch with columns `[n, T, ...]`.
+            A batch of `B` items with columns `[B, T, ...]`, or `[B, ...]` without a time axis. `B` is `n`, or fewer
+            with `at_least` or `partial`.
 
         Raises:
             DeadlineExceededError: Too few items became available in time. The text states how many, and what the call
@@ -239,9 +242,10 @@ class TableStore:
             table: Name of the table.
             keys: `[B]` integers, as in `batch.info.key`.
             priorities: `[B]` numbers.
-            wait: If False, a client returns at once, with at most 8 such changes in flight; the server applies them in
-                order. An error is raised by a later change or by `close`. More than 8,192 keys are first checked
-                against the table's configuration, which may have to be fetched from the server.
+            wait: If False, a store does not wait until the change is durable, and a client does not wait for the
+                server's reply, unless 8 such changes are in flight. The server applies them in order. An error of the
+                server is raised by a later change or by `close`. More than 8,192 keys are first checked against the
+                table's configuration, which may have to be fetched from the server.
 
         Returns:
             Number of keys found in the table; None if `wait` is False.
@@ -282,7 +286,9 @@ class TableStore:
         return self._native.delete(table, _keys(keys), wait)
 
     def reset(self, table: str) -> None:
-        """Deletes all items of a table and resets its counters. Waiting calls continue to wait.
+        """Deletes all items of a table and sets its counters to 0.
+
+        Waiting calls are not ended; a waiting sample loses the items that it has already drawn.
 
         Args:
             table: Name of the table.
@@ -356,9 +362,10 @@ class TableStore:
         return Checkpoint(*self._native.checkpoint())
 
     def close(self) -> None:
-        """Ends all waiting calls with `ClosedError` and releases all tables. Can be called more than once.
+        """Ends all waiting calls with `ClosedError`; later calls raise it too. Can be called more than once.
 
-        A client first waits for changes made with `wait=False`, and raises the first error among them.
+        A store releases all its tables. The tables of a client's server stay. A client first waits for changes made
+        with `wait=False`, and raises the first error among them.
         """
         self._native.close()
 
@@ -417,16 +424,15 @@ class Store(TableStore):
         Args:
             path: The directory. Only one process can have it open at a time.
             tables: Tables that do not exist in the directory are created. A table that exists gets the configuration
-                given here; items that it does not allow (`max_size`, `max_bytes`, `max_times_sampled`, `ttl`) are
-                removed.
+                given here, except its seed; items that the new `max_size`, `max_bytes`, `max_times_sampled` or `ttl`
+                does not allow are removed. Tables in the directory that are not given here stay as they are.
             durability: Which failures acknowledged changes survive. `"none"`: only checkpoints are stored. `"process"`:
                 the end of the process, including `kill -9`. `"disk"`: a power failure.
             sync_interval: Minimum seconds between two disk syncs with `"disk"`; acknowledgements wait for them.
-            checkpoint_interval: Seconds between two checkpoints, which a thread writes if anything has changed. If one
-                fails, a warning is logged, and the next attempt follows after 10 seconds, or after
-                `checkpoint_interval` if that is shorter. `None` disables this trigger.
-            checkpoint_bytes: Growth of the log in bytes after which a checkpoint is also written. `None` disables
-                this trigger.
+            checkpoint_interval: Seconds between two checkpoints, which a thread writes if anything has changed, and
+                always with `durability="none"`. If one fails, a warning is logged, and the next attempt follows after
+                10 seconds, or after `checkpoint_interval` if that is shorter. `None`: no checkpoints at intervals.
+            checkpoint_bytes: Bytes logged after the last checkpoint that also cause a checkpoint. `None`: no limit.
             keep: Number of most recent checkpoints to keep.
             rename: New names of tables in the directory, by old name.
             drop: Names of tables in the directory to delete.
@@ -441,8 +447,8 @@ class Store(TableStore):
         Raises:
             StorageError: Another process has the directory open, it cannot be read or written, or acknowledged changes
                 are missing. The text states which. The directory was not changed.
-            InvalidArgumentError: An argument is invalid, or `rename` or `drop` does not match the tables in the
-                directory.
+            InvalidArgumentError: An argument is invalid, `rename` or `drop` names a table that is not in the directory,
+                or `rename` gives two tables the same name.
             SignatureError: Items in the directory do not match a table's signature.
         """
         directory = _checks.path("`path`", path)
@@ -494,14 +500,13 @@ class Store(TableStore):
     ) -> tuple[str, ...]:
         """Adds the tables of another store's directory. Other calls continue meanwhile.
 
-        The directory must not be open, and is not changed. If this store has a directory, the tables are stored there
-        when this returns.
+        No store may have that directory open; it is not changed. A durable store has stored the tables on return.
 
         Args:
             path: The directory.
             rename: New names of its tables, by old name.
             drop: Names of its tables to leave out.
-            repair: As in `open`.
+            repair: As in `open`, but the files are not renamed.
             progress: As in `open`.
 
         Returns:
@@ -521,7 +526,8 @@ class Store(TableStore):
     def close(self) -> None:
         """Ends all waiting calls with `ClosedError` and releases all tables. Can be called more than once.
 
-        A store that opens the directory again has everything that this store acknowledged.
+        A store that opens the directory again has everything that this store acknowledged; with `durability="none"`,
+        only what the last checkpoint has.
 
         Raises:
             StorageError: Changes could not be written to the directory, for example because the disk is full. The store

@@ -16,12 +16,12 @@ class Table:
 
     Attributes:
         name: Name of the table.
-        max_size: Maximum number of items. When it is exceeded, the remover chooses the item to remove.
+        max_size: Maximum number of items.
         sampler: Selector of the items to sample.
-        remover: Selector of the items to remove when the table is full.
+        remover: Selector of the items to remove when `max_size` or `max_bytes` is exceeded.
         rate_limiter: Controls when inserts and samples wait for each other.
         max_times_sampled: Number of samples after which an item is removed. `None` means unlimited.
-        max_bytes: Maximum size in bytes of stored steps and items. `None` means unlimited.
+        max_bytes: Maximum size in bytes of the stored chunks and items. `None` means unlimited.
         ttl: Seconds after which an item is removed. `None` means unlimited.
         signature: Nest of `ArraySpec` that every item's data must match. `None` allows any data.
         seed: Seed of the sampler and the remover. Default: derived from the store's seed.
@@ -92,7 +92,7 @@ class Table:
         ttl: float | None = None,
         signature: object = None,
     ) -> "Table":
-        """Creates a first-in-first-out table: each item is sampled once, and inserts wait while it is full.
+        """Creates a first-in-first-out table: each item is sampled once, and inserts wait while the table is full.
 
         Args:
             name: Name of the table.
@@ -124,7 +124,7 @@ class Table:
         ttl: float | None = None,
         signature: object = None,
     ) -> "Table":
-        """Creates a last-in-first-out table: each item is sampled once, and inserts wait while it is full.
+        """Creates a last-in-first-out table: each item is sampled once, and inserts wait while the table is full.
 
         Args:
             name: Name of the table.

@@ -39,7 +39,7 @@ class _Writer(ClosingContext):
 
     @property
     def pending_items(self) -> int:
-        """Number of created items that are not in their table yet."""
+        """Number of created items that are not yet known to be in their table."""
         return self._native.pending_items
 
     def flush(self, timeout: float | None = None) -> None:
@@ -73,7 +73,7 @@ class _Writer(ClosingContext):
             return
         if pending:
             text = (
-                f"a {type(self).__name__} was garbage-collected with unsent items ({pending}); flush or close it first"
+                f"a {type(self).__name__} was garbage-collected with pending items ({pending}); flush or close it first"
             )
             warnings.warn(text, ResourceWarning, stacklevel=2, source=self)
 
@@ -127,18 +127,23 @@ class TrajectoryWriter(_Writer):
             SignatureError: A leaf has a different dtype than before, or one that is not supported. Nothing of the step
                 is stored.
             InvalidArgumentError: A leaf already has a value in this step.
-            BackpressureError: Too many items are in flight, and the writer's timeout has passed.
+            BackpressureError: Too many items are in flight, or the disk cannot keep up, and the writer's timeout has
+                passed.
             UnsatisfiableError, ClosedError: A table rejected an earlier item.
         """
         self._native.append(step, partial_step=partial_step)
 
     @property
     def history(self) -> Any:  # noqa: ANN401, a nest
-        """Nest of the columns' histories since the episode began, with the structure of a step.
+        """Nest of the columns' histories, with the structure of a step.
 
-        `history["obs"][-2:]` selects the last two steps, `history["obs"][-1]` the last one without a time axis, and
-        `history["obs"][[0, 3]]` these two steps. Only the newest `history` steps can be selected. Each slice has
-        `shape`, `dtype`, `numpy()` and a length.
+        A history has all steps since the last `end_episode(clear=True)`, but items can only refer to the newest ones,
+        up to the writer's option `history`. `history["obs"][-2:]` selects the last two steps, `history["obs"][-1]` the
+        last one without a time axis, and `history["obs"][[0, 3]]` the steps with these indices. Each slice has `shape`,
+        `dtype`, `numpy()` and a length.
+
+        Raises:
+            InvalidArgumentError: No step was appended yet.
         """
         version = self._native.structure_version
         if version != self._history_version:
@@ -160,7 +165,7 @@ class TrajectoryWriter(_Writer):
             table: Name of the table.
             priority: Priority of the item.
             trajectory: Nest of slices of `history`.
-            num_steps: Number of most recent steps, of which the item has all columns.
+            num_steps: Create an item of all columns of this many most recent steps.
 
         Returns:
             Key of the item.
@@ -173,7 +178,8 @@ class TrajectoryWriter(_Writer):
             DeadlineExceededError: The server did not describe the table within the writer's timeout.
             InvalidArgumentError: An argument is invalid.
             UnknownTableError: There is no table of this name.
-            BackpressureError: Too many items are in flight, and the writer's timeout has passed.
+            BackpressureError: Too many items are in flight, or the disk cannot keep up, and the writer's timeout has
+                passed.
             UnsatisfiableError, ClosedError: A table rejected an earlier item.
         """
         return self._native.create_item(table, priority, trajectory, num_steps)
@@ -220,7 +226,7 @@ class PatternWriter(_Writer):
         max_in_flight_items: int,
         timeout: float | None,
         compression: Compression,
-        uniform: bool = False,  # True if all appends have the same structure, also those of partial steps
+        uniform: bool = False,  # True if every append has the same structure, including appends of partial steps
     ) -> None:
         _checks.choice("`compression`", compression, ("auto", "delta", "off"))
         checked = checked_patterns(patterns)
@@ -234,6 +240,7 @@ class PatternWriter(_Writer):
             compression,
             uniform,
         )
+        # As in `TrajectoryWriter`: skips the Python method below.
         if type(self).append is PatternWriter.append:
             self.append = self._native.append  # type: ignore[method-assign]
 
@@ -248,7 +255,8 @@ class PatternWriter(_Writer):
         Raises:
             SignatureError: The step differs from earlier steps, or its items would not match their table's signature.
                 Nothing of the step is stored.
-            BackpressureError: Too many items are in flight, and the writer's timeout has passed.
+            BackpressureError: Too many items are in flight, or the disk cannot keep up, and the writer's timeout has
+                passed.
             DeadlineExceededError: The server did not describe a table within the writer's timeout.
             PriorityError: The TD errors of an item are NaN or infinite, or its table rejects their priority. The step
                 is stored, and the items of other patterns are created.
@@ -321,7 +329,8 @@ class BatchedWriter(_Writer):
             SignatureError: The steps differ from earlier ones, or their items would not match their table's signature.
                 Nothing is stored.
             InvalidArgumentError: `episode_ends` has another shape than `[N]`.
-            BackpressureError: Too many items are in flight, and the writer's timeout has passed.
+            BackpressureError: Too many items are in flight, or the disk cannot keep up, and the writer's timeout has
+                passed.
             DeadlineExceededError: The server did not describe a table within the writer's timeout.
             PriorityError: As in `PatternWriter.append`. The steps are stored, and all other items are created.
             UnsatisfiableError, ClosedError: A table rejected an item. The steps are stored nevertheless.

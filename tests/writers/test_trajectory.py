@@ -390,7 +390,7 @@ def test_dropping_a_writer_with_items_warns(store):
     writer = store.writer()
     count_up(writer, 1)
     writer.create_item("t", num_steps=1)
-    text = "^a TrajectoryWriter was garbage-collected with unsent items \\(1\\); flush or close it first$"
+    text = "^a TrajectoryWriter was garbage-collected with pending items \\(1\\); flush or close it first$"
     with pytest.warns(ResourceWarning, match=text):
         del writer
     with warnings.catch_warnings():

@@ -1,4 +1,4 @@
-//! Checks the text that describes how columns are nested, without building the nest.
+//! Checks the text that describes how columns are nested, without building the nest, and shows the nest in error texts.
 //!
 //! A leaf is `0`; a mapping `{"d": [[key, node], ...]}`; a list `{"l": [node, ...]}`; a tuple
 //! `{"t": [node, ...]}`; a namedtuple `{"n": name, "f": [[field, node], ...]}`. A key is text or a signed
@@ -9,6 +9,7 @@ use std::fmt;
 
 use serde::de::{Deserialize, IgnoredAny, Unexpected};
 use serde::de::{DeserializeSeed, Deserializer, Error as _, MapAccess, SeqAccess, Visitor};
+use serde_json::Value;
 
 use crate::error::{Error, Result};
 use crate::text::count;
@@ -199,9 +200,68 @@ impl<'de> Deserialize<'de> for Key {
     }
 }
 
+/// Returns the nest that a structure describes as Python writes it, with `*` for each leaf: `[*]`, `(*,)`, `{'a': *}`
+/// or `Point(x=*, y=*)`. Returns the structure itself if it cannot be read.
+pub(crate) fn nest_text(structure: &str) -> String {
+    let node: Option<Value> = serde_json::from_str(structure).ok();
+    let text = node.as_ref().and_then(node_text);
+    text.unwrap_or_else(|| structure.into())
+}
+
+/// Returns the nest of a node as text; `None` if the node is invalid.
+fn node_text(node: &Value) -> Option<String> {
+    if node.as_u64() == Some(0) {
+        return Some("*".into());
+    }
+    let object = node.as_object()?;
+    let children = |kind: &str| object.get(kind).and_then(Value::as_array);
+    if let Some(nodes) = children("l") {
+        return Some(format!("[{}]", joined_texts(nodes, node_text)?));
+    }
+    if let Some(nodes) = children("t") {
+        let comma = if nodes.len() == 1 { "," } else { "" };
+        return Some(format!("({}{comma})", joined_texts(nodes, node_text)?));
+    }
+    if let Some(pairs) = children("d") {
+        let entry_text = |pair: &Value| {
+            let key = match pair.get(0)? {
+                Value::String(key) => format!("'{key}'"),
+                key => key.to_string(),
+            };
+            Some(format!("{key}: {}", node_text(pair.get(1)?)?))
+        };
+        return Some(format!("{{{}}}", joined_texts(pairs, entry_text)?));
+    }
+    let field_text = |pair: &Value| {
+        let field = pair.get(0)?.as_str()?;
+        Some(format!("{field}={}", node_text(pair.get(1)?)?))
+    };
+    let fields = joined_texts(children("f")?, field_text)?;
+    Some(format!("{}({fields})", object.get("n")?.as_str()?))
+}
+
+/// Returns the texts of all values, separated by commas; `None` if one has no text.
+fn joined_texts(values: &[Value], text: impl Fn(&Value) -> Option<String>) -> Option<String> {
+    let texts: Option<Vec<String>> = values.iter().map(text).collect();
+    Some(texts?.join(", "))
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn nests_are_shown_as_python_writes_them() {
+        for (structure, nest) in [
+            ("0", "*"),
+            (r#"{"l":[0,{"t":[0]}]}"#, "[*, (*,)]"),
+            (r#"{"d":[["a",0],[1,{"t":[0,0]}]]}"#, "{'a': *, 1: (*, *)}"),
+            (r#"{"f":[["x",0],["y",0]],"n":"Point"}"#, "Point(x=*, y=*)"),
+            (r#"{"d":[["a"]]}"#, r#"{"d":[["a"]]}"#),
+        ] {
+            assert_eq!(nest_text(structure), nest);
+        }
+    }
 
     #[test]
     fn leaves_of_every_container_are_counted() {

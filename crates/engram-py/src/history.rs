@@ -283,7 +283,8 @@ impl TrajectoryColumn {
             return arrays::from_strings(py, &bytes, &shape);
         }
         let mut buffer = state.pool().take(bytes.len()).ok_or_else(|| {
-            let error = Error::out_of_memory("a slice of the history", Some(bytes.len()));
+            let slice = format!("a slice of {}", describe_column(state, self.leaf));
+            let error = Error::out_of_memory(slice, Some(bytes.len()));
             errors::to_py(py, &error)
         })?;
         buffer.copy_from_slice(&bytes);

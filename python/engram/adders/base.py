@@ -74,7 +74,7 @@ class Adder(ClosingContext):
     """
 
     _allows_none: ClassVar[bool] = False
-    """Whether leaves may be None, which means no value at this step."""
+    """True if leaves may be None, which means no value at this step."""
 
     def __init__(self, items: ItemWriter, timeout: float | None) -> None:
         """Sets up the common part; for subclasses.
@@ -104,8 +104,8 @@ class Adder(ClosingContext):
 
         Raises:
             InvalidArgumentError: `timestep` is not a first time step, or an episode is in progress.
-            SignatureError: The observation differs from earlier ones in structure or dtypes, or a leaf is None. No
-                episode was started. Shapes may change from episode to episode.
+            SignatureError: The observation differs from earlier ones in structure or dtypes, or a leaf is None, which
+                only `StructuredAdder` allows. No episode was started. Shapes may change from episode to episode.
             ClosedError: The adder is closed.
         """
         if self._closed:
@@ -146,9 +146,10 @@ class Adder(ClosingContext):
             UnknownTableError: A table of the adder does not exist. Nothing is kept. If items are created one by one,
                 for example for priorities that are functions, this is the cause of an `ItemError` instead.
             PriorityError: A constant priority is negative, infinite or too large, and its table's selector rejects it.
-                Nothing is kept; or it is the cause of an `ItemError`, as above.
-            BackpressureError: Too many items wait for their tables, and the adder's `timeout` passed. Nothing is kept,
-                except at the end of an episode, where rows that were not accepted are lost.
+                Nothing is kept. If items are created one by one, this is the cause of an `ItemError` instead.
+            BackpressureError: Too many items wait for their tables, or the disk cannot keep up, and the adder's
+                `timeout` passed. Nothing is kept, except at the end of an episode, where rows that were not accepted
+                are lost.
             DeadlineExceededError: The episode has ended, and its tables did not accept all items in time; they stay
                 queued. Or the server did not send the options of a table in time, and nothing is kept.
             ItemError: The transition was added, but an item that ends with it was not created, because a function of
@@ -188,7 +189,9 @@ class Adder(ClosingContext):
                 self._end(final_row(next_observation, row))
 
     def reset(self) -> None:
-        """Abandons the episode in progress, if any. Waits until the tables have the items that were created before.
+        """Abandons the episode in progress, and waits until the tables have the items that were created before.
+
+        Does nothing if no episode is in progress.
 
         Raises:
             DeadlineExceededError: The tables did not accept all items within the adder's `timeout`; they stay queued.
@@ -230,7 +233,7 @@ class Adder(ClosingContext):
         self._items.flush(_checks.seconds("`timeout`", timeout))
 
     def close(self, timeout: float | None = None) -> None:
-        """Abandons the episode in progress, flushes, and closes the adder. It may be called again, also after an error.
+        """Abandons the episode in progress, flushes, and closes the adder. Can be called again, also after an error.
 
         Args:
             timeout: Seconds to wait for the tables' rate limiters. Default: None, wait forever; 0: do not wait.
@@ -253,7 +256,7 @@ class Adder(ClosingContext):
 
     @abc.abstractmethod
     def _end(self, row: Step) -> None:
-        """Adds the row after the last transition, and ends the episode even if there is an error: see `_ending`."""
+        """Adds the row after the last transition, and ends the episode, also after an error, with `_ending`."""
 
     def _abandon(self, timeout: float | None) -> None:
         """Ends the episode without another transition."""
@@ -303,7 +306,7 @@ class Adder(ClosingContext):
         return structures
 
     def _structure(self, name: str, nest: Any) -> Any:  # noqa: ANN401, nests
-        """Returns the structure of a nest: False for a leaf, True for `()`, else optree's PyTreeSpec."""
+        """Returns the structure of a nest: optree's PyTreeSpec; but False for a leaf, and True for `()`."""
         if isinstance(nest, _LEAF_TYPES):
             return False
         if type(nest) is tuple and not nest:

@@ -17,7 +17,7 @@ from engram.writer import Compression
 __all__ = ["EpisodeAdder", "PaddingFn"]
 
 PaddingFn = Callable[[tuple[int, ...], npt.DTypeLike], npt.ArrayLike]
-"""From the shape and dtype of a leaf to its value in rows of padding."""
+"""Returns the value of a leaf in rows of padding, given the leaf's shape and dtype."""
 
 
 class EpisodeAdder(Adder):
@@ -49,8 +49,8 @@ class EpisodeAdder(Adder):
 
         Args:
             client: The `engram.Store` or `engram.Client` that has the tables. They need not exist before the first row.
-            max_sequence_length: Maximum rows of an episode, the last one included, 2 or more. `add` raises an
-                InvalidArgumentError for a transition that does not fit, and keeps nothing of it.
+            max_sequence_length: Maximum rows of an episode, 2 or more, including the row of the final observation.
+                `add` raises an InvalidArgumentError for a transition that does not fit, and keeps nothing of it.
             priority_fns: Priority of the items by table: a number, a function from an item's data (a `Step` of NumPy
                 arrays `[T, ...]`) to a number, or None for 1. Default: None, the table `DEFAULT_PRIORITY_TABLE` with
                 priority 1.
@@ -99,6 +99,7 @@ class EpisodeAdder(Adder):
                 padding = map_leaves(self._padding, row)
                 for _ in range(missing):
                     self._item_writer.append(padding)
+            # With `max_sequence_length` rows, `append` has created the item.
             if self._item_writer.count < self._max_rows:
                 for schedule in self._schedules:
                     self._item_writer.create(schedule, self._item_writer.count)

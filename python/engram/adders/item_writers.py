@@ -29,7 +29,7 @@ Priority = float | Callable[[Any], float]
 """Priority of an item: a number, or a function of the item's data as NumPy arrays without a batch axis."""
 
 Select = Callable[[Any, int], Any]
-"""From a row whose leaves stand for columns, and a number of rows, to the nest of an item."""
+"""Returns the nest of an item, given a row whose leaves stand for columns, and the number of rows of the item."""
 
 
 def select_all(row: Any, length: int) -> Any:  # noqa: ANN401, nests
@@ -58,7 +58,7 @@ class ItemSchedule:
     should_insert: Callable[[list[Step]], bool] | None = None
 
     def missing_rows(self, rows: int) -> int:
-        """Rows from the end of an episode of `rows` rows to the end of its next item."""
+        """Rows that an episode of `rows` rows lacks until its next item ends; 0 if an item ends with its last row."""
         if rows <= self.length:
             return self.length - rows
         return -(rows - self.length) % self.period
@@ -111,7 +111,7 @@ def open_item_writer(
 ) -> ScheduledItemWriter:
     """Opens a writer for the schedules: patterns create the items, unless items must be created one by one.
 
-    That is the case with `single_items`, or if items depend on their data.
+    Items must be created one by one with `single_items`, or if functions inspect the data of an item first.
     """
     _checks.instance_of("`client`", store, TableStore, "an engram.Store or an engram.Client")
     _checks.seconds("`timeout`", timeout)
@@ -218,7 +218,7 @@ class PatternItemWriter(BaseItemWriter):
 
 
 class TrajectoryItemWriter(BaseItemWriter):
-    """Creates items one by one, as functions decide on them or their lengths differ."""
+    """Creates items one by one, because functions inspect each of them first or their lengths differ."""
 
     def __init__(
         self,

@@ -51,7 +51,7 @@ class MultiSequenceAdder(Adder):
             pad_end_of_episode: Complete the last items of an episode with rows of zeros. If False, its last rows may be
                 in no item. Default: True.
             final_row: Write the row after an episode's last transition, with the final observation and zeros. If False,
-                a reward of 0 is always an observed one, unless the row is padding. Default: True.
+                the final observation is not stored, and all rows except padding have an observed reward. Default: True.
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
             timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.

@@ -17,7 +17,10 @@ _REAL = (float, int, np.floating, np.integer, np.bool_)
 
 @dataclass(frozen=True, slots=True)
 class RewardLayout:
-    """Structure, shapes and dtypes of rewards and discounts."""
+    """Structure and shapes of rewards and discounts, and the dtypes of their totals.
+
+    The dtypes are those of the rewards and discounts, except for integers if `n` is above 1: their totals are f64.
+    """
 
     structure: Any
     shapes: tuple[tuple[int, ...], ...]
@@ -59,7 +62,7 @@ class NStepReturns:
         self._is_scalar = False  # whether rewards and discounts are single numbers
 
     def make_step(self, reward: Any, discount: Any) -> RewardStep:  # noqa: ANN401, nests
-        """Checks a reward and a discount, and returns their step; pass it to `push` after its row was written.
+        """Checks a reward and a discount, and returns them as a step; `push` the step after its row was written.
 
         Raises:
             SignatureError: The reward is not a nest of numbers or arrays, the discount is not a number or an array, or
@@ -129,7 +132,7 @@ class NStepReturns:
     def total(self, layout: RewardLayout) -> tuple[Any, Any]:
         """Returns the total reward and discount over `steps`, in the structure and dtypes of `layout`.
 
-        If there are no steps, they are zeros.
+        Both are zeros if there are no steps.
         """
         if not self.steps:
             totals = [np.zeros(shape, dtype) for shape, dtype in zip(layout.shapes, layout.dtypes, strict=True)]

@@ -1,4 +1,4 @@
-"""Structure, dtypes and shapes of observations. Adders reject other structures and dtypes than in earlier steps."""
+"""Structure, dtypes and shapes of observations. Adders reject structures and dtypes that differ from earlier steps."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -33,7 +33,10 @@ class ObservationLayout:
         return all(dtype is not None for dtype in self.dtypes)  # not `None in`: NumPy's float64 equals None
 
     def matches(self, expected: "ObservationLayout", *, shapes: bool) -> bool:
-        """True if all leaves that both layouts have values for are equal in dtype and, with `shapes`, in shape."""
+        """True if the structures are equal, and the dtypes and, with `shapes`, the shapes of the leaves.
+
+        Leaves that are None in either layout are not compared.
+        """
         if self.structure != expected.structure:
             return False
         leaves = zip(self.dtypes, expected.dtypes, self.shapes, expected.shapes, strict=True)

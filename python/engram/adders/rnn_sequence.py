@@ -25,17 +25,18 @@ _CORE_STATE = "core_state"
 
 
 class NonOverlappingRNNSequenceAdder(Adder):
-    """Creates consecutive items of `sequence_length` rows, with the recurrent state of their first row only.
+    """Creates consecutive items with the recurrent state of their first row only. Items share no row by default.
 
-    By default the items do not overlap; with `overlap`, neighbours share one row.
+    Items are `Step`s with leaves `[T, ...]`, where `T` is `sequence_length`. If `extras` is a mapping with a key
+    `core_state`, the leaves under that key are `[1, ...]`: states of later rows are neither stored nor sent. The row
+    after an episode's last transition has the final observation and zeros. An episode of `n` transitions creates
+    `ceil((n + 1) / T)` items, or `floor((n + 1) / T)` without padding.
 
-    Items are `Step`s with leaves `[T, ...]`. If `extras` is a mapping with a key `core_state`, the leaves under that
-    key are `[1, ...]`: states of later rows are neither stored nor sent. The row after an episode's last transition has
-    the final observation and zeros. An episode of `n` transitions creates `ceil((n + 1) / T)` items, or
-    `floor((n + 1) / T)` without padding.
-
-    With `overlap`, items are `MaskedStep`s with leaves `[T + 1, ...]`: `T` transitions, and the observation with which
-    the next item starts. All transitions of an episode are then in `ceil(n / T)` items.
+    With `overlap=True`, which is allowed despite the name of this class, consecutive items share one row: an item ends
+    with the row with which the next item starts. Items are then `MaskedStep`s with leaves `[T + 1, ...]`. The first `T`
+    rows are the item's transitions, or padding; of the last row, use the observation only. The mask of the last row is
+    1 if the next item starts with it: its transition belongs to that item. An episode creates `ceil(n / T)` items, or
+    `floor(n / T)` without padding.
 
         adder = NonOverlappingRNNSequenceAdder(store, 20, priority_fns={"replay": None})
         adder.add_first(timestep)
@@ -58,13 +59,15 @@ class NonOverlappingRNNSequenceAdder(Adder):
 
         Args:
             client: The `engram.Store` or `engram.Client` that has the tables. They need not exist before the first row.
-            sequence_length: Rows of an item, `T`; 1 or more.
-            priority_fns: Priority of the items by table: a number, a function from an item's data (a `Step` or
-                `MaskedStep` of NumPy arrays `[T, ...]`) to a number, or None for 1. Default: None, the table
+            sequence_length: Rows from the start of one item to the start of the next, `T`; 1 or more. Also the rows of
+                an item, unless `overlap` adds one.
+            priority_fns: Priority of the items by table: a number, a function from an item's data (a `Step` or, with
+                `overlap`, a `MaskedStep` of NumPy arrays) to a number, or None for 1. Default: None, the table
                 `DEFAULT_PRIORITY_TABLE` with priority 1.
             pad_end_of_episode: Complete the last item of an episode with rows of zeros. If False, its last rows may be
                 in no item. Default: True.
-            overlap: Items have one more row, which is also the first of the next item, and a mask. Default: False.
+            overlap: Add to each item the row with which the next item starts, and a mask. Default: False, no row is in
+                two items.
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
             timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.

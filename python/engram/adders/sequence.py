@@ -71,8 +71,8 @@ class SequenceAdder(Adder):
         Args:
             client: The `engram.Store` or `engram.Client` that has the tables. They need not exist before the first row.
             sequence_length: Rows of an item, `T`; 1 or more.
-            period: Rows from the start of one item to the start of the next, 1 or more. With `sequence_length`, items
-                do not overlap.
+            period: Rows from the start of one item to the start of the next, 1 or more. If it equals `sequence_length`,
+                items do not overlap; if it is larger, the rows between two items are in no item.
             priority_fns: Priority of the items by table: a number, a function from an item's data (a `Step` of NumPy
                 arrays `[T, ...]`) to a number, or None for 1. Default: None, the table `DEFAULT_PRIORITY_TABLE` with
                 priority 1.
@@ -100,7 +100,7 @@ class SequenceAdder(Adder):
             ItemSchedule(table=table, length=length, period=period, priority=priority)
             for table, priority in table_priorities(priority_fns).items()
         ]
-        # These create items that patterns cannot: shorter ones, or ones that end elsewhere.
+        # These behaviors need items that patterns cannot create: shorter ones, or ones that end elsewhere.
         single_items = self._end_behavior in {EndBehavior.TRUNCATE, EndBehavior.WRITE}
         self._item_writer = open_item_writer(
             client,

@@ -1,4 +1,4 @@
-"""Steps and transitions, which adders write, and helpers for their nests."""
+"""The rows and transitions that adders write, and helpers for their nests."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple

@@ -80,7 +80,7 @@ class StructuredAdder(Adder):
 
 
 class _StructuredItemWriter(BaseItemWriter):
-    """A pattern writer that can be replaced; earlier ones stay until they are flushed and closed."""
+    """A pattern writer that can be replaced; replaced writers stay open until their items are in their tables."""
 
     def __init__(self, open_writer: Callable[[], PatternWriter]) -> None:
         self._open_writer = open_writer

@@ -29,8 +29,8 @@ class NStepTransitionAdder(Adder):
     are stored unchanged. Otherwise they are computed in f64, and stored in the dtypes of the first reward and discount,
     or f64 if those are integers.
 
-    The `add` after the one that completes an item creates it. The last `add` of an episode creates all items that are
-    left, `reset` only a complete one.
+    An item is created by the `add` that follows its last step. The last `add` of an episode creates all items that are
+    left, also those of fewer than `n` steps. `reset` creates only the item whose `n` steps are complete.
     """
 
     def __init__(

@@ -114,7 +114,7 @@ def _two_tables(client: engram.Client, stderr: Console) -> Iterator[tuple[str, s
 
 
 def measure(client: engram.Client, uniform: str, prioritized: str, seconds: float) -> Iterator[Measurement]:
-    """Yields all measurements; each one takes `seconds`."""
+    """Yields all measurements, for each of which a call is repeated for `seconds`."""
     yield from _inserts(client, uniform, seconds)
     yield _sampling("sample, uniform", client, uniform, seconds)
     step = next(_steps())

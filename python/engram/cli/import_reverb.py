@@ -29,7 +29,7 @@ def import_reverb(checkpoint: Source, *, into: Into) -> None:
         with exit_on_error(), engram.Store.open(into) as store:
             imported = engram.import_reverb(checkpoint, store)
     except BaseException:
-        if not existed:
+        if not existed:  # the directory was created by this call
             shutil.rmtree(into, ignore_errors=True)
         raise
     items = sum(imported.tables.values())

@@ -50,7 +50,7 @@ def to_json(info: TableInfo) -> dict[str, Any]:
 
 
 def render(infos: Mapping[str, TableInfo]) -> Group:
-    """Returns one row per table, then one line for each table that blocks calls, and one for a problem of the disk."""
+    """Returns one row per table, then one line for each table that blocks calls and for each problem of the storage."""
     table = Table(box=None, pad_edge=False, header_style="bold")
     table.add_column("table", no_wrap=True)
     for heading in ("items", "bytes", "inserts/s", "samples/s", "per insert", "waiting"):
@@ -66,7 +66,7 @@ def render(infos: Mapping[str, TableInfo]) -> Group:
             f"{each.waiting_inserts + each.waiting_samples:,}",
         )
     reasons = [each.blocked for each in infos.values() if each.blocked]
-    # The problem concerns the whole store.
+    # A problem concerns the whole store, so all tables report the same one.
     problems = dict.fromkeys(each.storage_problem for each in infos.values() if each.storage_problem)
     return Group(table, *map(text, [*reasons, *problems]))
 

@@ -1,4 +1,4 @@
-"""Ctrl-C at a chosen point: compilers and native code must not be interrupted halfway."""
+"""Delays Ctrl-C to a chosen point, so that compilers and native code are not interrupted halfway."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ EXIT_INTERRUPTED = 130
 
 
 class DeferredInterrupt:
-    """While its block runs, `check` raises the first Ctrl-C; a second one is raised at once.
+    """While its `with` block runs, the first Ctrl-C is raised by `check`; a second one is raised at once.
 
     Does nothing outside the main thread, or if SIGINT already has another handler.
     """

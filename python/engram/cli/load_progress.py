@@ -12,7 +12,7 @@ from engram._text import printable
 
 @contextmanager
 def load_progress(path: Path) -> Iterator[Callable[[int, int], object]]:
-    """Shows a bar on stderr; the yielded function updates it with bytes read and total bytes.
+    """Shows a bar on stderr; the yielded function updates it, given the bytes read so far and in total.
 
     Shows nothing if stderr is not a terminal.
     """

@@ -1,4 +1,4 @@
-"""Printing. Text from a server, a directory or a file is escaped here."""
+"""Printing. The functions escape control characters in text from a server, a directory or a file."""
 
 from __future__ import annotations
 
@@ -14,6 +14,7 @@ _OPTIONS = ("token", "ca", "certificate", "key", "client_ca", "insecure", "host"
 """Python arguments that are options of the command line."""
 
 _ARGUMENT = re.compile(rf"(?<!table )(?<!column )`({'|'.join(_OPTIONS)})`")
+"""One of these arguments in an error text; after `table` or `column`, the text names a table or a column instead."""
 
 _WITHOUT_OPTION = {
     " (`reconnect_timeout`)": "",

@@ -21,7 +21,7 @@ from engram.errors import InvalidArgumentError
 
 
 class Durability(StrEnum):
-    """What an acknowledged change survives: nothing (checkpoints only), a crash of the process, a power failure."""
+    """What acknowledged changes survive: nothing (only checkpoints stay), a crash of the process, a power failure."""
 
     NONE = "none"
     PROCESS = "process"
@@ -34,7 +34,7 @@ _DEFAULT_TABLES = (engram.Table("replay"),)
 _DEFAULT_PORT = 7077
 
 _CHECKPOINT_BYTES = 4 << 30
-"""Size of the log that also triggers a checkpoint."""
+"""Bytes logged after the last checkpoint that cause a checkpoint before `--checkpoint-interval` has passed."""
 
 
 def serve(

@@ -1,4 +1,4 @@
-"""Options of all subcommands that connect to a server, and their handling of errors."""
+"""Options and arguments that several subcommands share, and their handling of errors."""
 
 from __future__ import annotations
 

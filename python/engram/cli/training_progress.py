@@ -49,7 +49,7 @@ def make_reporter(console: Console, config: DQNConfig, *, headless: bool) -> Rep
 
 
 class LineReporter:
-    """Prints one plain line per second."""
+    """Prints one plain line per report, which is made every second."""
 
     period = 1.0
 

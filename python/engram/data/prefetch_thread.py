@@ -9,7 +9,7 @@ from typing import TypeVar
 __all__ = ["POLL_INTERVAL", "prefetch_in_thread"]
 
 POLL_INTERVAL = 0.05
-"""Seconds after which a thread that waits for data checks whether its reader has stopped."""
+"""Seconds between two checks of a thread that waits for data: has the reader of the data stopped?"""
 
 T = TypeVar("T")
 

@@ -36,7 +36,7 @@ INSERT_CHECK_INTERVAL = 0.2
 unconsumed items occupy."""
 
 BLOCK_WEIGHT_DECAY = 0.875
-"""Factor by which the weight of earlier blocks in the size estimates falls with each new block."""
+"""Factor by which each new block reduces the weight of all earlier blocks in the size estimates."""
 
 R = TypeVar("R")
 
@@ -182,7 +182,7 @@ class TableReader:
                         raise
                     block_size.is_single = True
         except EngramError as error:
-            raised = error
+            raised = error  # only after the elements that were read before it
         if left != 0:
             yield from splitter.last
         if raised is not None:
@@ -192,6 +192,7 @@ class TableReader:
         self, splitter: "_BlockSplitter[R]", block_size: "_BlockSize", left: int | None, poll_interval: float | None
     ) -> Generator[R | None]:
         """Yields up to `left` elements of blocks of one size, until another size fits better or the data ends."""
+        # A guessed size is used for one block only: its items then give an estimate.
         size, is_estimated = block_size.items(), block_size.is_estimated
         # Every item has at least one step, so no more items are needed.
         max_items = None if left is None else min(left * (self.batch_size or 1), _checks.MAX_I64)
@@ -221,6 +222,7 @@ class TableReader:
                 if left == 0:
                     return
                 if not is_estimated or not block_size.is_close_to(size):
+                    # This stream ends, which returns items that are not consumed; their steps are in the buffer.
                     tracker.consume_all()
                     return
                 requested = time.monotonic()
@@ -258,7 +260,7 @@ class _BlockSize:
 
     @property
     def is_estimated(self) -> bool:
-        """True if the size is 1, or follows from items that were read; otherwise it is a guess."""
+        """True if the size is 1, or follows from items that were read. A size before the first block is a guess."""
         return self.is_single or self._items > 0
 
     def add(self, items: int, steps: int, nbytes: int) -> None:

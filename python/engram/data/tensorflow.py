@@ -68,8 +68,9 @@ def dataset(
     returned to the table. An element is taken, and consumed, when it leaves this dataset, also if a `batch` or
     `prefetch` after it requested it and the loop never used it.
 
-    A call into TensorFlow costs more than a batch. If the table has no `max_times_sampled`, dense batches of items
-    without `pad` are therefore passed on up to `prefetch` at a time: `prefetch=8` is much faster than the default.
+    Passing data to TensorFlow takes longer per call than sampling a batch. If the table has no `max_times_sampled`,
+    one call therefore passes up to `prefetch` dense batches of items without `pad`: `prefetch=8` is much faster than
+    the default.
     Batches that TensorFlow has not taken in the end do not count as sampled.
 
     tf.data's automatic prefetching and its automatic parallel `map` are disabled, as they would consume items that no
@@ -332,7 +333,7 @@ class _FlatElements:
         with _exit_guard as may_run:
             if not may_run:
                 return
-            # Items of a batch that does not fill are not consumed.
+            # False: at the end, items of a batch that was never filled do not count as consumed.
             counter = TfElementCounter(reserve_slot(in_python=self._counts_in_python))
             tracker = ConsumptionTracker(lambda: False)
             iterator = _iterators[counter.slot] = self._iterate(counter, tracker)

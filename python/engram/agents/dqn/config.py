@@ -82,11 +82,14 @@ class DQNConfig:
     processes: int = 1
     """Number of processes. With 1, acting and learning alternate; with more, this one learns and the others act."""
     actor_lead: int = 32
-    """With several processes, steps by which actors may be ahead of the learner, or behind it; at least one batch."""
+    """Maximum number of items that an actor has in flight.
+
+    With several processes, also the number of steps by which the actors together may be ahead of the learner, or behind
+    it, but at least the `learn_period` steps of one batch."""
     publish_period: int = 10
-    """Learner steps between two publications of the network for actors in other processes."""
+    """With several processes, learner steps between two publications of the network for the actors."""
     refresh_period: int = 20
-    """Steps of an actor in another process after which it loads the published network again."""
+    """With several processes, steps after which each actor loads the published network again."""
 
     @classmethod
     def for_env(cls, env_id: str, **overrides: Any) -> Self:  # noqa: ANN401, the fields

@@ -72,7 +72,7 @@ class Environment:
         dtype, stack = (np.uint8, 4) if is_atari(env_id) else (np.float32, 1)
         self.spaces = Spaces(tuple(observation.shape), dtype, stack, int(action.n))
         self.reward_threshold = env.spec.reward_threshold if env.spec is not None else None
-        """Gymnasium's mean return of a solved environment; None if it has none."""
+        """Mean return at which Gymnasium considers the environment solved; None if it defines none."""
         self._first_action = int(action.start)
         self._env = env
 

@@ -68,7 +68,7 @@ def moving_mean(returns: Sequence[float], count: int) -> np.ndarray[tuple[int], 
 
 
 def describe(result: Result) -> str:
-    """Returns how a run ended, for the legend."""
+    """Returns how a run ended and after how many steps, for the legend."""
     outcomes = {"solved": "solved in", "budget": "not solved in", "interrupted": "interrupted after"}
     if result.config.solved_return is None and result.stopped == "budget":
         outcomes["budget"] = "ran for"

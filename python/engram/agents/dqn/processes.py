@@ -111,7 +111,8 @@ def train_in_processes(config: DQNConfig, history: RunHistory) -> Result:
                     if learner.steps % config.publish_period == 0:
                         store.insert(learner.params, {WEIGHTS: 1.0})
                 tables = store.info()
-                step = tables[REPLAY].inserts  # each step starts an item, once n further steps are written
+                # Environment steps so far: each step starts one item, which is inserted once `n_step` more are written.
+                step = tables[REPLAY].inserts
                 for _ in range(tables[EPISODES].size):
                     history.add_episode(float(store.sample(EPISODES, 1).data["return"][0]), step)
                     if history.solved:

@@ -26,7 +26,7 @@ SAMPLE_TIMEOUT = 30.0
 def train(
     config: DQNConfig, report: Callable[[Progress], None] | None = None, *, report_period: float = 0.25
 ) -> Result:
-    """Trains until the environment is solved, `max_steps` are done, or Ctrl-C.
+    """Trains until the environment is solved, `max_steps` are done, or Ctrl-C is pressed.
 
     Args:
         config: The configuration. With several processes, a script must guard its main code with
@@ -34,6 +34,9 @@ def train(
         report: Called between two steps, at most every `report_period` seconds. A KeyboardInterrupt that it raises ends
             the run like Ctrl-C. Default: None, no reports.
         report_period: Minimum seconds between two reports. Default: 0.25.
+
+    Returns:
+        The result, also after Ctrl-C.
 
     Raises:
         InvalidArgumentError: The environment does not exist or is not supported.
