@@ -233,7 +233,7 @@ def test_items_that_cannot_be_stacked(open_store):
         ({"x": 1}, {"x": 1.0}, "column `x` is int64[] without time axis in one item and float64[]"),
         ({"x": 1}, {"y": 1}, "items with column `x` and items with column `y` cannot form one batch"),
         ({"x": 1}, [1], "items with column `x` and items with column `0` cannot form one batch"),
-        ([1], (1,), "items with column `0`, nested in different ways, cannot form one batch"),
+        ([1], (1,), "items with the nests `[*]` and `(*,)`, where `*` is a column, cannot form one batch"),
     ]
     for first, second, text in cases:
         store = open_store(

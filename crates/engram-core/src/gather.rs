@@ -13,6 +13,7 @@ use crate::error::{Error, Result};
 use crate::pool::{Pool, PooledBytes};
 use crate::prefetch::prefetch_line;
 use crate::schema::{CellSpec, Layout, format_names};
+use crate::structure::nest_text;
 use crate::table::Draw;
 use crate::text::{count, describe_column};
 use crate::trajectory::Trajectory;
@@ -201,12 +202,12 @@ fn check_layouts<T: AsTrajectory>(items: &[T]) -> Result<()> {
             last_equal = layout;
             continue;
         }
-        let mut text = describe_items(first);
-        if layout.names == first.names {
-            text += ", nested in different ways,";
+        let mut text = if layout.names == first.names {
+            let (one, other) = (nest_text(&first.structure), nest_text(&layout.structure));
+            format!("items with the nests `{one}` and `{other}`, where `*` is a column,")
         } else {
-            text = format!("{text} and {}", describe_items(layout));
-        }
+            format!("{} and {}", describe_items(first), describe_items(layout))
+        };
         text += " cannot form one batch; sample them one by one";
         if layout.names != first.names
             && has_numbered_columns(layout)

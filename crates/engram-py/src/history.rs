@@ -283,7 +283,7 @@ impl TrajectoryColumn {
             return arrays::from_strings(py, &bytes, &shape);
         }
         let mut buffer = state.pool().take(bytes.len()).ok_or_else(|| {
-            let slice = format!("a slice of {}", describe_column(state, self.leaf));
+            let slice = format!("a slice of {}", self.describe(state));
             let error = Error::out_of_memory(slice, Some(bytes.len()));
             errors::to_py(py, &error)
         })?;

@@ -78,10 +78,6 @@ impl SelectionError {
                 column_or_data(name(context.steps, column))
             )
         };
-        let data = |column: usize| match column_name(context.steps, column) {
-            Some(name) => format!("column {name}"),
-            None => "the data".into(),
-        };
         let history = context.history;
         match self {
             Self::NoColumns => {
