@@ -11,7 +11,7 @@ EXAMPLE = Path(__file__).parents[2] / "examples" / "reverb_actor_learner.py"
 
 
 @pytest.mark.frameworks
-def test_it_learns_to_go_right():
+def test_the_example_learns_to_go_right():
     done = subprocess.run([sys.executable, EXAMPLE], capture_output=True, text=True, timeout=100, check=False)
     assert done.returncode == 0, done.stderr
     counts, values = done.stdout.splitlines()

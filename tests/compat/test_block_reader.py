@@ -10,7 +10,7 @@ import engram
 from engram.compat.reverb._block_reader import FetchOptions, read_blocks
 
 
-def test_blocks_are_read_again_once_items_fit():
+def test_items_that_form_no_block_are_read_one_by_one_until_64_fit():
     with engram.Store([engram.Table.queue("t", max_size=400)]) as store:
         for i in range(300):  # items with different shapes cannot form a block
             store.insert({"x": np.full(3 if i == 20 else 2, i)}, {"t": 1.0})
@@ -35,7 +35,7 @@ def test_a_timeout_is_not_rounded(timeout):
         assert timeout - 0.002 <= time.monotonic() - began < timeout + 0.09
 
 
-def test_reading_ends_after_the_last_single_item():
+def test_max_items_counts_items_read_one_by_one():
     with engram.Store([engram.Table.queue("t", max_size=400)]) as store:
         for i in range(100):
             store.insert({"x": np.full(3 if i == 0 else 2, i)}, {"t": 1.0})

@@ -79,7 +79,7 @@ def test_a_checkpoint_with_an_unknown_table_is_an_error(tmp_path):
         assert {name: info.current_size for name, info in client.server_info().items()} == {"a": 3, "b": 3, "c": 0}
 
 
-def test_the_fallback_path_is_loaded(tmp_path):
+def test_the_fallback_path_is_loaded_if_the_path_has_no_checkpoint(tmp_path):
     old, new = tmp_path / "old", tmp_path / "new"
     path = filled(old, table())
     before = sorted(old.iterdir())
@@ -145,7 +145,7 @@ def test_one_server_at_a_time_uses_a_directory(tmp_path):
         pass
 
 
-def test_a_directory_that_cannot_be_used(tmp_path):
+def test_a_directory_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").write_text("no directory")
     with pytest.raises(RuntimeError, match="Not a directory"):
         reverb.Server([table()], checkpointer=DefaultCheckpointer(tmp_path / "file" / "below"), host="localhost")
@@ -186,7 +186,7 @@ def test_checkpoint_groups_are_rejected():
     DefaultCheckpointer("here", "")
 
 
-def test_arguments_of_other_types():
+def test_arguments_of_wrong_types_are_rejected():
     with raises(TypeError, "`path` must be a path; got 3 (int)"):
         DefaultCheckpointer(3)
     with raises(ValueError, "path must be nonempty"):
@@ -197,7 +197,7 @@ def test_arguments_of_other_types():
         reverb.Server([table()], checkpointer="here")
 
 
-def test_custom_checkpointer(tmp_path):
+def test_a_custom_checkpointer_must_return_checkpoint_paths(tmp_path):
     class Mine(reverb.checkpointers.CheckpointerBase):
         def internal_checkpointer(self):
             return DefaultCheckpointer(tmp_path).internal_checkpointer()
@@ -215,7 +215,7 @@ def test_custom_checkpointer(tmp_path):
         reverb.checkpointers.CheckpointerBase()
 
 
-def test_checkpoint_without_a_server():
+def test_checkpoint_raises_without_a_server():
     with pytest.raises(RuntimeError, match="the server at localhost:1 cannot be reached"):
         reverb.Client("localhost:1").checkpoint()
 

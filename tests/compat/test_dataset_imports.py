@@ -26,7 +26,7 @@ except ImportError as error:
 
 
 @pytest.mark.parametrize("what", ["TFClient('localhost:1')", "PatternDataset(None, [], True, bool)"])
-def test_other_classes_that_need_tensorflow(what):
+def test_instances_of_other_classes_need_tensorflow(what):
     code = f"""{WITHOUT}
 try:
     reverb.{what}

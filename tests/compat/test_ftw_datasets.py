@@ -83,7 +83,7 @@ def as_client(kind, store):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("kind", ["store", "engram", "client", "list"])
-def test_steps_in_order(framework, kind):
+def test_steps_are_in_order(framework, kind):
     with engram.Store([queue()]) as store, as_client(kind, store) as client:
         steps_of(store, [(0, 7)], 4)
         elements = list(islice(make_steps(client, ENVIRONMENT, framework=framework), 8))
@@ -107,7 +107,7 @@ def test_a_tf_client_is_accepted(make):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_batches_of_sequences_of_steps(framework):
+def test_items_are_cut_into_batches_of_shorter_sequences(framework):
     with engram.Store([queue()]) as store:
         steps_of(store, [(10 * i, 5) for i in range(6)], 6)
         made = make_steps(store, ENVIRONMENT, 4, sequence_length=3, framework=framework)
@@ -154,7 +154,7 @@ def test_only_the_first_state_is_stored():
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("with_extras", [False, True])
-def test_transitions(framework, with_extras):
+def test_transitions_are_tuples(framework, with_extras):
     with engram.Store([queue()]) as store:
         adder = adders.NStepTransitionAdder(store, 1, 1.0)
         episode(adder, 3, extras=with_extras)
@@ -173,7 +173,7 @@ def test_transitions(framework, with_extras):
 
 
 @pytest.mark.parametrize("with_extras", [False, True])
-def test_data_of_deprecated_adders(with_extras):
+def test_items_of_deprecated_adders_are_tuples(with_extras):
     with engram.Store([queue()]) as store:
         row = (observation(3), np.int32(1), np.float64(2), np.float32(0.5))
         extras = ({"core_state": (np.zeros(STATE, np.float32),), "logits": np.zeros(5, np.float32)},)
@@ -190,7 +190,7 @@ def test_data_of_deprecated_adders(with_extras):
         assert (data[0]["speed"], data[1], data[2], data[3]) == (3, 1, 2, 0.5)
 
 
-def test_rewards_and_discounts_have_defaults():
+def test_rewards_and_discounts_are_float32_by_default():
     environment = SimpleNamespace(observations=specs.Array((2,), np.float32), actions=specs.DiscreteArray(3))
     with engram.Store([queue()]) as store:
         one = np.float32(1)
@@ -231,7 +231,7 @@ def test_specs_from_the_signature_of_a_compat_table(tf):
         assert next(iter(made)).data["x"].numpy().tolist() == [1, 2, 3]
 
 
-def test_no_signature():
+def test_a_missing_or_unusable_signature_is_rejected():
     with engram.Store([queue(), engram.Table("other")]) as store:
         with raises(ValueError, f"table `{TABLE}` has no signature; pass an `environment_spec`"):
             make_steps(store, framework="numpy")
@@ -246,7 +246,7 @@ def test_no_signature():
 
 
 @pytest.mark.parametrize("length", [4, 7])
-def test_a_length_that_does_not_divide_that_of_the_signature(length):
+def test_sequence_length_must_divide_the_length_in_the_signature(length):
     text = f"items of table `{TABLE}` have 6 steps, which `sequence_length` {length} does not divide"
     with engram.Store([queue(signature=SIGNATURE)]) as store, raises(ValueError, text):
         make_steps(store, sequence_length=length, framework="numpy")
@@ -274,7 +274,7 @@ def plain_items(store, lengths):
     ],
 )
 @pytest.mark.parametrize("lengths", [[6], [4, 6, 4]])
-def test_items_of_another_length(make, text, lengths):
+def test_items_of_another_length_are_an_error_and_stay_in_the_table(make, text, lengths):
     with engram.Store([queue()]) as store:
         plain_items(store, lengths)
         iterator = iter(make(store, PLAIN, sequence_length=4, framework="numpy"))
@@ -286,7 +286,7 @@ def test_items_of_another_length(make, text, lengths):
 
 
 @pytest.mark.frameworks
-def test_items_of_another_length_in_tensorflow(tf):
+def test_items_of_another_length_are_an_error_of_tensorflow(tf):
     with engram.Store([queue()]) as store:
         plain_items(store, [6])
         with pytest.raises(tf.errors.InvalidArgumentError, match="have 6 steps, which `sequence_length` 4 does not"):
@@ -294,7 +294,7 @@ def test_items_of_another_length_in_tensorflow(tf):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_axes_of_size_zero_may_have_any_size(framework):
+def test_convert_zero_size_to_none_allows_axes_of_any_size(framework):
     environment = SimpleNamespace(observations=specs.Array((0, 5), np.float32), actions=specs.Array((), np.int64))
     with engram.Store([queue()]) as store:
         for n in (2, 3, 2, 2):
@@ -309,7 +309,7 @@ def test_axes_of_size_zero_may_have_any_size(framework):
         assert np.asarray(one.data.action).tolist() == [1, 1]
 
 
-def test_axes_of_size_zero_are_empty_otherwise():
+def test_axes_of_size_zero_must_be_empty_by_default():
     environment = SimpleNamespace(observations=specs.Array((0, 5), np.float32), actions=specs.Array((), np.int64))
     with engram.Store([queue()]) as store:
         row = adders.Step(np.zeros((2, 5), np.float32), 1, np.float32(0), np.float32(0), np.True_)
@@ -332,7 +332,7 @@ def test_several_clients_take_turns(framework, num_parallel_calls):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_each_client_has_one_sampler(framework, deterministic):
+def test_items_of_one_client_stay_in_order_with_parallel_calls(framework, deterministic):
     with engram.Store([queue()]) as store:
         plain_items(store, [1] * 60)
         made = make_sequences(store, PLAIN, num_parallel_calls=4, deterministic=deterministic, framework=framework)
@@ -348,7 +348,7 @@ def test_a_client_without_items_is_skipped(framework):
         assert [each[0, 0] for each in observations] == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_client_without_items_costs_no_time():
+def test_a_client_without_items_does_not_delay_the_others():
     with engram.Store([queue()]) as empty, engram.Store([queue()]) as store:
         plain_items(store, [1] * 60)
         iterator = iter(make_sequences([empty, store], PLAIN, deterministic=False, framework="numpy"))
@@ -388,7 +388,7 @@ def test_prefetched_items_are_returned(make, batch_size, prefetch_size, ahead):
 
 @pytest.mark.parametrize("make", [make_steps, make_sequences])
 @pytest.mark.parametrize(("batch_size", "prefetch_size", "ahead"), [(4, None, 8), (4, 3, 20), (None, None, 100)])
-def test_blocks_of_a_table_with_replacement(make, batch_size, prefetch_size, ahead):
+def test_prefetched_draws_with_replacement_are_returned(make, batch_size, prefetch_size, ahead):
     with engram.Store([engram.Table(TABLE, max_size=9)]) as store:
         plain_items(store, [1] * 9)
         iterator = iter(make(store, PLAIN, batch_size, prefetch_size, framework="numpy"))
@@ -398,7 +398,7 @@ def test_blocks_of_a_table_with_replacement(make, batch_size, prefetch_size, ahe
         wait_until(lambda: store.info()[TABLE].samples == (batch_size or 1))
 
 
-def test_an_incomplete_batch_is_returned():
+def test_an_interrupted_batch_is_returned_to_the_table():
     with engram.Store([queue()]) as store, engram.Server(store) as server:
         plain_items(store, [2] * 5)
         iterator = iter(make_sequences(engram.Client(server.address), PLAIN, 4, framework="numpy"))
@@ -417,7 +417,7 @@ def interrupt(thread):
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
 
 
-def test_batches_larger_than_a_queue():
+def test_a_batch_may_be_larger_than_its_queue():
     with engram.Store([engram.Table.queue(TABLE, max_size=3)]) as store:
         inserting = BackgroundCall(lambda: plain_items(store, [2] * 24))
         batches = list(islice(make_sequences(store, PLAIN, 8, framework="numpy"), 2))
@@ -426,7 +426,7 @@ def test_batches_larger_than_a_queue():
 
 
 @pytest.mark.parametrize("count", [1, 2])
-def test_items_of_a_batch_have_equal_shapes(count):
+def test_items_of_a_batch_must_have_equal_shapes(count):
     stores = [engram.Store([queue()]) for _ in range(count)]
     for store in stores:
         plain_items(store, [2, 3, 3, 3] if count == 1 else [2, 2, 3, 3])
@@ -469,7 +469,7 @@ def test_tensorflow_threads_buffer_few_elements(tf, deterministic):  # noqa: ARG
 
 
 @pytest.mark.frameworks
-def test_batches_prefetched_by_tensorflow(tf):
+def test_prefetch_size_counts_batches(tf):
     with engram.Store([queue()]) as store:
         plain_items(store, [1] * 100)
         iterator = iter(make_steps(store, PLAIN, 2, 5))
@@ -479,7 +479,7 @@ def test_batches_prefetched_by_tensorflow(tf):
 
 
 @pytest.mark.frameworks
-def test_the_default_is_tensorflow(tf):
+def test_the_default_framework_is_tensorflow(tf):
     with engram.Store([queue(signature=SIGNATURE)]) as store:
         made = make_sequences(store, batch_size=3)
         assert isinstance(made, tf.data.Dataset)
@@ -488,7 +488,7 @@ def test_the_default_is_tensorflow(tf):
 
 @pytest.mark.frameworks
 @pytest.mark.torch
-def test_torch_and_jax_arrays():
+def test_elements_are_arrays_of_torch_or_jax():
     import jax  # noqa: PLC0415, the extra
     import torch  # noqa: PLC0415, the extra
 
@@ -527,13 +527,13 @@ def test_invalid_arguments_are_rejected(make, options, text):
     ],
 )
 @pytest.mark.parametrize("make", [make_steps, make_sequences])
-def test_arguments_of_other_types(make, options, text):
+def test_arguments_of_wrong_types_are_rejected(make, options, text):
     with engram.Store([queue()]) as store, raises(TypeError, text):
         make(store, PLAIN, **{"framework": "numpy", **options})
 
 
 @pytest.mark.parametrize("nothing", [{}, ()])
-def test_an_extra_spec_without_specs_is_ignored(nothing):
+def test_an_empty_extra_spec_is_ignored(nothing):
     with engram.Store([queue(signature=SIGNATURE)]) as store:
         items(store, 1)
         assert next(iter(make_steps(store, extra_spec=nothing, framework="numpy"))).data["y"] == 0
@@ -546,7 +546,7 @@ def test_an_extra_spec_without_specs_is_ignored(nothing):
 
 
 @pytest.mark.parametrize("make", [make_steps, make_sequences])
-def test_a_signature_of_a_single_spec(make):
+def test_a_signature_may_be_a_single_spec(make):
     with engram.Store([queue(signature=engram.ArraySpec((None, 3), "float32"))]) as store:
         store.insert(np.ones((2, 3), np.float32), {TABLE: 1.0}, time_axis=True)
         assert next(iter(make(store, framework="numpy"))).data.sum() == (3 if make is make_steps else 6)
@@ -564,7 +564,7 @@ def test_invalid_clients_are_rejected(client):
         make_steps(client, PLAIN, framework="numpy")
 
 
-def test_an_empty_list_of_clients():
+def test_an_empty_list_of_clients_is_rejected():
     with raises(ValueError, "`client` must be a client or a nonempty list of clients; got an empty list"):
         make_steps([], PLAIN, framework="numpy")
 

@@ -108,7 +108,7 @@ def test_elements_equal_those_of_an_eager_program(tf, kind, mode):
     assert len(results[0]) == NUM_ELEMENTS
 
 
-def test_the_end_of_a_dataset_in_a_session(tf):
+def test_an_iterator_that_ended_in_a_session_can_be_initialized_again(tf):
     with serving(reverb.Table.queue("t", 100)) as (_, client):
         put(client, "t", [1] * 5)
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -125,7 +125,7 @@ def test_the_end_of_a_dataset_in_a_session(tf):
         assert times == [0, 1, 2, 3, 4] * 2
 
 
-def test_inserts_while_a_session_holds_elements(tf):
+def test_a_queue_accepts_inserts_while_a_session_holds_elements(tf):
     """One thread takes a batch and inserts again into the full queue."""
     queue = serving(reverb.Table.queue("t", 4))
     with queue as (_, client), tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -169,7 +169,7 @@ print(json.dumps([times, sampled.data[0].item(), sampled.info.priority.item()]))
 """
 
 
-def test_the_mode_of_tensorflow_1(tf):  # noqa: ARG001, TensorFlow must be installed
+def test_datasets_and_clients_work_in_the_mode_of_tensorflow_1(tf):  # noqa: ARG001, TensorFlow must be installed
     with serving(reverb.Table.queue("t", 100), table("u")) as (_, client):
         put(client, "t", LENGTHS)
         times, value, priority = run(OF_TENSORFLOW_1, client.server_address)
@@ -197,14 +197,14 @@ print(json.dumps(batches))
 """
 
 
-def test_two_replicas(tf):  # noqa: ARG001, TensorFlow must be installed
+def test_batches_are_split_between_two_replicas(tf):  # noqa: ARG001, TensorFlow must be installed
     with serving(reverb.Table.queue("t", 100)) as (_, client):
         put(client, "t", [1] * 10)
         batches = run(OF_TWO_REPLICAS, client.server_address)
     assert batches == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
 
 
-def test_the_client_in_a_session(tf):
+def test_client_calls_work_in_a_session(tf):
     with serving(table(), table("u")) as (_, client), tf.Graph().as_default():
         made = reverb.TFClient(client.server_address)
         insert = made.insert([tf.constant([1.0, 2.0])], tf.constant(["t"]), tf.constant([1.5], tf.float64))

@@ -89,7 +89,7 @@ def test_invalid_ratios_are_rejected(arguments, text):
         ((1.0, 1, ("a", 9.0)), "`error_buffer[0]` must be a number; got 'a' (str)"),
     ],
 )
-def test_arguments_of_other_types_are_rejected(arguments, text):
+def test_arguments_of_wrong_types_are_rejected(arguments, text):
     with raises(TypeError, text):
         rate_limiters.SampleToInsertRatio(*arguments)
 

@@ -68,7 +68,7 @@ def observations(elements):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
 @pytest.mark.parametrize(("batch_size", "number"), [(None, 0), (None, 1), (None, 7), (3, 1), (3, 4), (20, 1)])
-def test_steps(framework, kind, batch_size, number):
+def test_items_whose_steps_were_not_yielded_are_returned(framework, kind, batch_size, number):
     with stores(1, kind) as ([store], clients):
         fill(store, [2] * 30)
         iterator = iter(make_steps(clients, PLAIN, batch_size, framework=framework))
@@ -80,7 +80,7 @@ def test_steps(framework, kind, batch_size, number):
 
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
 @pytest.mark.parametrize("number", [0, 1, 2, 3])
-def test_batches_of_two_stores(kind, number):
+def test_items_of_two_stores_are_returned_to_each(kind, number):
     with stores(2, kind) as (both, clients):
         for store in both:
             fill(store, [1] * 20)
@@ -94,7 +94,7 @@ def test_batches_of_two_stores(kind, number):
 
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
 @pytest.mark.parametrize("number", [1, 2, 3])
-def test_sequences_of_steps(kind, number):
+def test_items_cut_into_sequences_are_returned_unless_one_was_yielded(kind, number):
     """Each item is cut into two elements."""
     with stores(1, kind) as ([store], clients):
         fill(store, [6] * 10)
@@ -104,7 +104,7 @@ def test_sequences_of_steps(kind, number):
         assert drain(store) == list(range(-(-number // 2), 10))
 
 
-def test_items_of_different_lengths():
+def test_items_of_different_lengths_are_returned():
     with stores(1, "in_process") as ([store], clients):
         fill(store, [1, 3, 2, 5])
         iterator = iter(make_steps(clients, PLAIN, framework="numpy"))
@@ -126,7 +126,7 @@ def test_a_rejected_batch_is_returned(kind):
 
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
-def test_queues_smaller_than_a_batch(kind, deterministic):
+def test_inserts_into_queues_smaller_than_a_batch_continue(kind, deterministic):
     """The items of an incomplete batch count as used, so that inserts continue."""
     with stores(2, kind, size=3) as (both, clients):
         inserting = [BackgroundCall(lambda store=store: fill(store, [1] * 24)) for store in both]
@@ -138,7 +138,7 @@ def test_queues_smaller_than_a_batch(kind, deterministic):
         iterator.close()
 
 
-def test_a_table_with_replacement():
+def test_unused_draws_with_replacement_are_returned():
     with engram.Store([engram.Table(TABLE, max_size=9)]) as store:
         fill(store, [4] * 9)
         iterator = iter(make_steps(store, PLAIN, 3, framework="numpy"))
@@ -200,7 +200,7 @@ def drain_t(client):
 @pytest.mark.frameworks
 @pytest.mark.parametrize("lengths", [[3] * 20, [1, 4, 2, 5, 5, 3] * 3])
 @pytest.mark.parametrize(("number", "ahead"), [(1, 100), (2, 8), (11, 8), (3, 1)])
-def test_items_that_tensorflow_has_not_consumed(tf, lengths, number, ahead):
+def test_items_that_tensorflow_has_not_consumed_are_returned(tf, lengths, number, ahead):
     starts = np.cumsum([0, *lengths])[:-1]
     for make, used in ((items, number), (timesteps, int(np.sum(starts < number)))):
         with serving(reverb.Table.queue("t", 100)) as (_, client):
@@ -213,7 +213,7 @@ def test_items_that_tensorflow_has_not_consumed(tf, lengths, number, ahead):
 
 
 @pytest.mark.frameworks
-def test_two_concurrent_iterations(tf):
+def test_concurrent_iterations_return_their_own_unused_items(tf):
     with serving(reverb.Table.queue("t", 100)) as (_, client):
         put(client, "t", [1] * 40)
         made = items(tf, client, max_in_flight_samples_per_worker=8)
@@ -247,7 +247,7 @@ def test_items_that_tensorflow_prefetched_are_used(tf):
 
 
 @pytest.mark.frameworks
-def test_sequences_of_a_dataset_of_tensorflow(tf):  # noqa: ARG001, TensorFlow must be installed
+def test_a_dataset_of_tensorflow_returns_items_cut_into_sequences(tf):  # noqa: ARG001, TensorFlow must be installed
     with stores(1, "in_process") as ([store], clients):
         fill(store, [6] * 10)
         iterator = iter(make_steps(clients, PLAIN, sequence_length=3))
@@ -257,7 +257,7 @@ def test_sequences_of_a_dataset_of_tensorflow(tf):  # noqa: ARG001, TensorFlow m
 
 
 @pytest.mark.frameworks
-def test_an_iteration_that_ends_while_a_function_is_traced(tf):
+def test_an_iteration_may_end_while_a_function_is_traced(tf):
     """Garbage collection can happen anywhere."""
     with serving(reverb.Table.queue("t", 100)) as (_, client):
         put(client, "t", [1] * 9)

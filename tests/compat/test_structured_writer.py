@@ -196,7 +196,7 @@ def run(writer, program):
 
 @pytest.mark.parametrize(("configs", "program", "t", "u"), PROGRAMS.values(), ids=PROGRAMS)
 @pytest.mark.parametrize("begin", ["whole", "part"])
-def test_programs(client, configs, program, t, u, begin):  # noqa: PLR0917, a fixture and parameters
+def test_programs_create_the_items_of_reverb(client, configs, program, t, u, begin):  # noqa: PLR0917, a fixture and parameters
     """Also if no leaf has a value at first."""
     writer = client.structured_writer(configs)
     if begin == "part":
@@ -207,7 +207,7 @@ def test_programs(client, configs, program, t, u, begin):  # noqa: PLR0917, a fi
 
 
 @pytest.mark.parametrize(("configs", "program", "t", "u"), PROGRAMS.values(), ids=PROGRAMS)
-def test_patterns_without_a_server(configs, program, t, u):
+def test_pattern_sets_create_the_items_of_reverb(configs, program, t, u):
     patterns = _patterns.PatternSet(configs)
     items_by_table = {"t": [], "u": []}
     for kind, *arguments in program:
@@ -237,7 +237,7 @@ def test_patterns_without_a_server(configs, program, t, u):
         ([REF["b"][-1]], BY_A, np.int64, [0.0, 0.0, 0.0, 0.0]),
     ],
 )
-def test_priorities(client, pattern, priority, dtype, priorities):
+def test_priorities_are_constants_or_computed_from_td_errors(client, pattern, priority, dtype, priorities):
     """The last column of the leaf is used; an item without such a column has priority 0."""
     writer = client.structured_writer([config(pattern, priority=priority)])
     for number in range(-4, 0):
@@ -267,7 +267,7 @@ def test_invalid_priorities_are_rejected(client, value, text):
     assert (items(client), items(client, "u")) == ([], [[[0, 1]]])
 
 
-def test_an_item_without_a_priority_is_created_later(client):
+def test_an_item_with_an_invalid_priority_is_created_in_no_later_step(client):
     """At most one item per step is created."""
     configs = [config([REF["a"][-1]], C.steps_since_applied() == 2, priority=BY_A)]
     writer = client.structured_writer(configs)
@@ -319,7 +319,7 @@ def test_invalid_steps_are_rejected(client, data, error, text, begin):
 
 
 @pytest.mark.parametrize("begin", ["whole", "part"])
-def test_values_set_twice(client, begin):
+def test_a_value_can_be_set_once_per_step(client, begin):
     writer = client.structured_writer([config([REF["a"][-1], REF["b"][-1]])])
     if begin == "part":
         writer.append({"a": None, "b": None}, partial_step=True)
@@ -337,7 +337,7 @@ def test_values_set_twice(client, begin):
     assert items(client) == [[0, 0], [1, 1]]
 
 
-def test_leaves_that_no_config_reads(client):
+def test_leaves_that_no_config_reads_are_ignored(client):
     """They are ignored; a missing leaf that a config reads is an error."""
     writer = client.structured_writer([config(LAST)])
     for number, other in enumerate((0, "text", object())):
@@ -349,7 +349,7 @@ def test_leaves_that_no_config_reads(client):
         writer.append({"a": 1, "b": 2})
 
 
-def test_unknown_tables(client):
+def test_each_append_to_an_unknown_table_raises(client):
     writer = client.structured_writer([config(LAST, table="nope")])
     for value in (1, 1.5):  # a rejected step does not set a dtype
         with raises(RuntimeError, "Priority table nope was not found; known tables: `queue`, `t`, `u`"):
@@ -369,7 +369,7 @@ def test_a_failed_first_step_sets_no_dtype(client):
 # Sending
 
 
-def test_items_are_sent_in_time(client):
+def test_items_are_sent_without_a_flush(client):
     """The first ones immediately, later ones after as many steps as the patterns need."""
     writer = client.structured_writer([config([REF["a"][-3:]])])
     for number in range(4):
@@ -380,7 +380,7 @@ def test_items_are_sent_in_time(client):
     wait_until(lambda: client.server_info()["t"].current_size >= 36)
 
 
-def test_timeouts(client):
+def test_flush_and_end_episode_raise_after_their_timeouts(client):
     writer = client.structured_writer([config(LAST, table="queue")])
     writer.flush()
     writer.end_episode()

@@ -62,7 +62,7 @@ def test_sample_of_other_columns_consumes_no_item(tf, run, dtypes, text):
         wait_until(lambda: client.server_info()["t"].current_size == 1)
 
 
-def test_sample_of_an_item_without_steps(tf, run):
+def test_sample_of_an_item_that_cannot_be_split_into_steps_is_rejected(tf, run):
     with serving(table()) as (_, client):
         with client.trajectory_writer(3) as writer:
             for t in range(3):
@@ -72,7 +72,7 @@ def test_sample_of_an_item_without_steps(tf, run):
             run(lambda: client_of(client).sample("t", [tf.int64, tf.int64]))
 
 
-def test_sample_of_a_signature_of_trajectories(tf, run):
+def test_sample_from_a_table_with_a_signature_of_trajectories_is_rejected(tf, run):
     signature = [tf.TensorSpec([None], tf.int64)]
     with serving(table(signature=signature)) as (_, client):
         client.insert([7], {"t": 1.0})
@@ -80,7 +80,7 @@ def test_sample_of_a_signature_of_trajectories(tf, run):
             run(lambda: client_of(client).sample("t", [tf.int64]))
 
 
-def test_insert(tf, run):
+def test_insert_adds_an_item_to_each_table(tf, run):
     with serving(table(), table("u")) as (_, client):
 
         def insert():
@@ -95,7 +95,7 @@ def test_insert(tf, run):
             assert sample.info.priority == priority
 
 
-def test_insert_twice_into_one_table(tf, run):
+def test_a_table_named_twice_receives_two_items(tf, run):
     with serving(table()) as (_, client):
 
         def insert():
@@ -105,7 +105,7 @@ def test_insert_twice_into_one_table(tf, run):
         assert client.server_info()["t"].current_size == 2
 
 
-def test_insert_in_a_loop_of_a_graph(tf):
+def test_insert_works_in_a_loop_of_a_graph(tf):
     with serving(table()) as (_, client):
         writer = client_of(client)
 
@@ -143,7 +143,7 @@ def test_invalid_inserts_of_a_tf_client_are_rejected(tf, tables, priorities, tex
         ("t", 1.0, 0, "data must have at least one tensor"),
     ],
 )
-def test_inserts_that_the_server_rejects(tf, run, name, priority, columns, text):  # noqa: PLR0917
+def test_rejected_inserts_are_invalid_argument_errors(tf, run, name, priority, columns, text):  # noqa: PLR0917
     with serving(table()) as (_, client):
 
         def insert():
@@ -156,7 +156,7 @@ def test_inserts_that_the_server_rejects(tf, run, name, priority, columns, text)
         assert client.server_info()["t"].current_size == 0
 
 
-def test_update_priorities(tf, run):
+def test_update_priorities_ignores_unknown_keys(tf, run):
     with serving(table(sampler=reverb.selectors.MaxHeap())) as (_, client):
         put(client, "t", [1, 1, 1])
         (best,) = next(client.sample("t"))
@@ -186,7 +186,7 @@ def test_invalid_updates_are_rejected(tf, run, keys, priorities, text):
         assert text in str(error.value)
 
 
-def test_unknown_table(tf, run):
+def test_an_unknown_table_is_a_not_found_error(tf, run):
     with serving(table()) as (_, client):
         text = "Priority table nix was not found; known tables: `t`"
         with pytest.raises(tf.errors.NotFoundError, match=text):
@@ -195,7 +195,7 @@ def test_unknown_table(tf, run):
             run(lambda: (client_of(client).update_priorities("nix", [1], [1.0]), None)[1])
 
 
-def test_keys_of_another_dtype(tf):
+def test_keys_must_be_uint64(tf):
     with serving(table()) as (_, client), pytest.raises(ValueError, match="uint64"):
         client_of(client).update_priorities("t", tf.constant([1], tf.int64), [1.0])
 

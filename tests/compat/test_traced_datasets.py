@@ -33,7 +33,7 @@ def warnings():
 
 
 @pytest.mark.parametrize("kind", [reverb.TimestepDataset, reverb.ReplayDataset])
-def test_autograph_rewrites_nothing(tf, server, warnings, kind):
+def test_autograph_does_not_warn(tf, server, warnings, kind):
     """AutoGraph would rewrite all functions that the constructor calls, and warn about those it cannot."""
 
     def make_dataset(number):

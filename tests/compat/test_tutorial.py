@@ -23,7 +23,7 @@ def find_shapes(pattern, text):
 
 @pytest.mark.frameworks
 @pytest.mark.slow
-def test_it_prints_the_output_in_its_comments(capsys, tf):
+def test_the_tutorial_prints_the_shapes_in_its_comments(capsys, tf):
     tf.random.set_seed(0)
     variables = runpy.run_path(str(TUTORIAL))
     try:

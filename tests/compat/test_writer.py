@@ -51,7 +51,7 @@ def test_items_are_the_last_steps(client, writer):
     assert [item[1] for item in items(client)] == [[0, 1], [0, 1, 2], [2], [1, 2, 3]]
 
 
-def test_sequences(client):
+def test_append_sequence_appends_each_row_as_a_step(client):
     with client.writer(4, chunk_length=2) as writer:
         writer.append_sequence({"x": np.array([1, 2, 3]), "y": np.array(["a", "b", "c"])})
         writer.append_sequence({"x": np.zeros(0, np.int64), "y": np.zeros(0, object)})
@@ -200,7 +200,7 @@ def test_invalid_items_are_rejected(client, writer, arguments, error, text):
     assert items(client) == []
 
 
-def test_items_longer_than_the_writer_keeps(client):
+def test_items_longer_than_the_writer_keeps_are_rejected(client):
     with client.writer(2) as writer:
         for value in range(4):
             writer.append([value])
@@ -208,7 +208,7 @@ def test_items_longer_than_the_writer_keeps(client):
             writer.create_item("t", 3, 1.0)
 
 
-def test_signatures(client, writer):
+def test_a_signature_may_describe_a_step_or_the_item(client, writer):
     """The signature may describe a step or the item."""
     for length in (1, 2):
         writer.create_item("step", length, 1.0)
@@ -259,7 +259,7 @@ def test_full_chunks_are_sent_immediately(client):
             assert next(client.sample("t"))[0].data == [value]
 
 
-def test_items_in_flight_of_a_writer_are_limited(client):
+def test_a_writer_with_one_item_in_flight_writes_all_in_order(client):
     writer = client.writer(1, max_in_flight_items=1)
 
     def write():
@@ -273,7 +273,7 @@ def test_items_in_flight_of_a_writer_are_limited(client):
     waiting.result()
 
 
-def test_closing(client, writer):
+def test_close_sends_items_and_later_calls_are_rejected(client, writer):
     writer.create_item("t", 2, 1.0)
     assert repr(writer) == (
         "Writer(chunk_length=3, max_timesteps=3, delta_encoded=0, max_in_flight_items=25, timesteps=2, closed=0)"
@@ -295,7 +295,7 @@ def test_closing(client, writer):
             call()
 
 
-def test_the_with_block(client):
+def test_leaving_the_with_block_closes_the_writer_also_after_an_error(client):
     """Leaving it flushes and closes the writer, also after an error."""
     with pytest.raises(ZeroDivisionError), client.writer(1) as writer:
         writer.append([1])

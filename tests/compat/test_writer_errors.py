@@ -101,7 +101,7 @@ def _is_busy(writer):
 
 
 @needs_fork
-def test_an_episode_continues_in_the_parent_of_a_fork():
+def test_end_episode_in_a_forked_process_raises_and_keeps_the_history():
     printed = run_python(
         """
 import os, warnings
@@ -161,7 +161,7 @@ def succeeded(call):
 
 
 @pytest.mark.parametrize("length", [1, 2])
-def test_a_trajectory_writer_whose_table_is_dropped(client_and_drop, length):
+def test_a_trajectory_writer_continues_after_its_table_was_dropped(client_and_drop, length):
     client, drop = client_and_drop
     writer = client.trajectory_writer(20)
     writer.configure(("x",), num_keep_alive_refs=20, max_chunk_length=length)
@@ -187,7 +187,7 @@ def test_a_trajectory_writer_whose_table_is_dropped(client_and_drop, length):
     assert all(data == last_values[priority] for priority, data in data_by_priority.items())
 
 
-def test_a_legacy_writer_whose_table_is_dropped(client_and_drop):
+def test_a_legacy_writer_continues_after_its_table_was_dropped(client_and_drop):
     client, drop = client_and_drop
     writer = client.writer(3, chunk_length=2)
     for value in range(4):
@@ -209,7 +209,7 @@ def test_a_legacy_writer_whose_table_is_dropped(client_and_drop):
 
 
 @pytest.mark.parametrize("config", [last_step_config, td_error_config])
-def test_a_structured_writer_whose_table_is_dropped(client_and_drop, config):
+def test_a_structured_writer_has_no_open_step_after_its_table_was_dropped(client_and_drop, config):
     client, drop = client_and_drop
     later = [sw.Condition.step_index() >= 8]
     whole = sw.create_config([REF["x"][-1]], "t", later, sw.td_error(1.0, STEP, lambda step: step["x"]))
@@ -313,7 +313,7 @@ def test_lost_items_are_reported_even_at_process_exit(kind):
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_writers_that_exist_at_process_exit(kind):
+def test_a_process_with_open_writers_and_their_server_exits(kind):
     """They are global variables, with a server in the same process."""
     code = f"""
 import warnings

@@ -23,14 +23,14 @@ def written(python, tmp_path_factory):
     return root / "checkpoints", json.loads((root / "expected.json").read_text())
 
 
-def test_content_priorities_and_counts(written):
+def test_content_priorities_and_counts_are_imported(written):
     checkpoints, expected = written
     with engram.Store([]) as store:
         engram.import_reverb(checkpoints, store)
         check(store, expected)
 
 
-def test_times_sampled_and_order(written):
+def test_times_sampled_and_order_are_imported(written):
     checkpoints, expected = written
     with engram.Store([]) as store:
         engram.import_reverb(checkpoints, store)

@@ -143,7 +143,7 @@ def test_a_token_is_required(programs, serve):
     assert text.endswith("(dm-reverb clients cannot send one)")
 
 
-def test_only_the_invalid_priority_is_rejected(programs, serve):
+def test_calls_with_an_invalid_priority_change_nothing(programs, serve):
     """dm-reverb's table would hang afterwards."""
     tables = (engram.Table("table", sampler=engram.selectors.Prioritized(1.0)), engram.Table("other"))
     server, address = serve(*tables)

@@ -16,7 +16,7 @@ ABSENT = {
 }
 
 
-def test_messages_have_the_fields_of_reverbs(programs):
+def test_messages_have_only_fields_that_reverbs_have(programs):
     from engram.compat.reverb.server_executable import reverb_config_pb2  # noqa: PLC0415, needs protobuf
 
     expected = programs.run("config_messages", "-")
