@@ -63,7 +63,7 @@ def _insert(client):
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_a_client_works_in_other_processes(client, method):
-    client.insert([1], {"queue": 1.0})
+    client.insert([1], {"queue": 1.0})  # connects
     child = multiprocessing.get_context(method).Process(target=_insert, args=(client,))
     child.start()
     child.join(30)
@@ -221,7 +221,7 @@ except KeyboardInterrupt:
 
 @contextmanager
 def calling(call, address):
-    """Starts a process that waits in a call, which Ctrl-C must end."""
+    """Runs a process that waits in a call, and checks at the end of the block that Ctrl-C ends the call."""
     command = [sys.executable, "-c", WAITING.format(call=call), address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

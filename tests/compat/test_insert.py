@@ -71,7 +71,7 @@ def test_invalid_inserts_are_rejected(client, data, priorities, error, text):
 WRONG_SHAPE = (
     "flattened index 0 is of dtype float and shape [3], but 'a/n' is of dtype float and shape compatible with [2]"
 )
-LISTED = "0: Tensor<name: 'a/n', dtype: float, shape: [2]>, 1: Tensor<name: 'b', dtype: int64, shape: []>"
+SIGNATURE_TEXT = "0: Tensor<name: 'a/n', dtype: float, shape: [2]>, 1: Tensor<name: 'b', dtype: int64, shape: []>"
 
 
 @pytest.mark.parametrize(
@@ -97,7 +97,7 @@ LISTED = "0: Tensor<name: 'a/n', dtype: float, shape: [2]>, 1: Tensor<name: 'b',
 def test_data_that_does_not_fit_the_signature_is_rejected(client, data, wrong, data_text):
     text = (
         f"Unable to insert into table 'signed' since the data is inconsistent with the table signature: {wrong}. "
-        f"Table signature: {LISTED}. Data signature: {data_text}."
+        f"Table signature: {SIGNATURE_TEXT}. Data signature: {data_text}."
     )
     with raises(ValueError, text):
         client.insert(data, {"t": 1.0, "signed": 1.0})

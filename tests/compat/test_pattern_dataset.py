@@ -21,6 +21,7 @@ def config(make, conditions=()):
 
 
 def steps(tf, n=8, ends=(3, 5)):
+    """A dataset of `n` steps, in which the steps `ends` are the last of their episodes."""
     a = np.arange(n, dtype=np.int32)
     b = np.stack([a, a + 100], 1).astype(np.float32)
     return tf.data.Dataset.from_tensor_slices({"a": a, "b": b, "end": np.isin(a, ends)})

@@ -1,4 +1,4 @@
-"""Rate limiters: the limits they stand for, and invalid arguments."""
+"""Rate limiters: their limits as the info of a table states them, and invalid arguments."""
 
 import logging
 
@@ -139,7 +139,7 @@ def test_a_limiter_belongs_to_one_table():
     )
     with raises(ValueError, text):
         table("second", rate_limiter=shared)
-    assert first.can_insert(1)  # unchanged
+    assert first.can_insert(1)  # the first table still works
 
 
 def test_a_rejected_table_does_not_own_the_limiter():

@@ -29,12 +29,12 @@ PLAIN = SimpleNamespace(observations=env_specs.Array((), np.float32), actions=en
 FRAMEWORKS = [
     "numpy",
     pytest.param("torch", marks=[pytest.mark.frameworks, pytest.mark.torch]),
-    pytest.param("jax", marks=pytest.mark.frameworks),
+    pytest.param("jax", marks=[pytest.mark.frameworks, pytest.mark.jax]),
 ]
 
 
 def fill(store, lengths, first=0):
-    """Inserts items whose observations are their numbers."""
+    """Inserts one item per length. The observations of item `i` are `i`."""
     for i, length in enumerate(lengths, start=first):
         rows = [np.full(length, i, np.float32), np.arange(length), *[np.zeros(length, np.float32)] * 2]
         store.insert(adders.Step(*rows, np.zeros(length, np.bool_)), {TABLE: 1.0}, time_axis=True)
@@ -42,7 +42,7 @@ def fill(store, lengths, first=0):
 
 @contextmanager
 def stores(number, kind, size=100):
-    """Stores with a queue, and the stores or clients that are passed to the datasets."""
+    """Yields stores with a queue each, and what the datasets read: these stores, or remote clients of them."""
     with ExitStack() as stack:
         made = [stack.enter_context(engram.Store([engram.Table.queue(TABLE, max_size=size)])) for _ in range(number)]
         if kind == "in_process":
@@ -127,7 +127,7 @@ def test_a_rejected_batch_is_returned(kind):
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
 def test_inserts_into_queues_smaller_than_a_batch_continue(kind, deterministic):
-    """The items of an incomplete batch count as used, so that inserts continue."""
+    """The items of an incomplete batch leave their queue, so that it accepts more."""
     with stores(2, kind, size=3) as (both, clients):
         inserting = [BackgroundCall(lambda store=store: fill(store, [1] * 24)) for store in both]
         iterator = iter(make_sequences(clients, PLAIN, 16, framework="numpy", deterministic=deterministic))
@@ -164,7 +164,7 @@ time.sleep(1_000)
 
 
 def test_items_of_a_killed_reader_are_returned():
-    """All items are returned except those that it yielded."""
+    """All items are returned except those that the reader yielded."""
     with engram.Server([engram.Table.queue(TABLE, max_size=100)]) as server:
         fill(server.store, [2] * 20)
         arguments = [sys.executable, "-c", READER, server.address]
@@ -199,13 +199,13 @@ def drain_t(client):
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize("lengths", [[3] * 20, [1, 4, 2, 5, 5, 3] * 3])
-@pytest.mark.parametrize(("number", "ahead"), [(1, 100), (2, 8), (11, 8), (3, 1)])
-def test_items_that_tensorflow_has_not_consumed_are_returned(tf, lengths, number, ahead):
+@pytest.mark.parametrize(("number", "max_in_flight"), [(1, 100), (2, 8), (11, 8), (3, 1)])
+def test_items_that_tensorflow_has_not_consumed_are_returned(tf, lengths, number, max_in_flight):
     starts = np.cumsum([0, *lengths])[:-1]
     for make, used in ((items, number), (timesteps, int(np.sum(starts < number)))):
         with serving(reverb.Table.queue("t", 100)) as (_, client):
             put(client, "t", lengths)
-            iterator = iter(make(tf, client, max_in_flight_samples_per_worker=ahead))
+            iterator = iter(make(tf, client, max_in_flight_samples_per_worker=max_in_flight))
             times(iterator, number)
             del iterator
             wait_until(lambda: client.server_info()["t"].current_size == len(lengths) - used)  # noqa: B023, called immediately

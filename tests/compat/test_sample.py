@@ -15,6 +15,7 @@ def client():
 
 
 def test_nothing_happens_before_the_first_item_is_requested(client):
+    """Invalid arguments are not rejected yet."""
     for arguments in (("x",), ("t", 0), ("t", "a"), (3,)):
         client.sample(*arguments)
 

@@ -60,7 +60,7 @@ def test_a_port_in_use_is_rejected(tmp_path):
             reverb.Server([mine], port=server.port, host="127.0.0.1")
         with pytest.raises(ValueError, match=r"`port` \d+ is already in use"):
             reverb.Server([mine], port=server.port, checkpointer=checkpointer)
-    with serving(mine, checkpointer=checkpointer):  # not used by a server
+    with serving(mine, checkpointer=checkpointer):  # the servers that failed do not own the table
         pass
 
 
@@ -221,7 +221,7 @@ reverb.Client(f"localhost:{{server.port}}").insert([1], {{"q": 1.0}})
 print(len(os.listdir(tempfile.tempdir)))
 """
     assert run_python(code) == "1\n"
-    assert list(tmp_path.iterdir()) == []  # no checkpoint was written
+    assert list(tmp_path.iterdir()) == []  # the directory was removed, because it has no checkpoint
 
 
 def test_a_forked_process_leaves_the_server_to_its_parent(tmp_path):

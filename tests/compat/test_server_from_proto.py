@@ -1,4 +1,4 @@
-"""Tables from the messages of a server's configuration."""
+"""Tables created from the protobuf messages of a server's configuration."""
 
 from types import SimpleNamespace
 
@@ -29,7 +29,7 @@ def tables_of(text):
 
 
 def signature_of(text):
-    """The signature of a table for the fields of a `StructuredValue`."""
+    """The signature of a table whose configured signature has these fields (a `StructuredValue`)."""
     (table,) = tables_of(QUEUE.replace("max_size", f"signature {{ {text} }} max_size"))
     return _nest.map_structure(as_spec, table.info.signature)
 
@@ -209,7 +209,7 @@ def test_invalid_text_is_rejected(text, message):
 
 
 def test_messages_of_other_classes_are_accepted():
-    """For example those of an installed dm-reverb. Only the fields matter."""
+    """For example messages of an installed dm-reverb. Only the fields matter."""
     options = reverb_types.KeyDistributionOptions(prioritized=reverb_types.PrioritizedOptions(priority_exponent=0.5))
     limiter = SimpleNamespace(samples_per_insert=2.0, min_size_to_sample=1, min_diff=-1.0, max_diff=5.0)
     config = SimpleNamespace(

@@ -1,4 +1,4 @@
-"""Specs, table notes, nests, arrays and messages."""
+"""Specs, the notes of tables, nests and their leaves, and classes with the interface of protobuf messages."""
 
 import collections
 import pickle
@@ -30,7 +30,7 @@ NEST = {"b": [1, (2, None)], "a": Point(y=3, x={"k": 4}), "c": []}
 
 
 def test_bounds_of_a_single_value_need_no_space():
-    """They are decoded unchanged; larger bounds are rejected."""
+    """Bounds are decoded unchanged; bounds that need too much space are rejected."""
     low = np.full((210, 160, 3), -0.0, np.float32)
     spec = BoundedTensorSpec((210, 160, 3), np.float32, low, np.float32(np.nan), "n")
     note = _table_note.encode(0, {"x": spec})

@@ -128,7 +128,8 @@ def test_writers_copy_their_configs():
     assert created.conditions == []
 
 
-def condition(**fields):
+def config_with(**fields):
+    """A config with one condition, which has these fields."""
     return config([REF["a"][-1]], sw.ConditionProto(**fields))
 
 
@@ -147,13 +148,13 @@ def condition(**fields):
         (sw.Config(table="t"), "`flat` must not be empty."),
         (config([REF["a"][-1]], table=""), "`table` must not be empty."),
         (sw.Config(flat=[REF["a"][-1]], table="t"), "`priority` must set `constant_fn` or `td_error`."),
-        (condition(step_index=True), "Conditions must specify a value for `cmp`."),
-        (condition(eq=1), "Conditions must specify a value for `left`."),
-        (condition(flat_source_index=-1, eq=1), "flat_source_index must be >= 0 but got -1."),
-        (condition(is_end_episode=True, ge=1), "Condition must use `eq=1` when using `is_end_episode`."),
-        (condition(is_end_episode=True, eq=0), "Condition must use `eq=1` when using `is_end_episode`."),
+        (config_with(step_index=True), "Conditions must specify a value for `cmp`."),
+        (config_with(eq=1), "Conditions must specify a value for `left`."),
+        (config_with(flat_source_index=-1, eq=1), "flat_source_index must be >= 0 but got -1."),
+        (config_with(is_end_episode=True, ge=1), "Condition must use `eq=1` when using `is_end_episode`."),
+        (config_with(is_end_episode=True, eq=0), "Condition must use `eq=1` when using `is_end_episode`."),
         (
-            condition(is_end_episode=True, eq=1, inverse=True),
+            config_with(is_end_episode=True, eq=1, inverse=True),
             "Condition must use `eq=1` when using `is_end_episode`.",
         ),
         (config([REF["a"][-1]], C.step_index() % 0 == 2), "`mod_eq.mod` must be > 0 but got 0."),
@@ -186,7 +187,7 @@ def inferred(*configs):
 
 
 def plain(spec):
-    """Name, dtype and shape. The specs are TensorFlow's if another test has imported it."""
+    """Name, dtype and shape of a spec, which is TensorFlow's if another test has imported TensorFlow."""
     shape = spec.shape if isinstance(spec.shape, tuple) else tuple(spec.shape.as_list())
     return spec.name, np.dtype(getattr(spec.dtype, "as_numpy_dtype", spec.dtype)), shape
 
@@ -284,7 +285,7 @@ def test_arguments_that_are_not_configs_or_specs_are_rejected():
     ],
 )
 def test_none_is_rejected(make, text):
-    """A message would treat None as an unset field."""
+    """A protobuf message would treat None as an unset field."""
     with raises(TypeError, text):
         make()
 
@@ -343,6 +344,7 @@ def priority_of(config, columns):
 
 
 def random_call(draw):
+    """A whole step, a step in two parts, or an end of the episode, with its arguments."""
     kind = draw.choice(["step"] * 8 + ["parts", "end"])
     if kind == "end":
         return kind, draw.random() < 0.5, None

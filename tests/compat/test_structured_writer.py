@@ -1,4 +1,4 @@
-"""`StructuredWriter`: the items it creates, compared with Reverb 0.14, and invalid steps."""
+"""`StructuredWriter`: the items that it creates, which are those of Reverb 0.14, and invalid steps."""
 
 import numpy as np
 import pytest
@@ -20,15 +20,17 @@ def config(pattern, *conditions, table="t", priority=None):
 
 
 def add(a, b=None, *, partial=False):
-    """An append. By default, `b` is ten times `a`."""
+    """A call of a program: an append of a step. By default, `b` is ten times `a`."""
     return ("append", {"a": a, "b": a * 10 if b is None else b}, partial)
 
 
 def part(partial=True, **leaves):  # noqa: FBT002, reads well
+    """An append of the given leaves. The step remains open unless `partial` is False."""
     return ("append", {"a": leaves.get("a"), "b": leaves.get("b")}, partial)
 
 
 def end(clear=True):  # noqa: FBT002, reads well
+    """An end of the episode."""
     return ("end", clear)
 
 
@@ -197,7 +199,7 @@ def run(writer, program):
 @pytest.mark.parametrize(("configs", "program", "t", "u"), PROGRAMS.values(), ids=PROGRAMS)
 @pytest.mark.parametrize("begin", ["whole", "part"])
 def test_programs_create_the_items_of_reverb(client, configs, program, t, u, begin):  # noqa: PLR0917, a fixture and parameters
-    """Also if no leaf has a value at first."""
+    """Also if the first append has no values."""
     writer = client.structured_writer(configs)
     if begin == "part":
         run(writer, [part()])
@@ -238,7 +240,7 @@ def test_pattern_sets_create_the_items_of_reverb(configs, program, t, u):
     ],
 )
 def test_priorities_are_constants_or_computed_from_td_errors(client, pattern, priority, dtype, priorities):
-    """The last column of the leaf is used; an item without such a column has priority 0."""
+    """A TD error is computed from the last column of its leaf; an item without a column of the leaf has priority 0."""
     writer = client.structured_writer([config(pattern, priority=priority)])
     for number in range(-4, 0):
         writer.append({"a": dtype(number * 7), "b": 0})
@@ -268,7 +270,7 @@ def test_invalid_priorities_are_rejected(client, value, text):
 
 
 def test_an_item_with_an_invalid_priority_is_created_in_no_later_step(client):
-    """At most one item per step is created."""
+    """Each append to the step tries again to create the item. In the next step, the condition no longer holds."""
     configs = [config([REF["a"][-1]], C.steps_since_applied() == 2, priority=BY_A)]
     writer = client.structured_writer(configs)
     writer.append({"a": 1.0, "b": 0})
@@ -338,7 +340,7 @@ def test_a_value_can_be_set_once_per_step(client, begin):
 
 
 def test_leaves_that_no_config_reads_are_ignored(client):
-    """They are ignored; a missing leaf that a config reads is an error."""
+    """A missing leaf that a config reads is an error."""
     writer = client.structured_writer([config(LAST)])
     for number, other in enumerate((0, "text", object())):
         writer.append({"a": number, "b": other})
@@ -370,7 +372,7 @@ def test_a_failed_first_step_sets_no_dtype(client):
 
 
 def test_items_are_sent_without_a_flush(client):
-    """The first ones immediately, later ones after as many steps as the patterns need."""
+    """The first items are sent immediately, later ones after as many steps as the patterns need."""
     writer = client.structured_writer([config([REF["a"][-3:]])])
     for number in range(4):
         writer.append({"a": number, "b": 0})

@@ -1,4 +1,4 @@
-"""`Table`, with a server and without."""
+"""`Table`: its options and info, with a server and without."""
 
 from typing import NamedTuple
 

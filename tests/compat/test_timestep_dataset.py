@@ -1,4 +1,4 @@
-"""`TimestepDataset`."""
+"""`TimestepDataset`: its elements, and items and specs that do not fit."""
 
 import numpy as np
 import pytest
@@ -29,12 +29,12 @@ def test_it_is_a_dataset_of_tensorflow(tf):
     assert made.element_spec.data == {"cell": tf.TensorSpec([2], tf.uint8), "time": tf.TensorSpec([], tf.float32)}
 
 
-@pytest.mark.parametrize("ahead", [1, 5, 100])
+@pytest.mark.parametrize("max_in_flight", [1, 5, 100])
 @pytest.mark.parametrize("lengths", [[3] * 6, [1, 4, 2, 5, 5, 3]])
-def test_steps_of_items_are_in_order(tf, ahead, lengths):
+def test_steps_of_items_are_in_order(tf, max_in_flight, lengths):
     with serving(queue()) as (_, client):
         put(client, "t", lengths)
-        elements = list(dataset(tf, client, max_in_flight_samples_per_worker=ahead, max_samples=len(lengths)))
+        elements = list(dataset(tf, client, max_in_flight_samples_per_worker=max_in_flight, max_samples=len(lengths)))
         expected = np.float32([i + t / 100 for i, length in enumerate(lengths) for t in range(length)])
         np.testing.assert_array_equal([each.data["time"] for each in elements], expected)
         np.testing.assert_array_equal([each.data["cell"][1] for each in elements], expected.astype(int))

@@ -1,4 +1,4 @@
-"""`TrajectoryDataset`."""
+"""`TrajectoryDataset`: its elements, how many items are in flight, waiting, and rejected items and arguments."""
 
 import gc
 import inspect
@@ -41,7 +41,7 @@ def without_prefetching(tf, dataset):
 
 
 def error_text(error):
-    """The text without what TensorFlow adds to every error."""
+    """The text of an error without what TensorFlow adds to every text."""
     match = re.fullmatch(
         r"(?:{{.*}} |Graph execution error:\s+)(?:Name: )?(.*?)(?: \[Op:.*)?", str(error.value), re.DOTALL
     )
@@ -49,7 +49,7 @@ def error_text(error):
 
 
 def item_numbers(elements):
-    """The numbers of the items."""
+    """The number of each item, which is the time of its first step (see `put`)."""
     return [int(each.data["time"][0]) for each in elements]
 
 
@@ -91,11 +91,11 @@ def test_a_subclass_can_be_created_and_iterated(tf):
         assert mine.first().data["time"].shape == 3
 
 
-@pytest.mark.parametrize("ahead", [1, 2, 7, 100])
-def test_items_of_a_queue_are_in_order_and_have_their_info(tf, ahead):
+@pytest.mark.parametrize("max_in_flight", [1, 2, 7, 100])
+def test_items_of_a_queue_are_in_order_and_have_their_info(tf, max_in_flight):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 20)
-        elements = list(make_dataset(tf, client, 3, max_in_flight_samples_per_worker=ahead).take(20))
+        elements = list(make_dataset(tf, client, 3, max_in_flight_samples_per_worker=max_in_flight).take(20))
         assert item_numbers(elements) == list(range(20))
         for i, each in enumerate(elements):
             np.testing.assert_array_equal(each.data["cell"], np.full((3, 2), i))
@@ -108,12 +108,12 @@ def test_items_of_a_queue_are_in_order_and_have_their_info(tf, ahead):
         assert len({int(each.info.key) for each in elements}) == 20
 
 
-@pytest.mark.parametrize("length", [None, "any"])
-def test_items_may_have_any_lengths(tf, length):
+@pytest.mark.parametrize("rank_is_known", [True, False])
+def test_items_may_have_any_lengths(tf, rank_is_known):
     with serving(queue()) as (_, client):
         put(client, "t", LENGTHS)
         dtypes, shapes = specs(tf, None)
-        if length == "any":
+        if not rank_is_known:
             shapes = {name: tf.TensorShape(None) for name in shapes}
         dataset = reverb.TrajectoryDataset(client.server_address, "t", dtypes, shapes, 10)
         elements = list(dataset.take(len(LENGTHS)))
@@ -201,10 +201,10 @@ def test_address_and_table_may_be_tensors(tf):
         addresses = tf.constant([client.server_address, other.server_address])
         names = tf.constant(["t", "t"])
 
-        def of(address, name):
+        def make(address, name):
             return reverb.TrajectoryDataset(address, name, *specs(tf, 3), 1)
 
-        dataset = tf.data.Dataset.from_tensor_slices((addresses, names)).interleave(of, cycle_length=2)
+        dataset = tf.data.Dataset.from_tensor_slices((addresses, names)).interleave(make, cycle_length=2)
         assert item_numbers(dataset.take(2)) == [0, 0]
         assert table_size(client) == table_size(other) == 0
 
@@ -265,16 +265,18 @@ def test_order_is_kept_with_several_workers(tf):
 
 
 @pytest.mark.parametrize(
-    ("ahead", "workers", "in_flight"),
+    ("per_worker", "workers", "in_flight"),
     [(1, -1, 2), (2, -1, 2), (3, -1, 3), (4, -1, 4), (7, -1, 7), (9, -1, 9), (4, 3, 12), (5, 3, 15)],
 )
-def test_items_in_flight_are_limited(tf, ahead, workers, in_flight):
+def test_items_in_flight_are_limited(tf, per_worker, workers, in_flight):
     def sampled():
         return client.server_info()["t"].rate_limiter_info.sample_stats.completed
 
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 40)
-        dataset = make_dataset(tf, client, 3, max_in_flight_samples_per_worker=ahead, num_workers_per_iterator=workers)
+        dataset = make_dataset(
+            tf, client, 3, max_in_flight_samples_per_worker=per_worker, num_workers_per_iterator=workers
+        )
         iterator = iter(without_prefetching(tf, dataset))
         next(iterator)
         wait_until(lambda: sampled() >= in_flight)
@@ -315,12 +317,13 @@ def test_an_iterator_that_waits_can_be_closed(tf):
         before = threading.active_count()
         iterator = iter(make_dataset(tf, client, 3).prefetch(4))
         assert int(next(iterator).data["time"][0]) == 0
-        del iterator  # its prefetching thread, which waits for items, must end
+        del iterator  # the thread that prefetches waits for items, and must end
         put(client, "t", [3] * 2)
         assert item_numbers(make_dataset(tf, client, 3).take(2)) == [0, 1]
         wait_until(lambda: threading.active_count() <= before + 2)
 
 
+# At its end, the iterator still waits for items.
 WAITING_AT_THE_END = """
 import sys
 from engram.compat import reverb
@@ -476,7 +479,7 @@ def test_an_unknown_table_is_an_error_that_names_the_known_ones(tf, tables):
         dataset = reverb.TrajectoryDataset(client.server_address, "nix", *specs(tf, 3), 1)
         with pytest.raises(tf.errors.NotFoundError) as error:
             next(iter(dataset))
-        # TensorFlow's text is a file name, which must not be too long.
+        # The text is cut, because TensorFlow reports it as the name of a file that it cannot open.
         known = ", ".join(f"`t{number:02}`" for number in range(tables))
         assert error_text(error) == f"Priority table nix was not found; known tables: {known}"[:250]
 

@@ -30,13 +30,18 @@ def writer(client):
         yield writer
 
 
+def flush(writer):
+    """Waits until all items are in their tables. The first call may only send the items of an incomplete chunk."""
+    writer.flush()
+    writer.flush()
+
+
 def still_works(client, writer):
-    """Checks that the failed call stored nothing and that the writer still works."""
+    """Checks that the rejected call added no step and no item, and that the writer still works."""
     writer.append(step(7))
     writer.create_item("t", 2, 1.0)
-    writer.flush()
-    writer.flush()
-    assert items(client)[-1] == [[[1.0, 1.0], [7.0, 7.0]], [1, 7]]
+    flush(writer)
+    assert items(client) == [[[[1.0, 1.0], [7.0, 7.0]], [1, 7]]]
 
 
 def test_items_are_the_last_steps(client, writer):
@@ -46,8 +51,7 @@ def test_items_are_the_last_steps(client, writer):
     writer.create_item("t", 1, float("inf"))
     writer.append(step(3))
     writer.create_item("t", 3, 1)
-    writer.flush()
-    writer.flush()
+    flush(writer)
     assert [item[1] for item in items(client)] == [[0, 1], [0, 1, 2], [2], [1, 2, 3]]
 
 
@@ -197,7 +201,6 @@ def test_invalid_items_are_rejected(client, writer, arguments, error, text):
         writer.create_item(*arguments)
     assert text is None or str(raised.value) == text
     still_works(client, writer)
-    assert items(client) == []
 
 
 def test_items_longer_than_the_writer_keeps_are_rejected(client):
@@ -209,7 +212,6 @@ def test_items_longer_than_the_writer_keeps_are_rejected(client):
 
 
 def test_a_signature_may_describe_a_step_or_the_item(client, writer):
-    """The signature may describe a step or the item."""
     for length in (1, 2):
         writer.create_item("step", length, 1.0)
     with raises(
@@ -296,7 +298,6 @@ def test_close_sends_items_and_later_calls_are_rejected(client, writer):
 
 
 def test_leaving_the_with_block_closes_the_writer_also_after_an_error(client):
-    """Leaving it flushes and closes the writer, also after an error."""
     with pytest.raises(ZeroDivisionError), client.writer(1) as writer:
         writer.append([1])
         writer.create_item("t", 1, 1.0)

@@ -35,7 +35,9 @@ def test_times_sampled_and_order_are_imported(written):
     with engram.Store([]) as store:
         engram.import_reverb(checkpoints, store)
         batch = store.sample("queue", len(expected["queue"]["items"]))
+        # Engram's keys are below 2**63: the import clears the highest bit.
         assert batch.info.key.tolist() == [item["key"] & (2**63 - 1) for item in expected["queue"]["items"]]
         times_sampled = {item["key"] & (2**63 - 1): item["times_sampled"] for item in expected["few"]["items"]}
         batch = store.sample("few", 1)
+        # The sample itself counts, too.
         assert batch.info.times_sampled[0] == times_sampled[int(batch.info.key[0])] + 1
