@@ -1,4 +1,4 @@
-"""Datasets and other classes that need TensorFlow, in programs that have not imported it."""
+"""Datasets and other classes that need TensorFlow: without it installed, and before it is imported."""
 
 import pytest
 from support import run_python

@@ -41,10 +41,12 @@ def fill(store, lengths, first=0):
 
 
 @contextmanager
-def stores(number, kind, size=100):
-    """Yields stores with a queue each, and what the datasets read: these stores, or remote clients of them."""
+def stores(num_stores, kind, size=100):
+    """Yields stores with a queue each, and what the datasets read: these stores or remote clients of them."""
     with ExitStack() as stack:
-        made = [stack.enter_context(engram.Store([engram.Table.queue(TABLE, max_size=size)])) for _ in range(number)]
+        made = [
+            stack.enter_context(engram.Store([engram.Table.queue(TABLE, max_size=size)])) for _ in range(num_stores)
+        ]
         if kind == "in_process":
             yield made, made
         else:
@@ -57,8 +59,7 @@ def drain(store):
     wait_until(lambda: store.info()[TABLE].leased_out == 0)
     info = store.info()[TABLE]
     assert info.samples == info.deletes, "returned items do not count as sampled"
-    number = info.size
-    return [int(store.sample(TABLE, 1).data.observation[0, 0]) for _ in range(number)]
+    return [int(store.sample(TABLE, 1).data.observation[0, 0]) for _ in range(info.size)]
 
 
 def observations(elements):
@@ -67,41 +68,41 @@ def observations(elements):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
-@pytest.mark.parametrize(("batch_size", "number"), [(None, 0), (None, 1), (None, 7), (3, 1), (3, 4), (20, 1)])
-def test_items_whose_steps_were_not_yielded_are_returned(framework, kind, batch_size, number):
+@pytest.mark.parametrize(("batch_size", "num_taken"), [(None, 0), (None, 1), (None, 7), (3, 1), (3, 4), (20, 1)])
+def test_items_whose_steps_were_not_yielded_are_returned(framework, kind, batch_size, num_taken):
     with stores(1, kind) as ([store], clients):
         fill(store, [2] * 30)
         iterator = iter(make_steps(clients, PLAIN, batch_size, framework=framework))
-        observed = observations(islice(iterator, number))
-        assert observed == [n // 2 for n in range(number * (batch_size or 1))]
+        observed = observations(islice(iterator, num_taken))
+        assert observed == [n // 2 for n in range(num_taken * (batch_size or 1))]
         iterator.close()
         assert drain(store) == list(range(-(-len(observed) // 2), 30))
 
 
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
-@pytest.mark.parametrize("number", [0, 1, 2, 3])
-def test_items_of_two_stores_are_returned_to_each(kind, number):
+@pytest.mark.parametrize("num_taken", [0, 1, 2, 3])
+def test_items_of_two_stores_are_returned_to_each(kind, num_taken):
     with stores(2, kind) as (both, clients):
         for store in both:
             fill(store, [1] * 20)
         iterator = iter(make_sequences(clients, PLAIN, 5, framework="numpy"))
-        observed = observations(islice(iterator, number))
-        assert observed == [n // 2 for n in range(5 * number)]
+        observed = observations(islice(iterator, num_taken))
+        assert observed == [n // 2 for n in range(5 * num_taken)]
         iterator.close()
-        assert drain(both[0]) == list(range((5 * number + 1) // 2, 20))
-        assert drain(both[1]) == list(range(5 * number // 2, 20))
+        assert drain(both[0]) == list(range((5 * num_taken + 1) // 2, 20))
+        assert drain(both[1]) == list(range(5 * num_taken // 2, 20))
 
 
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_items_cut_into_sequences_are_returned_unless_one_was_yielded(kind, number):
+@pytest.mark.parametrize("num_taken", [1, 2, 3])
+def test_items_cut_into_sequences_are_returned_unless_one_was_yielded(kind, num_taken):
     """Each item is cut into two elements."""
     with stores(1, kind) as ([store], clients):
         fill(store, [6] * 10)
         iterator = iter(make_steps(clients, PLAIN, sequence_length=3, framework="numpy"))
-        assert observations(islice(iterator, number)) == [n // 6 for n in range(3 * number)]
+        assert observations(islice(iterator, num_taken)) == [n // 6 for n in range(3 * num_taken)]
         iterator.close()
-        assert drain(store) == list(range(-(-number // 2), 10))
+        assert drain(store) == list(range(-(-num_taken // 2), 10))
 
 
 def test_items_of_different_lengths_are_returned():
@@ -179,8 +180,8 @@ def test_items_of_a_killed_reader_are_returned():
 # --- TensorFlow ----------------------------------------------------------------------------------
 
 
-def times(iterator, number):
-    return [int(np.ravel(next(iterator).data["time"])[0]) for _ in range(number)]
+def times(iterator, num_taken):
+    return [int(np.ravel(next(iterator).data["time"])[0]) for _ in range(num_taken)]
 
 
 def timesteps(tf, client, **options):
@@ -199,14 +200,14 @@ def drain_t(client):
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize("lengths", [[3] * 20, [1, 4, 2, 5, 5, 3] * 3])
-@pytest.mark.parametrize(("number", "max_in_flight"), [(1, 100), (2, 8), (11, 8), (3, 1)])
-def test_items_that_tensorflow_has_not_consumed_are_returned(tf, lengths, number, max_in_flight):
+@pytest.mark.parametrize(("num_taken", "max_in_flight"), [(1, 100), (2, 8), (11, 8), (3, 1)])
+def test_items_that_tensorflow_has_not_consumed_are_returned(tf, lengths, num_taken, max_in_flight):
     starts = np.cumsum([0, *lengths])[:-1]
-    for make, used in ((items, number), (timesteps, int(np.sum(starts < number)))):
+    for make, used in ((items, num_taken), (timesteps, int(np.sum(starts < num_taken)))):
         with serving(reverb.Table.queue("t", 100)) as (_, client):
             put(client, "t", lengths)
             iterator = iter(make(tf, client, max_in_flight_samples_per_worker=max_in_flight))
-            times(iterator, number)
+            times(iterator, num_taken)
             del iterator
             wait_until(lambda: client.server_info()["t"].current_size == len(lengths) - used)  # noqa: B023, called immediately
             assert drain_t(client) == list(range(used, len(lengths)))

@@ -100,7 +100,10 @@ def write_two_steps(address):
 
 
 def datasets_of_pairs(address):
-    """Returns the outcomes of reading two elements of each dataset with the signature's specs, and with specs of steps."""
+    """Returns the outcomes of three calls, which read two elements each.
+
+    The first two read both kinds of datasets with the specs of the signature, the last one steps with given specs.
+    """
 
     def read(dataset):
         dataset = dataset.from_table_signature(address, "pairs", 1, max_samples=2)

@@ -92,7 +92,7 @@ class Comparison:
         self.is_open = self.ended_open = False
 
     def rows(self, engram_outcomes, reverb_outcomes):
-        """Yields each call whose outcomes differ, with the known difference (None if it is not known) and both outcomes."""
+        """Yields each call whose outcomes differ, the known difference or None, and both outcomes."""
         for call, mine, other in zip(self.calls, engram_outcomes, reverb_outcomes, strict=True):
             same = kind(mine) == kind(other)
             row = CONSEQUENCE if same else getattr(self, call[0], lambda *_: None)(call, mine, other)
