@@ -211,7 +211,7 @@ def insert_items(store, n):
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_specs_from_the_signature_of_a_table(framework):
+def test_the_signature_of_a_table_supplies_the_specs(framework):
     with engram.Store([queue(signature=SIGNATURE)]) as store:
         insert_items(store, 4)
         batch = next(iter(make_steps(store, batch_size=2, sequence_length=2, framework=framework)))
@@ -223,7 +223,7 @@ def test_specs_from_the_signature_of_a_table(framework):
 
 
 @pytest.mark.frameworks
-def test_specs_from_the_signature_of_a_compat_table(tf):
+def test_the_signature_of_a_compat_table_supplies_the_specs(tf):
     signature = {"x": tf.TensorSpec([3], tf.float32)}
     with serving(reverb.Table.queue(TABLE, 9, signature=signature)) as (_, client):
         client.insert({"x": np.float32([1, 2, 3])}, {TABLE: 1.0})

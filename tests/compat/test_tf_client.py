@@ -200,7 +200,7 @@ def test_keys_must_be_uint64(tf):
         tf_client_of(client).update_priorities("t", tf.constant([1], tf.int64), [1.0])
 
 
-def test_server_address_and_repr(tf):  # noqa: ARG001, TensorFlow must be installed
+def test_server_address_and_repr_contain_the_address(tf):  # noqa: ARG001, TensorFlow must be installed
     with serving(table()) as (_, client):
         tf_client = reverb.TFClient(client.server_address, shared_name="one", name="two")
         assert tf_client.server_address == client.server_address

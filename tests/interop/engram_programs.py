@@ -100,9 +100,10 @@ def write_two_steps(address):
 
 
 def datasets_of_pairs(address):
-    """Returns the outcomes of three calls, which read two elements each.
+    """Returns the outcomes of reading two elements from each of three datasets.
 
-    The first two read both kinds of datasets with the specs of the signature, the last one steps with given specs.
+    The first two use the specs of the table's signature: a `TimestepDataset` and a `TrajectoryDataset`. The third is a
+    `TimestepDataset` with specs of single steps; only its number of elements is returned.
     """
 
     def read(dataset):
