@@ -240,7 +240,7 @@ def test_pattern_sets_create_the_items_of_reverb(configs, program, t, u):
     ],
 )
 def test_priorities_are_constants_or_computed_from_td_errors(client, pattern, priority, dtype, priorities):
-    """A TD error is computed from the last column of its leaf; an item without a column of the leaf has priority 0."""
+    """TD errors are read from the last column of their leaf; an item without a column of the leaf has priority 0."""
     writer = client.structured_writer([config(pattern, priority=priority)])
     for number in range(-4, 0):
         writer.append({"a": dtype(number * 7), "b": 0})
