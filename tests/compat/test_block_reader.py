@@ -1,4 +1,4 @@
-"""Reading items of a table in blocks."""
+"""`read_blocks`: the sizes of its blocks, and when it ends."""
 
 import time
 
@@ -10,9 +10,9 @@ import engram
 from engram.compat.reverb._block_reader import FetchOptions, read_blocks
 
 
-def test_blocks_are_read_again_once_items_fit():
+def test_items_that_form_no_block_are_read_one_by_one_until_64_fit():
     with engram.Store([engram.Table.queue("t", max_size=400)]) as store:
-        for i in range(300):  # items with different shapes cannot form a block
+        for i in range(300):  # item 20 has another shape, so no block can contain both it and others
             store.insert({"x": np.full(3 if i == 20 else 2, i)}, {"t": 1.0})
         reader = read_blocks(
             store, "t", FetchOptions(max_in_flight=20, max_items=300), lambda block: block.columns[0][:, 0].tolist()
@@ -20,6 +20,7 @@ def test_blocks_are_read_again_once_items_fit():
         blocks = list(reader)
         assert [each for block in blocks for each in block] == list(range(300))
         sizes = [len(block) for block in blocks]
+        # After 64 items that fit, the reader uses blocks again.
         assert sizes[:2] == [10, 10]
         assert sizes[2:66] == [1] * 64
         assert sizes[66:-1] == [10] * (len(sizes) - 67)
@@ -29,15 +30,14 @@ def test_blocks_are_read_again_once_items_fit():
 def test_a_timeout_is_not_rounded(timeout):
     with engram.Store([engram.Table.queue("t", max_size=4)]) as store:
         began = time.monotonic()
-        assert {*read_blocks(store, "t", FetchOptions(max_in_flight=2, timeout=timeout), lambda block: block.size)} <= {
-            None
-        }
+        blocks = list(read_blocks(store, "t", FetchOptions(max_in_flight=2, timeout=timeout), lambda block: block.size))
+        assert set(blocks) <= {None}  # yielded at intervals while there are no items
         assert timeout - 0.002 <= time.monotonic() - began < timeout + 0.09
 
 
-def test_reading_ends_after_the_last_single_item():
+def test_max_items_counts_items_read_one_by_one():
     with engram.Store([engram.Table.queue("t", max_size=400)]) as store:
-        for i in range(100):
+        for i in range(100):  # the first item has another shape, so items are read one by one
             store.insert({"x": np.full(3 if i == 0 else 2, i)}, {"t": 1.0})
         reader = read_blocks(store, "t", FetchOptions(max_in_flight=20, max_items=64), lambda block: block.size)
         assert list(reader) == [1] * 64

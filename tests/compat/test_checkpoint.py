@@ -14,12 +14,12 @@ from engram.compat import reverb
 from engram.compat.reverb.tensor_spec import TensorSpec
 
 DefaultCheckpointer = reverb.checkpointers.DefaultCheckpointer
-REAL = Path(__file__).parents[1] / "imports" / "dm-reverb-0.14"
+WRITTEN_BY_REVERB = Path(__file__).parents[1] / "imports" / "dm-reverb-0.14"
 """A checkpoint that dm-reverb 0.14 wrote."""
 
 
-def filled(path, *tables, items=3):
-    """Writes a checkpoint of a server with these tables to a directory; returns the reported path."""
+def write_checkpoint(path, *tables, items=3):
+    """Writes a checkpoint of tables with items of the values `0`, `1`, ..., and returns its path."""
     with serving(*tables, checkpointer=DefaultCheckpointer(path)) as (_, client):
         for n in range(items):
             client.insert([n], {each.name: n + 1.0 for each in tables})
@@ -27,7 +27,7 @@ def filled(path, *tables, items=3):
 
 
 def test_a_server_loads_the_newest_checkpoint(tmp_path):
-    path = filled(tmp_path, table())
+    path = write_checkpoint(tmp_path, table())
     assert path == f"{tmp_path}/checkpoint-0000000001"
     assert Path(path).is_file()
     with serving(table(), checkpointer=DefaultCheckpointer(tmp_path)) as (_, client):
@@ -61,7 +61,7 @@ def test_without_a_checkpoint_a_server_starts_empty(tmp_path):
 
 
 def test_table_options_are_those_of_the_constructor(tmp_path):
-    filled(tmp_path, table(signature=TensorSpec([], "int64")))
+    write_checkpoint(tmp_path, table(signature=TensorSpec([], "int64")))
     given = table(max_size=2, sampler=reverb.selectors.Lifo(), max_times_sampled=5)
     with serving(given, checkpointer=DefaultCheckpointer(tmp_path)) as (_, client):
         info = client.server_info()["t"]
@@ -71,7 +71,7 @@ def test_table_options_are_those_of_the_constructor(tmp_path):
 
 
 def test_a_checkpoint_with_an_unknown_table_is_an_error(tmp_path):
-    filled(tmp_path, table("a"), table("b"))
+    write_checkpoint(tmp_path, table("a"), table("b"))
     text = "Trying to load table 'b' but table was not found in provided list of tables: a, c"
     with raises(ValueError, text):
         reverb.Server([table("a"), table("c")], checkpointer=DefaultCheckpointer(tmp_path), host="localhost")
@@ -79,9 +79,9 @@ def test_a_checkpoint_with_an_unknown_table_is_an_error(tmp_path):
         assert {name: info.current_size for name, info in client.server_info().items()} == {"a": 3, "b": 3, "c": 0}
 
 
-def test_the_fallback_path_is_loaded(tmp_path):
+def test_the_fallback_path_is_loaded_if_the_path_has_no_checkpoint(tmp_path):
     old, new = tmp_path / "old", tmp_path / "new"
-    path = filled(old, table())
+    path = write_checkpoint(old, table())
     before = sorted(old.iterdir())
     for fallback in (old, path):  # a directory, or a checkpoint in it
         checkpointer = DefaultCheckpointer(new, fallback_checkpoint_path=fallback)
@@ -97,9 +97,9 @@ def test_the_fallback_path_is_loaded(tmp_path):
 
 
 def test_a_server_that_cannot_start_leaves_no_files(tmp_path):
-    """Because the fallback has an unknown table, or because the port is in use."""
-    filled(tmp_path / "wrong", table("a"), table("b"))
-    filled(tmp_path / "right", table("a"), items=2)
+    """It cannot start because the fallback has an unknown table, or because the port is in use."""
+    write_checkpoint(tmp_path / "wrong", table("a"), table("b"))
+    write_checkpoint(tmp_path / "right", table("a"), items=2)
     (tmp_path / "there").mkdir()
     (tmp_path / "there" / "log-book").write_text("mine")
     checkpointer = lambda path, fallback: DefaultCheckpointer(path, fallback_checkpoint_path=tmp_path / fallback)  # noqa: E731
@@ -141,18 +141,18 @@ def test_one_server_at_a_time_uses_a_directory(tmp_path):
         pytest.raises(RuntimeError, match=rf"{tmp_path} is in use by process {os.getpid()}"),
     ):
         reverb.Server([mine], checkpointer=DefaultCheckpointer(tmp_path), host="localhost")
-    with serving(mine, checkpointer=DefaultCheckpointer(tmp_path)):  # not used by a server
+    with serving(mine, checkpointer=DefaultCheckpointer(tmp_path)):  # the server that failed does not own the table
         pass
 
 
-def test_a_directory_that_cannot_be_used(tmp_path):
+def test_a_directory_that_cannot_be_created_is_an_error(tmp_path):
     (tmp_path / "file").write_text("no directory")
     with pytest.raises(RuntimeError, match="Not a directory"):
         reverb.Server([table()], checkpointer=DefaultCheckpointer(tmp_path / "file" / "below"), host="localhost")
 
 
 def test_a_corrupt_checkpoint_is_not_loaded(tmp_path):
-    path = Path(filled(tmp_path, table()))
+    path = Path(write_checkpoint(tmp_path, table()))
     path.write_bytes(path.read_bytes()[:-20] + bytes(20))
     with pytest.raises(RuntimeError, match="checkpoint-0000000001"):
         reverb.Server([table()], checkpointer=DefaultCheckpointer(tmp_path), host="localhost")
@@ -163,7 +163,7 @@ def test_the_default_is_a_temporary_directory(tmp_path, monkeypatch):
     for options in ({}, {"checkpointer": reverb.checkpointers.default_checkpointer()}):
         with serving(table(), **options):
             (directory,) = tmp_path.iterdir()
-        assert not directory.exists()  # no checkpoint was written
+        assert not directory.exists()  # it was removed, because it has no checkpoint
     with serving(table(), checkpointer=reverb.checkpointers.TempDirCheckpointer()) as (_, client):
         client.insert([1], {"t": 1.0})
         path = Path(client.checkpoint())
@@ -174,7 +174,7 @@ def test_the_default_is_a_temporary_directory(tmp_path, monkeypatch):
 
 def test_the_checkpoint_path_is_absolute(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert filled("here", table()) == f"{tmp_path}/here/checkpoint-0000000001"
+    assert write_checkpoint("here", table()) == f"{tmp_path}/here/checkpoint-0000000001"
 
 
 def test_checkpoint_groups_are_rejected():
@@ -186,7 +186,7 @@ def test_checkpoint_groups_are_rejected():
     DefaultCheckpointer("here", "")
 
 
-def test_arguments_of_other_types():
+def test_arguments_of_wrong_types_are_rejected():
     with raises(TypeError, "`path` must be a path; got 3 (int)"):
         DefaultCheckpointer(3)
     with raises(ValueError, "path must be nonempty"):
@@ -197,7 +197,7 @@ def test_arguments_of_other_types():
         reverb.Server([table()], checkpointer="here")
 
 
-def test_custom_checkpointer(tmp_path):
+def test_a_custom_checkpointer_must_return_checkpoint_paths(tmp_path):
     class Mine(reverb.checkpointers.CheckpointerBase):
         def internal_checkpointer(self):
             return DefaultCheckpointer(tmp_path).internal_checkpointer()
@@ -215,7 +215,7 @@ def test_custom_checkpointer(tmp_path):
         reverb.checkpointers.CheckpointerBase()
 
 
-def test_checkpoint_without_a_server():
+def test_checkpoint_raises_without_a_server():
     with pytest.raises(RuntimeError, match="the server at localhost:1 cannot be reached"):
         reverb.Client("localhost:1").checkpoint()
 
@@ -223,8 +223,8 @@ def test_checkpoint_without_a_server():
 def test_reverb_checkpoints_are_loaded(tmp_path):
     root = tmp_path / "root"
     reverb_checkpoint = root / "2026-11-20T09:34:53.098553403+00:00"
-    shutil.copytree(REAL, reverb_checkpoint)
-    expected = json.loads((REAL / "expected.json").read_text())
+    shutil.copytree(WRITTEN_BY_REVERB, reverb_checkpoint)
+    expected = json.loads((WRITTEN_BY_REVERB / "expected.json").read_text())
     before = sorted(each.name for each in reverb_checkpoint.iterdir())
     for checkpointer in (
         DefaultCheckpointer(tmp_path / "new", fallback_checkpoint_path=reverb_checkpoint),
@@ -242,7 +242,7 @@ def test_reverb_checkpoints_are_loaded(tmp_path):
 
 
 def test_a_corrupt_reverb_checkpoint_is_rejected(tmp_path):
-    reverb_checkpoint = Path(shutil.copytree(REAL, tmp_path / "root" / "2026"))
+    reverb_checkpoint = Path(shutil.copytree(WRITTEN_BY_REVERB, tmp_path / "root" / "2026"))
     chunks = reverb_checkpoint / "chunks.tfrecord"
     chunks.write_bytes(chunks.read_bytes()[:100])
     with pytest.raises(RuntimeError, match=r"chunks\.tfrecord"):

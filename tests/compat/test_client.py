@@ -26,7 +26,7 @@ def client():
 
 
 @pytest.mark.parametrize("scheme", ["dns:///", "dns:", "ipv4:"])
-def test_grpc_addresses(scheme):
+def test_addresses_may_have_a_scheme_of_grpc(scheme):
     with serving(table()) as (server, _):
         client = reverb.Client(f"{scheme}127.0.0.1:{server.port}")
         assert client.server_address == f"{scheme}127.0.0.1:{server.port}"
@@ -62,8 +62,8 @@ def _insert(client):
 
 
 @pytest.mark.parametrize("method", ["fork", "spawn"])
-def test_in_other_processes(client, method):
-    client.insert([1], {"queue": 1.0})
+def test_a_client_works_in_other_processes(client, method):
+    client.insert([1], {"queue": 1.0})  # connects
     child = multiprocessing.get_context(method).Process(target=_insert, args=(client,))
     child.start()
     child.join(30)
@@ -78,7 +78,7 @@ def test_mutate_sets_priorities(client):
     assert next(client.sample("prioritized"))[0].info.priority == 4.0
 
 
-def test_a_key_in_both_is_deleted(client):
+def test_a_key_in_updates_and_deletes_is_deleted(client):
     client.insert([1], {"t": 1.0})
     (key,) = keys(client, "t")
     client.mutate_priorities("t", updates={key: 4.0}, deletes=[key, 5])
@@ -91,7 +91,7 @@ def test_keys_may_be_an_array(client):
     assert client.server_info()["t"].current_size == 0
 
 
-def test_mutate_without_changes(client):
+def test_mutate_without_changes_is_accepted(client):
     client.mutate_priorities("t")
     client.mutate_priorities("t", {}, [])
 
@@ -110,7 +110,7 @@ def test_mutate_without_changes(client):
         ({"deletes": 3}, "`deletes` must be a list of keys; got 3 (int)"),
     ],
 )
-def test_mutate_arguments_of_other_types(client, changes, text):
+def test_mutate_arguments_of_wrong_types_are_rejected(client, changes, text):
     with raises(TypeError, text):
         client.mutate_priorities("t", **changes)
 
@@ -144,12 +144,12 @@ def test_a_rejected_mutate_changes_nothing(client, priority, text):
         lambda client: client.reset("x"),
     ],
 )
-def test_mutate_of_unknown_tables(client, call):
+def test_mutate_and_reset_of_unknown_tables_are_rejected(client, call):
     with raises(RuntimeError, "Priority table x was not found; known tables: `prioritized`, `queue`, `signed`, `t`"):
         call(client)
 
 
-def test_reset(client):
+def test_reset_empties_one_table(client):
     client.insert([1], {"t": 1.0, "queue": 1.0})
     client.reset("t")
     info = client.server_info()
@@ -159,21 +159,21 @@ def test_reset(client):
         client.reset(3)
 
 
-def test_server_info(client):
+def test_server_info_contains_all_tables(client):
     for timeout in (None, 0, 5):
         assert sorted(client.server_info(timeout)) == ["prioritized", "queue", "signed", "t"]
     with raises(TypeError, "`timeout` must be an integer; got 1.5 (float)"):
         client.server_info(1.5)
 
 
-def test_a_table_created_later(client):
+def test_a_table_created_later_can_be_used(client):
     client.insert([1], {"t": 1.0})
     client._store.create_table(engram.Table("later"))
     client.insert([1], {"later": 1.0})
     assert client.server_info()["later"].current_size == 1
 
 
-def test_server_info_timeout():
+def test_server_info_raises_after_its_timeout():
     with pytest.raises(DeadlineExceededError, match="ServerInfo call did not complete within provided timeout of 1s: "):
         reverb.Client("localhost:1").server_info(1)
 
@@ -199,7 +199,7 @@ def test_info_of_a_table_created_by_the_engine():
         lambda client: client.reset("t"),
     ],
 )
-def test_without_a_server_calls_end(monkeypatch, call):
+def test_calls_raise_if_the_server_stays_unreachable(monkeypatch, call):
     module = sys.modules["engram.compat.reverb.client"]
     assert module._RECONNECT_TIMEOUT == 3_600  # seconds
     monkeypatch.setattr(module, "_RECONNECT_TIMEOUT", 0.1)
@@ -221,7 +221,7 @@ except KeyboardInterrupt:
 
 @contextmanager
 def calling(call, address):
-    """Starts a process that waits in a call, which Ctrl-C must end."""
+    """Runs a process that waits in a call, and checks at the end of the block that Ctrl-C ends the call."""
     command = [sys.executable, "-c", WAITING.format(call=call), address]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
         try:

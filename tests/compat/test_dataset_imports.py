@@ -1,9 +1,9 @@
-"""Datasets without TensorFlow."""
+"""Datasets and other classes that need TensorFlow: without it installed, and before it is imported."""
 
 import pytest
 from support import run_python
 
-WITHOUT = """
+WITHOUT_TENSORFLOW = """
 import sys
 sys.modules["tensorflow"] = None  # as if it were not installed
 import engram.compat.reverb as reverb
@@ -12,7 +12,7 @@ import engram.compat.reverb as reverb
 
 @pytest.mark.parametrize("name", ["TimestepDataset", "TrajectoryDataset", "ReplayDataset"])
 def test_dataset_classes_exist_but_instances_need_tensorflow(name):
-    code = f"""{WITHOUT}
+    code = f"""{WITHOUT_TENSORFLOW}
 assert isinstance(reverb.{name}, type)
 assert not isinstance(3, reverb.{name})
 assert not issubclass(int, reverb.{name})
@@ -26,8 +26,8 @@ except ImportError as error:
 
 
 @pytest.mark.parametrize("what", ["TFClient('localhost:1')", "PatternDataset(None, [], True, bool)"])
-def test_other_classes_that_need_tensorflow(what):
-    code = f"""{WITHOUT}
+def test_instances_of_other_classes_need_tensorflow(what):
+    code = f"""{WITHOUT_TENSORFLOW}
 try:
     reverb.{what}
 except ImportError as error:

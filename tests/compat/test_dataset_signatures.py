@@ -11,7 +11,7 @@ from engram.compat import reverb
 pytestmark = pytest.mark.frameworks
 
 
-def test_from_the_signature(tf):
+def test_from_table_signature_uses_its_dtypes_and_shapes(tf):
     signature = {
         "time": tf.TensorSpec([None], tf.float32, "seconds"),
         "cell": reverb.tensor_spec.BoundedTensorSpec([None, 2], np.uint8, 0, 9),
@@ -28,7 +28,7 @@ def test_from_the_signature(tf):
         assert elements.data["cell"].shape == (3, 2)
 
 
-def test_from_a_signature_that_is_not_there(tf):  # noqa: ARG001, TensorFlow must be installed
+def test_a_missing_table_or_signature_or_server_is_rejected(tf):  # noqa: ARG001, TensorFlow must be installed
     with serving(table("a"), table("b")) as (_, client):
         address = client.server_address
         text = f"Server at {address} does not contain any table named c. Found: a, b."

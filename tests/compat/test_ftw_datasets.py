@@ -1,4 +1,4 @@
-"""FTW's datasets, with each framework."""
+"""The datasets of `engram.compat.ftw`, with each framework."""
 
 import ctypes
 import inspect
@@ -45,8 +45,8 @@ def observation(i):
     return {"pixels": np.full((4, 2), i, np.uint8), "speed": np.float32(i)}
 
 
-def episode(adder, n, *, first=0, extras=True):
-    """Adds `n` transitions, numbered from `first` on."""
+def add_episode(adder, n, *, first=0, extras=True):
+    """Adds an episode of `n` transitions, numbered from `first` on: `n + 1` observations."""
     adder.add_first(dm_env.restart(observation(first)))
     for i in range(first, first + n):
         more = {"extras": {"core_state": (np.full(STATE, i, np.float32),), "logits": np.zeros(5, np.float32)}}
@@ -60,17 +60,17 @@ def queue(**options):
     return engram.Table.queue(TABLE, max_size=100, **options)
 
 
-def steps_of(store, episodes, length, **options):
-    """Fills the table with items of `length` steps, without extras."""
-    adder = adders.SequenceAdder(store, length, length, **options)
+def add_sequences(store, episodes, length):
+    """Adds episodes, each a pair `(first, n)` of `add_episode`, as items of `length` steps without extras."""
+    adder = adders.SequenceAdder(store, length, length)
     for first, n in episodes:
-        episode(adder, n, first=first, extras=False)
+        add_episode(adder, n, first=first, extras=False)
     adder.close()
 
 
 @contextmanager
 def as_client(kind, store):
-    """Passes a store as each kind of client that the datasets accept."""
+    """Yields a client of a kind that the datasets accept, which reads the store."""
     with engram.Server(store) as server:
         yield {
             "store": lambda: store,
@@ -83,9 +83,9 @@ def as_client(kind, store):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("kind", ["store", "engram", "client", "list"])
-def test_steps_in_order(framework, kind):
+def test_steps_are_in_order(framework, kind):
     with engram.Store([queue()]) as store, as_client(kind, store) as client:
-        steps_of(store, [(0, 7)], 4)
+        add_sequences(store, [(0, 7)], 4)
         elements = list(islice(make_steps(client, ENVIRONMENT, framework=framework), 8))
         assert isinstance(elements[0].data, adders.Step)
         assert [float(each.data.observation["speed"]) for each in elements] == list(range(8))
@@ -102,14 +102,14 @@ def test_steps_in_order(framework, kind):
 @pytest.mark.parametrize("make", [make_steps, make_sequences])
 def test_a_tf_client_is_accepted(make):
     with engram.Store([queue()]) as store, as_client("tf_client", store) as client:
-        steps_of(store, [(0, 7)], 4)
+        add_sequences(store, [(0, 7)], 4)
         assert next(iter(make(client, ENVIRONMENT))).info.key.shape == ()
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_batches_of_sequences_of_steps(framework):
+def test_items_are_cut_into_batches_of_shorter_sequences(framework):
     with engram.Store([queue()]) as store:
-        steps_of(store, [(10 * i, 5) for i in range(6)], 6)
+        add_sequences(store, [(10 * i, 5) for i in range(6)], 6)
         made = make_steps(store, ENVIRONMENT, 4, sequence_length=3, framework=framework)
         batch = next(iter(made))
         assert np.asarray(batch.info.key).shape == (4, 3)
@@ -123,7 +123,7 @@ def test_sequences_have_their_first_state(framework):
     with engram.Store([queue()]) as store:
         adder = adders.NonOverlappingRNNSequenceAdder(store, 4, pad_end_of_episode=False)
         for i in range(4):
-            episode(adder, 3, first=10 * i)
+            add_episode(adder, 3, first=10 * i)
         adder.close()
         made = make_sequences(store, ENVIRONMENT, 2, 1, sequence_length=4, extra_spec=EXTRAS, framework=framework)
         iterator = iter(made)
@@ -142,7 +142,7 @@ def test_only_the_first_state_is_stored():
     for length in (4, 8):
         with engram.Store([queue()]) as store:
             adder = adders.NonOverlappingRNNSequenceAdder(store, length, pad_end_of_episode=False)
-            episode(adder, length - 1)
+            add_episode(adder, length - 1)
             adder.close()
             sizes[length] = store.info()[TABLE].bytes
             (state,) = store.sample(TABLE, 1).data.extras["core_state"]
@@ -154,10 +154,10 @@ def test_only_the_first_state_is_stored():
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("with_extras", [False, True])
-def test_transitions(framework, with_extras):
+def test_transitions_are_tuples(framework, with_extras):
     with engram.Store([queue()]) as store:
         adder = adders.NStepTransitionAdder(store, 1, 1.0)
-        episode(adder, 3, extras=with_extras)
+        add_episode(adder, 3, extras=with_extras)
         adder.close()
         extra_spec = EXTRAS if with_extras else None
         made = make_steps(store, ENVIRONMENT, extra_spec=extra_spec, transition_adder=True, framework=framework)
@@ -173,7 +173,7 @@ def test_transitions(framework, with_extras):
 
 
 @pytest.mark.parametrize("with_extras", [False, True])
-def test_data_of_deprecated_adders(with_extras):
+def test_items_of_deprecated_adders_are_tuples(with_extras):
     with engram.Store([queue()]) as store:
         row = (observation(3), np.int32(1), np.float64(2), np.float32(0.5))
         extras = ({"core_state": (np.zeros(STATE, np.float32),), "logits": np.zeros(5, np.float32)},)
@@ -190,7 +190,7 @@ def test_data_of_deprecated_adders(with_extras):
         assert (data[0]["speed"], data[1], data[2], data[3]) == (3, 1, 2, 0.5)
 
 
-def test_rewards_and_discounts_have_defaults():
+def test_rewards_and_discounts_are_float32_by_default():
     environment = SimpleNamespace(observations=specs.Array((2,), np.float32), actions=specs.DiscreteArray(3))
     with engram.Store([queue()]) as store:
         one = np.float32(1)
@@ -203,26 +203,27 @@ def test_rewards_and_discounts_have_defaults():
 SIGNATURE = {"x": engram.ArraySpec((6, 3), "float32"), "y": engram.ArraySpec((6,), "int64")}
 
 
-def items(store, n, length=6, table=TABLE):
+def insert_items(store, n):
+    """Inserts `n` items of six steps that fit `SIGNATURE`."""
     for i in range(n):
-        data = {"x": np.full((length, 3), i, np.float32), "y": np.arange(length) + 10 * i}
-        store.insert(data, {table: 1.0}, time_axis=True)
+        data = {"x": np.full((6, 3), i, np.float32), "y": np.arange(6) + 10 * i}
+        store.insert(data, {TABLE: 1.0}, time_axis=True)
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_specs_from_the_signature_of_a_table(framework):
+def test_the_signature_of_a_table_supplies_the_specs(framework):
     with engram.Store([queue(signature=SIGNATURE)]) as store:
-        items(store, 4)
+        insert_items(store, 4)
         batch = next(iter(make_steps(store, batch_size=2, sequence_length=2, framework=framework)))
         np.testing.assert_array_equal(np.asarray(batch.data["y"]), [[0, 1], [2, 3]])
     with engram.Store([queue(signature=SIGNATURE)]) as store:
-        items(store, 4)
+        insert_items(store, 4)
         batch = next(iter(make_sequences(store, batch_size=2, framework=framework)))
         assert np.asarray(batch.data["x"]).shape == (2, 6, 3)
 
 
 @pytest.mark.frameworks
-def test_specs_from_the_signature_of_a_compat_table(tf):
+def test_the_signature_of_a_compat_table_supplies_the_specs(tf):
     signature = {"x": tf.TensorSpec([3], tf.float32)}
     with serving(reverb.Table.queue(TABLE, 9, signature=signature)) as (_, client):
         client.insert({"x": np.float32([1, 2, 3])}, {TABLE: 1.0})
@@ -231,7 +232,7 @@ def test_specs_from_the_signature_of_a_compat_table(tf):
         assert next(iter(made)).data["x"].numpy().tolist() == [1, 2, 3]
 
 
-def test_no_signature():
+def test_a_missing_or_unusable_signature_is_rejected():
     with engram.Store([queue(), engram.Table("other")]) as store:
         with raises(ValueError, f"table `{TABLE}` has no signature; pass an `environment_spec`"):
             make_steps(store, framework="numpy")
@@ -246,7 +247,7 @@ def test_no_signature():
 
 
 @pytest.mark.parametrize("length", [4, 7])
-def test_a_length_that_does_not_divide_that_of_the_signature(length):
+def test_sequence_length_must_divide_the_length_in_the_signature(length):
     text = f"items of table `{TABLE}` have 6 steps, which `sequence_length` {length} does not divide"
     with engram.Store([queue(signature=SIGNATURE)]) as store, raises(ValueError, text):
         make_steps(store, sequence_length=length, framework="numpy")
@@ -255,7 +256,8 @@ def test_a_length_that_does_not_divide_that_of_the_signature(length):
 PLAIN = SimpleNamespace(observations=specs.Array((3,), np.float32), actions=specs.Array((), np.int64))
 
 
-def plain_items(store, lengths):
+def insert_plain_items(store, lengths):
+    """Inserts one item per length that fits `PLAIN`. The observations of item `i` are `i`."""
     for i, length in enumerate(lengths):
         rows = [
             np.full((length, 3), i, np.float32),
@@ -274,27 +276,28 @@ def plain_items(store, lengths):
     ],
 )
 @pytest.mark.parametrize("lengths", [[6], [4, 6, 4]])
-def test_items_of_another_length(make, text, lengths):
+def test_items_of_another_length_are_an_error_and_stay_in_the_table(make, text, lengths):
     with engram.Store([queue()]) as store:
-        plain_items(store, lengths)
+        insert_plain_items(store, lengths)
         iterator = iter(make(store, PLAIN, sequence_length=4, framework="numpy"))
         if lengths[0] == 4:
             assert next(iterator).data.observation.shape == (4, 3)
         with raises(ValueError, text):
             next(iterator)
-        assert store.info()[TABLE].size == (1 if lengths[0] == 6 else 2)  # the item is still in the table
+        # The item that does not fit is still in the table.
+        assert store.info()[TABLE].size == (1 if lengths[0] == 6 else 2)
 
 
 @pytest.mark.frameworks
-def test_items_of_another_length_in_tensorflow(tf):
+def test_items_of_another_length_are_an_error_of_tensorflow(tf):
     with engram.Store([queue()]) as store:
-        plain_items(store, [6])
+        insert_plain_items(store, [6])
         with pytest.raises(tf.errors.InvalidArgumentError, match="have 6 steps, which `sequence_length` 4 does not"):
             next(iter(make_steps(store, PLAIN, sequence_length=4)))
 
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
-def test_axes_of_size_zero_may_have_any_size(framework):
+def test_convert_zero_size_to_none_allows_axes_of_any_size(framework):
     environment = SimpleNamespace(observations=specs.Array((0, 5), np.float32), actions=specs.Array((), np.int64))
     with engram.Store([queue()]) as store:
         for n in (2, 3, 2, 2):
@@ -309,7 +312,7 @@ def test_axes_of_size_zero_may_have_any_size(framework):
         assert np.asarray(one.data.action).tolist() == [1, 1]
 
 
-def test_axes_of_size_zero_are_empty_otherwise():
+def test_axes_of_size_zero_must_be_empty_by_default():
     environment = SimpleNamespace(observations=specs.Array((0, 5), np.float32), actions=specs.Array((), np.int64))
     with engram.Store([queue()]) as store:
         row = adders.Step(np.zeros((2, 5), np.float32), 1, np.float32(0), np.float32(0), np.True_)
@@ -322,8 +325,8 @@ def test_axes_of_size_zero_are_empty_otherwise():
 @pytest.mark.parametrize("num_parallel_calls", [1, 4])
 def test_several_clients_take_turns(framework, num_parallel_calls):
     with engram.Store([queue()]) as one, engram.Store([queue()]) as two:
-        plain_items(one, [2] * 6)
-        plain_items(two, [3] * 6)
+        insert_plain_items(one, [2] * 6)
+        insert_plain_items(two, [3] * 6)
         made = make_sequences([one, two], PLAIN, num_parallel_calls=num_parallel_calls, framework=framework)
         observations = [np.asarray(each.data.observation) for each in islice(made, 12)]
         assert [each.shape[0] for each in observations] == [2, 3] * 6
@@ -332,9 +335,9 @@ def test_several_clients_take_turns(framework, num_parallel_calls):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("deterministic", [True, False])
-def test_each_client_has_one_sampler(framework, deterministic):
+def test_items_of_one_client_stay_in_order_with_parallel_calls(framework, deterministic):
     with engram.Store([queue()]) as store:
-        plain_items(store, [1] * 60)
+        insert_plain_items(store, [1] * 60)
         made = make_sequences(store, PLAIN, num_parallel_calls=4, deterministic=deterministic, framework=framework)
         assert [float(np.asarray(each.data.observation)[0, 0]) for each in islice(made, 60)] == list(range(60))
 
@@ -342,28 +345,28 @@ def test_each_client_has_one_sampler(framework, deterministic):
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 def test_a_client_without_items_is_skipped(framework):
     with engram.Store([queue()]) as one, engram.Store([queue()]) as two:
-        plain_items(two, [3] * 6)
+        insert_plain_items(two, [3] * 6)
         made = make_sequences([one, two], PLAIN, deterministic=False, framework=framework)
         observations = [np.asarray(each.data.observation) for each in islice(made, 6)]
         assert [each[0, 0] for each in observations] == [0, 1, 2, 3, 4, 5]
 
 
-def test_a_client_without_items_costs_no_time():
+def test_a_client_without_items_does_not_delay_the_others():
     with engram.Store([queue()]) as empty, engram.Store([queue()]) as store:
-        plain_items(store, [1] * 60)
+        insert_plain_items(store, [1] * 60)
         iterator = iter(make_sequences([empty, store], PLAIN, deterministic=False, framework="numpy"))
         began = time.monotonic()
         values = [each.data.observation[0, 0] for each in islice(iterator, 60)]
         assert time.monotonic() - began < 2  # a poll of 0.2 s per element would take 12 s
         assert values == list(range(60))
         waiting = BackgroundCall(lambda: next(iterator))
-        plain_items(empty, [1])
+        insert_plain_items(empty, [1])
         assert waiting.result().data.observation[0, 0] == 0
 
 
 def test_batches_are_in_sampling_order():
     with engram.Store([queue()]) as store:
-        plain_items(store, [2] * 9)
+        insert_plain_items(store, [2] * 9)
         made = make_sequences(store, PLAIN, 2, framework="numpy")
         batches = list(islice(made, 4))
         assert [batch.data.observation[:, 0, 0].tolist() for batch in batches] == [[0, 1], [2, 3], [4, 5], [6, 7]]
@@ -371,36 +374,38 @@ def test_batches_are_in_sampling_order():
 
 @pytest.mark.parametrize("make", [make_steps, make_sequences])
 @pytest.mark.parametrize(
-    ("batch_size", "prefetch_size", "ahead"), [(2, None, 4), (4, 0, 8), (2, 3, 10), (None, None, 100), (None, 7, 107)]
+    ("batch_size", "prefetch_size", "num_drawn"),
+    [(2, None, 4), (4, 0, 8), (2, 3, 10), (None, None, 100), (None, 7, 107)],
 )
-def test_prefetched_items_are_returned(make, batch_size, prefetch_size, ahead):
+def test_prefetched_items_are_returned(make, batch_size, prefetch_size, num_drawn):
     with engram.Store([engram.Table.queue(TABLE, max_size=200)]) as store:
-        plain_items(store, [1] * 200)
+        insert_plain_items(store, [1] * 200)
         iterator = iter(make(store, PLAIN, batch_size, prefetch_size, framework="numpy"))
         next(iterator)
         num_yielded = batch_size or 1
-        wait_until(lambda: store.info()[TABLE].samples >= ahead)
-        assert store.info()[TABLE].samples <= ahead + num_yielded
+        wait_until(lambda: store.info()[TABLE].samples >= num_drawn)
+        assert store.info()[TABLE].samples <= num_drawn + num_yielded
         iterator.close()
         wait_until(lambda: store.info()[TABLE].size == 200 - num_yielded)
         assert store.sample(TABLE, 1).data.observation[0, 0, 0] == num_yielded
 
 
 @pytest.mark.parametrize("make", [make_steps, make_sequences])
-@pytest.mark.parametrize(("batch_size", "prefetch_size", "ahead"), [(4, None, 8), (4, 3, 20), (None, None, 100)])
-def test_blocks_of_a_table_with_replacement(make, batch_size, prefetch_size, ahead):
+@pytest.mark.parametrize(("batch_size", "prefetch_size", "num_drawn"), [(4, None, 8), (4, 3, 20), (None, None, 100)])
+def test_prefetched_draws_with_replacement_are_returned(make, batch_size, prefetch_size, num_drawn):
+    """The table has only nine items, each of which can be drawn again."""
     with engram.Store([engram.Table(TABLE, max_size=9)]) as store:
-        plain_items(store, [1] * 9)
+        insert_plain_items(store, [1] * 9)
         iterator = iter(make(store, PLAIN, batch_size, prefetch_size, framework="numpy"))
         next(iterator)
-        wait_until(lambda: store.info()[TABLE].samples == ahead)
+        wait_until(lambda: store.info()[TABLE].samples == num_drawn)
         iterator.close()
         wait_until(lambda: store.info()[TABLE].samples == (batch_size or 1))
 
 
-def test_an_incomplete_batch_is_returned():
+def test_an_interrupted_batch_is_returned_to_the_table():
     with engram.Store([queue()]) as store, engram.Server(store) as server:
-        plain_items(store, [2] * 5)
+        insert_plain_items(store, [2] * 5)
         iterator = iter(make_sequences(engram.Client(server.address), PLAIN, 4, framework="numpy"))
         next(iterator)
         waiting = BackgroundCall(lambda: next(iterator))
@@ -417,41 +422,40 @@ def interrupt(thread):
     ctypes.pythonapi.PyThreadState_SetAsyncExc(ctypes.c_ulong(thread.ident), ctypes.py_object(KeyboardInterrupt))
 
 
-def test_batches_larger_than_a_queue():
+def test_a_batch_may_be_larger_than_its_queue():
     with engram.Store([engram.Table.queue(TABLE, max_size=3)]) as store:
-        inserting = BackgroundCall(lambda: plain_items(store, [2] * 24))
+        BackgroundCall(lambda: insert_plain_items(store, [2] * 24))
         batches = list(islice(make_sequences(store, PLAIN, 8, framework="numpy"), 2))
         assert [batch.data.observation[:, 0, 0].tolist() for batch in batches] == [[*range(8)], [*range(8, 16)]]
-        inserting.join(0.2)
 
 
-@pytest.mark.parametrize("count", [1, 2])
-def test_items_of_a_batch_have_equal_shapes(count):
-    stores = [engram.Store([queue()]) for _ in range(count)]
+@pytest.mark.parametrize("num_stores", [1, 2])
+def test_items_of_a_batch_must_have_equal_shapes(num_stores):
+    stores = [engram.Store([queue()]) for _ in range(num_stores)]
     for store in stores:
-        plain_items(store, [2, 3, 3, 3] if count == 1 else [2, 2, 3, 3])
+        insert_plain_items(store, [2, 3, 3, 3] if num_stores == 1 else [2, 2, 3, 3])
     iterator = iter(make_sequences(stores, PLAIN, 3, framework="numpy"))
     text = {
         1: "one has 2 steps and another 3 steps",
         2: "one has the shape [2, 3] and another the shape [3, 3]",
-    }[count]
+    }[num_stores]
     with raises(ValueError, f"elements of a batch of table `{TABLE}` must have equal shapes; {text}"):
         list(islice(iterator, 2))
-    if count == 1:
+    if num_stores == 1:
         assert stores[0].info()[TABLE].size == 4  # all items are still in the table
 
 
 @pytest.mark.frameworks
-@pytest.mark.parametrize("size", [None, 4])
-def test_tensorflow_does_not_prefetch_by_itself(tf, size):  # noqa: ARG001, TensorFlow must be installed
+@pytest.mark.parametrize("batch_size", [None, 4])
+def test_tensorflow_does_not_prefetch_by_itself(tf, batch_size):  # noqa: ARG001, TensorFlow must be installed
     with engram.Store([engram.Table.queue(TABLE, max_size=400)]) as store:
-        plain_items(store, [1] * 400)
-        iterator = iter(make_steps(store, PLAIN, size))
+        insert_plain_items(store, [1] * 400)
+        iterator = iter(make_steps(store, PLAIN, batch_size))
         for _ in range(3):
             next(iterator)
         time.sleep(0.3)  # time to prefetch
         del iterator
-        wait_until(lambda: store.info()[TABLE].size == 400 - (12 if size else 3))
+        wait_until(lambda: store.info()[TABLE].size == 400 - (12 if batch_size else 3))
 
 
 @pytest.mark.frameworks
@@ -459,7 +463,7 @@ def test_tensorflow_does_not_prefetch_by_itself(tf, size):  # noqa: ARG001, Tens
 def test_tensorflow_threads_buffer_few_elements(tf, deterministic):  # noqa: ARG001, TensorFlow must be installed
     with engram.Store([queue()]) as one, engram.Store([queue()]) as two:
         for store in (one, two):
-            plain_items(store, [1] * 100)
+            insert_plain_items(store, [1] * 100)
         iterator = iter(make_steps([one, two], PLAIN, 1, num_parallel_calls=2, deterministic=deterministic))
         for _ in range(4):
             next(iterator)
@@ -469,9 +473,9 @@ def test_tensorflow_threads_buffer_few_elements(tf, deterministic):  # noqa: ARG
 
 
 @pytest.mark.frameworks
-def test_batches_prefetched_by_tensorflow(tf):
+def test_prefetch_size_counts_batches(tf):
     with engram.Store([queue()]) as store:
-        plain_items(store, [1] * 100)
+        insert_plain_items(store, [1] * 100)
         iterator = iter(make_steps(store, PLAIN, 2, 5))
         next(iterator)
         wait_until(lambda: store.info()[TABLE].samples >= 12)
@@ -479,7 +483,7 @@ def test_batches_prefetched_by_tensorflow(tf):
 
 
 @pytest.mark.frameworks
-def test_the_default_is_tensorflow(tf):
+def test_the_default_framework_is_tensorflow(tf):
     with engram.Store([queue(signature=SIGNATURE)]) as store:
         made = make_sequences(store, batch_size=3)
         assert isinstance(made, tf.data.Dataset)
@@ -488,12 +492,13 @@ def test_the_default_is_tensorflow(tf):
 
 @pytest.mark.frameworks
 @pytest.mark.torch
-def test_torch_and_jax_arrays():
+@pytest.mark.jax
+def test_elements_are_arrays_of_torch_or_jax():
     import jax  # noqa: PLC0415, the extra
     import torch  # noqa: PLC0415, the extra
 
     with engram.Store([engram.Table(TABLE, signature=SIGNATURE)]) as store:
-        items(store, 1)
+        insert_items(store, 1)
         assert isinstance(next(iter(make_steps(store, framework="torch"))).data["x"], torch.Tensor)
         assert isinstance(next(iter(make_steps(store, framework="jax"))).data["x"], jax.Array)
 
@@ -527,26 +532,26 @@ def test_invalid_arguments_are_rejected(make, options, text):
     ],
 )
 @pytest.mark.parametrize("make", [make_steps, make_sequences])
-def test_arguments_of_other_types(make, options, text):
+def test_arguments_of_wrong_types_are_rejected(make, options, text):
     with engram.Store([queue()]) as store, raises(TypeError, text):
         make(store, PLAIN, **{"framework": "numpy", **options})
 
 
 @pytest.mark.parametrize("nothing", [{}, ()])
-def test_an_extra_spec_without_specs_is_ignored(nothing):
+def test_an_empty_extra_spec_is_ignored(nothing):
     with engram.Store([queue(signature=SIGNATURE)]) as store:
-        items(store, 1)
+        insert_items(store, 1)
         assert next(iter(make_steps(store, extra_spec=nothing, framework="numpy"))).data["y"] == 0
     with engram.Store([queue()]) as store:
         adder = adders.NStepTransitionAdder(store, 1, 1.0)
-        episode(adder, 3, extras=False)
+        add_episode(adder, 3, extras=False)
         adder.close()
         made = make_steps(store, ENVIRONMENT, extra_spec=nothing, transition_adder=True, framework="numpy")
         assert len(next(iter(made)).data) == 5
 
 
 @pytest.mark.parametrize("make", [make_steps, make_sequences])
-def test_a_signature_of_a_single_spec(make):
+def test_a_signature_may_be_a_single_spec(make):
     with engram.Store([queue(signature=engram.ArraySpec((None, 3), "float32"))]) as store:
         store.insert(np.ones((2, 3), np.float32), {TABLE: 1.0}, time_axis=True)
         assert next(iter(make(store, framework="numpy"))).data.sum() == (3 if make is make_steps else 6)
@@ -564,7 +569,7 @@ def test_invalid_clients_are_rejected(client):
         make_steps(client, PLAIN, framework="numpy")
 
 
-def test_an_empty_list_of_clients():
+def test_an_empty_list_of_clients_is_rejected():
     with raises(ValueError, "`client` must be a client or a nonempty list of clients; got an empty list"):
         make_steps([], PLAIN, framework="numpy")
 

@@ -66,8 +66,8 @@ def initializable(tf, make):
         return [session.run(element) for _ in range(NUM_ELEMENTS)]
 
 
-def of_a_transformation(tf, make):
-    """TensorFlow 1's iterator of a transformed dataset, which keeps the methods of its input."""
+def transformed(tf, make):
+    """TensorFlow 1's iterator of a dataset that was transformed with `map`."""
     with tf.Graph().as_default(), tf.compat.v1.Session() as session:
         element = make().map(lambda sample: sample).make_one_shot_iterator().get_next()
         return [session.run(element) for _ in range(NUM_ELEMENTS)]
@@ -80,7 +80,7 @@ def distributed(tf, make):
     return [tf.nest.map_structure(lambda tensor: tensor.numpy(), read()) for _ in range(NUM_ELEMENTS)]
 
 
-MODES = [in_a_function, created_in_a_function, one_shot, initializable, of_a_transformation, distributed]
+MODES = [in_a_function, created_in_a_function, one_shot, initializable, transformed, distributed]
 
 
 def plain(samples):
@@ -99,16 +99,17 @@ def test_elements_equal_those_of_an_eager_program(tf, kind, mode):
         with serving(reverb.Table.queue("t", 100)) as (_, client):
             put(client, "t", LENGTHS)
             results.append(plain(read(tf, lambda client=client: kind(tf, client.server_address))))
-            if read is distributed:  # which prefetches
+            if read is distributed:  # it prefetches, so more items are used
                 continue
-            # Items that were not used are returned as soon as TensorFlow has deleted the iterator.
+            # Unused items are returned once TensorFlow has deleted the iterator. Three items are
+            # used for six steps, which are all steps of two items and two steps of the third.
             left = len(LENGTHS) - (3 if kind is timesteps else NUM_ELEMENTS)
             wait_until(lambda client=client, left=left: client.server_info()["t"].current_size == left)
     assert results[0] == results[1]
     assert len(results[0]) == NUM_ELEMENTS
 
 
-def test_the_end_of_a_dataset_in_a_session(tf):
+def test_an_iterator_that_ended_in_a_session_can_be_initialized_again(tf):
     with serving(reverb.Table.queue("t", 100)) as (_, client):
         put(client, "t", [1] * 5)
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
@@ -116,8 +117,8 @@ def test_the_end_of_a_dataset_in_a_session(tf):
             iterator = dataset.make_initializable_iterator()
             element = iterator.get_next().data["time"]
             times = []
-            for first in (0, 5):
-                put(client, "t", [1] * first)
+            for num_inserted in (0, 5):
+                put(client, "t", [1] * num_inserted)
                 session.run(iterator.initializer)
                 with pytest.raises(tf.errors.OutOfRangeError):
                     while True:
@@ -125,8 +126,8 @@ def test_the_end_of_a_dataset_in_a_session(tf):
         assert times == [0, 1, 2, 3, 4] * 2
 
 
-def test_inserts_while_a_session_holds_elements(tf):
-    """One thread takes a batch and inserts again into the full queue."""
+def test_a_queue_accepts_inserts_while_a_session_holds_elements(tf):
+    """After each batch, the queue can be filled again, although the session still has the batch."""
     queue = serving(reverb.Table.queue("t", 4))
     with queue as (_, client), tf.Graph().as_default(), tf.compat.v1.Session() as session:
         element = timesteps(tf, client.server_address).batch(4).make_one_shot_iterator().get_next()
@@ -138,7 +139,7 @@ def test_inserts_while_a_session_holds_elements(tf):
 
 
 def run(code, address):
-    """Runs a program in a process of its own, as some settings hold for a process; returns what it prints as JSON."""
+    """Runs a program in its own process, because its settings apply to the process; returns the JSON that it prints."""
     paths = [str(Path(__file__).parents[1]), *filter(None, [os.environ.get("PYTHONPATH")])]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
     done = subprocess.run(
@@ -148,7 +149,7 @@ def run(code, address):
     return json.loads(done.stdout)
 
 
-OF_TENSORFLOW_1 = """
+TENSORFLOW_1_PROGRAM = """
 import json, sys
 import tensorflow.compat.v1 as tf
 tf.disable_v2_behavior()
@@ -169,17 +170,17 @@ print(json.dumps([times, sampled.data[0].item(), sampled.info.priority.item()]))
 """
 
 
-def test_the_mode_of_tensorflow_1(tf):  # noqa: ARG001, TensorFlow must be installed
+def test_datasets_and_clients_work_in_the_mode_of_tensorflow_1(tf):  # noqa: ARG001, TensorFlow must be installed
     with serving(reverb.Table.queue("t", 100), table("u")) as (_, client):
         put(client, "t", LENGTHS)
-        times, value, priority = run(OF_TENSORFLOW_1, client.server_address)
+        times, value, priority = run(TENSORFLOW_1_PROGRAM, client.server_address)
         wait_until(lambda: client.server_info()["t"].current_size == len(LENGTHS) - 4)
     assert np.array_equal([each[0] for each in times], [0, 1, 2, 3])
     assert [len(each) for each in times] == LENGTHS[:4]
     assert (value, priority) == (1.5, 1.0)
 
 
-OF_TWO_REPLICAS = """
+TWO_REPLICAS_PROGRAM = """
 import json, sys
 import tensorflow as tf
 cpu = tf.config.list_physical_devices("CPU")[0]
@@ -197,14 +198,14 @@ print(json.dumps(batches))
 """
 
 
-def test_two_replicas(tf):  # noqa: ARG001, TensorFlow must be installed
+def test_batches_are_split_between_two_replicas(tf):  # noqa: ARG001, TensorFlow must be installed
     with serving(reverb.Table.queue("t", 100)) as (_, client):
         put(client, "t", [1] * 10)
-        batches = run(OF_TWO_REPLICAS, client.server_address)
+        batches = run(TWO_REPLICAS_PROGRAM, client.server_address)
     assert batches == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
 
 
-def test_the_client_in_a_session(tf):
+def test_client_calls_work_in_a_session(tf):
     with serving(table(), table("u")) as (_, client), tf.Graph().as_default():
         made = reverb.TFClient(client.server_address)
         insert = made.insert([tf.constant([1.0, 2.0])], tf.constant(["t"]), tf.constant([1.5], tf.float64))

@@ -15,7 +15,7 @@ def client():
         yield client
 
 
-def test_one_step_into_several_tables(client):
+def test_one_step_can_be_inserted_into_several_tables(client):
     client.insert({"b": 1, "a": [2.0, "text"]}, {"t": 1.5, "prioritized": 2.5})
     for name, priority in (("t", 1.5), ("prioritized", 2.5)):
         ((step,),) = client.sample(name)
@@ -71,7 +71,7 @@ def test_invalid_inserts_are_rejected(client, data, priorities, error, text):
 WRONG_SHAPE = (
     "flattened index 0 is of dtype float and shape [3], but 'a/n' is of dtype float and shape compatible with [2]"
 )
-LISTED = "0: Tensor<name: 'a/n', dtype: float, shape: [2]>, 1: Tensor<name: 'b', dtype: int64, shape: []>"
+SIGNATURE_TEXT = "0: Tensor<name: 'a/n', dtype: float, shape: [2]>, 1: Tensor<name: 'b', dtype: int64, shape: []>"
 
 
 @pytest.mark.parametrize(
@@ -94,17 +94,17 @@ LISTED = "0: Tensor<name: 'a/n', dtype: float, shape: [2]>, 1: Tensor<name: 'b',
         ),
     ],
 )
-def test_data_that_does_not_fit_the_signature(client, data, wrong, data_text):
+def test_data_that_does_not_fit_the_signature_is_rejected(client, data, wrong, data_text):
     text = (
         f"Unable to insert into table 'signed' since the data is inconsistent with the table signature: {wrong}. "
-        f"Table signature: {LISTED}. Data signature: {data_text}."
+        f"Table signature: {SIGNATURE_TEXT}. Data signature: {data_text}."
     )
     with raises(ValueError, text):
         client.insert(data, {"t": 1.0, "signed": 1.0})
     assert client.server_info()["t"].current_size == 0
 
 
-def test_data_that_fits_the_signature(client):
+def test_data_that_fits_the_signature_is_inserted(client):
     client.insert(FITTING_STEP, {"signed": 1.0})
     client.insert([np.zeros(2, np.float32), 1], {"signed": 1.0})  # only the flattened columns are compared
     assert client.server_info()["signed"].current_size == 2

@@ -25,12 +25,13 @@ def program():
     return [column.tolist() for column in data]
 """
 
+# Files of another package named `reverb`.
 ANOTHER = {"reverb/__init__.py": "name = 'another'", "reverb/rate_limiters.py": "", "reverb/only_there.py": ""}
 
 
 @pytest.fixture
 def run(tmp_path):
-    """Runs a program with a library that imports reverb, and with another reverb installed."""
+    """Returns a function that runs a program. It can import `library`, and another package named `reverb`."""
     (tmp_path / "reverb").mkdir()
     for name, text in {**ANOTHER, "library.py": LIBRARY}.items():
         (tmp_path / name).write_text(text)
@@ -82,7 +83,7 @@ def test_an_imported_reverb_is_not_replaced(run, name):
 import {name}
 from engram.compat.reverb import install_as_reverb
 if {name!r} != "reverb":
-    del sys.modules["reverb"]
+    del sys.modules["reverb"]  # so that only the submodule counts as imported
 try:
     install_as_reverb()
 except RuntimeError as error:

@@ -11,6 +11,9 @@ from engram.compat import reverb
 SIZES = range(1, 9)
 
 
+# Readers: each yields the values of the next `n` items of a table, again and again.
+
+
 def samples(client, name, n):
     while True:
         yield [int(sample[0].data[0]) for sample in client.sample(name, n)]
@@ -73,7 +76,7 @@ READERS = [
 def test_no_loop_waits_for_itself(reader, times):
     limiters = {size: reverb.rate_limiters.RateLimiter(float(times), 1, 0.0, float(times * size)) for size in SIZES}
     tables = [table(f"t{size}", max_size=size, max_times_sampled=times, rate_limiter=limiters[size]) for size in SIZES]
-    with serving(*tables) as (server, client):
+    with serving(*tables) as (_, client):
         for served, size in zip(tables, SIZES, strict=True):
             name, n = f"t{size}", 1 + size // 2
             iterator = reader(client, name, n)
@@ -82,6 +85,7 @@ def test_no_loop_waits_for_itself(reader, times):
                 client.insert([np.int64(value)], {name: 1.0})
 
             def fits(model, name=name, served=served):
+                """True if the table has no more items than the model, and the same calls can proceed."""
                 return (
                     client.server_info()[name].current_size <= model.num_items()
                     and served.can_insert(1) == model.can_insert()
@@ -96,7 +100,6 @@ def test_no_loop_waits_for_itself(reader, times):
 
             lock_step.run(lock_step.Model(size, times), insert, iterator.__next__, check, n=n, seed=size, steps=20)
             iterator.close()
-        del server
 
 
 def test_a_queue_is_filled_again_while_an_iterator_is_open():

@@ -48,12 +48,12 @@ NEEDS_TF = {"pattern_dataset", "replay_dataset", "tf_client", "timestep_dataset"
 
 
 @pytest.mark.parametrize("name", sorted(TOP_LEVEL_NAMES))
-def test_top_level_names(name):
+def test_top_level_names_exist(name):
     assert hasattr(reverb, name)
 
 
 @pytest.mark.parametrize("module", sorted(MODULES))
-def test_modules(module):
+def test_modules_have_their_names(module):
     loaded = importlib.import_module(f"engram.compat.reverb.{module}")
     for name in MODULES[module]:
         assert hasattr(loaded, name), name
@@ -63,7 +63,7 @@ def test_modules(module):
     "module",
     [pytest.param(module, marks=[pytest.mark.frameworks] * (module in NEEDS_TF)) for module in sorted(LAZY_MODULES)],
 )
-def test_lazily_imported_modules(module):
+def test_lazily_imported_modules_have_their_names(module):
     loaded = importlib.import_module(f"engram.compat.reverb.{module}")
     for name in LAZY_MODULES[module]:
         assert hasattr(loaded, name), name
@@ -72,7 +72,7 @@ def test_lazily_imported_modules(module):
     assert getattr(reverb, module) is loaded
 
 
-def test_aliases():
+def test_aliases_are_the_same_objects():
     assert reverb.selectors is reverb.item_selectors
     assert reverb.checkpointers is importlib.import_module("engram.compat.reverb.platform.default.checkpointers")
     assert reverb.reverb_types.Heap is reverb.selectors.HeapSelector
@@ -82,7 +82,7 @@ def test_aliases():
     assert set(reverb.__all__) <= set(dir(reverb))
 
 
-def test_absent_names():
+def test_absent_names_raise_attribute_errors():
     with raises(AttributeError, "module 'engram.compat.reverb' has no attribute 'nonsense'"):
         reverb.nonsense  # noqa: B018, the access is the point
     with raises(AttributeError, "module 'engram.compat.reverb.client' has no attribute 'nonsense'"):
@@ -90,7 +90,7 @@ def test_absent_names():
 
 
 @pytest.mark.parametrize("module", ["pybind", "cc", "cc.schema_pb2"])
-def test_absent_modules(module):
+def test_absent_modules_cannot_be_imported(module):
     with pytest.raises(ModuleNotFoundError):
         importlib.import_module(f"engram.compat.reverb.{module}")
     assert not hasattr(reverb.reverb_types.TableInfo, "from_serialized_proto")

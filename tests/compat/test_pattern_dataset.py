@@ -21,6 +21,7 @@ def config(make, conditions=()):
 
 
 def steps(tf, n=8, ends=(3, 5)):
+    """A dataset of `n` steps, in which the steps `ends` are the last of their episodes."""
     a = np.arange(n, dtype=np.int32)
     b = np.stack([a, a + 100], 1).astype(np.float32)
     return tf.data.Dataset.from_tensor_slices({"a": a, "b": b, "end": np.isin(a, ends)})
@@ -34,7 +35,7 @@ def two_and_one(step):
     return {"two": step["a"][-2:], "one": step["b"][-1]}
 
 
-def test_items_within_episodes(tf):
+def test_items_do_not_cross_respected_episode_boundaries(tf):
     dataset = reverb.PatternDataset(
         steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end
     )
@@ -46,7 +47,7 @@ def test_items_within_episodes(tf):
     assert [each["one"].numpy().tolist() for each in elements] == [[i, i + 100] for i in (1, 2, 3, 5, 7)]
 
 
-def test_items_across_episodes(tf):
+def test_items_cross_episode_boundaries_otherwise(tf):
     dataset = reverb.PatternDataset(
         steps(tf), [config(two_and_one)], respect_episode_boundaries=False, is_end_of_episode=is_end
     )
@@ -60,7 +61,7 @@ def test_every_iteration_starts_from_the_beginning(tf):
     assert len(list(dataset)) == len(list(dataset)) == 5
 
 
-def test_lengths_that_differ(tf):
+def test_an_axis_whose_lengths_differ_is_unknown(tf):
     condition = reverb.structured.Condition
     configs = [
         config(lambda step: [step["a"][-3:], step["end"][-1:]]),
@@ -84,7 +85,7 @@ def conditions(which):
 
 @pytest.mark.parametrize("which", ["step", "since", "end", "data", "both"])
 @pytest.mark.parametrize("clear", [True, False])
-def test_the_same_as_a_structured_writer(tf, which, clear):
+def test_elements_are_the_items_of_a_structured_writer(tf, which, clear):
     def pattern(step):
         return {"x": step["a"][-3:-1], "y": step["b"][-2], "z": step["end"][-1:]}
 
@@ -105,7 +106,7 @@ def test_the_same_as_a_structured_writer(tf, which, clear):
                 np.testing.assert_array_equal(mine, written)
 
 
-def test_steps_of_a_generator_and_of_any_shape(tf):
+def test_steps_may_be_generated_and_have_any_shape(tf):
     def stream():
         for i in range(4):
             yield {"a": i, "b": ["x" * i] * i, "end": False}
@@ -123,7 +124,7 @@ def test_steps_of_a_generator_and_of_any_shape(tf):
 
 
 @pytest.mark.parametrize("known_size", [True, False])
-def test_text_with_trailing_zero_bytes(tf, known_size):
+def test_text_of_elements_keeps_trailing_zero_bytes(tf, known_size):
     source = tf.data.Dataset.from_tensor_slices({"a": [b"a\0", b"bcd\0\0"], "b": [0, 1], "end": [False, False]})
     if not known_size:
         source = source.filter(lambda _: True)
@@ -132,7 +133,7 @@ def test_text_with_trailing_zero_bytes(tf, known_size):
     assert [[each[0].numpy().tolist(), each[1].numpy()] for each in dataset] == [[[b"a\0", b"bcd\0\0"], b"bcd\0\0"]]
 
 
-def test_a_defaultdict(tf):
+def test_a_pattern_may_be_a_defaultdict(tf):
     def pattern(step):
         return collections.defaultdict(list, a=[step["a"][-1]])
 
@@ -150,7 +151,7 @@ def test_respect_episode_boundaries_must_be_a_bool(tf):
         )
 
 
-def test_in_a_graph(tf):
+def test_a_pattern_dataset_can_be_created_in_a_graph(tf):
     source = steps(tf)
 
     @tf.function
@@ -163,7 +164,7 @@ def test_in_a_graph(tf):
     assert total() == 1 + 2 + 3 + 5 + 7
 
 
-def test_with_info(tf):
+def test_with_info_yields_samples_whose_info_is_zero(tf):
     dataset = reverb.pattern_dataset.pattern_dataset_with_info(
         steps(tf), [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end
     )
@@ -180,7 +181,7 @@ def test_configs_are_not_modified(tf):
     assert one == before
 
 
-def test_an_end_function_that_returns_no_bool(tf):
+def test_is_end_of_episode_must_return_a_bool(tf):
     text = (
         "Invalid `is_end_of_episode`. `is_end_of_episode` must return `bool`, but its return type is "
         "TensorSpec(shape=(), dtype=tf.int32, name=None)."
@@ -204,6 +205,6 @@ def test_invalid_configs_are_rejected(tf):
         reverb.PatternDataset(only, [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end)
 
 
-def test_an_input_that_is_no_dataset(tf):  # noqa: ARG001, TensorFlow must be installed
+def test_the_input_must_be_a_dataset(tf):  # noqa: ARG001, TensorFlow must be installed
     with raises(TypeError, "`input_dataset` must be a tf.data.Dataset; got 3 (int)"):
         reverb.PatternDataset(3, [config(two_and_one)], respect_episode_boundaries=True, is_end_of_episode=is_end)

@@ -1,4 +1,4 @@
-"""Rate limiters: the limits they stand for, and invalid arguments."""
+"""Rate limiters: their limits as the info of a table states them, and invalid arguments."""
 
 import logging
 
@@ -89,7 +89,7 @@ def test_invalid_ratios_are_rejected(arguments, text):
         ((1.0, 1, ("a", 9.0)), "`error_buffer[0]` must be a number; got 'a' (str)"),
     ],
 )
-def test_arguments_of_other_types_are_rejected(arguments, text):
+def test_arguments_of_wrong_types_are_rejected(arguments, text):
     with raises(TypeError, text):
         rate_limiters.SampleToInsertRatio(*arguments)
 
@@ -139,7 +139,7 @@ def test_a_limiter_belongs_to_one_table():
     )
     with raises(ValueError, text):
         table("second", rate_limiter=shared)
-    assert first.can_insert(1)  # unchanged
+    assert first.can_insert(1)  # the first table still works
 
 
 def test_a_rejected_table_does_not_own_the_limiter():

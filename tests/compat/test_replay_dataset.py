@@ -20,7 +20,7 @@ def make_dataset(tf, client, length, **options):
     return reverb.ReplayDataset(client.server_address, "t", *specs(tf, length), **options)
 
 
-def test_steps(tf):
+def test_elements_are_steps_by_default(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [2, 3])
         dataset = make_dataset(tf, client, ())
@@ -29,7 +29,7 @@ def test_steps(tf):
         assert [int(each.data["time"]) for each in dataset] == [0, 0, 1, 1, 1]
 
 
-def test_sequences_and_their_info(tf):
+def test_info_is_repeated_for_each_step_of_a_sequence(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 4)
         dataset = make_dataset(tf, client, 3, sequence_length=3, emit_timesteps=False)
@@ -41,7 +41,7 @@ def test_sequences_and_their_info(tf):
             assert each.info.priority.numpy().tolist() == [1.0 + i] * 3
 
 
-def test_sequences_of_any_length(tf):
+def test_sequences_may_have_any_length(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3, 1, 1, 4])
         dataset = make_dataset(tf, client, None, emit_timesteps=False)
@@ -52,7 +52,7 @@ def test_sequences_of_any_length(tf):
 
 
 @pytest.mark.parametrize("emit_timesteps", [True, False])
-def test_an_item_of_another_length(tf, emit_timesteps):
+def test_an_item_of_another_length_than_sequence_length_is_an_error(tf, emit_timesteps):
     with serving(queue()) as (_, client):
         put(client, "t", [3, 3, 2])
         length = () if emit_timesteps else 3
@@ -89,7 +89,7 @@ def test_invalid_arguments_are_rejected(tf, option, value, text):
 
 
 @pytest.mark.parametrize("emit_timesteps", [True, False])
-def test_from_the_signature_of_a_step(tf, emit_timesteps):
+def test_from_table_signature_accepts_a_signature_of_steps(tf, emit_timesteps):
     signature = {"cell": tf.TensorSpec([2], tf.uint8), "time": tf.TensorSpec([], tf.float32)}
     with serving(queue(signature=signature)) as (_, client):
         with client.writer(3) as writer:

@@ -29,22 +29,24 @@ PLAIN = SimpleNamespace(observations=env_specs.Array((), np.float32), actions=en
 FRAMEWORKS = [
     "numpy",
     pytest.param("torch", marks=[pytest.mark.frameworks, pytest.mark.torch]),
-    pytest.param("jax", marks=pytest.mark.frameworks),
+    pytest.param("jax", marks=[pytest.mark.frameworks, pytest.mark.jax]),
 ]
 
 
 def fill(store, lengths, first=0):
-    """Inserts items whose observations are their numbers."""
+    """Inserts one item per length. The observations of item `i` are `i`."""
     for i, length in enumerate(lengths, start=first):
         rows = [np.full(length, i, np.float32), np.arange(length), *[np.zeros(length, np.float32)] * 2]
         store.insert(adders.Step(*rows, np.zeros(length, np.bool_)), {TABLE: 1.0}, time_axis=True)
 
 
 @contextmanager
-def stores(number, kind, size=100):
-    """Stores with a queue, and the stores or clients that are passed to the datasets."""
+def stores(num_stores, kind, size=100):
+    """Yields stores with a queue each, and what the datasets read: these stores or remote clients of them."""
     with ExitStack() as stack:
-        made = [stack.enter_context(engram.Store([engram.Table.queue(TABLE, max_size=size)])) for _ in range(number)]
+        made = [
+            stack.enter_context(engram.Store([engram.Table.queue(TABLE, max_size=size)])) for _ in range(num_stores)
+        ]
         if kind == "in_process":
             yield made, made
         else:
@@ -57,8 +59,7 @@ def drain(store):
     wait_until(lambda: store.info()[TABLE].leased_out == 0)
     info = store.info()[TABLE]
     assert info.samples == info.deletes, "returned items do not count as sampled"
-    number = info.size
-    return [int(store.sample(TABLE, 1).data.observation[0, 0]) for _ in range(number)]
+    return [int(store.sample(TABLE, 1).data.observation[0, 0]) for _ in range(info.size)]
 
 
 def observations(elements):
@@ -67,44 +68,44 @@ def observations(elements):
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
-@pytest.mark.parametrize(("batch_size", "number"), [(None, 0), (None, 1), (None, 7), (3, 1), (3, 4), (20, 1)])
-def test_steps(framework, kind, batch_size, number):
+@pytest.mark.parametrize(("batch_size", "num_taken"), [(None, 0), (None, 1), (None, 7), (3, 1), (3, 4), (20, 1)])
+def test_items_whose_steps_were_not_yielded_are_returned(framework, kind, batch_size, num_taken):
     with stores(1, kind) as ([store], clients):
         fill(store, [2] * 30)
         iterator = iter(make_steps(clients, PLAIN, batch_size, framework=framework))
-        observed = observations(islice(iterator, number))
-        assert observed == [n // 2 for n in range(number * (batch_size or 1))]
+        observed = observations(islice(iterator, num_taken))
+        assert observed == [n // 2 for n in range(num_taken * (batch_size or 1))]
         iterator.close()
         assert drain(store) == list(range(-(-len(observed) // 2), 30))
 
 
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
-@pytest.mark.parametrize("number", [0, 1, 2, 3])
-def test_batches_of_two_stores(kind, number):
+@pytest.mark.parametrize("num_taken", [0, 1, 2, 3])
+def test_items_of_two_stores_are_returned_to_each(kind, num_taken):
     with stores(2, kind) as (both, clients):
         for store in both:
             fill(store, [1] * 20)
         iterator = iter(make_sequences(clients, PLAIN, 5, framework="numpy"))
-        observed = observations(islice(iterator, number))
-        assert observed == [n // 2 for n in range(5 * number)]
+        observed = observations(islice(iterator, num_taken))
+        assert observed == [n // 2 for n in range(5 * num_taken)]
         iterator.close()
-        assert drain(both[0]) == list(range((5 * number + 1) // 2, 20))
-        assert drain(both[1]) == list(range(5 * number // 2, 20))
+        assert drain(both[0]) == list(range((5 * num_taken + 1) // 2, 20))
+        assert drain(both[1]) == list(range(5 * num_taken // 2, 20))
 
 
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
-@pytest.mark.parametrize("number", [1, 2, 3])
-def test_sequences_of_steps(kind, number):
+@pytest.mark.parametrize("num_taken", [1, 2, 3])
+def test_items_cut_into_sequences_are_returned_unless_one_was_yielded(kind, num_taken):
     """Each item is cut into two elements."""
     with stores(1, kind) as ([store], clients):
         fill(store, [6] * 10)
         iterator = iter(make_steps(clients, PLAIN, sequence_length=3, framework="numpy"))
-        assert observations(islice(iterator, number)) == [n // 6 for n in range(3 * number)]
+        assert observations(islice(iterator, num_taken)) == [n // 6 for n in range(3 * num_taken)]
         iterator.close()
-        assert drain(store) == list(range(-(-number // 2), 10))
+        assert drain(store) == list(range(-(-num_taken // 2), 10))
 
 
-def test_items_of_different_lengths():
+def test_items_of_different_lengths_are_returned():
     with stores(1, "in_process") as ([store], clients):
         fill(store, [1, 3, 2, 5])
         iterator = iter(make_steps(clients, PLAIN, framework="numpy"))
@@ -126,8 +127,8 @@ def test_a_rejected_batch_is_returned(kind):
 
 @pytest.mark.parametrize("deterministic", [True, False])
 @pytest.mark.parametrize("kind", ["in_process", "remote"])
-def test_queues_smaller_than_a_batch(kind, deterministic):
-    """The items of an incomplete batch count as used, so that inserts continue."""
+def test_inserts_into_queues_smaller_than_a_batch_continue(kind, deterministic):
+    """The items of an incomplete batch leave their queue, so that it accepts more."""
     with stores(2, kind, size=3) as (both, clients):
         inserting = [BackgroundCall(lambda store=store: fill(store, [1] * 24)) for store in both]
         iterator = iter(make_sequences(clients, PLAIN, 16, framework="numpy", deterministic=deterministic))
@@ -138,7 +139,7 @@ def test_queues_smaller_than_a_batch(kind, deterministic):
         iterator.close()
 
 
-def test_a_table_with_replacement():
+def test_unused_draws_with_replacement_are_returned():
     with engram.Store([engram.Table(TABLE, max_size=9)]) as store:
         fill(store, [4] * 9)
         iterator = iter(make_steps(store, PLAIN, 3, framework="numpy"))
@@ -164,7 +165,7 @@ time.sleep(1_000)
 
 
 def test_items_of_a_killed_reader_are_returned():
-    """All items are returned except those that it yielded."""
+    """All items are returned except those that the reader yielded."""
     with engram.Server([engram.Table.queue(TABLE, max_size=100)]) as server:
         fill(server.store, [2] * 20)
         arguments = [sys.executable, "-c", READER, server.address]
@@ -179,8 +180,8 @@ def test_items_of_a_killed_reader_are_returned():
 # --- TensorFlow ----------------------------------------------------------------------------------
 
 
-def times(iterator, number):
-    return [int(np.ravel(next(iterator).data["time"])[0]) for _ in range(number)]
+def times(iterator, num_taken):
+    return [int(np.ravel(next(iterator).data["time"])[0]) for _ in range(num_taken)]
 
 
 def timesteps(tf, client, **options):
@@ -199,21 +200,21 @@ def drain_t(client):
 
 @pytest.mark.frameworks
 @pytest.mark.parametrize("lengths", [[3] * 20, [1, 4, 2, 5, 5, 3] * 3])
-@pytest.mark.parametrize(("number", "ahead"), [(1, 100), (2, 8), (11, 8), (3, 1)])
-def test_items_that_tensorflow_has_not_consumed(tf, lengths, number, ahead):
+@pytest.mark.parametrize(("num_taken", "max_in_flight"), [(1, 100), (2, 8), (11, 8), (3, 1)])
+def test_items_that_tensorflow_has_not_consumed_are_returned(tf, lengths, num_taken, max_in_flight):
     starts = np.cumsum([0, *lengths])[:-1]
-    for make, used in ((items, number), (timesteps, int(np.sum(starts < number)))):
+    for make, used in ((items, num_taken), (timesteps, int(np.sum(starts < num_taken)))):
         with serving(reverb.Table.queue("t", 100)) as (_, client):
             put(client, "t", lengths)
-            iterator = iter(make(tf, client, max_in_flight_samples_per_worker=ahead))
-            times(iterator, number)
+            iterator = iter(make(tf, client, max_in_flight_samples_per_worker=max_in_flight))
+            times(iterator, num_taken)
             del iterator
             wait_until(lambda: client.server_info()["t"].current_size == len(lengths) - used)  # noqa: B023, called immediately
             assert drain_t(client) == list(range(used, len(lengths)))
 
 
 @pytest.mark.frameworks
-def test_two_concurrent_iterations(tf):
+def test_concurrent_iterations_return_their_own_unused_items(tf):
     with serving(reverb.Table.queue("t", 100)) as (_, client):
         put(client, "t", [1] * 40)
         made = items(tf, client, max_in_flight_samples_per_worker=8)
@@ -247,7 +248,7 @@ def test_items_that_tensorflow_prefetched_are_used(tf):
 
 
 @pytest.mark.frameworks
-def test_sequences_of_a_dataset_of_tensorflow(tf):  # noqa: ARG001, TensorFlow must be installed
+def test_a_dataset_of_tensorflow_returns_items_cut_into_sequences(tf):  # noqa: ARG001, TensorFlow must be installed
     with stores(1, "in_process") as ([store], clients):
         fill(store, [6] * 10)
         iterator = iter(make_steps(clients, PLAIN, sequence_length=3))
@@ -257,7 +258,7 @@ def test_sequences_of_a_dataset_of_tensorflow(tf):  # noqa: ARG001, TensorFlow m
 
 
 @pytest.mark.frameworks
-def test_an_iteration_that_ends_while_a_function_is_traced(tf):
+def test_an_iteration_may_end_while_a_function_is_traced(tf):
     """Garbage collection can happen anywhere."""
     with serving(reverb.Table.queue("t", 100)) as (_, client):
         put(client, "t", [1] * 9)

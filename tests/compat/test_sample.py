@@ -15,6 +15,7 @@ def client():
 
 
 def test_nothing_happens_before_the_first_item_is_requested(client):
+    """Invalid arguments are not rejected yet."""
     for arguments in (("x",), ("t", 0), ("t", "a"), (3,)):
         client.sample(*arguments)
 
@@ -43,18 +44,18 @@ def test_invalid_samples_are_rejected(client, arguments, error, text):
         next(client.sample(*arguments))
 
 
-def test_minus_one_yields_nothing(client):
+def test_num_samples_of_minus_one_yields_nothing(client):
     client.insert([1], {"t": 1.0})
     assert list(client.sample("t", -1)) == []
 
 
-def test_the_deprecated_third_argument(client):
+def test_validation_timeout_ms_is_ignored(client):
     client.insert([1], {"t": 1.0})
     assert len(list(client.sample("t", 2, 3_000))) == 2
     assert len(list(client.sample("t", 2, validation_timeout_ms=3_000))) == 2
 
 
-def test_steps_and_columns(client):
+def test_items_are_lists_of_steps_or_whole_columns(client):
     client._store.insert((np.arange(6).reshape(3, 2), np.arange(3.0)), {"t": 1.0}, time_axis=True)
     (item,) = client.sample("t")
     assert [[column.tolist() for column in step.data] for step in item] == [[[0, 1], 0.0], [[2, 3], 1.0], [[4, 5], 2.0]]
@@ -71,7 +72,7 @@ def test_inserted_items_have_a_time_axis(client):
     assert [column.shape for column in whole.data] == [(1, 2), (1,)]
 
 
-def test_data_nested_like_the_signature(client):
+def test_unpack_as_table_signature_nests_the_data(client):
     client.insert(FITTING_STEP, {"signed": 1.0, "t": 1.0})
     ((step,),) = client.sample("signed", unpack_as_table_signature=True)
     assert {key: value.tolist() for key, value in step.data.items()} == {"a": [0.0, 0.0], "b": 1}
@@ -84,7 +85,7 @@ def test_data_nested_like_the_signature(client):
         next(client.sample("x", unpack_as_table_signature=True))
 
 
-def test_items_that_cannot_be_split_into_steps(client):
+def test_items_that_cannot_be_split_into_steps_are_rejected(client):
     with client._store.writer() as writer:
         for n in range(3):
             writer.append((n, n))
@@ -102,13 +103,13 @@ def test_items_that_cannot_be_split_into_steps(client):
             next(client.sample("queue"))
 
 
-def test_columns_without_a_time_axis(client):
+def test_columns_without_a_time_axis_are_sampled_whole(client):
     client._store.insert((np.arange(3), 1), {"t": 1.0})
     (whole,) = client.sample("t", emit_timesteps=False)
     assert [column.tolist() for column in whole.data] == [[0, 1, 2], 1]
 
 
-def test_items_of_engram_writers(client):
+def test_nests_of_engram_items_are_flattened(client):
     client._store.insert({"b": (np.ones(2),), "a": np.arange(2)}, {"t": 1.0}, time_axis=True)
     (item,) = client.sample("t")
     assert [[column.tolist() for column in step.data] for step in item] == [[0, 1.0], [1, 1.0]]
@@ -130,7 +131,7 @@ def test_arrays_belong_to_the_caller(client):
         step.data[0][:] = 1.0
 
 
-def test_unused_items_are_not_lost(client):
+def test_unused_items_are_returned(client):
     for n in range(6):
         client.insert([n], {"queue": 1.0})
     samples = client.sample("queue", 5)

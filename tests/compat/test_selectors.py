@@ -17,7 +17,7 @@ MADE = [
 ]
 
 
-def test_both_names_are_the_same_module():
+def test_selectors_and_item_selectors_are_one_module():
     assert selectors is item_selectors
 
 
@@ -33,7 +33,7 @@ def test_prioritized_takes_its_exponent_by_position_and_by_name():
     assert selectors.Prioritized(0.8)._native == native.Prioritized(0.8)
 
 
-def test_prioritized_needs_an_exponent():
+def test_prioritized_needs_a_valid_exponent():
     with pytest.raises(TypeError, match="priority_exponent"):
         selectors.Prioritized()
     with raises(TypeError, "`priority_exponent` must be a number; got 'a' (str)"):

@@ -30,7 +30,7 @@ def test_invalid_tables_are_rejected(tables, text):
         reverb.Server(tables)
 
 
-def test_tables_of_other_types():
+def test_tables_of_wrong_types_are_rejected():
     with raises(TypeError, "`tables` must be a sequence of tables; got table 't' itself"):
         reverb.Server(table())
     with raises(TypeError, "`each of tables` must be a reverb.Table; got 3 (int)"):
@@ -45,7 +45,7 @@ def test_a_free_port_is_reported():
             assert server.localhost_client().server_info()["t"].current_size == 1
 
 
-def test_the_requested_port():
+def test_the_requested_port_is_used():
     with serving(table()) as (server, _):
         port = server.port
     with serving(table(), port=port) as (server, _):
@@ -60,7 +60,7 @@ def test_a_port_in_use_is_rejected(tmp_path):
             reverb.Server([mine], port=server.port, host="127.0.0.1")
         with pytest.raises(ValueError, match=r"`port` \d+ is already in use"):
             reverb.Server([mine], port=server.port, checkpointer=checkpointer)
-    with serving(mine, checkpointer=checkpointer):  # not used by a server
+    with serving(mine, checkpointer=checkpointer):  # the servers that failed do not own the table
         pass
 
 
@@ -89,7 +89,7 @@ def test_invalid_ports_are_rejected(port, error, text):
         ),
     ],
 )
-def test_options_of_other_types(option, value, text):
+def test_options_of_wrong_types_are_rejected(option, value, text):
     with raises(TypeError, text):
         reverb.Server([table()], **{option: value})
 
@@ -104,7 +104,7 @@ def test_the_default_is_to_listen_on_all_interfaces():
         server.stop()
 
 
-def test_both_client_methods():
+def test_both_client_methods_return_a_client_of_the_server():
     with serving(table()) as (server, _):
         for client in (server.localhost_client(), server.in_process_client()):
             assert client.server_address == f"localhost:{server.port}"
@@ -221,7 +221,7 @@ reverb.Client(f"localhost:{{server.port}}").insert([1], {{"q": 1.0}})
 print(len(os.listdir(tempfile.tempdir)))
 """
     assert run_python(code) == "1\n"
-    assert list(tmp_path.iterdir()) == []  # no checkpoint was written
+    assert list(tmp_path.iterdir()) == []  # the directory was removed, because it has no checkpoint
 
 
 def test_a_forked_process_leaves_the_server_to_its_parent(tmp_path):
@@ -240,7 +240,7 @@ print(os.path.exists(client.checkpoint()))
     assert run_python(code) == "True\n"
 
 
-def test_the_server_works_while_python_is_busy():
+def test_threads_of_one_process_can_insert_and_sample():
     with serving(reverb.Table.queue("q", 1)) as (server, client):
         writer = threading.Thread(target=lambda: [client.insert([n], {"q": 1.0}) for n in range(20)])
         writer.start()

@@ -1,4 +1,4 @@
-"""Tables from the messages of a server's configuration."""
+"""Tables created from the protobuf messages of a server's configuration."""
 
 from types import SimpleNamespace
 
@@ -29,12 +29,12 @@ def tables_of(text):
 
 
 def signature_of(text):
-    """The signature of a table for the fields of a `StructuredValue`."""
+    """The signature of a table whose configured signature has these fields (a `StructuredValue`)."""
     (table,) = tables_of(QUEUE.replace("max_size", f"signature {{ {text} }} max_size"))
     return _nest.map_structure(as_spec, table.info.signature)
 
 
-def test_tables():
+def test_tables_have_the_options_of_the_messages():
     text = f"""
         # a comment
         port: 7
@@ -63,7 +63,7 @@ def test_tables():
     assert first.signature is None
 
 
-def test_a_signature():
+def test_signatures_are_converted():
     signature = signature_of(
         """
         tuple_value {
@@ -97,7 +97,7 @@ def test_a_signature():
         ("DT_UINT64", "uint64_val: 18446744073709551615", np.array([2**64 - 1] * 2, np.uint64)),
     ],
 )
-def test_bounds_of_a_spec(dtype, value, expected):
+def test_bounds_of_specs_are_converted(dtype, value, expected):
     bound = f"dtype: {dtype} tensor_shape {{ dim {{ size: 2 }} }} {value}"
     spec = signature_of(
         f"bounded_tensor_spec_value {{ name: 'b' shape {{ dim {{ size: 2 }} }} dtype: {dtype} "
@@ -209,7 +209,7 @@ def test_invalid_text_is_rejected(text, message):
 
 
 def test_messages_of_other_classes_are_accepted():
-    """For example those of an installed dm-reverb. Only the fields matter."""
+    """For example messages of an installed dm-reverb. Only the fields matter."""
     options = reverb_types.KeyDistributionOptions(prioritized=reverb_types.PrioritizedOptions(priority_exponent=0.5))
     limiter = SimpleNamespace(samples_per_insert=2.0, min_size_to_sample=1, min_diff=-1.0, max_diff=5.0)
     config = SimpleNamespace(
@@ -228,13 +228,13 @@ def test_messages_of_other_classes_are_accepted():
 
 
 @pytest.mark.parametrize("config", ["replay", {"table_name": "t"}])
-def test_values_that_are_no_messages(config):
+def test_values_that_are_no_messages_are_rejected(config):
     text = f"each of `configs` must be a PriorityTableCheckpoint; got {config!r} ({type(config).__name__})"
     with raises(TypeError, text):
         server_from_proto.tables_from_proto([config])
 
 
-def test_a_server_of_a_config():
+def test_a_server_of_configured_tables_accepts_items():
     config = server_from_proto.parse_config(QUEUE)
     tables = server_from_proto.tables_from_proto(config.tables)
     server = reverb.Server(tables, port=config.port, host="localhost")

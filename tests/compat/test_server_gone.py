@@ -25,7 +25,7 @@ from engram.compat import reverb
 from engram.compat.reverb import structured_writer as sw
 warnings.filterwarnings("ignore", category=ResourceWarning)
 client = reverb.Client("localhost:" + sys.argv[1])
-client.insert([-1], {"queue": 1.0})
+client.insert([-1], {"queue": 1.0})  # fills the queue
 structured = client.structured_writer([sw.create_config([sw.create_reference_step([0])[0][-1]], "queue")])
 legacy = client.writer(1, chunk_length=1)
 for value in range(3):

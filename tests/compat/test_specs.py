@@ -1,4 +1,4 @@
-"""Specs, table notes, nests, arrays and messages."""
+"""Specs, the notes of tables, nests and their leaves, and classes with the interface of protobuf messages."""
 
 import collections
 import pickle
@@ -30,7 +30,7 @@ NEST = {"b": [1, (2, None)], "a": Point(y=3, x={"k": 4}), "c": []}
 
 
 def test_bounds_of_a_single_value_need_no_space():
-    """They are decoded unchanged; larger bounds are rejected."""
+    """Bounds are decoded unchanged; bounds that need too much space are rejected."""
     low = np.full((210, 160, 3), -0.0, np.float32)
     spec = BoundedTensorSpec((210, 160, 3), np.float32, low, np.float32(np.nan), "n")
     note = _table_note.encode(0, {"x": spec})
@@ -47,7 +47,7 @@ def test_bounds_of_a_single_value_need_no_space():
         table(signature=large)
 
 
-def test_flattened_by_sorted_key():
+def test_nests_are_flattened_by_sorted_key():
     assert _nest.flatten(NEST) == [3, 4, 1, 2, None]
     assert _nest.flatten(7) == [7]
     assert _nest.flatten(None) == [None]
@@ -60,7 +60,7 @@ def test_flattened_by_sorted_key():
     ]
 
 
-def test_rebuilt_as_it_was():
+def test_unflattened_nests_keep_their_containers():
     assert _nest.unflatten_as(NEST, _nest.flatten(NEST)) == NEST
     ordered = _nest.unflatten_as(collections.OrderedDict(b=0, a=0), [1, 2])
     assert list(ordered.items()) == [("b", 2), ("a", 1)]
@@ -70,7 +70,7 @@ def test_rebuilt_as_it_was():
         _nest.unflatten_as(NEST, [1])
 
 
-def test_map_structure():
+def test_map_structure_returns_the_first_structure():
     assert _nest.map_structure(lambda a, b: a + b, {"x": (1, 2)}, [10, 20]) == {"x": (11, 22)}
     with raises(ValueError, "the nests differ: they have 1, 2 leaves"):
         _nest.map_structure(lambda a, b: a + b, [1], [1, 2])
@@ -108,7 +108,7 @@ def test_attrs_classes_are_nests():
         (np.asfortranarray([[1, 2], [3, 4]]), np.int64, [[1, 2], [3, 4]]),
     ],
 )
-def test_leaves_as_arrays(value, dtype, expected):
+def test_leaves_are_converted_to_arrays(value, dtype, expected):
     array = _nest.as_array(value)
     assert array.dtype == dtype
     assert array.dtype.isnative
@@ -138,7 +138,7 @@ def test_bfloat16_is_not_converted():
         ),
     ],
 )
-def test_leaves_that_cannot_be_converted(value, text):
+def test_leaves_that_cannot_be_converted_are_rejected(value, text):
     with raises(TypeError, text):
         _nest.as_array(value)
 
@@ -205,14 +205,14 @@ def test_as_spec_rejects_other_objects():
         as_spec(5)
 
 
-def test_is_spec():
+def test_is_spec_accepts_only_specs():
     assert is_spec(TensorSpec([]))
     assert not is_spec(np.zeros(3))
     assert not is_spec(np.float32)
     assert as_spec(TensorSpec([])) == TensorSpec([])
 
 
-def test_names_and_shapes():
+def test_dtype_names_and_compatible_shapes():
     assert [dtype_name(each) for each in ("f2", "f4", "f8", "i8", "?", "O", "U3", "c8")] == [
         "half",
         "float",
@@ -239,7 +239,7 @@ def test_notes_of_other_tables_are_ignored():
         assert _table_note.decode(note) == (None, None, None)
 
 
-def test_notes():
+def test_notes_are_decoded_as_encoded():
     assert _table_note.decode(_table_note.encode(-3, (TensorSpec([2], "f4", "x"),), "/here")) == (
         -3,
         (TensorSpec([2], "f4", "x"),),
@@ -286,13 +286,13 @@ def test_messages_reject_unknown_fields():
         options.fifo = 3
 
 
-def test_sample_info():
+def test_sample_info_has_the_fields_of_reverb():
     assert SampleInfo.zeros() == (0, 0.0, 0, 0.0, 0)
     assert SampleInfo._fields == ("key", "probability", "table_size", "priority", "times_sampled")
 
 
 @pytest.mark.frameworks
-def test_tensorflow_types():
+def test_tensorflow_types_are_accepted():
     import tensorflow as tf  # noqa: PLC0415
     from tensorflow.python.framework import tensor_spec  # noqa: PLC0415
 

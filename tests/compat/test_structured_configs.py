@@ -34,7 +34,7 @@ def config(pattern, *conditions, table="t", priority=None):
 # Patterns
 
 
-def test_nodes():
+def test_indexing_a_reference_step_returns_pattern_nodes():
     assert REF["b"][1][0][-3:-1:2] == PatternNode(flat_source_index=2, start=-3, stop=-1, step=2)
     assert REF["a"][-2] == REF["a"][:-2] == PatternNode(stop=-2)
     assert [REF["a"][-2:].HasField(name) for name in ("start", "stop", "step")] == [True, False, False]
@@ -42,7 +42,7 @@ def test_nodes():
         REF["a"]["x"]
 
 
-def test_names_for_annotations():
+def test_names_for_annotations_exist():
     """Existing code uses these in annotations."""
     transform: sw.PatternTransform = lambda step: step["a"][-1]  # noqa: E731, an annotation
     step: sw.ReferenceStep = REF
@@ -60,7 +60,7 @@ def test_patterns_nest():
     assert sw.unpack_pattern(created) == created.flat
 
 
-def test_conditions():
+def test_comparisons_return_conditions():
     since = C.steps_since_applied()
     assert (since >= 3) == sw.ConditionProto(steps_since_applied=True, ge=3)
     assert (since > 3) == sw.ConditionProto(steps_since_applied=True, ge=4)
@@ -81,7 +81,7 @@ def test_conditions():
         C.step_index() == 2**32  # noqa: B015, rejected
 
 
-def test_configs_have_the_interface_of_messages():
+def test_configs_have_the_interface_of_protobuf_messages():
     created = config({"x": REF["a"][-1]}, C.step_index() == 0)
     twin = copy.deepcopy(created)
     assert (twin, pickle.loads(pickle.dumps(created))) == (created, created)  # noqa: S301, our own
@@ -128,7 +128,8 @@ def test_writers_copy_their_configs():
     assert created.conditions == []
 
 
-def condition(**fields):
+def config_with(**fields):
+    """A config with one condition, which has these fields."""
     return config([REF["a"][-1]], sw.ConditionProto(**fields))
 
 
@@ -147,13 +148,13 @@ def condition(**fields):
         (sw.Config(table="t"), "`flat` must not be empty."),
         (config([REF["a"][-1]], table=""), "`table` must not be empty."),
         (sw.Config(flat=[REF["a"][-1]], table="t"), "`priority` must set `constant_fn` or `td_error`."),
-        (condition(step_index=True), "Conditions must specify a value for `cmp`."),
-        (condition(eq=1), "Conditions must specify a value for `left`."),
-        (condition(flat_source_index=-1, eq=1), "flat_source_index must be >= 0 but got -1."),
-        (condition(is_end_episode=True, ge=1), "Condition must use `eq=1` when using `is_end_episode`."),
-        (condition(is_end_episode=True, eq=0), "Condition must use `eq=1` when using `is_end_episode`."),
+        (config_with(step_index=True), "Conditions must specify a value for `cmp`."),
+        (config_with(eq=1), "Conditions must specify a value for `left`."),
+        (config_with(flat_source_index=-1, eq=1), "flat_source_index must be >= 0 but got -1."),
+        (config_with(is_end_episode=True, ge=1), "Condition must use `eq=1` when using `is_end_episode`."),
+        (config_with(is_end_episode=True, eq=0), "Condition must use `eq=1` when using `is_end_episode`."),
         (
-            condition(is_end_episode=True, eq=1, inverse=True),
+            config_with(is_end_episode=True, eq=1, inverse=True),
             "Condition must use `eq=1` when using `is_end_episode`.",
         ),
         (config([REF["a"][-1]], C.step_index() % 0 == 2), "`mod_eq.mod` must be > 0 but got 0."),
@@ -168,7 +169,7 @@ def test_invalid_configs_are_rejected(wrong, why):
         client.structured_writer([config([REF["a"][-1]]), wrong])
 
 
-def test_no_configs():
+def test_an_empty_list_of_configs_is_rejected():
     with raises(ValueError, "At least one config must be provided."):
         reverb.Client("localhost:1").structured_writer([])
 
@@ -186,7 +187,7 @@ def inferred(*configs):
 
 
 def plain(spec):
-    """Name, dtype and shape. The specs are TensorFlow's if another test has imported it."""
+    """Name, dtype and shape of a spec, which is TensorFlow's if another test has imported TensorFlow."""
     shape = spec.shape if isinstance(spec.shape, tuple) else tuple(spec.shape.as_list())
     return spec.name, np.dtype(getattr(spec.dtype, "as_numpy_dtype", spec.dtype)), shape
 
@@ -257,7 +258,7 @@ def test_invalid_signatures_are_rejected(configs, text):
         inferred(*configs)
 
 
-def test_arguments_that_are_not_configs_or_specs():
+def test_arguments_that_are_not_configs_or_specs_are_rejected():
     with raises(TypeError, "`each of configs` must be a Config; got 5 (int)"):
         inferred(5)
     with raises(TypeError, "`config` must be a Config; got 5 (int)"):
@@ -284,7 +285,7 @@ def test_arguments_that_are_not_configs_or_specs():
     ],
 )
 def test_none_is_rejected(make, text):
-    """A message would treat None as an unset field."""
+    """A protobuf message would treat None as an unset field."""
     with raises(TypeError, text):
         make()
 
@@ -343,6 +344,7 @@ def priority_of(config, columns):
 
 
 def random_call(draw):
+    """A whole step, a step in two parts, or an end of the episode, with its arguments."""
     kind = draw.choice(["step"] * 8 + ["parts", "end"])
     if kind == "end":
         return kind, draw.random() < 0.5, None
@@ -350,7 +352,7 @@ def random_call(draw):
 
 
 @given(draw=st.randoms(use_true_random=True))
-def test_random_patterns(draw):
+def test_the_engine_creates_the_same_items_as_a_pattern_set(draw):
     created = [random_config(draw) for _ in range(4)]
     program = [("step", 0, 0)] * draw.randint(0, 1) + [random_call(draw) for _ in range(30)]
     patterns = _patterns.PatternSet(created)

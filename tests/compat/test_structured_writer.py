@@ -1,4 +1,4 @@
-"""`StructuredWriter`: the items it creates, compared with Reverb 0.14, and invalid steps."""
+"""`StructuredWriter`: the items that it creates, which are those of Reverb 0.14, and invalid steps."""
 
 import numpy as np
 import pytest
@@ -20,15 +20,17 @@ def config(pattern, *conditions, table="t", priority=None):
 
 
 def add(a, b=None, *, partial=False):
-    """An append. By default, `b` is ten times `a`."""
+    """A call of a program: an append of a step. By default, `b` is ten times `a`."""
     return ("append", {"a": a, "b": a * 10 if b is None else b}, partial)
 
 
 def part(partial=True, **leaves):  # noqa: FBT002, reads well
+    """An append of the given leaves. The step remains open unless `partial` is False."""
     return ("append", {"a": leaves.get("a"), "b": leaves.get("b")}, partial)
 
 
 def end(clear=True):  # noqa: FBT002, reads well
+    """An end of the episode."""
     return ("end", clear)
 
 
@@ -196,8 +198,8 @@ def run(writer, program):
 
 @pytest.mark.parametrize(("configs", "program", "t", "u"), PROGRAMS.values(), ids=PROGRAMS)
 @pytest.mark.parametrize("begin", ["whole", "part"])
-def test_programs(client, configs, program, t, u, begin):  # noqa: PLR0917, a fixture and parameters
-    """Also if no leaf has a value at first."""
+def test_programs_create_the_items_of_reverb(client, configs, program, t, u, begin):  # noqa: PLR0917, a fixture and parameters
+    """Also if the first append has no values."""
     writer = client.structured_writer(configs)
     if begin == "part":
         run(writer, [part()])
@@ -207,7 +209,7 @@ def test_programs(client, configs, program, t, u, begin):  # noqa: PLR0917, a fi
 
 
 @pytest.mark.parametrize(("configs", "program", "t", "u"), PROGRAMS.values(), ids=PROGRAMS)
-def test_patterns_without_a_server(configs, program, t, u):
+def test_pattern_sets_create_the_items_of_reverb(configs, program, t, u):
     patterns = _patterns.PatternSet(configs)
     items_by_table = {"t": [], "u": []}
     for kind, *arguments in program:
@@ -237,8 +239,8 @@ def test_patterns_without_a_server(configs, program, t, u):
         ([REF["b"][-1]], BY_A, np.int64, [0.0, 0.0, 0.0, 0.0]),
     ],
 )
-def test_priorities(client, pattern, priority, dtype, priorities):
-    """The last column of the leaf is used; an item without such a column has priority 0."""
+def test_priorities_are_constants_or_computed_from_td_errors(client, pattern, priority, dtype, priorities):
+    """TD errors are read from the last column of their leaf; an item without a column of the leaf has priority 0."""
     writer = client.structured_writer([config(pattern, priority=priority)])
     for number in range(-4, 0):
         writer.append({"a": dtype(number * 7), "b": 0})
@@ -267,8 +269,8 @@ def test_invalid_priorities_are_rejected(client, value, text):
     assert (items(client), items(client, "u")) == ([], [[[0, 1]]])
 
 
-def test_an_item_without_a_priority_is_created_later(client):
-    """At most one item per step is created."""
+def test_an_item_with_an_invalid_priority_is_created_in_no_later_step(client):
+    """Each append to the step tries again to create the item. In the next step, the condition no longer holds."""
     configs = [config([REF["a"][-1]], C.steps_since_applied() == 2, priority=BY_A)]
     writer = client.structured_writer(configs)
     writer.append({"a": 1.0, "b": 0})
@@ -319,7 +321,7 @@ def test_invalid_steps_are_rejected(client, data, error, text, begin):
 
 
 @pytest.mark.parametrize("begin", ["whole", "part"])
-def test_values_set_twice(client, begin):
+def test_a_value_can_be_set_once_per_step(client, begin):
     writer = client.structured_writer([config([REF["a"][-1], REF["b"][-1]])])
     if begin == "part":
         writer.append({"a": None, "b": None}, partial_step=True)
@@ -337,8 +339,8 @@ def test_values_set_twice(client, begin):
     assert items(client) == [[0, 0], [1, 1]]
 
 
-def test_leaves_that_no_config_reads(client):
-    """They are ignored; a missing leaf that a config reads is an error."""
+def test_leaves_that_no_config_reads_are_ignored(client):
+    """A missing leaf that a config reads is an error."""
     writer = client.structured_writer([config(LAST)])
     for number, other in enumerate((0, "text", object())):
         writer.append({"a": number, "b": other})
@@ -349,7 +351,7 @@ def test_leaves_that_no_config_reads(client):
         writer.append({"a": 1, "b": 2})
 
 
-def test_unknown_tables(client):
+def test_each_append_to_an_unknown_table_raises(client):
     writer = client.structured_writer([config(LAST, table="nope")])
     for value in (1, 1.5):  # a rejected step does not set a dtype
         with raises(RuntimeError, "Priority table nope was not found; known tables: `queue`, `t`, `u`"):
@@ -369,8 +371,8 @@ def test_a_failed_first_step_sets_no_dtype(client):
 # Sending
 
 
-def test_items_are_sent_in_time(client):
-    """The first ones immediately, later ones after as many steps as the patterns need."""
+def test_items_are_sent_without_a_flush(client):
+    """The first items are sent immediately, later ones after as many steps as the patterns need."""
     writer = client.structured_writer([config([REF["a"][-3:]])])
     for number in range(4):
         writer.append({"a": number, "b": 0})
@@ -380,7 +382,7 @@ def test_items_are_sent_in_time(client):
     wait_until(lambda: client.server_info()["t"].current_size >= 36)
 
 
-def test_timeouts(client):
+def test_flush_and_end_episode_raise_after_their_timeouts(client):
     writer = client.structured_writer([config(LAST, table="queue")])
     writer.flush()
     writer.end_episode()

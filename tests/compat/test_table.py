@@ -1,4 +1,4 @@
-"""`Table`, with a server and without."""
+"""`Table`: its options and info, with a server and without."""
 
 from typing import NamedTuple
 
@@ -59,7 +59,7 @@ def test_invalid_options_are_rejected(changes, text):
         ({"extensions": [3]}, "`extensions[...]` must be a TableExtensionBase; got 3 (int)"),
     ],
 )
-def test_options_of_other_types(changes, text):
+def test_options_of_wrong_types_are_rejected(changes, text):
     with raises(TypeError, text):
         table(**changes)
 
@@ -101,14 +101,14 @@ def test_info_without_a_server():
 
 
 @pytest.mark.parametrize("kind", ["fifo", "lifo", "uniform"])
-def test_selectors_of_info(kind):
+def test_info_names_the_selector(kind):
     options = table(sampler=getattr(reverb.selectors, kind.capitalize())()).info.sampler_options
     assert options.WhichOneof("distribution") == kind
     assert getattr(options, kind) is True
     assert options.is_deterministic == (kind != "uniform")
 
 
-def test_heaps_of_info():
+def test_info_distinguishes_the_heaps():
     options = table(sampler=reverb.selectors.MaxHeap()).info.sampler_options
     assert options.HasField("heap")
     assert not options.heap.min_heap
@@ -199,7 +199,7 @@ def test_a_table_has_one_server_at_a_time():
             assert other.port != server.port
 
 
-def test_queue_and_stack():
+def test_queue_and_stack_have_their_selectors_and_limits():
     queue, stack = reverb.Table.queue("q", 3).info, reverb.Table.stack("s", 3, signature=SPEC).info
     for info, kind in ((queue, "fifo"), (stack, "lifo")):
         assert info.sampler_options.WhichOneof("distribution") == kind

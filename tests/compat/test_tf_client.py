@@ -1,4 +1,4 @@
-"""`TFClient`."""
+"""`TFClient`, eagerly and in graphs."""
 
 import numpy as np
 import pytest
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.frameworks
 
 @pytest.fixture(params=["eager", "graph"])
 def run(request, tf):
-    """Runs a call eagerly or in a `tf.function`."""
+    """Returns a function that makes a call, eagerly or in a `tf.function`."""
 
     def run_it(call):
         return call() if request.param == "eager" else tf.function(call)()
@@ -21,14 +21,14 @@ def run(request, tf):
     return run_it
 
 
-def client_of(client):
+def tf_client_of(client):
     return reverb.TFClient(client.server_address)
 
 
 def test_sample_is_the_first_step(tf, run):
     with serving(table()) as (_, client):
         put(client, "t", [3, 3])
-        sample = run(lambda: client_of(client).sample("t", {"time": tf.float32, "cell": tf.uint8}))
+        sample = run(lambda: tf_client_of(client).sample("t", {"time": tf.float32, "cell": tf.uint8}))
         assert isinstance(sample, reverb.ReplaySample)
         assert sample.data["time"] == 0.0
         np.testing.assert_array_equal(sample.data["cell"], [0, 0])
@@ -42,7 +42,7 @@ def test_sample_takes_one_item(tf, run):
     with serving(reverb.Table.queue("t", 9)) as (_, client):
         put(client, "t", [1, 1, 1])
         for i in range(3):
-            assert run(lambda: client_of(client).sample("t", [tf.uint8, tf.float32])).data[1] == i
+            assert run(lambda: tf_client_of(client).sample("t", [tf.uint8, tf.float32])).data[1] == i
         assert client.server_info()["t"].current_size == 0
 
 
@@ -57,35 +57,35 @@ def test_sample_of_other_columns_consumes_no_item(tf, run, dtypes, text):
     with serving(reverb.Table.queue("t", 9)) as (_, client):
         put(client, "t", [1])
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
-            run(lambda: client_of(client).sample("t", [tf.as_dtype(each) for each in dtypes]))
+            run(lambda: tf_client_of(client).sample("t", [tf.as_dtype(each) for each in dtypes]))
         assert text in str(error.value)
         wait_until(lambda: client.server_info()["t"].current_size == 1)
 
 
-def test_sample_of_an_item_without_steps(tf, run):
+def test_sample_of_an_item_that_cannot_be_split_into_steps_is_rejected(tf, run):
     with serving(table()) as (_, client):
         with client.trajectory_writer(3) as writer:
             for t in range(3):
                 writer.append([t, t])
             writer.create_item("t", 1.0, [writer.history[0][-3:], writer.history[1][-1]])
         with pytest.raises(tf.errors.InvalidArgumentError, match="cannot be decomposed into timesteps"):
-            run(lambda: client_of(client).sample("t", [tf.int64, tf.int64]))
+            run(lambda: tf_client_of(client).sample("t", [tf.int64, tf.int64]))
 
 
-def test_sample_of_a_signature_of_trajectories(tf, run):
+def test_sample_from_a_table_with_a_signature_of_trajectories_is_rejected(tf, run):
     signature = [tf.TensorSpec([None], tf.int64)]
     with serving(table(signature=signature)) as (_, client):
         client.insert([7], {"t": 1.0})
         with pytest.raises(tf.errors.InvalidArgumentError, match="Requested incompatible tensor at flattened index 0"):
-            run(lambda: client_of(client).sample("t", [tf.int64]))
+            run(lambda: tf_client_of(client).sample("t", [tf.int64]))
 
 
-def test_insert(tf, run):
+def test_insert_adds_an_item_to_each_table(tf, run):
     with serving(table(), table("u")) as (_, client):
 
         def insert():
             tensors = [tf.constant([1.0, 2.0]), tf.constant("text")]
-            client_of(client).insert(tensors, tf.constant(["t", "u"]), tf.constant([1.5, 2.5], tf.float64))
+            tf_client_of(client).insert(tensors, tf.constant(["t", "u"]), tf.constant([1.5, 2.5], tf.float64))
 
         run(insert)
         for name, priority in (("t", 1.5), ("u", 2.5)):
@@ -95,19 +95,19 @@ def test_insert(tf, run):
             assert sample.info.priority == priority
 
 
-def test_insert_twice_into_one_table(tf, run):
+def test_a_table_named_twice_receives_two_items(tf, run):
     with serving(table()) as (_, client):
 
         def insert():
-            client_of(client).insert([tf.constant(5)], tf.constant(["t", "t"]), tf.constant([1.0, 2.0], tf.float64))
+            tf_client_of(client).insert([tf.constant(5)], tf.constant(["t", "t"]), tf.constant([1.0, 2.0], tf.float64))
 
         run(insert)
         assert client.server_info()["t"].current_size == 2
 
 
-def test_insert_in_a_loop_of_a_graph(tf):
+def test_insert_works_in_a_loop_of_a_graph(tf):
     with serving(table()) as (_, client):
-        writer = client_of(client)
+        writer = tf_client_of(client)
 
         @tf.function
         def fill():
@@ -132,7 +132,7 @@ def test_insert_in_a_loop_of_a_graph(tf):
 def test_invalid_inserts_of_a_tf_client_are_rejected(tf, tables, priorities, text):
     with serving(table()) as (_, client), raises(ValueError, text):
         dtype, values = priorities
-        client_of(client).insert([tf.constant(1)], tf.constant(tables), tf.constant(values, dtype))
+        tf_client_of(client).insert([tf.constant(1)], tf.constant(tables), tf.constant(values, dtype))
 
 
 @pytest.mark.parametrize(
@@ -143,12 +143,12 @@ def test_invalid_inserts_of_a_tf_client_are_rejected(tf, tables, priorities, tex
         ("t", 1.0, 0, "data must have at least one tensor"),
     ],
 )
-def test_inserts_that_the_server_rejects(tf, run, name, priority, columns, text):  # noqa: PLR0917
+def test_rejected_inserts_are_invalid_argument_errors(tf, run, name, priority, columns, text):  # noqa: PLR0917
     with serving(table()) as (_, client):
 
         def insert():
             tensors = [tf.constant(1)] * columns
-            client_of(client).insert(tensors, tf.constant([name]), tf.constant([priority], tf.float64))
+            tf_client_of(client).insert(tensors, tf.constant([name]), tf.constant([priority], tf.float64))
 
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             run(insert)
@@ -156,7 +156,7 @@ def test_inserts_that_the_server_rejects(tf, run, name, priority, columns, text)
         assert client.server_info()["t"].current_size == 0
 
 
-def test_update_priorities(tf, run):
+def test_update_priorities_ignores_unknown_keys(tf, run):
     with serving(table(sampler=reverb.selectors.MaxHeap())) as (_, client):
         put(client, "t", [1, 1, 1])
         (best,) = next(client.sample("t"))
@@ -164,7 +164,7 @@ def test_update_priorities(tf, run):
 
         def update():
             keys = tf.constant([best.info.key, 12345], tf.uint64)
-            client_of(client).update_priorities("t", keys, tf.constant([0.5, 9.0], tf.float64))
+            tf_client_of(client).update_priorities("t", keys, tf.constant([0.5, 9.0], tf.float64))
 
         run(update)
         (now,) = next(client.sample("t"))
@@ -182,25 +182,25 @@ def test_update_priorities(tf, run):
 def test_invalid_updates_are_rejected(tf, run, keys, priorities, text):
     with serving(table(sampler=reverb.selectors.Prioritized(1.0))) as (_, client):
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
-            run(lambda: (client_of(client).update_priorities("t", keys, priorities), None)[1])
+            run(lambda: (tf_client_of(client).update_priorities("t", keys, priorities), None)[1])
         assert text in str(error.value)
 
 
-def test_unknown_table(tf, run):
+def test_an_unknown_table_is_a_not_found_error(tf, run):
     with serving(table()) as (_, client):
         text = "Priority table nix was not found; known tables: `t`"
         with pytest.raises(tf.errors.NotFoundError, match=text):
-            run(lambda: client_of(client).sample("nix", [tf.int64]))
+            run(lambda: tf_client_of(client).sample("nix", [tf.int64]))
         with pytest.raises(tf.errors.NotFoundError, match=text):
-            run(lambda: (client_of(client).update_priorities("nix", [1], [1.0]), None)[1])
+            run(lambda: (tf_client_of(client).update_priorities("nix", [1], [1.0]), None)[1])
 
 
-def test_keys_of_another_dtype(tf):
+def test_keys_must_be_uint64(tf):
     with serving(table()) as (_, client), pytest.raises(ValueError, match="uint64"):
-        client_of(client).update_priorities("t", tf.constant([1], tf.int64), [1.0])
+        tf_client_of(client).update_priorities("t", tf.constant([1], tf.int64), [1.0])
 
 
-def test_server_address_and_repr(tf):  # noqa: ARG001, TensorFlow must be installed
+def test_server_address_and_repr_contain_the_address(tf):  # noqa: ARG001, TensorFlow must be installed
     with serving(table()) as (_, client):
         tf_client = reverb.TFClient(client.server_address, shared_name="one", name="two")
         assert tf_client.server_address == client.server_address

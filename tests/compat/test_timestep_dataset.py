@@ -1,4 +1,4 @@
-"""`TimestepDataset`."""
+"""`TimestepDataset`: its elements, and items and specs that do not fit."""
 
 import numpy as np
 import pytest
@@ -29,12 +29,12 @@ def test_it_is_a_dataset_of_tensorflow(tf):
     assert made.element_spec.data == {"cell": tf.TensorSpec([2], tf.uint8), "time": tf.TensorSpec([], tf.float32)}
 
 
-@pytest.mark.parametrize("ahead", [1, 5, 100])
+@pytest.mark.parametrize("max_in_flight", [1, 5, 100])
 @pytest.mark.parametrize("lengths", [[3] * 6, [1, 4, 2, 5, 5, 3]])
-def test_steps_of_items_in_order(tf, ahead, lengths):
+def test_steps_of_items_are_in_order(tf, max_in_flight, lengths):
     with serving(queue()) as (_, client):
         put(client, "t", lengths)
-        elements = list(dataset(tf, client, max_in_flight_samples_per_worker=ahead, max_samples=len(lengths)))
+        elements = list(dataset(tf, client, max_in_flight_samples_per_worker=max_in_flight, max_samples=len(lengths)))
         expected = np.float32([i + t / 100 for i, length in enumerate(lengths) for t in range(length)])
         np.testing.assert_array_equal([each.data["time"] for each in elements], expected)
         np.testing.assert_array_equal([each.data["cell"][1] for each in elements], expected.astype(int))
@@ -42,7 +42,7 @@ def test_steps_of_items_in_order(tf, ahead, lengths):
         assert len({int(each.info.key) for each in elements}) == len(lengths)
 
 
-def test_batches_of_steps_and_of_sequences(tf):
+def test_steps_can_be_batched_into_batches_of_sequences(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 8)
         sample = next(iter(dataset(tf, client).batch(3).batch(4)))
@@ -51,7 +51,7 @@ def test_batches_of_steps_and_of_sequences(tf):
         np.testing.assert_array_equal(sample.data["time"][:, 0], [0, 1, 2, 3])
 
 
-def test_single_rows_and_columns_without_a_time_axis(tf):
+def test_items_of_one_row_or_without_a_time_axis_are_one_step(tf):
     with serving(queue()) as (_, client):
         with client.trajectory_writer(3) as writer:
             for t in range(3):
@@ -64,7 +64,7 @@ def test_single_rows_and_columns_without_a_time_axis(tf):
         assert [each.data[0].numpy().tolist() for each in elements] == [[2, 2], [2, 2]]
 
 
-def test_columns_that_differ_in_length(tf):
+def test_items_whose_columns_differ_in_length_are_rejected(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [2])
         with client.trajectory_writer(3) as writer:
@@ -81,7 +81,7 @@ def test_columns_that_differ_in_length(tf):
         wait_until(lambda: client.server_info()["t"].current_size == 1)  # the item is still in the table
 
 
-def test_another_spec_than_the_data(tf):
+def test_specs_that_differ_from_the_data_are_rejected(tf):
     with serving(table()) as (_, client):
         put(client, "t", [3])
         made = reverb.TimestepDataset(client.server_address, "t", *specs(tf, 3), 1)
@@ -93,7 +93,7 @@ def test_another_spec_than_the_data(tf):
         ) in str(error.value)
 
 
-def test_from_the_signature(tf):
+def test_from_table_signature_yields_steps(tf):
     signature = {"cell": tf.TensorSpec([None], tf.uint8), "time": tf.TensorSpec([], tf.float32)}
     with serving(reverb.Table.queue("t", 9, signature=signature)) as (_, client):
         with client.writer(2) as writer:

@@ -13,8 +13,8 @@ pytestmark = pytest.mark.frameworks
 
 
 @pytest.fixture
-def server():
-    """The address of a server with items of one step."""
+def address():
+    """The address of a server whose table has one item of one step."""
     with serving(table(signature={"x": TensorSpec([2], np.float32)})) as (server, client):
         client.insert({"x": np.float32([1.5, 2.5])}, {"t": 1.0})
         yield f"localhost:{server.port}"
@@ -33,13 +33,13 @@ def warnings():
 
 
 @pytest.mark.parametrize("kind", [reverb.TimestepDataset, reverb.ReplayDataset])
-def test_autograph_rewrites_nothing(tf, server, warnings, kind):
-    """AutoGraph would rewrite all functions that the constructor calls, and warn about those it cannot."""
+def test_autograph_does_not_warn(tf, address, warnings, kind):
+    """AutoGraph would rewrite all functions that the constructor calls, and warn about those it cannot rewrite."""
 
     def make_dataset(number):
         if number == 0:
-            return kind.from_table_signature(server, "t", 1)
-        return kind(server, "t", {"x": tf.float32}, {"x": tf.TensorShape([2])}, 1)
+            return kind.from_table_signature(address, "t", 1)
+        return kind(address, "t", {"x": tf.float32}, {"x": tf.TensorShape([2])}, 1)
 
     for number in range(2):
         dataset = tf.data.Dataset.range(2).interleave(lambda _, number=number: make_dataset(number), cycle_length=2)

@@ -1,4 +1,4 @@
-"""`TrajectoryDataset`."""
+"""`TrajectoryDataset`: its elements, how many items are in flight, waiting, and rejected items and arguments."""
 
 import gc
 import inspect
@@ -41,7 +41,7 @@ def without_prefetching(tf, dataset):
 
 
 def error_text(error):
-    """The text without what TensorFlow adds to every error."""
+    """The text of an error without what TensorFlow adds to every text."""
     match = re.fullmatch(
         r"(?:{{.*}} |Graph execution error:\s+)(?:Name: )?(.*?)(?: \[Op:.*)?", str(error.value), re.DOTALL
     )
@@ -49,7 +49,7 @@ def error_text(error):
 
 
 def item_numbers(elements):
-    """The numbers of the items."""
+    """The number of each item, which is the time of its first step (see `put`)."""
     return [int(each.data["time"][0]) for each in elements]
 
 
@@ -75,7 +75,7 @@ def test_it_is_a_dataset_of_tensorflow(tf):
     assert [spec.dtype for spec in dataset.element_spec.info] == [tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32]
 
 
-def test_subclass(tf):
+def test_a_subclass_can_be_created_and_iterated(tf):
     class Mine(reverb.TrajectoryDataset):
         def __init__(self, address):
             super().__init__(address, "t", *specs(tf, None), 1)
@@ -91,11 +91,11 @@ def test_subclass(tf):
         assert mine.first().data["time"].shape == 3
 
 
-@pytest.mark.parametrize("ahead", [1, 2, 7, 100])
-def test_items_of_a_queue_in_order_with_their_info(tf, ahead):
+@pytest.mark.parametrize("max_in_flight", [1, 2, 7, 100])
+def test_items_of_a_queue_are_in_order_and_have_their_info(tf, max_in_flight):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 20)
-        elements = list(make_dataset(tf, client, 3, max_in_flight_samples_per_worker=ahead).take(20))
+        elements = list(make_dataset(tf, client, 3, max_in_flight_samples_per_worker=max_in_flight).take(20))
         assert item_numbers(elements) == list(range(20))
         for i, each in enumerate(elements):
             np.testing.assert_array_equal(each.data["cell"], np.full((3, 2), i))
@@ -108,12 +108,12 @@ def test_items_of_a_queue_in_order_with_their_info(tf, ahead):
         assert len({int(each.info.key) for each in elements}) == 20
 
 
-@pytest.mark.parametrize("length", [None, "any"])
-def test_items_of_any_lengths(tf, length):
+@pytest.mark.parametrize("rank_is_known", [True, False])
+def test_items_may_have_any_lengths(tf, rank_is_known):
     with serving(queue()) as (_, client):
         put(client, "t", LENGTHS)
         dtypes, shapes = specs(tf, None)
-        if length == "any":
+        if not rank_is_known:
             shapes = {name: tf.TensorShape(None) for name in shapes}
         dataset = reverb.TrajectoryDataset(client.server_address, "t", dtypes, shapes, 10)
         elements = list(dataset.take(len(LENGTHS)))
@@ -123,7 +123,7 @@ def test_items_of_any_lengths(tf, length):
             np.testing.assert_array_equal(each.data["cell"], np.full((LENGTHS[i], 2), i))
 
 
-def test_cells_of_any_shape(tf):
+def test_cells_may_have_any_shape(tf):
     with serving(queue()) as (_, client):
         for i, size in enumerate([2, 2, 5, 1]):
             client.insert([np.full((size, 3), i)], {"t": 1.0})
@@ -133,7 +133,7 @@ def test_cells_of_any_shape(tf):
         assert [int(each.data[0][0, 0, 0]) for each in elements] == [0, 1, 2, 3]
 
 
-def test_text_scalars_and_lists(tf):
+def test_text_scalars_and_lists_are_supported(tf):
     with serving(queue()) as (_, client):
         with client.trajectory_writer(1) as writer:
             writer.append(["héllo", [np.float16(2.5)], np.complex64(1j)])
@@ -165,7 +165,7 @@ def test_elements_have_the_requested_nest(tf):
         assert next(iter(dataset)).data == pair(1, 2)
 
 
-def test_transformations(tf):
+def test_transformations_of_tensorflow_apply(tf):
     with serving(table(sampler=reverb.selectors.Uniform())) as (_, client):
         put(client, "t", [3] * 5)
         dataset = make_dataset(tf, client, 3)
@@ -179,7 +179,7 @@ def test_transformations(tf):
         assert len(list(choices)) == 5
 
 
-def test_in_a_graph(tf):
+def test_a_dataset_can_be_created_in_a_graph(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 6)
 
@@ -194,17 +194,17 @@ def test_in_a_graph(tf):
         assert total() == 15
 
 
-def test_address_and_table_as_tensors(tf):
+def test_address_and_table_may_be_tensors(tf):
     with serving(queue()) as (_, client), serving(queue()) as (_, other):
         put(client, "t", [3])
         put(other, "t", [3])
         addresses = tf.constant([client.server_address, other.server_address])
         names = tf.constant(["t", "t"])
 
-        def of(address, name):
+        def make(address, name):
             return reverb.TrajectoryDataset(address, name, *specs(tf, 3), 1)
 
-        dataset = tf.data.Dataset.from_tensor_slices((addresses, names)).interleave(of, cycle_length=2)
+        dataset = tf.data.Dataset.from_tensor_slices((addresses, names)).interleave(make, cycle_length=2)
         assert item_numbers(dataset.take(2)) == [0, 0]
         assert table_size(client) == table_size(other) == 0
 
@@ -217,7 +217,7 @@ def test_the_iterator_keeps_the_dataset_alive(tf):
         assert [next(iterator).numpy().tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
 
 
-def test_max_samples(tf):
+def test_max_samples_limits_the_items(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 20)
         assert item_numbers(make_dataset(tf, client, 3, max_samples=7)) == list(range(7))
@@ -226,7 +226,7 @@ def test_max_samples(tf):
         assert info.sample_stats.completed == 7
 
 
-def test_rate_limiter_timeout(tf):
+def test_a_dataset_ends_after_the_rate_limiter_timeout(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 3)
         assert item_numbers(make_dataset(tf, client, 3, rate_limiter_timeout_ms=250)) == [0, 1, 2]
@@ -235,7 +235,7 @@ def test_rate_limiter_timeout(tf):
         assert item_numbers(make_dataset(tf, client, 3, rate_limiter_timeout_ms=0)) == [0]
 
 
-def test_a_late_item_that_does_not_fit(tf):
+def test_items_that_do_not_fit_stay_in_the_table_if_the_timeout_is_zero(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [2, 3])
         for _ in range(2):
@@ -244,7 +244,7 @@ def test_a_late_item_that_does_not_fit(tf):
         assert table_size(client) == 2
 
 
-def test_fewer_items_than_may_be_in_flight(tf):
+def test_items_are_yielded_although_more_may_be_in_flight(tf):
     with serving(queue()) as (_, client):
         iterator = iter(make_dataset(tf, client, 3, max_in_flight_samples_per_worker=1_000, num_workers_per_iterator=4))
         for i in range(3):
@@ -252,7 +252,7 @@ def test_fewer_items_than_may_be_in_flight(tf):
             assert [int(next(iterator).data["time"][0]) for _ in range(i + 1)] == list(range(i + 1))
 
 
-def test_max_samples_per_stream(tf):
+def test_items_are_in_order_over_several_streams(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 10)
         assert item_numbers(make_dataset(tf, client, 3, max_samples_per_stream=3, max_samples=10)) == list(range(10))
@@ -265,16 +265,18 @@ def test_order_is_kept_with_several_workers(tf):
 
 
 @pytest.mark.parametrize(
-    ("ahead", "workers", "in_flight"),
+    ("per_worker", "workers", "in_flight"),
     [(1, -1, 2), (2, -1, 2), (3, -1, 3), (4, -1, 4), (7, -1, 7), (9, -1, 9), (4, 3, 12), (5, 3, 15)],
 )
-def test_items_in_flight_are_limited(tf, ahead, workers, in_flight):
+def test_items_in_flight_are_limited(tf, per_worker, workers, in_flight):
     def sampled():
         return client.server_info()["t"].rate_limiter_info.sample_stats.completed
 
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 40)
-        dataset = make_dataset(tf, client, 3, max_in_flight_samples_per_worker=ahead, num_workers_per_iterator=workers)
+        dataset = make_dataset(
+            tf, client, 3, max_in_flight_samples_per_worker=per_worker, num_workers_per_iterator=workers
+        )
         iterator = iter(without_prefetching(tf, dataset))
         next(iterator)
         wait_until(lambda: sampled() >= in_flight)
@@ -300,7 +302,7 @@ def test_undelivered_items_are_returned(tf):
         )
 
 
-def test_single_items_are_not_lost(tf):
+def test_no_item_is_lost_between_two_iterations(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 10)
         dataset = make_dataset(tf, client, 3, max_in_flight_samples_per_worker=1)
@@ -309,18 +311,19 @@ def test_single_items_are_not_lost(tf):
         assert item_numbers(dataset.take(6)) == [4, 5, 6, 7, 8, 9]
 
 
-def test_closing_while_it_waits(tf):
+def test_an_iterator_that_waits_can_be_closed(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3])
         before = threading.active_count()
         iterator = iter(make_dataset(tf, client, 3).prefetch(4))
         assert int(next(iterator).data["time"][0]) == 0
-        del iterator  # its prefetching thread, which waits for items, must end
+        del iterator  # the thread that prefetches waits for items, and must end
         put(client, "t", [3] * 2)
         assert item_numbers(make_dataset(tf, client, 3).take(2)) == [0, 1]
         wait_until(lambda: threading.active_count() <= before + 2)
 
 
+# At its end, the iterator still waits for items.
 WAITING_AT_THE_END = """
 import sys
 from engram.compat import reverb
@@ -335,7 +338,7 @@ print(next(iterator).data[0].numpy().tolist())
 """
 
 
-def test_a_program_ends_while_it_waits(tf):  # noqa: ARG001, TensorFlow must be installed
+def test_a_program_can_end_while_an_iterator_waits(tf):  # noqa: ARG001, TensorFlow must be installed
     done = subprocess.run([sys.executable, "-c", WAITING_AT_THE_END], capture_output=True, timeout=110, check=False)
     assert (done.returncode, done.stdout) == (0, b"[1.0]\n")
 
@@ -352,7 +355,7 @@ def test_ctrl_c_ends_a_wait_of_tensorflow(tf):
             next(iterator)
 
 
-def test_iterators_are_independent(tf):
+def test_two_iterators_receive_different_items(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3] * 8)
         dataset = make_dataset(tf, client, 3, max_in_flight_samples_per_worker=1)
@@ -361,7 +364,7 @@ def test_iterators_are_independent(tf):
         assert len(set(both)) == 6
 
 
-def test_an_item_that_does_not_fit(tf):
+def test_an_item_that_does_not_fit_is_an_error_and_stays_in_the_table(tf):
     with serving(queue()) as (_, client):
         put(client, "t", [3, 3, 2, 3])
         elements = []
@@ -404,7 +407,7 @@ def test_an_item_that_does_not_fit(tf):
         ),
     ],
 )
-def test_another_spec_than_the_data(tf, dtypes, shapes, text):
+def test_specs_that_differ_from_the_data_are_rejected(tf, dtypes, shapes, text):
     with serving(table()) as (_, client):
         put(client, "t", [3])
         shapes = [tf.TensorShape(shape) for shape in shapes]
@@ -448,7 +451,7 @@ SIGNED = "Table signature: 0: (uint8, [?,2]), 1: (float, [?])."
         ),
     ],
 )
-def test_another_spec_than_the_signature(tf, dtypes, shapes, text):
+def test_specs_that_differ_from_the_signature_are_rejected(tf, dtypes, shapes, text):
     signature = {"cell": tf.TensorSpec([None, 2], tf.uint8), "time": tf.TensorSpec([None], tf.float32)}
     with serving(table(signature=signature)) as (_, client):  # no item: the check must not wait for one
         shapes = [tf.TensorShape(shape) for shape in shapes]
@@ -471,17 +474,17 @@ def test_a_dataset_may_be_created_before_its_server(tf):
 
 
 @pytest.mark.parametrize("tables", [1, 40])
-def test_unknown_table(tf, tables):
+def test_an_unknown_table_is_an_error_that_names_the_known_ones(tf, tables):
     with serving(*(table(f"t{number:02}") for number in range(tables))) as (_, client):
         dataset = reverb.TrajectoryDataset(client.server_address, "nix", *specs(tf, 3), 1)
         with pytest.raises(tf.errors.NotFoundError) as error:
             next(iter(dataset))
-        # TensorFlow's text is a file name, which must not be too long.
+        # The text is cut, because TensorFlow reports it as the name of a file that it cannot open.
         known = ", ".join(f"`t{number:02}`" for number in range(tables))
         assert error_text(error) == f"Priority table nix was not found; known tables: {known}"[:250]
 
 
-def test_a_restarted_server(tf):
+def test_iteration_continues_after_a_restart_of_the_server(tf):
     with serving(queue()) as (server, client):
         put(client, "t", [3])
         port = server.port
@@ -500,7 +503,7 @@ def test_an_iterator_without_a_server_can_be_closed(tf):
     del iterator  # must not block
 
 
-def test_a_table_created_by_the_engine(tf):
+def test_a_table_created_by_the_engine_can_be_read(tf):
     with engram.Server([engram.Table.queue("t", max_size=9)]) as server:
         server.store.insert({"a": {"b": np.ones((3, 2))}, "c": [np.zeros(3)]}, {"t": 1.0}, time_axis=True)
         dtypes = {"a": {"b": tf.float64}, "c": [tf.float64]}
@@ -526,12 +529,12 @@ def test_invalid_arguments_are_rejected(tf, option, value, text):
 
 
 @pytest.mark.parametrize("option", ["max_in_flight_samples_per_worker", "max_samples", "rate_limiter_timeout_ms"])
-def test_arguments_of_other_types(tf, option):
+def test_arguments_must_be_integers(tf, option):
     with serving(table()) as (_, client), raises(TypeError, f"`{option}` must be an integer; got 1.5 (float)"):
         make_dataset(tf, client, **{option: 1.5})
 
 
-def test_nests_that_differ(tf):
+def test_dtypes_and_shapes_must_have_the_same_nest(tf):
     with pytest.raises(ValueError, match="don't have the same nested structure"):
         reverb.TrajectoryDataset("localhost:1", "t", {"a": tf.int8}, {"b": tf.TensorShape([])}, 1)
 

@@ -20,7 +20,7 @@ def writer(client):
     return writer_with_three_steps(client)
 
 
-def test_episodes(client, writer):
+def test_end_episode_clears_the_history_if_requested(client, writer):
     history, column = writer.history, writer.history["b"][-1]
     writer.append({"b": 3}, partial_step=True)
     writer.end_episode()
@@ -36,8 +36,8 @@ def test_episodes(client, writer):
     assert items(client) == [[[5, 6]]]
 
 
-def test_end_episode_that_times_out(client):
-    """The episode has ended, and its items are inserted later."""
+def test_end_episode_that_times_out_has_ended_the_episode(client):
+    """Its items are inserted later."""
     writer = client.trajectory_writer(1)
     for value in range(2):
         writer.append([value])
@@ -83,7 +83,7 @@ def test_chunks_have_no_more_steps_than_are_kept(client):
     for value in range(30):
         writer.append([value])
         writer.create_item("t", 1.0, writer.history[0][-1])
-    wait_until(lambda: client.server_info()["t"].current_size >= 28)
+    wait_until(lambda: client.server_info()["t"].current_size >= 28)  # at most two wait in an unfinished chunk
 
 
 @pytest.mark.parametrize(("size", "steps"), [(1, 16), (600, 6)])
@@ -106,7 +106,7 @@ def test_later_chunks_have_sixteen_steps_or_sixteen_kib(client, size, steps):
 
 
 @pytest.mark.parametrize("length", [1, 2])
-def test_chunks_of_configured_length(client, length):
+def test_chunks_have_the_configured_length(client, length):
     writer = client.trajectory_writer(5)
     writer.configure((0,), num_keep_alive_refs=5, max_chunk_length=length)
     for value in range(length):
@@ -115,8 +115,8 @@ def test_chunks_of_configured_length(client, length):
     wait_until(lambda: client.server_info()["t"].current_size == length)
 
 
-def test_configured_columns(client):
-    """Each column keeps its configured number of steps, from the call of `configure` on."""
+def test_each_column_keeps_its_configured_number_of_steps(client):
+    """A column keeps its number of steps from the call of `configure` on."""
     writer = client.trajectory_writer(2)
     writer.configure(("a",), num_keep_alive_refs=5, max_chunk_length=None)
     for value in range(6):
@@ -136,7 +136,7 @@ def test_configured_columns(client):
 
 @pytest.mark.parametrize("gaps", [False, True])
 def test_references_depend_on_the_number_of_steps_alone(client, gaps):
-    """They do not depend on pending items with the same steps, nor on steps without a value."""
+    """They do not depend on pending items of the same steps, and steps without a value count, too."""
     writer = client.trajectory_writer(2)
     writer.configure(("x",), num_keep_alive_refs=2, max_chunk_length=2)
     writer.append({"x": 0, "y": 0})
@@ -181,8 +181,8 @@ def test_invalid_configurations_are_rejected(writer):
         writer.configure(("a",), num_keep_alive_refs=2, max_chunk_length=1.0)
 
 
-def test_closing(client, writer):
-    """Created items are sent; later calls are rejected."""
+def test_close_sends_items_and_later_calls_are_rejected(client, writer):
+    """Closing again is allowed."""
     column = writer.history["b"][-1]
     writer.create_item("t", 1.0, column)
     writer.close()
@@ -240,8 +240,8 @@ def test_garbage_collected_writers_send_their_items(client):
     wait_until(lambda: client.server_info()["t"].current_size == 13)
 
 
-def test_the_with_block(client, writer):
-    """Leaving it flushes, except after one of Reverb's errors, and does not close the writer."""
+def test_leaving_the_with_block_flushes_except_after_a_reverb_error(client, writer):
+    """Leaving it does not close the writer."""
     with writer as same:
         assert same is writer
         writer.create_item("t", 1.0, writer.history["b"][-1])
@@ -258,7 +258,7 @@ def test_the_with_block(client, writer):
         raise reverb.ReverbError
 
 
-def test_a_writer_without_steps(client):
+def test_a_writer_without_steps_can_be_flushed_and_closed(client):
     with client.trajectory_writer(3) as writer:
         assert writer.episode_steps == 0
         writer.end_episode()
@@ -267,7 +267,7 @@ def test_a_writer_without_steps(client):
 
 
 @pytest.mark.frameworks
-def test_tensorflow_tensors(client, tf):
+def test_tensorflow_tensors_can_be_appended(client, tf):
     writer = client.trajectory_writer(2)
     writer.append({"x": tf.constant([1.0, 2.0]), "y": tf.constant("text")})
     writer.create_item("t", 1.0, [writer.history["x"][-1], writer.history["y"][-1]])
@@ -276,7 +276,7 @@ def test_tensorflow_tensors(client, tf):
 
 
 def test_large_steps_have_chunks_of_their_own(client):
-    """Their items do not wait for further steps."""
+    """Items of large steps do not wait for further steps."""
     writer = client.trajectory_writer(30)
     for value in range(15):
         writer.append([np.full(1 << 14, value, np.uint8)])

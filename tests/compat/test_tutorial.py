@@ -1,4 +1,4 @@
-"""Reverb's tutorial with Engram."""
+"""Reverb's tutorial with Engram: what the program prints, and the notebook generated from it."""
 
 import importlib.util
 import json
@@ -13,22 +13,23 @@ TUTORIAL = ROOT / "examples" / "reverb_tutorial.py"
 NOTEBOOK = TUTORIAL.with_suffix(".ipynb")
 
 PRINTED = re.compile(r"shape=\(([\d, ]*)\), dtype=(\w+)\)")
-PROMISED = re.compile(r"print\(.*\) +# \(\[([\d, ]*)\], (\w+)\)")
+IN_COMMENTS = re.compile(r"print\(.*\) +# \(\[([\d, ]*)\], (\w+)\)")
 
 
 def find_shapes(pattern, text):
+    """The shapes and dtypes that a pattern finds in a text."""
     matches = pattern.findall(text)
     return [([int(axis) for axis in shape.replace(" ", "").split(",") if axis], dtype) for shape, dtype in matches]
 
 
 @pytest.mark.frameworks
 @pytest.mark.slow
-def test_it_prints_the_output_in_its_comments(capsys, tf):
+def test_the_tutorial_prints_the_shapes_in_its_comments(capsys, tf):
     tf.random.set_seed(0)
     variables = runpy.run_path(str(TUTORIAL))
     try:
         printed = find_shapes(PRINTED, capsys.readouterr().out)
-        assert printed == find_shapes(PROMISED, TUTORIAL.read_text())
+        assert printed == find_shapes(IN_COMMENTS, TUTORIAL.read_text())
         assert printed == [
             ([2, 3], "uint64"),
             ([2, 3], "float64"),

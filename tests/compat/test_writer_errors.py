@@ -25,7 +25,7 @@ BUSY = "this writer is in use by another call; use each writer from one thread o
 def client():
     with serving(table(), reverb.Table.queue("queue", 1)) as (_, client):
         yield client
-        gc.collect()  # garbage-collected writers wait for their server
+        gc.collect()  # a garbage-collected writer waits for its server, which still runs here
 
 
 def last_step_config(table):
@@ -47,6 +47,7 @@ def sample_values(client, name, count):
 
 
 def test_an_episode_continues_while_another_thread_uses_the_writer(client):
+    """A rejected `end_episode` does not end the episode."""
     writer = client.trajectory_writer(5)
     for value in range(3):
         writer.append({"x": value})
@@ -93,6 +94,7 @@ def test_an_episode_of_a_structured_writer_continues_while_another_thread_uses_i
 
 
 def _is_busy(writer):
+    """True if a call of another thread uses the writer."""
     try:
         writer.flush(10_000)
     except RuntimeError:
@@ -101,7 +103,7 @@ def _is_busy(writer):
 
 
 @needs_fork
-def test_an_episode_continues_in_the_parent_of_a_fork():
+def test_end_episode_in_a_forked_process_raises_and_keeps_the_history():
     printed = run_python(
         """
 import os, warnings
@@ -137,14 +139,14 @@ def client_and_drop():
             time.sleep(0.2)  # until the writers have received the errors
 
         yield client, drop
-        gc.collect()  # garbage-collected writers wait for their server
+        gc.collect()  # a garbage-collected writer waits for its server, which still runs here
 
 
 def drain(client):
     """Removes all items and returns their first columns by priority. Priorities must be unique."""
     data_by_priority = {}
     for _ in range(client.server_info()["t"].current_size):
-        ((sample),) = client.sample("t", emit_timesteps=False)
+        (sample,) = client.sample("t", emit_timesteps=False)
         assert sample.info.priority not in data_by_priority
         data_by_priority[sample.info.priority] = sample.data[0].tolist()
         client.mutate_priorities("t", deletes=[sample.info.key])
@@ -161,7 +163,7 @@ def succeeded(call):
 
 
 @pytest.mark.parametrize("length", [1, 2])
-def test_a_trajectory_writer_whose_table_is_dropped(client_and_drop, length):
+def test_a_trajectory_writer_continues_after_its_table_was_dropped(client_and_drop, length):
     client, drop = client_and_drop
     writer = client.trajectory_writer(20)
     writer.configure(("x",), num_keep_alive_refs=20, max_chunk_length=length)
@@ -187,7 +189,7 @@ def test_a_trajectory_writer_whose_table_is_dropped(client_and_drop, length):
     assert all(data == last_values[priority] for priority, data in data_by_priority.items())
 
 
-def test_a_legacy_writer_whose_table_is_dropped(client_and_drop):
+def test_a_legacy_writer_continues_after_its_table_was_dropped(client_and_drop):
     client, drop = client_and_drop
     writer = client.writer(3, chunk_length=2)
     for value in range(4):
@@ -205,18 +207,16 @@ def test_a_legacy_writer_whose_table_is_dropped(client_and_drop):
     assert 1 <= errors <= 3
     data_by_priority = drain(client)
     assert len(data_by_priority) >= 6 - errors
+    # After a failed append, the newest step is an earlier one.
     assert all(0 <= priority - data[0] <= errors for priority, data in data_by_priority.items())
 
 
 @pytest.mark.parametrize("config", [last_step_config, td_error_config])
-def test_a_structured_writer_whose_table_is_dropped(client_and_drop, config):
+def test_a_structured_writer_has_no_open_step_after_its_table_was_dropped(client_and_drop, config):
     client, drop = client_and_drop
     later = [sw.Condition.step_index() >= 8]
-    whole = sw.create_config([REF["x"][-1]], "t", later, sw.td_error(1.0, STEP, lambda step: step["x"]))
-    if config is last_step_config:
-        whole = sw.create_config([REF["x"][-1]], "t", later)
-    early = config("queue")
-    writer = client.structured_writer([early, whole])
+    priority = None if config is last_step_config else sw.td_error(1.0, STEP, lambda step: step["x"])
+    writer = client.structured_writer([config("queue"), sw.create_config([REF["x"][-1]], "t", later, priority)])
     for value in range(8):
         writer.append({"x": value})
     drop()
@@ -262,6 +262,7 @@ writer = write()
 """
 
 
+# The last line of the program. `writer.itself` makes a reference cycle.
 @pytest.mark.parametrize("end", ["del writer", "", "sys.exit(0)", "writer.itself = writer"])
 @pytest.mark.parametrize("kind", ["structured", "legacy"])
 def test_garbage_collected_writers_wait_for_their_tables(kind, end):
@@ -301,7 +302,7 @@ def test_lost_items_are_reported_even_at_process_exit(kind):
         with program:
             program.stdout.readline()
             time.sleep(0.5)
-            if kind != "trajectory":
+            if kind != "trajectory":  # a trajectory writer does not wait at exit
                 program.send_signal(signal.SIGINT)
             errors = program.communicate(timeout=20)[1]
         assert re.search(r"UserWarning: a \w+ was closed before 3 items reached their table; flush it first", errors), (
@@ -313,8 +314,8 @@ def test_lost_items_are_reported_even_at_process_exit(kind):
 
 
 @pytest.mark.parametrize("kind", WRITERS)
-def test_writers_that_exist_at_process_exit(kind):
-    """They are global variables, with a server in the same process."""
+def test_a_process_with_open_writers_and_their_server_exits(kind):
+    """The writers are global variables."""
     code = f"""
 import warnings
 from compat_tables import table

@@ -15,7 +15,7 @@ CELLS = {
 PATHS = {"a": ("a",), "b": ("nest", "b"), "c": ("nest", "c"), "d": ("d",)}
 
 MIN_EPISODE_STEPS = 5
-"""Minimum number of steps of most episodes. Histories of short ones have few steps to select from."""
+"""Most episodes have more steps than this: the history of a short episode has few steps to select from."""
 
 values = st.integers(0, 200)
 given_cells = st.fixed_dictionaries({}, optional={name: st.none() | values for name in CELLS})
@@ -112,8 +112,10 @@ class TrajectoryPrograms(Programs):
             if name in own or (chunk_length is not None and chunk_length <= kept):
                 length = None if chunk_length is None or chunk_length > kept else chunk_length
                 self.writer.configure(PATHS[name], num_keep_alive_refs=kept, max_chunk_length=length)
-        self.steps, self.step_is_open, self.num_episode_steps = [], False, 0
-        self.known_columns, self.columns, self.num_appended = {}, [], 0
+        self.steps = []  # the values of each step of the history, by column
+        self.step_is_open, self.num_episode_steps = False, 0
+        self.known_columns, self.num_appended = {}, 0
+        self.columns = []  # selected columns: name, column, step numbers, expected values, whether it is one step
 
     def cells(self, name):
         """The history of a column, with None for unusable steps."""
@@ -221,6 +223,7 @@ class TrajectoryPrograms(Programs):
     @precondition(lambda self: len(self.steps) <= MIN_EPISODE_STEPS)
     @rule()
     def cut_short(self):
+        """Ends a short episode now and then."""
         if self.num_appended % 4 == 0:
             self.end_episode(clear=True)
 

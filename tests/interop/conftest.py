@@ -91,7 +91,7 @@ class ProgramRunner:
 
 @pytest.fixture(scope="session")
 def programs(python):
-    """The runner of programs, whose process is shared by all tests."""
+    """The runner of programs. All tests share its process."""
     runner = ProgramRunner(python)
     yield runner
     runner.stop()
@@ -115,7 +115,7 @@ def selector(name, *arguments):
 
 
 def table(description):
-    """Creates the engine's table for a description, as `engram.compat.reverb` does."""
+    """Creates the table of a description with Engram's own API, as `engram.compat.reverb` does internally."""
     kind, *arguments = description["limiter"]
     times = description["max_times_sampled"]
     return engram.Table(
@@ -136,13 +136,13 @@ def expected(programs, reverb_address):
 
 
 def compatible(description):
-    """Creates the same table with `engram.compat.reverb`."""
+    """Creates the table of a description with `engram.compat.reverb`."""
     return create_table(reverb, description, _table_note.decode(note(description)).signature)
 
 
 @pytest.fixture(scope="session", params=["engram", "compatible", "config"])
 def engram_address(request, tmp_path_factory):
-    """The address of an Engram server: of Engram's own API, `engram.compat.reverb`, and Reverb's configuration."""
+    """The address of a server of Engram: created by its own API, `engram.compat.reverb`, or Reverb's configuration."""
     if request.param == "config":
         file = tmp_path_factory.mktemp("config") / "server.textproto"
         file.write_text("".join(config_text(description) for description in TABLES))

@@ -60,7 +60,7 @@ def bad_priorities(address):
 
 
 def one_step_twice(address):
-    """dm-reverb's writer sends this as one slice, which extends beyond the chunk."""
+    """Creates an item of the last step, twice. dm-reverb's writer sends it as a slice that extends beyond the chunk."""
 
     def write():
         with reverb.Client(address).trajectory_writer(4) as writer:
@@ -100,7 +100,11 @@ def write_two_steps(address):
 
 
 def datasets_of_pairs(address):
-    """Returns the data of two elements of each dataset with the specs of the signature, or the error."""
+    """Returns the outcomes of reading two elements from each of three datasets.
+
+    The first two use the specs of the table's signature: a `TimestepDataset` and a `TrajectoryDataset`. The third is a
+    `TimestepDataset` with specs of single steps; only its number of elements is returned.
+    """
 
     def read(dataset):
         dataset = dataset.from_table_signature(address, "pairs", 1, max_samples=2)
@@ -129,7 +133,7 @@ def checkpoint(address):
     return outcome(client.checkpoint)
 
 
-WRITERS = []
+WRITERS = []  # the writer that `write_first` opens and `write_second` closes
 
 
 def write_first(address):

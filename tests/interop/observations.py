@@ -1,6 +1,6 @@
 """Observations of a server through dm-reverb's client, as nests of arrays, numbers and texts.
 
-Keys are random and omitted. Programs observe the effects of using them.
+Keys are omitted, because they are random. Programs observe what calls with keys change.
 """
 
 import tensorflow as tf

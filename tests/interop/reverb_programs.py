@@ -10,6 +10,7 @@ from reverb_messages import message_fields
 
 
 def random_writers(address):
+    """Returns the outcomes of all random programs of a trajectory writer's calls."""
     client = reverb.Client(address)
     return [outcomes(client, "random", seed) for seed in range(PROGRAMS)]
 

@@ -16,7 +16,7 @@ def program(function):
 
 
 def every_type():
-    """An array of each type."""
+    """Arrays and numbers of each type, among them extreme values."""
     names = "bool int8 int16 int32 int64 uint8 uint16 uint32 uint64 float16 float32 float64 complex64 complex128"
     arrays = [
         (np.arange(6).reshape(2, 3) % 2 if name == "bool" else np.arange(6).reshape(2, 3)) for name in names.split()
@@ -107,7 +107,7 @@ def trajectory(address):
 
 @program
 def strided(address):
-    """The server stores what the client sends, even if that is not what the caller requested."""
+    """dm-reverb's client sends other slices than the caller requested; the server stores what it receives."""
     client = reverb.Client(address)
     with client.trajectory_writer(num_keep_alive_refs=4) as writer:
         writer.configure(("x",), num_keep_alive_refs=4, max_chunk_length=4)
@@ -361,7 +361,7 @@ def errors(address):
             writer.append({**step, **change})
             writer.create_item(table, 1.0, tree.map_structure(lambda column: column[:], writer.history))
 
-    def beyond():
+    def create_without_validation():
         with client.trajectory_writer(1, validate_items=False) as writer:
             writer.append(step)
             writer.create_item("nowhere", 1.0, tree.map_structure(lambda column: column[:], writer.history))
@@ -378,7 +378,7 @@ def errors(address):
         lambda: create(wrong),
         lambda: create({}, "nowhere"),
         lambda: create({}),
-        beyond,
+        create_without_validation,
         lambda: next(client.sample("errors", 1, unpack_as_table_signature=True))[0].data["action"],
         lambda: next(iter(reverb.TrajectoryDataset(address, "nowhere", [tf.int32], [[]], 1))),
         lambda: reverb.TimestepDataset.from_table_signature(address, "types", 1),
@@ -387,8 +387,8 @@ def errors(address):
 
 
 @program
-def in_a_graph(address):
-    """Operations of `TFClient`."""
+def tf_client(address):
+    """All calls of `TFClient`."""
     client = reverb.TFClient(address)
     step = [tf.constant([1.5, 2.5]), tf.constant(7)]
     client.insert(step, tf.constant(["graph"]), tf.constant([3.0], tf.float64))

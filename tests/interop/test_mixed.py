@@ -143,8 +143,8 @@ def test_a_token_is_required(programs, serve):
     assert text.endswith("(dm-reverb clients cannot send one)")
 
 
-def test_only_the_invalid_priority_is_rejected(programs, serve):
-    """dm-reverb's table would hang afterwards."""
+def test_calls_with_an_invalid_priority_change_nothing(programs, serve):
+    """The table continues to work; dm-reverb's would hang."""
     tables = (engram.Table("table", sampler=engram.selectors.Prioritized(1.0)), engram.Table("other"))
     server, address = serve(*tables)
     outcomes = programs.run("bad_priorities", address)
@@ -161,7 +161,7 @@ def test_only_the_invalid_priority_is_rejected(programs, serve):
 
 
 def test_a_slice_beyond_its_chunk_is_rejected_at_insert(programs, serve):
-    """dm-reverb's server reports it only when the item is sampled."""
+    """dm-reverb's server reports the wrong slice only when the item is sampled."""
     server, address = serve(engram.Table("table"))
     kind, text = programs.run("one_step_twice", address)
     assert (kind, "column `0`" in text) == ("ValueError", True), text
@@ -182,7 +182,7 @@ def test_an_item_that_does_not_fit_an_engram_signature_is_rejected(programs, ser
 
 
 def test_pending_items_of_a_stopped_server_are_sent_to_the_next(programs, serve):
-    """dm-reverb's server confirms and drops them."""
+    """dm-reverb's server confirms pending items when it stops, and drops them."""
     server, address = serve(engram.Table.queue("queue", max_size=1))
     programs.start("write_five_into_a_queue", address)
     wait_until(lambda: server.store.info()["queue"].waiting_inserts > 0)
@@ -211,7 +211,7 @@ def test_a_store_in_memory_has_no_checkpoint(programs, serve):
 
 
 def test_a_writer_outlives_its_server(programs, serve, tmp_path):
-    """It continues when a server is started again, and confirmed items are still in the table."""
+    """The writer continues when a server is started again, and confirmed items are still in the table."""
     tables = (engram.Table("table", sampler=engram.selectors.Fifo()),)
     server, address = serve(*tables, path=tmp_path / "store")
     programs.run("write_first", address)

@@ -13,12 +13,13 @@ INDICES = "indices of a history at its end, or of expired steps"
 SLICES = "strided or repeated history slices are stored as a contiguous run, or cannot be read"
 REJECTED_APPEND = "a rejected append keeps its new columns"
 OPEN_STEP = "an episode that ends within a partial step"
-"""Known differences: rows of docs/differences.md."""
+"""Known differences, as `docs/differences.md` describes them."""
 
 EXPIRED_MEANWHILE = ("expired", "ValueError")
 """Results at dm-reverb if references expire between two observations."""
 
 CONSEQUENCE = "the column already differed when it was picked"
+"""A difference that follows from an earlier one."""
 
 
 @pytest.fixture(scope="module")
@@ -91,7 +92,7 @@ class Comparison:
         self.is_open = self.ended_open = False
 
     def rows(self, engram_outcomes, reverb_outcomes):
-        """Yields each call whose outcomes differ, with the row that describes the difference, or None."""
+        """Yields each call whose outcomes differ, the known difference or None, and both outcomes."""
         for call, mine, other in zip(self.calls, engram_outcomes, reverb_outcomes, strict=True):
             same = kind(mine) == kind(other)
             row = CONSEQUENCE if same else getattr(self, call[0], lambda *_: None)(call, mine, other)
@@ -102,6 +103,7 @@ class Comparison:
             self.record(call, mine, other)
 
     def record(self, call, mine, other):
+        """Updates the state that later comparisons use."""
         match call:
             case ("append", given, partial):
                 if mine[0] == "returned":

@@ -9,6 +9,7 @@ from serve_command import serving
 
 pytestmark = pytest.mark.interop
 
+# Names of the programs. Importing them would need dm-reverb.
 NAMES = re.findall(r"@program\ndef (\w+)", (Path(__file__).parent / "shared_programs.py").read_text())
 
 

@@ -1,6 +1,6 @@
 """Concurrent dm-reverb clients, one of which is killed, together with Engram's client.
 
-`ENGRAM_SOAK=20 ... pytest -m interop tests/interop/test_soak.py` runs them for 20 seconds.
+With `ENGRAM_SOAK=20` in the environment, the clients run for 20 seconds instead of one.
 """
 
 import collections
@@ -141,7 +141,8 @@ def test_no_item_is_lost_or_duplicated_when_a_client_is_killed(clients, served, 
     counts = collections.Counter(sampled)
     assert [number for number, number_of_items in counts.items() if number_of_items > 1] == []
     assert set(written) - set(sampled) == set()
-    # The killed process had sent more items than it logged; they are in order.
+    # The killed process may have sent items that it did not log. They follow its logged items; its numbers are from
+    # 10**9 to 2 * 10**9.
     unlogged = sorted(set(sampled) - set(written))
     last = max((number for number in written if number < 2 * 10**9), default=10**9 - 1)
     assert unlogged == list(range(last + 1, last + 1 + len(unlogged)))

@@ -17,7 +17,7 @@ from tensorflow.python.framework import tensor_spec
 
 def tables():
     signature = {"obs": tf.TensorSpec([None, 2], tf.float32, "o"), "act": tf.TensorSpec([None], tf.int64)}
-    bounded = [reverb_bounded([], tf.float32, -1.5, 2.5), (reverb_bounded([2], tf.uint8, [0, 1], [3, 4]),)]
+    bounded = [bounded_spec([], tf.float32, -1.5, 2.5), (bounded_spec([2], tf.uint8, [0, 1], [3, 4]),)]
     few = reverb.rate_limiters.SampleToInsertRatio(2.0, 3, 20.0)
     return [
         reverb.Table(
@@ -44,8 +44,7 @@ def tables():
     ]
 
 
-def reverb_bounded(shape, dtype, low, high):
-
+def bounded_spec(shape, dtype, low, high):
     return tensor_spec.BoundedTensorSpec(shape, dtype, low, high)
 
 
