@@ -59,7 +59,7 @@ def test_overlapping_sequences_contain_every_transition(episodes, length):
     ]
 
 
-def test_in_process_and_remote(open_store):
+def test_items_have_their_first_state_and_the_given_priority(open_store):
     store = open_store(queue())
     with NonOverlappingRNNSequenceAdder(store, 2, priority_fns={"priority_table": lambda _: 7.0}) as adder:
         play(adder, timesteps([1, 2, 3]), extras=extras)

@@ -86,7 +86,7 @@ def test_data_written_is_copied(open_store):
 # --- metadata ---------------------------------------------------------------------------------------
 
 
-def test_info_arrays(open_store):
+def test_info_describes_the_drawn_items(open_store):
     store = open_store(Table("t", sampler=selectors.Prioritized(1.0)))
     keys = fill(store, "t", range(4), priority=lambda value: value + 1.0)
     batch = store.sample("t", 50)
@@ -133,7 +133,7 @@ def test_len_and_repr(open_store):
 
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0, 2.0])
 @pytest.mark.parametrize("exponent", [0.0, 0.6, 1.0])
-def test_importance_weights(open_store, exponent, beta):
+def test_importance_weights_follow_their_definition(open_store, exponent, beta):
     priorities = np.array([0.5, 1.0, 2.0, 0.0, 4.0])
     store = open_store(Table("t", sampler=selectors.Prioritized(exponent)))
     fill(store, "t", range(5), priority=lambda value: float(priorities[value]))
@@ -171,7 +171,7 @@ def test_importance_weights_if_all_priorities_are_zero(open_store):
         (1.0, "mean", '`normalize` must be "batch", "table" or None; got \'mean\' (str)'),
     ],
 )
-def test_bad_importance_weights(open_store, beta, normalize, text):
+def test_bad_importance_weights_are_rejected(open_store, beta, normalize, text):
     store = open_store(Table("t"))
     fill(store, "t", [1])
     with raises(InvalidArgumentError, text):
@@ -181,7 +181,7 @@ def test_bad_importance_weights(open_store, beta, normalize, text):
 # --- items of different lengths ------------------------------------------------------------------
 
 
-def test_ragged(open_store):
+def test_columns_of_different_lengths_are_ragged(open_store):
     store = lengths_table(open_store, [2, 1, 3], a=-1, b=slice(None), z=slice(-1, None))
     batch = store.sample("t", 3)
     assert batch.data["x"].tolist() == [0, 1, 10, 20, 21, 22]
@@ -195,7 +195,7 @@ def test_ragged(open_store):
         assert splits[name].tolist() == [0, 2, 3, 6]
 
 
-def test_padded(open_store):
+def test_pad_fills_items_up_to_the_longest(open_store):
     store = lengths_table(open_store, [2, 1, 3], a=-1, b=slice(None), z=slice(None))
     batch = store.sample("t", 3, pad=True)
     assert batch.data["x"].tolist() == [[0, 1, 0], [10, 0, 0], [20, 21, 22]]
@@ -215,7 +215,7 @@ def test_items_of_equal_length_have_no_splits_and_no_mask(open_store):
         assert batch.row_splits is batch.lengths is batch.mask is None
 
 
-def test_a_single_ragged_leaf(open_store):
+def test_the_mask_of_a_single_leaf_is_an_array(open_store):
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
     for length in (1, 2):
         store.insert(np.arange(length), {"t": 1.0}, time_axis=True)
@@ -223,7 +223,7 @@ def test_a_single_ragged_leaf(open_store):
     assert batch.mask.tolist() == [[True, False], [True, True]]
 
 
-def test_items_that_cannot_be_stacked(open_store):
+def test_items_that_cannot_be_stacked_are_rejected(open_store):
     cases = [
         (
             {"x": np.zeros(2)},

@@ -101,7 +101,7 @@ def test_tables_may_share_a_selector_and_a_limiter(open_store):
 # --- bounds --------------------------------------------------------------------------------------
 
 
-def test_max_times_sampled(open_store):
+def test_items_leave_after_max_times_sampled(open_store):
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=2))
     fill(store, "t", [1, 2])
     batch = store.sample("t", 4)
@@ -110,7 +110,7 @@ def test_max_times_sampled(open_store):
     assert store.info()["t"].size == 0
 
 
-def test_ttl(open_store):
+def test_items_leave_after_their_ttl(open_store):
     store = open_store(Table("t", ttl=0.3))
     fill(store, "t", [1])
     assert sample_x(store, "t", 1) == [1]
@@ -122,7 +122,7 @@ def test_ttl(open_store):
     assert sample_x(store, "t", 1) == [2]
 
 
-def test_max_bytes(open_store):
+def test_max_bytes_bounds_the_bytes_of_a_table(open_store):
     store = open_store(Table("t", max_bytes=100_000))
     random = np.random.default_rng(0)
     for _ in range(50):

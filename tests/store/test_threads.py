@@ -50,7 +50,7 @@ def repeat(work, stop):
     return BackgroundCall(run)
 
 
-def test_all_calls_concurrently(open_store):
+def test_concurrent_calls_return_whole_items_and_keep_counters_consistent(open_store):
     limiter = rate_limiters.SampleToInsertRatio(4.0, 10, 1000.0)
     store = open_store(
         Table("t", max_size=200, sampler=selectors.Prioritized(0.8), rate_limiter=limiter),

@@ -93,7 +93,7 @@ def test_no_python_code_runs_after_an_array_was_inspected(open_store, appender):
 
 
 @pytest.mark.usefixtures("long_switch_interval")
-def test_an_array_resized_before_it_is_copied_is_rejected(open_store):
+def test_an_array_that_another_thread_resizes_is_rejected_or_stored_whole(open_store):
     store = open_store(Table("t", max_size=1))
     append = by_insert(store)
     text = "column `x/later` had 9 bytes and has 1 now: another thread resized it"
