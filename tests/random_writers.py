@@ -73,8 +73,8 @@ class Run:
 
     def __init__(self, client, table):
         self.client, self.table = client, table
-        self.steps, self.is_open = 0, False
-        self.picks = []
+        self.steps, self.is_open = 0, False  # steps begun; whether the last one is partial
+        self.picks = []  # (column name, slice of its history) of each `pick`, None if it failed
         self.items = {}  # column names by item number, which is the item's priority
 
     def outcomes(self, calls):
@@ -151,6 +151,7 @@ class Run:
         self.writer.flush(allowed, timeout_ms=TIMEOUT_MS)
 
     def end_episode(self, clear, within_a_step):
+        """Ends the episode; while the last step is partial, only if `within_a_step`."""
         if self.is_open and not within_a_step:
             return "open"
         self.writer.end_episode(clear_buffers=clear, timeout_ms=TIMEOUT_MS)

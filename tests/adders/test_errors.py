@@ -291,10 +291,10 @@ def test_unknown_tables_and_bad_priorities_are_reported(table, kind, text):
         for _ in range(2):
             with raises(kind, text):
                 adder.add(np.float32(0), steps[1])
-        with_function = SequenceAdder(store, 1, 1, priority_fns={table: lambda _: -1.0})
-        with_function.add_first(steps[0])
+        with_priority_function = SequenceAdder(store, 1, 1, priority_fns={table: lambda _: -1.0})
+        with_priority_function.add_first(steps[0])
         with pytest.raises(ItemError) as caught:
-            with_function.add(np.float32(0), steps[1])
+            with_priority_function.add(np.float32(0), steps[1])
         assert (type(caught.value.__cause__), str(caught.value.__cause__)) == (kind, text)
 
 

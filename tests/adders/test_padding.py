@@ -11,6 +11,7 @@ from engram.errors import InvalidArgumentError
 
 
 def test_a_sequence_of_padding_alone_is_not_created():
+    """The next sequence would start 10**9 rows later; no padding is added up to there."""
     with Store([queue()]) as store, SequenceAdder(store, 2, 10**9) as adder:
         play(adder, timesteps([1, 2, 3]))
         assert [item.observation for item in items(store)] == [[1, 2]]

@@ -63,8 +63,8 @@ def test_items_have_the_given_priorities_and_extras(open_store, behavior):
     if behavior == "truncate":
         second = Step([3], [0], [0], [0], [0], ([0], {"x": [0]}))
     first = Step([1, 2], [0.1, 0.2], [1, 2], [1, 0], [1, 0], ([0, 1], {"x": [0, 1]}))
-    batches = {table: [store.sample(table, 1, timeout=10).info.priority[0] for _ in range(2)] for table in "ab"}
-    assert batches == {"a": [3, 3], "b": [3, 0]}
+    sampled = {table: [store.sample(table, 1, timeout=10).info.priority[0] for _ in range(2)] for table in "ab"}
+    assert sampled == {"a": [3, 3], "b": [3, 0]}
     with SequenceAdder(store, 2, 2, priority_fns=priorities, end_of_episode_behavior=behavior) as adder:
         play(adder, timesteps([1, 2]), extras=lambda t: (np.float32(t), {"x": np.int8(t)}))
     assert items(store, "a") == items(store, "b") == [first, second]

@@ -11,8 +11,8 @@ from engram import Dataset, Table, rate_limiters, selectors
 from engram.errors import InvalidArgumentError, SignatureError
 
 
-def lengths_table(open_store, lengths, **columns):
-    """A queue of items whose column `x` has these lengths."""
+def store_with_lengths(open_store, lengths, **columns):
+    """A store with an item per length, whose column `x` has that many steps; `columns` has the indices of others."""
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
     with store.writer() as writer:
         for number, length in enumerate(lengths):
@@ -29,6 +29,7 @@ def lengths_table(open_store, lengths, **columns):
 
 
 def root(array):
+    """The array that `array` is a view of, directly or through other views."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
@@ -75,7 +76,7 @@ def test_a_column_outlives_its_batch(open_store):
         assert (column == np.arange(50_000)).all()
 
 
-def test_data_written_is_copied(open_store):
+def test_inserted_data_is_copied(open_store):
     store = open_store(Table("t"))
     array = np.zeros(3)
     fill(store, "t", [array])
@@ -182,7 +183,7 @@ def test_bad_importance_weights_are_rejected(open_store, beta, normalize, text):
 
 
 def test_columns_of_different_lengths_are_ragged(open_store):
-    store = lengths_table(open_store, [2, 1, 3], a=-1, b=slice(None), z=slice(-1, None))
+    store = store_with_lengths(open_store, [2, 1, 3], a=-1, b=slice(None), z=slice(-1, None))
     batch = store.sample("t", 3)
     assert batch.data["x"].tolist() == [0, 1, 10, 20, 21, 22]
     assert batch.data["b"].shape == (6, 2)
@@ -196,7 +197,7 @@ def test_columns_of_different_lengths_are_ragged(open_store):
 
 
 def test_pad_fills_items_up_to_the_longest(open_store):
-    store = lengths_table(open_store, [2, 1, 3], a=-1, b=slice(None), z=slice(None))
+    store = store_with_lengths(open_store, [2, 1, 3], a=-1, b=slice(None), z=slice(None))
     batch = store.sample("t", 3, pad=True)
     assert batch.data["x"].tolist() == [[0, 1, 0], [10, 0, 0], [20, 21, 22]]
     assert batch.data["z"].tolist() == [[b"0", b"1", b""], [b"0", b"", b""], [b"0", b"1", b"2"]]
@@ -210,7 +211,7 @@ def test_pad_fills_items_up_to_the_longest(open_store):
 
 def test_items_of_equal_length_have_no_splits_and_no_mask(open_store):
     for pad in (False, True):
-        batch = lengths_table(open_store, [2, 2]).sample("t", 2, pad=pad)
+        batch = store_with_lengths(open_store, [2, 2]).sample("t", 2, pad=pad)
         assert batch.data["x"].shape == (2, 2)
         assert batch.row_splits is batch.lengths is batch.mask is None
 
@@ -256,6 +257,6 @@ def test_items_that_cannot_be_stacked_can_be_sampled_one_by_one(open_store):
 
 @pytest.mark.parametrize("lengths", [[2, 2], [2, 3]])
 def test_squeezed_marks_columns_without_a_time_axis(open_store, lengths):
-    store = lengths_table(open_store, lengths, a=-1, b=slice(None))
+    store = store_with_lengths(open_store, lengths, a=-1, b=slice(None))
     batch = store.sample("t", 2, timeout=10)
     assert batch.squeezed == {"a": True, "b": False, "x": False}

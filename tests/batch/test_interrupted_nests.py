@@ -26,7 +26,7 @@ def unraisable(monkeypatch):
 
 
 class Name(str):
-    """A key whose `repr` is Ctrl-C, without running a line of Python code."""
+    """A key whose `repr` raises SIGINT by C functions alone: Python has not run its signal handler when it returns."""
 
     __slots__ = ()
     __repr__ = map(chr, filterfalse(interrupt_main, [SIGINT] * 9)).__next__
@@ -169,7 +169,7 @@ class Registered:
 
     @classmethod
     def tree_unflatten(cls, *_):
-        pytest.fail("it is never put together")
+        pytest.fail("a step is never unflattened")
 
     __tree_unflatten__ = tree_unflatten
 

@@ -242,7 +242,7 @@ class Node:
 
     @classmethod
     def tree_unflatten(cls, *_):
-        pytest.fail("it is never flattened, so never put together")
+        pytest.fail("it is never flattened, so it is never unflattened")
 
     __tree_unflatten__ = tree_unflatten
 

@@ -12,6 +12,7 @@ from engram.errors import InvalidArgumentError
 
 
 def copy(client):
+    """Pickles and unpickles a client."""
     return pickle.loads(pickle.dumps(client))  # noqa: S301, pickled by this test
 
 

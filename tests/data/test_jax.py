@@ -21,6 +21,7 @@ def dataset():
 
 
 def fill(store, number=4):
+    """Inserts `number` items of two steps."""
     items = ({"x": np.float32([n, n]), "word": np.array(["a", "b"]), "a": np.int8([n, 9])} for n in range(number))
     insert(store, *items)
 

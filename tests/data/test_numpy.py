@@ -1,4 +1,7 @@
-"""Elements of datasets, for all frameworks: items and steps, singly and in batches."""
+"""Elements of datasets: items and steps, singly and in batches. NumPy is used to test the code of all frameworks.
+
+A block is a batch of items that a dataset requests at once, to yield them, or their steps, as smaller elements.
+"""
 
 import threading
 import time
@@ -120,7 +123,7 @@ def test_pad_fills_items_up_to_the_longest(open_store):
 
 
 def insert_mixed(store):
-    """Inserts items with a squeezed column, one of equal lengths, and a ragged one."""
+    """Inserts three items, with a squeezed column `a`, a column `b` of equal lengths, and a ragged column `c`."""
     writer = store.writer(history=3)
     for length in (1, 2, 3):
         for t in range(3):
@@ -181,7 +184,7 @@ def test_steps_are_yielded_in_order(lengths, batch_size, max_batches, drop_remai
 @settings(max_examples=25)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.one_of(st.none(), st.integers(1, 7)))
 def test_the_steps_of_a_drawn_item_are_yielded_together(lengths, batch_size):
-    """In a table that keeps its items, items are drawn at random; the steps of each are yielded together."""
+    """Also if the steps of an item are in several batches."""
     starts = np.cumsum([0, *lengths])
     whole = {int(start): int(start) + length for start, length in zip(starts, lengths, strict=False)}
     with Store([Table("t")], seed=1) as store:
@@ -349,7 +352,7 @@ def block_sizes(monkeypatch):
     [
         (queue(), (100,), {"batch_size": 32, "steps": True}, [1]),
         (Table("t"), (1,), {"batch_size": 32, "steps": True}, [16, 32]),
-        (Table("t"), (10, 10), {"batch_size": 32, "steps": True}, [16, 4]),  # 40 steps
+        (Table("t"), (10, 10), {"batch_size": 32, "steps": True}, [16, 4]),  # 4 items of 10 steps fill a batch
         (Table("t"), (1,), {"batch_size": 2, "steps": True}, [2, 2]),
         (Table("t"), (1,), {"steps": True}, [16, 64]),
         (Table("t"), (1,), {}, [16, 64]),
@@ -423,7 +426,7 @@ def test_all_available_items_are_yielded_with_a_timeout_of_0(open_store, options
 
 
 def test_read_together_yields_none_while_it_waits():
-    """The caller can only close the iterator between two elements."""
+    """So that the caller can close the iterator, which is possible only between two elements."""
     with Store([Table("t")]) as store:
         batches = table_reader.TableReader(store, "t", batch_size=2).read_together(len, 3, ConsumptionTracker(), 0.01)
         call = BackgroundCall(lambda: [next(batches) for _ in range(2)])

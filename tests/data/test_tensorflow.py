@@ -40,7 +40,7 @@ def xs(elements):
 
 
 def specs(elements):
-    """Column -> dtype and shape, and whether it is ragged."""
+    """Dtype, shape, and whether ragged, of each column by name."""
     nest = elements.element_spec.data
     return {
         name: (spec.dtype.name, spec.shape.as_list(), type(spec).__name__ == "RaggedTensorSpec")
@@ -443,7 +443,7 @@ def test_batches_that_tensorflow_did_not_take_do_not_count_as_sampled(open_store
     next(other)
     del iterator
     gc.collect()
-    wait_until(lambda: store.info()["t"].leased_out <= 24)
+    wait_until(lambda: store.info()["t"].leased_out <= 24)  # those of `other` alone
     del other
     gc.collect()
     wait_until(lambda: store.info()["t"].leased_out == 0)

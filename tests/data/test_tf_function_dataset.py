@@ -5,7 +5,7 @@ import pytest
 
 pytestmark = pytest.mark.frameworks
 
-ITERATORS = {}
+ITERATORS = {}  # by the number that a dataset passes to `step`
 
 
 def step(number):

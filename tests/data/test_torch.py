@@ -85,8 +85,8 @@ def test_columns_of_different_lengths_have_their_own_offsets(dataset):
             )
         writer.flush()
         [element] = dataset(store, "t", batch_size=2, max_batches=1)
-    lengths = {name: element.data[name].offsets().tolist() for name in "ab"}
-    assert lengths == {"a": [0, 1, 3], "b": [0, 2, 5]}
+    offsets = {name: element.data[name].offsets().tolist() for name in "ab"}
+    assert offsets == {"a": [0, 1, 3], "b": [0, 2, 5]}
     assert element.data["c"].tolist() == [2, 2]
 
 
@@ -202,7 +202,7 @@ def print_error(call):
         call()
     except engram.errors.EngramError as error:
         print(type(error).__name__, str(error).splitlines()[-1])
-    gc.collect()  # PyTorch fails if later workers inherit what is left of these
+    gc.collect()  # PyTorch fails if later workers inherit what is left of the failed ones
 
 if __name__ == "__main__":
     table = Table("t", sampler=selectors.Fifo(), max_times_sampled=1)

@@ -23,7 +23,7 @@ def batches(dataset):
 
 
 def wait_for_prefetch(store, table, samples):
-    """Waits until the prefetching thread has drawn `samples` samples."""
+    """Waits until at least `samples` items were drawn; returns the number."""
     wait_until(lambda: store.info()[table].samples >= samples)
     return store.info()[table].samples
 

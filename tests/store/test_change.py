@@ -15,7 +15,7 @@ from engram.errors import (
 
 
 def priorities(store, table, keys):
-    """Priorities of the items, read from samples of all of them."""
+    """Priorities of the items with these keys, from 500 samples; None for an item that was not drawn."""
     batch = store.sample(table, 500)
     priorities = dict(zip(batch.info.key.tolist(), batch.info.priority.tolist(), strict=True))
     return [priorities.get(key) for key in keys]
@@ -26,6 +26,7 @@ def priorities(store, table, keys):
 
 @pytest.fixture
 def three(open_store):
+    """A store with three items of priority 1, and their keys."""
     store = open_store(Table("t", sampler=selectors.Prioritized(1.0)))
     return store, fill(store, "t", range(3))
 
@@ -142,7 +143,7 @@ MANY = 600_000  # more keys than one message has
 
 @pytest.fixture
 def many(three):
-    """Many keys, of which three are in the table."""
+    """A store, many keys of which three are in its table, and these three."""
     store, present = three
     keys = np.arange(1 << 40, (1 << 40) + MANY, dtype=np.uint64)
     keys[[0, MANY // 2, MANY - 1]] = present

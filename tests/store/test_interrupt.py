@@ -15,7 +15,7 @@ from engram import Dataset, Pattern, Table
 
 @contextlib.contextmanager
 def interrupted(after=0.1):
-    """Sends Ctrl-C after `after` seconds, and expects it to end the block at once."""
+    """Sends Ctrl-C after `after` seconds, and expects the block to end within a second."""
     pressed = []
 
     def press():

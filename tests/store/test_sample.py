@@ -16,7 +16,7 @@ from engram.errors import (
 )
 
 
-def test_exactly_n_with_replacement(open_store):
+def test_exactly_n_items_are_sampled_with_replacement(open_store):
     store = open_store(Table("t"))
     fill(store, "t", range(3))
     batch = store.sample("t", 100)
@@ -77,7 +77,7 @@ def test_a_sample_waits_until_its_timeout(open_store):
 
 
 @pytest.mark.parametrize("timeout", [None, 5])
-def test_more_items_than_a_table_can_ever_provide(open_store, timeout):
+def test_more_items_than_a_table_can_ever_provide_are_rejected(open_store, timeout):
     store = open_store(Table("t", max_size=3, max_times_sampled=2))
     text = "table `t` can never yield 7 samples at once: it has at most 3 items, each sampled at most 2 times"
     with raises(UnsatisfiableError, text):

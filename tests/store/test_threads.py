@@ -37,7 +37,7 @@ def test_every_item_of_a_queue_is_sampled_exactly_once(open_store):
 
 
 def repeat(work, stop):
-    """Returns a thread that repeats `work` until `stop` is set, ignoring timeouts of full and empty tables."""
+    """Repeats `work` in a thread until `stop` is set, ignoring timeouts; the thread's result is the number of calls."""
 
     def run():
         done = 0

@@ -166,13 +166,13 @@ def test_min_size_may_equal_max_size():
 # --- selectors -----------------------------------------------------------------------------------
 
 
-def test_selector_kinds():
+def test_each_selector_has_its_kind():
     kinds = {c().kind for c in (selectors.Uniform, selectors.Fifo, selectors.Lifo)}
     kinds |= {c().kind for c in (selectors.Prioritized, selectors.MinHeap, selectors.MaxHeap)}
     assert kinds == {"uniform", "fifo", "lifo", "prioritized", "min_heap", "max_heap"}
 
 
-def test_prioritized_exponent():
+def test_prioritized_has_an_exponent():
     assert selectors.Prioritized().exponent == 0.6
     assert selectors.Prioritized(-0.1).exponent == -0.1
     assert type(selectors.Prioritized(np.float32(1)).exponent) is float

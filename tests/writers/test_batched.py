@@ -20,6 +20,7 @@ def store(open_store):
 
 
 def drained(store):
+    """Data of all items, each sampled once."""
     n = store.info()["t"].size
     return [store.sample("t", 1, timeout=0).data for _ in range(n)]
 
@@ -148,16 +149,16 @@ def contents(store):
 @given(
     patterns=declared,
     envs=st.integers(1, 3),
-    columns=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 7), st.booleans()), max_size=12),
+    drawn_steps=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 7), st.booleans()), max_size=12),
     chunk_length=st.sampled_from([None, 1, 3]),
 )
-def test_a_batched_writer_equals_one_pattern_writer_per_environment(patterns, envs, columns, chunk_length):
+def test_a_batched_writer_equals_one_pattern_writer_per_environment(patterns, envs, drawn_steps, chunk_length):
     patterns = [pattern(number, drawn) for number, drawn in enumerate(patterns)]
     table = Table("t", sampler=selectors.Fifo(), max_times_sampled=1)
     with engram.Store([table]) as batched_store, engram.Store([table]) as single_store:
         batched = batched_store.batched_writer(envs, patterns, chunk_length=chunk_length)
         single = [single_store.pattern_writer(patterns, chunk_length=chunk_length) for _ in range(envs)]
-        for t, (c, ends, flush) in enumerate(columns):
+        for t, (c, ends, flush) in enumerate(drawn_steps):  # `ends`: a bit per environment
             steps = {"x": np.arange(envs) * 1000 + t, "c": (np.arange(envs) + c) % 4}
             ended = [bool(ends >> env & 1) for env in range(envs)]
             batched.append_batch(steps, episode_ends=ended)

@@ -37,7 +37,10 @@ def by_insert(store):
 
 
 def race(append, value, resized):
-    """Result of resizing `resized` while `value` is appended."""
+    """Resizes `resized` in another thread while `value` is appended.
+
+    Returns "resized", "rejected", or None if the append ended first.
+    """
     outcome = None
     go, done = threading.Event(), []
 
@@ -78,7 +81,7 @@ def test_an_array_is_not_resized_while_it_is_copied(open_store, appender, view):
 
 
 class ArrayWithHook(np.ndarray):
-    """An array that runs code when its base is read, which may resize other arrays."""
+    """An array whose `base` is Python code. Such code could resize other arrays; here it fails if it runs."""
 
     @property
     def base(self):

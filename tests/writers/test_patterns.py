@@ -34,6 +34,7 @@ def items(store, pattern, episodes, *, table="t"):
 
 
 def all_of(store, table="t"):
+    """All items of a table: the column `x`, or the data if it is a single column, as lists."""
     all_data = []
     while store.info()[table].size:
         data = store.sample(table, 1, timeout=0).data
@@ -96,7 +97,7 @@ def test_items_may_be_nests(store):
         ([column(lambda s: s["y"][0]) == 5], []),
     ],
 )
-def test_conditions(store, when, expected):
+def test_conditions_select_steps(store, when, expected):
     assert items(store, Pattern("t", lambda s: s["x"][-1], when=when), [5, 4]) == expected
 
 
@@ -108,14 +109,14 @@ def test_steps_since_applied_counts_from_the_last_item(store):
 
 
 def patterns_of_different_lengths(table):
-    """Patterns of the newest step for each length of the history, and one of three steps."""
+    """Patterns that apply at history lengths of 2, 3 and 4, and one of three steps, which limits the history to 3."""
     lengths = [Pattern(table, lambda s: s["x"][-1], when=[history_length() == length]) for length in (2, 3, 4)]
     return [*lengths, Pattern("far", num_steps=3)]
 
 
 @pytest.mark.parametrize("clear", [True, False])
 def test_history_length_grows_to_that_of_the_longest_pattern(open_store, clear):
-    """It grows to the largest number of steps of any pattern."""
+    """The longest pattern has three steps."""
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("far"))
     with store.pattern_writer(patterns_of_different_lengths("t")) as writer:
         for value in range(8):
@@ -160,7 +161,7 @@ def test_a_writer_may_have_several_patterns_and_tables(open_store):
     assert (batch.data["x"].tolist(), batch.info.priority.tolist()) == ([[0, 1, 2]], [5.0])
 
 
-def test_partial_steps(store):
+def test_partial_steps_are_merged(store):
     with store.pattern_writer([Pattern("t", lambda s: s["x"][-2:]), Pattern("t", lambda s: s["y"][-1])]) as writer:
         writer.append({"x": 0, "y": 0})
         writer.append({"x": 1, "y": None}, partial_step=True)

@@ -15,7 +15,7 @@ def store(open_store):
 
 
 def td_error_pattern(length):
-    """Three steps with TD errors, from which a pattern creates items of `length` steps."""
+    """A pattern whose items have the TD errors of the newest `length` steps in `td`, and the newest one in `old`."""
     return Pattern(
         "t",
         lambda s: {"old": s["td"][-1:], "x": s["x"][-1], "td": s["td"][-length:]},
@@ -34,7 +34,7 @@ def priorities(store):
 @pytest.mark.parametrize("shape", [(), (1, 1)])
 @pytest.mark.parametrize("chunk_length", [None, 1, 2])
 def test_priorities_combine_maximum_and_mean_of_td_errors(store, dtype, shape, chunk_length):
-    """The last column that is a slice of them counts."""
+    """If several columns are slices of the TD errors, the last one determines the priority."""
     with store.pattern_writer([td_error_pattern(2)], chunk_length=chunk_length) as writer:
         for value in (-8, 4, -12, 0):
             writer.append({"x": 1, "td": np.full(shape, value, dtype)})

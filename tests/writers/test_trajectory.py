@@ -31,7 +31,7 @@ def count_up(writer, steps, first=0):
 
 
 def created_item(store, writer, trajectory):
-    """Data of the item, as sampled from the table."""
+    """Creates an item and returns its data, as sampled from the table."""
     writer.create_item("t", trajectory=trajectory)
     writer.flush(10)
     return store.sample("t", 1, timeout=0).data
@@ -243,7 +243,7 @@ def test_a_column_of_an_item_must_have_cells_of_one_shape(store):
 # --- partial steps, missing values, growth -------------------------------------------------------
 
 
-def test_partial_steps(store):
+def test_partial_steps_are_merged(store):
     with store.writer() as writer:
         for value in range(3):
             writer.append({"x": value}, partial_step=True)
