@@ -494,7 +494,7 @@ def try_to_play(adder, number, steps):
     """Adds an episode; returns True if some of it was rejected."""
     try:
         play(adder, timesteps([number] * steps, first=10 * number))
-    except DeadlineExceededError:
+    except DeadlineExceededError:  # the episode was added; its items are still pending
         return False
     except (BackpressureError, ItemError):
         with suppress(DeadlineExceededError):

@@ -417,6 +417,7 @@ def test_items_that_were_not_yielded_are_returned(open_store, dataset, options):
 
 @pytest.mark.parametrize("max_batches", [1, 4, 5, 11])
 def test_batches_passed_on_together_keep_info_and_data_together(open_store, dataset, max_batches):
+    """From a table without `max_times_sampled`, TensorFlow gets several batches in one call."""
     store = open_store(Table("t"))
     fill(store, [2] * 6)
     sampled = list(dataset(store, "t", batch_size=3, prefetch=4, max_batches=max_batches))

@@ -52,7 +52,7 @@ def test_text_and_info_stay_numpy_arrays(dataset):
     assert single.info.key.dtype == np.uint64
 
 
-def test_tensors_share_memory_with_the_batch(dataset):
+def test_tensors_are_writable(dataset):
     with Store([queue()]) as store:
         insert(store, np.zeros((2, 3)))
         [element] = dataset(store, "t", batch_size=1, max_batches=1)
