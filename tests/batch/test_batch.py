@@ -121,7 +121,7 @@ def test_info_arrays_are_created_once_on_access(open_store):
     assert set(info._arrays) == {"key"}
 
 
-def test_len_and_repr(open_store):
+def test_len_and_repr_give_the_number_of_items(open_store):
     store = open_store(Table("t"))
     fill(store, "t", [1])
     batch = store.sample("t", 3)
@@ -158,7 +158,7 @@ def test_importance_weights_of_a_uniform_table_are_one(open_store):
         np.testing.assert_allclose(batch.importance_weights(0.7, normalize=normalize), 1.0)
 
 
-def test_importance_weights_if_all_priorities_are_zero(open_store):
+def test_importance_weights_are_one_if_all_priorities_are_zero(open_store):
     store = open_store(Table("t", sampler=selectors.Prioritized(1.0)))
     fill(store, "t", range(4), priority=lambda _: 0.0)
     np.testing.assert_allclose(store.sample("t", 10).importance_weights(1.0), 1.0)

@@ -65,7 +65,7 @@ def test_single_items_of_a_block_are_those_inserted(open_store):
     assert store.info()["t"].samples == 200
 
 
-def test_single_items_without_a_time_axis(open_store):
+def test_single_items_may_have_no_time_axis(open_store):
     store = open_store(Table("t"))
     insert(store, {"x": np.float32(3), "word": np.array("ab"), "v": np.arange(3)}, time_axis=False)
     for element in dataset(store, "t", max_batches=3):

@@ -24,7 +24,7 @@ OTHERS = ["float16", "float32", "float64", "complex64", "complex128", "bfloat16"
 
 
 @pytest.mark.parametrize("name", ["bool", *INTEGERS, *OTHERS])
-def test_every_dtype_becomes_that_of_torch(dataset, name):
+def test_every_dtype_becomes_the_torch_dtype_of_its_name(dataset, name):
     import ml_dtypes  # noqa: PLC0415, NumPy's bfloat16
     import torch  # noqa: PLC0415, the extra
 

@@ -232,7 +232,7 @@ def test_equal_priorities_regain_their_order(open_store):
     assert sample_x(store, "t", 4) == [2, 3, 4, 5]
 
 
-def test_times_sampled_are_undone(open_store):
+def test_times_sampled_of_undelivered_items_are_undone(open_store):
     store = open_store(Table("t", sampler=selectors.Fifo()))
     fill(store, "t", [7])
     iterator = iter(Dataset(store, "t", 1, prefetch=5))

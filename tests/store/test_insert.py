@@ -28,7 +28,7 @@ def test_one_item_can_be_in_several_tables(open_store):
     assert store.sample("b", 1).data["x"].shape == (1, 1000)
 
 
-def test_all_or_nothing_after_a_table_was_replaced(open_store):
+def test_insert_is_all_or_nothing_after_a_table_was_replaced(open_store):
     def table(dtype):
         return Table("b", signature={"x": ArraySpec((), dtype)})
 

@@ -145,7 +145,7 @@ def test_shared_data_counts_once_per_table(open_store):
 # --- info ----------------------------------------------------------------------------------------
 
 
-def test_every_field_of_info(open_store):
+def test_info_has_every_field_with_its_value(open_store):
     store = open_store(Table("t", max_size=5, max_bytes=10**6, rate_limiter=rate_limiters.MinSize(2)))
     info = store.info()["t"]
     assert {field.name: getattr(info, field.name) for field in dataclasses.fields(info)} == {
@@ -202,7 +202,7 @@ def test_waiting_calls_are_counted(open_store):
     assert store.info()["t"].waiting_samples == 0
 
 
-def test_the_text_of_every_blocking_reason(open_store):
+def test_each_blocking_reason_has_its_text(open_store):
     store = open_store(
         Table("replay", rate_limiter=rate_limiters.MinSize(100)),
         Table.queue("q", max_size=1),

@@ -340,7 +340,7 @@ def test_a_rejected_first_step_has_no_effect(store):
         assert list(writer.history) == ["a"]
 
 
-def test_a_rejected_step_adds_no_column(store):
+def test_a_rejected_step_stores_no_value_of_a_new_column(store):
     with store.writer() as writer:
         writer.append({"m": 1})
         writer.append({"m": np.int64(2)}, partial_step=True)
