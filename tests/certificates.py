@@ -4,7 +4,7 @@ import trustme
 
 
 class Certificates:
-    """Paths of PEM files."""
+    """Paths of PEM files: `ca`, and a `certificate` and `key` each of `server` and `client`."""
 
     def __init__(self, folder, host="127.0.0.1"):
         authority = trustme.CA()

@@ -70,7 +70,7 @@ def step(value):
 
 
 def writer_with_three_steps(client):
-    """A trajectory writer to which the steps 0 to 2 were appended."""
+    """A trajectory writer to which `step(0)` to `step(2)` were appended."""
     writer = client.trajectory_writer(4)
     for value in range(3):
         writer.append(step(value))
@@ -78,13 +78,13 @@ def writer_with_three_steps(client):
 
 
 def samples(client, name="t"):
-    """All items of a table, as whole columns."""
+    """All items of a table whose items are sampled once each, as whole columns."""
     size = client.server_info()[name].current_size
     return list(client.sample(name, size, emit_timesteps=False)) if size else []
 
 
 def items(client, name="t"):
-    """All items of a table: the columns of each, as lists."""
+    """All items of a table whose items are sampled once each: the columns of each, as lists."""
     return [[column.tolist() for column in sample.data] for sample in samples(client, name)]
 
 

@@ -12,10 +12,11 @@ import engram
 
 IN_CI = os.environ.get("CI") == "true"
 
-# A process started in the background ignores SIGINT, and so would the processes that tests start.
+# A shell may start the tests with SIGINT ignored, and child processes inherit that; tests of Ctrl-C need the handler.
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
-# Modules that the tests of each marker need. Tests import them inside functions, so that they can be collected without.
+# Modules that the tests of each marker need. Tests import them inside functions, so that pytest can collect the tests
+# where a module is missing.
 FRAMEWORKS = {"frameworks": ("tensorflow",), "torch": ("torch",), "jax": ("jax",)}
 
 
@@ -52,7 +53,10 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.fixture(params=sorted(STORE_TYPES))
 def open_store(request: pytest.FixtureRequest):
-    """Returns `open_store(*tables, seed=0)`, which opens a store that is closed after the test."""
+    """Runs a test with a store in process, then with a remote one.
+
+    Returns `open_store(*tables, seed=0)`, which opens a store that is closed after the test.
+    """
     opened = []
 
     def open_one(*tables: engram.Table, seed: int = 0) -> engram.Store:

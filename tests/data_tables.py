@@ -11,7 +11,10 @@ def queue(**options):
 
 
 def fill(store, lengths, first=0):
-    """Inserts one item per length, in steps; steps are numbered from `first` on, and priorities are the lengths."""
+    """Inserts one item per length, with that many steps; all steps are numbered in sequence, from `first` on.
+
+    The priority of an item is its length.
+    """
     for length in lengths:
         steps = np.arange(first, first + length)
         store.insert({"x": steps, "y": [np.float32(steps)[:, None]]}, {"t": float(length)}, time_axis=True)

@@ -52,9 +52,9 @@ def names_of(module: str) -> list[Name]:
     members = [Name(module, loaded)]
     for exported in getattr(loaded, "__all__", ()):
         value = getattr(loaded, exported)
-        home = getattr(value, "__module__", "") or ""  # messages of protobuf have none
+        home = getattr(value, "__module__", "") or ""  # None for messages of protobuf
         if not (inspect.isclass(value) or isinstance(value, FunctionType)) or not home.startswith("engram"):
-            continue  # a module, a number, a type alias, or a class with other defaults
+            continue  # a module, a number, a type alias, a functools.partial, or a name of another package
         path = f"{home}.{value.__qualname__}"
         members.append(Name(path, value))
         if inspect.isclass(value):
@@ -69,10 +69,10 @@ def _members(path: str, cls: type) -> list[Name]:
             continue
         for member, value in vars(base).items():
             named = Name(f"{path}.{member}", value, cls)
-            prefixes = (
+            is_member = (
                 isinstance(value, _MEMBERS) and named.function is not None and named.function.__module__ != "typing"
             )
-            if prefixes and (not member.startswith("_") or member == "__init__"):
+            if is_member and (not member.startswith("_") or member == "__init__"):
                 names.setdefault(member, named)
     return list(names.values())
 
@@ -134,7 +134,7 @@ def returns(function: FunctionType) -> bool:
 
 
 def kind_named(name: str, function: FunctionType) -> type[BaseException] | None:
-    """Class of an error named in a docstring. TensorFlow's are not checked."""
+    """Class of an error named in a docstring; `Exception` for TensorFlow's, which are not checked; None if unknown."""
     if name.startswith("tf.errors."):
         return Exception
     for namespace in (function.__globals__, vars(compat_errors), vars(errors), vars(builtins)):
@@ -227,6 +227,7 @@ class _Reader(ast.NodeVisitor):
             called, owner = vars(called).get("__init__"), called
         elif isinstance(node.func, ast.Attribute) and _name(node.func.value) in ("self", "cls", "super"):
             owner = self._owner
+        # `translated` raises no errors of its own.
         if isinstance(called, FunctionType) and called.__name__ != "translated":
             for kind, where in _raised(called, owner, self._above, self._prefixes).items():
                 self._note(kind, where)

@@ -17,6 +17,7 @@ from engram.adders import (
     StructuredAdder,
 )
 
+# Makes an adder from a store; its items enter the table `priority_table`.
 MAKERS = {
     "one step": lambda store, **kw: NStepTransitionAdder(store, 1, 0.9, **kw),
     "transition": lambda store, **kw: NStepTransitionAdder(store, 2, 0.9, **kw),
@@ -56,7 +57,7 @@ def timesteps(rewards, *, discounts=None, first=1):
 
 
 def play(adder, steps, *, extras=None):
-    """Adds an episode; the action is a tenth of the observation, and extras are `extras(t)`."""
+    """Adds an episode; each action is a tenth of its observation, and `extras(t)` returns the extras of step `t`."""
     adder.add_first(steps[0])
     for t, (step, next_step) in enumerate(pairwise(steps)):
         action = np.float32(step.observation / 10)
@@ -83,9 +84,10 @@ def rows(item):
     return list(zip(item.observation, item.reward, item.discount, map(bool, item.start_of_episode), strict=True))
 
 
-# --- A model of the items of an episode ---
+# --- A model of the items of an episode; its rows are those of `rows` ---
 
 PAD = (0, 0.0, 0.0, False)
+"""A row of padding."""
 
 
 def episode_rows(rewards, first):
@@ -102,11 +104,11 @@ def expected_sequences(episode, length, period, behavior):
     covered = ends[-1] if ends else 0
     if covered == len(episode):
         return sequences
-    following = covered + period if ends else length
-    start = following - length
+    next_end = covered + period if ends else length
+    start = next_end - length
     if behavior == "zero_pad" and start < len(episode):
-        padded = episode + [PAD] * (following - len(episode))
-        sequences.append(padded[start:following])
+        padded = episode + [PAD] * (next_end - len(episode))
+        sequences.append(padded[start:next_end])
     elif behavior == "truncate" and start < len(episode):
         sequences.append(episode[start:])
     elif behavior == "write":

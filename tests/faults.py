@@ -22,7 +22,10 @@ server.close()
 
 
 class ServerProcess:
-    """A server in another process; it keeps its port when it is started again. With a `path`, its store is durable."""
+    """A server in another process; it keeps its port when it is started again. With a `path`, its store is durable.
+
+    `tables` is the text of a Python expression, such as `"[engram.Table('t')]"`.
+    """
 
     def __init__(self, tables, path=None):
         self._code = SERVE.format(tables=tables, path=None if path is None else str(path))
@@ -30,7 +33,7 @@ class ServerProcess:
         self.start()
 
     def start(self):
-        """Starts the server; returns when it serves."""
+        """Starts the server; returns when it accepts connections."""
         self._process = subprocess.Popen(
             [sys.executable, "-c", self._code, str(self.port)],
             stdin=subprocess.PIPE,
@@ -86,7 +89,7 @@ class Proxy:
         self._start(self._accept)
 
     def delay(self, seconds):
-        """Delays all data from the server from now on."""
+        """From now on, delays each piece of data from the server by `seconds`."""
         self._delay = seconds
 
     def hold(self):
@@ -112,7 +115,7 @@ class Proxy:
         self._listener.close()
 
     def cut(self, spare=0):
-        """Cuts all connections except the newest `spare`; new ones are accepted."""
+        """Cuts all connections except the newest `spare`; new ones are accepted. Ends `mute`."""
         with self._lock:
             end = len(self._sockets) - 2 * spare
             sockets, self._sockets = self._sockets[:end], self._sockets[end:]

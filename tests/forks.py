@@ -8,7 +8,7 @@ needs_fork = pytest.mark.skipif(not hasattr(os, "fork"), reason="this system can
 
 PROGRAM = """
 import os, sys, threading, time, warnings
-warnings.simplefilter("ignore", DeprecationWarning)  # from 3.12 on: forking with threads
+warnings.simplefilter("ignore", DeprecationWarning)  # Python 3.12 and later: forking with threads
 import numpy as np
 import engram
 from engram.errors import ForkedError

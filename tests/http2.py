@@ -10,7 +10,7 @@ INITIAL_WINDOW_SIZE = 4
 
 
 def frame(kind: int, flags: int, stream: int, payload: bytes = b"") -> bytes:
-    """Returns a frame."""
+    """Returns an HTTP/2 frame."""
     return struct.pack(">I", len(payload))[1:] + struct.pack(">BBI", kind, flags, stream) + payload
 
 
@@ -20,7 +20,7 @@ def length_prefix(length: int) -> bytes:
 
 
 class SilentConnection:
-    """A connection whose streams have a window of `window` bytes. If it is 0, the server cannot send messages."""
+    """A connection whose streams have a window of `window` bytes; with 0, the server cannot send messages."""
 
     def __init__(self, address: str, *, window: int = 0) -> None:
         host, port = address.rsplit(":", 1)
@@ -34,7 +34,7 @@ class SilentConnection:
         threading.Thread(target=self._answer_pings, daemon=True).start()
 
     def open_stream(self, path: str, body: bytes) -> None:
-        """Begins a call with the first bytes of its messages."""
+        """Begins the call `path` and sends `body`, the first bytes of its messages; leaves the stream open."""
         self._streams += 1
         stream = 2 * self._streams - 1
         headers = [
@@ -52,7 +52,7 @@ class SilentConnection:
         self._send(frame(HEADERS, END_HEADERS, stream, block) + frame(DATA, 0, stream, body))
 
     def ping(self, seconds: float = 60.0) -> bool:
-        """Waits until the server has received everything sent so far; False if it does not reply to a ping."""
+        """Waits until the server has received everything sent so far; False if it does not reply within `seconds`."""
         self._ping_answered.clear()
         self._send(frame(PING, 0, 0, bytes(8)))
         return self._ping_answered.wait(seconds)

@@ -8,11 +8,11 @@ from support import BackgroundCall
 from engram import Table, rate_limiters, selectors
 
 SECONDS = 60.0
-"""Time after which a program is considered to hang."""
+"""Seconds after which a program is considered to hang."""
 
 
 def table(name, size, times, **options):
-    """A table that blocks inserts while `size` items are not sampled `times` times."""
+    """A table whose items are sampled `times` times each, in order; it blocks inserts while it has `size` items."""
     limiter = rate_limiters.RateLimiter(float(times), 1, 0.0, float(times * size))
     return Table(
         name, max_size=size, sampler=selectors.Fifo(), max_times_sampled=times, rate_limiter=limiter, **options
@@ -40,7 +40,7 @@ class Model:
 
 
 def run(model, insert, take, check, *, n, seed, steps=40):
-    """Makes random calls that the model allows: inserts, and samples of `n` items. Fails if one hangs."""
+    """Makes random inserts and samples of `n` items, as the model allows, and checks after each. Fails if one hangs."""
 
     def program():
         rng, value = np.random.default_rng(seed), 0

@@ -64,7 +64,7 @@ def _index(rng):
 
 
 def outcomes(client, table, seed):
-    """Runs a program with a table that returns each item once, in order, and returns the outcomes."""
+    """Runs the program of `seed` with a table whose items are sampled once each, in order; returns the outcomes."""
     return list(Run(client, table).outcomes(program(seed)))
 
 
@@ -73,8 +73,8 @@ class Run:
 
     def __init__(self, client, table):
         self.client, self.table = client, table
-        self.steps, self.is_open = 0, False
-        self.picks = []
+        self.steps, self.is_open = 0, False  # steps begun; whether the last one is partial
+        self.picks = []  # (column name, slice of its history) of each `pick`, None if it failed
         self.items = {}  # column names by item number, which is the item's priority
 
     def outcomes(self, calls):
@@ -91,6 +91,7 @@ class Run:
         self.writer.configure(PATHS[name], num_keep_alive_refs=keep, max_chunk_length=length)
 
     def append(self, has_values, partial):
+        """Appends a step of the columns in `has_values`: a value where True, else None."""
         number = self.steps - self.is_open
         step = {}
         for name, has_value in has_values.items():
@@ -135,7 +136,10 @@ class Run:
         return numbers
 
     def create(self, number, chosen):
-        """Creates an item, unless it would have no columns, or an empty column among others."""
+        """Creates an item, unless a pick failed or a column among others is empty.
+
+        Returns the length of each column and whether some of its steps are expired, and the result.
+        """
         columns = [self.picks[index] for index in chosen]
         if None in columns or (len(columns) > 1 and not all(len(column) for _, column in columns)):
             return "skipped"
@@ -151,6 +155,7 @@ class Run:
         self.writer.flush(allowed, timeout_ms=TIMEOUT_MS)
 
     def end_episode(self, clear, within_a_step):
+        """Ends the episode; while the last step is partial, only if `within_a_step`."""
         if self.is_open and not within_a_step:
             return "open"
         self.writer.end_episode(clear_buffers=clear, timeout_ms=TIMEOUT_MS)

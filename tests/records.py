@@ -3,7 +3,7 @@
 import struct
 from typing import NamedTuple
 
-FILE_HEAD, RECORD_HEAD = 48, 24
+FILE_HEAD, RECORD_HEAD = 48, 24  # bytes
 KINDS = {
     1: "layout",
     2: "schema",
@@ -25,7 +25,7 @@ KINDS = {
 }
 
 
-def _table():
+def _crc_table():
     """Returns the CRC table of the Castagnoli polynomial, reflected."""
     rows = []
     for byte in range(256):
@@ -35,13 +35,13 @@ def _table():
     return rows
 
 
-TABLE = _table()
+CRC_TABLE = _crc_table()
 
 
 def crc32c(data, previous=0):
     crc = previous ^ 0xFFFFFFFF
     for byte in data:
-        crc = TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
+        crc = CRC_TABLE[(crc ^ byte) & 0xFF] ^ crc >> 8
     return crc ^ 0xFFFFFFFF
 
 
@@ -61,7 +61,7 @@ class Head(NamedTuple):
         return cls(*rest)
 
     def write(self, path):
-        """Writes the head over that of a file, with a valid checksum."""
+        """Replaces the head of a file by this one, with a valid checksum."""
         data = struct.pack("<8sIIQQ12x", b"ENGRAM\r\n", *self)
         content = path.read_bytes()
         path.write_bytes(data + struct.pack("<I", crc32c(data)) + content[FILE_HEAD:])
@@ -129,7 +129,7 @@ def overwrite(path, offset, data):
 
 
 def flip(path, offset):
-    """Flips a bit of a file's byte."""
+    """Flips one bit of the byte at `offset`."""
     overwrite(path, offset, bytes([path.read_bytes()[offset] ^ 0x10]))
 
 

@@ -6,13 +6,17 @@ from engram import rate_limiters
 
 
 def column(encoded):
+    """Returns a column of the expected content as an array."""
     if encoded["dtype"] == "string":
         return np.array([text.encode() for text in encoded["data"]], object).reshape(encoded["shape"])
     return np.array(encoded["data"], encoded["dtype"]).reshape(encoded["shape"])
 
 
 def by_key(store, table, num_items):
-    """Samples every item of a table; returns info and data by key."""
+    """Samples until every item was drawn; returns info and data of its first draw, by key.
+
+    Deletes the last drawn item, and all of them if the table limits how often an item is sampled.
+    """
     samples = {}
     store.set_rate_limiter(table, rate_limiters.MinSize(1))
     while len(samples) < num_items:
@@ -26,6 +30,7 @@ def by_key(store, table, num_items):
 
 
 def check(store, expected):
+    """Compares tables and items with those expected; a key is the lower 63 bits of Reverb's."""
     infos = store.info()
     assert sorted(infos) == sorted(expected)
     for table, content in expected.items():

@@ -17,7 +17,7 @@ _DTYPES = {
 
 
 def config_text(description):
-    """Returns the field `tables` for a description."""
+    """Returns the field `tables` for a description of `reverb_tables`."""
     info = create_table(reverb, description, None).info
     limiter = info.rate_limiter_info
     signature = description["signature"]

@@ -14,6 +14,7 @@ def message_fields(descriptor):
 
 
 def _described(field):
+    # Messages and enums, 11 and 14, are described by their name.
     kind = (field.message_type or field.enum_type or field).full_name if field.type in {11, 14} else field.type
     repeated = getattr(field, "is_repeated", None)
     if repeated is None:  # before protobuf 6

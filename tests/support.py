@@ -56,7 +56,7 @@ class BackgroundCall(threading.Thread):
             self._error = error
 
     def result(self, seconds=10.0):
-        """Returns or raises the result of the call."""
+        """Waits up to `seconds` for the call; returns its result or raises its error."""
         self.join(seconds)
         assert not self.is_alive(), "the call still waits"
         if self._error is not None:
@@ -65,7 +65,7 @@ class BackgroundCall(threading.Thread):
 
 
 def run_python(code, seconds=60.0):
-    """Runs a Python program in its own process, checks that it succeeds, and returns its output."""
+    """Runs a Python program in its own process; checks that it succeeds without text on stderr; returns its output."""
     here = [str(Path(__file__).parent), *filter(None, [os.environ.get("PYTHONPATH")])]
     done = subprocess.run(
         [sys.executable, "-c", code],

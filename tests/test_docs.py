@@ -53,6 +53,7 @@ def test_the_readme_opens_with_a_program():
 
 # --- docstrings ----------------------------------------------------------------------------------
 
+# Defines the names that the examples use.
 PRELUDE = """
 import numpy as np
 import engram
@@ -104,7 +105,7 @@ def test_docstring_examples_run(name):
 
 # --- deliberate differences ----------------------------------------------------------------------
 
-LISTING = [ROOT / "docs" / name for name in ("differences.md", "reverb-wire.md")]
+PAGES_OF_DIFFERENCES = [ROOT / "docs" / name for name in ("differences.md", "reverb-wire.md")]
 TABLE = re.compile(r"^\|.*\|\n\|[ |:-]+\|\n(?:\|.*\|\n)+", re.MULTILINE)
 PYTHON_TEST = re.compile(r"^ *(?:def (test_\w+)|(?:class )?(Test\w+)(?: = |[:(]))", re.MULTILINE)
 RUST_TEST = re.compile(r"#\[(?:tokio::)?test\b[^\n]*\]\n(?: *(?:#\[[^\n]*|//[^\n]*)\n)* *(?:async )?fn (\w+)")
@@ -140,7 +141,7 @@ def untested_rows(text, tests):
     return problems
 
 
-@pytest.mark.parametrize("page", LISTING, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES_OF_DIFFERENCES, ids=lambda page: page.name)
 def test_each_difference_names_its_test(page):
     text = page.read_text(encoding="utf-8")
     assert TABLE.search(text)

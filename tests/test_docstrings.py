@@ -1,4 +1,7 @@
-"""Every public docstring documents its arguments, result and errors."""
+"""The docstrings of `engram.adders`, `engram.data` and `engram.compat` document arguments, results and errors.
+
+The examples in the docstrings of `engram.compat.reverb` run.
+"""
 
 import contextlib
 import importlib
@@ -100,8 +103,8 @@ def faults(name: Name) -> list[str]:
     timed = [each for each in taken if re.search("timeout|_ms$|interval", each) and each in docstring.texts]
     problems += [f"unit of {each}" for each in timed if "econds" not in docstring.texts[each]]
     word = docstring.first.partition(" ")[0]
-    at_once = isinstance(name.value, property) or not VERB.match(word) or word in STATES_RESULT
-    if returns(name.function) and not (at_once or {"Returns", "Yields"} & {*docstring.sections}):
+    states_result = isinstance(name.value, property) or not VERB.match(word) or word in STATES_RESULT
+    if returns(name.function) and not (states_result or {"Returns", "Yields"} & {*docstring.sections}):
         problems.append("what it returns")
     kinds = {each: kind_named(each, name.function) for section in sections for each in section.get("Raises", [])}
     problems += [f"unknown error {each}" for each, kind in kinds.items() if kind is None]
@@ -111,7 +114,8 @@ def faults(name: Name) -> list[str]:
     for kind, where in errors.items():
         if not issubclass(kind, known) and kind.__name__ not in impossible:
             problems.append(f"raises {kind.__name__} (in {where})")
-    problems += [f"is listed with {each}" for each in impossible if each not in {kind.__name__ for kind in errors}]
+    raised_names = {kind.__name__ for kind in errors}
+    problems += [f"not raised, but in IMPOSSIBLE: {each}" for each in impossible if each not in raised_names]
     return problems
 
 
@@ -125,7 +129,7 @@ def test_docstrings_are_complete(module):
 
 
 class Audited:
-    """An example."""
+    """A class whose docstrings have the faults of `AUDITED_FAULTS`."""
 
     def silent(self): ...
 

@@ -1,4 +1,4 @@
-"""The glossary of ARCHITECTURE.md names every type that the public API and core export."""
+"""The glossary of ARCHITECTURE.md names every type that the public API and core export; the files it names exist."""
 
 import re
 from pathlib import Path

@@ -18,7 +18,7 @@ def make(request):
     return MAKERS[request.param]
 
 
-def test_calls_out_of_order(make):
+def test_calls_out_of_order_are_rejected(make):
     with Store([queue()]) as store, make(store) as adder:
         steps = timesteps([1, 2, 3])
         with raises(
@@ -48,7 +48,7 @@ def test_calls_out_of_order(make):
         assert items(store) == items_before != []
 
 
-def test_objects_that_are_no_time_steps(make):
+def test_objects_that_are_no_time_steps_are_rejected(make):
     text = (
         "a time step must have `reward`, `discount`, `observation`, `first()` and `last()`, like dm_env.TimeStep; got "
         "(1.0, 'obs')"
@@ -92,7 +92,7 @@ def test_nothing_is_kept_of_incomplete_time_steps(make, missing):
         (-1, "`timeout` must be a number of seconds, at least 0, or None to wait forever; got -1"),
     ],
 )
-def test_bad_timeouts(make, timeout, text):
+def test_bad_timeouts_are_rejected(make, timeout, text):
     with Store([queue()]) as store, make(store) as adder:
         adder.add_first(timesteps([1])[0])
         for call in (adder.flush, adder.close):
@@ -101,7 +101,7 @@ def test_bad_timeouts(make, timeout, text):
         adder.add(np.float32(0), timesteps([1])[1])
 
 
-def test_closing_twice(make):
+def test_closing_twice_is_allowed(make):
     with Store([queue()]) as store:
         adder = make(store)
         play(adder, timesteps([1, 2, 3]))

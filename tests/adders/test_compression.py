@@ -45,6 +45,6 @@ def test_delta_compression_halves_the_bytes(make):
         (True, '`compression` must be "auto", "delta" or "off"; got True (bool)'),
     ],
 )
-def test_bad_compressions(make, compression, text):
+def test_bad_compressions_are_rejected(make, compression, text):
     with Store([queue()]) as store, raises(InvalidArgumentError, text):
         make(store, compression=compression)

@@ -24,7 +24,7 @@ def test_episodes_match_the_model(episodes, padded):
         assert [rows(item) for item in items(store)] == expected
 
 
-def test_in_process_and_remote(open_store):
+def test_priorities_are_computed_from_whole_episodes(open_store):
     store = open_store(queue())
     priorities = {"priority_table": lambda item: float(item.reward.sum())}
     with EpisodeAdder(store, 4, priority_fns=priorities) as adder:
@@ -33,7 +33,7 @@ def test_in_process_and_remote(open_store):
     assert [store.sample("priority_table", 1).info.priority[0] for _ in range(2)] == [6, 4]
 
 
-def test_an_episode_that_is_too_long():
+def test_an_episode_that_is_too_long_is_rejected():
     text = (
         "an episode must have at most 2 transitions: `max_sequence_length` is 3, and the last row holds only the final "
         "observation; raise it, or call `reset` to abandon this episode"
@@ -46,7 +46,7 @@ def test_an_episode_that_is_too_long():
         assert [item.observation for item in items(store)] == [[7, 8, 9]]
 
 
-def test_patterns(open_store):
+def test_a_structured_adder_creates_the_items_of_its_patterns(open_store):
     store = open_store(queue("pairs"), queue("ends"))
     pairs = Pattern(
         "pairs", lambda step: {"from": step.observation[-2], "action": step.action[-2], "to": step.observation[-1]}

@@ -84,7 +84,7 @@ def test_a_failing_priority_function_skips_only_its_item():
 
 
 @pytest.mark.parametrize("nth", [1, 2, 3, 4])
-def test_a_failing_priority_function_of_transitions(nth):
+def test_a_failing_priority_function_skips_only_its_transition(nth):
     priorities = {"priority_table": FailsAtCall(nth, 1.0)}
     with Store([queue()]) as store:
         with NStepTransitionAdder(store, 2, 1.0, priority_fns=priorities) as adder:
@@ -95,7 +95,7 @@ def test_a_failing_priority_function_of_transitions(nth):
     assert stored == expected[: nth - 1] + expected[nth:]
 
 
-def test_a_failing_should_insert_function():
+def test_a_failing_should_insert_function_skips_only_its_item():
     filters = {"a": FailsAtCall(1, result=True), "b": lambda _: True}
     lengths = dict.fromkeys(filters, 1)
     with Store([queue("a"), queue("b")]) as store:
@@ -139,7 +139,7 @@ def test_a_table_that_rejects_items_does_not_affect_others(priority):
         ]
 
 
-def test_a_dropped_table():
+def test_a_dropped_table_does_not_corrupt_another():
     with Store([queue("a"), queue("b")]) as store:
         adder = NStepTransitionAdder(store, 2, 1.0, priority_fns={"a": 1, "b": 1}, chunk_length=1)
         steps = timesteps([1, 2, 4, 8, 16])
@@ -283,7 +283,7 @@ def test_a_first_observation_must_not_contain_none(make_strict, observation):
         ),
     ],
 )
-def test_unknown_tables_and_bad_priorities(table, kind, text):
+def test_unknown_tables_and_bad_priorities_are_reported(table, kind, text):
     steps = timesteps([1, 2])
     with Store([Table("picky", sampler=selectors.Prioritized(1.0))]) as store:
         adder = SequenceAdder(store, 1, 1, priority_fns={table: -1.0})
@@ -291,10 +291,10 @@ def test_unknown_tables_and_bad_priorities(table, kind, text):
         for _ in range(2):
             with raises(kind, text):
                 adder.add(np.float32(0), steps[1])
-        with_function = SequenceAdder(store, 1, 1, priority_fns={table: lambda _: -1.0})
-        with_function.add_first(steps[0])
+        with_priority_function = SequenceAdder(store, 1, 1, priority_fns={table: lambda _: -1.0})
+        with_priority_function.add_first(steps[0])
         with pytest.raises(ItemError) as caught:
-            with_function.add(np.float32(0), steps[1])
+            with_priority_function.add(np.float32(0), steps[1])
         assert (type(caught.value.__cause__), str(caught.value.__cause__)) == (kind, text)
 
 
@@ -329,7 +329,7 @@ def test_an_observation_with_another_dtype_is_rejected_at_once(make_strict):
         assert items_of_episodes(bad=True) == items_of_episodes(bad=False)
 
 
-def test_layouts_of_nests_in_error_texts():
+def test_error_texts_show_the_layouts_of_nests():
     text = "an observation must have the layout of the earlier ones, {a: uint8, b: [text]}; got {a: uint8, b: [int64]}"
     with Store([queue()]) as store, SequenceAdder(store, 1, 1) as adder:
         steps = [step._replace(observation={"a": np.uint8(1), "b": ["x"]}) for step in timesteps([1, 2])]
@@ -338,7 +338,7 @@ def test_layouts_of_nests_in_error_texts():
             adder.add(np.float32(0), steps[1]._replace(observation={"a": np.uint8(1), "b": [1]}))
 
 
-def test_patterns_with_observations_that_contain_none():
+def test_observations_for_patterns_may_contain_none():
     pattern = Pattern("priority_table", lambda step: step.observation["a"][-2:])
     steps = [step._replace(observation={"a": step.observation, "b": None}) for step in timesteps([1, 2, 3])]
     with Store([queue()]) as store, StructuredAdder(store, [pattern]) as adder:
@@ -365,7 +365,7 @@ def test_leaving_a_with_block_by_an_exception_does_not_wait(make):
             raise KeyError
 
 
-def test_timeouts_of_flush_and_close(make):
+def test_flush_and_close_time_out_while_a_table_blocks(make):
     with Store([blocked()]) as store:
         adder = make(store)
         steps = timesteps([1, 2, 3])
@@ -494,7 +494,7 @@ def try_to_play(adder, number, steps):
     """Adds an episode; returns True if some of it was rejected."""
     try:
         play(adder, timesteps([number] * steps, first=10 * number))
-    except DeadlineExceededError:
+    except DeadlineExceededError:  # the episode was added; its items are still pending
         return False
     except (BackpressureError, ItemError):
         with suppress(DeadlineExceededError):

@@ -10,13 +10,14 @@ from engram.adders import EpisodeAdder, MultiSequenceAdder, NonOverlappingRNNSeq
 from engram.errors import InvalidArgumentError
 
 
-def test_no_padding_that_no_item_needs():
+def test_a_sequence_of_padding_alone_is_not_created():
+    """The next sequence would start 10**9 rows later; no padding is added up to there."""
     with Store([queue()]) as store, SequenceAdder(store, 2, 10**9) as adder:
         play(adder, timesteps([1, 2, 3]))
         assert [item.observation for item in items(store)] == [[1, 2]]
 
 
-def test_without_a_final_row():
+def test_without_a_final_row_items_contain_only_transitions():
     has_zero_reward = {"priority_table": lambda steps: steps[-1].reward == 0}
     lengths = {"priority_table": 2}
     with Store([queue()]) as store:
@@ -100,6 +101,6 @@ def test_should_insert_fns_receive_the_rows_of_one_item():
         ),
     ],
 )
-def test_bad_arguments(make, text):
+def test_bad_arguments_are_rejected(make, text):
     with Store([queue()]) as store, raises(InvalidArgumentError, text):
         make(store)

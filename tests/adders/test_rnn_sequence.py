@@ -26,11 +26,11 @@ def test_sequences_match_the_model(episodes, length, padded):
                 assert store.info()["priority_table"].size == len(expected)
         sampled = items(store)
         assert [rows(item) for item in sampled] == expected
-        last = {1 + 100 * number + len(episode) for number, episode in enumerate(episodes)}
+        final_observations = {1 + 100 * number + len(episode) for number, episode in enumerate(episodes)}
         for item, sequence in zip(sampled, expected, strict=True):
             t = (sequence[0][0] - 1) % 100
             # The final row has no recurrent state, so zeros are stored.
-            starts_with_final_row = sequence[0][0] in last
+            starts_with_final_row = sequence[0][0] in final_observations
             state = ([[0, 0]], {"c": [0]}) if starts_with_final_row else ([[100 + t, t]], {"c": [t]})
             assert item.extras["core_state"] == state
             assert len(item.extras["logits"]) == length
@@ -59,7 +59,7 @@ def test_overlapping_sequences_contain_every_transition(episodes, length):
     ]
 
 
-def test_in_process_and_remote(open_store):
+def test_items_have_their_first_state_and_the_given_priority(open_store):
     store = open_store(queue())
     with NonOverlappingRNNSequenceAdder(store, 2, priority_fns={"priority_table": lambda _: 7.0}) as adder:
         play(adder, timesteps([1, 2, 3]), extras=extras)

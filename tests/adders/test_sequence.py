@@ -45,7 +45,7 @@ def test_sequences_that_continue_across_episodes_match_the_model(episodes, lengt
         assert [rows(item) for item in items(store)] == expected_sequences(stream, length, period, "drop")
 
 
-def test_overlapping_sequences_with_zero_padding():
+def test_overlapping_sequences_are_padded_with_zeros():
     episode = [2.0, 0.0, -3.0, -3.0, 0.0, 0.0, 0.0]
     with Store([queue()]) as store:
         with SequenceAdder(store, 4, 3) as adder:
@@ -54,7 +54,7 @@ def test_overlapping_sequences_with_zero_padding():
 
 
 @pytest.mark.parametrize("behavior", ["zero_pad", "truncate"])
-def test_in_process_and_remote(open_store, behavior):
+def test_items_have_the_given_priorities_and_extras(open_store, behavior):
     store = open_store(queue("a"), queue("b"))
     priorities = {"a": 3.0, "b": lambda item: float(item.reward.sum())}
     with SequenceAdder(store, 2, 2, priority_fns=priorities, end_of_episode_behavior=behavior) as adder:
@@ -63,14 +63,14 @@ def test_in_process_and_remote(open_store, behavior):
     if behavior == "truncate":
         second = Step([3], [0], [0], [0], [0], ([0], {"x": [0]}))
     first = Step([1, 2], [0.1, 0.2], [1, 2], [1, 0], [1, 0], ([0, 1], {"x": [0, 1]}))
-    batches = {table: [store.sample(table, 1, timeout=10).info.priority[0] for _ in range(2)] for table in "ab"}
-    assert batches == {"a": [3, 3], "b": [3, 0]}
+    sampled = {table: [store.sample(table, 1, timeout=10).info.priority[0] for _ in range(2)] for table in "ab"}
+    assert sampled == {"a": [3, 3], "b": [3, 0]}
     with SequenceAdder(store, 2, 2, priority_fns=priorities, end_of_episode_behavior=behavior) as adder:
         play(adder, timesteps([1, 2]), extras=lambda t: (np.float32(t), {"x": np.int8(t)}))
     assert items(store, "a") == items(store, "b") == [first, second]
 
 
-def test_items_that_do_not_match_the_signature():
+def test_items_that_do_not_match_the_signature_are_rejected():
     signature = Step(*(ArraySpec((2,), dtype) for dtype in ("int64", "float32", "float32", "float64", "bool")))
     with Store([Table("priority_table", signature=signature)]) as store:
         adder = SequenceAdder(store, 2, 2)
@@ -97,7 +97,7 @@ def test_items_that_do_not_match_the_signature():
         ({"priority_fns": {1: 1.0}}, "each key of `priority_fns` must be a str, the name of a table; got 1 (int)"),
     ],
 )
-def test_bad_arguments(arguments, text):
+def test_bad_arguments_are_rejected(arguments, text):
     with Store([queue()]) as store, raises(InvalidArgumentError, text):
         SequenceAdder(store, **({"sequence_length": 2, "period": 1} | arguments))
 

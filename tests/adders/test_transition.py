@@ -46,7 +46,7 @@ def test_transitions_match_the_definition(given_episodes, n, gamma):
         np.testing.assert_allclose(actual, expected, atol=1e-5)
 
 
-def test_in_process_and_remote(open_store):
+def test_transitions_have_the_extras_of_their_first_step(open_store):
     store = open_store(queue())
     with NStepTransitionAdder(store, 2, 0.5) as adder:
         play(adder, timesteps([1, 2, 4]), extras=lambda t: {"logits": np.float32([t, -t])})
@@ -77,7 +77,7 @@ def test_rewards_may_be_nests():
     assert to_lists(data).reward == {"a": 2.0, "b": [2.0]}
 
 
-def test_text_observations_and_actions():
+def test_observations_and_actions_may_be_text():
     steps = [step._replace(observation=f"see {step.observation}") for step in timesteps([1, 2])]
     with Store([queue()]) as store:
         with NStepTransitionAdder(store, 1, 1.0) as adder:
@@ -112,12 +112,12 @@ def test_reset_creates_the_complete_transitions():
         ((1, "x"), "`discount` must be a number; got 'x' (str)"),
     ],
 )
-def test_bad_arguments(arguments, text):
+def test_bad_arguments_are_rejected(arguments, text):
     with Store([queue()]) as store, raises(InvalidArgumentError, text):
         NStepTransitionAdder(store, *arguments)
 
 
-def test_bad_clients():
+def test_bad_clients_are_rejected():
     with raises(InvalidArgumentError, "`client` must be an engram.Store or an engram.Client; got 'localhost:1' (str)"):
         NStepTransitionAdder("localhost:1", 1, 0.5)
 
@@ -166,7 +166,7 @@ def test_with_one_step_rewards_and_discounts_are_stored_unchanged():
         ),
     ],
 )
-def test_bad_discounts(discount, text):
+def test_bad_discounts_are_rejected(discount, text):
     with Store([queue()]) as store, NStepTransitionAdder(store, 2, 1.0) as adder:
         steps = timesteps([1, 2])
         adder.add_first(steps[0])
@@ -187,7 +187,7 @@ def test_bad_discounts(discount, text):
         (np.ones(2), "`reward` must have the dtype and shape of earlier rewards, float64[]; got float64[2]"),
     ],
 )
-def test_bad_rewards(reward, text):
+def test_bad_rewards_are_rejected(reward, text):
     with Store([queue()]) as store, NStepTransitionAdder(store, 2, 1.0) as adder:
         steps = timesteps([1, 2, 3])
         adder.add_first(steps[0])
@@ -199,7 +199,7 @@ def test_bad_rewards(reward, text):
         assert [item.reward for item in items(store)] == [3.0, 5.0, 3.0]
 
 
-def test_arrays_of_rewards_and_discounts():
+def test_rewards_and_discounts_may_be_arrays():
     steps = [
         step._replace(reward=np.float32([step.reward or 0, 1]), discount=np.float32([step.discount or 0, 0.5]))
         for step in timesteps([1, 2])

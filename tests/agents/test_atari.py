@@ -25,7 +25,8 @@ def test_convolutions_match_a_loop(dqn, stride):
     rng = np.random.default_rng(stride)
     height, width, channels, outputs = 3 * stride, 4 * stride, 3, 5
     x = rng.normal(size=(2, height, width, channels))
-    kernel = rng.normal(size=(2, stride, 2, stride, channels, outputs))  # [corner, pixel] down, then across
+    # Axes: corner and pixel vertically, corner and pixel horizontally, channels, outputs.
+    kernel = rng.normal(size=(2, stride, 2, stride, channels, outputs))
     bias = rng.normal(size=outputs)
     expected = np.empty((2, 2, 3, outputs))
     flat = kernel.reshape(2 * stride, 2 * stride, channels, outputs)

@@ -167,7 +167,7 @@ def test_each_step_of_an_episode_starts_an_item(dqn, terminated, discount):
 SMOKE = {"max_steps": 400, "min_replay_size": 64, "batch_size": 32, "hidden_sizes": (16,), "n_step": 3}
 
 
-def test_a_short_training_run(dqn):
+def test_a_short_run_trains_for_max_steps(dqn):
     reports = []
     result = dqn.train(dqn.DQNConfig(**SMOKE), reports.append, report_period=0.0)
     assert result.stopped == "budget"
@@ -228,7 +228,7 @@ def test_the_mean_return_of_too_few_episodes_is_nan(dqn):
         ({"gamma": 1.5}, "`gamma` must be from 0 to 1; got 1.5"),
     ],
 )
-def test_bad_configurations(dqn, arguments, text):
+def test_bad_configurations_are_rejected(dqn, arguments, text):
     import engram.errors  # noqa: PLC0415
 
     with pytest.raises(engram.errors.InvalidArgumentError) as caught:
@@ -244,7 +244,7 @@ def test_bad_configurations(dqn, arguments, text):
         ("CartPol-v1", "cannot open environment `CartPol-v1`: Environment `CartPol` doesn't exist"),
     ],
 )
-def test_unsupported_environments(dqn, env_id, text):
+def test_unsupported_environments_are_rejected(dqn, env_id, text):
     import engram.errors  # noqa: PLC0415
 
     with pytest.raises(engram.errors.InvalidArgumentError) as caught:

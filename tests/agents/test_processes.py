@@ -28,7 +28,7 @@ def dqn():
     return dqn
 
 
-def test_training_with_two_actors(dqn):
+def test_two_actors_train_for_max_steps(dqn):
     reports = []
     result = dqn.train(dqn.DQNConfig(**SMOKE), reports.append, report_period=0.0)
     assert result.stopped == "budget"

@@ -11,8 +11,8 @@ from engram import Dataset, Table, rate_limiters, selectors
 from engram.errors import InvalidArgumentError, SignatureError
 
 
-def lengths_table(open_store, lengths, **columns):
-    """A queue of items whose column `x` has these lengths."""
+def store_with_lengths(open_store, lengths, **columns):
+    """A store with an item per length, whose column `x` has that many steps; `columns` has the indices of others."""
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
     with store.writer() as writer:
         for number, length in enumerate(lengths):
@@ -29,6 +29,7 @@ def lengths_table(open_store, lengths, **columns):
 
 
 def root(array):
+    """The array that `array` is a view of, directly or through other views."""
     while isinstance(array.base, np.ndarray):
         array = array.base
     return array
@@ -75,7 +76,7 @@ def test_a_column_outlives_its_batch(open_store):
         assert (column == np.arange(50_000)).all()
 
 
-def test_data_written_is_copied(open_store):
+def test_inserted_data_is_copied(open_store):
     store = open_store(Table("t"))
     array = np.zeros(3)
     fill(store, "t", [array])
@@ -86,7 +87,7 @@ def test_data_written_is_copied(open_store):
 # --- metadata ---------------------------------------------------------------------------------------
 
 
-def test_info_arrays(open_store):
+def test_info_describes_the_drawn_items(open_store):
     store = open_store(Table("t", sampler=selectors.Prioritized(1.0)))
     keys = fill(store, "t", range(4), priority=lambda value: value + 1.0)
     batch = store.sample("t", 50)
@@ -120,7 +121,7 @@ def test_info_arrays_are_created_once_on_access(open_store):
     assert set(info._arrays) == {"key"}
 
 
-def test_len_and_repr(open_store):
+def test_len_and_repr_give_the_number_of_items(open_store):
     store = open_store(Table("t"))
     fill(store, "t", [1])
     batch = store.sample("t", 3)
@@ -133,7 +134,7 @@ def test_len_and_repr(open_store):
 
 @pytest.mark.parametrize("beta", [0.0, 0.4, 1.0, 2.0])
 @pytest.mark.parametrize("exponent", [0.0, 0.6, 1.0])
-def test_importance_weights(open_store, exponent, beta):
+def test_importance_weights_follow_their_definition(open_store, exponent, beta):
     priorities = np.array([0.5, 1.0, 2.0, 0.0, 4.0])
     store = open_store(Table("t", sampler=selectors.Prioritized(exponent)))
     fill(store, "t", range(5), priority=lambda value: float(priorities[value]))
@@ -157,7 +158,7 @@ def test_importance_weights_of_a_uniform_table_are_one(open_store):
         np.testing.assert_allclose(batch.importance_weights(0.7, normalize=normalize), 1.0)
 
 
-def test_importance_weights_if_all_priorities_are_zero(open_store):
+def test_importance_weights_are_one_if_all_priorities_are_zero(open_store):
     store = open_store(Table("t", sampler=selectors.Prioritized(1.0)))
     fill(store, "t", range(4), priority=lambda _: 0.0)
     np.testing.assert_allclose(store.sample("t", 10).importance_weights(1.0), 1.0)
@@ -171,7 +172,7 @@ def test_importance_weights_if_all_priorities_are_zero(open_store):
         (1.0, "mean", '`normalize` must be "batch", "table" or None; got \'mean\' (str)'),
     ],
 )
-def test_bad_importance_weights(open_store, beta, normalize, text):
+def test_bad_importance_weights_are_rejected(open_store, beta, normalize, text):
     store = open_store(Table("t"))
     fill(store, "t", [1])
     with raises(InvalidArgumentError, text):
@@ -181,8 +182,8 @@ def test_bad_importance_weights(open_store, beta, normalize, text):
 # --- items of different lengths ------------------------------------------------------------------
 
 
-def test_ragged(open_store):
-    store = lengths_table(open_store, [2, 1, 3], a=-1, b=slice(None), z=slice(-1, None))
+def test_columns_of_different_lengths_are_ragged(open_store):
+    store = store_with_lengths(open_store, [2, 1, 3], a=-1, b=slice(None), z=slice(-1, None))
     batch = store.sample("t", 3)
     assert batch.data["x"].tolist() == [0, 1, 10, 20, 21, 22]
     assert batch.data["b"].shape == (6, 2)
@@ -195,8 +196,8 @@ def test_ragged(open_store):
         assert splits[name].tolist() == [0, 2, 3, 6]
 
 
-def test_padded(open_store):
-    store = lengths_table(open_store, [2, 1, 3], a=-1, b=slice(None), z=slice(None))
+def test_pad_fills_items_up_to_the_longest(open_store):
+    store = store_with_lengths(open_store, [2, 1, 3], a=-1, b=slice(None), z=slice(None))
     batch = store.sample("t", 3, pad=True)
     assert batch.data["x"].tolist() == [[0, 1, 0], [10, 0, 0], [20, 21, 22]]
     assert batch.data["z"].tolist() == [[b"0", b"1", b""], [b"0", b"", b""], [b"0", b"1", b"2"]]
@@ -210,12 +211,12 @@ def test_padded(open_store):
 
 def test_items_of_equal_length_have_no_splits_and_no_mask(open_store):
     for pad in (False, True):
-        batch = lengths_table(open_store, [2, 2]).sample("t", 2, pad=pad)
+        batch = store_with_lengths(open_store, [2, 2]).sample("t", 2, pad=pad)
         assert batch.data["x"].shape == (2, 2)
         assert batch.row_splits is batch.lengths is batch.mask is None
 
 
-def test_a_single_ragged_leaf(open_store):
+def test_the_mask_of_a_single_leaf_is_an_array(open_store):
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
     for length in (1, 2):
         store.insert(np.arange(length), {"t": 1.0}, time_axis=True)
@@ -223,7 +224,7 @@ def test_a_single_ragged_leaf(open_store):
     assert batch.mask.tolist() == [[True, False], [True, True]]
 
 
-def test_items_that_cannot_be_stacked(open_store):
+def test_items_that_cannot_be_stacked_are_rejected(open_store):
     cases = [
         (
             {"x": np.zeros(2)},
@@ -256,6 +257,6 @@ def test_items_that_cannot_be_stacked_can_be_sampled_one_by_one(open_store):
 
 @pytest.mark.parametrize("lengths", [[2, 2], [2, 3]])
 def test_squeezed_marks_columns_without_a_time_axis(open_store, lengths):
-    store = lengths_table(open_store, lengths, a=-1, b=slice(None))
+    store = store_with_lengths(open_store, lengths, a=-1, b=slice(None))
     batch = store.sample("t", 2, timeout=10)
     assert batch.squeezed == {"a": True, "b": False, "x": False}

@@ -26,13 +26,13 @@ def unraisable(monkeypatch):
 
 
 class Name(str):
-    """A key whose `repr` is Ctrl-C, without running a line of Python code."""
+    """A key whose `repr` raises SIGINT by C functions alone: Python has not run its signal handler when it returns."""
 
     __slots__ = ()
     __repr__ = map(chr, filterfalse(interrupt_main, [SIGINT] * 9)).__next__
 
 
-def test_a_signal_while_a_text_is_created():
+def test_ctrl_c_while_an_error_text_is_created_reaches_the_caller():
     assert flatten({Name("x"): 1})[0] == [1]  # without an error, no text is created
     with pytest.raises(KeyboardInterrupt):
         flatten({Name("x"): 1, 1: 1})
@@ -102,13 +102,13 @@ def named_fields(error):
 @pytest.mark.parametrize(
     "make", [named_fields, KeysOfUnknownNumber, lambda error: {RaisesOnce(error): 1}], ids=["fields", "len", "key"]
 )
-def test_flatten(make, error):
+def test_errors_of_a_container_reach_the_caller(make, error):
     with pytest.raises(error):
         flatten(make(error))
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_unflatten(monkeypatch, error):
+def test_errors_of_creating_a_namedtuple_reach_the_caller(monkeypatch, error):
     def namedtuple(*_):
         raise error
 
@@ -118,7 +118,7 @@ def test_unflatten(monkeypatch, error):
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_arguments(open_store, error):
+def test_errors_of_reading_arguments_reach_the_caller(open_store, error):
     store = open_store(Table("t"))
     with pytest.raises(error):
         store.insert(1, {"t": RaisesOnce(error)})
@@ -139,7 +139,7 @@ class Children:
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_partial_steps(open_store, error):
+def test_errors_of_a_partial_step_reach_the_caller(open_store, error):
     with open_store(Table("t")).writer() as writer:
         writer.append([1, 2])
         with pytest.raises(error):
@@ -169,13 +169,13 @@ class Registered:
 
     @classmethod
     def tree_unflatten(cls, *_):
-        pytest.fail("it is never put together")
+        pytest.fail("a step is never unflattened")
 
     __tree_unflatten__ = tree_unflatten
 
 
 @pytest.mark.parametrize("error", ERRORS)
-def test_entries(open_store, error):
+def test_errors_of_comparing_entries_reach_the_caller(open_store, error):
     with open_store(Table("t")).writer() as writer:
         writer.append(Registered(None))
         with pytest.raises(error):

@@ -67,18 +67,18 @@ def test_nests_round_trip(open_store, name, way):
     assert optree.tree_structure(plain) == optree.tree_structure(nest)
 
 
-def test_containers_without_leaves(open_store):
+def test_inserted_items_keep_containers_without_leaves(open_store):
     nest = {"a": {}, "b": [], "c": (), "d": 1}
     assert {**round_trip(open_store, nest, "insert"), "d": 1} == nest
     assert list(round_trip(open_store, nest, "writer")) == ["d"], "a writer keeps columns, not containers"
 
 
-def test_the_same_namedtuple_class(open_store):
+def test_a_namedtuple_is_returned_as_its_class(open_store):
     sampled = round_trip(open_store, Timestep(1, 2), "insert")
     assert type(sampled) is Timestep
 
 
-def test_a_redefined_namedtuple(open_store):
+def test_a_redefined_namedtuple_is_returned_as_the_new_class(open_store):
     store = open_store(Table("t"))
     for _ in range(2):
         Point = namedtuple("Point", "x y")  # noqa: PYI024, like a notebook's cell that runs twice
@@ -123,7 +123,7 @@ def test_mappings_are_ordered_by_key(open_store):
     assert (data["b"] - data["a"] == 1).all()
 
 
-def test_none_leaves_of_a_writer(open_store):
+def test_steps_with_none_leaves_can_be_left_out(open_store):
     store = open_store(Table("t"))
     with store.writer() as writer:
         for value in range(4):
@@ -242,7 +242,7 @@ class Node:
 
     @classmethod
     def tree_unflatten(cls, *_):
-        pytest.fail("it is never flattened, so never put together")
+        pytest.fail("it is never flattened, so it is never unflattened")
 
     __tree_unflatten__ = tree_unflatten
 

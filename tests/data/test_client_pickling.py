@@ -12,10 +12,11 @@ from engram.errors import InvalidArgumentError
 
 
 def copy(client):
+    """Pickles and unpickles a client."""
     return pickle.loads(pickle.dumps(client))  # noqa: S301, pickled by this test
 
 
-def test_a_copy_has_its_own_connection():
+def test_a_copy_connects_with_the_same_options():
     with engram.Server([Table("t")], token="secret") as server:
         client = engram.Client(server.address, token="secret", reconnect_timeout=3)
         other = copy(client)

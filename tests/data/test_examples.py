@@ -14,6 +14,7 @@ import engram
 
 PAGE = Path(__file__).parents[2] / "docs" / "data.md"
 SECTION = re.compile(r"^## (PyTorch|JAX|TensorFlow)\n(.*?)(?=^## |\Z)", re.MULTILINE | re.DOTALL)
+# Code blocks that `test_docs.py` does not run, as they need a framework.
 BLOCK = re.compile(r"^```\{\.python\}\n(.*?)^```", re.MULTILINE | re.DOTALL)
 
 MARKS = {
@@ -34,7 +35,10 @@ class LearnedError(Exception):
 
 
 def run(code):
-    """Runs an example up to its first call of `learn`, in this process, as frameworks load slowly, without workers."""
+    """Runs an example up to its first call of `learn`, with a DataLoader's workers disabled.
+
+    It runs in this process, as frameworks take long to import.
+    """
     learned = []
 
     def learn(data):

@@ -21,11 +21,12 @@ def dataset():
 
 
 def fill(store, number=4):
+    """Inserts `number` items of two steps."""
     items = ({"x": np.float32([n, n]), "word": np.array(["a", "b"]), "a": np.int8([n, 9])} for n in range(number))
     insert(store, *items)
 
 
-def test_arrays(dataset):
+def test_elements_are_jax_arrays(dataset):
     import jax  # noqa: PLC0415, the extra
 
     with Store([queue()]) as store:
@@ -39,7 +40,7 @@ def test_arrays(dataset):
 
 
 @pytest.mark.parametrize("options", [{"steps": True}, {"steps": True, "batch_size": 3}, {}])
-def test_steps_and_single_items(dataset, options):
+def test_steps_and_single_items_are_jax_arrays(dataset, options):
     import jax  # noqa: PLC0415, the extra
 
     with Store([queue()]) as store:
@@ -66,7 +67,7 @@ def test_64_bits_are_truncated_to_32(dataset):
     assert (element.data.dtype, element.data.tolist()) == (np.int32, [1])
 
 
-def test_ragged(dataset):
+def test_items_of_different_lengths_need_padding(dataset):
     with Store([queue()]) as store:
         insert(store, *({"x": np.arange(length)} for length in (2, 1, 2, 1)))
         text = "items of a batch differ in length, and JAX has no ragged arrays; give `pad=True` to pad them"
@@ -144,7 +145,7 @@ def test_a_waiting_iterator_can_be_closed(dataset):
 # --- devices -------------------------------------------------------------------------------------
 
 
-def test_a_device(dataset):
+def test_elements_are_on_the_given_device(dataset):
     import jax  # noqa: PLC0415, the extra
 
     device = jax.devices()[0]
@@ -164,12 +165,12 @@ def test_a_device(dataset):
         ),
     ],
 )
-def test_bad_options(dataset, options, text):
+def test_bad_options_are_rejected(dataset, options, text):
     with Store([queue()]) as store, raises(InvalidArgumentError, text):
         dataset(store, "t", **options)
 
 
-def test_a_batch_over_several_devices():
+def test_a_sharding_splits_batches_over_several_devices():
     """In a process of its own, as the number of JAX's devices is fixed when JAX is imported."""
     printed = run_python("""
 import os

@@ -1,4 +1,7 @@
-"""Elements of datasets, for all frameworks: items and steps, singly and in batches."""
+"""Elements of datasets: items and steps, singly and in batches. NumPy is used to test the code of all frameworks.
+
+A block is a batch of items that a dataset requests at once, to yield them, or their steps, as smaller elements.
+"""
 
 import threading
 import time
@@ -28,7 +31,7 @@ def xs(elements):
 # --- whole items ---------------------------------------------------------------------------------
 
 
-def test_batches(open_store):
+def test_batches_contain_the_items_in_order(open_store):
     store = open_store(queue())
     fill(store, [2, 2, 2, 2])
     elements = list(dataset(store, "t", batch_size=2, max_batches=2))
@@ -41,7 +44,7 @@ def test_batches(open_store):
     assert type(elements[0].info) is Info
 
 
-def test_single_items(open_store):
+def test_single_items_have_no_batch_axis(open_store):
     store = open_store(queue())
     fill(store, [2, 3])
     elements = list(dataset(store, "t", timeout=0.1))
@@ -62,7 +65,7 @@ def test_single_items_of_a_block_are_those_inserted(open_store):
     assert store.info()["t"].samples == 200
 
 
-def test_single_items_without_a_time_axis(open_store):
+def test_single_items_may_have_no_time_axis(open_store):
     store = open_store(Table("t"))
     insert(store, {"x": np.float32(3), "word": np.array("ab"), "v": np.arange(3)}, time_axis=False)
     for element in dataset(store, "t", max_batches=3):
@@ -99,7 +102,7 @@ def test_single_steps_may_differ_in_columns(open_store):
         list(dataset(store, "t", steps=True, max_batches=1_000))
 
 
-def test_ragged(open_store):
+def test_columns_of_different_lengths_are_ragged(open_store):
     store = open_store(queue())
     fill(store, [2, 3, 1])
     [element] = dataset(store, "t", batch_size=3, max_batches=1)
@@ -109,7 +112,7 @@ def test_ragged(open_store):
     assert element.data["y"][0].values.shape == (6, 1)
 
 
-def test_padded(open_store):
+def test_pad_fills_items_up_to_the_longest(open_store):
     store = open_store(queue())
     fill(store, [2, 3, 1])
     [element] = dataset(store, "t", batch_size=3, max_batches=1, pad=True)
@@ -120,7 +123,7 @@ def test_padded(open_store):
 
 
 def insert_mixed(store):
-    """Inserts items with a squeezed column, one of equal lengths, and a ragged one."""
+    """Inserts three items, with a squeezed column `a`, a column `b` of equal lengths, and a ragged column `c`."""
     writer = store.writer(history=3)
     for length in (1, 2, 3):
         for t in range(3):
@@ -131,7 +134,7 @@ def insert_mixed(store):
     writer.flush()
 
 
-def test_squeezed_even_and_ragged_columns_in_one_item(open_store):
+def test_an_item_may_have_squeezed_even_and_ragged_columns(open_store):
     store = open_store(queue())
     insert_mixed(store)
     insert_mixed(store)
@@ -158,7 +161,7 @@ lengths = st.lists(st.integers(1, 5), max_size=8)
 
 @settings(max_examples=50)
 @given(lengths, st.one_of(st.none(), st.integers(1, 7)), st.one_of(st.none(), st.integers(1, 9)), st.booleans())
-def test_steps(lengths, batch_size, max_batches, drop_remainder):
+def test_steps_are_yielded_in_order(lengths, batch_size, max_batches, drop_remainder):
     owners = np.repeat(np.float64(lengths), lengths).tolist()
     steps = list(range(len(owners)))
     with Store([queue()]) as store:
@@ -180,8 +183,8 @@ def test_steps(lengths, batch_size, max_batches, drop_remainder):
 
 @settings(max_examples=25)
 @given(st.lists(st.integers(1, 5), min_size=1, max_size=8), st.one_of(st.none(), st.integers(1, 7)))
-def test_steps_of_blocks(lengths, batch_size):
-    """In a table that keeps its items, items are drawn at random; the steps of each are yielded together."""
+def test_the_steps_of_a_drawn_item_are_yielded_together(lengths, batch_size):
+    """Also if the steps of an item are in several batches."""
     starts = np.cumsum([0, *lengths])
     whole = {int(start): int(start) + length for start, length in zip(starts, lengths, strict=False)}
     with Store([Table("t")], seed=1) as store:
@@ -201,7 +204,7 @@ def test_steps_of_blocks(lengths, batch_size):
 
 
 @pytest.mark.parametrize("batch_size", [None, 2])
-def test_steps_of_text(open_store, batch_size):
+def test_steps_may_be_text(open_store, batch_size):
     store = open_store(Table("t"))
     insert(store, {"word": np.array(["a", "bc"])})
     elements = list(dataset(store, "t", steps=True, batch_size=batch_size, max_batches=2))
@@ -221,7 +224,7 @@ def test_items_without_a_time_axis_have_no_steps(open_store, table):
     assert store.info()["t"].samples == 0, "the items were returned"
 
 
-def test_steps_of_columns_that_differ_in_length(open_store):
+def test_steps_of_columns_that_differ_in_length_are_rejected(open_store):
     store = open_store(queue())
     insert_mixed(store)
     text = f"{NO_STEPS}`a` without a time axis, `b` of length 2, `c` of length 1"
@@ -349,7 +352,7 @@ def block_sizes(monkeypatch):
     [
         (queue(), (100,), {"batch_size": 32, "steps": True}, [1]),
         (Table("t"), (1,), {"batch_size": 32, "steps": True}, [16, 32]),
-        (Table("t"), (10, 10), {"batch_size": 32, "steps": True}, [16, 4]),  # 40 steps
+        (Table("t"), (10, 10), {"batch_size": 32, "steps": True}, [16, 4]),  # 4 items of 10 steps fill a batch
         (Table("t"), (1,), {"batch_size": 2, "steps": True}, [2, 2]),
         (Table("t"), (1,), {"steps": True}, [16, 64]),
         (Table("t"), (1,), {}, [16, 64]),
@@ -357,7 +360,7 @@ def block_sizes(monkeypatch):
         (Table("t"), (5 * 2**20,), {}, [16, 1]),
     ],
 )
-def test_block_sizes(block_sizes, table, shape, options, expected):
+def test_blocks_are_as_large_as_batches_and_item_sizes_allow(block_sizes, table, shape, options, expected):
     with Store([table]) as store:
         for _ in range(4):
             insert(store, np.zeros(shape, np.uint8))  # zeros: compressed to almost nothing
@@ -423,7 +426,7 @@ def test_all_available_items_are_yielded_with_a_timeout_of_0(open_store, options
 
 
 def test_read_together_yields_none_while_it_waits():
-    """The caller can only close the iterator between two elements."""
+    """So that the caller can close the iterator, which is possible only between two elements."""
     with Store([Table("t")]) as store:
         batches = table_reader.TableReader(store, "t", batch_size=2).read_together(len, 3, ConsumptionTracker(), 0.01)
         call = BackgroundCall(lambda: [next(batches) for _ in range(2)])
@@ -465,12 +468,12 @@ def test_a_timeout_of_0_does_not_wait_for_items_that_are_not_available(open_stor
         ({"pad": True}, "`pad` fills items up to the longest one of their batch; give a `batch_size`, too"),
     ],
 )
-def test_bad_options(options, text):
+def test_bad_options_are_rejected(options, text):
     with Store([queue()]) as store, raises(InvalidArgumentError, text):
         dataset(store, "t", **options)
 
 
-def test_bad_arguments():
+def test_bad_arguments_are_rejected():
     with Store([queue()]) as store:
         with raises(InvalidArgumentError, "`store` must be an engram.Store or an engram.Client; got 't' (str)"):
             dataset("t", store)

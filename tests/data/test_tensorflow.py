@@ -40,7 +40,7 @@ def xs(elements):
 
 
 def specs(elements):
-    """Column -> dtype and shape, and whether it is ragged."""
+    """Dtype, shape, and whether ragged, of each column by name."""
     nest = elements.element_spec.data
     return {
         name: (spec.dtype.name, spec.shape.as_list(), type(spec).__name__ == "RaggedTensorSpec")
@@ -51,7 +51,7 @@ def specs(elements):
 # --- elements ------------------------------------------------------------------------------------
 
 
-def test_batches(open_store, dataset, tf):
+def test_batches_contain_the_items_in_order(open_store, dataset, tf):
     store = open_store(queue())
     fill(store, [2] * 4)
     elements = dataset(store, "t", batch_size=2, max_batches=2)
@@ -90,7 +90,7 @@ def test_elements_match_the_element_spec(dataset, tf, options, has_signature):
         ({"batch_size": 2, "pad": True}, ([2, None], [2, None, 3], [2, None])),
     ],
 )
-def test_specs_from_the_first_element(open_store, dataset, options, shapes):
+def test_specs_are_derived_from_the_first_element(open_store, dataset, options, shapes):
     x, cell, word = shapes
     store = open_store(queue())
     item = {"x": np.arange(2), "cell": np.zeros((2, 3), np.float16), "word": np.array(["a", "b"])}
@@ -116,13 +116,13 @@ SIGNATURE = {
         ({"steps": True, "batch_size": 4}, ([None], False), [None, None, 3], [None]),
     ],
 )
-def test_specs_from_a_signature(dataset, options, x, cell, w):
+def test_specs_are_derived_from_a_signature(dataset, options, x, cell, w):
     with Store([queue(signature=SIGNATURE)]) as store:
         column_specs = specs(dataset(store, "t", **options))
     assert column_specs == {"x": ("int64", *x), "cell": ("bfloat16", cell, False), "w": ("string", w, False)}
 
 
-def test_specs_of_columns_without_a_time_axis(dataset):
+def test_columns_without_a_time_axis_have_fixed_shapes(dataset):
     with Store([queue()]) as store:
         insert(store, {"x": 1, "y": np.zeros(3)}, {"x": 2, "y": np.ones(3)}, time_axis=False)
         elements = dataset(store, "t", batch_size=2)
@@ -131,7 +131,7 @@ def test_specs_of_columns_without_a_time_axis(dataset):
         assert xs(elements.take(1)) == [[1, 2]]
 
 
-def test_ragged(open_store, dataset, tf):
+def test_columns_of_variable_length_are_ragged_in_every_batch(open_store, dataset, tf):
     store = open_store(queue(signature={"x": ArraySpec((None,), "int64"), "y": [ArraySpec((None, 1), "float32")]}))
     fill(store, [2, 3, 2, 2])
     elements = dataset(store, "t", batch_size=2, max_batches=2)
@@ -150,7 +150,7 @@ def test_columns_are_ragged_if_the_first_batch_is(dataset):
     assert (first.data["x"].to_list(), second.data["x"].to_list()) == ([[0, 1], [2, 3, 4]], [[5], [6]])
 
 
-def test_padded(open_store, dataset):
+def test_pad_fills_items_up_to_the_longest(open_store, dataset):
     store = open_store(queue())
     fill(store, [2, 3, 2, 2])
     elements = dataset(store, "t", batch_size=2, max_batches=2, pad=True)
@@ -176,7 +176,7 @@ def test_columns_of_fixed_length_have_no_mask(dataset):
 
 
 @pytest.mark.parametrize("batch_size", [None, 2, 3])
-def test_steps(open_store, dataset, batch_size):
+def test_steps_are_yielded_in_order(open_store, dataset, batch_size):
     store = open_store(queue())
     fill(store, [2, 3])
     steps = xs(dataset(store, "t", steps=True, batch_size=batch_size, timeout=0.2))
@@ -189,7 +189,7 @@ def test_steps(open_store, dataset, batch_size):
 Pair = namedtuple("Pair", "left right")  # noqa: PYI024, not typed
 
 
-def test_nests(dataset):
+def test_nests_keep_their_structure(dataset):
     with Store([queue()]) as store:
         insert(store, Pair([np.arange(2), {"b": np.arange(2)}], (np.array(["a", "b"]),)))
         [element] = dataset(store, "t", max_batches=1)
@@ -199,7 +199,7 @@ def test_nests(dataset):
 
 
 @pytest.mark.parametrize("name", ["bool", "uint16", "float16", "complex64", "bfloat16"])
-def test_dtypes(dataset, name):
+def test_dtypes_are_kept(dataset, name):
     import ml_dtypes  # noqa: PLC0415, NumPy's bfloat16
 
     dtype = getattr(ml_dtypes, name, None) or np.dtype(name)
@@ -270,7 +270,7 @@ def bad_specs():
     ]
 
 
-def test_bad_specs(dataset):
+def test_bad_specs_are_rejected(dataset):
     with Store([queue()]) as store:
         for element_spec, options, text in bad_specs():
             with raises(InvalidArgumentError, f"`element_spec`: {text}"):
@@ -312,7 +312,7 @@ def mismatches():
     ]
 
 
-def test_items_that_do_not_match_the_element_spec(dataset, tf):
+def test_items_that_do_not_match_the_element_spec_raise(dataset, tf):
     with Store([queue()]) as store:
         insert(store, {"x": np.arange(2)}, {"x": np.arange(3)})
         for element_spec, text in mismatches():
@@ -329,7 +329,7 @@ def test_items_that_do_not_match_the_element_spec(dataset, tf):
             next(iter(single))
 
 
-def test_no_element_to_derive_the_spec_from(dataset):
+def test_a_spec_cannot_be_derived_without_an_element(dataset):
     with Store([queue()]) as store:
         text = (
             "table `t` returned no element within 0.05 s to derive the `element_spec` from; give an `element_spec`, or "
@@ -346,7 +346,7 @@ def test_no_element_to_derive_the_spec_from(dataset):
 # --- pipelines -----------------------------------------------------------------------------------
 
 
-def test_batch_map_and_reduce(dataset, tf):
+def test_a_dataset_works_with_batch_map_and_reduce(dataset, tf):
     with Store([queue()]) as store:
         fill(store, [2] * 12)
         elements = dataset(store, "t", max_batches=4)
@@ -361,7 +361,7 @@ def test_batch_map_and_reduce(dataset, tf):
         assert total.numpy() == sum(range(16, 24))
 
 
-def test_interleaving(dataset, tf):
+def test_interleaved_datasets_yield_each_item_once(dataset, tf):
     with Store([queue()]) as store:
         fill(store, [1] * 8)
         elements = tf.data.Dataset.range(2).interleave(
@@ -377,7 +377,7 @@ def test_interleaving(dataset, tf):
         assert sorted(np.concatenate(xs(elements)).tolist()) == list(range(8))
 
 
-def test_iteration_in_a_tf_function(dataset, tf):
+def test_a_tf_function_can_iterate(dataset, tf):
     with Store([queue()]) as store:
         fill(store, [2] * 4)
         elements = dataset(store, "t", batch_size=2, max_batches=2)
@@ -416,7 +416,8 @@ def test_items_that_were_not_yielded_are_returned(open_store, dataset, options):
 
 
 @pytest.mark.parametrize("max_batches", [1, 4, 5, 11])
-def test_batches_that_are_passed_on_together(open_store, dataset, max_batches):
+def test_batches_passed_on_together_keep_info_and_data_together(open_store, dataset, max_batches):
+    """From a table without `max_times_sampled`, TensorFlow gets several batches in one call."""
     store = open_store(Table("t"))
     fill(store, [2] * 6)
     sampled = list(dataset(store, "t", batch_size=3, prefetch=4, max_batches=max_batches))
@@ -443,7 +444,7 @@ def test_batches_that_tensorflow_did_not_take_do_not_count_as_sampled(open_store
     next(other)
     del iterator
     gc.collect()
-    wait_until(lambda: store.info()["t"].leased_out <= 24)
+    wait_until(lambda: store.info()["t"].leased_out <= 24)  # those of `other` alone
     del other
     gc.collect()
     wait_until(lambda: store.info()["t"].leased_out == 0)
@@ -509,7 +510,7 @@ def test_a_waiting_iterator_can_be_dropped(dataset):
         wait_until(lambda: store.info()["t"].waiting_samples == 0)
 
 
-def test_an_element_that_arrives_after_the_poll_interval(dataset):
+def test_an_element_that_arrives_after_the_poll_interval_is_yielded(dataset):
     with Store([queue()]) as store:
         fill(store, [2])
         iterator = iter(dataset(store, "t", timeout=10))

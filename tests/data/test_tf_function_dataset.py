@@ -5,7 +5,7 @@ import pytest
 
 pytestmark = pytest.mark.frameworks
 
-ITERATORS = {}
+ITERATORS = {}  # by the number that a dataset passes to `step`
 
 
 def step(number):
@@ -29,7 +29,7 @@ def make_dataset():
     return make
 
 
-def test_arrays_of_any_memory_order_and_text(make_dataset):
+def test_arrays_of_any_memory_order_and_text_are_yielded(make_dataset):
     arrays = [np.arange(6.0).reshape(2, 3).T, np.array([b"a", b"longer"], object), np.arange(8)[::2]]
     elements = list(make_dataset(iter([arrays, arrays]), ([3, 2], "float64"), ([None], "string"), ([None], "int64")))
     assert len(elements) == 2

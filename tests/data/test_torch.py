@@ -24,7 +24,7 @@ OTHERS = ["float16", "float32", "float64", "complex64", "complex128", "bfloat16"
 
 
 @pytest.mark.parametrize("name", ["bool", *INTEGERS, *OTHERS])
-def test_every_dtype(dataset, name):
+def test_every_dtype_becomes_the_torch_dtype_of_its_name(dataset, name):
     import ml_dtypes  # noqa: PLC0415, NumPy's bfloat16
     import torch  # noqa: PLC0415, the extra
 
@@ -52,7 +52,7 @@ def test_text_and_info_stay_numpy_arrays(dataset):
     assert single.info.key.dtype == np.uint64
 
 
-def test_tensors_share_memory_with_the_batch(dataset):
+def test_tensors_are_writable(dataset):
     with Store([queue()]) as store:
         insert(store, np.zeros((2, 3)))
         [element] = dataset(store, "t", batch_size=1, max_batches=1)
@@ -60,7 +60,7 @@ def test_tensors_share_memory_with_the_batch(dataset):
         assert element.data.sum() == 6
 
 
-def test_ragged_and_padded(dataset):
+def test_ragged_columns_are_nested_tensors_and_padded_columns_have_a_mask(dataset):
     with Store([queue()]) as store:
         items = [{"x": np.arange(n), "y": np.arange(n), "z": np.ones((n, 2))} for n in (2, 1)]
         insert(store, *items, *items)
@@ -85,14 +85,14 @@ def test_columns_of_different_lengths_have_their_own_offsets(dataset):
             )
         writer.flush()
         [element] = dataset(store, "t", batch_size=2, max_batches=1)
-    lengths = {name: element.data[name].offsets().tolist() for name in "ab"}
-    assert lengths == {"a": [0, 1, 3], "b": [0, 2, 5]}
+    offsets = {name: element.data[name].offsets().tolist() for name in "ab"}
+    assert offsets == {"a": [0, 1, 3], "b": [0, 2, 5]}
     assert element.data["c"].tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("options", [{"steps": True}, {"steps": True, "batch_size": 3}, {}])
 @pytest.mark.parametrize("table", [queue(), Table("t")])
-def test_steps_and_single_items(dataset, options, table):
+def test_steps_and_single_items_are_tensors(dataset, options, table):
     import torch  # noqa: PLC0415, the extra
 
     with Store([table]) as store:
@@ -102,7 +102,7 @@ def test_steps_and_single_items(dataset, options, table):
     assert torch.cat([torch.atleast_1d(element.data["x"]) for element in elements]).tolist()[:2] == [1, 2]
 
 
-def test_a_device(dataset):
+def test_elements_are_on_the_given_device(dataset):
     import torch  # noqa: PLC0415, the extra
 
     with Store([queue()]) as store:
@@ -119,7 +119,7 @@ def test_a_device(dataset):
         (3.5, "got 3.5: empty(): argument 'device' must be torch.device, not float"),
     ],
 )
-def test_bad_devices(dataset, device, reason):
+def test_bad_devices_are_rejected(dataset, device, reason):
     with Store([queue()]) as store, pytest.raises(InvalidArgumentError) as caught:
         dataset(store, "t", device=device)
     assert str(caught.value).startswith(f"`device` must be a device that PyTorch can use here; {reason}")
@@ -202,7 +202,7 @@ def print_error(call):
         call()
     except engram.errors.EngramError as error:
         print(type(error).__name__, str(error).splitlines()[-1])
-    gc.collect()  # PyTorch fails if later workers inherit what is left of these
+    gc.collect()  # PyTorch fails if later workers inherit what is left of the failed ones
 
 if __name__ == "__main__":
     table = Table("t", sampler=selectors.Fifo(), max_times_sampled=1)
@@ -233,7 +233,7 @@ FORKED = """
 """
 
 
-def test_forked_workers():
+def test_forked_workers_read_each_item_once():
     error = "InvalidArgumentError engram.errors.InvalidArgumentError: "
     errors = [
         (
@@ -260,5 +260,5 @@ SPAWNED = """
 """
 
 
-def test_spawned_workers():
+def test_spawned_workers_read_each_item_once():
     assert run_python(HEAD + SPAWNED, 110) == "[0, 1, 2, 3, 4, 5]\n"

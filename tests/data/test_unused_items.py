@@ -111,7 +111,7 @@ def test_items_of_a_batch_that_fails_to_convert_are_returned(open_store, monkeyp
     assert remaining(store) == [2, 3, 4, 5]
 
 
-def test_a_queue_smaller_than_a_batch(open_store):
+def test_a_queue_smaller_than_a_batch_fills_batches(open_store):
     """Items count as consumed before their batch is full if an insert waits for their space."""
     store = open_store(Table.queue("t", max_size=3))
     inserting = BackgroundCall(lambda: fill(store, [1] * 24))
@@ -136,7 +136,7 @@ def test_items_that_are_held_for_too_long_count_as_consumed(open_store, monkeypa
     assert remaining(store) == [4]
 
 
-def test_a_batch_of_more_blocks_than_a_server_leases_at_a_time(open_store):
+def test_a_batch_may_need_more_blocks_than_a_server_leases_at_a_time(open_store):
     store = open_store(queue())
     fill(store, [1] * 1_300)
     iterator = iter(data.dataset(store, "t", steps=True, batch_size=1_200))

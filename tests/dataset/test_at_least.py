@@ -10,7 +10,8 @@ from engram import Dataset, Pattern, Table, rate_limiters, selectors
 from engram.errors import DeadlineExceededError, InvalidArgumentError, UnsatisfiableError
 
 
-def queue(open_store, items, max_size=100):
+def store_with_queue(open_store, items, max_size=100):
+    """Returns a store whose queue `q` has this number of items."""
     store = open_store(Table.queue("q", max_size=max_size))
     fill(store, "q", range(items))
     return store
@@ -21,18 +22,18 @@ def values(batch):
 
 
 def test_available_items_are_enough(open_store):
-    store = queue(open_store, 3)
+    store = store_with_queue(open_store, 3)
     assert values(store.sample("q", 10, at_least=1, timeout=10)) == [0, 1, 2]
     assert store.info()["q"].size == 0
 
 
-def test_no_more_than_requested(open_store):
-    store = queue(open_store, 5)
+def test_no_more_than_n_items_are_sampled(open_store):
+    store = store_with_queue(open_store, 5)
     assert values(store.sample("q", 2, at_least=1)) == [0, 1]
 
 
-def test_fewer_than_at_least_wait(open_store):
-    store = queue(open_store, 1)
+def test_a_sample_waits_while_fewer_than_at_least_are_available(open_store):
+    store = store_with_queue(open_store, 1)
     call = BackgroundCall(lambda: store.sample("q", 10, at_least=3))
     wait_until(lambda: store.info()["q"].waiting_samples)
     fill(store, "q", [1, 2, 3])
@@ -41,15 +42,15 @@ def test_fewer_than_at_least_wait(open_store):
     assert len(sampled) >= 3
 
 
-def test_all_items_return_at_the_deadline(open_store):
-    store = queue(open_store, 2)
+def test_fewer_than_at_least_are_returned_to_the_table_at_the_deadline(open_store):
+    store = store_with_queue(open_store, 2)
     with pytest.raises(DeadlineExceededError, match=r"yielded 2 of 10 samples \(at least 3 needed\) within"):
         store.sample("q", 10, at_least=3, timeout=0.05)
     assert values(store.sample("q", 10, at_least=2)) == [0, 1]
 
 
-def test_more_than_a_table_can_hold(open_store):
-    store = queue(open_store, 4, max_size=4)
+def test_n_may_exceed_what_a_table_can_hold_but_at_least_may_not(open_store):
+    store = store_with_queue(open_store, 4, max_size=4)
     with pytest.raises(UnsatisfiableError):
         store.sample("q", 10)
     assert values(store.sample("q", 10, at_least=4)) == [0, 1, 2, 3]
@@ -58,7 +59,7 @@ def test_more_than_a_table_can_hold(open_store):
 
 
 def test_several_readers_take_turns(open_store):
-    store = queue(open_store, 0)
+    store = store_with_queue(open_store, 0)
     first = BackgroundCall(lambda: store.sample("q", 4, at_least=1))
     wait_until(lambda: store.info()["q"].waiting_samples == 1)
     second = BackgroundCall(lambda: store.sample("q", 4, at_least=1))
@@ -73,8 +74,8 @@ def test_several_readers_take_turns(open_store):
     ("at_least", "text"),
     [(0, "from 1 to {} (4); got 0"), (5, "from 1 to {} (4); got 5"), (1.5, "an integer; got 1.5 (float)")],
 )
-def test_bad_bounds(open_store, at_least, text):
-    store = queue(open_store, 4)
+def test_bad_bounds_are_rejected(open_store, at_least, text):
+    store = store_with_queue(open_store, 4)
     with raises(InvalidArgumentError, f"`at_least` must be {text.format('`n`')}"):
         store.sample("q", 4, at_least=at_least)
     with raises(InvalidArgumentError, f"`at_least` must be {text.format('`batch_size`')}"):
@@ -85,7 +86,7 @@ def test_bad_bounds(open_store, at_least, text):
 
 
 def test_a_dataset_yields_partial_batches(open_store):
-    store = queue(open_store, 5)
+    store = store_with_queue(open_store, 5)
     with Dataset(store, "q", 3, at_least=1) as dataset:
         batches = iter(dataset)
         sampled = []
@@ -99,7 +100,7 @@ def test_a_dataset_yields_partial_batches(open_store):
 @pytest.mark.parametrize("at_least", [None, 1, 3])
 @pytest.mark.parametrize("prefetch", [1, 4])
 def test_max_items_is_exact(open_store, at_least, prefetch):
-    store = queue(open_store, 20)
+    store = store_with_queue(open_store, 20)
     dataset = Dataset(store, "q", 4, at_least=at_least, prefetch=prefetch, max_items=10)
     sampled = [values(batch) for batch in dataset]
     assert [value for batch in sampled for value in batch] == list(range(10))
@@ -108,8 +109,8 @@ def test_max_items_is_exact(open_store, at_least, prefetch):
     assert (info.size, info.leased_out, info.samples) == (10, 0, 10)
 
 
-def test_max_items_with_small_batches(open_store):
-    store = queue(open_store, 0)
+def test_max_items_is_exact_with_partial_batches(open_store):
+    store = store_with_queue(open_store, 0)
 
     def trickle():
         for value in range(12):
@@ -125,8 +126,8 @@ def test_max_items_with_small_batches(open_store):
     wait_until(lambda: store.info()["q"].size == 2)
 
 
-def test_undelivered_items_return(open_store):
-    store = queue(open_store, 10)
+def test_undelivered_items_are_returned_to_the_table(open_store):
+    store = store_with_queue(open_store, 10)
     batches = iter(Dataset(store, "q", 4, at_least=1, prefetch=2))
     first = values(next(batches))
     batches.close()
@@ -144,7 +145,7 @@ def test_the_limiter_determines_the_batch_size(open_store):
 
 
 @pytest.mark.parametrize("size", [1024, 20_000])
-def test_all_available_items(open_store, size):
+def test_all_available_items_are_sampled_at_once(open_store, size):
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
     with store.batched_writer(1000, [Pattern("t", num_steps=1)]) as writer:
         for start in range(0, size, 1000):
@@ -163,7 +164,7 @@ def test_items_inserted_together_are_sampled_together(open_store):
 
 
 def test_a_reset_during_the_wait_restarts_it(open_store):
-    store = queue(open_store, 2)
+    store = store_with_queue(open_store, 2)
     call = BackgroundCall(lambda: store.sample("q", 10, at_least=3, timeout=10))
     wait_until(lambda: store.info()["q"].waiting_samples)
     store.reset("q")
@@ -173,6 +174,6 @@ def test_a_reset_during_the_wait_restarts_it(open_store):
     assert store.info()["q"].samples == 3
 
 
-def test_partial_and_at_least(open_store):
-    store = queue(open_store, 2)
+def test_partial_allows_fewer_than_at_least(open_store):
+    store = store_with_queue(open_store, 2)
     assert values(store.sample("q", 10, at_least=3, timeout=0.05, partial=True)) == [0, 1]

@@ -23,7 +23,7 @@ def batches(dataset):
 
 
 def wait_for_prefetch(store, table, samples):
-    """Waits until the prefetching thread has drawn `samples` samples."""
+    """Waits until at least `samples` items were drawn; returns the number."""
     wait_until(lambda: store.info()[table].samples >= samples)
     return store.info()[table].samples
 
@@ -31,7 +31,7 @@ def wait_for_prefetch(store, table, samples):
 # --- delivery ------------------------------------------------------------------------------------
 
 
-def test_batches_in_order(open_store):
+def test_batches_are_yielded_in_order(open_store):
     store = open_store(Table.queue("q", max_size=10))
     fill(store, "q", range(10))
     assert batches(Dataset(store, "q", 2, max_batches=5)) == [[0, 1], [2, 3], [4, 5], [6, 7], [8, 9]]
@@ -45,7 +45,7 @@ def test_a_dataset_may_be_iterated_again(open_store):
     assert [batches(dataset), batches(dataset)] == [[[0], [1]], [[2], [3]]]
 
 
-def test_single_items(open_store):
+def test_without_a_batch_size_single_samples_are_yielded(open_store):
     store = open_store(Table.queue("q", max_size=10))
     store.insert({"x": np.arange(3), "y": 1}, {"q": 2.0}, time_axis=False)
     store.insert({"x": np.arange(6).reshape(2, 3), "y": np.arange(2)}, {"q": 3.0}, time_axis=True)
@@ -101,7 +101,7 @@ def test_hold_acknowledges_a_batch_when_the_next_is_requested(open_store):
     assert (store.info()["q"].size, store.info()["q"].samples) == (2, 4)
 
 
-def test_items_of_different_lengths(open_store):
+def test_items_of_different_lengths_are_ragged_or_padded(open_store):
     store = open_store(Table.queue("q", max_size=6))
     for length in (1, 3, 1, 3):
         store.insert({"x": np.arange(length)}, {"q": 1.0}, time_axis=True)
@@ -153,7 +153,7 @@ def test_undelivered_items_regain_their_place_in_the_queue(open_store, leave):
     assert sample_x(store, "q", 17) == list(range(3, 20))
 
 
-def test_items_return_if_ctrl_c_strikes_before_delivery(open_store, monkeypatch):
+def test_items_are_returned_if_ctrl_c_strikes_before_delivery(open_store, monkeypatch):
     store = open_store(Table.queue("q", max_size=9))
     fill(store, "q", range(6))
     iterator = iter(Dataset(store, "q", 2))
@@ -169,7 +169,7 @@ def test_items_return_if_ctrl_c_strikes_before_delivery(open_store, monkeypatch)
     assert store.info()["q"].samples == 6
 
 
-def test_items_return_if_closed_before_delivery(open_store, monkeypatch):
+def test_items_are_returned_if_the_dataset_is_closed_before_delivery(open_store, monkeypatch):
     store = open_store(Table.queue("q", max_size=9))
     fill(store, "q", range(6))
     dataset = Dataset(store, "q", 2)
@@ -199,7 +199,7 @@ class FailingNest(namedtuple("FailingNest", "x")):  # noqa: PYI024, a subclass w
         return super().__new__(cls, x)
 
 
-def test_items_return_if_their_batch_cannot_be_built(open_store, monkeypatch):
+def test_items_are_returned_if_their_batch_cannot_be_built(open_store, monkeypatch):
     store = open_store(Table.queue("q", max_size=9))
     for value in range(4):
         store.insert(FailingNest(value), {"q": 1.0})
@@ -232,7 +232,7 @@ def test_equal_priorities_regain_their_order(open_store):
     assert sample_x(store, "t", 4) == [2, 3, 4, 5]
 
 
-def test_times_sampled_are_undone(open_store):
+def test_times_sampled_of_undelivered_items_are_undone(open_store):
     store = open_store(Table("t", sampler=selectors.Fifo()))
     fill(store, "t", [7])
     iterator = iter(Dataset(store, "t", 1, prefetch=5))
@@ -243,7 +243,7 @@ def test_times_sampled_are_undone(open_store):
     assert store.sample("t", 1).info.times_sampled.tolist() == [2]
 
 
-def test_deleted_items_do_not_return(open_store):
+def test_deleted_items_are_not_returned(open_store):
     store = open_store(Table.queue("q", max_size=9))
     keys = fill(store, "q", range(6))
     iterator = iter(Dataset(store, "q", 1, prefetch=3))
@@ -363,7 +363,7 @@ def test_close_from_another_thread_ends_a_waiting_reader(open_store):
     assert store.info()["q"].waiting_samples == 0
 
 
-def test_close_while_an_iteration_starts(open_store):
+def test_close_while_an_iteration_starts_ends_it(open_store):
     store = open_store(Table.queue("q", max_size=10))
     dataset = Dataset(store, "q", 1)
     native = store._native
@@ -391,7 +391,7 @@ def test_no_thread_is_left_over(open_store):
     assert threading.active_count() == before
 
 
-def test_several_readers_of_one_queue(open_store):
+def test_several_readers_receive_each_item_of_a_queue_once(open_store):
     items, readers = 2000, 4
     store = open_store(Table.queue("q", max_size=64))
 
@@ -432,7 +432,7 @@ def test_readers_that_stop_lose_nothing(open_store):
         ({"timeout": "1"}, "`timeout` must be a number of seconds, at least 0, or None to wait forever; got '1' (str)"),
     ],
 )
-def test_bad_options(open_store, options, text):
+def test_bad_options_are_rejected(open_store, options, text):
     store = open_store(Table("t"))
     with raises(InvalidArgumentError, text):
         Dataset(store, "t", **options)
@@ -440,7 +440,7 @@ def test_bad_options(open_store, options, text):
         Dataset("t", store)
 
 
-def test_batches_that_can_never_be_available(open_store):
+def test_batches_that_can_never_be_available_are_rejected(open_store):
     store = open_store(Table.queue("q", max_size=2))
     with raises(UnknownTableError, "no table `t`; known tables: `q`"):
         next(iter(Dataset(store, "t")))

@@ -13,7 +13,7 @@ from engram.data import numpy as data
 
 @pytest.fixture
 def interrupting():
-    """`interrupting(seconds)` raises KeyboardInterrupt in the main thread after that time."""
+    """`interrupting(seconds)` raises KeyboardInterrupt in the main thread after that time; 0 cancels it."""
     previous = signal.signal(signal.SIGALRM, signal.default_int_handler)
     yield lambda seconds: signal.setitimer(signal.ITIMER_REAL, seconds)
     signal.setitimer(signal.ITIMER_REAL, 0.0)

@@ -36,7 +36,7 @@ BOOLEAN = "must be True or False; got 'yes' (str)"
         (lambda store: Dataset(store, "t", pad="yes"), f"`pad` {BOOLEAN}"),
     ],
 )
-def test_methods_of_a_store(open_store, call, text):
+def test_methods_of_a_store_reject_wrong_types(open_store, call, text):
     with raises(InvalidArgumentError, text):
         call(open_store(Table("t")))
 
@@ -54,7 +54,7 @@ def test_methods_of_a_store(open_store, call, text):
         (lambda writer: writer.close("x"), TIMEOUT),
     ],
 )
-def test_methods_of_a_writer(open_store, call, text):
+def test_methods_of_a_writer_reject_wrong_types(open_store, call, text):
     with open_store(Table("t")).writer() as writer:
         with raises(InvalidArgumentError, text):
             call(writer)
@@ -87,7 +87,7 @@ PATH = "`path` must be a path, as a str or os.PathLike; got 3 (int)"
         ),
     ],
 )
-def test_constructors(tmp_path, call, text):
+def test_constructors_reject_wrong_types(tmp_path, call, text):
     with raises(InvalidArgumentError, text):
         call(tmp_path / "store")
     assert not (tmp_path / "store").exists()

@@ -15,7 +15,7 @@ from engram.errors import (
 
 
 def priorities(store, table, keys):
-    """Priorities of the items, read from samples of all of them."""
+    """Priorities of the items with these keys, from 500 samples; None for an item that was not drawn."""
     batch = store.sample(table, 500)
     priorities = dict(zip(batch.info.key.tolist(), batch.info.priority.tolist(), strict=True))
     return [priorities.get(key) for key in keys]
@@ -26,6 +26,7 @@ def priorities(store, table, keys):
 
 @pytest.fixture
 def three(open_store):
+    """A store with three items of priority 1, and their keys."""
     store = open_store(Table("t", sampler=selectors.Prioritized(1.0)))
     return store, fill(store, "t", range(3))
 
@@ -39,13 +40,13 @@ def test_update_returns_the_number_of_keys_found(three):
 
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32, np.int8, np.uint64, np.bool_])
-def test_update_takes_any_number(three, dtype):
+def test_update_accepts_priorities_of_any_dtype(three, dtype):
     store, keys = three
     signed_keys = np.array(keys, np.int64)[::-1]
     assert store.update_priorities("t", signed_keys, np.array([1, 1, 1], dtype)) == 3
 
 
-def test_update_of_a_batch(three):
+def test_update_counts_repeated_keys_of_a_batch(three):
     store, _ = three
     batch = store.sample("t", 64)
     assert store.update_priorities("t", batch.info.key, np.ones(64)) == 64
@@ -73,7 +74,7 @@ def test_one_bad_priority_rejects_the_whole_call(three, bad, text):
     assert store.info()["t"].size == 3
 
 
-def test_infinite_and_negative_priorities_without_prioritized(open_store):
+def test_infinite_and_negative_priorities_are_allowed_without_prioritized(open_store):
     store = open_store(Table("t", sampler=selectors.MaxHeap()))
     fill(store, "t", [-np.inf, -1.0, np.inf], priority=float)
     assert sample_x(store, "t", 1) == [np.inf]
@@ -108,7 +109,7 @@ def test_prioritized_rejects_priorities_as_sampler_and_remover(open_store, selec
         ([1], [1j], "`priorities` must be numbers; got complex128"),
     ],
 )
-def test_bad_updates(three, keys, values, text):
+def test_bad_updates_are_rejected(three, keys, values, text):
     with raises(InvalidArgumentError, text):
         three[0].update_priorities("t", keys, values)
 
@@ -142,14 +143,14 @@ MANY = 600_000  # more keys than one message has
 
 @pytest.fixture
 def many(three):
-    """Many keys, of which three are in the table."""
+    """A store, many keys of which three are in its table, and these three."""
     store, present = three
     keys = np.arange(1 << 40, (1 << 40) + MANY, dtype=np.uint64)
     keys[[0, MANY // 2, MANY - 1]] = present
     return store, keys, present
 
 
-def test_a_change_of_more_keys_than_one_message_has(many):
+def test_one_change_may_have_more_keys_than_a_message(many):
     store, keys, present = many
     assert store.update_priorities("t", keys, np.arange(MANY)) == 3
     assert priorities(store, "t", present[1:]) == [MANY // 2, MANY - 1]
@@ -207,7 +208,7 @@ def test_reset_deletes_items_and_resets_counters(three):
 # --- tables at run time --------------------------------------------------------------------------
 
 
-def test_create_and_drop(open_store):
+def test_tables_can_be_created_and_dropped(open_store):
     store = open_store(Table("b"))
     store.create_table(Table("a", max_size=5))
     assert store.tables == ["a", "b"]
@@ -233,7 +234,7 @@ def test_tables_can_be_any_iterable():
     assert repr(store) == "Store(closed)"
 
 
-def test_bad_tables(open_store):
+def test_bad_tables_are_rejected(open_store):
     with raises(InvalidArgumentError, "`tables` must be a sequence of tables; got the table `a` itself"):
         engram.Store(Table("a"))
     with raises(InvalidArgumentError, "`store` must be an engram.Store or a sequence of tables; got 3 (int)"):
@@ -261,7 +262,7 @@ def test_a_new_limiter_wakes_waiting_calls(open_store):
     inserter.result()
 
 
-def test_bad_limiters(open_store):
+def test_bad_limiters_are_rejected(open_store):
     store = open_store(Table("t", max_size=5))
     text = "`rate_limiter` must be one of engram.rate_limiters; got 3 (int)"
     with raises(InvalidArgumentError, text):
@@ -272,7 +273,7 @@ def test_bad_limiters(open_store):
     assert store.info()["t"].rate_limiter[:3] == ("MinSize", 1.0, 1)
 
 
-def test_a_closed_store(open_store):
+def test_calls_of_a_closed_store_raise(open_store):
     store = open_store(Table("t"))
     writer, dataset = store.writer(), engram.Dataset(store, "t", 1)
     store.close()
@@ -296,7 +297,7 @@ def test_a_closed_store(open_store):
             call()
 
 
-def test_a_priority_whose_power_is_too_large():
+def test_a_priority_whose_power_is_too_large_is_rejected():
     text = r"^priority for table `t` is too large: 1e300 to the power of .* exponent 2 must be at most .*e\d+; got inf$"
     with engram.Store([Table("t", sampler=selectors.Prioritized(2.0))]) as store:
         store.insert({"x": np.zeros(1)}, {"t": 1.0})

@@ -29,7 +29,7 @@ def draws(open_store, table, priorities):
     return store, store.sample("t", DRAWS)
 
 
-def test_uniform(open_store):
+def test_uniform_draws_every_item_equally_often(open_store):
     _, batch = draws(open_store, Table("t"), np.ones(ITEMS))
     counts = np.bincount(batch.data["x"], minlength=ITEMS)
     assert chi_square(counts, np.full(ITEMS, DRAWS / ITEMS)) < quantile(ITEMS - 1)
@@ -37,7 +37,7 @@ def test_uniform(open_store):
 
 
 @pytest.mark.parametrize("exponent", [0.5, 1.0, 2.0])
-def test_prioritized(open_store, exponent):
+def test_prioritized_draws_in_proportion_to_weights(open_store, exponent):
     priorities = np.linspace(0.2, 3.0, ITEMS)
     store, batch = draws(open_store, Table("t", sampler=selectors.Prioritized(exponent)), priorities)
     expected = priorities**exponent / (priorities**exponent).sum()
@@ -66,7 +66,7 @@ def test_the_test_detects_a_wrong_distribution(open_store):
     assert chi_square(counts, np.full(ITEMS, DRAWS / ITEMS)) > quantile(ITEMS - 1)
 
 
-def test_uniform_remover(open_store):
+def test_a_uniform_remover_evicts_equally_exposed_items_equally(open_store):
     survivors = np.zeros(ITEMS)
     for seed in range(400):
         store = open_store(Table("t", max_size=10, remover=selectors.Uniform(), seed=seed))

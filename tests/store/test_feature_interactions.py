@@ -119,7 +119,7 @@ def test_booleans_of_other_encodings_end_episodes(open_store):
     assert store.info()["t"].size == 1
 
 
-def test_a_dropped_table_frees_its_memory(open_store):
+def test_a_table_used_by_a_writer_and_a_dataset_can_be_dropped(open_store):
     store = open_store(Table("t"))
     writer = store.writer(history=1)
     writer.append({"x": np.zeros(1000)})

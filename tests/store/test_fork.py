@@ -78,7 +78,7 @@ def test_a_child_that_exits_inside_with_blocks_ends_cleanly():
     assert run_python(HEAD + INSIDE) == "done\n"
 
 
-def test_a_fork_while_a_reader_waits():
+def test_forks_while_readers_wait_do_not_hang():
     code = """
 import threading
 store = engram.Store([engram.Table("t")])
@@ -98,7 +98,7 @@ batches.close()
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="fork is multiprocessing's default on Linux only")
-def test_multiprocessing_by_fork():
+def test_a_forked_multiprocessing_child_gets_forked_error():
     code = """
 import multiprocessing
 store = engram.Store([engram.Table("t")])

@@ -17,7 +17,7 @@ from engram.errors import (
 # --- insert --------------------------------------------------------------------------------------
 
 
-def test_one_item_in_several_tables(open_store):
+def test_one_item_can_be_in_several_tables(open_store):
     store = open_store(Table("a"), Table("b"))
     key = store.insert({"x": np.zeros(1000)}, {"a": 1.0, "b": 2.0})
     batches = [store.sample(name, 1) for name in ("a", "b")]
@@ -28,7 +28,7 @@ def test_one_item_in_several_tables(open_store):
     assert store.sample("b", 1).data["x"].shape == (1, 1000)
 
 
-def test_all_or_nothing_after_a_table_was_replaced(open_store):
+def test_insert_is_all_or_nothing_after_a_table_was_replaced(open_store):
     def table(dtype):
         return Table("b", signature={"x": ArraySpec((), dtype)})
 
@@ -45,7 +45,7 @@ def test_all_or_nothing_after_a_table_was_replaced(open_store):
     assert (store.info()["a"].size, store.info()["b"].size) == (1, 0)
 
 
-def test_a_table_replaced_under_its_old_name(open_store):
+def test_a_table_replaced_under_its_old_name_gets_items_of_the_new_signature(open_store):
     def table(dtype):
         return Table("t", signature={"x": ArraySpec((), dtype)})
 
@@ -63,7 +63,7 @@ def test_a_table_replaced_under_its_old_name(open_store):
     assert sample_x(store, "t", 1) == [4]
 
 
-def test_time_axis(open_store):
+def test_with_time_axis_arrays_are_sequences_of_steps(open_store):
     store = open_store(Table("t"))
     store.insert({"x": np.arange(6).reshape(3, 2), "y": np.arange(3)}, {"t": 1.0}, time_axis=True)
     data = store.sample("t", 2).data
@@ -105,7 +105,7 @@ OBJECT = "column `x` contains a Python object of type object; supported are str,
 @pytest.mark.parametrize(
     ("data", "options", "error", "text"),
     [
-        ({"x": 1}, {"priorities": {}}, InvalidArgumentError, None),
+        ({"x": 1}, {"priorities": {}}, InvalidArgumentError, "`priorities` must name at least one table; got none"),
         ({}, {}, SignatureError, "`data` must have at least one leaf; got an empty nest"),
         ({"x": None}, {}, SignatureError, "column `x` must be an array, a number or a string; got None"),
         (
@@ -132,9 +132,14 @@ OBJECT = "column `x` contains a Python object of type object; supported are str,
             SignatureError,
             UNEVEN + "got `x` with 0 steps",
         ),
-        ({1: 0, "a": 0}, {}, SignatureError, None),
+        ({1: 0, "a": 0}, {}, SignatureError, "the keys of a mapping must be all str or all int; got [1, 'a']"),
         ({(1, 2): 0}, {}, SignatureError, "the keys of a mapping must be str or int; got (1, 2)"),
-        ({"x": np.array("2020", "M8[D]")}, {}, SignatureError, None),
+        (
+            {"x": np.array("2020", "M8[D]")},
+            {},
+            SignatureError,
+            f"column `x` has the unsupported dtype datetime64[D]; supported dtypes are {DTYPES}",
+        ),
         (
             {"x": np.zeros(2)},
             {"priorities": "t"},
@@ -149,30 +154,21 @@ OBJECT = "column `x` contains a Python object of type object; supported are str,
         ),
     ],
 )
-def test_bad_items(open_store, data, options, error, text):
+def test_bad_items_are_rejected(open_store, data, options, error, text):
     store = open_store(Table("t"))
-    text = text or {
-        InvalidArgumentError: "`priorities` must name at least one table; got none",
-        SignatureError: "column `x` has the unsupported dtype datetime64[D]; supported dtypes are bool, "
-        "int8, int16, int32, int64, uint8, "
-        "uint16, uint32, uint64, float16, float32, float64, complex64, complex128, bfloat16, float8_e4m3fn, "
-        "float8_e5m2, string"
-        if "x" in data
-        else "the keys of a mapping must be all str or all int; got [1, 'a']",
-    }.get(error)
     with raises(error, text):
         store.insert(data, **{"priorities": {"t": 1.0}, **options})
     assert store.info()["t"].size == 0
 
 
-def test_a_nest_that_contains_itself(open_store):
+def test_a_nest_that_contains_itself_is_rejected(open_store):
     nest = []
     nest.append(nest)
     with raises(SignatureError, "nests must have at most 32 levels; got more"):
         open_store(Table("t")).insert(nest, {"t": 1.0})
 
 
-def test_an_item_larger_than_the_table(open_store):
+def test_an_item_larger_than_the_table_is_rejected(open_store):
     store = open_store(Table("t", max_bytes=10_000))
     text = r"^an item of \d+ bytes .* never fits into table `t`, whose max_bytes is 10000; "
     with pytest.raises(UnsatisfiableError, match=text):
@@ -224,7 +220,7 @@ def test_signature_errors_name_both_sides(open_store, data, problem, item_column
     store.insert({"a": np.zeros(2, np.float32), "b": {"c": 1}}, {"t": 1.0})
 
 
-def test_signature_with_unknown_sizes_text_and_time(open_store):
+def test_a_signature_may_have_unknown_sizes_and_text(open_store):
     signature = {"x": ArraySpec((None, 2), np.int8), "y": ArraySpec((None,), "string")}
     store = open_store(Table("t", signature=signature))
     for steps in (1, 3):
@@ -254,13 +250,13 @@ def test_signature_with_unknown_sizes_text_and_time(open_store):
         ),
     ],
 )
-def test_bad_signatures(open_store, signature, text):
+def test_bad_signatures_are_rejected(open_store, signature, text):
     with raises(SignatureError, text):
         open_store(Table("t", signature=signature))
 
 
 @pytest.mark.parametrize("shape", ["ab", 3])
-def test_bad_spec_shapes(shape):
+def test_bad_spec_shapes_are_rejected(shape):
     with raises(InvalidArgumentError, f"`shape` must be a sequence of sizes; got {shape!r}"):
         ArraySpec(shape, np.int8)
     with raises(InvalidArgumentError, "each axis of `shape` must be at least 0; got -1"):
@@ -276,7 +272,7 @@ def test_bad_spec_shapes(shape):
         ({"t": 10**400}, f"the priority for `t` must be a number; got 1{'0' * 99}... (int)"),
     ],
 )
-def test_priorities_of_wrong_types(open_store, priorities, text):
+def test_priorities_and_timeouts_of_wrong_types_are_rejected(open_store, priorities, text):
     store = open_store(Table("t"))
     with raises(InvalidArgumentError, text):
         store.insert({"x": 1}, priorities)
@@ -290,7 +286,7 @@ def test_priorities_of_wrong_types(open_store, priorities, text):
 
 @pytest.mark.parametrize("priority", [1.0, True])
 @pytest.mark.parametrize("value", ["x", None, 1])
-def test_a_time_axis_of_a_wrong_type(open_store, value, priority):
+def test_a_time_axis_of_a_wrong_type_is_rejected(open_store, value, priority):
     store = open_store(Table("t"))
     shown = value if value is None else f"{value!r} ({type(value).__name__})"
     with raises(InvalidArgumentError, f"`time_axis` must be True or False; got {shown}"):

@@ -15,7 +15,7 @@ from engram import Dataset, Pattern, Table
 
 @contextlib.contextmanager
 def interrupted(after=0.1):
-    """Sends Ctrl-C after `after` seconds, and expects it to end the block at once."""
+    """Sends Ctrl-C after `after` seconds, and expects the block to end within a second."""
     pressed = []
 
     def press():
@@ -32,7 +32,7 @@ def interrupted(after=0.1):
         timer.join()
 
 
-def test_sample(open_store):
+def test_ctrl_c_interrupts_sample(open_store):
     store = open_store(Table.queue("q", max_size=5))
     fill(store, "q", [1, 2])
     with interrupted():
@@ -41,7 +41,7 @@ def test_sample(open_store):
     assert sample_x(store, "q", 2) == [1, 2]
 
 
-def test_insert(open_store):
+def test_ctrl_c_interrupts_insert(open_store):
     store = open_store(Table.queue("q", max_size=1))
     fill(store, "q", [1])
     with interrupted():
@@ -53,7 +53,7 @@ def test_insert(open_store):
 
 
 @pytest.mark.parametrize("call", ["flush", "end_episode", "close"])
-def test_writer_waits_for_its_items(open_store, call):
+def test_ctrl_c_interrupts_a_writer_that_waits_for_its_items(open_store, call):
     store = open_store(Table.queue("q", max_size=1))
     writer = store.writer()
     for value in (1, 2):
@@ -69,7 +69,7 @@ def test_writer_waits_for_its_items(open_store, call):
 
 
 @pytest.mark.parametrize("kind", ["trajectory", "pattern", "batched"])
-def test_append_at_the_limit(open_store, kind):
+def test_ctrl_c_interrupts_append_at_the_limit(open_store, kind):
     store = open_store(Table.queue("q", max_size=1))
     patterns = [Pattern("q", num_steps=1)]
     if kind == "trajectory":
@@ -102,7 +102,7 @@ def test_append_at_the_limit(open_store, kind):
     assert reader.result() == [[[value]] for value in range(written)]
 
 
-def test_dataset(open_store):
+def test_ctrl_c_interrupts_a_dataset(open_store):
     store = open_store(Table.queue("q", max_size=5))
     fill(store, "q", [1, 2])
     batches = iter(Dataset(store, "q", 3))
@@ -112,7 +112,7 @@ def test_dataset(open_store):
     assert store.info()["q"].samples == 2
 
 
-def test_dataset_in_a_for_loop(open_store):
+def test_ctrl_c_interrupts_a_for_loop(open_store):
     store = open_store(Table.queue("q", max_size=9))
     fill(store, "q", range(4))
     values = []
@@ -135,7 +135,7 @@ def test_a_handler_that_raises_nothing_lets_the_call_continue(open_store):
     assert calls == [1]
 
 
-def test_while_python_code_inspects_a_value(open_store):
+def test_nothing_of_a_step_is_stored_if_inspecting_it_is_interrupted(open_store):
     class InterruptedInspection:
         @property
         def __class__(self):

@@ -36,7 +36,7 @@ def text(store):
     return REMOTE if isinstance(store, Client) else TEXT
 
 
-def test_a_padded_batch_of_terabytes(store):
+def test_a_padded_batch_of_terabytes_is_rejected(store):
     with raises(OutOfMemoryError, text(store)):
         store.sample("t", 2 * HALF, pad=True, timeout=10)
     info = store.info()["t"]
@@ -44,7 +44,7 @@ def test_a_padded_batch_of_terabytes(store):
     assert store.sample("t", 2, timeout=10).data["x"].shape[:2] == (2, 1)
 
 
-def test_a_prefetched_batch_of_terabytes(store):
+def test_a_prefetched_batch_of_terabytes_is_rejected(store):
     with raises(OutOfMemoryError, text(store)):
         next(iter(Dataset(store, "t", 2 * HALF, pad=True)))
     info = store.info()["t"]

@@ -16,7 +16,7 @@ from engram.errors import (
 )
 
 
-def test_exactly_n_with_replacement(open_store):
+def test_exactly_n_items_are_sampled_with_replacement(open_store):
     store = open_store(Table("t"))
     fill(store, "t", range(3))
     batch = store.sample("t", 100)
@@ -24,7 +24,7 @@ def test_exactly_n_with_replacement(open_store):
     assert set(batch.data["x"]) == {0, 1, 2}
 
 
-def test_n_is_collected_over_several_grants(open_store):
+def test_n_items_are_collected_from_several_inserts(open_store):
     store = open_store(Table.queue("q", max_size=5))
     fill(store, "q", [0, 1])
     caller = BackgroundCall(lambda: sample_x(store, "q", 5))
@@ -68,7 +68,7 @@ def test_min_size_reports_its_progress(open_store):
         store.sample("t", 4, timeout=0)
 
 
-def test_the_timeout_is_exact(open_store):
+def test_a_sample_waits_until_its_timeout(open_store):
     store = open_store(Table("t"))
     start = time.monotonic()
     with pytest.raises(TimeoutError):
@@ -77,14 +77,14 @@ def test_the_timeout_is_exact(open_store):
 
 
 @pytest.mark.parametrize("timeout", [None, 5])
-def test_more_items_than_a_table_can_ever_provide(open_store, timeout):
+def test_more_items_than_a_table_can_ever_provide_are_rejected(open_store, timeout):
     store = open_store(Table("t", max_size=3, max_times_sampled=2))
     text = "table `t` can never yield 7 samples at once: it has at most 3 items, each sampled at most 2 times"
     with raises(UnsatisfiableError, text):
         store.sample("t", 7, timeout=timeout)
 
 
-def test_unknown_table(open_store):
+def test_calls_that_name_an_unknown_table_raise(open_store):
     store = open_store(Table("b"), Table("a"))
     text = "no table `c`; known tables: `a`, `b`"
     for call in (
@@ -113,7 +113,7 @@ def test_unknown_table(open_store):
         (True, "`n` must be an integer; got True (bool)"),
     ],
 )
-def test_bad_n(open_store, n, text):
+def test_bad_n_is_rejected(open_store, n, text):
     with raises(InvalidArgumentError, text):
         open_store(Table("t")).sample("t", n)
 
@@ -125,7 +125,7 @@ def test_numpy_integers_are_integers(open_store):
 
 
 @pytest.mark.parametrize(("timeout", "shown"), [(-1.0, "-1"), (float("nan"), "nan"), ("x", "'x' (str)")])
-def test_bad_timeout(open_store, timeout, shown):
+def test_bad_timeouts_are_rejected(open_store, timeout, shown):
     store = open_store(Table("t"))
     text = f"`timeout` must be a number of seconds, at least 0, or None to wait forever; got {shown}"
     for call in (

@@ -101,7 +101,7 @@ def test_tables_may_share_a_selector_and_a_limiter(open_store):
 # --- bounds --------------------------------------------------------------------------------------
 
 
-def test_max_times_sampled(open_store):
+def test_items_leave_after_max_times_sampled(open_store):
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=2))
     fill(store, "t", [1, 2])
     batch = store.sample("t", 4)
@@ -110,7 +110,7 @@ def test_max_times_sampled(open_store):
     assert store.info()["t"].size == 0
 
 
-def test_ttl(open_store):
+def test_items_leave_after_their_ttl(open_store):
     store = open_store(Table("t", ttl=0.3))
     fill(store, "t", [1])
     assert sample_x(store, "t", 1) == [1]
@@ -122,7 +122,7 @@ def test_ttl(open_store):
     assert sample_x(store, "t", 1) == [2]
 
 
-def test_max_bytes(open_store):
+def test_max_bytes_bounds_the_bytes_of_a_table(open_store):
     store = open_store(Table("t", max_bytes=100_000))
     random = np.random.default_rng(0)
     for _ in range(50):
@@ -145,7 +145,7 @@ def test_shared_data_counts_once_per_table(open_store):
 # --- info ----------------------------------------------------------------------------------------
 
 
-def test_every_field_of_info(open_store):
+def test_info_has_every_field_with_its_value(open_store):
     store = open_store(Table("t", max_size=5, max_bytes=10**6, rate_limiter=rate_limiters.MinSize(2)))
     info = store.info()["t"]
     assert {field.name: getattr(info, field.name) for field in dataclasses.fields(info)} == {
@@ -202,7 +202,7 @@ def test_waiting_calls_are_counted(open_store):
     assert store.info()["t"].waiting_samples == 0
 
 
-def test_the_text_of_every_blocking_reason(open_store):
+def test_each_blocking_reason_has_its_text(open_store):
     store = open_store(
         Table("replay", rate_limiter=rate_limiters.MinSize(100)),
         Table.queue("q", max_size=1),

@@ -37,7 +37,7 @@ def test_every_item_of_a_queue_is_sampled_exactly_once(open_store):
 
 
 def repeat(work, stop):
-    """Returns a thread that repeats `work` until `stop` is set, ignoring timeouts of full and empty tables."""
+    """Repeats `work` in a thread until `stop` is set, ignoring timeouts; the thread's result is the number of calls."""
 
     def run():
         done = 0
@@ -50,7 +50,7 @@ def repeat(work, stop):
     return BackgroundCall(run)
 
 
-def test_all_calls_concurrently(open_store):
+def test_concurrent_calls_return_whole_items_and_keep_counters_consistent(open_store):
     limiter = rate_limiters.SampleToInsertRatio(4.0, 10, 1000.0)
     store = open_store(
         Table("t", max_size=200, sampler=selectors.Prioritized(0.8), rate_limiter=limiter),

@@ -75,7 +75,7 @@ def test_numpy_scalars_become_plain_numbers():
     assert [type(x) for x in (table.max_size, table.ttl, table.seed)] == [int, float, int]
 
 
-def test_queue_and_stack():
+def test_queue_and_stack_set_these_options():
     queue = Table.queue("q", max_size=5, ttl=2)
     assert queue == Table(
         "q",
@@ -166,13 +166,13 @@ def test_min_size_may_equal_max_size():
 # --- selectors -----------------------------------------------------------------------------------
 
 
-def test_selector_kinds():
+def test_each_selector_has_its_kind():
     kinds = {c().kind for c in (selectors.Uniform, selectors.Fifo, selectors.Lifo)}
     kinds |= {c().kind for c in (selectors.Prioritized, selectors.MinHeap, selectors.MaxHeap)}
     assert kinds == {"uniform", "fifo", "lifo", "prioritized", "min_heap", "max_heap"}
 
 
-def test_prioritized_exponent():
+def test_prioritized_has_an_exponent():
     assert selectors.Prioritized().exponent == 0.6
     assert selectors.Prioritized(-0.1).exponent == -0.1
     assert type(selectors.Prioritized(np.float32(1)).exponent) is float
@@ -214,7 +214,7 @@ def parameters_of(limiter):
         (RateLimiter(2, 3, -1, 9), "RateLimiter", (2.0, 3, -1.0, 9.0)),
     ],
 )
-def test_the_four_parameters(limiter, kind, numbers):
+def test_every_rate_limiter_has_four_parameters(limiter, kind, numbers):
     assert (limiter.kind, parameters_of(limiter)) == (kind, numbers)
     assert [type(x) for x in parameters_of(limiter)] == [float, int, float, float]
     assert pickle_copy(limiter) == limiter
@@ -370,7 +370,7 @@ def test_a_limiter_is_rejected_if_and_only_if_nothing_can_be_sampled(ratio, min_
         (errors.UnknownTableError, LookupError),
     ],
 )
-def test_error_bases(error, builtin):
+def test_errors_are_engram_errors_and_builtin_errors(error, builtin):
     assert issubclass(error, errors.EngramError)
     assert issubclass(error, builtin)
 

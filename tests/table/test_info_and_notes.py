@@ -56,7 +56,7 @@ def test_open_replaces_the_note(tmp_path):
         assert store.info()["t"].note == "new"
 
 
-def test_bad_notes(open_store):
+def test_bad_notes_are_rejected(open_store):
     with raises(InvalidArgumentError, "table `t`: `note` must be a str; got b'x' (bytes)"):
         Table("t", note=b"x")
     store = open_store()

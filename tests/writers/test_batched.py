@@ -20,11 +20,12 @@ def store(open_store):
 
 
 def drained(store):
+    """Data of all items, each sampled once."""
     n = store.info()["t"].size
     return [store.sample("t", 1, timeout=0).data for _ in range(n)]
 
 
-def test_items_of_each_environment(store):
+def test_each_environment_has_its_own_episodes(store):
     with store.batched_writer(3, [Pattern("t", num_steps=2)]) as writer:
         for t in range(3):
             steps = {"x": np.arange(3) * 10 + t, "y": np.full((3, 2), t, np.float32)}
@@ -33,13 +34,13 @@ def test_items_of_each_environment(store):
     assert sequences == [[0, 1], [1, 2], [10, 11], [20, 21], [21, 22]]
 
 
-def test_text_and_nests(store):
+def test_steps_may_be_nests_of_text(store):
     with store.batched_writer(2, [Pattern("t", lambda s: (s["a"]["b"][-1],))]) as writer:
         writer.append_batch({"a": {"b": np.array(["x", "yy"])}})
     assert sorted(data[0][0] for data in drained(store)) == [b"x", b"yy"]
 
 
-def test_text_without_elements(store):
+def test_arrays_of_text_may_be_empty(store):
     with store.batched_writer(2, [Pattern("t", num_steps=1)]) as writer:
         writer.append_batch({"a": np.zeros((2, 0), "S1")})
     assert [data["a"].shape for data in drained(store)] == [(1, 1, 0)] * 2
@@ -62,7 +63,7 @@ def test_shapes_may_change_between_steps(store):
         ({"x": np.zeros(2, int)}, "column `x` of the step must have dtype float64, as in the first step; got int64"),
     ],
 )
-def test_bad_steps(store, steps, text):
+def test_bad_steps_are_rejected(store, steps, text):
     with store.batched_writer(2, [Pattern("t", num_steps=1)]) as writer:
         writer.append_batch({"x": np.zeros(2)})
         with raises(SignatureError, text):
@@ -71,7 +72,7 @@ def test_bad_steps(store, steps, text):
     assert len(drained(store)) == 4
 
 
-def test_bad_ends(store):
+def test_bad_arguments_are_rejected(store):
     writer = store.batched_writer(2, [Pattern("t", num_steps=1)])
     text = "`episode_ends` must have shape [2], one bool per environment (`num_envs`); got [1, 2]"
     with raises(InvalidArgumentError, text):
@@ -148,16 +149,16 @@ def contents(store):
 @given(
     patterns=declared,
     envs=st.integers(1, 3),
-    columns=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 7), st.booleans()), max_size=12),
+    drawn_steps=st.lists(st.tuples(st.integers(0, 3), st.integers(0, 7), st.booleans()), max_size=12),
     chunk_length=st.sampled_from([None, 1, 3]),
 )
-def test_batched_is_one_pattern_writer_per_environment(patterns, envs, columns, chunk_length):
+def test_a_batched_writer_equals_one_pattern_writer_per_environment(patterns, envs, drawn_steps, chunk_length):
     patterns = [pattern(number, drawn) for number, drawn in enumerate(patterns)]
     table = Table("t", sampler=selectors.Fifo(), max_times_sampled=1)
     with engram.Store([table]) as batched_store, engram.Store([table]) as single_store:
         batched = batched_store.batched_writer(envs, patterns, chunk_length=chunk_length)
         single = [single_store.pattern_writer(patterns, chunk_length=chunk_length) for _ in range(envs)]
-        for t, (c, ends, flush) in enumerate(columns):
+        for t, (c, ends, flush) in enumerate(drawn_steps):  # `ends`: a bit per environment
             steps = {"x": np.arange(envs) * 1000 + t, "c": (np.arange(envs) + c) % 4}
             ended = [bool(ends >> env & 1) for env in range(envs)]
             batched.append_batch(steps, episode_ends=ended)

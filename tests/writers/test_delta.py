@@ -18,7 +18,7 @@ def frames(dtype, steps, seed=0):
 
 
 @pytest.mark.parametrize("dtype", INTEGERS)
-def test_every_integer_width(open_store, dtype):
+def test_integers_of_every_width_are_stored_exactly(open_store, dtype):
     store = open_store(Table("t", sampler=selectors.Fifo()))
     values = frames(dtype, 20)
     with store.writer(history=20, chunk_length=8, compression="delta") as writer:
@@ -45,7 +45,7 @@ def test_delta_compression_saves_space(tmp_path):
     assert sizes["delta"] < 0.4 * sizes["auto"] <= 0.4 * sizes["off"]
 
 
-def test_batched(open_store):
+def test_a_batched_writer_can_use_delta_compression(open_store):
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
     values = np.stack([frames("uint16", 6, seed) for seed in range(3)])
     with store.batched_writer(3, [Pattern("t", num_steps=6)], chunk_length=4, compression="delta") as writer:

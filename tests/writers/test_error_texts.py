@@ -8,7 +8,7 @@ from engram import Table
 from engram.errors import DeadlineExceededError, ExpiredStepError, InvalidArgumentError, SignatureError
 
 
-def test_a_step_without_a_value_of_data_without_names(open_store):
+def test_a_missing_value_of_a_single_leaf_is_called_the_data(open_store):
     with open_store(Table("t")).writer() as writer:
         writer.append(1.0)
         writer.append(None)
@@ -20,7 +20,7 @@ def test_a_step_without_a_value_of_data_without_names(open_store):
             writer.create_item("t", num_steps=2)
 
 
-def test_steps_that_were_cleared(open_store):
+def test_cleared_steps_are_rejected(open_store):
     advice = "create items before the episode ends, or end it without clearing the history"
     with open_store(Table("t")).writer() as writer:
         writer.append({"x": 1})
@@ -37,7 +37,7 @@ def test_steps_that_were_cleared(open_store):
             writer.create_item("t", trajectory={"x": column})
 
 
-def test_one_item_that_is_not_in_its_table(open_store):
+def test_a_late_flush_of_one_item_is_reported_in_the_singular(open_store):
     writer = open_store(Table.queue("q", max_size=1)).writer()
     for value in range(2):
         writer.append({"x": value})
@@ -53,7 +53,7 @@ class Unconvertible:
 
 
 @pytest.mark.parametrize(("data", "column"), [({"x": Unconvertible()}, "column `x`"), (Unconvertible(), "the data")])
-def test_values_that_are_no_arrays(open_store, data, column):
+def test_values_that_are_no_arrays_are_rejected(open_store, data, column):
     store = open_store(Table("t"))
     text = f"{column} has type Unconvertible, which does not convert to a NumPy array"
     with raises(SignatureError, text):

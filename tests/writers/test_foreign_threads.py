@@ -37,7 +37,10 @@ def by_insert(store):
 
 
 def race(append, value, resized):
-    """Result of resizing `resized` while `value` is appended."""
+    """Resizes `resized` in another thread while `value` is appended.
+
+    Returns "resized", "rejected", or None if the append ended first.
+    """
     outcome = None
     go, done = threading.Event(), []
 
@@ -78,7 +81,7 @@ def test_an_array_is_not_resized_while_it_is_copied(open_store, appender, view):
 
 
 class ArrayWithHook(np.ndarray):
-    """An array that runs code when its base is read, which may resize other arrays."""
+    """An array whose `base` is Python code. Such code could resize other arrays; here it fails if it runs."""
 
     @property
     def base(self):
@@ -93,7 +96,7 @@ def test_no_python_code_runs_after_an_array_was_inspected(open_store, appender):
 
 
 @pytest.mark.usefixtures("long_switch_interval")
-def test_an_array_resized_before_it_is_copied_is_rejected(open_store):
+def test_an_array_that_another_thread_resizes_is_rejected_or_stored_whole(open_store):
     store = open_store(Table("t", max_size=1))
     append = by_insert(store)
     text = "column `x/later` had 9 bytes and has 1 now: another thread resized it"

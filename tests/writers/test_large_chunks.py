@@ -13,7 +13,7 @@ SIZES = [PART - 64, PART, PART + 1, 2 * PART - 64, 3 * PART + 7, 5 * PART]
 
 @pytest.mark.parametrize("kind", ["trajectory", "pattern", "batched"])
 @pytest.mark.parametrize("compression", ["off", "auto"])
-def test_many_at_once(open_store, kind, compression):
+def test_many_large_chunks_arrive_unchanged(open_store, kind, compression):
     store = open_store(Table("t", sampler=selectors.Fifo(), remover=selectors.Fifo(), max_times_sampled=1))
     rng = np.random.default_rng(0)
     # Half of each chunk is compressible. Chunks of one size follow each other, as those of a writer do.
@@ -38,7 +38,7 @@ def test_many_at_once(open_store, kind, compression):
         np.testing.assert_array_equal(batch.data["x"][:, 0], values)
 
 
-def test_an_item_of_very_many_runs():
+def test_a_server_rejects_an_item_of_too_many_slices():
     table, steps = Table("t"), 250_000
     error = (
         f"the item is too large for a server: it has 1000192 bytes in 4 chunks, and {steps // 2} slices; at most "
@@ -60,7 +60,7 @@ def test_an_item_of_very_many_runs():
 
 
 @pytest.mark.slow
-def test_a_writer_that_uses_more_than_a_server_keeps():
+def test_an_item_may_use_a_chunk_that_the_server_no_longer_keeps():
     with Server([Table.queue("q", max_size=2)]) as server, Client(server.address) as store:
         value = np.zeros(2**25, np.uint8)
         with store.writer(history=50, chunk_length=1, compression="off") as writer:

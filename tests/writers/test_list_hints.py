@@ -19,13 +19,13 @@ def store(open_store):
     return open_store(Table("any"), Table("signed", signature=signature))
 
 
-def test_an_item_that_differs_from_the_signature(store):
+def test_a_signature_mismatch_has_the_hint(store):
     with pytest.raises(SignatureError, match=f"`signed`.*{HINT}$"):
         store.insert({"obs": [1, 2]}, {"signed": 1.0})
     store.insert({"obs": np.asarray([1, 2])}, {"signed": 1.0})
 
 
-def test_the_list_is_named_like_its_columns(store):
+def test_the_hint_names_the_list_like_its_columns(store):
     class Step(NamedTuple):
         action: Any
         obs: Any
@@ -42,13 +42,13 @@ def test_the_list_is_named_like_its_columns(store):
         assert str(raised.value).endswith(HINT.replace("`obs`", f"`{path}`")), path
 
 
-def test_an_item_without_a_time_axis(store):
+def test_a_missing_time_axis_has_the_hint(store):
     text = "with time_axis=True every column must have shape [T, ...]; column `obs/0` has shape []"
     with raises(SignatureError, text + HINT):
         store.insert({"obs": [1, 2, 3]}, {"any": 1.0}, time_axis=True)
 
 
-def test_lists_of_other_lengths(store):
+def test_a_list_of_another_length_has_the_hint(store):
     with store.pattern_writer([Pattern("any", num_steps=1)]) as writer:
         writer.append({"obs": [1, 2]})
         text = "all steps of a writer must have the same columns, `obs/0`, `obs/1`; got `obs/0`, `obs/1`, `obs/2`"
@@ -56,20 +56,20 @@ def test_lists_of_other_lengths(store):
             writer.append({"obs": [1, 2, 3]})
 
 
-def test_a_column_that_is_not_selected(store):
+def test_a_whole_column_in_a_pattern_has_the_hint(store):
     writer = store.pattern_writer([Pattern("any", lambda s: {"obs": s["obs"][-1]})])
     with pytest.raises(InvalidArgumentError, match=f"got a whole column for `obs`.*{HINT}$"):
         writer.append({"obs": [1.5, 2.5]})
 
 
-def test_steps_of_many_environments(store):
+def test_a_missing_environment_axis_has_the_hint(store):
     with store.batched_writer(2, [Pattern("any", num_steps=1)]) as writer:
         text = "column `obs/0` must have shape [2, ...] with 2 environments; got shape []"
         with raises(SignatureError, text + HINT):
             writer.append_batch({"obs": [1, 2]})
 
 
-def test_items_of_a_trajectory_writer(store):
+def test_errors_of_create_item_have_the_hint(store):
     with store.writer() as writer:
         writer.append({"obs": [1, 2]})
         with pytest.raises(SignatureError, match=f"`signed`.*{HINT}$"):
@@ -79,13 +79,13 @@ def test_items_of_a_trajectory_writer(store):
             writer.create_item("any", trajectory={"obs": writer.history["obs"][-2:]})
 
 
-def test_nested_lists(store):
+def test_nested_lists_have_the_hint(store):
     text = "with time_axis=True every column must have shape [T, ...]; column `obs/0/0` has shape []"
     with raises(SignatureError, text + HINT):
         store.insert({"obs": [[1, 2], [3, 4]]}, {"any": 1.0}, time_axis=True)
 
 
-def test_sampled_items_with_lists_of_other_lengths(store):
+def test_a_batch_of_lists_of_different_lengths_has_a_hint(store):
     store.insert({"obs": [1, 2]}, {"any": 1.0})
     store.insert({"obs": [1, 2, 3]}, {"any": 1.0})
     text = (

@@ -37,10 +37,10 @@ class Writing(RuleBasedStateMachine):
         self.store = engram.Store([table])
         self.writer = self.store.writer(history=history, chunk_length=chunk_length)
         self.keep = history
-        self.steps, self.open_step, self.cleared = [], False, True
+        self.steps, self.open_step = [], False
         self.base = 0  # index of the first visible step
-        self.known, self.items = set(), []
-        self.episode = 0
+        self.known, self.items = set(), []  # names of columns, expected items
+        self.episode = 0  # number of complete steps of the episode
 
     @rule(step=values, partial=st.booleans())
     def append(self, step, partial):

@@ -34,6 +34,7 @@ def items(store, pattern, episodes, *, table="t"):
 
 
 def all_of(store, table="t"):
+    """All items of a table: the column `x`, or the data if it is a single column, as lists."""
     all_data = []
     while store.info()[table].size:
         data = store.sample(table, 1, timeout=0).data
@@ -41,7 +42,7 @@ def all_of(store, table="t"):
     return all_data
 
 
-def test_num_steps(store):
+def test_num_steps_selects_the_newest_steps_of_an_episode(store):
     assert items(store, Pattern("t", num_steps=2), [3, 1, 2]) == [[0, 1], [1, 2], [4, 5]]
 
 
@@ -57,11 +58,11 @@ def test_num_steps(store):
         (lambda s: s["x"][-2:], [[0, 1], [1, 2], [2, 3]]),
     ],
 )
-def test_slices(store, make, expected):
+def test_slices_count_back_from_the_newest_step(store, make, expected):
     assert items(store, Pattern("t", make), [4]) == expected
 
 
-def test_nests(store):
+def test_items_may_be_nests(store):
     Both = namedtuple("Both", "new old")  # noqa: PYI024, as written before typing
     pattern = Pattern("t", lambda s: Both(s["x"][-1], [s["y"][0][-2:], {"z": s["x"][-2:]}]))
     with store.pattern_writer([pattern]) as writer:
@@ -96,11 +97,11 @@ def test_nests(store):
         ([column(lambda s: s["y"][0]) == 5], []),
     ],
 )
-def test_conditions(store, when, expected):
+def test_conditions_select_steps(store, when, expected):
     assert items(store, Pattern("t", lambda s: s["x"][-1], when=when), [5, 4]) == expected
 
 
-def test_steps_since_applied(store):
+def test_steps_since_applied_counts_from_the_last_item(store):
     pattern = Pattern("t", lambda s: s["x"][-1], when=[steps_since_applied() >= 3])
     assert items(store, pattern, [8]) == [2, 5]
     n_step = Pattern("t", lambda s: s["x"][-2:], when=[steps_since_applied() >= 2])
@@ -108,14 +109,14 @@ def test_steps_since_applied(store):
 
 
 def patterns_of_different_lengths(table):
-    """Patterns of the newest step for each length of the history, and one of three steps."""
+    """Patterns that apply at history lengths of 2, 3 and 4, and one of three steps, which limits the history to 3."""
     lengths = [Pattern(table, lambda s: s["x"][-1], when=[history_length() == length]) for length in (2, 3, 4)]
     return [*lengths, Pattern("far", num_steps=3)]
 
 
 @pytest.mark.parametrize("clear", [True, False])
-def test_history_length(open_store, clear):
-    """It grows to the largest number of steps of any pattern."""
+def test_history_length_grows_to_that_of_the_longest_pattern(open_store, clear):
+    """The longest pattern has three steps."""
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("far"))
     with store.pattern_writer(patterns_of_different_lengths("t")) as writer:
         for value in range(8):
@@ -125,7 +126,7 @@ def test_history_length(open_store, clear):
     assert all_of(store) == ([1, 2, 3, 4, 6, 7] if clear else [1, 2, 3, 4, 5, 6, 7])
 
 
-def test_history_length_of_environments(open_store):
+def test_each_environment_has_its_own_history_length(open_store):
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("far"))
     with store.batched_writer(2, patterns_of_different_lengths("t")) as writer:
         for value in range(5):
@@ -149,7 +150,7 @@ def test_column_conditions_match_single_integers_only(open_store):
         assert all_of(store) == expected
 
 
-def test_several_patterns_and_tables(open_store):
+def test_a_writer_may_have_several_patterns_and_tables(open_store):
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("u"))
     declared = [Pattern("t", num_steps=1), Pattern("t", num_steps=2), Pattern("u", num_steps=3, priority=5.0)]
     with store.pattern_writer(iter(declared)) as writer:
@@ -160,7 +161,7 @@ def test_several_patterns_and_tables(open_store):
     assert (batch.data["x"].tolist(), batch.info.priority.tolist()) == ([[0, 1, 2]], [5.0])
 
 
-def test_partial_steps(store):
+def test_partial_steps_are_merged(store):
     with store.pattern_writer([Pattern("t", lambda s: s["x"][-2:]), Pattern("t", lambda s: s["y"][-1])]) as writer:
         writer.append({"x": 0, "y": 0})
         writer.append({"x": 1, "y": None}, partial_step=True)
@@ -187,7 +188,7 @@ def test_items_do_not_contain_steps_before_a_cleared_end(store):
     assert all_of(store) in ([[0, 1]], [])
 
 
-def test_the_function_runs_once(store):
+def test_the_function_of_a_pattern_runs_once(store):
     calls = []
 
     def make(step):
@@ -239,7 +240,7 @@ def test_bad_patterns_raise_at_the_first_step(store, make, text):
     assert writer.episode_steps == 0
 
 
-def test_a_column_condition_selects_one_column(store):
+def test_a_column_condition_must_select_one_column(store):
     text = (
         'pattern for table `t`: the function of a `column` condition must select one column, such as s["x"]; got dict'
     )
@@ -261,12 +262,12 @@ def test_a_column_condition_selects_one_column(store):
         ({"num_steps": 1, "when": step_index()}, "`when` must be a list of conditions; got a single condition"),
     ],
 )
-def test_bad_declarations(arguments, text):
+def test_bad_declarations_are_rejected(arguments, text):
     with raises(InvalidArgumentError, f"pattern for table `t`: {text}"):
         Pattern("t", **arguments)
 
 
-def test_other_bad_declarations():
+def test_arguments_of_wrong_types_are_rejected():
     with raises(InvalidArgumentError, "`table` must be a str, the name of a table; got 3 (int)"):
         Pattern(3, num_steps=1)
     with pytest.raises(InvalidArgumentError, match=r"`trajectory` must be a function of a step; got \{'x': 1\}$"):
@@ -293,7 +294,7 @@ def test_other_bad_declarations():
         (["t"], "each of `patterns` must be an engram.Pattern; got 't' (str)"),
     ],
 )
-def test_bad_lists_of_patterns(store, given, text):
+def test_bad_lists_of_patterns_are_rejected(store, given, text):
     with raises(InvalidArgumentError, text):
         store.pattern_writer(given)
     with raises(InvalidArgumentError, text):
@@ -334,7 +335,7 @@ def test_a_rejected_partial_step_keeps_the_other_parts(store):
     assert store.sample("t", 1, timeout=0).data["x"].tolist() == [[1]]
 
 
-def test_a_rejected_step_moves_no_columns(store):
+def test_a_rejected_step_does_not_change_the_columns(store):
     with store.pattern_writer([Pattern("t", lambda s: s["z"][-1])]) as writer:
         writer.append({"a": None, "z": 1.5})
         for bad in ("text", object()):
@@ -356,7 +357,7 @@ def test_steps_must_have_the_same_columns(store):
     assert all_of(store) == [[1]]
 
 
-def test_signature_at_the_first_append(open_store):
+def test_the_first_append_checks_the_signature(open_store):
     store = open_store(Table("t", signature={"x": ArraySpec((2,), np.float32)}))
     text = (
         "item does not match the signature of table `t`: column `x` must be float32[2]; got float64[2]; "
@@ -371,12 +372,12 @@ def test_signature_at_the_first_append(open_store):
         batched.append_batch({"x": np.zeros(3)})
 
 
-def test_conditions_are_immutable_values():
+def test_a_double_negation_equals_its_condition():
     condition = step_index() % 4 == 1
     assert ~~condition == condition
 
 
-def test_late_end_of_an_episode(open_store):
+def test_an_episode_end_that_times_out_keeps_its_items(open_store):
     store = open_store(Table.queue("q", max_size=1))
     writer = store.pattern_writer([Pattern("q", num_steps=1)])
     for value in range(3):

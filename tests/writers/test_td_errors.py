@@ -15,7 +15,7 @@ def store(open_store):
 
 
 def td_error_pattern(length):
-    """Three steps with TD errors, from which a pattern creates items of `length` steps."""
+    """A pattern whose items have the TD errors of the newest `length` steps in `td`, and the newest one in `old`."""
     return Pattern(
         "t",
         lambda s: {"old": s["td"][-1:], "x": s["x"][-1], "td": s["td"][-length:]},
@@ -33,8 +33,8 @@ def priorities(store):
 @pytest.mark.parametrize("dtype", [np.float32, np.float64, np.int32, np.int64])
 @pytest.mark.parametrize("shape", [(), (1, 1)])
 @pytest.mark.parametrize("chunk_length", [None, 1, 2])
-def test_td_errors(store, dtype, shape, chunk_length):
-    """The last column that is a slice of them counts."""
+def test_priorities_combine_maximum_and_mean_of_td_errors(store, dtype, shape, chunk_length):
+    """If several columns are slices of the TD errors, the last one determines the priority."""
     with store.pattern_writer([td_error_pattern(2)], chunk_length=chunk_length) as writer:
         for value in (-8, 4, -12, 0):
             writer.append({"x": 1, "td": np.full(shape, value, dtype)})
@@ -44,7 +44,7 @@ def test_td_errors(store, dtype, shape, chunk_length):
 @pytest.mark.parametrize("num_envs", [1, 3])
 @pytest.mark.parametrize("chunk_length", [None, 1, 3])
 @pytest.mark.parametrize("wide", [0, 2_000])
-def test_td_errors_of_environments(open_store, num_envs, chunk_length, wide):
+def test_batched_and_pattern_writers_compute_the_same_priorities(open_store, num_envs, chunk_length, wide):
     """Environments share a chunk, or have their own compressed chunks."""
     all_priorities = []
     for batched in (True, False):
@@ -103,7 +103,7 @@ def test_a_table_can_reject_priorities(open_store):
     assert priorities(store) == [2.0, 3.0, 4.0, 5.0]
 
 
-def test_bad_td_errors(store):
+def test_bad_td_errors_are_rejected(store):
     with raises(InvalidArgumentError, "`source` of TD errors must be a function of a step; got 'td'"):
         td_error("td")
     with raises(InvalidArgumentError, "`max_weight` must be from 0 to 1; got 1.5"):

@@ -31,7 +31,7 @@ def count_up(writer, steps, first=0):
 
 
 def created_item(store, writer, trajectory):
-    """Data of the item, as sampled from the table."""
+    """Creates an item and returns its data, as sampled from the table."""
     writer.create_item("t", trajectory=trajectory)
     writer.flush(10)
     return store.sample("t", 1, timeout=0).data
@@ -105,7 +105,7 @@ def test_history_counts_from_the_start_of_the_episode(store):
         assert writer.episode_steps == 1
 
 
-def test_expired_steps(store):
+def test_expired_steps_are_rejected(store):
     def expired(step, available):
         return raises(
             ExpiredStepError,
@@ -135,7 +135,7 @@ def test_expired_steps(store):
     assert store.info()["t"].size == 0
 
 
-def test_more_steps_than_were_appended(store):
+def test_more_steps_than_were_appended_are_rejected(store):
     with store.writer(history=2) as writer:
         count_up(writer, 1)
         with raises(
@@ -147,7 +147,7 @@ def test_more_steps_than_were_appended(store):
 
 
 @pytest.mark.parametrize("index", [6, -7])
-def test_an_index_outside_the_history(store, index):
+def test_an_index_outside_the_history_is_rejected(store, index):
     with store.writer() as writer:
         count_up(writer, 6)
         text = f"index {index} is out of range for column `x` of `history`, which has 6 steps"
@@ -157,7 +157,7 @@ def test_an_index_outside_the_history(store, index):
             writer.history["x"][[0, index]]
 
 
-def test_an_index_of_another_type(store):
+def test_an_index_of_another_type_is_rejected(store):
     with store.writer() as writer:
         count_up(writer, 1)
         text = "indices of column `x` of `history` must be integers, slices or lists of integers; got "
@@ -172,7 +172,7 @@ NO_SLICE = (
 )
 
 
-def test_bad_trajectories(store):
+def test_bad_trajectories_are_rejected(store):
     with store.writer() as writer, store.writer() as other:
         with raises(InvalidArgumentError, "`history` is not available before the first append"):
             writer.history  # noqa: B018, raises
@@ -222,7 +222,7 @@ def test_bad_trajectories(store):
     assert store.info()["t"].size == 0
 
 
-def test_cells_of_several_shapes(store):
+def test_a_column_of_an_item_must_have_cells_of_one_shape(store):
     with store.writer() as writer:
         for size in (2, 2, 3):
             writer.append({"x": np.full(size, size)})
@@ -243,7 +243,7 @@ def test_cells_of_several_shapes(store):
 # --- partial steps, missing values, growth -------------------------------------------------------
 
 
-def test_partial_steps(store):
+def test_partial_steps_are_merged(store):
     with store.writer() as writer:
         for value in range(3):
             writer.append({"x": value}, partial_step=True)
@@ -277,7 +277,7 @@ def test_none_means_no_value(store):
             writer.create_item("t", num_steps=2)
 
 
-def test_a_column_that_never_had_a_value(store):
+def test_a_column_that_never_had_a_value_is_rejected(store):
     with store.writer() as writer:
         writer.append({"x": 1, "y": None})
         with raises(SignatureError, "column `y` of the trajectory has never had a value"):
@@ -293,7 +293,7 @@ def test_a_column_that_never_had_a_value(store):
         ({"a": (1,)}, {"a": (2, 3), "z": [4]}, ["a/0", "a/1", "z/0"]),
     ],
 )
-def test_the_structure_grows(store, first, second, names):
+def test_later_steps_may_add_columns(store, first, second, names):
     with store.writer() as writer:
         for step in (first, second):
             writer.append(step)
@@ -304,7 +304,7 @@ def test_the_structure_grows(store, first, second, names):
             assert created_item(store, writer, [columns[names.index(name)][-1]])[0].tolist() == [value]
 
 
-def test_structures_that_do_not_merge(store):
+def test_structures_that_do_not_merge_are_rejected(store):
     with store.writer() as writer:
         writer.append({"x": 1})
         hint = "lists are nests: wrap the list in numpy.asarray to store one array column"
@@ -340,7 +340,7 @@ def test_a_rejected_first_step_has_no_effect(store):
         assert list(writer.history) == ["a"]
 
 
-def test_a_rejected_step_with_a_new_column(store):
+def test_a_rejected_step_stores_no_value_of_a_new_column(store):
     with store.writer() as writer:
         writer.append({"m": 1})
         writer.append({"m": np.int64(2)}, partial_step=True)
@@ -353,7 +353,7 @@ def test_a_rejected_step_with_a_new_column(store):
         assert (data["a"].tolist(), data["m"].tolist()) == ([6], [[1, 2, 4]])
 
 
-def test_signature_at_create_item(open_store):
+def test_create_item_checks_the_signature(open_store):
     signature = {"x": ArraySpec((2,), np.int64), "y": ArraySpec((2, 2), np.float32)}
     store = open_store(Table("t", signature=signature))
     mismatch = "item does not match the signature of table `t`: {}; signature: `x` int64[2], `y` float32[2,2]; item: {}"
@@ -374,7 +374,7 @@ def test_signature_at_create_item(open_store):
 # --- close -------------------------------------------------------------------------------------
 
 
-def test_a_closed_writer(store):
+def test_a_closed_writer_raises_and_can_be_closed_again(store):
     writer = store.writer()
     count_up(writer, 1)
     writer.create_item("t", num_steps=1)
@@ -423,12 +423,12 @@ def test_a_writer_is_freed_without_the_garbage_collector(store):
         ({"compression": True}, '`compression` must be "auto", "delta" or "off"; got True (bool)'),
     ],
 )
-def test_bad_options(store, options, text):
+def test_bad_options_are_rejected(store, options, text):
     with raises(InvalidArgumentError, text):
         store.writer(**options)
 
 
-def test_every_combination_of_history_and_chunk_length(store):
+def test_every_combination_of_history_and_chunk_length_works(store):
     for history in (1, 3, 8):
         for chunk_length in (1, 2, 50):
             with store.writer(history=history, chunk_length=chunk_length, compression="off") as writer:
@@ -445,7 +445,7 @@ def test_every_combination_of_history_and_chunk_length(store):
         ({"table": "t", "num_steps": "two"}, "`num_steps` must be an integer; got 'two' (str)"),
     ],
 )
-def test_items_of_wrong_types(store, options, text):
+def test_arguments_of_wrong_types_are_rejected(store, options, text):
     with store.writer() as writer:
         count_up(writer, 2)
         with raises(InvalidArgumentError, text):

@@ -46,13 +46,13 @@ def through(request, open_store):
 
 
 def some(dtype, shape):
+    """Random numbers from 0 to 99, or booleans."""
     random = np.random.default_rng(0)
-    bytes_ = random.integers(0, 2 if dtype == "?" else 100, [*shape, 16])
-    return bytes_[..., 0].astype(dtype) if shape else np.array(bytes_[0]).astype(dtype)
+    return np.asarray(random.integers(0, 2 if dtype == "?" else 100, shape)).astype(dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES)
-def test_every_dtype(through, dtype):
+def test_every_dtype_is_stored_unchanged(through, dtype):
     for shape in ((), (3,), (2, 3), (0,), (2, 0)):
         value = some(dtype, shape)
         stored = np.asarray(through(value))
@@ -61,7 +61,7 @@ def test_every_dtype(through, dtype):
 
 
 @pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
-def test_small_floats(through, name):
+def test_small_floats_are_stored_unchanged(through, name):
     ml_dtypes = pytest.importorskip("ml_dtypes")
     value = np.arange(-3, 3).astype(getattr(ml_dtypes, name))
     stored = through(value)
@@ -87,7 +87,7 @@ def test_small_floats(through, name):
     ],
     ids=lambda value: f"{value.dtype.str}{value.shape}",
 )
-def test_every_layout(through, value):
+def test_arrays_of_every_memory_layout_are_stored(through, value):
     stored = np.asarray(through(value))
     assert stored.dtype == value.dtype.newbyteorder("=")
     np.testing.assert_array_equal(stored, value)
@@ -105,7 +105,7 @@ def test_every_layout(through, value):
         (np.zeros((2, 0), "U3"), [[], []]),
     ],
 )
-def test_text(through, value, expected):
+def test_arrays_of_text_are_returned_as_bytes(through, value, expected):
     stored = np.asarray(through(value), object)
     assert (stored.dtype, stored.tolist()) == (np.dtype(object), expected)
 
@@ -117,7 +117,7 @@ def test_python_text_keeps_every_character(open_store, way, value):
 
 
 @pytest.mark.jax
-def test_jax_arrays(open_store):
+def test_jax_arrays_are_stored_unchanged(open_store):
     import jax.numpy as jnp  # noqa: PLC0415, an optional package
 
     for dtype in (jnp.float32, jnp.bfloat16, jnp.int32, jnp.bool_):
@@ -136,12 +136,13 @@ def test_jax_arrays(open_store):
     [(True, "?"), (3, "i8"), (-3, "i8"), (2**63, "u8"), (2.5, "f8"), (1j, "c16")],
 )
 @pytest.mark.parametrize("way", [by_insert, by_writer, by_patterns])
-def test_the_dtypes_of_python_numbers(open_store, way, value, dtype):
+def test_python_numbers_become_columns_of_these_dtypes(open_store, way, value, dtype):
     stored = np.asarray(way(open_store(Table("t")), value))
     assert (stored.dtype, stored.item()) == (np.dtype(dtype), value)
 
 
 def append_both(open_store, first, second):
+    """Appends both values to a column; returns the second as stored."""
     store = open_store(Table("t"))
     with store.writer() as writer:
         writer.append({"x": first})
@@ -200,13 +201,13 @@ def test_python_numbers_take_the_columns_dtype(open_store, column, value):
     ],
     ids=lambda value: type(value).__name__,
 )
-def test_values_a_column_cannot_hold(open_store, column, value, text):
+def test_values_a_column_cannot_hold_are_rejected(open_store, column, value, text):
     with raises(SignatureError, text):
         append_both(open_store, column, value)
 
 
 @pytest.mark.parametrize("value", [np.zeros(2, "M8[s]"), np.zeros(2, "i4,f4"), np.longdouble(1)])
-def test_dtypes_a_column_cannot_have(through, value):
+def test_dtypes_a_column_cannot_have_are_rejected(through, value):
     with pytest.raises(
         SignatureError, match=r"^column `x` has the unsupported dtype .*; supported dtypes are bool, int8, .*, string$"
     ):
@@ -222,13 +223,13 @@ def test_dtypes_a_column_cannot_have(through, value):
         (np.zeros(2, "M8[s]"), "the data has the unsupported dtype datetime64[s]; supported dtypes are bool, "),
     ],
 )
-def test_errors_about_data_without_column_names(open_store, value, text):
+def test_errors_call_a_single_leaf_the_data(open_store, value, text):
     with pytest.raises(SignatureError, match="^" + re.escape(text)):
         open_store(Table("t")).insert(value, {"t": 1.0})
 
 
 @pytest.mark.parametrize("value", [{1, 2}, object(), np.array([1, "a", None], object)])
-def test_objects_a_column_cannot_hold(open_store, value):
+def test_objects_a_column_cannot_hold_are_rejected(open_store, value):
     with pytest.raises(
         SignatureError, match=r"^column `x` contains a Python object of type (set|object|int); supported"
     ):
