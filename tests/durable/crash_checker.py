@@ -32,37 +32,42 @@ from engram.errors import EngramError
 from engram.rate_limiters import MinSize
 
 FAULTS = (
-    "refused",
-    "lost",
-    "phantom",
+    "refused",  # the store cannot be opened
+    "lost",  # an item that must be in its table is missing
+    "phantom",  # an item that was not inserted, or must have been removed, is in its table; or an item changed its key
     "duplicated",
     "content",
-    "order",
+    "order",  # in which a selector has the items, or in which they were changed
     "priorities",
     "sample counts",
-    "limiter",
-    "generator",
+    "limiter",  # settings or counters of the rate limiter
+    "generator",  # state of the random generator, or another counter of the table
 )
+"""Kinds of differences between an opened store and the model; `Report.faults` counts them."""
+
 OLDEST = selectors.Fifo()
 
 
 @dataclass
 class TableState:
-    """The state of a table, parsed from text."""
+    """The state of a table, parsed from the text that `table_states` returns."""
 
     limiter: str
+    """Settings and counters of the rate limiter, as text."""
+
     counters: str
-    """State of the random generator, and other counters."""
+    """State of the random generator and all other counters, as text."""
 
     items: list
-    """For each item: insertion number, bits of the priority, time of the last change, samples, leases, content."""
+    """For each item: seq, bits of the priority, number of its last change, samples, leases, sum of its bytes."""
 
     orders: list
+    """Seqs of the items in the order of the sampler, and in that of the remover; empty for one without randomness."""
 
     TEXT = re.compile(r"(Counters \{.*\}) (\[(?:\(.*\))?\]) (\[\[[\d, ]*\], \[[\d, ]*\]\])", re.DOTALL)
 
     @classmethod
-    def of(cls, text):
+    def parse(cls, text):
         counters, items, orders = (group for group in cls.TEXT.fullmatch(text).groups())
         limiter = re.search(r"limiter: RateLimiter \{.*?\{.*?\}.*?\}", counters).group()
         flat = [(seq, bits, *counts, content) for seq, bits, counts, content in ast.literal_eval(items)]
@@ -79,7 +84,7 @@ class TableState:
         return [int(number) for number in re.findall(r"(?:inserts|samples|deletes): (\d+)", self.limiter)]
 
     def faults(self, expected):
-        """Counts the differences from the expected state."""
+        """Counts the differences from the expected state, by the kinds of `FAULTS`."""
         actual, expected_items = self.by_seq(), expected.by_seq()
         both = actual.keys() & expected_items.keys()
         return +Counter(
@@ -118,10 +123,14 @@ def mixtures(first, last):
 
 @dataclass
 class Acknowledged:
-    """Numbers that the workload reported for the stream and the queue."""
+    """What the workload reported about the stream and the queue, in items since the store was created."""
 
     streamed: int = 0
+    """Items that must have been inserted into the stream."""
+
     queued: int = 0
+    """Items that must have been inserted into the queue."""
+
     sampled: int = 0
     """Items that may have been removed from the queue."""
 
@@ -149,7 +158,7 @@ class Report:
 
 
 class CrashChecker:
-    """Kills and opens one store after another; a new one starts after a fault or a partial call."""
+    """Kills and opens a store, round after round. After a fault or a partial call, it continues with a new store."""
 
     def __init__(self, path, seed, durability="process"):
         path.mkdir()
@@ -167,7 +176,7 @@ class CrashChecker:
         self.inserted = {name: [] for name in NAMES}
 
     def round(self):
-        """Runs the workload for a while, kills it, and compares."""
+        """Runs the workload for a while, kills it, makes the reported calls on the model, and compares the stores."""
         self.report.rounds += 1
         calls = iter(())
         for number, reported in itertools.groupby(self.run_and_kill(), key=lambda call: call[0]):
@@ -187,7 +196,7 @@ class CrashChecker:
         arguments = [self.path, self.seed, self.next, self.durability]
         with output.open("w") as out:
             child = subprocess.Popen([sys.executable, crash_workload.__file__, *map(str, arguments)], stdout=out)
-        # In some rounds it is killed while it opens the store.
+        # In some rounds the child is killed while it opens the store.
         start_line, max_seconds = ("ready\n", 0.3) if self.rng.random() < 0.8 else ("opening\n", 0.03)
         seconds = self.rng.uniform(0.0, max_seconds)
         while start_line not in output.read_text():
@@ -225,9 +234,10 @@ class CrashChecker:
                 self.keys[items[0][-1]] = key
 
     def remaining_states(self, calls, opened_states):
-        """Makes the calls after the last reported one until the model matches the opened store.
+        """Makes the calls after the last reported one, until the model matches the opened store.
 
-        Returns the states of the model's tables, before and after each change.
+        Stops at the first change that must be durable: it was not reported, so the workload made no later one. Returns
+        the states of the model's tables before these calls and after each of their changes.
         """
         states = [table_states(self.model)]
         while opened_states != states[-1]:
@@ -240,11 +250,12 @@ class CrashChecker:
                 self.next += 1
             self.record(change)
             states.append(table_states(self.model))
-            if change.is_durable:  # no later call can have been made
+            if change.is_durable:
                 break
         return states
 
     def compare(self, calls):
+        """Opens the killed store and counts its faults; `calls` makes the changes that were not reported."""
         try:
             with open_store(self.path, self.seed, self.durability) as store:
                 opened_states, info = table_states(store), store.info()
@@ -260,7 +271,7 @@ class CrashChecker:
             if opened_states.get(name) == states[-1].get(name):
                 continue
             texts = [each.get(name) for each in (opened_states, *states)]
-            actual, *expected = (None if text is None else TableState.of(text) for text in texts)
+            actual, *expected = (None if text is None else TableState.parse(text) for text in texts)
             # A call that makes several changes was interrupted between two of the states.
             neighbors = itertools.pairwise(expected)
             if actual and any(before and after and actual.is_between(before, after) for before, after in neighbors):
@@ -284,7 +295,7 @@ class CrashChecker:
         self.report.descriptions.append("\n    ".join([text, *map(str, details)]))
 
     def check_items(self, opened_states, info, is_known):
-        """Checks every item of a copy of the store."""
+        """Checks the items of a copy of the store; those of modeled tables only if `is_known`."""
         copy = self.root / "copy"
         shutil.copytree(self.path, copy)
         tables = [Table(name, max_size=1_000, sampler=OLDEST) for name in opened_states]
@@ -294,7 +305,7 @@ class CrashChecker:
             values = {name: all_values(store, name) for name in (STREAM, QUEUE)}
             for name, state in opened_states.items():
                 store.set_rate_limiter(name, MinSize(1))
-                difference = self.compare_items(store, name, TableState.of(state)) if is_known else {}
+                difference = self.compare_items(store, name, TableState.parse(state)) if is_known else {}
                 if difference:
                     self.describe(f"items of table {name}: {difference}")
                     faults += Counter(difference)
@@ -308,7 +319,7 @@ class CrashChecker:
         return faults
 
     def compare_items(self, store, name, state):
-        """Checks content, priority, samples and key of each item, and deletes it."""
+        """Checks content, priority, number of samples and key of each item, and deletes it."""
         faults, keys = Counter(), set()
         for seq, bits, _, times, _, _ in state.items:
             batch = store.sample(name, 1, timeout=10)
@@ -348,6 +359,7 @@ class CrashChecker:
 
 
 def compare_values(values, expected):
+    """Counts the faults of a table's numbers, as `all_values` returns them; `expected` is a range."""
     stored = set(values) - {-1}
     return Counter(
         {
