@@ -73,7 +73,7 @@ SIZES = [9_000, 17_000, 70_000, 262_144, 300_000, MIB - 100, MIB, 2 * MIB, 5 * M
 RARE = [*120 * [9_000], 17_000]
 """Few chunks that are checked in threads, among many small ones.
 
-A chunk that waits for its thread keeps a block of the file in memory, and reading stalls while too many blocks are kept.
+A chunk that waits for its thread keeps a block of the file in memory, and reading stalls while there are too many.
 """
 
 
