@@ -1,7 +1,7 @@
 """Makes `import reverb` return `engram.compat.reverb` in every process of `make test-outside`.
 
-Acme also imports Launchpad, for handlers that run when a program is stopped. Launchpad has no wheels for this Python, so a
-module with empty functions takes its place.
+Acme also imports Launchpad, for handlers that run when a program is stopped. Launchpad has no wheels for this Python;
+a module with empty functions takes its place.
 """
 
 import sys
