@@ -1,4 +1,4 @@
-"""The disk without an engine: writes the bytes of steps in blocks of 1 MiB. And the memory without an engine."""
+"""The disk and the memory without an engine: writes as many bytes as steps have in blocks of 1 MiB, or copies them."""
 
 from benchmarks.workers import common, disk
 from benchmarks.workers.common import Result, Task

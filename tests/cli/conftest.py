@@ -96,7 +96,7 @@ def directory(tmp_path):
     """A store's directory with two checkpoints, and changes before, between and after them.
 
     log-1: tables `a` and `b` (changes 1 and 2), 6 items of `a` (3 to 8); checkpoint-1; log-2: 4 of `b` (9 to 12);
-    checkpoint-2; log-4: 3 of `a` (13 to 15).
+    checkpoint-2; log-4: 3 of `a` (13 to 15). Each checkpoint takes two numbers for logs, and needs only one here.
     """
     path = tmp_path / "store"
     with Store.open(path, [Table("a", max_size=100), Table("b", max_size=100)]) as store:
