@@ -43,7 +43,7 @@ class Workload:
     """One measured task; its first contender is the baseline of the ratios."""
 
     name: str
-    job: str  # of the workers; `workers.common.Task` lists all
+    job: str  # name of the work, such as "insert"; each worker lists its jobs at the end of its module
     unit: str
     contenders: tuple[Contender, ...]
     step: str = "small"

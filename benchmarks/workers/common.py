@@ -38,7 +38,7 @@ Block = Callable[[], int]  # does a bounded piece of the work; returns its numbe
 class Task:
     """The work of one process."""
 
-    job: str  # "insert", "sample", "update", "memory", "draw", "latency", "balance", "server" or "record"
+    job: str  # a function of the worker's module, such as "insert" or "sample"; see the call of `serve` at its end
     variant: str  # way of doing it, such as "client" or "dataset"
     step: str = "small"  # or "atari" (noise) or "pong"
     prioritized: bool = False

@@ -80,7 +80,7 @@ def test_the_reason_why_a_table_blocks_escapes_names(server):
 
 
 def prints_unescaped(node):
-    """True for calls of `print` and `add_task` with a text that is composed of others: these may not be escaped."""
+    """True for calls of `print` and `add_task` with a composed text, parts of which may not be escaped."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
         return False
     shown = node.args[0]

@@ -103,7 +103,7 @@ class TableState:
         )
 
     def is_between(self, before, after):
-        """True if this state is possible in the middle of a call that makes several changes."""
+        """True if this state is possible in the middle of a call whose changes lead from `before` to `after`."""
         first, last, items = before.by_seq(), after.by_seq(), self.by_seq()
         count_pairs = [list(pair) for pair in zip(before.counts(), after.counts(), strict=True)]
         counts = self.counts()
@@ -151,7 +151,7 @@ class Report:
     """Rounds with calls that were made but not reported before the kill."""
 
     partial: int = 0
-    """Calls of several changes of which only some were made."""
+    """Rounds in which a call was killed after some of its changes."""
 
     faults: Counter = field(default_factory=Counter)
     descriptions: list = field(default_factory=list)
@@ -164,7 +164,8 @@ class CrashChecker:
         path.mkdir()
         self.root, self.seed, self.durability = path, seed, durability
         self.rng = np.random.default_rng(seed)
-        self.report, self.stores, self.next = Report(), 0, 0
+        self.report, self.stores = Report(), 0
+        self.next = 0  # number of the next call
         self.start_store()
 
     def start_store(self):
@@ -172,13 +173,14 @@ class CrashChecker:
         self.stores += 1
         self.path = self.root / f"store-{self.stores}"
         self.model = Store(modeled_tables(), seed=self.seed)
-        self.acknowledged, self.keys = Acknowledged(), {}
-        self.inserted = {name: [] for name in NAMES}
+        self.acknowledged = Acknowledged()
+        self.keys = {}  # key of an item, by the number of its last step
+        self.inserted = {name: [] for name in NAMES}  # by table and seq, the numbers of an item's steps
 
     def round(self):
         """Runs the workload for a while, kills it, makes the reported calls on the model, and compares the stores."""
         self.report.rounds += 1
-        calls = iter(())
+        calls = iter(())  # changes of the last reported call that were not reported
         for number, reported in itertools.groupby(self.run_and_kill(), key=lambda call: call[0]):
             calls = iter(Calls(self.model, self.seed, number))
             last_part = -1
@@ -191,7 +193,10 @@ class CrashChecker:
         self.compare(calls)
 
     def run_and_kill(self):
-        """Runs the workload in another process and kills it; returns the acknowledged calls."""
+        """Runs the workload in another process and kills it.
+
+        Returns number of the call, index of the change in its call, and key, for each acknowledged change.
+        """
         output = self.root / "output"
         arguments = [self.path, self.seed, self.next, self.durability]
         with output.open("w") as out:
@@ -223,7 +228,7 @@ class CrashChecker:
         return [tuple(map(int, line[1:])) for line in lines if line[0] == "call"]
 
     def record(self, change, key=None):
-        """Records the inserted items of each table, in order."""
+        """Records which items a change inserted; `key` is `None` if it was not acknowledged, and 0 if it has no key."""
         if change.table:
             self.inserted[change.table] = []
         for name, items in change.inserted.items():

@@ -220,7 +220,7 @@ class Calls:
 
 
 class Workload:
-    """The program that is killed. It prints what was acknowledged."""
+    """The program that is killed. It makes the calls from number `first` on, and prints what was acknowledged."""
 
     def __init__(self, path, seed, first, durability):
         self.print_lock = threading.Lock()
@@ -257,7 +257,7 @@ class Workload:
     def use_queue(self):
         """Samples items in order, in process and over the network.
 
-        Reports how many it may have sampled, and how many are durably removed.
+        Reports how many items it may have sampled, and how many are durably removed.
         """
         rng = np.random.default_rng()
         server = Server(self.store)

@@ -1,4 +1,4 @@
-"""Datasets of a durable server that no longer replies: how reading from and closing them ends."""
+"""Datasets of a durable server that no longer replies: how `next` and `close` end."""
 
 import signal
 import time

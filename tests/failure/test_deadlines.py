@@ -19,7 +19,7 @@ MARGIN = float(os.environ.get("DEADLINE_MARGIN", "4"))
 """Seconds that a call may take longer than its limit; 1 is what is promised, on an idle machine."""
 
 RECONNECT_TIMEOUT = 6.0
-"""Seconds. It may take half of them or more to detect that a server is frozen; calls must not last longer for that."""
+"""Seconds. It can take half of this time or more to detect that a server is frozen; calls must still end in time."""
 
 TIMEOUT = 0.5
 """Seconds."""
@@ -59,7 +59,7 @@ class TimedCall(threading.Thread):
         self.ended = time.monotonic()
 
     def lateness(self, failed_at):
-        """Returns by how many seconds the call exceeded its limit, which counts from `failed_at` or its later begin."""
+        """Returns by how many seconds the call exceeded its limit, counted from its begin or, if later, the failure."""
         return self.ended - max(self.began, failed_at) - self._limit
 
 
@@ -182,7 +182,7 @@ def test_calls_with_a_timeout_end_in_time(server):
     for _ in range(2):
         client.insert({"x": np.zeros(1)}, {"held": 1.0}, time_axis=True)
     limited = client.writer(max_in_flight_items=1, timeout=TIMEOUT)
-    # These calls begin before the failure, by half of their timeout.
+    # These calls begin `TIMEOUT` before the failure; so much of their timeout is then left.
     waiting = {
         "sample": lambda: client.sample("empty", 1, timeout=2 * TIMEOUT),
         "insert": lambda: client.insert({"x": 0}, {"full": 1.0}, timeout=2 * TIMEOUT),
@@ -222,7 +222,9 @@ def test_calls_with_a_timeout_end_in_time(server):
         "break": started(client).close,
         "close of a dataset": closing_dataset(client),
     }
-    if not server.is_durable:  # otherwise closing waits until they are durable, up to `reconnect_timeout`
+    if (
+        not server.is_durable
+    ):  # otherwise closing waits until the acknowledgements are durable, up to `reconnect_timeout`
         closing["close of a client with unsent acknowledgements"] = sampled(connect()).close
     calls = [TimedCall(f"waiting {name}", TIMEOUT, call) for name, call in waiting.items()]
     time.sleep(TIMEOUT)

@@ -96,7 +96,7 @@ def test_prefetched_items_of_a_killed_reader_are_read_once_by_others(reader):
 def returned_values(batches):
     """Returns the values of a reader's batches that the victim's leases had returned to the table.
 
-    A returned batch has smaller values than the batch before it; otherwise, batches are sorted.
+    A reader's other batches are sorted. Returned ones follow each other; their values are smaller than those before.
     """
     assert all(values == sorted(values) for values in batches)
     jumps = [index for index in range(1, len(batches)) if batches[index][0] < batches[index - 1][0]]
