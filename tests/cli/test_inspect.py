@@ -112,7 +112,7 @@ def test_a_directory_without_checkpoints_replays_its_log(inspect, tmp_path):
     assert sizes(report) == {"only": 5} == sizes_after_opening(tmp_path)
 
 
-def test_a_directory_without_a_store_is_fine_and_another_path_is_rejected(inspect, run, tmp_path):
+def test_a_directory_without_a_store_has_no_problems_but_a_path_must_be_a_directory(inspect, run, tmp_path):
     status, text, report = inspect(tmp_path)
     assert (status, text) == (0, "no store in this directory\n")
     assert (report["store"], report["files"], report["opening"]["tables"]) == (None, [], [])

@@ -85,7 +85,7 @@ assert client.info()["t"].size == 80, client.info()["t"].size
     assert run_python(HEAD + code) == ""
 
 
-def test_a_child_drops_a_client_that_it_has_not_used_at_once():
+def test_a_child_drops_an_unused_client_at_once():
     code = """
 def insert():
     for value in range(20):

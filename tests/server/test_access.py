@@ -141,7 +141,7 @@ def test_a_server_with_tls_also_requires_its_token(certificates):
         assert engram.Client(server.address, ca=certificates.ca, token=TOKEN).tables == ["t"]
 
 
-def test_an_error_names_the_side_that_does_not_use_tls(certificates):
+def test_an_error_states_what_to_change_if_only_one_side_uses_tls(certificates):
     with (
         serve(**certificates.server) as server,
         raises(
