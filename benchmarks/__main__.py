@@ -19,7 +19,7 @@ class Section(NamedTuple):
 
     workloads: tuple[Workload, ...]
     table: Callable[[list[Row]], str]
-    group: str = ""  # name that selects this section together with others
+    group: str = ""  # another name that selects this section, together with others of the same group
 
 
 SECTIONS: dict[str, Section] = {
@@ -29,7 +29,7 @@ SECTIONS: dict[str, Section] = {
     "durable_rates": Section(durable.RATES, shares.table, "durable"),
     "durable_saves": Section(durable.SAVES, shares.table, "durable"),
 }
-STALL = "durable_stall"  # runs only if named, in a process of its own: benchmarks.stall_checkpoint
+STALL = "durable_stall"  # runs only if it or `durable` is named, in a process of its own: benchmarks.stall_checkpoint
 
 
 def parse() -> argparse.Namespace:
@@ -43,7 +43,7 @@ def parse() -> argparse.Namespace:
         metavar="WORKLOAD",
         help=f"workload or section: {', '.join(sorted(known))}; default: all except {STALL}",
     )
-    parser.add_argument("--runs", type=int, default=3, help="runs per engine (default: 3)")
+    parser.add_argument("--runs", type=int, default=3, help="runs per row of a table (default: 3)")
     parser.add_argument("--quick", action="store_true", help="small tables and short runs, as a smoke test")
     parser.add_argument(
         "--engine", action="append", default=[], help="run only this engine, such as `engram` or `reverb`; repeatable"
@@ -71,7 +71,7 @@ def stall(arguments: argparse.Namespace) -> int:
 
 
 def main() -> int:
-    """Measures the chosen workloads; returns 1 if any run failed."""
+    """Measures the chosen workloads; returns 1 if any run failed, or if a checkpoint delayed another call too long."""
     arguments = parse()
     if arguments.install:
         for peer in peers.PEERS:

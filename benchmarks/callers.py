@@ -29,12 +29,12 @@ class Caller(threading.Thread):
         self.action = action
         self.calls = np.zeros((200_000, 2))  # allocated up front: it must not grow while we measure
         self.count = 0
-        self.first = 0  # index of the first call of the phase; earlier ones are warm-up
+        self.first = 0  # index of the first call that counts; earlier ones are warm-up
         self.failure: Exception | None = None
         self.halt = threading.Event()
 
     def run(self) -> None:
-        """Repeats the call until `finish`."""
+        """Repeats the call until `finish`, an error, or the end of the array."""
         clock, log, action = time.perf_counter, self.calls, self.action
         log[:] = -1  # touch every page now
         try:
@@ -48,7 +48,7 @@ class Caller(threading.Thread):
             self.failure = error
 
     def finish(self) -> np.ndarray:
-        """Stops the thread; returns all calls of the phase."""
+        """Stops the thread; returns its calls without the warm-up: due time and latency of each, in seconds."""
         self.halt.set()
         self.join(timeout=60)
         if self.failure is not None:

@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 from benchmarks.workloads import Contender, Workload, ratio
 
-IN_FLIGHT = (1, 10)  # items
-DEFAULT_PREFETCH = 2
+IN_FLIGHT = (1, 10)  # items that a dataset of Reverb's API may have requested and not returned
+DEFAULT_PREFETCH = 2  # batches, of `engram.data`
 # How many times faster than Reverb each framework's dataset should be.
 TARGETS = {"numpy": 20, "torch": 20, "jax": 20, "tensorflow": 10}
 
@@ -14,7 +14,7 @@ def datasets() -> Iterator[Workload]:
     """Each framework's dataset compared with Reverb's TensorFlow dataset; one process reads."""
     for framework, times in TARGETS.items():
         engram = [Contender("frameworks", f"Engram, `engram.data.{framework}`", framework)]
-        if framework == "tensorflow":  # passes `prefetch` batches to TensorFlow at a time
+        if framework == "tensorflow":  # passes `prefetch` batches at a time, so its speed depends on that
             more = {"prefetch": DEFAULT_PREFETCH}
             label = "Engram, `engram.data.tensorflow`, the default `prefetch=2`"
             engram.append(Contender("frameworks", label, framework, more=more))
@@ -49,7 +49,7 @@ def in_flight() -> Iterator[Workload]:
                 )
 
 
-def slices() -> Iterator[Workload]:
+def small_elements() -> Iterator[Workload]:
     """Elements smaller than the blocks of items that datasets fetch."""
     for kind, label in (("steps", "steps in batches"), ("single", "items one by one")):
         yield Workload(
@@ -65,4 +65,4 @@ def slices() -> Iterator[Workload]:
         )
 
 
-WORKLOADS: tuple[Workload, ...] = (*datasets(), *slices(), *in_flight())
+WORKLOADS: tuple[Workload, ...] = (*datasets(), *small_elements(), *in_flight())

@@ -11,7 +11,7 @@ from benchmarks.workloads import Contender, Target, Workload, ratio
 
 OnDisk = partial(Workload, on_disk=True)
 
-TARGETS = {"process": ratio(0.7), "disk": ratio(0.5)}
+TARGETS = {"process": ratio(0.7), "disk": ratio(0.5)}  # by durability: shares of the rate in memory
 NOISE_ITEMS = 17_700  # Atari steps of noise: 500 MB
 
 
@@ -71,6 +71,7 @@ def saves() -> Iterator[Workload]:
     )
 
     def contenders(variant: str, engram: str, reverb: str, target: Target, *, at_process: str) -> tuple[Contender, ...]:
+        """Engram without and with a log of all changes, and Reverb; the strings are the labels of their rows."""
         return (
             Contender("engram", engram, variant, target=target, more={"durability": "none"}),
             Contender("engram", at_process, "changes", more={"durability": "process"}),

@@ -26,8 +26,8 @@ class Row:
     values: list[float] = field(default_factory=list)
     errors: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
-    reference: list[float] = field(default_factory=list)  # what the machine achieved in each of these runs
-    extra: dict[str, list[float]] = field(default_factory=dict)  # further figures, by the text that shows them
+    reference: list[float] = field(default_factory=list)  # what each value is compared with, if workers measure that
+    extra: dict[str, list[float]] = field(default_factory=dict)  # further figures, by a text with {} for the figure
 
     def add(self, result: dict[str, Any]) -> str:
         """Adds the result of a run; returns it as text."""
@@ -104,7 +104,7 @@ def measure(workload: Workload, *, runs: int, quick: bool, engines: set[str]) ->
 
 
 def ratio(row: Row, baseline: Row) -> float | None:
-    """How many times better `baseline` is; if lower is better, how many times more `row` takes."""
+    """How many times better `baseline` is than `row`; `None` for the baseline itself, and if either has no figure."""
     if row is baseline or not row.median or not baseline.median:
         return None
     if row.workload.lower_is_better:

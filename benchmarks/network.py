@@ -79,7 +79,7 @@ def samples() -> Iterator[Workload]:
 
 
 def changes() -> Iterator[Workload]:
-    """New priorities for 256 keys per call."""
+    """Updates of priorities, of 256 keys per call."""
     yield Remote(
         "network_update_priorities",
         job="update",
@@ -138,7 +138,7 @@ def sequences() -> Iterator[Workload]:
 
 
 def latencies() -> Iterator[Workload]:
-    """Single calls, one after the other, on an idle server; items of one step, because `client.insert` has no more.
+    """Single calls, one after the other, on an idle server. Items have one step, as those of Reverb's `client.insert`.
 
     Targets compare equal calls. The other rows use an open writer, or streams that request items ahead of time.
     """
@@ -182,7 +182,7 @@ def latencies() -> Iterator[Workload]:
 
 
 def memory() -> Iterator[Workload]:
-    """Growth of the server's process."""
+    """Memory per item: how much the server's process grows."""
     yield Remote(
         "network_bytes_per_item",
         job="memory",

@@ -20,12 +20,12 @@ Span = tuple[float, float]  # begin and end, in seconds of `time.perf_counter`
 
 
 class Pauses:
-    """Watches all cores while it is open; afterwards, `spans` lists the pauses of any core."""
+    """Watches all cores while it is open. Afterwards `spans` has the times in which at least one core was paused."""
 
     def __init__(self) -> None:
         """Prepares; `__enter__` starts the watchers."""
         self.spans: list[Span] = []
-        self.detected = False  # True if all watchers ran
+        self.detected = False  # True if the watchers of all cores have run; otherwise `spans` is empty
         self._watchers: list[subprocess.Popen[str]] = []
 
     def __enter__(self) -> Self:
@@ -65,7 +65,7 @@ class Pauses:
 
 
 def watch(core: int) -> None:
-    """Watches `core` until standard input is closed; then prints its pauses."""
+    """Watches `core` until standard input is closed; then prints its pauses. Returns at once without the privilege."""
     try:
         os.sched_setaffinity(0, {core})
         os.sched_setscheduler(0, os.SCHED_FIFO, os.sched_param(1))

@@ -1,4 +1,4 @@
-"""Renders rows as a Markdown table, with machine, versions and command, and writes them to docs/performance.md."""
+"""Renders results as a Markdown table, with machine, versions and command, and writes them to docs/performance.md."""
 
 import os
 import platform
@@ -46,7 +46,7 @@ def cells(texts: list[str]) -> str:
 
 
 def figures(row: Row) -> list[str]:
-    """The cells of contender, median and range."""
+    """The cells of contender, median and range; the median's cell also states which runs failed."""
     failed = f"{len(row.errors)} run(s) failed: {row.errors[-1]}".replace("|", "/") if row.errors else ""
     if row.median is None:
         return [row.contender.label, failed, ""]
@@ -109,7 +109,7 @@ def commit() -> str:
 
 
 def write(name: str, text: str) -> None:
-    """Replaces the text between `<!-- NAME:begin -->` and `<!-- NAME:end -->` on the page."""
+    """Replaces the text between `<!-- NAME:begin -->` and `<!-- NAME:end -->` in docs/performance.md."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
     page = PAGE.read_text(encoding="utf-8")
     if begin not in page or end not in page:

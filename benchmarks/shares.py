@@ -1,4 +1,4 @@
-"""Tables that compare each figure with a reference: what the machine achieved, or the workload's first row."""
+"""Tables that compare each figure with a reference: one measured in the same run, or the workload's first row."""
 
 import statistics
 
@@ -12,7 +12,10 @@ HEAD = (
 
 
 def share(row: Row, first: Row | None) -> float | None:
-    """The share of the reference measured in the same runs; without one, of the workload's first row."""
+    """The row's figure divided by the reference of the same runs; without one, by the figure of the first row.
+
+    `None` for the first row itself, and if either has no figure.
+    """
     if row.reference:
         return statistics.median(value / reference for value, reference in zip(row.values, row.reference, strict=True))
     if first is None or first is row or not row.median or not first.median:
@@ -21,7 +24,7 @@ def share(row: Row, first: Row | None) -> float | None:
 
 
 def table(rows: list[Row]) -> str:
-    """Renders all rows."""
+    """Renders all rows, each with its share of the reference, which is also what targets of kind "ratio" bound."""
     first: dict[str, Row] = {}
     lines = []
     for row in rows:

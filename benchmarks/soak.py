@@ -38,7 +38,7 @@ Gap = tuple[float, float]
 
 
 class Process:
-    """One of the two processes; a thread reads the lines that it prints."""
+    """The server's or the client's process of the soak test; a thread reads the lines that the process prints."""
 
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "benchmarks.soak_load", *arguments]
@@ -46,7 +46,7 @@ class Process:
             command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, cwd=peers.ROOT
         )
         self.lines: list[dict[str, Any]] = []
-        self.memory: list[tuple[float, float]] = []
+        self.memory: list[tuple[float, float]] = []  # seconds since the start, MiB
         self._first = threading.Event()
         self._reader = threading.Thread(target=self._read, daemon=True)
         self._reader.start()
@@ -67,7 +67,7 @@ class Process:
         return self.lines[0]
 
     def measure(self, seconds: float) -> None:
-        """Records the memory in use."""
+        """Records the memory in use, `seconds` after the start."""
         with contextlib.suppress(OSError):
             rollup = Path(f"/proc/{self._process.pid}/smaps_rollup").read_text(encoding="ascii")
             kilobytes = {name: int(value) for name, value in re.findall(r"^(\w+):\s+(\d+) kB$", rollup, re.MULTILINE)}
@@ -78,7 +78,7 @@ class Process:
         return self._process.poll() is None
 
     def stop(self) -> int:
-        """Closes its stdin, waits until it has ended and all lines are read, and returns its exit status."""
+        """Closes the process's stdin, waits until it has ended and all lines are read; returns its exit status."""
         if self._process.stdin is not None:
             with contextlib.suppress(BrokenPipeError):
                 self._process.stdin.close()
@@ -97,7 +97,7 @@ class Process:
 
 
 def overlap(gaps: list[Gap], begin: float, end: float) -> float:
-    """Seconds of the gaps that lie between two times."""
+    """Returns how many seconds of the gaps lie between two times."""
     return sum(max(0.0, min(end, gap_end) - max(begin, gap_begin)) for gap_begin, gap_end in gaps)
 
 
@@ -141,7 +141,7 @@ def latency_table(client: Process) -> str:
 
 
 def long_calls(client: Process, server: Process, machine: list[Gap]) -> str:
-    """Lists the longest calls, each with what happened meanwhile."""
+    """Lists the longest calls, each with what happened meanwhile; `machine` has the gaps of this process."""
     calls = [(end - begin, name, begin, end) for line in client.lines for name, begin, end in line["long"]]
     checkpoints = [(begin, end) for _, name, begin, end in calls if name == "checkpoint"]
     causes = {
@@ -162,7 +162,10 @@ def long_calls(client: Process, server: Process, machine: list[Gap]) -> str:
 
 
 def run(minutes: float, pause: float) -> int:
-    """Runs the load and prints the report; returns 1 if there were errors, or a process failed or grew."""
+    """Runs the load and prints the report.
+
+    Returns 1 if a call failed, a thread of the client ended early, a process failed, or its memory grew.
+    """
     seconds = minutes * 60
     ticker = Ticker()
     peers.HOME.mkdir(exist_ok=True)

@@ -22,7 +22,7 @@ TICK = 5e-3
 """Seconds between two ticks."""
 
 LONG = 20e-3
-"""Seconds; longer gaps between ticks and longer calls are reported with their times."""
+"""Seconds. Calls that last longer, and ticks that are later by more, are reported with their times."""
 
 REPORT_EVERY = 10.0
 """Seconds between two reports of a process."""
@@ -30,7 +30,7 @@ REPORT_EVERY = 10.0
 SHAPE = (84, 84)
 MAX_ITEMS = 5_000
 CHECKPOINT_EVERY = 10.0  # seconds
-CLIENT_EVERY = 1.0  # seconds
+CLIENT_EVERY = 1.0  # seconds between two new clients, each of one call
 METRICS_EVERY = 1.0  # seconds
 EPISODE = 200  # steps
 
@@ -44,7 +44,7 @@ def report(**values: object) -> None:
 
 
 class Ticker(threading.Thread):
-    """Records gaps in which this process could not run."""
+    """A thread that records the gaps in which it could not run, each from the tick before to the late tick after."""
 
     def __init__(self) -> None:
         super().__init__(daemon=True)
@@ -114,7 +114,7 @@ def steps() -> Iterator[dict[str, Any]]:
 
 
 def tables() -> list[engram.Table]:
-    """The tables; full after a minute or two, so that memory can level off."""
+    """The tables. They are full after a minute or two; memory should not grow after that."""
     prioritized = engram.selectors.Prioritized(exponent=0.6)
     return [
         engram.Table("prioritized", max_size=MAX_ITEMS, sampler=prioritized),
@@ -126,7 +126,7 @@ def tables() -> list[engram.Table]:
 
 
 def server(directory: str) -> None:
-    """Serves until stdin is closed."""
+    """Serves until stdin is closed; reports the addresses, then gaps."""
     ticker = Ticker()
     with (
         engram.Store.open(directory, tables(), checkpoint_interval=None, checkpoint_bytes=None) as store,
@@ -240,7 +240,7 @@ def every(seconds: float, name: str, call: Callable[[], object], calls: Calls) -
 
 
 def connect_once(address: str) -> None:
-    """Connects, calls, and disconnects."""
+    """Connects, samples once, and disconnects."""
     with engram.Client(address) as client:
         client.sample("uniform", 1, timeout=30)
 

@@ -38,7 +38,7 @@ def make_table(name: str, items: int) -> engram.Table:
 
 
 def make_steps(*lead: int) -> dict[str, np.ndarray]:
-    """Returns a small step, or one of `lead[0]` environments."""
+    """Returns a small step; with an argument, a step of that many environments."""
     return {
         "obs": np.ones((*lead, 4), np.float32),
         "action": np.ones(lead, np.int32),
@@ -48,7 +48,7 @@ def make_steps(*lead: int) -> dict[str, np.ndarray]:
 
 
 def fill(store: engram.Store, name: str, items: int) -> None:
-    """Inserts `items` two-step items."""
+    """Inserts `items` two-step items, a multiple of `ENVS`."""
     batch = make_steps(ENVS)
     with store.batched_writer(ENVS, [engram.Pattern(name, num_steps=2)]) as writer:
         for _ in range(items // ENVS + 1):

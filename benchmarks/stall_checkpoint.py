@@ -19,17 +19,17 @@ from benchmarks.workers import common
 
 Durability = Literal["none", "process"]
 
-SAMPLED_FRAME_ITEMS = 8  # items of two frames: half a megabyte
+SAMPLED_FRAME_ITEMS = 8  # items per sample of large ones, each of two steps of 28 kB: half a megabyte
 
 
 class Load(NamedTuple):
     """The content of a table, and what its callers insert and sample."""
 
     name: str
-    items: int
-    fill: Callable[[engram.Store], None]
-    step: dict[str, Any]
-    batch: int
+    items: int  # maximum size of the table
+    fill: Callable[[engram.Store], None]  # fills the table
+    step: dict[str, Any]  # that is inserted
+    batch: int  # items per sample
 
 
 def make_loads(items: int, frames: int) -> tuple[Load, ...]:
@@ -77,7 +77,7 @@ def record_latencies(
 
 
 def measure_one(phases: Phases, load: Load, durability: Durability, reference: Callable[[], object]) -> None:
-    """Measures the phases of one load at one durability."""
+    """Measures the phases of one load at one durability, and adds them to `phases`."""
     name = f"{load.name}, `{durability}`"
     peers.HOME.mkdir(exist_ok=True)
     with (

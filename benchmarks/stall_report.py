@@ -16,6 +16,7 @@ from benchmarks.pauses import Pauses
 MAX_LATENCY_MS = 10.0  # the bound that no call of Engram may exceed
 BUCKET_EDGES_US = (10, 30, 100, 300, 1_000, 3_000, 10_000)
 SWITCH_INTERVAL = 50e-6  # seconds until a thread must release the GIL; Python's default, 5 ms, would be a stall
+# With these, glibc returns no freed memory to the system.
 KEEP_MEMORY_ENV = {"MALLOC_TRIM_THRESHOLD_": str(1 << 40), "MALLOC_MMAP_THRESHOLD_": str(1 << 32)}
 
 
@@ -79,7 +80,7 @@ def paused_shares(runs: list[Phases], pauses: Pauses) -> str:
 
 
 def verdict(runs: list[Phases], pauses: Pauses) -> tuple[bool, str]:
-    """True if no Engram call exceeded the bound, pauses of cores subtracted; and the report's sentences."""
+    """Returns whether no Engram call exceeded the bound, pauses of cores subtracted; and the report's sentences."""
     engram = [long_calls(run, pauses, reference=False) for run in runs]
     numpy = [long_calls(run, pauses, reference=True) for run in runs]
     met = [all(call.latency <= MAX_LATENCY_MS for call in run) for run in engram]
@@ -105,7 +106,7 @@ def verdict(runs: list[Phases], pauses: Pauses) -> tuple[bool, str]:
 
 
 class Size(NamedTuple):
-    """A command line option that is a number."""
+    """A command line option that is a number, such as the size of a table."""
 
     name: str
     default: int
@@ -128,7 +129,7 @@ def parse(module: str, about: str | None, sizes: Sequence[Size]) -> argparse.Nam
 def main(module: str, about: str | None, section: str, sizes: Sequence[Size], measure: Callable[..., Phases]) -> int:
     """Measures and prints the report; returns 1 if a call exceeded the bound, pauses of cores subtracted."""
     arguments = parse(module, about, sizes)
-    if not KEEP_MEMORY_ENV.items() <= os.environ.items():  # read when a process starts
+    if not KEEP_MEMORY_ENV.items() <= os.environ.items():  # glibc reads them when a process starts: start again
         os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], os.environ | KEEP_MEMORY_ENV)  # noqa: S606
     sys.setswitchinterval(SWITCH_INTERVAL)
     gc.disable()  # Python's garbage collector stops all threads, which is not measured here

@@ -10,7 +10,7 @@ class Target:
     """A bound that a figure should meet."""
 
     limit: float
-    kind: str  # "ratio" (how many times better the baseline is) or "value" (this row's figure)
+    kind: str  # "value" (this row's figure) or "ratio" (the ratio that the table shows for this row)
     at_most: bool = False
 
     def met(self, value: float, ratio: float | None) -> bool | None:
@@ -32,7 +32,7 @@ class Contender:
 
     engine: str  # name of the worker module and of the environment
     label: str
-    variant: str = ""
+    variant: str = ""  # way of doing the work, one of those that the worker knows
     items: int | None = None  # overrides the workload's
     target: Target | None = None
     more: Mapping[str, object] = field(default_factory=dict)  # fields of the worker's task
@@ -43,7 +43,7 @@ class Workload:
     """One measured task; its first contender is the baseline of the ratios."""
 
     name: str
-    job: str
+    job: str  # name of the work, such as "insert"; each worker lists its jobs at the end of its module
     unit: str
     contenders: tuple[Contender, ...]
     step: str = "small"
@@ -71,7 +71,7 @@ class Workload:
 
 
 def ratio(limit: float, *, at_most: bool = False) -> Target:
-    """A bound on how many times better the baseline is."""
+    """A bound on the ratio that the table shows: how many times better the baseline is; in `shares`, `shares.share`."""
     return Target(limit, "ratio", at_most)
 
 

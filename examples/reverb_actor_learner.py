@@ -3,8 +3,8 @@
     python examples/reverb_actor_learner.py
 
 The learner serves two tables: `replay`, from which it samples transitions, and `variables`, whose only item has the
-newest action values. The actor walks a corridor whose last cell gives a reward of 1; it does not need TensorFlow. The
-rate limiter makes the faster process wait for the other.
+newest action values. The actor walks a corridor whose last cell gives a reward of 1. Only the learner needs TensorFlow.
+The rate limiter of `replay` makes the faster process wait for the other.
 """
 
 import multiprocessing
@@ -16,7 +16,7 @@ from engram.compat import reverb
 CELLS = 8
 LEFT, RIGHT = 0, 1
 DISCOUNT = np.float32(0.9)
-BATCH = 32
+BATCH = 32  # transitions per update of the values
 UPDATES = 400
 
 

@@ -6,7 +6,7 @@ packages="" # names of Debian and Ubuntu packages
 advice=""
 
 have() { command -v "$1" >/dev/null 2>&1; }
-# at_least FOUND WANTED: dotted versions.
+# at_least FOUND WANTED: succeeds if the version FOUND, such as 1.90.0, is WANTED or newer.
 at_least() { [ "$(printf '%s\n%s\n' "$2" "$1" | sort -V | head -n 1)" = "$2" ]; }
 
 have cc || packages="$packages build-essential"
@@ -54,7 +54,7 @@ fi
         [ "$(id -u)" = 0 ] && sudo="" || sudo="sudo "
         echo "      ${sudo}apt-get update && ${sudo}apt-get install -y$packages"
     fi
-    [ -n "$advice" ] && echo "$advice" | sed '1d'
+    [ -n "$advice" ] && echo "$advice" | sed '1d' # without the empty first line
     echo "Then run make again."
 } >&2
 exit 1

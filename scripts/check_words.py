@@ -1,4 +1,4 @@
-"""Refuses words that a reader would stumble over; scripts/words.toml lists them with their replacements.
+"""Rejects words that a reader would stumble over; scripts/words.toml lists them with their replacements.
 
     python scripts/check_words.py           # the whole repository
     python scripts/check_words.py docs ...  # these files and folders, with a count per file
@@ -46,7 +46,7 @@ class Rules:
         return any(fnmatch(path, pattern) for pattern in self._exempt_paths)
 
     def in_path(self, path: str) -> Iterator[tuple[str, str]]:
-        """Refused words in the name of a file, each with its replacement."""
+        """Yields the rejected words in the path of a file, each with its replacement."""
         stem = Path(path).stem
         if stem in self._names:
             yield stem, self._names[stem]
@@ -54,7 +54,7 @@ class Rules:
             yield word, instead
 
     def in_text(self, text: str) -> Iterator[tuple[int, str, str]]:
-        """Refused words of a text: line, word, replacement."""
+        """Yields the rejected words of a text: line, word, replacement."""
         text = self._exempt_text.sub("", text)
         found = [(match.start(1), match[1], self._names[match[1]]) for match in self._defined.finditer(text)]
         parts = list(PART.finditer(text))

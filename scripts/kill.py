@@ -20,6 +20,7 @@ from crash_checker import FAULTS, CrashChecker
 
 
 def progress(checker: CrashChecker, began: float) -> str:
+    """Returns a line with the results so far."""
     report = checker.report
     faults = ", ".join(f"{name} {report.faults[name]}" for name in FAULTS if report.faults[name]) or "no faults"
     return (
@@ -30,7 +31,7 @@ def progress(checker: CrashChecker, began: float) -> str:
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--rounds", type=int, default=1_000)
+    parser.add_argument("--rounds", type=int, default=1_000, help="number of kills; default: 1000")
     parser.add_argument(
         "--seed", type=int, default=None, help="seed of the calls and of the moments of the kills; random by default"
     )

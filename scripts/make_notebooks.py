@@ -2,7 +2,7 @@
 
     python scripts/make_notebooks.py
 
-`# %%` begins a cell of code, `# %% [markdown]` a cell of prose. A test checks that the notebooks match the programs.
+`# %%` begins a cell of code, `# %% [markdown]` a cell of prose. A test checks that the notebooks are up to date.
 """
 
 import json

@@ -9,7 +9,7 @@ versions="3.11 3.12 3.13"
 environments=build/wheel
 passed="" absent=""
 
-# Prints the path of an interpreter of exactly this version, or fails.
+# Prints the path of an interpreter of exactly this version; fails if this machine has none.
 find_python() {
     for candidate in "python$1" "$(pyenv prefix "$(pyenv latest "$1" 2>/dev/null)" 2>/dev/null)/bin/python"; do
         if "$candidate" -c "import sys; sys.exit('%d.%d' % sys.version_info[:2] != '$1')" 2>/dev/null; then

@@ -26,7 +26,8 @@ PONG = Path(__file__).resolve().parents[2] / ".bench" / "pong.npy"  # u8[N, 84, 
 UNLIMITED = 1e9  # seconds
 CONCURRENT_UPDATES = 8  # each in its own thread, because a call waits for its response
 
-# Of a rate limiter: 20,000 samples of slack are some batches in flight, and few compared with three seconds of samples.
+# Of rate limiters with a ratio. An error buffer of 10,000 permits a lead of 20,000 samples: more than some batches in
+# flight, and few compared with the samples of three seconds.
 MIN_SIZE, ERROR_BUFFER = 2_500, 10_000
 
 Step = dict[str, Any]
@@ -37,7 +38,7 @@ Block = Callable[[], int]  # does a bounded piece of the work; returns its numbe
 class Task:
     """The work of one process."""
 
-    job: str  # "insert", "sample", "update", "memory", "draw", "latency", "balance", "server" or "record"
+    job: str  # a function of the worker's module, such as "insert" or "sample"; see the call of `serve` at its end
     variant: str  # way of doing it, such as "client" or "dataset"
     step: str = "small"  # or "atari" (noise) or "pong"
     prioritized: bool = False
@@ -66,11 +67,11 @@ class Result:
 
     value: float
     extra: Mapping[str, float] = field(default_factory=dict)  # further figures, by a text with {} for the figure
-    reference: float | None = None  # what the machine achieved at the same time
+    reference: float | None = None  # what `value` is compared with, such as the speed of the disk in the same run
 
 
 def observations(step: str, n: int, seed: int = 0) -> np.ndarray:
-    """`n` observations: real ones for `pong`, otherwise noise, the worst case for every engine's compressor."""
+    """`n` observations: recorded ones for `pong`, otherwise noise, the worst case for every engine's compressor."""
     if step == "pong":
         frames = np.load(PONG)[: n + 3]
         return np.stack([frames[i : i + n] for i in range(4)], axis=-1)
@@ -96,14 +97,17 @@ def steps(step: str) -> list[Step]:
 
 
 def few_in_flight(task: Task, tf: Any, kind: Any, address: str, table: str) -> Block:  # noqa: ANN401, untyped modules
-    """Reads Reverb's dataset, or Engram's compatible one (`kind`), in single items or in batches."""
+    """Reads a dataset with `task.in_flight` items in flight, in single items or in batches.
+
+    `kind` is the class `TrajectoryDataset` of Reverb or of `engram.compat.reverb`.
+    """
     shape, dtype = OBS[task.step]
     dtypes = {"obs": tf.as_dtype(dtype), "action": tf.int32, "reward": tf.float32, "discount": tf.float32}
     shapes = {name: tf.TensorShape((task.length, *(shape if name == "obs" else ()))) for name in dtypes}
     dataset = kind(address, table, dtypes, shapes, max_in_flight_samples_per_worker=task.in_flight)
     if task.variant == "single":
         items = iter(dataset)
-        return lambda: len((next(items).data["obs"],))
+        return lambda: len([next(items).data["obs"]])  # always 1
     batches = iter(dataset.batch(task.batch, drop_remainder=True))
     return lambda: int(next(batches).data["obs"].shape[0])
 
@@ -136,7 +140,7 @@ def rate(
     begin: Callable[[], object] | None = None,
     warm: int = 1,
 ) -> float:
-    """Operations per second: calls `block`, which returns its number of operations, for `seconds`.
+    """Operations per second. Calls `block` for `seconds`; it returns how many operations it has made.
 
     `finish` (a flush) is part of the measured time, because operations count once they are complete. `begin` runs after
     the warm-up of at least `warm` operations, before the clock starts.
@@ -167,7 +171,7 @@ def rate_in_threads(threads: int, block: Block, seconds: float) -> float:
 
 def latency(call: Callable[[], object], seconds: float, percentile: int) -> float:
     """Latency of one call in microseconds, calls one after the other."""
-    for _ in range(50):  # as in `rate`
+    for _ in range(50):  # warm-up, for the same reasons as in `rate`
         call()
     latencies = []
     end = time.perf_counter() + seconds
@@ -180,7 +184,8 @@ def latency(call: Callable[[], object], seconds: float, percentile: int) -> floa
 def balanced_rate(block: Block, seconds: float, ratio: float, counts: Callable[[], tuple[int, int]]) -> float:
     """Samples per second in the steady state; `counts` returns the table's inserts and samples so far.
 
-    Batches that were ready before the start are used up first. Raises an error if the ratio is not kept meanwhile.
+    Batches that were ready before the start are used up first. Raises an error if the ratio of samples to inserts
+    differs from `ratio` by more than 10 %.
     """
     before: list[tuple[int, int]] = []
 
@@ -203,7 +208,7 @@ def rss_bytes(pid: int | None = None) -> int:
 
 
 def priorities(n: int) -> np.ndarray:
-    """Positive, uneven priorities."""
+    """`n` priorities between 0.1 and 10."""
     return np.random.default_rng(1).uniform(0.1, 10.0, n)
 
 

@@ -26,7 +26,7 @@ def open_buffer(task: Task) -> Any:  # noqa: ANN401 - cpprb has no types
 
 
 def fill(task: Task, buffer: Any) -> None:  # noqa: ANN401
-    """Inserts `task.items` transitions with unequal priorities."""
+    """Inserts `task.items` transitions with unequal priorities, in batches of `envs`; the rest is left out."""
     weights = common.priorities(task.items)
     batches = itertools.cycle(common.step_batches(task.step, task.envs))
     for start in range(0, task.items - task.envs + 1, task.envs):

@@ -18,7 +18,7 @@ Sizes = Mapping[Path, int]
 
 
 def write(directory: str, *, size: float = np.inf, seconds: float = np.inf, direct: bool = False) -> float:
-    """MB per second of writing noise to one file, block by block, up to `size` bytes or `seconds`; then `fdatasync`.
+    """MB per second of writing noise to one file, block by block, up to `size` bytes or `seconds`, and of `fdatasync`.
 
     `direct` bypasses the page cache (`O_DIRECT`).
     """
@@ -39,7 +39,7 @@ def write(directory: str, *, size: float = np.inf, seconds: float = np.inf, dire
 
 
 def read(directory: str) -> float:
-    """MB per second of reading all files of a directory, one after the other, into the same block."""
+    """MB per second of reading all files of a directory, one after the other, into the same memory."""
     block = bytearray(BLOCK)
     done = 0
     start = time.perf_counter()

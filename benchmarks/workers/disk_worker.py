@@ -1,11 +1,11 @@
-"""The disk without an engine: writes the bytes of steps in blocks of 1 MiB. And the memory without an engine."""
+"""The speed of the disk and of the memory without an engine: writes blocks of 1 MiB, or copies arrays."""
 
 from benchmarks.workers import common, disk
 from benchmarks.workers.common import Result, Task
 
 
 def insert(task: Task) -> Result:
-    """Steps per second whose bytes the disk can write and sync."""
+    """Speed of the disk with a final sync, as the number of steps per second that have as many bytes."""
     rate = disk.write(task.directory, seconds=task.seconds, direct=task.variant == "direct")
     return Result(rate * disk.MB / common.step_bytes(task.step), {"{} MB/s": rate})
 

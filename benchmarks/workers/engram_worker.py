@@ -61,7 +61,7 @@ def server(task: Task) -> float:
 
 
 def fill(task: Task, store: TableStore) -> None:
-    """Inserts `task.items` items with unequal priorities, step by step as the peers do."""
+    """Inserts `task.items` items with unequal priorities, step by step as for Reverb."""
     stream = itertools.cycle(common.steps(task.step))
     with store.writer(history=task.length) as writer:
         for _ in range(task.length - task.every):
@@ -104,7 +104,7 @@ def num_steps(task: Task, store: TableStore) -> tuple[Block, Callable[[], object
 
 
 def pattern(task: Task, store: TableStore, priority: float | TdError = 1.0) -> tuple[Block, Callable[[], object]]:
-    """The pattern writer: the same items, declared once."""
+    """The pattern writer: the items of `trajectory`, declared once."""
     stream = itertools.cycle(common.steps(task.step))
     every_step = engram.Pattern(
         TABLE, lambda step: {name: column[-task.length :] for name, column in step.items()}, priority=priority
@@ -243,7 +243,7 @@ def latency(task: Task) -> float:
 
 
 def memory(task: Task) -> float:
-    """Resident bytes per stored item, everything included, after exactly `items` inserts."""
+    """Resident bytes per stored item, everything included, of a table that has just become full."""
     endpoint = Endpoint(task)
     block, finish = WRITERS[task.variant](task, endpoint.store)
     before = common.rss_bytes(endpoint.pid)

@@ -12,13 +12,16 @@ VERSIONS = ["numpy", "torch", "jax", "tensorflow"]
 
 
 def elements(task: Task, endpoint: Endpoint) -> Block:
-    """Reads `engram.data`; `task.variant` is the framework, then the kind of element."""
+    """Reads a dataset of `engram.data`; `task.variant` is the framework, then "steps", "single" or, for batches, "".
+
+    For example, "torch steps".
+    """
     framework, _, kind = task.variant.partition(" ")
     module = importlib.import_module(f"engram.data.{framework}")
     options = {"": {"batch_size": task.batch}, "steps": {"batch_size": task.batch, "steps": True}, "single": {}}[kind]
     iterator = iter(module.dataset(endpoint.store, TABLE, prefetch=task.prefetch or PREFETCH, **options))
     if kind == "single":
-        return lambda: len((next(iterator).data["obs"],))
+        return lambda: len([next(iterator).data["obs"]])  # always 1
     return lambda: int(next(iterator).data["obs"].shape[0])
 
 

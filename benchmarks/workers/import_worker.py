@@ -1,4 +1,4 @@
-"""The time of an import: a fresh interpreter per import, warm page cache, median of ten."""
+"""The time of an import: median of ten imports, each in a fresh interpreter, with the files in the page cache."""
 
 import statistics
 import subprocess
@@ -10,7 +10,7 @@ from benchmarks.workers.common import Task
 
 
 def wall_ms(statement: str) -> float:
-    """Wall time in milliseconds of an interpreter that only runs `statement`."""
+    """Wall time in milliseconds of an interpreter that only runs `statement`, from its start to its end."""
     start = time.perf_counter()
     subprocess.run([sys.executable, "-c", statement], check=True)
     return (time.perf_counter() - start) * 1e3

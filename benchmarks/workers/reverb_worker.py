@@ -127,7 +127,7 @@ def trajectory(task: Task, endpoint: Endpoint) -> tuple[Block, Callable[[], obje
 def structured(
     task: Task, endpoint: Endpoint, *, compute_priorities: bool = False
 ) -> tuple[Block, Callable[[], object]]:
-    """The structured writer: the same items, declared once."""
+    """The structured writer: the items of `trajectory`, declared once."""
     stream = itertools.cycle(common.steps(task.step))
     reference = reverb.structured.create_reference_step(next(stream))
     pattern = reverb.structured.pattern_from_transform(
@@ -277,7 +277,7 @@ def latency(task: Task) -> float:
 
 
 def memory(task: Task) -> float:
-    """Resident bytes per stored item, everything included."""
+    """Resident bytes per stored item, everything included, of a table that has just become full."""
     endpoint = Endpoint(task)
     common.steps(task.step)
     before = common.rss_bytes(endpoint.pid)

@@ -20,15 +20,15 @@ def seconds_of(action: Action) -> float:
     return time.perf_counter() - start
 
 
-def content(task: Task) -> int:
-    """Bytes of the table's steps."""
+def content_bytes(task: Task) -> int:
+    """Bytes of the table's steps, not compressed."""
     return task.items * task.every * common.step_bytes(task.step)
 
 
 def save(task: Task, checkpoint: Action) -> Result:
-    """MB of content per second of a checkpoint; the reference is the disk right before and after."""
-    size = content(task)
-    # Fills the page cache with fresh memory first: equal conditions for all later writes.
+    """MB of content per second of a checkpoint; the reference is the disk's speed right before and after."""
+    size = content_bytes(task)
+    # The first write allocates memory for the page cache and is not counted: equal conditions for all later writes.
     disk.write(task.directory, size=size)
     direct = disk.write(task.directory, size=size, direct=True)
     before = disk.write(task.directory, size=size)
@@ -83,10 +83,11 @@ def restore(task: Task, items: Callable[[], int]) -> Result:
         (disk.drop_cached if task.cold else disk.read)(task.directory)
 
     prepare_cache()
-    disk.read(task.directory)  # the host of a virtual machine may cache them, too: equal conditions for all engines
+    # The host of a virtual machine may also cache the files: equal conditions for all engines.
+    disk.read(task.directory)
     prepare_cache()
     before = disk.read(task.directory)
-    memory()  # the system has allocated the memory since: equal conditions for all engines
+    memory()  # not counted: afterwards, the virtual machine has the memory that is used below
     fresh_before, copied = memory()
     prepare_cache()
     start = time.perf_counter()
@@ -99,7 +100,7 @@ def restore(task: Task, items: Callable[[], int]) -> Result:
     prepare_cache()
     after = disk.read(task.directory)
     return Result(
-        content(task) / disk.MB / seconds,
+        content_bytes(task) / disk.MB / seconds,
         {
             "{} s": seconds,
             "files read at {} MB/s before": before,

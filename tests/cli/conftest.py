@@ -19,7 +19,7 @@ MAIN = "import signal; signal.signal(signal.SIGINT, signal.default_int_handler);
 
 @pytest.fixture
 def run(monkeypatch):
-    """Runs a command in this process: `run("info", address)`."""
+    """Returns `run("info", address)`, which runs a command in this process and returns Typer's result."""
     monkeypatch.setenv("NO_COLOR", "1")
     monkeypatch.setenv("COLUMNS", "200")
     for name in ("ENGRAM_ADDRESS", "ENGRAM_TOKEN"):
@@ -28,7 +28,7 @@ def run(monkeypatch):
 
 
 class RunningCommand:
-    """A running command."""
+    """A command of the program `engram` that runs in another process."""
 
     def __init__(self, *args, new_session=False):
         command = [sys.executable, "-c", MAIN, *map(str, args)]
@@ -49,7 +49,7 @@ class RunningCommand:
 
 @pytest.fixture
 def spawn():
-    """Starts a command in another process: `spawn("top", address)`."""
+    """Returns `spawn("top", address)`, which starts a command in another process and returns a `RunningCommand`."""
     spawned = []
 
     def start(*args, **options):
@@ -64,7 +64,10 @@ def spawn():
 
 @pytest.fixture
 def serve(spawn):
-    """Starts `engram serve` on a free port; returns the process, its first line, and its address."""
+    """Returns `serve(*options)`, which starts `engram serve` on a free port.
+
+    It returns the running command, the first line that it printed, and the server's address.
+    """
 
     def start(*options):
         server = spawn("serve", "--port", 0, *options)
@@ -78,7 +81,7 @@ def serve(spawn):
 
 @pytest.fixture
 def read(tmp_path):
-    """Writes a text to `tables.toml` and returns its tables."""
+    """Returns `read(text)`, which writes the text to `tables.toml` and returns the tables that it describes."""
 
     def read(text):
         file = tmp_path / "tables.toml"
@@ -93,7 +96,7 @@ def directory(tmp_path):
     """A store's directory with two checkpoints, and changes before, between and after them.
 
     log-1: tables `a` and `b` (changes 1 and 2), 6 items of `a` (3 to 8); checkpoint-1; log-2: 4 of `b` (9 to 12);
-    checkpoint-2; log-4: 3 of `a` (13 to 15).
+    checkpoint-2; log-4: 3 of `a` (13 to 15). Each checkpoint takes two numbers for logs, and needs only one here.
     """
     path = tmp_path / "store"
     with Store.open(path, [Table("a", max_size=100), Table("b", max_size=100)]) as store:
@@ -107,7 +110,10 @@ def directory(tmp_path):
 
 @pytest.fixture
 def inspect(run):
-    """Inspects a directory, and checks that it is unchanged; returns exit status, text and parsed JSON."""
+    """Returns `inspect(path)`, which inspects a directory and checks that it is unchanged.
+
+    It returns exit status, text, and parsed JSON.
+    """
 
     def inspect(path):
         before = contents(path)

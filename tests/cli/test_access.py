@@ -1,4 +1,4 @@
-"""Tokens and certificates on the command line: `serve` requires them, all other commands send them."""
+"""Tokens and certificates on the command line: `serve` requires them; `info`, `top` and `bench` send them."""
 
 import errno
 import json
@@ -21,7 +21,7 @@ def options(**files):
 
 @pytest.fixture
 def encrypted(serve, certificates):
-    """Starts `engram serve` with TLS and client certificates; the process and its address."""
+    """`engram serve` with TLS and required client certificates: the running command, and the server's address."""
     server_options = options(**certificates.server, client_ca=certificates.ca)
     server, _, address = serve(*server_options, "--metrics-port", 0)
     return server, address
@@ -30,7 +30,7 @@ def encrypted(serve, certificates):
 @pytest.mark.parametrize(
     "command", [("info", "--json"), ("top", "--count", 1), ("bench", "--seconds", 0.02)], ids=lambda each: each[0]
 )
-def test_every_command_sends_its_certificate(run, encrypted, certificates, command):
+def test_commands_send_the_client_certificate(run, encrypted, certificates, command):
     _, address = encrypted
     name, *rest = command
     result = run(name, address, *rest, *options(ca=certificates.ca, **certificates.client))
@@ -53,7 +53,7 @@ def test_metrics_use_tls(encrypted, certificates):
 
 
 @pytest.mark.parametrize("command", [("top", "--count", 1), ("bench", "--seconds", 0.02)], ids=lambda each: each[0])
-def test_every_command_sends_its_token(run, serve, command):
+def test_commands_send_the_token(run, serve, command):
     _, _, address = serve("--token", "s3cret")
     name, *rest = command
     assert run(name, address, *rest, "--token", "s3cret").exit_code == 0
@@ -62,7 +62,7 @@ def test_every_command_sends_its_token(run, serve, command):
     assert list(infos) == ["replay"]
 
 
-def test_errors_name_options(run, certificates):
+def test_errors_name_options_of_the_command_line(run, certificates):
     """Errors of the library name Python arguments; the command line has options instead."""
     result = run("info", "127.0.0.1:1", "--ca", "missing.pem")
     assert (
@@ -79,7 +79,7 @@ def test_errors_name_options(run, certificates):
     )
 
 
-def test_names_of_tables_and_columns_are_no_options():
+def test_names_of_tables_and_columns_are_not_turned_into_options():
     for text in ("table `token` is full", "column `key` has no value", "no table `host`; known tables: `port`, `ca`"):
         assert describe_error(UnknownTableError(text)) == text
     text = "table `token`: `port` must be at most 65535"

@@ -8,7 +8,7 @@ from support import wait_until
 
 import engram
 
-NAMES = [
+FIGURES = [
     ("insert, trajectory writer", "steps/s"),
     ("insert, pattern writer", "steps/s"),
     ("insert, 64 environments", "steps/s"),
@@ -22,24 +22,24 @@ NAMES = [
 ]
 
 
-def test_results_with_its_own_server(run):
+def test_json_has_all_figures_measured_on_an_own_server(run):
     result = run("bench", "--json", "--seconds", 0.02)
     assert result.exit_code == 0, result.output
     results = json.loads(result.stdout)
     assert results["own_server"]
     assert results["version"] == engram.__version__
-    assert [(figure["name"], figure["unit"]) for figure in results["figures"]] == NAMES
+    assert [(figure["name"], figure["unit"]) for figure in results["figures"]] == FIGURES
     assert all(figure["value"] > 0 for figure in results["figures"])
 
 
-def test_another_server_keeps_its_tables(run):
+def test_a_given_server_keeps_its_tables_unchanged(run):
     with engram.Server([engram.Table("mine")]) as server:
         result = run("bench", server.address, "--seconds", 0.02)
         assert result.exit_code == 0, result.output
         assert server.store.tables == ["mine"]
         assert server.store.info()["mine"].inserts == 0
     assert f"{server.address}; small steps, one client" in result.stdout
-    for name, unit in NAMES:
+    for name, unit in FIGURES:
         row = next(line for line in result.stdout.splitlines() if name in line)
         assert unit in row
     assert "\x1b" not in result.output
@@ -56,7 +56,7 @@ def test_ctrl_c_drops_the_tables(spawn, wait_for_items):
         assert server.store.tables == []
 
 
-def test_an_unreachable_server(run):
+def test_an_unreachable_server_is_reported(run):
     with engram.Server([]) as server:
         address = server.address
     result = run("bench", address)

@@ -16,10 +16,11 @@ SHOWN = r"\x1b[31mred\x07\nsecond line\u202e"
 
 
 def check(result, status=0):
+    """Checks that the output has the name with escape sequences, and no control characters except line breaks."""
     assert result.exit_code == status, result.output
     control = re.compile(r"[\x00-\x09\x0b-\x1f\x7f-\x9f\u202e]")
     assert control.search(result.stdout + result.stderr) is None, result.output
-    assert f"{SHOWN}" in result.stdout + result.stderr
+    assert SHOWN in result.stdout + result.stderr
 
 
 @pytest.fixture
@@ -36,33 +37,33 @@ def path(tmp_path):
     return tmp_path / "store"
 
 
-def test_info(run, server):
+def test_info_escapes_names_except_in_json(run, server):
     check(run("info", server.address))
     assert list(json.loads(run("info", server.address, "--json").stdout)) == [NAME]
 
 
-def test_top(run, server):
+def test_top_escapes_names(run, server):
     check(run("top", server.address, "--count", 1))
 
 
-def test_inspect(run, path):
+def test_inspect_escapes_names_of_tables_and_files(run, path):
     (path / "\x1b[2J").touch()
     check(run("inspect", path))
 
 
-def test_serve(spawn, path):
+def test_serve_escapes_names(spawn, path):
     server = spawn("serve", "--path", path, "--port", 0)
     line = server.line()
     assert line.startswith(f"serving {SHOWN} at "), line
 
 
-def test_errors_of_commands(run, tmp_path):
+def test_errors_of_commands_escape_names(run, tmp_path):
     file = tmp_path / "tables.toml"
     file.write_text(f"[{json.dumps(NAME)}]\nmax_size = 0\n")
     check(run("serve", "--tables", file), 1)
 
 
-def test_errors(server):
+def test_errors_of_the_library_escape_names(server):
     client = engram.Client(server.address)
     for store in (server.store, client):
         for missing in (NAME + "x", "x"):
@@ -72,14 +73,14 @@ def test_errors(server):
             assert f"known tables: `{SHOWN}`" in str(caught.value)
 
 
-def test_why_a_table_blocks(server):
+def test_the_reason_why_a_table_blocks_escapes_names(server):
     info = engram.Client(server.address).info()[NAME]
     assert info.name == NAME
     assert info.blocked.isprintable()
 
 
 def prints_unescaped(node):
-    """True for calls of `print` and `add_task` with text that is composed of other text and not escaped."""
+    """True for calls of `print` and `add_task` with a composed text, parts of which may not be escaped."""
     if not isinstance(node, ast.Call) or not isinstance(node.func, ast.Attribute) or not node.args:
         return False
     shown = node.args[0]
@@ -92,7 +93,7 @@ def test_prints_unescaped_finds_composed_text(line):
     assert any(map(prints_unescaped, ast.walk(ast.parse(line))))
 
 
-def test_all_commands_print_through_one_module():
+def test_commands_print_composed_text_only_through_the_module_output():
     for file in Path(engram.cli.__file__).parent.glob("*.py"):
         if file.name == "output.py":
             continue

@@ -16,7 +16,7 @@ TINY = ["--headless", "--max-steps", "1100"]
 
 
 @pytest.mark.jax
-def test_summary_plot_and_result_file(run, tmp_path):
+def test_a_run_prints_a_summary_and_writes_plot_and_result(run, tmp_path):
     result = run("demo", *TINY, "--out", tmp_path / "new")
     assert result.exit_code == 0, result.output
     assert "not solved in" in result.stdout
@@ -51,7 +51,7 @@ def test_several_seeds_are_shown_as_a_table(run, tmp_path):
 
 
 @pytest.mark.jax
-def test_several_processes_and_atari(run, tmp_path):
+def test_several_processes_train_on_atari(run, tmp_path):
     result = run(
         "demo", "--headless", "--steps", 100, "--env", "ALE/Pong-v5", "--processes", 2, "--json", "--out", tmp_path
     )
@@ -70,7 +70,7 @@ def test_the_default_target_is_the_environments_threshold(run, tmp_path):
 
 
 @pytest.mark.jax
-def test_an_unsupported_environment(run, tmp_path):
+def test_an_unsupported_environment_is_rejected(run, tmp_path):
     result = run("demo", "--env", "Pendulum-v1", "--out", tmp_path / "never")
     assert result.exit_code == 2
     assert result.stdout == ""
@@ -100,7 +100,7 @@ def test_a_missing_package_names_the_extra(run, monkeypatch):
     assert result.stderr == f"error: {text}\n"
 
 
-UNSOLVABLE = ["--headless", "--target", 501]
+UNSOLVABLE = ["--headless", "--target", 501]  # the maximum return is 500
 
 
 @pytest.mark.jax
@@ -131,7 +131,10 @@ def is_running(pid):
 
 @pytest.fixture
 def three_processes(spawn, tmp_path):
-    """Starts the demo with two actors in a session of its own; yields it and its child processes, once both act."""
+    """Starts the demo with two actors, in a session of its own, and waits until an actor has made a step.
+
+    Returns the running command, and the ids of its child processes.
+    """
     demo = spawn("demo", *UNSOLVABLE, "--out", tmp_path, "--processes", 3, new_session=True)
     for line in demo.process.stderr:
         if "| step" in line and "| step 0 " not in line:

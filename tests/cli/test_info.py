@@ -55,13 +55,13 @@ def test_the_address_is_read_from_the_environment(run, server, monkeypatch):
     assert run("info").stdout.startswith("table")
 
 
-def test_a_server_without_tables(run):
+def test_a_server_without_tables_has_no_rows(run):
     with engram.Server([]) as server:
         assert run("info", "--json", server.address).stdout == "{}\n"
         assert len(run("info", server.address).stdout.splitlines()) == 1
 
 
-def test_an_unreachable_server(run):
+def test_an_unreachable_server_is_reported(run):
     with engram.Server([]) as server:
         address = server.address
     result = run("info", address)
@@ -70,13 +70,13 @@ def test_an_unreachable_server(run):
     assert result.stderr.endswith("; tried for 5 s\n")
 
 
-def test_a_bad_address(run):
+def test_a_bad_address_is_rejected(run):
     result = run("info", "localhost")
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == "error: address is `localhost`: it has no port; give `host:port`\n"
 
 
-def test_a_token(run):
+def test_info_sends_the_token(run):
     with engram.Server([engram.Table("t")], token="s3cret") as server:
         assert run("info", server.address, "--token", "s3cret").exit_code == 0
         result = run("info", server.address)

@@ -17,7 +17,7 @@ from engram.cli.inspect import _age
 from engram.errors import StorageError
 
 
-def test_an_undamaged_directory(inspect, directory):
+def test_the_report_of_an_undamaged_directory_matches_its_files(inspect, directory):
     status, text, report = inspect(directory)
     assert status == 0
     lines = [line.split() for line in text.splitlines()]
@@ -67,7 +67,7 @@ def test_json_has_the_values_of_the_library(inspect, directory):
     assert (inspection.other_files, inspection.in_use) == (("notes.txt",), None)
 
 
-def test_an_open_store(inspect, directory):
+def test_an_open_store_can_be_inspected_and_is_reported_as_in_use(inspect, directory):
     with Store.open(directory) as store:
         fill(store, "b", 1)
         status, text, report = inspect(directory)
@@ -82,7 +82,7 @@ def test_an_open_store(inspect, directory):
     assert sizes_after_opening(directory) == {"a": 9, "b": 6}
 
 
-def test_a_store_that_writes_during_the_inspection(directory):
+def test_a_store_that_writes_during_the_inspection_is_not_reported_as_damaged(directory):
     """Logs grow, and checkpoints and logs are created and removed, while the inspection reads others."""
     with Store.open(directory) as store:
         done = threading.Event()
@@ -100,7 +100,7 @@ def test_a_store_that_writes_during_the_inspection(directory):
         writer.result()
 
 
-def test_a_directory_without_checkpoints(inspect, tmp_path):
+def test_a_directory_without_checkpoints_replays_its_log(inspect, tmp_path):
     with Store.open(tmp_path, [Table("only", max_size=5, sampler=selectors.Prioritized(1.0))]) as store:
         fill(store, "only", 7)
     status, text, report = inspect(tmp_path)
@@ -112,7 +112,7 @@ def test_a_directory_without_checkpoints(inspect, tmp_path):
     assert sizes(report) == {"only": 5} == sizes_after_opening(tmp_path)
 
 
-def test_directories_without_a_store(inspect, run, tmp_path):
+def test_a_directory_without_a_store_has_no_problems_but_a_path_must_be_a_directory(inspect, run, tmp_path):
     status, text, report = inspect(tmp_path)
     assert (status, text) == (0, "no store in this directory\n")
     assert (report["store"], report["files"], report["opening"]["tables"]) == (None, [], [])
@@ -130,8 +130,8 @@ def test_directories_without_a_store(inspect, run, tmp_path):
     assert {each.name for each in tmp_path.iterdir()} == {"log-7", "notes.txt"}
 
 
-def test_a_log_with_chunks_only(inspect, tmp_path):
-    """With durability "none", the log has only the chunks of the checkpoint."""
+def test_a_log_with_chunks_only_is_whole_until_a_chunk_is_cut_off(inspect, tmp_path):
+    """With durability "none", one log has the chunks that the checkpoint needs, and no log has changes."""
     with Store.open(tmp_path, [Table("t", max_size=100)], durability="none") as store:
         fill(store, "t", 5)
         store.checkpoint()
@@ -147,7 +147,7 @@ def test_a_log_with_chunks_only(inspect, tmp_path):
     assert (status, report["problems"][1:]) == (1, [f"{FIRST} cannot be used: {missing}"])
 
 
-def test_unfinished_files(inspect, directory):
+def test_unfinished_files_are_listed_and_opening_removes_them(inspect, directory):
     (directory / f"{LOG_4}.tmp").write_bytes(b"ENGRAM")
     status, text, report = inspect(directory)
     assert status == 0
@@ -156,7 +156,7 @@ def test_unfinished_files(inspect, directory):
     assert not (directory / f"{LOG_4}.tmp").exists()
 
 
-def test_an_unreadable_lock_file(inspect, directory):
+def test_an_unreadable_lock_file_is_noted(inspect, directory):
     (directory / "LOCK").unlink()
     (directory / "LOCK").symlink_to("LOCK")
     status, _, report = inspect(directory)
@@ -170,5 +170,5 @@ def test_an_unreadable_lock_file(inspect, directory):
     ("seconds", "text"),
     [(-5, "0 seconds"), (1, "1 second"), (119, "119 seconds"), (120, "2 minutes"), (7200, "2 hours"), (1e6, "11 days")],
 )
-def test_ages(seconds, text):
+def test_ages_are_rounded_down(seconds, text):
     assert _age(seconds) == text

@@ -19,7 +19,7 @@ def records_of(path, kind):
     return [record for record in records(path) if record.kind == kind]
 
 
-def test_a_damaged_record_of_the_newest_log(inspect, directory):
+def test_a_damaged_record_of_the_newest_log_hides_the_later_ones(inspect, directory):
     record = records_of(directory / LOG_4, "changes")[0]
     offset, reason = record.offset, f"the checksum of the record's {len(record.body)} bytes is wrong"
     flip(directory / LOG_4, record.body_offset)
@@ -36,7 +36,7 @@ def test_a_damaged_record_of_the_newest_log(inspect, directory):
     assert sizes(report) == {"a": 6, "b": 4} == sizes_after_opening(directory)
 
 
-def test_several_damaged_record_heads(inspect, directory):
+def test_intact_records_after_several_damaged_ones_are_counted(inspect, directory):
     first, second, third = (record.offset for record in records_of(directory / LOG_4, "changes"))
     chunk = records_of(directory / LOG_4, "chunk")[1]
     for offset in (first, second):
@@ -52,7 +52,7 @@ def test_several_damaged_record_heads(inspect, directory):
     assert report["problems"][0].endswith("; 1 intact record follows, " + UNREAD)
 
 
-def test_the_newest_log_ends_within_a_record(inspect, directory):
+def test_a_torn_tail_of_the_newest_log_is_only_noted(inspect, directory):
     (directory / "CLOSED").unlink()  # the process was killed
     record = records_of(directory / LOG_4, "changes")[-1]
     offset, reason = record.offset, f"the record's length is {len(record.body)} bytes, but the file has only 9 more"
@@ -69,8 +69,8 @@ def test_the_newest_log_ends_within_a_record(inspect, directory):
     assert sizes(report) == {"a": 8, "b": 4} == sizes_after_opening(directory)
 
 
-def test_an_older_log_ends_within_a_record(inspect, directory):
-    """Its changes are in a checkpoint, but the next log does not continue where it ends."""
+def test_an_older_log_that_ends_within_a_record_is_damaged(inspect, directory):
+    """No change is lost, as the checkpoint has them. But the next log does not continue where this one ends."""
     offset = records_of(directory / LOG_2, "changes")[-1].offset
     cut(directory / LOG_2, offset + 1)
     status, _, report = inspect(directory)
@@ -79,7 +79,7 @@ def test_an_older_log_ends_within_a_record(inspect, directory):
     assert (status, sizes(report)) == (1, {"a": 9, "b": 4})
 
 
-def test_a_torn_log_before_the_newest(inspect, directory):
+def test_a_torn_tail_after_all_changes_of_an_older_log_is_no_problem(inspect, directory):
     size = (directory / LOG_2).stat().st_size
     with (directory / LOG_2).open("ab") as log:
         log.write(bytes(100))
@@ -88,8 +88,8 @@ def test_a_torn_log_before_the_newest(inspect, directory):
     assert re.search(rf"^{LOG_2} .* 4 +torn at byte {size:,}$", text, re.MULTILINE)
 
 
-def test_damaged_chunks_of_the_newest_checkpoint(inspect, directory):
-    """The older checkpoint needs no chunk of log-2, but all of its changes."""
+def test_checkpoints_that_need_damaged_chunks_cannot_be_used(inspect, directory):
+    """The older checkpoint needs no chunk of log-2, but opening from it replays the changes in log-2."""
     chunk = records_of(directory / LOG_2, "chunk")[1]
     flip(directory / LOG_2, chunk.body_offset)
     status, text, report = inspect(directory)
@@ -111,7 +111,7 @@ def test_damaged_chunks_of_the_newest_checkpoint(inspect, directory):
         sizes_after_opening(directory)
 
 
-def test_the_result_of_a_repair(inspect, directory):
+def test_the_report_predicts_the_result_of_a_repair(inspect, directory):
     (directory / LOG_1).unlink()
     status, text, report = inspect(directory)
     assert "\nopening this directory with repair loads checkpoint 2 and replays 3 changes; the store is " in text
@@ -131,7 +131,7 @@ def test_the_result_of_a_repair(inspect, directory):
     assert re.search(rf"^{FIRST}\.lost .* 0 +set aside$", text, re.MULTILINE)
 
 
-def test_a_damaged_newest_checkpoint(inspect, directory):
+def test_without_the_damaged_newest_checkpoint_the_older_one_is_loaded(inspect, directory):
     record = records_of(directory / SECOND, "items")[0]
     offset, reason = record.offset, f"the checksum of the record's {len(record.body)} bytes is wrong"
     flip(directory / SECOND, record.body_offset)
@@ -144,14 +144,14 @@ def test_a_damaged_newest_checkpoint(inspect, directory):
     assert sizes(report) == {"a": 9, "b": 4} == sizes_after_opening(directory)
 
 
-def test_an_unfinished_checkpoint(inspect, directory):
+def test_an_incomplete_checkpoint_cannot_be_used(inspect, directory):
     cut(directory / SECOND, records(directory / SECOND)[-1].offset)
     status, _, report = inspect(directory)
     assert (status, file_report(report, SECOND)["state"]) == (1, "whole")
     assert report["problems"] == [f"{SECOND} cannot be used: it is incomplete"]
 
 
-def test_a_checkpoint_with_valid_checksums_and_invalid_values(inspect, directory):
+def test_a_checkpoint_with_valid_checksums_and_invalid_values_cannot_be_used(inspect, directory):
     table = records_of(directory / SECOND, "table")[0]
     sampler = 27
     replace(directory / SECOND, table._replace(body=table.body[:sampler] + b"\x09" + table.body[sampler + 1 :]))
@@ -162,7 +162,7 @@ def test_a_checkpoint_with_valid_checksums_and_invalid_values(inspect, directory
     assert (status, report["opening"]["checkpoint"]) == (1, 1)
 
 
-def test_the_first_log_to_replay_is_missing(inspect, directory):
+def test_a_missing_log_of_the_newest_checkpoint_is_reported(inspect, directory):
     (directory / LOG_4).unlink()
     _, _, report = inspect(directory)
     assert report["problems"] == [
@@ -173,7 +173,7 @@ def test_the_first_log_to_replay_is_missing(inspect, directory):
 
 
 @pytest.mark.parametrize("checkpoints", [True, False])
-def test_a_missing_log_between_two_others(inspect, tmp_path, checkpoints):
+def test_a_missing_log_between_two_others_is_reported(inspect, tmp_path, checkpoints):
     for _ in range(3):
         with Store.open(tmp_path, [Table("t", max_size=100)]) as store:
             fill(store, "t", 5)
@@ -188,7 +188,7 @@ def test_a_missing_log_between_two_others(inspect, tmp_path, checkpoints):
     ]
 
 
-def test_a_damaged_file_head(inspect, directory):
+def test_a_damaged_file_header_is_reported(inspect, directory):
     flip(directory / LOG_4, 33)
     reason = "its file header (the first 48 bytes) is damaged"
     status, _, report = inspect(directory)
@@ -206,7 +206,7 @@ def test_a_damaged_file_head(inspect, directory):
     )
 
 
-def test_files_of_a_newer_version(inspect, directory):
+def test_files_of_a_newer_version_are_reported_as_unusable(inspect, directory):
     Head.of(directory / FIRST)._replace(version=2).write(directory / FIRST)
     status, text, report = inspect(directory)
     reason = "it has format version 2, but this release reads only version 1"
@@ -223,7 +223,7 @@ def test_files_of_a_newer_version(inspect, directory):
     assert report["problems"][0] == cannot_be_opened + newest
 
 
-def test_a_file_of_another_store(inspect, directory, tmp_path):
+def test_a_file_of_another_store_cannot_be_used(inspect, directory, tmp_path):
     with Store.open(tmp_path / "other", [Table("t", max_size=1)]) as store:
         store.checkpoint()
     (tmp_path / "other" / FIRST).replace(directory / FIRST)
@@ -232,7 +232,7 @@ def test_a_file_of_another_store(inspect, directory, tmp_path):
     assert report["problems"] == [f"{FIRST} cannot be used: it belongs to another store"]
 
 
-def test_a_renamed_file(inspect, directory):
+def test_a_file_under_another_name_cannot_be_used(inspect, directory):
     (directory / LOG_2).write_bytes((directory / LOG_1).read_bytes())
     _, _, report = inspect(directory)
     needs = f"cannot be used: it needs {LOG_2}, which cannot be used"
@@ -243,7 +243,7 @@ def test_a_renamed_file(inspect, directory):
     ]
 
 
-def test_an_unreadable_file(inspect, directory):
+def test_a_file_that_cannot_be_read_is_reported(inspect, directory):
     (directory / LOG_4).unlink()
     (directory / LOG_4).mkdir()
     _, _, report = inspect(directory)

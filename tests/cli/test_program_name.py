@@ -1,4 +1,4 @@
-"""The program's name in the commands that it prints."""
+"""The name of the program in commands that it prints for the user to run: `engram`, or a path to it."""
 
 import sys
 
@@ -22,16 +22,16 @@ def name_if_started_as(monkeypatch, name, path):
     return program_name()
 
 
-def test_engram_if_the_shell_finds_this_program(installed, monkeypatch):
+def test_the_name_is_engram_if_the_shell_finds_this_program(installed, monkeypatch):
     assert name_if_started_as(monkeypatch, installed, installed.parent) == "engram"
 
 
-def test_the_path_if_the_shell_finds_none_or_another(installed, tmp_path, monkeypatch):
+def test_the_name_is_a_path_if_the_shell_finds_no_engram_or_another(installed, tmp_path, monkeypatch):
     assert name_if_started_as(monkeypatch, ".venv/bin/engram", tmp_path) == ".venv/bin/engram"
     assert name_if_started_as(monkeypatch, ".venv/bin/engram", installed.parent) == ".venv/bin/engram"
     assert name_if_started_as(monkeypatch, installed, tmp_path) == f"'{installed}'"
 
 
 @pytest.mark.parametrize("name", ["-c", "/somewhere/engram/cli/__main__.py"])
-def test_engram_if_started_from_python(name, tmp_path, monkeypatch):
+def test_the_name_is_engram_if_started_from_python(name, tmp_path, monkeypatch):
     assert name_if_started_as(monkeypatch, name, tmp_path) == "engram"

@@ -29,7 +29,7 @@ TABLE = """
 
 @pytest.fixture
 def config(tmp_path):
-    """Writes a file; returns its path."""
+    """Returns `config(text)`, which writes a configuration file and returns its path."""
     pytest.importorskip("google.protobuf", reason="the extra `protobuf`")
 
     def write(text):
@@ -40,7 +40,7 @@ def config(tmp_path):
     return write
 
 
-def test_tables_and_signatures(serve, config):
+def test_tables_have_the_options_and_signatures_of_the_file(serve, config):
     server, line, address = serve("--reverb-config", config(TABLE))
     assert line.startswith("serving q at ")
     client = reverb.Client(address)
@@ -52,7 +52,7 @@ def test_tables_and_signatures(serve, config):
     assert server.end(signal.SIGTERM) == (0, "stopping\n", "")
 
 
-def test_the_port_is_that_of_the_file_unless_given(spawn, serve, config):
+def test_the_port_is_that_of_the_file_unless_an_option_gives_one(spawn, serve, config):
     with engram.Server([]) as other:
         file = config(f"port: {other.port} {TABLE}")
         text = f"error: --port {other.port} is already in use; choose another, or 0 for any free port\n"
@@ -72,26 +72,26 @@ def test_the_port_is_that_of_the_file_unless_given(spawn, serve, config):
         ("port: 3", "`FILE` has no tables; each table is a field `tables { ... }`"),
     ],
 )
-def test_bad_files(run, config, text, reason):
+def test_bad_files_are_rejected(run, config, text, reason):
     file = config(text)
     result = run("serve", "--port", 0, "--reverb-config", file)
     assert (result.exit_code, result.stdout) == (1, "")
     assert result.stderr == f"error: {reason.replace('FILE', str(file))}\n"
 
 
-def test_a_missing_file(run):
+def test_a_missing_file_is_reported(run):
     result = run("serve", "--reverb-config", "missing.textproto")
     text = f"error: cannot read tables from `missing.textproto`: {os.strerror(errno.ENOENT)}\n"
     assert (result.exit_code, result.stderr) == (1, text)
 
 
-def test_two_files(run, config):
+def test_a_toml_file_and_a_reverb_configuration_exclude_each_other(run, config):
     result = run("serve", "--tables", "tables.toml", "--reverb-config", config(TABLE))
     text = "error: --tables and --reverb-config must not be given together\n"
     assert (result.exit_code, result.stderr) == (1, text)
 
 
-def test_without_protobuf(run, config, monkeypatch):
+def test_an_error_names_the_extra_if_protobuf_is_missing(run, config, monkeypatch):
     file = config(TABLE)
     for name in [name for name in sys.modules if name.startswith("engram.compat.reverb.server_executable")]:
         monkeypatch.delitem(sys.modules, name)

@@ -14,7 +14,7 @@ from engram.errors import ClosedError, HandshakeError
 
 
 @pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
-def test_serving_until_a_signal(serve, number):
+def test_a_signal_ends_serving(serve, number):
     server, line, address = serve()
     assert line == f"serving replay at {address}; watch it with `engram top {address}`\n"
     client = engram.Client(address)
@@ -23,7 +23,7 @@ def test_serving_until_a_signal(serve, number):
     assert server.end(number) == (0, "stopping\n", "")
 
 
-def test_waiting_calls_end_with_the_server(serve):
+def test_waiting_calls_end_when_the_server_stops(serve):
     server, _, address = serve()
     client = engram.Client(address)
     waiting = BackgroundCall(lambda: client.sample("replay", 1))
@@ -33,7 +33,7 @@ def test_waiting_calls_end_with_the_server(serve):
         waiting.result()
 
 
-def test_tables_from_a_file(serve, tmp_path):
+def test_tables_are_read_from_a_file(serve, tmp_path):
     file = tmp_path / "tables.toml"
     file.write_text(
         """
@@ -75,7 +75,7 @@ def test_the_token_is_read_from_the_environment(serve, monkeypatch):
         engram.Client(address).info()
 
 
-def test_metrics_at_the_printed_address(serve):
+def test_metrics_are_served_at_the_printed_address(serve):
     server, _, _ = serve("--metrics-port", 0)
     line = server.line()
     assert line.startswith("metrics at http://127.0.0.1:")
@@ -94,7 +94,7 @@ def test_other_machines_require_a_token_or_insecure(serve, run):
     assert address.startswith("0.0.0.0:")
 
 
-def test_a_port_in_use(spawn):
+def test_a_port_in_use_is_rejected(spawn):
     with engram.Server([]) as other:
         text = f"error: --port {other.port} is already in use; choose another, or 0 for any free port\n"
         assert spawn("serve", "--port", other.port).end() == (1, "", text)
@@ -112,7 +112,7 @@ def test_a_port_in_use(spawn):
         ),
     ],
 )
-def test_bad_options(run, options, text):
+def test_bad_options_are_rejected(run, options, text):
     previous = signal.getsignal(signal.SIGINT)
     result = run("serve", "--port", 0, *options)
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"error: {text}\n")

@@ -16,7 +16,7 @@ DTYPES = (
 )
 
 
-def test_mappings_lists_and_columns(read):
+def test_signatures_can_be_mappings_lists_and_single_columns(read):
     text = """
     [t.signature]
     observation = { image = "uint8[?, 84,84]", text = "string" }
@@ -36,7 +36,7 @@ def test_mappings_lists_and_columns(read):
     assert second == engram.Table.queue("leaf", max_size=3, signature=spec((3,), "float32"))
 
 
-def test_every_dtype(read):
+def test_every_dtype_is_accepted(read):
     columns = "\n".join(f'{dtype} = "{dtype}"' for dtype in DTYPES.split(", "))
     with engram.Store(read(f"[t.signature]\n{columns}")) as store:
         assert store.info()["t"].signature.keys() == set(DTYPES.split(", "))
@@ -49,7 +49,7 @@ def test_the_store_checks_the_signature(read):
             store.insert({"x": np.zeros(3, np.float32)}, {"t": 1.0})
 
 
-def test_a_reverb_signature_is_that_of_reverbs_clients(serve, tmp_path):
+def test_reverbs_clients_receive_a_reverb_signature(serve, tmp_path):
     file = tmp_path / "tables.toml"
     file.write_text(
         """
@@ -73,21 +73,21 @@ def test_a_reverb_signature_is_that_of_reverbs_clients(serve, tmp_path):
         client.insert({"x": np.zeros(3, np.float32), "y": [1]}, {"steps": 1.0})
 
 
-SHAPE = 'must be a dtype and a shape, such as "float32[?,84,84]"'
+COLUMN = 'must be a dtype and a shape, such as "float32[?,84,84]"'
 
 
 @pytest.mark.parametrize("key", ["signature", "reverb_signature"])
 @pytest.mark.parametrize(
     ("value", "text"),
     [
-        ("{ x = 3 }", f"`x` {SHAPE}; got 3"),
-        ('{ a = { b = [[], "float32[-1]"] } }', f"`a.b[1]` {SHAPE}; got 'float32[-1]'"),
-        ("{ x = 'float32[' }", f"`x` {SHAPE}; got 'float32['"),
-        ("{ x = 'float32[,]' }", f"`x` {SHAPE}; got 'float32[,]'"),
-        ("{ x = '' }", f"`x` {SHAPE}; got ''"),
+        ("{ x = 3 }", f"`x` {COLUMN}; got 3"),
+        ('{ a = { b = [[], "float32[-1]"] } }', f"`a.b[1]` {COLUMN}; got 'float32[-1]'"),
+        ("{ x = 'float32[' }", f"`x` {COLUMN}; got 'float32['"),
+        ("{ x = 'float32[,]' }", f"`x` {COLUMN}; got 'float32[,]'"),
+        ("{ x = '' }", f"`x` {COLUMN}; got ''"),
     ],
 )
-def test_bad_columns(read, tmp_path, key, value, text):
+def test_bad_columns_are_rejected(read, tmp_path, key, value, text):
     with raises(InvalidArgumentError, f"table [t] of `{tmp_path / 'tables.toml'}`: `{key}`: {text}"):
         read(f"[t]\n{key} = {value}")
 
@@ -95,7 +95,7 @@ def test_bad_columns(read, tmp_path, key, value, text):
 @pytest.mark.parametrize(
     ("options", "text"),
     [
-        ("signature = 3", f"`signature` {SHAPE}; got 3"),
+        ("signature = 3", f"`signature` {COLUMN}; got 3"),
         ("signature = {}", '`signature` has no columns; a column is text such as "float32[?,84,84]"'),
         ("reverb_signature = [[]]", '`reverb_signature` has no columns; a column is text such as "float32[?,84,84]"'),
         ("signature = 'float[3]'", f"`signature` has the dtype `float`; supported are {DTYPES}"),
@@ -111,12 +111,12 @@ def test_bad_columns(read, tmp_path, key, value, text):
         ("note = 'n'\nreverb_signature = 'int8'", "`note` and `reverb_signature` must not be given together"),
     ],
 )
-def test_bad_signatures(read, tmp_path, options, text):
+def test_bad_signatures_are_rejected(read, tmp_path, options, text):
     with raises(InvalidArgumentError, f"table [t] of `{tmp_path / 'tables.toml'}`: {text}"):
         read(f"[t]\n{options}")
 
 
-def test_a_reverb_signature_that_is_too_large():
+def test_a_reverb_signature_that_is_too_large_is_rejected():
     nest = {f"column_{index}": "float32[3]" for index in range(2_000)}
     with pytest.raises(
         InvalidArgumentError, match=r"^`reverb_signature`: Unsupported signature: its encoding has \d+ b"

@@ -9,7 +9,7 @@ from engram.cli.tables import read_tables
 from engram.errors import InvalidArgumentError
 
 
-def test_every_key_of_a_table(read):
+def test_keys_set_the_options_of_a_table(read):
     text = """
     [all]
     max_size = 10
@@ -41,7 +41,7 @@ def test_an_empty_section_is_a_table_with_defaults(read):
     assert read("[b]\n[a]") == [engram.Table("b"), engram.Table("a")]
 
 
-def test_tables_like_queues_and_stacks(read):
+def test_tables_can_be_queues_and_stacks(read):
     assert read('[q]\nlike = "queue"\nmax_size = 2\n[s]\nlike = "stack"\nmax_size = 3\nttl = 1') == [
         engram.Table.queue("q", max_size=2),
         engram.Table.stack("s", max_size=3, ttl=1),
@@ -97,12 +97,12 @@ LIMITERS = "`MinSize`, `Queue`, `RateLimiter`, `SampleToInsertRatio`, `Stack`"
         ),
     ],
 )
-def test_bad_tables(read, tmp_path, section, text):
+def test_bad_tables_are_rejected(read, tmp_path, section, text):
     with raises(InvalidArgumentError, f"table [t] of `{tmp_path / 'tables.toml'}`: {text}"):
         read(f"[t]\n{section}")
 
 
-def test_a_key_outside_any_table(read, tmp_path):
+def test_a_key_outside_any_table_is_rejected(read, tmp_path):
     file = tmp_path / "tables.toml"
     with raises(
         InvalidArgumentError, f"table [max_size] of `{file}`: a table must be a section, for example [max_size]; got 3"
@@ -110,7 +110,7 @@ def test_a_key_outside_any_table(read, tmp_path):
         read("max_size = 3")
 
 
-def test_files_without_tables(read, tmp_path):
+def test_files_without_tables_are_rejected(read, tmp_path):
     file = tmp_path / "tables.toml"
     with raises(InvalidArgumentError, f"`{file}` has no tables; each table is a section, for example [replay]"):
         read("")

@@ -5,7 +5,7 @@ import signal
 import engram
 
 
-def test_one_update_without_a_terminal(run):
+def test_an_update_has_one_row_per_table_and_the_reason_why_it_blocks(run):
     with engram.Server([engram.Table("replay")]) as server:
         result = run("top", server.address, "--count", 1)
     assert result.exit_code == 0, result.output
@@ -16,7 +16,7 @@ def test_one_update_without_a_terminal(run):
     assert reason.startswith("`replay`: sampling waits: the table is empty")
 
 
-def test_several_updates_without_a_terminal(run):
+def test_without_a_terminal_updates_are_printed_one_after_the_other(run):
     with engram.Server([engram.Table("replay")]) as server:
         result = run("top", server.address, "--count", 3, "--interval", 0.05)
     assert result.stdout.count(server.address) == 3
@@ -32,7 +32,7 @@ def test_updates_replace_each_other_on_a_terminal(run, monkeypatch):
     assert up in result.stdout
 
 
-def test_an_unreachable_server(run):
+def test_an_unreachable_server_is_reported(run):
     server = engram.Server([engram.Table("replay")])
     address = server.address
     server.close()

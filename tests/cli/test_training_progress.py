@@ -22,5 +22,5 @@ INF, NAN, HUGE, TINY = float("inf"), float("nan"), 1.7e308, 5e-324
         ([0.0, TINY], "▁▁"),
     ],
 )
-def test_bars(values, expected):
+def test_a_sparkline_has_one_bar_per_value_between_smallest_and_largest(values, expected):
     assert sparkline(values) == expected

@@ -32,37 +32,42 @@ from engram.errors import EngramError
 from engram.rate_limiters import MinSize
 
 FAULTS = (
-    "refused",
-    "lost",
-    "phantom",
+    "refused",  # the store cannot be opened
+    "lost",  # an item that must be in its table is missing
+    "phantom",  # an item that was not inserted, or must have been removed, is in its table; or an item changed its key
     "duplicated",
     "content",
-    "order",
+    "order",  # in which a selector has the items, or in which they were changed
     "priorities",
     "sample counts",
-    "limiter",
-    "generator",
+    "limiter",  # settings or counters of the rate limiter
+    "generator",  # state of the random generator, or another counter of the table
 )
+"""Kinds of differences between an opened store and the model; `Report.faults` counts them."""
+
 OLDEST = selectors.Fifo()
 
 
 @dataclass
 class TableState:
-    """The state of a table, parsed from text."""
+    """The state of a table, parsed from the text that `table_states` returns."""
 
     limiter: str
+    """Settings and counters of the rate limiter, as text."""
+
     counters: str
-    """State of the random generator, and other counters."""
+    """State of the random generator and all other counters, as text."""
 
     items: list
-    """For each item: insertion number, bits of the priority, time of the last change, samples, leases, content."""
+    """For each item: seq, bits of the priority, number of its last change, samples, leases, sum of its bytes."""
 
     orders: list
+    """Seqs of the items in the order of the sampler, and in that of the remover; empty for one without randomness."""
 
     TEXT = re.compile(r"(Counters \{.*\}) (\[(?:\(.*\))?\]) (\[\[[\d, ]*\], \[[\d, ]*\]\])", re.DOTALL)
 
     @classmethod
-    def of(cls, text):
+    def parse(cls, text):
         counters, items, orders = (group for group in cls.TEXT.fullmatch(text).groups())
         limiter = re.search(r"limiter: RateLimiter \{.*?\{.*?\}.*?\}", counters).group()
         flat = [(seq, bits, *counts, content) for seq, bits, counts, content in ast.literal_eval(items)]
@@ -79,7 +84,7 @@ class TableState:
         return [int(number) for number in re.findall(r"(?:inserts|samples|deletes): (\d+)", self.limiter)]
 
     def faults(self, expected):
-        """Counts the differences from the expected state."""
+        """Counts the differences from the expected state, by the kinds of `FAULTS`."""
         actual, expected_items = self.by_seq(), expected.by_seq()
         both = actual.keys() & expected_items.keys()
         return +Counter(
@@ -98,7 +103,7 @@ class TableState:
         )
 
     def is_between(self, before, after):
-        """True if this state is possible in the middle of a call that makes several changes."""
+        """True if this state is possible in the middle of a call whose changes lead from `before` to `after`."""
         first, last, items = before.by_seq(), after.by_seq(), self.by_seq()
         count_pairs = [list(pair) for pair in zip(before.counts(), after.counts(), strict=True)]
         counts = self.counts()
@@ -118,10 +123,14 @@ def mixtures(first, last):
 
 @dataclass
 class Acknowledged:
-    """Numbers that the workload reported for the stream and the queue."""
+    """What the workload reported about the stream and the queue, in items since the store was created."""
 
     streamed: int = 0
+    """Items that must have been inserted into the stream."""
+
     queued: int = 0
+    """Items that must have been inserted into the queue."""
+
     sampled: int = 0
     """Items that may have been removed from the queue."""
 
@@ -142,20 +151,21 @@ class Report:
     """Rounds with calls that were made but not reported before the kill."""
 
     partial: int = 0
-    """Calls of several changes of which only some were made."""
+    """Rounds in which a call was killed after some of its changes."""
 
     faults: Counter = field(default_factory=Counter)
     descriptions: list = field(default_factory=list)
 
 
 class CrashChecker:
-    """Kills and opens one store after another; a new one starts after a fault or a partial call."""
+    """Kills and opens a store, round after round. After a fault or a partial call, it continues with a new store."""
 
     def __init__(self, path, seed, durability="process"):
         path.mkdir()
         self.root, self.seed, self.durability = path, seed, durability
         self.rng = np.random.default_rng(seed)
-        self.report, self.stores, self.next = Report(), 0, 0
+        self.report, self.stores = Report(), 0
+        self.next = 0  # number of the next call
         self.start_store()
 
     def start_store(self):
@@ -163,13 +173,14 @@ class CrashChecker:
         self.stores += 1
         self.path = self.root / f"store-{self.stores}"
         self.model = Store(modeled_tables(), seed=self.seed)
-        self.acknowledged, self.keys = Acknowledged(), {}
-        self.inserted = {name: [] for name in NAMES}
+        self.acknowledged = Acknowledged()
+        self.keys = {}  # key of an item, by the number of its last step
+        self.inserted = {name: [] for name in NAMES}  # by table and seq, the numbers of an item's steps
 
     def round(self):
-        """Runs the workload for a while, kills it, and compares."""
+        """Runs the workload for a while, kills it, makes the reported calls on the model, and compares the stores."""
         self.report.rounds += 1
-        calls = iter(())
+        calls = iter(())  # changes of the last reported call that were not reported
         for number, reported in itertools.groupby(self.run_and_kill(), key=lambda call: call[0]):
             calls = iter(Calls(self.model, self.seed, number))
             last_part = -1
@@ -182,12 +193,15 @@ class CrashChecker:
         self.compare(calls)
 
     def run_and_kill(self):
-        """Runs the workload in another process and kills it; returns the acknowledged calls."""
+        """Runs the workload in another process and kills it.
+
+        Returns number of the call, index of the change in its call, and key, for each acknowledged change.
+        """
         output = self.root / "output"
         arguments = [self.path, self.seed, self.next, self.durability]
         with output.open("w") as out:
             child = subprocess.Popen([sys.executable, crash_workload.__file__, *map(str, arguments)], stdout=out)
-        # In some rounds it is killed while it opens the store.
+        # In some rounds the child is killed while it opens the store.
         start_line, max_seconds = ("ready\n", 0.3) if self.rng.random() < 0.8 else ("opening\n", 0.03)
         seconds = self.rng.uniform(0.0, max_seconds)
         while start_line not in output.read_text():
@@ -214,7 +228,7 @@ class CrashChecker:
         return [tuple(map(int, line[1:])) for line in lines if line[0] == "call"]
 
     def record(self, change, key=None):
-        """Records the inserted items of each table, in order."""
+        """Records which items a change inserted; `key` is `None` if it was not acknowledged, and 0 if it has no key."""
         if change.table:
             self.inserted[change.table] = []
         for name, items in change.inserted.items():
@@ -225,9 +239,10 @@ class CrashChecker:
                 self.keys[items[0][-1]] = key
 
     def remaining_states(self, calls, opened_states):
-        """Makes the calls after the last reported one until the model matches the opened store.
+        """Makes the calls after the last reported one, until the model matches the opened store.
 
-        Returns the states of the model's tables, before and after each change.
+        Stops at the first change that must be durable: it was not reported, so the workload made no later one. Returns
+        the states of the model's tables before these calls and after each of their changes.
         """
         states = [table_states(self.model)]
         while opened_states != states[-1]:
@@ -240,11 +255,12 @@ class CrashChecker:
                 self.next += 1
             self.record(change)
             states.append(table_states(self.model))
-            if change.is_durable:  # no later call can have been made
+            if change.is_durable:
                 break
         return states
 
     def compare(self, calls):
+        """Opens the killed store and counts its faults; `calls` makes the changes that were not reported."""
         try:
             with open_store(self.path, self.seed, self.durability) as store:
                 opened_states, info = table_states(store), store.info()
@@ -260,7 +276,7 @@ class CrashChecker:
             if opened_states.get(name) == states[-1].get(name):
                 continue
             texts = [each.get(name) for each in (opened_states, *states)]
-            actual, *expected = (None if text is None else TableState.of(text) for text in texts)
+            actual, *expected = (None if text is None else TableState.parse(text) for text in texts)
             # A call that makes several changes was interrupted between two of the states.
             neighbors = itertools.pairwise(expected)
             if actual and any(before and after and actual.is_between(before, after) for before, after in neighbors):
@@ -284,7 +300,7 @@ class CrashChecker:
         self.report.descriptions.append("\n    ".join([text, *map(str, details)]))
 
     def check_items(self, opened_states, info, is_known):
-        """Checks every item of a copy of the store."""
+        """Checks the items of a copy of the store; those of modeled tables only if `is_known`."""
         copy = self.root / "copy"
         shutil.copytree(self.path, copy)
         tables = [Table(name, max_size=1_000, sampler=OLDEST) for name in opened_states]
@@ -294,7 +310,7 @@ class CrashChecker:
             values = {name: all_values(store, name) for name in (STREAM, QUEUE)}
             for name, state in opened_states.items():
                 store.set_rate_limiter(name, MinSize(1))
-                difference = self.compare_items(store, name, TableState.of(state)) if is_known else {}
+                difference = self.compare_items(store, name, TableState.parse(state)) if is_known else {}
                 if difference:
                     self.describe(f"items of table {name}: {difference}")
                     faults += Counter(difference)
@@ -308,7 +324,7 @@ class CrashChecker:
         return faults
 
     def compare_items(self, store, name, state):
-        """Checks content, priority, samples and key of each item, and deletes it."""
+        """Checks content, priority, number of samples and key of each item, and deletes it."""
         faults, keys = Counter(), set()
         for seq, bits, _, times, _, _ in state.items:
             batch = store.sample(name, 1, timeout=10)
@@ -348,6 +364,7 @@ class CrashChecker:
 
 
 def compare_values(values, expected):
+    """Counts the faults of a table's numbers, as `all_values` returns them; `expected` is a range."""
     stored = set(values) - {-1}
     return Counter(
         {

@@ -25,7 +25,7 @@ FLUSH_INTERVAL = 20
 """Number of items of the stream, or of the queue, between two flushes."""
 
 MAX_STEPS_PER_CALL = 16
-"""Maximum number of steps of one call."""
+"""Maximum number of steps that one of the `Calls` writes."""
 
 
 def modeled_tables():
@@ -39,6 +39,7 @@ def modeled_tables():
 
 
 NAMES = [table.name for table in modeled_tables()]
+"""Names of the modeled tables, except `LATE`, which calls create and drop."""
 
 
 def open_store(path, seed, durability):
@@ -55,12 +56,15 @@ def steps(numbers):
 
 
 def table_states(store):
-    """Returns the state of each modeled table as text; content of items is not part of it."""
+    """Returns the state of each modeled table as text, without the keys of items.
+
+    Of an item's content, the text has only the sum of the bytes of its first chunk.
+    """
     return {name: store._native.snapshot(name).describe() for name in store.tables if name not in (STREAM, QUEUE)}
 
 
 def all_values(store, name):
-    """Returns the numbers of a table's items, in order; -1 for items with wrong content."""
+    """Samples each item of a queue; returns their numbers in order, with -1 for an item with wrong content."""
     size = store.info()[name].size
     if not size:
         return []
@@ -78,7 +82,7 @@ class Change:
     """For each table, the numbers of the steps of each inserted item."""
 
     key: int | None = None
-    """The item's key, if it is known."""
+    """Key of the inserted item; `None` if there is none, or if its writer does not return keys."""
 
     table: str | None = None
     """The created table."""
@@ -88,9 +92,9 @@ class Change:
 
 
 class Calls:
-    """The calls that a number stands for. Iteration makes them, and yields each change.
+    """The calls that a number stands for. Iteration makes them, and yields a `Change` after each change.
 
-    With `only`, `insert_into_several` inserts only into these tables.
+    With `only`, `insert_into_several` inserts only into these tables: a kill can leave it with a part of its changes.
     """
 
     def __init__(self, store, seed, number, only=()):
@@ -110,7 +114,7 @@ class Calls:
             self.sample_and_delete: 8,
             self.replace_rate_limiter: 5,
             self.reset: 1,
-            self.create_use_and_drop: 10,
+            self.create_use_or_drop: 10,
         }
         values = np.array(list(weights.values()))
         index = self.rng.choice(len(values), p=values / values.sum())
@@ -159,6 +163,7 @@ class Calls:
             yield Change({self.name: list(zip(first, second, strict=True))})
 
     def sample(self):
+        """Samples up to three items; returns their keys, or `None` if there is nothing to sample."""
         size = self.store.info()[self.name].size
         if size == 0:
             return None
@@ -201,7 +206,7 @@ class Calls:
         self.store.reset(self.name)
         yield Change()
 
-    def create_use_and_drop(self):
+    def create_use_or_drop(self):
         """Creates, uses or drops a table."""
         if LATE not in self.store.tables:
             self.store.create_table(Table(LATE, max_size=3, seed=self.number))
@@ -215,7 +220,7 @@ class Calls:
 
 
 class Workload:
-    """The program that is killed. It prints what was acknowledged."""
+    """The program that is killed. It makes the calls from number `first` on, and prints what was acknowledged."""
 
     def __init__(self, path, seed, first, durability):
         self.print_lock = threading.Lock()
@@ -252,7 +257,7 @@ class Workload:
     def use_queue(self):
         """Samples items in order, in process and over the network.
 
-        Reports how many it may have sampled, and how many are durably removed.
+        Reports how many items it may have sampled, and how many are durably removed.
         """
         rng = np.random.default_rng()
         server = Server(self.store)

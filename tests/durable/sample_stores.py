@@ -1,4 +1,4 @@
-"""Stores whose files have records of every kind."""
+"""Stores for tests that damage files. Their logs and checkpoints have records of every kind except `unlogged`."""
 
 import shutil
 
@@ -22,20 +22,20 @@ def open_sample(path, **options):
 
 
 def make_changes(store, first, count):
-    """Makes changes of every kind; the queue gets `count` numbers from `first` on."""
+    """Makes changes of every kind; inserts the `count` numbers from `first` on into the queue."""
+    numbers = range(first, first + count)
     with Server(store) as server, Client(server.address) as client, client.writer() as writer:
         # Only remote writers have sessions.
-        for value in range(first, first + count):
-            writer.append(steps(value))
+        for number in numbers:
+            writer.append(steps(number))
             writer.create_item(QUEUE, num_steps=1)
             writer.flush()
-    tags = range(first, first + count)
     with store.pattern_writer([Pattern("uniform", num_steps=3)], chunk_length=2) as writer:
-        for tag in tags:
-            writer.append(steps(tag))
+        for number in numbers:
+            writer.append(steps(number))
     with store.writer(history=3, chunk_length=2) as writer:
-        for index, tag in enumerate(tags):
-            writer.append(steps(tag))
+        for index, number in enumerate(numbers):
+            writer.append(steps(number))
             if index:
                 writer.create_item("weighted", 1.0 + index, {"n": writer.history["n"][-2:]})
     keys = store.sample("weighted", 5).info.key

@@ -39,11 +39,12 @@ def files(path):
     return {each.name: each.read_bytes() for each in path.iterdir()}
 
 
-def problem(store):
+def storage_problem(store):
     return store.info()["queue"].storage_problem
 
 
-def moved(path, to, *, replaced=False):
+def moved_text(path, to, *, replaced=False):
+    """Returns the text of the problem after the directory was moved and, if `replaced`, another one has its path."""
     other = ", and something else has its path" if replaced else ""
     return (
         f"{path}: the store's directory was moved to {to}{other}; changes are still written there, but no checkpoint "
@@ -66,30 +67,30 @@ def test_a_store_whose_directory_was_moved_does_not_touch_the_one_at_its_path(tm
             before = files(path)
             for number in range(3):
                 put(first, 10 + number)
-                with raises(StorageError, moved(path, away, replaced=True)):
+                with raises(StorageError, moved_text(path, away, replaced=True)):
                     first.checkpoint()
-            assert problem(first) == moved(path, away, replaced=True)
-            assert problem(second) is None
+            assert storage_problem(first) == moved_text(path, away, replaced=True)
+            assert storage_problem(second) is None
             assert files(path) == before
             second.checkpoint()
         assert first.sample("queue", 1).data["n"].tolist() == [1]
     assert values(path) == ([2], ())
-    # What was acknowledged is in the directory that was moved.
+    # Changes that the first store acknowledged are in the directory that was moved.
     assert values(away) == ([10, 11, 12], ())
 
 
-def test_a_directory_that_is_moved_and_moved_back(tmp_path):
+def test_checkpoints_are_written_again_once_a_moved_directory_is_moved_back(tmp_path):
     path, away = tmp_path / "store", tmp_path / "away"
     with Store.open(path, [queue()]) as store:
         put(store, 0)
         path.rename(away)
         for _ in range(2):
-            with raises(StorageError, moved(path, away)):
+            with raises(StorageError, moved_text(path, away)):
                 store.checkpoint()
         put(store, 1)
         assert store.sample("queue", 1).data["n"].tolist() == [0]
         away.rename(path)
-        assert problem(store) is None
+        assert storage_problem(store) is None
         assert store.checkpoint().number == 1
         put(store, 2)
     assert values(path) == ([1, 2], ())
@@ -103,7 +104,7 @@ def test_a_failed_restore_does_not_prevent_opening(tmp_path):
     with Store.open(path, [queue()]) as store:
         put(store, 1)
         path.rename(away)
-        with raises(StorageError, moved(path, away)):
+        with raises(StorageError, moved_text(path, away)):
             store.restore(other)
         put(store, 2)
     assert values(away) == ([1, 2], ())
@@ -116,7 +117,7 @@ def test_a_relative_path_does_not_follow_the_working_directory(tmp_path, monkeyp
         put(store, 1)
         monkeypatch.chdir("elsewhere")
         assert store.checkpoint().number == 1
-        assert problem(store) is None
+        assert storage_problem(store) is None
         put(store, 2)
     assert values(tmp_path / "store") == ([1, 2], ())
     assert not list((tmp_path / "elsewhere").iterdir())
@@ -126,6 +127,7 @@ def test_a_relative_path_does_not_follow_the_working_directory(tmp_path, monkeyp
 
 
 def removed_text(path, *, replaced=False):
+    """Returns the text of the problem after the directory was removed and, if `replaced`, another one has its path."""
     other = ", and something else has its path" if replaced else ""
     return f"{path}: the store's directory was removed{other}; its data exists only in memory"
 
@@ -141,7 +143,7 @@ def test_a_removed_directory_is_noticed(tmp_path, durability, replaced):
     if replaced:
         path.mkdir()
     text = removed_text(path, replaced=replaced)
-    assert problem(store) == text
+    assert storage_problem(store) == text
     time.sleep(DETECTION_DELAY)
     if durability != "none":
         with pytest.raises(StorageError, match=rf"log-\d+ was removed or replaced{STORED_AGAIN}$"):
@@ -175,7 +177,7 @@ def test_the_checkpoint_after_a_loss_stores_everything_again(tmp_path, durabilit
         for each in path.glob(pattern):
             each.unlink()
         lost = rf"log-\d+(, log-\d+)* (was|were) removed or replaced{STORED_AGAIN}"
-        assert re.fullmatch(rf"{re.escape(str(path))}: {lost}", problem(store))
+        assert re.fullmatch(rf"{re.escape(str(path))}: {lost}", storage_problem(store))
         if changes_first and durability != "none":
             time.sleep(DETECTION_DELAY)
             for number in (5, 6):
@@ -186,7 +188,7 @@ def test_the_checkpoint_after_a_loss_stores_everything_again(tmp_path, durabilit
                 store.checkpoint()
             put_while_lost(store, durability, 5, 6)
         store.checkpoint()
-        assert problem(store) is None
+        assert storage_problem(store) is None
         put(store, 7)
         store.checkpoint()
     assert values(path) == ([1, 2, 3, 4, 5, 6, 7], ())
@@ -202,8 +204,8 @@ def put_while_lost(store, durability, *numbers):
                 put(store, number)
 
 
-def test_a_lost_store_that_is_killed_opens_with_the_next_checkpoint(tmp_path):
-    """Everything is in files when the checkpoint returns, also what was acknowledged later."""
+def test_a_killed_store_whose_files_were_removed_opens_with_the_next_checkpoint_and_later_changes(tmp_path):
+    """The test opens a copy of the running store's directory: the same files as a killed process leaves."""
     path = tmp_path / "store"
     with Store.open(path, [queue()]) as store:
         put(store, 1)
@@ -230,7 +232,7 @@ def test_a_lock_file_that_was_removed_is_created_again(tmp_path):
     assert values(path) == ([1], ())
 
 
-def test_nothing_is_written_after_another_process_has_opened_the_directory(tmp_path):
+def test_nothing_is_written_after_another_store_has_opened_the_directory(tmp_path):
     path = tmp_path / "store"
     first = Store.open(path, [queue()])
     put(first, 1)
@@ -244,20 +246,20 @@ def test_nothing_is_written_after_another_process_has_opened_the_directory(tmp_p
         before = files(path)
         with raises(StorageError, f"{path}: {reason}"):
             first.checkpoint()
-        assert problem(first) == f"{path}: {reason}"
+        assert storage_problem(first) == f"{path}: {reason}"
         assert files(path) == before
         with pytest.raises(StorageError, match="LOCK was replaced"):
             first.close()
     assert values(path) == ([1, 2], ())
 
 
-def test_clients_receive_the_problem(tmp_path):
+def test_clients_receive_the_storage_problem(tmp_path):
     path, away = tmp_path / "store", tmp_path / "away"
     with Server([queue()], path=path) as server, Client(server.address) as client:
         assert client.info()["queue"].storage_problem is None
         path.rename(away)
-        assert client.info()["queue"].storage_problem == moved(path, away)
-        with raises(StorageError, moved(path, away)):
+        assert client.info()["queue"].storage_problem == moved_text(path, away)
+        with raises(StorageError, moved_text(path, away)):
             client.checkpoint()
         away.rename(path)
         assert client.checkpoint().number == 1
@@ -280,7 +282,7 @@ def test_a_symbolic_link_named_lock_is_not_followed(tmp_path, target):
 
 
 @pytest.mark.parametrize("name", ["log-0000000001", "checkpoint-0000000001"])
-def test_links_to_other_files_are_not_followed(tmp_path, name):
+def test_links_and_pipes_with_the_name_of_a_file_are_rejected(tmp_path, name):
     path = tmp_path / "store"
     with Store.open(path, [queue()]) as store:
         put(store, 1)
@@ -322,11 +324,11 @@ def test_a_directory_may_be_reached_over_links(tmp_path):
     with Store.open(tmp_path / "link" / "store", [queue()]) as store:
         put(store, 1)
         store.checkpoint()
-        assert problem(store) is None
+        assert storage_problem(store) is None
     assert values(tmp_path / "real" / "store") == ([1], ())
 
 
-def test_other_users_can_neither_read_nor_lock_a_store(tmp_path):
+def test_only_the_owner_has_permissions_for_a_store(tmp_path):
     path = tmp_path / "some" / "store"
     previous = os.umask(0o022)
     try:
@@ -342,7 +344,7 @@ def test_other_users_can_neither_read_nor_lock_a_store(tmp_path):
     assert stat.S_IMODE(path.parent.stat().st_mode) == 0o755
 
 
-def test_an_empty_path_is_rejected(tmp_path, monkeypatch):
+def test_an_empty_path_is_rejected_but_a_dot_is_the_working_directory(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     text = '`path` must not be empty; use "." for the working directory'
     with Store([]) as store:

@@ -12,7 +12,7 @@ from engram.errors import StorageError
 
 
 class ChangedStore:
-    """A store with changes. Its first two checkpoints fail."""
+    """A store that has changes until its third checkpoint; the first two fail."""
 
     def __init__(self):
         self._native = self
@@ -52,9 +52,9 @@ class RecordedWaits:
         ((1e-9, None), 0.01, 0.01),
     ],
 )
-def test_a_failed_checkpoint_is_tried_again(monkeypatch, caplog, triggers, poll_interval, retry_delay):
+def test_a_failed_checkpoint_is_tried_again_after_a_delay(monkeypatch, caplog, triggers, poll_interval, retry_delay):
     waits = RecordedWaits()
-    # No time passes after 700 s, so that only the first checkpoint of a longer interval is due at its regular time.
+    # The clock jumps to 700 s, later than any interval, and stops there: without a failure, no interval passes again.
     clock = itertools.chain([0.0], itertools.repeat(700.0))
     monkeypatch.setattr(_checkpoint_thread, "threading", SimpleNamespace(**vars(threading) | {"Event": lambda: waits}))
     monkeypatch.setattr(_checkpoint_thread, "time", SimpleNamespace(monotonic=lambda: next(clock)))

@@ -15,8 +15,8 @@ from support import BackgroundCall
 from engram import Store, Table
 from engram.errors import ClosedError
 
-HOUR = 3_600
-MANY = 30_000
+HOUR = 3_600  # seconds
+MANY = 30_000  # items of the store `large`
 
 # --- clocks --------------------------------------------------------------------------------------
 
@@ -37,7 +37,7 @@ def store_path(request, tmp_path):
 
 
 def set_times(path, seconds):
-    """Sets all times in the files to another time of the system's clock."""
+    """Sets all readings of the system's clock in the files to `seconds` since 1970."""
     for file in path.glob("*-*"):
         for record in records.records(file):
             offset = {"logs": 24, "begin": 16}.get(record.kind)
@@ -48,6 +48,7 @@ def set_times(path, seconds):
 
 
 def items(path):
+    """Opens the store; returns the content of its items, sorted."""
     with Store.open(path) as store:
         assert store.notes == ()
         size = store.info()["expiring"].size
@@ -55,7 +56,7 @@ def items(path):
 
 
 @pytest.mark.parametrize("ahead", [1, HOUR, 100 * 365 * 24 * HOUR])
-def test_no_time_passes_if_the_clock_was_set_back(store_path, ahead):
+def test_no_time_has_passed_if_the_clock_was_set_back(store_path, ahead):
     set_times(store_path, time.time() + ahead)
     assert items(store_path) == [1, 2]
     # Time passes again from then on.
@@ -65,7 +66,7 @@ def test_no_time_passes_if_the_clock_was_set_back(store_path, ahead):
     assert items(store_path) == [1, 2, 3]
 
 
-def test_times_at_the_maximum(store_path):
+def test_items_are_kept_if_all_times_are_the_largest_possible(store_path):
     set_times(store_path, 2**64 - 1)
     assert items(store_path) == [1, 2]
 
@@ -77,8 +78,8 @@ def test_time_passes_while_the_store_is_closed(store_path, ago, expected):
 
 
 @pytest.mark.parametrize("checkpoint", [False, True])
-def test_no_time_is_counted_twice(tmp_path, checkpoint):
-    """An item inserted two seconds after the last recorded time is not two seconds old when the store is opened."""
+def test_time_before_an_insert_does_not_count_for_its_ttl(tmp_path, checkpoint):
+    """The item is inserted 2.1 s after the last clock reading in the files. Opening must not make it 2.1 s older."""
     with Store.open(tmp_path, expiring(ttl=1.9)) as store:
         if checkpoint:
             store.checkpoint()
@@ -102,13 +103,13 @@ def large(tmp_path_factory):
 
 
 def values(path):
-    """Opens a copy; returns the content of every item, in order, and the store's notes."""
+    """Opens a copy of a store like `large`; returns the content of every item, in order, and the store's notes."""
     copy = copied(path, path.with_name("values"))
     with Store.open(copy, [Table.queue("t", max_size=2 * MANY)], durability="none") as store:
         return store.sample("t", store.info()["t"].size).data["x"].ravel().tolist(), store.notes
 
 
-def test_concurrent_checkpoints(large, tmp_path):
+def test_concurrent_checkpoints_all_succeed(large, tmp_path):
     path = copied(large, tmp_path / "store")
     with Store.open(path) as store:
         calls = [BackgroundCall(store.checkpoint) for _ in range(4)]
@@ -121,7 +122,7 @@ def test_concurrent_checkpoints(large, tmp_path):
 
 
 @pytest.mark.parametrize("durability", ["none", "process", "disk"])
-def test_closing_a_store_during_a_checkpoint(large, tmp_path, durability):
+def test_nothing_is_written_after_a_store_is_closed_during_a_checkpoint(large, tmp_path, durability):
     path = copied(large, tmp_path / "store")
     rng = np.random.default_rng()
     for _ in range(10):
@@ -140,7 +141,7 @@ def test_closing_a_store_during_a_checkpoint(large, tmp_path, durability):
 
 
 CHILD = """
-import sys, threading
+import sys
 from engram import Store
 store = Store.open(sys.argv[1])
 print("ready", flush=True)
@@ -149,10 +150,9 @@ while True:
 """
 
 
-def test_killing_a_process_during_a_checkpoint(large, tmp_path):
+def test_a_process_that_is_killed_during_a_checkpoint_loses_nothing(large, tmp_path):
     path = copied(large, tmp_path / "store")
     rng = np.random.default_rng()
-    unfinished = 0
     for _ in range(10):
         with subprocess.Popen([sys.executable, "-c", CHILD, path], stdout=subprocess.PIPE, text=True) as child:
             assert child.stdout.readline() == "ready\n"
@@ -162,7 +162,6 @@ def test_killing_a_process_during_a_checkpoint(large, tmp_path):
         names = files(path)
         numbers = [int(name[-10:]) for name in names if name.startswith("checkpoint") and not name.endswith(".tmp")]
         assert max(reported, default=0) <= max(numbers, default=0)
-        unfinished += any(name.endswith(".tmp") for name in names)
         with Store.open(path) as store:
             assert store.notes == ()
             assert store.info()["t"].size == MANY

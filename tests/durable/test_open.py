@@ -36,7 +36,7 @@ def fill(store, start=0, count=20):
 
 
 def state(store):
-    """Returns the visible state of a store: sizes, counts, priorities and the next samples."""
+    """Returns the visible state of a store: sizes, counts, priorities and the next samples. Empties the queue."""
     infos = {
         name: (info.size, info.num_episodes, info.rate_limiter, info.num_unique_samples)
         for name, info in store.info().items()
@@ -76,7 +76,7 @@ def test_without_a_log_opening_restores_the_last_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("durability", LEVELS)
-def test_consecutive_checkpoints(tmp_path, durability):
+def test_checkpoints_are_numbered_and_only_the_newest_are_kept(tmp_path, durability):
     keys = []
     for number in range(1, 6):
         with Store.open(tmp_path, tables(), durability=durability, keep=2) as store:
@@ -90,7 +90,7 @@ def test_consecutive_checkpoints(tmp_path, durability):
         assert set(values.ravel().tolist()) <= {20 * number + n for number in range(1, 6) for n in range(5)}
 
 
-def test_tables_may_be_opened_with_other_options(tmp_path):
+def test_options_and_tables_can_change_when_a_store_is_opened(tmp_path):
     with Store.open(tmp_path, tables()) as store:
         fill(store)
     with Store.open(tmp_path, [Table("weighted", max_size=7, sampler=selectors.Fifo())]) as store:
@@ -116,7 +116,7 @@ def test_a_signature_that_items_do_not_match_is_rejected(tmp_path):
         assert store.info()["weighted"].size == 20
 
 
-def test_one_process_at_a_time(tmp_path):
+def test_an_open_store_cannot_be_opened_again_until_it_is_closed(tmp_path):
     with Store.open(tmp_path, tables()):
         text = re.escape(f"{tmp_path} is in use by process {os.getpid()} since ")
         with pytest.raises(
@@ -127,7 +127,7 @@ def test_one_process_at_a_time(tmp_path):
         pass
 
 
-def test_directories_that_cannot_be_used(tmp_path):
+def test_unusable_directories_are_rejected(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StorageError, match=r"/file is a file; a store is a directory$"):
         Store.open(tmp_path / "file", tables())
@@ -181,7 +181,7 @@ for value in range(1_000_000):
 
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
-def test_flushed_items_survive_kill_9(tmp_path, durability):
+def test_flushed_items_survive_a_kill(tmp_path, durability):
     acknowledged = 0
     child = subprocess.Popen([sys.executable, "-c", CHILD, tmp_path, durability], stdout=subprocess.PIPE, text=True)
     assert child.stdout.readline() == "ready\n"

@@ -11,8 +11,10 @@ from records import flip
 from engram import Store, Table
 
 COUNT, KEPT = 500, range(300, 500)
+"""Number of inserted items, and those that are not deleted."""
+
 LARGE = 20_000
-"""Incompressible bytes per chunk; opening verifies chunks of this size in separate threads."""
+"""Incompressible bytes per chunk. Opening verifies chunks of this size in separate threads."""
 
 
 def content(value):
@@ -33,9 +35,9 @@ def chunks(path):
     return [record for record in records.records(path) if record.kind == "chunk"]
 
 
-def check(path, notes):
-    """Opens the store twice, as the first time may change files; checks all items and the number of notes."""
-    for expected_notes in (notes, 0):
+def check(path, num_notes):
+    """Opens the store twice and checks all items each time; only the first time may there be notes."""
+    for expected_notes in (num_notes, 0):
         with Store.open(path) as store:
             assert len(store.notes) == expected_notes
             data = store.sample("t", 10_000).data
@@ -50,14 +52,14 @@ def test_relocated_chunks_are_read(relocated):
 
 
 @pytest.mark.parametrize("which", [0, 5, -1])
-def test_a_damaged_copy_is_replaced_by_its_original(relocated, which):
+def test_the_original_is_read_in_place_of_a_damaged_copy(relocated, which):
     copies = relocated / "log-0000000003"
     flip(copies, chunks(copies)[which].body_offset + LARGE // 2)
     check(relocated, 1)
 
 
 @pytest.mark.parametrize("name", ["log-0000000001", "log-0000000003"])
-def test_damaged_chunks_are_read_from_the_other_log(relocated, name):
+def test_no_item_is_lost_if_chunks_are_damaged_in_only_one_log(relocated, name):
     for record in chunks(relocated / name)[::7]:
         flip(relocated / name, record.body_offset + LARGE // 2)
     with Store.open(relocated) as store:
@@ -66,11 +68,13 @@ def test_damaged_chunks_are_read_from_the_other_log(relocated, name):
 
 MIB = 1 << 20
 SIZES = [9_000, 17_000, 70_000, 262_144, 300_000, MIB - 100, MIB, 2 * MIB, 5 * MIB + 3]
-"""Sizes of chunks: too small for threads, several in one block that is read at once, and several blocks."""
-
+"""Sizes of chunks in bytes: too small for threads, several in one block of the file, and several blocks."""
 
 RARE = [*120 * [9_000], 17_000]
-"""Few chunks for threads among many small ones: they must not hold all data that was read ahead."""
+"""Few chunks that are checked in threads, among many small ones.
+
+A chunk that waits for its thread keeps a block of the file in memory, and reading stalls while there are too many.
+"""
 
 
 def noise(number, sizes):

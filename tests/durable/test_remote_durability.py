@@ -30,7 +30,7 @@ def flush_error(writer):
     return str(caught.value)
 
 
-def test_a_writer_continues_while_its_items_are_not_durable(tmp_path):
+def test_items_that_are_inserted_but_not_durable_do_not_block_a_writer(tmp_path):
     store = Store.open(tmp_path, [Table("t", max_size=1_000)], durability="disk", sync_interval=SLOW)
     with store, Server(store) as server, Client(server.address) as client:
         writer = client.writer(max_in_flight_items=10, timeout=SLOW / 2)
@@ -43,7 +43,7 @@ def test_a_writer_continues_while_its_items_are_not_durable(tmp_path):
         writer.flush()
 
 
-def test_a_writer_waits_for_a_blocked_table(tmp_path):
+def test_a_full_table_blocks_a_writer_until_its_timeout(tmp_path):
     queue = Table.queue("t", max_size=20)
     store = Store.open(tmp_path, [queue], durability="disk", sync_interval=0.0)
     with store, Server(store) as server, Client(server.address) as client:
@@ -113,7 +113,7 @@ def test_flush_raises_errors_until_items_are_durable(tmp_path, durability):
 
 
 @pytest.mark.parametrize("durability", ["process", "disk"])
-def test_an_insert_that_is_not_durable_is_an_error_and_keeps_the_item(tmp_path, durability):
+def test_an_insert_that_is_not_durable_raises_an_error_and_keeps_the_item(tmp_path, durability):
     run_in_process(receives_an_error_for_one_item, tmp_path / "store", durability, __file__)
     assert queued(tmp_path / "store") == ([0, 1], ())
 

@@ -48,7 +48,7 @@ def value(data):
 
 
 @pytest.mark.parametrize("where", ["in process", "served"])
-def test_a_call_names_the_item_and_the_next_call_continues(directory, where):
+def test_a_sample_names_the_unreadable_item_and_the_next_sample_continues(directory, where):
     path, keys = directory
     with opened(path, where) as store:
         assert value(store.sample("q", 1, timeout=20).data) == 0
@@ -56,7 +56,7 @@ def test_a_call_names_the_item_and_the_next_call_continues(directory, where):
             store.sample("q", 1, timeout=20)
         info = store.info()["q"]
         assert (info.size, info.unreadable_items, info.samples) == (1, 1, 2)
-        # Nothing but the corrupt item is lost.
+        # Also in table `t`, only the corrupt item is lost.
         with pytest.raises(EngramError, match="of table `t` cannot be read and was removed"):
             for _ in range(1_000):
                 store.sample("t", 3, timeout=20)
@@ -68,7 +68,7 @@ def test_a_call_names_the_item_and_the_next_call_continues(directory, where):
 
 
 @pytest.mark.parametrize("where", ["in process", "served"])
-def test_a_dataset_raises_and_the_next_iteration_continues(directory, where):
+def test_a_dataset_names_the_unreadable_item_and_the_next_iteration_continues(directory, where):
     path, keys = directory
     with opened(path, where) as store:
         dataset = Dataset(store, "q", timeout=1)
@@ -80,7 +80,7 @@ def test_a_dataset_raises_and_the_next_iteration_continues(directory, where):
         assert store.info()["q"].unreadable_items == 1
 
 
-def test_a_structure_that_does_not_fit_its_columns_is_not_opened(directory):
+def test_a_store_with_an_invalid_structure_of_a_layout_is_not_opened(directory):
     path, _ = directory
     layout = next(record for record in records.records(path / LOG) if record.kind == "layout")
     for old, new, problem in [

@@ -1,4 +1,4 @@
-"""Datasets of a durable server that no longer replies: how closing them ends."""
+"""Datasets of a durable server that no longer replies: how `next` and `close` end."""
 
 import signal
 import time
@@ -24,7 +24,7 @@ def server(tmp_path):
 
 
 def freeze_before_confirmation(server, client, iterator):
-    """Reads two items, and freezes the server before the second one's acknowledgement."""
+    """Reads two items, and freezes the server before it can confirm the acknowledgement of the second one."""
     assert next(iterator).data["x"].tolist() == [0]
     wait_until(lambda: client.info()["q"].leased_out == 1)  # the second item was sent
     time.sleep(0.2)
@@ -61,7 +61,7 @@ def test_a_with_block_without_an_error_reports_that_the_server_confirmed_nothing
         freeze_before_confirmation(server, client, iterator)
 
 
-def test_close_ends_all_iterators_although_the_first_one_fails(server):
+def test_closing_a_dataset_ends_all_its_iterators_although_the_first_one_fails(server):
     client = Client(server.address, reconnect_timeout=RECONNECT_TIMEOUT)
     dataset = Dataset(client, "q", 1, prefetch=1)
     first = iter(dataset)
@@ -72,7 +72,7 @@ def test_close_ends_all_iterators_although_the_first_one_fails(server):
     time.sleep(0.2)
     server.freeze()
     for iterator in (first, second):
-        next(iterator)  # of each, an acknowledgement is not confirmed
+        next(iterator)  # the server cannot confirm its acknowledgement
     waiting = BackgroundCall(lambda: next(second, "end"))
     time.sleep(0.2)
     with pytest.raises(UnavailableError):
@@ -80,8 +80,8 @@ def test_close_ends_all_iterators_although_the_first_one_fails(server):
     assert waiting.result() == "end"
 
 
-def test_a_call_that_waits_for_a_closed_dataset_reports_the_server(server):
-    """A call on the same client waits for the acknowledgements of a dataset, which ends without a confirmation."""
+def test_a_call_that_waits_for_acknowledgements_of_a_dataset_reports_that_the_server_is_unavailable(server):
+    """`info` waits until the server has confirmed what the client's datasets acknowledged."""
     client = Client(server.address, reconnect_timeout=RECONNECT_TIMEOUT)
     iterator = iter(Dataset(client, "q", 1, prefetch=1, timeout=0.3))
     freeze_before_confirmation(server, client, iterator)

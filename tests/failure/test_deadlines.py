@@ -19,9 +19,10 @@ MARGIN = float(os.environ.get("DEADLINE_MARGIN", "4"))
 """Seconds that a call may take longer than its limit; 1 is what is promised, on an idle machine."""
 
 RECONNECT_TIMEOUT = 6.0
-"""Seconds. A frozen server is noticed after half of it or more, which must not be added to it."""
+"""Seconds. It can take half of this time or more to detect that a server is frozen; calls must still end in time."""
 
 TIMEOUT = 0.5
+"""Seconds."""
 
 TABLES = """[
     engram.Table("t"),
@@ -40,7 +41,7 @@ pytestmark = [
 
 
 class TimedCall(threading.Thread):
-    """A call in a thread, with its limit, its error, and when it began and ended."""
+    """A call in a thread, with its time limit in seconds, its error, and when it began and ended."""
 
     def __init__(self, name, limit, call):
         super().__init__(name=name, daemon=True)
@@ -58,7 +59,7 @@ class TimedCall(threading.Thread):
         self.ended = time.monotonic()
 
     def lateness(self, failed_at):
-        """Seconds from the end of the time limit to the end of the call."""
+        """Returns by how many seconds the call exceeded its limit, counted from its begin or, if later, the failure."""
         return self.ended - max(self.began, failed_at) - self._limit
 
 
@@ -129,7 +130,7 @@ def check(calls, failed_at, errors):
 
 
 def written(writer, table="full"):
-    """The writer, with one item that its table does not accept."""
+    """Writes two items, of which table `full` accepts none; returns the writer."""
     for _ in range(2):
         writer.append({"x": 0})
         writer.create_item(table, num_steps=1)
@@ -142,7 +143,7 @@ def next_of(iterator):
 
 
 def after_first(dataset):
-    """Returns an iterator that has yielded one element. On a busy machine, the first one can arrive too late."""
+    """Returns an iterator that has yielded one element; begins again if that arrived too late, on a busy machine."""
     while True:
         with contextlib.suppress(DeadlineExceededError):
             iterator = iter(dataset)
@@ -165,21 +166,23 @@ def started_queue(client, **options):
     return after_first(Dataset(client, "queue", **options))
 
 
-def test_calls_with_a_timeout(server):
-    clients = []
+def test_calls_with_a_timeout_end_in_time(server):
+    clients = []  # keeps them open
 
     def connect():
         clients.append(Client(server.address, reconnect_timeout=60.0))
         return clients[-1]
 
     client = connect()
-    keys = [client.insert({"x": 0}, {"t": 1.0}) for _ in range(4)]
+    for _ in range(4):
+        client.insert({"x": 0}, {"t": 1.0})
     client.insert({"x": 0}, {"full": 1.0})
     for _ in range(20):
         client.insert({"x": 0}, {"queue": 1.0})
     for _ in range(2):
         client.insert({"x": np.zeros(1)}, {"held": 1.0}, time_axis=True)
     limited = client.writer(max_in_flight_items=1, timeout=TIMEOUT)
+    # These calls begin `TIMEOUT` before the failure; so much of their timeout is then left.
     waiting = {
         "sample": lambda: client.sample("empty", 1, timeout=2 * TIMEOUT),
         "insert": lambda: client.insert({"x": 0}, {"full": 1.0}, timeout=2 * TIMEOUT),
@@ -217,27 +220,28 @@ def test_calls_with_a_timeout(server):
     closing = {
         "close of a client": connect().close,
         "break": started(client).close,
-        "close of a dataset": closed_in_time(client),
+        "close of a dataset": closing_dataset(client),
     }
-    if not server.is_durable:  # otherwise it waits until they are durable, up to `reconnect_timeout`
+    if (
+        not server.is_durable
+    ):  # otherwise closing waits until the acknowledgements are durable, up to `reconnect_timeout`
         closing["close of a client with unsent acknowledgements"] = sampled(connect()).close
     calls = [TimedCall(f"waiting {name}", TIMEOUT, call) for name, call in waiting.items()]
     time.sleep(TIMEOUT)
     server.fail()
     failed_at = time.monotonic()
     calls += [TimedCall(name, TIMEOUT, call) for name, call in (later | closing).items()]
-    assert len(keys) == 4
     check(calls, failed_at, (DeadlineExceededError, UnavailableError, BackpressureError))
 
 
 def sampled(client):
-    """The client, which has acknowledged items of a queue."""
+    """Samples an item of a queue; returns the client, whose acknowledgement may not be sent yet."""
     client.insert({"x": 0}, {"empty": 1.0})
     client.sample("empty", 1)
     return client
 
 
-def closed_in_time(client):
+def closing_dataset(client):
     """Returns a call that closes a dataset with several iterators."""
     dataset = Dataset(client, "t", 2)
     iterators = [iter(dataset) for _ in range(3)]
@@ -246,13 +250,13 @@ def closed_in_time(client):
 
     def close():
         dataset.close()
-        del iterators[:]
+        iterators.clear()  # until here, they are referenced and open
 
     return close
 
 
-def test_calls_without_a_timeout(server):
-    clients = []
+def test_calls_without_a_timeout_end_within_the_reconnect_timeout(server):
+    clients = []  # keeps them open
 
     def connect():
         clients.append(Client(server.address, reconnect_timeout=RECONNECT_TIMEOUT))
@@ -314,8 +318,8 @@ def test_calls_without_a_timeout(server):
     assert all(f"the server at {address} cannot be reached: " in text for text in texts), texts
 
 
-def test_a_call_after_the_server_has_been_unreachable_for_long_waits_for_it(server):
-    """Each call waits for `reconnect_timeout` of its own, not since the server was lost."""
+def test_each_call_to_a_server_that_has_failed_waits_for_its_own_reconnect_timeout(server):
+    """`reconnect_timeout` counts from the begin of each call, not from the moment when the server failed."""
     client = Client(server.address, reconnect_timeout=1.0)
     assert "t" in client.tables
     server.fail()

@@ -85,7 +85,7 @@ assert client.info()["t"].size == 80, client.info()["t"].size
     assert run_python(HEAD + code) == ""
 
 
-def test_a_child_that_does_not_use_the_client_exits_at_once():
+def test_a_child_drops_an_unused_client_at_once():
     code = """
 def insert():
     for value in range(20):
@@ -111,25 +111,25 @@ assert client.info()["t"].size == 200
 @pytest.mark.skipif(not Path("/proc/net/unix").exists(), reason="needs Linux's list of sockets")
 def test_servers_of_siblings_have_different_socket_names():
     code = """
-end, start = os.pipe()
+read_end, write_end = os.pipe()
 
 def child():
     own = engram.Server([])
     name = f"@engram-{own.address.rpartition(':')[2]}-"
     with open("/proc/net/unix") as sockets:
         [found] = [line.split(name)[1].strip() for line in sockets if name in line]
-    os.write(start, f"{found}\\n".encode())
+    os.write(write_end, f"{found}\\n".encode())
 
 in_child(child)
 in_child(child)
-one, other = os.read(end, 100).decode().split()
+one, other = os.read(read_end, 100).decode().split()
 assert len(one) == len(other) == 16, (one, other)
 assert one != other
 """
     assert run_python(HEAD + code) == ""
 
 
-def test_a_child_does_not_hold_the_ports_of_a_closed_server():
+def test_a_child_does_not_keep_the_ports_of_a_closed_server_open():
     code = """
 import socket
 server = engram.Server([], metrics_port=0)
@@ -158,9 +158,9 @@ assert os.waitpid(pid, 0)[1] == 0
     assert run_python(PROGRAM + code) == ""
 
 
-def test_forking_while_calls_wait():
+def test_children_work_if_they_are_forked_while_calls_wait():
     code = """
-client.sample("q", 20)
+client.sample("q", 20)  # all items of the queue
 waiting = threading.Thread(target=lambda: client.sample("q", 2))
 waiting.start()
 for value in range(10):
@@ -176,7 +176,7 @@ assert client.info()["t"].size == 10
     assert run_python(HEAD + code) == ""
 
 
-def test_forking_while_threads_start_and_end():
+def test_children_work_if_they_are_forked_while_threads_start_and_end():
     code = """
 import signal
 done = threading.Event()

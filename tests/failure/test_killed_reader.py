@@ -9,7 +9,10 @@ from support import fill, wait_until
 
 from engram import Server, Table
 
-ITEMS, SIZE, PREFETCH, VICTIM_READS = 6_000, 10, 4, 20
+ITEMS = 6_000
+SIZE = 10  # items per batch
+PREFETCH = 4  # batches
+VICTIM_READS = 20  # batches that the killed reader has received
 
 READER = """
 import sys, time
@@ -26,7 +29,10 @@ for number, batch in enumerate(dataset, start=1):
 
 @pytest.fixture
 def reader():
-    """Starts readers, `reader(server, reads)`, and kills them at the end of the test."""
+    """Returns `reader(server, reads)`, which starts a reader that stops for long after `reads` batches; 0: never.
+
+    The readers that are still running are killed at the end of the test.
+    """
     started = []
 
     def start(server, reads):
@@ -49,29 +55,29 @@ def start_reading(process):
     process.stdin.flush()
 
 
-def batch(line):
-    return [int(key) for key in line.split()]
+def parse_batch(line):
+    return [int(value) for value in line.split()]
 
 
 def remaining_batches(process):
-    """Returns the batches of a reader until it times out."""
-    batches = [batch(line) for line in process.stdout]
+    """Returns the batches that a reader prints until it times out, because the queue is empty."""
+    batches = [parse_batch(line) for line in process.stdout]
     assert process.wait(timeout=60) == 0
     return batches
 
 
-def test_one_of_three_prefetching_readers_is_killed(reader):
+def test_prefetched_items_of_a_killed_reader_are_read_once_by_others(reader):
     with Server([Table.queue("q", max_size=ITEMS)]) as server:
         fill(server.store, "q", range(ITEMS))
         victim, *others = [reader(server, VICTIM_READS), reader(server, 0), reader(server, 0)]
         start_reading(victim)
-        victim_batches = [batch(victim.stdout.readline()) for _ in range(VICTIM_READS)]
-        # All batches that it received are acknowledged; the prefetched ones are leased.
+        victim_batches = [parse_batch(victim.stdout.readline()) for _ in range(VICTIM_READS)]
+        # All batches that the victim received are acknowledged; those that it prefetched are leased.
         wait_until(lambda: server.store.info()["q"].size == ITEMS - VICTIM_READS * SIZE)
         wait_until(lambda: server.store.info()["q"].leased_out == PREFETCH * SIZE)
         for process in others:
             start_reading(process)
-        first = [batch(process.stdout.readline()) for process in others]
+        first = [parse_batch(process.stdout.readline()) for process in others]
         victim.send_signal(signal.SIGKILL)
         assert victim.stdout.read() == ""
         survivors = [
@@ -80,16 +86,19 @@ def test_one_of_three_prefetching_readers_is_killed(reader):
         assert (server.store.info()["q"].size, server.store.info()["q"].leased_out) == (0, 0)
 
     # Every item is read once.
-    read_keys = [key for batches in (victim_batches, *survivors) for each in batches for key in each]
-    assert sorted(read_keys) == list(range(ITEMS))
-    # The items that it had leased were read by the others before items that were never sampled.
-    returned = sorted(key for batches in survivors for key in returned_to(batches))
+    values = [value for batches in (victim_batches, *survivors) for batch in batches for value in batch]
+    assert sorted(values) == list(range(ITEMS))
+    # The survivors read the items that the victim had leased before items that were never sampled.
+    returned = [value for batches in survivors for value in returned_values(batches)]
     assert len(returned) == PREFETCH * SIZE
 
 
-def returned_to(batches):
-    """Returns a reader's items that were returned to the table before: one sorted run among its other, sorted items."""
-    assert all(keys == sorted(keys) for keys in batches)
+def returned_values(batches):
+    """Returns the values of a reader's batches that the victim's leases had returned to the table.
+
+    A reader's other batches are sorted. Returned ones follow each other; their values are smaller than those before.
+    """
+    assert all(values == sorted(values) for values in batches)
     jumps = [index for index in range(1, len(batches)) if batches[index][0] < batches[index - 1][0]]
     if not jumps:
         return []
@@ -97,4 +106,4 @@ def returned_to(batches):
     before, after = batches[:index], batches[index:]
     assert before == sorted(before)
     assert after == sorted(after)
-    return [key for keys in after if keys[0] < before[-1][0] for key in keys]
+    return [value for values in after if values[0] < before[-1][0] for value in values]

@@ -26,7 +26,6 @@ TABLES = """[
     for name in ("trajectory", "pattern", "batched", "single", "late", "empty")
 ] + [engram.Table("weighted", sampler=engram.selectors.Prioritized(1.0))]"""
 
-WRITERS = ("trajectory", "pattern", "batched", "single")
 # Timeout of calls that wait for a table, in seconds.
 CALL_TIMEOUT = 0.05
 
@@ -47,7 +46,7 @@ def collect_abandoned_writers():
 
 
 class Worker(threading.Thread):
-    """Repeats a call until it fails or `stop` is called; with a timeout, errors do not end it."""
+    """Repeats a call in a thread until `stop` is called. Without a `timeout`, a failed call also ends it."""
 
     def __init__(self, call, timeout=None):
         super().__init__(daemon=True)
@@ -76,7 +75,7 @@ class Worker(threading.Thread):
         assert not self.is_alive(), "a call does not end"
 
     def check_failed(self, latest, address):
-        """Checks that the call failed because of the killed server, and by the given time; returns the error text."""
+        """Checks that the last call failed because of the kill, at time `latest` or before; returns its error text."""
         self.join(30.0)
         assert not self.is_alive(), "a call does not end"
         ended, _, error = self.calls[-1]
@@ -94,7 +93,7 @@ class Worker(threading.Thread):
 
 
 class WriterWorker(Worker):
-    """Writes 0, 1, 2, ... with occasional flushes; records how many were acknowledged at which time."""
+    """Writes 0, 1, 2, ... with occasional flushes; records how many values had been acknowledged at which time."""
 
     def __init__(self, write, flush=lambda: None):
         self.written, self._flushed = 0, [(0.0, 0)]
@@ -116,6 +115,7 @@ class WriterWorker(Worker):
         self._flush()
 
     def acknowledged_before(self, moment):
+        """Returns how many values flushes had acknowledged before this time."""
         return max(count for when, count in self._flushed if when < moment)
 
 
@@ -138,7 +138,7 @@ def start_writers(client):
 
 
 def start_readers(client):
-    """Starts samples and changes without a timeout; one waits for an item that is never inserted."""
+    """Starts samples and changes without a timeout; `wait` waits for an item that only a test inserts."""
     keys = fill_weighted(client)
     (rng,) = RNG.spawn(1)
     return {

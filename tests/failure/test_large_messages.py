@@ -11,7 +11,7 @@ from engram.errors import DeadlineExceededError
 ITEMS, COLUMNS = 60, 200
 
 
-def test_many_items_of_many_slices_are_sent_again():
+def test_items_that_together_exceed_the_maximum_message_size_are_sent_again():
     names = [f"column_{number}" for number in range(COLUMNS)]
     with (
         Server([Table.queue("q", max_size=1)]) as server,

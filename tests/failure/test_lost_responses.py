@@ -26,7 +26,7 @@ def lose_a_response(server, proxy, client):
     return reader
 
 
-def test_the_same_client_gets_the_items_after_reconnecting(server):
+def test_the_same_client_receives_the_items_after_reconnecting(server):
     with Proxy(server.port) as proxy, Client(proxy.address) as client:
         reader = lose_a_response(server, proxy, client)
         proxy.cut()
@@ -35,7 +35,7 @@ def test_the_same_client_gets_the_items_after_reconnecting(server):
         assert client.info()["q"].size == 0
 
 
-def test_the_items_are_returned_to_their_old_positions(server):
+def test_items_of_a_client_that_cannot_reconnect_return_to_their_positions(server):
     with Proxy(server.port) as proxy, Client(proxy.address, reconnect_timeout=0.2) as client:
         reader = lose_a_response(server, proxy, client)
         proxy.close()

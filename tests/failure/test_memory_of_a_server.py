@@ -18,7 +18,7 @@ SAMPLE_STREAM = "/deepmind.reverb.ReverbService/SampleStream"
 
 MIB = 1 << 20
 
-# Replies that are not read may hold this much.
+# Bytes that replies which are not read may reserve.
 BUDGET = 1024 * MIB
 
 SERVER = """
@@ -56,7 +56,7 @@ class ServerProcess:
         self.connections: list[SilentConnection] = []
 
     def memory(self, name: str) -> int:
-        """Returns the field of this name of the process's status, in bytes."""
+        """Returns a figure of the process's status, such as `VmRSS`, in bytes."""
         status = Path(f"/proc/{self.process.pid}/status").read_text()
         match = re.search(rf"^{name}:\s*(\d+) kB$", status, re.MULTILINE)
         assert match is not None, "the server has ended"
@@ -105,21 +105,22 @@ def field(number: int, value: int | bytes) -> bytes:
 
 
 def message(content: bytes) -> bytes:
+    """Returns a gRPC message: its length, then its content."""
     return length_prefix(len(content)) + content
 
 
 def batch_request(table: str, n: int) -> bytes:
-    """Returns a `SampleRequest` with its length."""
+    """Returns the gRPC message of a `SampleRequest`."""
     return message(field(1, field(1, 1) + field(2, table.encode()) + field(3, n)))
 
 
 def reverb_request(table: str, n: int) -> bytes:
-    """Returns a `SampleStreamRequest` with its length."""
+    """Returns the gRPC message of a `SampleStreamRequest`."""
     return message(field(1, table.encode()) + field(2, n))
 
 
 def longest_sample(server: ServerProcess, seconds: float, table: str = "large") -> float:
-    """Samples for a while on a connection of its own; returns the longest time of a call."""
+    """Samples for some seconds on a connection of its own; returns the duration of the longest call in seconds."""
     longest = 0.0
     with engram.Client(server.address) as client:
         client.sample(table, 1)
@@ -132,7 +133,7 @@ def longest_sample(server: ServerProcess, seconds: float, table: str = "large") 
 
 
 @pytest.mark.parametrize(("path", "announced"), [(INSERT_STREAM, 256 * MIB), (INSERT, 4 * MIB)])
-def test_announced_lengths_allocate_nothing(start_server, record_property, path, announced):
+def test_announced_lengths_of_messages_are_not_allocated(start_server, record_property, path, announced):
     server = start_server(max_address_space=8192 * MIB)
     memory_before = server.memory("VmSize")
     for _ in range(8):
@@ -149,7 +150,7 @@ def test_announced_lengths_allocate_nothing(start_server, record_property, path,
 
 
 def hold_unread(server: ServerProcess, path: str, request: bytes, streams: int) -> None:
-    """Opens streams on 8 connections whose replies are not read, and waits until memory no longer grows."""
+    """Opens `streams` streams on each of 8 connections, reads no replies, and waits until memory no longer grows."""
     for _ in range(8):
         connection = server.connect(window=1_000)
         for _ in range(streams):
@@ -174,15 +175,15 @@ def test_unread_replies_of_8000_streams_stay_within_the_budget(start_server, rec
     grown = server.memory("VmHWM") - memory_before
     still_open = sum(connection.is_open for connection in server.connections)
     record_property("figures", (grown // MIB, longest, still_open))
-    # Encoded parts need half as much again; streams and connections need some memory themselves.
+    # Besides the budget, encoded parts of replies need half as much again, and streams and connections need some.
     assert BUDGET // 2 < grown < 2 * BUDGET
     assert longest < 5.0
-    # Only as many were closed as needed.
+    # The server closed only as many connections as it had to.
     assert still_open >= 3
 
 
 @pytest.mark.slow
-def test_large_batches_that_are_not_read_are_gathered_one_at_a_time(start_server, record_property):
+def test_of_large_batches_that_are_not_read_only_one_is_in_memory(start_server, record_property):
     server = start_server()
     memory_before = server.memory("VmHWM")
     hold_unread(server, SAMPLE, batch_request("zeros", 3), 4)

@@ -19,7 +19,7 @@ def cpu_seconds(pid):
     return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
-def test_waiting_for_open_files_uses_no_cpu_and_ends():
+def test_a_server_at_its_limit_of_open_files_uses_no_cpu_and_recovers():
     with ServerProcess("[engram.Table('t')]") as server:
         files = Path(f"/proc/{server.pid}/fd")
         limit = 5 + max(int(file.name) for file in files.iterdir())

@@ -28,13 +28,13 @@ def first_item(client, **options):
 
 
 def first_pattern_item(client, **options):
-    """Returns the same call of a pattern writer."""
+    """Returns a call with which a pattern writer creates a client's first item for a table."""
     writer = client.pattern_writer([Pattern("t", num_steps=1)], **options)
     return lambda: writer.append({"x": 1})
 
 
 @pytest.mark.parametrize("make_call", [first_item, first_pattern_item])
-def test_a_writer_waits_for_a_tables_description_up_to_its_timeout(proxy, make_call):
+def test_a_writer_waits_for_the_options_of_a_table_up_to_its_timeout(proxy, make_call):
     proxy.mute()
     with Client(proxy.address, reconnect_timeout=60.0) as client:
         call = make_call(client, timeout=0.1)
@@ -45,7 +45,7 @@ def test_a_writer_waits_for_a_tables_description_up_to_its_timeout(proxy, make_c
             BackgroundCall(call).result()
 
 
-def test_ctrl_c_while_a_writer_waits_for_a_tables_description(proxy):
+def test_ctrl_c_ends_the_wait_for_the_options_of_a_table(proxy):
     proxy.mute()
     with Client(proxy.address, reconnect_timeout=20.0) as client:
         call = first_item(client)
@@ -61,7 +61,7 @@ def test_an_insert_that_times_out_names_the_tables_that_have_the_item(proxy):
     with Client(proxy.address, reconnect_timeout=0.1) as client:
         inserting = BackgroundCall(lambda: client.insert({"x": 2}, {"t": 1.0, "q": 1.0}, timeout=1.5))
         wait_until(lambda: proxy.store.info()["q"].waiting_inserts == 1)
-        # Only the connection of the items is left, the newest one.
+        # Leaves only the newest connection, over which the items are sent.
         proxy.refuse()
         proxy.cut(spare=1)
         with raises(DeadlineExceededError, "table `q` did not accept the item within 1.5 s; only `t` has the item"):

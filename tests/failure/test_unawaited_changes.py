@@ -1,4 +1,4 @@
-"""Changes with `wait=False`: later calls raise their errors, and no call waits without limit."""
+"""Changes to tables that a killed server does not acknowledge, or whose caller does not wait (`wait=False`)."""
 
 import pytest
 from faults import ServerProcess
@@ -8,7 +8,7 @@ from engram import Client, Server, Table
 from engram.errors import UnavailableError, UnknownTableError
 
 
-def test_closing_waits_for_changes_and_raises_their_errors():
+def test_closing_waits_for_unawaited_changes_and_raises_their_errors():
     with Server([Table("t")]) as server:
         client = Client(server.address)
         key = client.insert({"x": 1}, {"t": 1.0})
@@ -19,21 +19,21 @@ def test_closing_waits_for_changes_and_raises_their_errors():
         assert server.store.info()["t"].size == 0
 
 
-def test_changes_to_an_unreachable_server_raise_an_error():
+def test_unawaited_changes_to_an_unreachable_server_raise_an_error_in_later_calls():
     with ServerProcess('[engram.Table("t")]') as server:
         client = Client(server.address, reconnect_timeout=0.5)
         client.insert({"x": 1}, {"t": 1.0})
         server.kill()
         text = "an update of the priorities of 2 items of table `t` is not acknowledged"
         with pytest.raises(UnavailableError, match=text):
-            # The ninth call waits for the first.
+            # The ninth call waits for the first, and raises its error.
             for _ in range(9):
                 client.update_priorities("t", [1, 2], [1.0, 2.0], wait=False)
         with pytest.raises(UnavailableError, match=text):
             client.close()
 
 
-def test_a_change_sent_in_parts_is_reported_as_one():
+def test_a_deletion_that_is_sent_in_parts_is_reported_as_one():
     with ServerProcess('[engram.Table("t")]') as server:
         client = Client(server.address, reconnect_timeout=0.5)
         assert client.tables == ["t"]

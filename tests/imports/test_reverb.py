@@ -44,7 +44,7 @@ def test_all_items_are_imported(expected):
         check(store, expected)
 
 
-def test_times_sampled_and_order(expected):
+def test_items_keep_their_order_and_how_often_they_were_sampled(expected):
     with Store([]) as store:
         engram.import_reverb(REAL, store)
         batch = store.sample("queue", len(expected["queue"]["items"]))
@@ -90,7 +90,7 @@ def test_imported_tables_are_durable(tmp_path, expected):
         check(store, expected)
 
 
-def test_the_command(tmp_path, expected, capsys):
+def test_the_command_imports_into_a_new_store_and_prints_the_tables(tmp_path, expected, capsys):
     app(["import-reverb", str(REAL), "--into", str(tmp_path / "store")], standalone_mode=False)
     output = capsys.readouterr().out.splitlines()
     items = {table: len(entry["items"]) for table, entry in expected.items()}
@@ -105,7 +105,7 @@ def test_the_command(tmp_path, expected, capsys):
 # --- errors ---------------------------------------------------------------------------
 
 
-def test_a_table_name_in_use():
+def test_a_table_name_in_use_is_rejected():
     with Store([Table("queue")]) as store:
         store.insert({"x": 1}, {"queue": 1.0})
         with raises(
@@ -124,7 +124,7 @@ def test_a_client_cannot_import():
         assert str(error.value).startswith(text)
 
 
-def test_a_directory_without_a_checkpoint(tmp_path):
+def test_a_directory_without_a_complete_checkpoint_is_rejected(tmp_path):
     with Store([]) as store:
         text = (
             f"{tmp_path} contains no complete checkpoint of dm-reverb: neither it nor a directory in it has a file DONE"
@@ -136,7 +136,7 @@ def test_a_directory_without_a_checkpoint(tmp_path):
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_a_file_is_missing(copy, name):
+def test_a_missing_file_is_reported_and_nothing_added(copy, name):
     (copy / name).unlink()
     with Store([]) as store:
         with pytest.raises(StorageError, match=f"{name} cannot be read: " + os.strerror(errno.ENOENT)):
@@ -164,7 +164,7 @@ def test_a_corrupt_file_is_reported_and_nothing_added(copy, name, compressed):
             corrupt[int(rng.integers(len(corrupt)))] ^= 1 << int(rng.integers(8))
         path.write_bytes(corrupt)
         with Store([]) as store:
-            # An uncompressed file can end between any two records.
+            # Some imports succeed, as an uncompressed file can end between any two records.
             with suppress(StorageError):
                 engram.import_reverb(copy, store)
                 continue
@@ -176,7 +176,7 @@ def test_a_corrupt_file_is_reported_and_nothing_added(copy, name, compressed):
     assert all(name in text or "items.tfrecord" in text for text in texts)
 
 
-def test_a_failed_command_leaves_no_store(copy, tmp_path, capsys):
+def test_a_failed_command_leaves_no_new_store_and_does_not_change_an_existing_one(copy, tmp_path, capsys):
     (copy / "chunks.tfrecord").write_bytes(b"")
     command = ["import-reverb", str(copy), "--into", str(tmp_path / "store")]
     with pytest.raises(SystemExit):
@@ -191,7 +191,7 @@ def test_a_failed_command_leaves_no_store(copy, tmp_path, capsys):
         assert store.tables == ["mine"]
 
 
-def test_items_that_are_missing(copy):
+def test_missing_items_are_reported_and_nothing_added(copy):
     (copy / "items.tfrecord").write_bytes(b"")
     with Store([]) as store:
         text = "table `few` of the checkpoint is incomplete: it has 0 items, but counts 11 inserts and 0 deletes"
@@ -201,7 +201,7 @@ def test_items_that_are_missing(copy):
         assert store.tables == []
 
 
-def test_a_duplicate_record(copy):
+def test_duplicate_records_are_rejected(copy):
     for name, text in (
         ("tables.tfrecord", "repeats an earlier table"),
         ("chunks.tfrecord", "repeats chunk "),
@@ -215,7 +215,7 @@ def test_a_duplicate_record(copy):
 
 
 def decoded(data):
-    """Yields the bodies of a file's records."""
+    """Yields the bodies of a TFRecord file's records; `data` is not compressed."""
     while data:
         (length,) = struct.unpack_from("<Q", data)
         yield data[12 : 12 + length]
@@ -223,12 +223,13 @@ def decoded(data):
 
 
 def encoded(bodies):
-    """Returns the content of a file with these records."""
+    """Returns the content of a TFRecord file with these records, not compressed."""
     table = [
         functools.reduce(lambda crc, _: crc >> 1 ^ (0x82F63B78 if crc & 1 else 0), range(8), n) for n in range(256)
     ]
 
     def masked(data):
+        """Returns the checksum of a TFRecord: CRC32C, rotated and increased by a constant."""
         crc = 0xFFFFFFFF
         for byte in data:
             crc = crc >> 8 ^ table[(crc ^ byte) & 255]
@@ -239,7 +240,7 @@ def encoded(bodies):
     return b"".join(head + masked(head) + body + masked(body) for head, body in zip(heads, bodies, strict=True))
 
 
-def test_records_that_need_too_much_memory(copy):
+def test_records_that_need_too_much_memory_are_rejected(copy):
     name = "chunks.tfrecord"
     bodies = list(decoded(zlib.decompress((copy / name).read_bytes())))
     (copy / name).write_bytes(encoded(bodies))

@@ -1,6 +1,7 @@
 """Makes `import reverb` return `engram.compat.reverb` in every process of `make test-outside`.
 
-Acme also imports Launchpad, which has no wheels for this Python, for handlers that run when a program is stopped.
+Acme also imports Launchpad, for handlers that run when a program is stopped. Launchpad has no wheels for this Python;
+a module with empty functions takes its place.
 """
 
 import sys

@@ -54,12 +54,12 @@ CALLS = {
 
 
 @pytest.mark.parametrize("call", CALLS.values(), ids=CALLS)
-def test_every_call_requires_the_token(call):
+def test_calls_require_the_token(call):
     with serve(token=TOKEN) as server:
-        refuses = f"the server at {server.address} rejected the call: "
-        with raises(HandshakeError, f"{refuses}token required, none sent; {TOKEN_ADVICE}"):
+        prefix = f"the server at {server.address} rejected the call: "
+        with raises(HandshakeError, f"{prefix}token required, none sent; {TOKEN_ADVICE}"):
             call(engram.Client(server.address))
-        with raises(HandshakeError, f"{refuses}wrong token; {TOKEN_ADVICE}"):
+        with raises(HandshakeError, f"{prefix}wrong token; {TOKEN_ADVICE}"):
             call(engram.Client(server.address, token=TOKEN + "7"))
         assert server.store.info()["t"].inserts == 0
         assert server.store.tables == ["t"]
@@ -114,7 +114,7 @@ def test_the_servers_certificate_must_be_signed_by_the_clients_ca(certificates, 
         assert "certificate" in str(caught.value)
 
 
-def test_the_servers_certificate_must_have_its_name(certificates):
+def test_the_servers_certificate_must_have_the_expected_name(certificates):
     with serve(**certificates.server) as server:
         with pytest.raises(HandshakeError) as caught:
             engram.Client(server.address, ca=certificates.ca, server_name="other.example.org").info()
@@ -134,14 +134,14 @@ def test_a_server_with_client_ca_requires_a_client_certificate(certificates, oth
             assert str(caught.value).startswith(prefix)
 
 
-def test_token_and_tls_together(certificates):
+def test_a_server_with_tls_also_requires_its_token(certificates):
     with serve(**certificates.server, token=TOKEN) as server:
         with pytest.raises(HandshakeError, match="token required, none sent"):
             engram.Client(server.address, ca=certificates.ca).info()
         assert engram.Client(server.address, ca=certificates.ca, token=TOKEN).tables == ["t"]
 
 
-def test_only_one_side_uses_tls(certificates):
+def test_an_error_states_what_to_change_if_only_one_side_uses_tls(certificates):
     with (
         serve(**certificates.server) as server,
         raises(
@@ -172,7 +172,7 @@ def test_a_client_retries_a_handshake_that_was_cut(certificates):
         assert call.result() == ["t"]
 
 
-def test_incomplete_sets_of_files(certificates, tmp_path):
+def test_incomplete_sets_of_pem_files_are_rejected(certificates, tmp_path):
     pair = "`certificate` and `key` must be given together; got only one of them"
     for one in ("certificate", "key"):
         only = {one: certificates.server[one]}
@@ -182,9 +182,9 @@ def test_incomplete_sets_of_files(certificates, tmp_path):
             engram.Client("127.0.0.1:1", ca=certificates.ca, **only)
     with raises(InvalidArgumentError, "`client_ca` needs TLS; pass `certificate` and `key` too"):
         serve(client_ca=certificates.ca)
-    for without in (certificates.client, {"server_name": "name"}):
+    for needs_ca in (certificates.client, {"server_name": "name"}):
         with raises(InvalidArgumentError, "`certificate` and `server_name` need TLS; pass `ca` too"):
-            engram.Client("127.0.0.1:1", **without)
+            engram.Client("127.0.0.1:1", **needs_ca)
     missing = tmp_path / "missing.pem"
     unreadable = f"cannot read the PEM file `{missing}`: {os.strerror(errno.ENOENT)}"
     with raises(InvalidArgumentError, f"`certificate`: {unreadable}"):
@@ -193,7 +193,7 @@ def test_incomplete_sets_of_files(certificates, tmp_path):
         engram.Client("127.0.0.1:1", ca=missing)
 
 
-def test_files_with_other_content(certificates, tmp_path):
+def test_unusable_pem_files_are_rejected(certificates, tmp_path):
     binary, text = tmp_path / "binary", tmp_path / "text"
     binary.write_bytes(b"\xff\xfe")
     text.write_text("no certificate")
@@ -262,13 +262,13 @@ def test_insecure_must_be_a_bool(insecure):
         serve(host="0.0.0.0", insecure=insecure)
 
 
-def test_host_names_of_this_machine():
+def test_host_names_of_this_machine_are_accepted():
     with serve(host="localhost") as server:
         assert server.address in {f"127.0.0.1:{server.port}", f"[::1]:{server.port}"}
         assert engram.Client(server.address).tables == ["t"]
 
 
-def test_hosts_of_other_machines():
+def test_hosts_of_other_machines_are_rejected():
     with pytest.raises(InvalidArgumentError) as caught:
         serve(host="192.0.2.1", token=TOKEN)
     assert str(caught.value) == (
@@ -291,7 +291,7 @@ def test_hosts_of_other_machines():
         ("http://localhost:7077", "it has the scheme `http://`; give `host:port`"),
     ],
 )
-def test_bad_addresses(address, reason):
+def test_bad_addresses_are_rejected(address, reason):
     with raises(InvalidArgumentError, f"address is `{address}`: {reason}"):
         engram.Client(address)
 
@@ -345,7 +345,7 @@ class OtherProgram:
     ],
     ids=["web server", "other", "nothing"],
 )
-def test_another_program_at_the_address(certificates, response, reason, with_tls):
+def test_another_program_at_the_address_is_reported(certificates, response, reason, with_tls):
     ca = certificates.ca if with_tls else None
     with OtherProgram(response) as other, pytest.raises(UnavailableError) as caught:
         engram.Client(other.address, ca=ca, reconnect_timeout=0.3).info()
@@ -354,7 +354,7 @@ def test_another_program_at_the_address(certificates, response, reason, with_tls
     )
 
 
-def test_a_web_server_at_the_address():
+def test_a_web_server_at_the_address_is_reported():
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), http.server.BaseHTTPRequestHandler) as web:
         threading.Thread(target=web.serve_forever, daemon=True).start()
         address = f"127.0.0.1:{web.server_port}"
@@ -363,7 +363,7 @@ def test_a_web_server_at_the_address():
         web.shutdown()
 
 
-def test_a_silent_program_at_the_address():
+def test_a_silent_program_at_the_address_is_reported():
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
         with pytest.raises(UnavailableError) as caught:
@@ -374,7 +374,7 @@ def test_a_silent_program_at_the_address():
     )
 
 
-def test_an_address_without_a_server():
+def test_an_address_without_a_server_is_reported():
     with socket.create_server(("127.0.0.1", 0)) as other:
         address = f"127.0.0.1:{other.getsockname()[1]}"
     with pytest.raises(UnavailableError) as caught:
@@ -385,7 +385,7 @@ def test_an_address_without_a_server():
     )
 
 
-def test_a_host_that_does_not_exist():
+def test_a_host_that_does_not_exist_is_reported():
     with pytest.raises(UnavailableError) as caught:
         engram.Client("no-such-host.invalid:7077", reconnect_timeout=0.3).info()
     assert str(caught.value) == (
@@ -394,6 +394,6 @@ def test_a_host_that_does_not_exist():
     )
 
 
-def test_a_huge_reconnect_timeout():
+def test_a_huge_reconnect_timeout_is_accepted():
     with serve() as server, engram.Client(server.address, reconnect_timeout=1e19) as client:
         assert client.tables == ["t"]

@@ -21,7 +21,10 @@ PAGE = Path(__file__).parents[2] / "docs" / "server.md"
 
 
 def scrape(server, *, scheme="http", token=None, context=None):
-    """Returns every sample by name and labels, read by a strict parser of the format."""
+    """Reads the metrics with a strict parser; returns each value by the metric's name and the values of its labels.
+
+    The key of a metric without labels is a tuple of one: `("engram_server_connections_total",)`.
+    """
     request = urllib.request.Request(f"{scheme}://{server.metrics_address}/metrics")
     if token is not None:
         request.add_header("Authorization", f"Bearer {token}")
@@ -89,7 +92,7 @@ def test_metrics_match_info(server):
     assert scrape(server)["engram_table_waiting_inserts", "queue"] == 0
 
 
-def test_connections_and_calls(server):
+def test_connections_and_calls_are_counted(server):
     metrics_before = scrape(server)
     assert metrics_before["engram_server_connections_total",] == metrics_before["engram_server_open_connections",] == 0
     assert metrics_before["engram_server_info", engram.__version__] == 1
@@ -114,7 +117,7 @@ def test_connections_and_calls(server):
     assert scrape(server)["engram_server_connections_total",] == metrics_during["engram_server_connections_total",]
 
 
-def test_created_and_dropped_tables(server):
+def test_metrics_include_created_tables_and_omit_dropped_ones(server):
     server.store.create_table(engram.Table("late"))
     assert scrape(server)["engram_table_items", "late"] == 0
     server.store.drop_table("late")
@@ -126,7 +129,7 @@ def test_every_metric_is_documented(server):
     assert {key[0] for key in scrape(server)} == documented
 
 
-def test_no_metrics_by_default():
+def test_by_default_a_server_has_no_metrics():
     with engram.Server([]) as server:
         assert server.metrics_address is None
 
@@ -152,7 +155,7 @@ def test_metrics_use_the_servers_certificates(certificates, other_certificates):
             scrape(server)
 
 
-def test_bad_metrics_ports():
+def test_bad_metrics_ports_are_rejected():
     with engram.Server([], metrics_port=0) as server:
         port = int(server.metrics_address.rpartition(":")[2])
         text = f"`metrics_port` {port} is already in use; choose another, or 0 for any free port"
