@@ -68,8 +68,8 @@ impl StreamOptions {
         )))
     }
 
-    /// Returns the maximum and the minimum number of items in the next batch if `items` items were
-    /// requested before; (0, 0) at the end of the stream.
+    /// Returns the maximum and the minimum number of items in the next batch if the earlier batches have, or can still
+    /// yield, `items` items in total; (0, 0) at the end of the stream.
     #[must_use]
     pub fn next_batch_size(&self, items: u64) -> (usize, usize) {
         let left = self.max_items.map(|max| max.saturating_sub(items));
@@ -226,9 +226,9 @@ impl Stream {
         }
     }
 
-    /// Reports that the first `items` of the stream's items are delivered: the caller has them, or will
-    /// have them without a further call. Returns false after [`Self::close`], which has returned undelivered items to
-    /// the table.
+    /// Reports that the first `items` of the stream's items are delivered: the caller has them, or nothing can now
+    /// prevent that it gets them. Returns true if this was recorded; false after [`Self::close`], which has returned
+    /// undelivered items to the table.
     pub fn deliver(&mut self, items: u64) -> bool {
         if self.thread.is_none() {
             return false;

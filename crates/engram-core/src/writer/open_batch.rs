@@ -45,7 +45,7 @@ impl Grouping {
     }
 }
 
-/// The open chunks of all groups. Rows are ordered by environment: `member * capacity_steps + step`,
+/// The open chunks of all groups. The rows of each are ordered by environment: `member * capacity_steps + step`,
 /// where `member` is the environment's index in its group.
 #[derive(Debug)]
 pub(super) struct OpenBatch {
