@@ -6,8 +6,8 @@
 //! connections that do not read their replies are closed: first the one with the largest product of unsent bytes and
 //! time without progress.
 //!
-//! A reply larger than a connection's share is large: its bytes do not count, but a server has only one such reply at a
-//! time.
+//! A reply larger than a connection's share, a quarter of the budget, is large: its bytes do not count, but a server
+//! has only one such reply at a time.
 
 use std::collections::VecDeque;
 use std::pin::Pin;

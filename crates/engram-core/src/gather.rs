@@ -33,7 +33,7 @@ pub enum LengthPolicy {
     /// Concatenate the items and store where each begins.
     #[default]
     Ragged,
-    /// Pad shorter items with zeros.
+    /// Pad shorter items with zeros or empty strings.
     Pad,
 }
 
@@ -66,7 +66,7 @@ pub enum TimeAxis {
     Even(usize),
     /// Item `i` has the cells `splits[i]..splits[i + 1]` of `[sum of lengths, ...]`.
     Ragged(Vec<i64>),
-    /// `[B, T, ...]` with zeros after the end of each item.
+    /// `[B, T, ...]` with zeros or empty strings after the end of each item.
     Padded {
         /// Length of the longest item, `T`.
         longest: usize,

@@ -38,7 +38,7 @@ pub struct StreamOptions {
     /// Items per batch.
     pub batch_size: usize,
     /// Minimum number of items per batch: if at least this many are available, the stream delivers them
-    /// instead of waiting for `batch_size`.
+    /// instead of waiting for `batch_size`. The last batch before `max_items` can be smaller.
     pub at_least: usize,
     /// Number of batches to keep ready.
     pub prefetch: usize,
@@ -98,7 +98,9 @@ pub struct StreamBatch {
 #[derive(Debug)]
 pub struct Stream {
     prefetcher: Arc<Prefetcher>,
+    /// `None` once the stream is closed.
     thread: Option<JoinHandle<()>>,
+    /// Batches that the reader has and that are not acknowledged.
     deliveries: DeliveryTracker<Lease>,
     /// Number of the stream's items that are delivered.
     delivered: u64,
@@ -123,7 +125,7 @@ struct Prefetcher {
 #[derive(Debug, Default)]
 struct ReadyBatches {
     batches: VecDeque<(StreamBatch, Lease)>,
-    /// Result of the prefetch thread after it has ended.
+    /// Result of the prefetch thread; `None` while it runs.
     ended: Option<Result<()>>,
 }
 
@@ -132,7 +134,7 @@ struct ReadyBatches {
 pub enum NextBatch {
     /// A batch.
     Batch(StreamBatch),
-    /// All batches were read, or the deadline passed.
+    /// All batches were read, the deadline passed, or the stream is closed.
     End,
     /// The wait was interrupted.
     Interrupted,

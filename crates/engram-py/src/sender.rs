@@ -32,10 +32,12 @@ const AVERAGING_WINDOW: u64 = 1024;
 pub(crate) struct Sender {
     tables: Tables,
     outbox: AnyOutbox,
+    /// Maximum number of items in flight: sent, and not known to be in their tables.
     max_in_flight: usize,
+    /// Limit of the wait before each write.
     timeout: Timeout,
     pub(crate) closed: bool,
-    /// Number of items in unfinished chunks, as reported last.
+    /// Number of items that wait for an unfinished chunk, as reported last.
     unsent: u64,
     stats: SendStats,
 }

@@ -42,6 +42,7 @@ pub(crate) struct RemoteStore {
 /// The connection of one process to a server's tables.
 #[derive(Debug)]
 pub(crate) struct RemoteTables {
+    /// Result of [`forks`] in that process.
     forks: u64,
     pub(crate) client: Arc<Client>,
     cache: Mutex<InsertCache>,

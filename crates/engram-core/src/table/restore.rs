@@ -37,7 +37,7 @@ pub struct SavedItem {
     pub times_sampled: u32,
     /// Number of open leases; the highest bit is set if the item is hidden from the selectors.
     pub leases: u32,
-    /// Clock reading at its insertion, nanoseconds.
+    /// Clock reading at its insertion, nanoseconds; 0 if the table had no ttl.
     pub inserted_at: u64,
 }
 

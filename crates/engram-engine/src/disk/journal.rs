@@ -37,7 +37,7 @@ pub enum Durability {
 /// Once at least this many bytes are pending, the log writer writes them without waiting for more.
 pub(super) const WRITE_NOW_BYTES: usize = 1 << 20;
 
-/// Number of pending bytes above which calls wait before they make more changes.
+/// Number of bytes that are appended and not written above which calls wait before they make more changes.
 const MAX_PENDING_BYTES: u64 = 64 << 20;
 
 /// The journal of an open store.
@@ -91,10 +91,13 @@ pub(crate) struct JournalStart {
     pub(crate) store: u64,
     /// Number of the log to write.
     pub(crate) log: u64,
+    /// Number that the next change gets.
     pub(crate) next_change: u64,
+    /// Serial that the next chunk gets: its number in the store.
     pub(crate) next_serial: u64,
     /// Earlier logs that recovery has read.
     pub(crate) logs: Vec<Arc<Log>>,
+    /// The store's clock and the system's when the log was created.
     pub(crate) clock: ClockReading,
 }
 
@@ -103,7 +106,9 @@ pub(crate) struct JournalStart {
 pub(crate) struct LogPosition {
     /// The log's number.
     pub(crate) log: u64,
+    /// Number of the log's first change.
     pub(crate) first_change: u64,
+    /// The store's clock and the system's when the log was started.
     pub(crate) clock: ClockReading,
     /// The previous log, and earlier logs that contain chunks in use.
     pub(crate) earlier_logs: Vec<LogUsage>,

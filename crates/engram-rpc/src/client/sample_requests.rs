@@ -201,7 +201,7 @@ pub struct RemoteLease {
     id: u64,
     /// `None` if the batch is not on lease.
     commands: Option<mpsc::UnboundedSender<SampleCommand>>,
-    /// True if the acknowledgement will be durable.
+    /// True if the acknowledgement must become durable: it removes items from a durable store.
     durable: bool,
     acks: Arc<AckCounts>,
 }

@@ -205,8 +205,9 @@ impl RemoteStream {
         self.connector.lease_timeout()
     }
 
-    /// Reports that the first `items` of the stream's items are delivered: the caller has them, or will have them
-    /// without a further call. Returns false after [`Self::close`], which has returned undelivered items to the table.
+    /// Reports that the first `items` of the stream's items are delivered: the caller has them, or nothing can now
+    /// prevent that it gets them. Returns true if this was recorded; false after [`Self::close`], which has returned
+    /// undelivered items to the table.
     pub fn deliver(&mut self, items: u64) -> bool {
         if self.requests.is_none() {
             return false;
