@@ -55,7 +55,8 @@ pub(crate) struct Journal {
     /// Notified when the log writer has work.
     pub(super) work: Condvar,
     pub(super) status: Mutex<WriteStatus>,
-    /// Copy of `WriteStatus::durable_below`, readable without the lock.
+    /// Copy of `WriteStatus::durable_below`, readable without the lock. Not updated while logs are lost: changes do not
+    /// count as durable then.
     durable_below: AtomicU64,
     /// Notified when `status` changes.
     status_changed: Condvar,
@@ -64,7 +65,7 @@ pub(crate) struct Journal {
 /// How much of the log is written, and whether writing works.
 #[derive(Debug, Default)]
 pub(super) struct WriteStatus {
-    /// Changes below this number are as durable as the store promises.
+    /// Changes below this number are as durable as the store promises, unless `lost` is set.
     pub(super) durable_below: u64,
     /// Number of entries written so far.
     pub(super) written_entries: u64,
@@ -214,7 +215,7 @@ impl Journal {
         })
     }
 
-    /// Size of the log that is being written, in bytes.
+    /// Bytes of the records of the current log, written or pending.
     pub(crate) fn log_bytes(&self) -> u64 {
         self.pending.lock().log.usage().bytes
     }

@@ -108,7 +108,7 @@ pub(crate) struct Recovered {
     /// The log at whose first invalid record the replay ended: its number, and the record's offset. `None` if there is
     /// none, or if a later log continues with the next change.
     pub(crate) torn: Option<(u64, u64)>,
-    /// Number of intact records after that invalid record. If there are any, the log's tail is copied to a
+    /// Number of intact records found after that invalid record. If there are any, the log's tail is copied to a
     /// `.lost` file.
     pub(crate) intact_after_tear: u64,
     /// True if acknowledged data is missing: files that were not used must be set aside.

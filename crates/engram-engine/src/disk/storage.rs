@@ -313,8 +313,8 @@ impl Storage {
     ///
     /// # Errors
     /// [`Error::Storage`] if it cannot be written (earlier checkpoints stay valid), if the directory is no longer
-    /// at its path, or if this call is the first to detect that logs are lost: the next call then stores
-    /// everything again. The errors of `take_view`. [`Error::Closed`] if the store is closed meanwhile.
+    /// at its path or no longer locked, or if this call is the first to detect that logs are lost: the next call then
+    /// stores everything again. The errors of `take_view`. [`Error::Closed`] if the store is closed meanwhile.
     pub(crate) fn checkpoint(
         &self,
         has_unlogged: bool,

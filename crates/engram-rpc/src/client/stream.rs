@@ -62,8 +62,10 @@ pub struct RemoteStream {
     options: StreamOptions,
     /// Maximum time that closing waits for `task`.
     close_timeout: Duration,
+    /// Number of batches requested, without stale ones (see `is_stale`): they are requested again.
     batches_requested: u64,
-    /// Number of items requested, without those that incomplete batches lacked: they are requested again.
+    /// Number of items requested, without those of stale batches and those that incomplete batches lacked: they are
+    /// requested again.
     items_requested: u64,
     /// Requested batches that were not returned to the reader yet, each with its number of items.
     in_flight: VecDeque<(usize, RemoteSampleTicket)>,
@@ -111,6 +113,7 @@ impl RemoteStream {
         Ok(stream)
     }
 
+    /// Requests batches until as many are in flight as the options and [`MAX_IN_FLIGHT`] allow.
     fn prefetch(&mut self) {
         let Some(requests) = &self.requests else {
             return;

@@ -67,7 +67,7 @@ pub struct InvalidRecord {
     pub offset: u64,
     /// What is wrong with it.
     pub reason: String,
-    /// Number of valid records after it, which recovery does not read.
+    /// Number of valid records found after it, which recovery does not read. Very long invalid parts are not searched.
     pub records_after: u64,
     /// Number of changes in those records.
     pub changes_after: u64,
