@@ -12,7 +12,8 @@ use crate::table::{Counters, DeferredDrops, TableOptions, TableState};
 #[derive(Debug)]
 pub struct Restore {
     state: TableState,
-    /// Saved orders of the sampler and of the remover, as positions of items in the snapshot.
+    /// Saved orders of the sampler and of the remover, as positions of items in the snapshot. `None`: in the order of
+    /// insertion.
     orders: [Option<Vec<u32>>; 2],
     /// Number of open leases of the items added so far.
     leased: u64,

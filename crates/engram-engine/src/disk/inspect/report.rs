@@ -47,10 +47,10 @@ pub struct InspectedFile {
 pub enum FileState {
     /// All records are valid.
     Whole,
-    /// A log has an invalid record, as after an interrupted write, and no later log shows that changes are missing.
-    /// Changes in that record were not acknowledged, unless the file was damaged later.
+    /// A log ends with an invalid record, as after an interrupted write, and no later log shows that changes are
+    /// missing. Changes in that record were not acknowledged, unless the file was damaged later.
     Torn(InvalidRecord),
-    /// Bytes have changed or are missing since they were written.
+    /// Bytes have changed or are missing since they were written, or a part of the file cannot be read.
     Damaged(InvalidRecord),
     /// The file cannot be used at all, for this reason: for example, it cannot be read, or belongs to another store.
     Unusable(String),
