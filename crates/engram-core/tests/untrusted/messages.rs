@@ -292,6 +292,7 @@ fn every_slice_of_an_untrusted_window_is_checked() {
         with(2, slice(0, 1, 0, 2)),
         "column `name` of the item refers to cells 2..4 of a chunk that has 3"
     );
+    // The sum of the two offsets saturates.
     assert_eq!(
         with(1, slice(0, 1, u32::MAX, 2)),
         format!(

@@ -37,7 +37,7 @@ pub enum Durability {
 /// Once at least this many bytes are pending, the log writer writes them without waiting for more.
 pub(super) const WRITE_NOW_BYTES: usize = 1 << 20;
 
-/// Number of bytes that are appended and not written above which calls wait before they make more changes.
+/// Calls wait before they make more changes while more bytes than this are appended and not written.
 const MAX_PENDING_BYTES: u64 = 64 << 20;
 
 /// The journal of an open store.

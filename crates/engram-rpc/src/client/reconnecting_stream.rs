@@ -4,8 +4,7 @@
 //!
 //! * *Waiting*: no connection, nothing to send, no response expected. The next command makes it *connecting*.
 //! * *Connecting*: tries to reach the server for up to `reconnect_timeout`, and is *connected* if it succeeds.
-//! Otherwise
-//!   all pending requests fail, and the stream is *waiting*.
+//!   Otherwise all pending requests fail, and the stream is *waiting*.
 //! * *Connected*: sends requests, handles responses and accepts commands. If the connection breaks, all unanswered
 //!   requests are queued again, and the stream is *connecting*, or *waiting* if there are none. If the server rejects
 //!   the stream, all pending requests fail, and it is *waiting*. After the last command and request it is *closing*.
