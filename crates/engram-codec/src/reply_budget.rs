@@ -6,8 +6,8 @@
 //! connections that do not read their replies are closed: first the one with the largest product of unsent bytes and
 //! time without progress.
 //!
-//! A reply larger than a connection's share is large: its bytes do not count, but a server has only one such reply at a
-//! time.
+//! A reply larger than a connection's share, a quarter of the budget, is large: its bytes do not count, but a server
+//! has only one such reply at a time.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -428,7 +428,7 @@ impl State {
             && self.fits_server(bytes)
     }
 
-    /// Grants a new reservation if there is room.
+    /// Grants a new reservation if there is room; returns true if so.
     fn try_grant(&mut self, connection: usize, bytes: u64) -> bool {
         if self.is_large(bytes) {
             let is_free = self.large.is_none();
@@ -533,8 +533,8 @@ impl State {
         self.num_ready > 0 || !self.waiting_large.is_empty()
     }
 
-    /// Closes stalled connections while others wait for their memory: first the one with the largest product of unsent
-    /// bytes and time without progress, and only as many as the next reservation needs.
+    /// Closes stalled connections while others wait for their memory, also that of the large reply: first the one with
+    /// the largest product of unsent bytes and time without progress, and only as many as the next reservation needs.
     fn close_stalled(&mut self) {
         let now = Instant::now();
         let stalled_time = |connection: &ConnectionState| {

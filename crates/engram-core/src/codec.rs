@@ -27,7 +27,7 @@ pub const MAX_LZ4_BYTES: usize = 0x7E00_0000;
 /// Which columns a writer compresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Compression {
-    /// Columns of at least 4 KiB that shrink to at most 3/4 of their size.
+    /// Columns of fixed-size cells, of at least 4 KiB, that shrink to at most 3/4 of their size.
     #[default]
     Auto,
     /// Like `Auto`, and columns of non-scalar integer cells are delta-encoded first.
@@ -62,7 +62,8 @@ impl Compressor {
     }
 
     /// Compresses `raw`, the rows of a column of `cell`. Returns `None` if the column is to be stored raw:
-    /// compression is off, or the column is small, is being skipped, or does not shrink enough.
+    /// compression is off, or the column is small, is being skipped, or does not shrink enough. The cells must not be
+    /// strings.
     pub fn compress(
         &mut self,
         column: usize,

@@ -96,7 +96,7 @@ impl DType {
         }
     }
 
-    /// The dtype with this name.
+    /// The dtype with this name; `None` if there is none.
     #[must_use]
     pub fn from_name(name: &str) -> Option<Self> {
         Self::ALL.into_iter().find(|dtype| dtype.name() == name)

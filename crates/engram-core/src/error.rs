@@ -35,16 +35,17 @@ pub enum Error {
     /// No future state of the table can satisfy the request, so waiting would never end.
     #[error("{}", ErrorText(.0))]
     Unsatisfiable(String),
-    /// The store, table or writer was closed or dropped.
+    /// The store, client, stream or writer was closed, or the table was dropped.
     #[error("{}", ErrorText(.0))]
     Closed(String),
-    /// An item refers to steps that its writer no longer retains.
+    /// An item refers to steps that its writer no longer retains, or that the end of an episode has cleared.
     #[error("{}", ErrorText(.0))]
     ExpiredStep(String),
     /// The writer has as many unacknowledged items as allowed, and the call does not wait.
     #[error("{}", ErrorText(.0))]
     Backpressure(String),
-    /// The server cannot be reached, or did not return within the reconnect timeout.
+    /// The server cannot be reached, or did not return within the reconnect timeout. Or the system provides no threads
+    /// or random numbers.
     #[error("{}", ErrorText(.0))]
     Unavailable(String),
     /// The server rejected the client, because of its token, certificate or protocol version.
@@ -53,7 +54,7 @@ pub enum Error {
     /// Bytes are corrupt: reading them again does not help.
     #[error("{}", ErrorText(.0))]
     Payload(String),
-    /// The store's files cannot be read or written.
+    /// The store's files cannot be read or written, lack acknowledged data, or are in use by another process.
     #[error("{}", ErrorText(.0))]
     Storage(String),
     /// An allocation failed or would exceed a limit. Nothing was written. Items drawn by the failed

@@ -33,7 +33,7 @@ pub enum LengthPolicy {
     /// Concatenate the items and store where each begins.
     #[default]
     Ragged,
-    /// Pad shorter items with zeros.
+    /// Pad shorter items with zeros or empty strings.
     Pad,
 }
 
@@ -66,7 +66,7 @@ pub enum TimeAxis {
     Even(usize),
     /// Item `i` has the cells `splits[i]..splits[i + 1]` of `[sum of lengths, ...]`.
     Ragged(Vec<i64>),
-    /// `[B, T, ...]` with zeros after the end of each item.
+    /// `[B, T, ...]` with zeros or empty strings after the end of each item.
     Padded {
         /// Length of the longest item, `T`.
         longest: usize,
@@ -162,7 +162,7 @@ fn gather_alike<T: AsTrajectory>(
     } else {
         copy_in_parallel(items, &plans, &mut buffers, parts)?;
     }
-    // Strings add the bytes beyond their minimum.
+    // At first, strings count as empty. Gathering a column of strings adds their bytes.
     let mut batch_bytes = min_bytes.unwrap_or(usize::MAX);
     let columns = plans
         .into_iter()
@@ -508,8 +508,8 @@ fn copy_slices(
         }
         unpacked.read(chunk, column, offset * cell_bytes, part)
     })?;
-    // Sorted by chunk, so that each column is unpacked once: slices that alternate between compressed columns too
-    // large for the cache would otherwise unpack one column per slice.
+    // Sorted by chunk: if slices alternated between chunks whose compressed columns do not fit into the cache together,
+    // each slice would unpack a column again.
     deferred.sort_unstable_by_key(|(chunk, column, ..)| (Arc::as_ptr(chunk), *column));
     deferred
         .into_iter()

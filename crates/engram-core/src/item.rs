@@ -30,6 +30,7 @@ pub(crate) struct Item {
     pub(crate) touched: u64,
     /// `None` if the slot is vacant.
     pub(crate) trajectory: Option<Trajectory>,
+    /// Number of samples taken, leased ones included. A returned sample no longer counts.
     pub(crate) times_sampled: u32,
     /// Number of open leases, and the bit [`HIDDEN`] once the item was sampled as often as allowed.
     pub(crate) leases: u32,

@@ -8,7 +8,7 @@ use crate::item::NewItem;
 use crate::rate_limiter::RateLimits;
 use crate::selector::TableRng;
 
-/// Log sequence number: position of a change in the log of all changes.
+/// Log sequence number: position of a change in the log of all changes, from 1; 0 for a change that is not logged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lsn(pub u64);
 
@@ -107,10 +107,10 @@ pub enum TableOp<'a> {
 
 /// Records changes. The effect of a change is reported to callers only after it is recorded.
 pub trait OpSink: fmt::Debug + Send + Sync {
-    /// Records one change. Called under the table's lock: must not block.
+    /// Records one change; returns its position. Called under the table's lock: must not block.
     fn append(&self, table: &str, op: &TableOp<'_>) -> Lsn;
 
-    /// Position of the last change recorded by any table.
+    /// Position of the last change recorded by any table; 0 if there is none.
     fn last(&self) -> Lsn;
 
     /// Ready once all changes up to `lsn` are as durable as the store is configured to make them.

@@ -25,7 +25,7 @@ pub struct SumTree {
     /// Parents of leaves that changed since the last refresh. Neighbouring leaves share a parent, so
     /// refreshing after many changes costs less than after each.
     stale: Vec<usize>,
-    /// Number of leaves; each has a parent on every level.
+    /// Number of leaves. Each has an ancestor on every level above.
     leaf_count: usize,
 }
 
@@ -181,10 +181,11 @@ impl SumTree {
         self.non_zero
     }
 
-    /// For each mass, a number in `[0, total)`, appends the first leaf for which the sum of all weights up to and
-    /// including its own exceeds the mass.
+    /// For each mass, a number in `[0, total]`, appends the first leaf for which the sum of all weights up to and
+    /// including its own exceeds the mass. For a mass at the end, also one that reaches it by rounding, appends the
+    /// last leaf with a weight above 0.
     ///
-    /// The leaf's weight is above 0, also after rounding. The total must be above 0.
+    /// The leaf's weight is always above 0. The total must be above 0.
     pub fn find(&mut self, masses: &[f64], leaves: &mut Vec<usize>) {
         self.refresh_stale();
         for masses in masses.chunks(DRAWS_TOGETHER) {

@@ -173,12 +173,15 @@ pub struct TableState {
     first_seq: u64,
     /// Number that the next insert or priority update gets.
     next_touch: u64,
+    /// As in [`TableStats`].
     num_deleted_episodes: u64,
+    /// As in [`TableStats`].
     num_unique_samples: u64,
     /// Number of open leases, including those of removed items.
     leased: u64,
     /// Slot at which the next search for a hidden item begins.
     next_searched: Slot,
+    /// Position of the table's last change.
     last_lsn: Lsn,
     /// Memory reused by draws and evictions.
     picks: Vec<Pick>,
@@ -203,7 +206,7 @@ pub struct TableStats {
     pub num_episodes: u64,
     /// Number of episodes whose last chunk left the table, since creation or reset.
     pub num_deleted_episodes: u64,
-    /// Number of items sampled at least once, since creation or reset.
+    /// Number of items sampled at least once, since creation or reset. Items that have left the table stay counted.
     pub num_unique_samples: u64,
     /// Limits and counters of the rate limiter.
     pub limiter: RateLimiter,

@@ -39,7 +39,8 @@ pub enum Trajectory {
 // An item fits into one cache line together with its counters.
 const _: () = assert!(size_of::<Option<Trajectory>>() == 24);
 
-/// What the items of one pattern share: everything except chunk and row.
+/// What windows of the same form share, such as all items of a pattern: everything except chunk and row. Similar items
+/// of a `TrajectoryWriter` share one, too.
 #[derive(Debug, PartialEq, Eq)]
 pub struct WindowShape {
     /// Names and nesting of the columns.
@@ -221,7 +222,8 @@ impl Trajectory {
         }
     }
 
-    /// Bytes of memory in addition to the item and the chunks.
+    /// Bytes of memory in addition to the item and the chunks. A [`WindowShape`] is not counted, because many items
+    /// share it.
     #[must_use]
     pub fn footprint(&self) -> usize {
         match self {

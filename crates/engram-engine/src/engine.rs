@@ -23,7 +23,9 @@ pub use durable::OpenOptions;
 /// A store's tables. In-process stores and servers use tables only through an engine.
 #[derive(Debug)]
 pub struct Engine {
+    /// Tables by name.
     tables: RwLock<BTreeMap<String, Arc<Table>>>,
+    /// Locked for reading while a table is created or added, so that closing waits for that.
     is_closed: RwLock<bool>,
     clock: Arc<dyn Clock>,
     backend: Backend,
@@ -149,7 +151,8 @@ impl Engine {
     }
 
     /// Ends a sample at its deadline, `seconds` after it began. Returns the sample if it was completed in
-    /// the meantime, or, if `partial`, the items drawn so far. Otherwise, the drawn items return to the table.
+    /// the meantime, or, if `partial`, the items drawn so far, if there are any. Otherwise, the drawn items return to
+    /// the table.
     ///
     /// # Errors
     /// [`Error::DeadlineExceeded`] with the number of items drawn and why no more were.

@@ -38,7 +38,7 @@ pub struct StreamOptions {
     /// Items per batch.
     pub batch_size: usize,
     /// Minimum number of items per batch: if at least this many are available, the stream delivers them
-    /// instead of waiting for `batch_size`.
+    /// instead of waiting for `batch_size`. The last batch before `max_items` can be smaller.
     pub at_least: usize,
     /// Number of batches to keep ready.
     pub prefetch: usize,
@@ -68,8 +68,8 @@ impl StreamOptions {
         )))
     }
 
-    /// Returns the maximum and the minimum number of items in the next batch if `items` items were
-    /// requested before; (0, 0) at the end of the stream.
+    /// Returns the maximum and the minimum number of items in the next batch if the earlier batches have, or can still
+    /// yield, `items` items in total; (0, 0) at the end of the stream.
     #[must_use]
     pub fn next_batch_size(&self, items: u64) -> (usize, usize) {
         let left = self.max_items.map(|max| max.saturating_sub(items));
@@ -98,7 +98,9 @@ pub struct StreamBatch {
 #[derive(Debug)]
 pub struct Stream {
     prefetcher: Arc<Prefetcher>,
+    /// `None` once the stream is closed.
     thread: Option<JoinHandle<()>>,
+    /// Batches that the reader has and that are not acknowledged.
     deliveries: DeliveryTracker<Lease>,
     /// Number of the stream's items that are delivered.
     delivered: u64,
@@ -123,7 +125,7 @@ struct Prefetcher {
 #[derive(Debug, Default)]
 struct ReadyBatches {
     batches: VecDeque<(StreamBatch, Lease)>,
-    /// Result of the prefetch thread after it has ended.
+    /// Result of the prefetch thread; `None` while it runs.
     ended: Option<Result<()>>,
 }
 
@@ -132,7 +134,7 @@ struct ReadyBatches {
 pub enum NextBatch {
     /// A batch.
     Batch(StreamBatch),
-    /// All batches were read, or the deadline passed.
+    /// All batches were read, the deadline passed, or the stream is closed.
     End,
     /// The wait was interrupted.
     Interrupted,
@@ -226,9 +228,9 @@ impl Stream {
         }
     }
 
-    /// Reports that the first `items` of the stream's items are delivered: the caller has them, or will
-    /// have them without a further call. Returns false after [`Self::close`], which has returned undelivered items to
-    /// the table.
+    /// Reports that the first `items` of the stream's items are delivered: the caller has them, or nothing can now
+    /// prevent that it gets them. Returns true if this was recorded; false after [`Self::close`], which has returned
+    /// undelivered items to the table.
     pub fn deliver(&mut self, items: u64) -> bool {
         if self.thread.is_none() {
             return false;

@@ -238,7 +238,8 @@ impl Table {
         })
     }
 
-    /// Samples exactly `n` items, waiting for them if necessary.
+    /// Samples exactly `n` items, waiting for them if necessary. If `leased`, the sample has a lease, which the caller
+    /// acknowledges or drops; otherwise it is final.
     ///
     /// # Errors
     /// [`Error::Unsatisfiable`] if the table can never yield `n` items; [`Error::InvalidArgument`] if `n` is 0;
@@ -334,8 +335,8 @@ impl Table {
         Ok(sum)
     }
 
-    /// Removes all items and resets all counts. Waiting calls continue to wait; samples lose the items
-    /// drawn so far.
+    /// Removes all items and sets the counters to 0; the rates of [`Self::info`] continue. Waiting calls continue to
+    /// wait; samples lose the items drawn so far.
     ///
     /// # Errors
     /// [`Error::Closed`].

@@ -14,6 +14,7 @@ use crate::table::{QueueState, Table};
 #[derive(Debug)]
 pub struct InsertTicket {
     table: Arc<Table>,
+    /// Id in the table's queue; not used once all items are in the table.
     id: u64,
     state: InsertState,
 }
@@ -29,6 +30,8 @@ enum InsertState {
 }
 
 impl InsertTicket {
+    /// A ticket of a queued insert, or of one whose items are all in the table: `applied` is then the position of the
+    /// last change made for them.
     pub(crate) fn new(table: &Arc<Table>, id: u64, applied: Option<Lsn>) -> Self {
         let state = applied.map_or(InsertState::Queued, InsertState::Applied);
         Self {

@@ -65,6 +65,7 @@ impl FastPath {
         wrote
     }
 
+    /// Writes a cell. Returns false if the value needs the slow path.
     fn write_cell(&self, recorder: &mut Recorder, value: &Bound<'_, PyAny>, column: usize) -> bool {
         let cell = &self.schema.cells[column];
         if let Ok(array) = value.cast::<PyUntypedArray>() {

@@ -52,7 +52,9 @@ pub(crate) fn exclusive<'py, T: PyClass<Frozen = False>>(
 /// may hold its locks.
 #[derive(Debug)]
 pub(crate) struct ForkGuard<T: Send> {
+    /// `None` only while it is dropped.
     value: Option<T>,
+    /// Result of [`forks`] in the process that created the value.
     forks: u64,
     what: &'static str,
 }

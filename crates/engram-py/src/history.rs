@@ -28,8 +28,10 @@ pub(crate) struct ColumnHistory {
 #[derive(Debug)]
 pub(crate) struct TrajectoryColumn {
     writer: Py<TrajectoryWriter>,
+    /// Index of the leaf in the structure of the steps.
     pub(crate) leaf: usize,
     pub(crate) positions: Positions,
+    /// True for a single step without a time axis.
     pub(crate) squeeze: bool,
 }
 

@@ -32,6 +32,7 @@ pub(crate) struct Inserter {
 struct ItemTemplate {
     structure: Structure,
     schema: Arc<Schema>,
+    /// True if the first axis of each leaf is time; false for items of one step without a time axis.
     time_axis: bool,
     /// The signature whose dtypes Python numbers have in `schema`.
     signature: Option<Arc<Signature>>,

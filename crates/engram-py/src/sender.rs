@@ -32,15 +32,17 @@ const AVERAGING_WINDOW: u64 = 1024;
 pub(crate) struct Sender {
     tables: Tables,
     outbox: AnyOutbox,
+    /// Maximum number of items in flight: sent, and not known to be in their tables.
     max_in_flight: usize,
+    /// Limit of the wait before each write.
     timeout: Timeout,
     pub(crate) closed: bool,
-    /// Number of items in unfinished chunks, as reported last.
+    /// Number of items that wait for an unfinished chunk, as reported last.
     unsent: u64,
     stats: SendStats,
 }
 
-/// Size of a writer's recent items, and whether the server acknowledges them.
+/// Size of a remote writer's recent items, and whether the server acknowledges them. Not used for a local writer.
 #[derive(Debug, Default)]
 struct SendStats {
     /// Number of items sent.
@@ -48,9 +50,9 @@ struct SendStats {
     /// Number of items and their bytes, for the average size. Both are halved now and then: see [`AVERAGING_WINDOW`].
     items: u64,
     bytes: u64,
-    /// Keys of the last item's chunks, which the next item may share: their bytes count once.
+    /// Keys of the last item's chunks (at most 64), which the next item may share: their bytes count once.
     chunks: Vec<u64>,
-    /// Number of acknowledged items at the last wait without progress.
+    /// Number of acknowledged items at the last wait without progress; `None` before one.
     stalled_at: Option<usize>,
 }
 
@@ -186,10 +188,11 @@ impl Sender {
         Ok(done.is_some())
     }
 
-    /// Prepares for a write: waits while too many items are in flight.
+    /// Prepares for a write: waits while too many items are in flight or, for a local writer, the journal's buffer is
+    /// full. If only too many bytes are in flight, waits briefly.
     ///
     /// # Errors
-    /// `BackpressureError` after the writer's timeout, or the error of an earlier item.
+    /// `BackpressureError` after the writer's timeout, the error of an earlier item, or that of a closed writer.
     pub(crate) fn wait_for_capacity(&mut self, py: Python<'_>) -> PyResult<()> {
         if self.closed {
             return Err(errors::to_py(

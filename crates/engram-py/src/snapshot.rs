@@ -24,8 +24,9 @@ impl TableSnapshot {
         detached(py, || Ok(snapshot.items().count()))
     }
 
-    /// Describes the table's state, except for its items' keys and the position of its last change. An item's data is
-    /// described by the sum of the bytes of its first chunk. For tests.
+    /// Describes the table's counters and orders, and of each item the number, priority and counts. Instead of an
+    /// item's data, gives the sum of the bytes of its first chunk. Leaves out keys, insert times, sessions, options and
+    /// the position of the table's last change. For tests.
     fn describe(&self, py: Python<'_>) -> PyResult<String> {
         let snapshot = self.0.get(py)?;
         detached(py, || {

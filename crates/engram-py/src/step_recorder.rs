@@ -128,6 +128,7 @@ impl StepRecorder {
         Ok(())
     }
 
+    /// Writes a step as [`FastPath::write`] does; the result is the same.
     fn write_fast(
         &mut self,
         recorder: &mut Recorder,

@@ -218,8 +218,8 @@ impl Store {
         }
     }
 
-    /// Waits for a server's replies to changes, and briefly for those to acknowledgements of samples. Does nothing for
-    /// tables in this process.
+    /// Waits for a server's replies to changes, and for a limited time for those to acknowledgements of samples. Does
+    /// nothing for tables in this process.
     fn wait_for_pending_replies(&self, py: Python<'_>) {
         if let Location::Remote(remote) = &self.location {
             remote.wait_for_pending_replies(py);

@@ -168,7 +168,8 @@ impl PyStream {
         Ok(())
     }
 
-    /// Seconds after which the items of a batch that is not acknowledged return to their table; None if they never do.
+    /// Seconds after which the items of a batch that is not acknowledged return to their table; None if they never do,
+    /// or if the server has not stated it yet.
     #[getter]
     fn lease_timeout(&self, py: Python<'_>) -> PyResult<Option<f64>> {
         let stream = self.stream.get(py)?;

@@ -175,6 +175,7 @@ fn unreadable(py: Python<'_>, text: &str, why: &str) -> PyErr {
 }
 
 impl Node {
+    /// See [`Structure::flatten`].
     fn flatten<'py>(&self, tree: &Bound<'py, PyAny>, leaves: &mut Leaves<'py>) -> PyResult<bool> {
         match self {
             Self::Leaf => {
@@ -241,6 +242,7 @@ impl Node {
         }
     }
 
+    /// See [`Structure::flatten_part`]. `tree` is `None` for a missing node, whose leaves become `None`.
     fn flatten_part<'py>(
         &self,
         tree: Option<&Bound<'py, PyAny>>,

@@ -42,6 +42,7 @@ pub(crate) struct RemoteStore {
 /// The connection of one process to a server's tables.
 #[derive(Debug)]
 pub(crate) struct RemoteTables {
+    /// Result of [`forks`] in that process.
     forks: u64,
     pub(crate) client: Arc<Client>,
     cache: Mutex<InsertCache>,
@@ -85,8 +86,8 @@ impl RemoteStore {
         Ok(connection)
     }
 
-    /// Waits for the replies to this process's changes, then at most a second for those to its acknowledgements. Does
-    /// nothing in a forked child that has not used the connection.
+    /// Waits for the replies to this process's changes, then for those to its acknowledgements, as long as
+    /// [`Client::wait_for_acks`] does. Does nothing in a forked child that has not used the connection.
     pub(crate) fn wait_for_pending_replies(&self, py: Python<'_>) {
         let cached = self.connection.load_full();
         match cached {
@@ -353,7 +354,7 @@ impl Tables {
         Ok(wait_for(py, &mut infos, Some(by))?.unwrap_or_default())
     }
 
-    /// Returns a number for keys that is unique in the engine or server.
+    /// Returns a number for keys, which no other call of this engine or client returns.
     pub(crate) fn unique_number(&self) -> u64 {
         match self {
             Self::Local(engine) => engine.unique_number(),

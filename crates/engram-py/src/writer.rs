@@ -412,7 +412,7 @@ impl TrajectoryWriter {
         Ok(this.state.get(py)?.recorder.has_full_unsent_chunk())
     }
 
-    /// Number of created items whose chunk is not complete.
+    /// Number of created items that wait for a chunk that is not complete: their own, or that of an earlier item.
     #[getter]
     fn unsent_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
         let py = slf.py();

@@ -96,8 +96,9 @@ struct SampleStream<'a> {
 #[derive(Default)]
 struct PartialResponse {
     entries: Vec<SampleEntry>,
+    /// Encoded bytes of the entries.
     bytes: usize,
-    /// The memory reserved for it.
+    /// The memory reserved for it; `None` while it is empty and none is reserved.
     reservation: Option<Reservation>,
     /// Leases of its samples, except those of the current batch, if the table limits how often items are sampled. They
     /// are acknowledged right before the response is passed to the transport, because dm-reverb's clients do not

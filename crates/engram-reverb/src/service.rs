@@ -27,7 +27,7 @@ pub const PATH: &str = "/deepmind.reverb.ReverbService/";
 /// Maximum number of bytes of a received message. Writers send up to 40 MiB plus one chunk.
 pub const MAX_MESSAGE_BYTES: usize = 256 << 20;
 
-/// Maximum number of bytes of the gathered columns of one sample.
+/// Maximum number of bytes of the gathered columns of one drawn item, which dm-reverb calls a sample.
 const MAX_GATHERED_BYTES: usize = 4 << 30;
 
 /// Requests with more keys are handled outside of the runtime's shared threads, because they take long.

@@ -307,14 +307,16 @@ impl Client {
         })
     }
 
-    /// Returns whether the rate limiter allows `n` samples now.
+    /// Returns whether the rate limiter allows `n` samples now. Items that have reached `max_times_sampled` and are
+    /// still leased do not count.
     #[must_use]
     pub fn can_sample(&self, table: &str, n: u64) -> PendingResponse<bool> {
         let table = table.into();
         self.manage(Call::CanSample(pb::LimiterQuery { table, n }), expect_bool)
     }
 
-    /// Returns whether the rate limiter allows `n` inserts now.
+    /// Returns whether `n` inserts would not wait now: the rate limiter allows them, and `max_size` leaves space or
+    /// items may be evicted. `max_bytes` is not considered.
     #[must_use]
     pub fn can_insert(&self, table: &str, n: u64) -> PendingResponse<bool> {
         let table = table.into();

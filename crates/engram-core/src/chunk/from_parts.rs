@@ -236,14 +236,14 @@ fn check_string_column(column: &[u8], rows: usize, cell: &CellSpec) -> Result<()
         };
         let Some((bytes, remaining)) = cell_and_rest else {
             return Err(format!(
-                "is corrupt: string offset {next} follows {previous}, with {} after it; offsets must begin at 0, \
-                 never decrease and end with the column",
+                "is corrupt: string offset {next} follows {previous}, with {} left after {previous}; offsets must \
+                 begin at 0, never decrease and end with the column",
                 count(cells.len(), "byte")
             ));
         };
         if row > 0 && !has_elements(bytes, cell.elements()) {
             return Err(format!(
-                "has {} in row {}, but not {}, each a length and that many bytes",
+                "has {} in row {}, which must be {}; an element is a length and that many bytes",
                 count(bytes.len(), "byte"),
                 row - 1,
                 count(cell.elements(), "element")

@@ -17,6 +17,7 @@ const MAX_CACHED_BYTES: usize = 256 << 20;
 pub(super) struct UnpackedColumns {
     /// By chunk and column. The gathered items keep their chunks alive, so an address identifies one chunk.
     columns: HashMap<(*const Chunk, usize), AlignedBytes>,
+    /// Bytes of all columns in the cache.
     bytes: usize,
 }
 

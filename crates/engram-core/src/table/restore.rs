@@ -12,7 +12,8 @@ use crate::table::{Counters, DeferredDrops, TableOptions, TableState};
 #[derive(Debug)]
 pub struct Restore {
     state: TableState,
-    /// Saved orders of the sampler and of the remover, as positions of items in the snapshot.
+    /// Saved orders of the sampler and of the remover, as positions of items in the snapshot. `None`: in the order of
+    /// insertion.
     orders: [Option<Vec<u32>>; 2],
     /// Number of open leases of the items added so far.
     leased: u64,
@@ -37,7 +38,7 @@ pub struct SavedItem {
     pub times_sampled: u32,
     /// Number of open leases; the highest bit is set if the item is hidden from the selectors.
     pub leases: u32,
-    /// Clock reading at its insertion, nanoseconds.
+    /// Clock reading at its insertion, nanoseconds; 0 if the table had no ttl.
     pub inserted_at: u64,
 }
 

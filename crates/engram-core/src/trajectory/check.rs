@@ -1,5 +1,6 @@
 //! Checks that the cells of trajectories exist and that those of a column have one dtype and shape.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use crate::chunk::{Chunk, MAX_CHUNK_BYTES, string_cells};
@@ -141,10 +142,16 @@ impl TrajectoryParts<'_> {
         let column = self.columns[index];
         let end = self.columns.get(index + 1).map(|next| next.first_slice);
         let end = end.map_or(self.slices.len(), |end| end as usize);
-        let slices = self.slices.get(column.first_slice as usize..end);
+        let range = column.first_slice as usize..end;
+        let Some(slices) = self.slices.get(range.clone()) else {
+            return Err(TrajectoryError::Slices {
+                range,
+                available: self.slices.len(),
+            });
+        };
         let mut cell: Option<&CellSpec> = None;
         let mut len = 0;
-        for slice in slices.unwrap_or_default() {
+        for slice in slices {
             let chunk = self.chunks.get(slice.chunk as usize);
             let slice_cell = chunk.and_then(|c| c.schema().cells.get(slice.column as usize));
             let (Some(chunk), Some(slice_cell)) = (chunk, slice_cell) else {
@@ -185,6 +192,11 @@ fn gathered_bytes(chunk: &Chunk, column: usize, first: usize, len: usize) -> Res
 
 /// Why the slices of a column are wrong.
 enum TrajectoryError {
+    /// The column's range of slices does not exist. `available` is the number of slices of all columns.
+    Slices {
+        range: Range<usize>,
+        available: usize,
+    },
     /// The slice's chunk or column does not exist.
     Missing(Slice),
     /// A slice extends beyond the rows of its chunk's column.
@@ -225,6 +237,11 @@ impl TrajectoryError {
     fn in_column(self, name: &str) -> Error {
         let item_column = format!("{} of the item", describe_column(name));
         Error::InvalidArgument(match self {
+            Self::Slices { range, available } => format!(
+                "{item_column} consists of slices {}..{}, which do not exist; the item has {available}, and they must \
+                 be in the order of the columns",
+                range.start, range.end
+            ),
             Self::Missing(Slice { chunk, column, .. }) => format!(
                 "{item_column} refers to column {column} of chunk {chunk}, which does not exist"
             ),

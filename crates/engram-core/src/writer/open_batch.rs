@@ -45,25 +45,26 @@ impl Grouping {
     }
 }
 
-/// The open chunks of all groups. Rows are ordered by environment: `member * capacity_steps + step`,
+/// The open chunks of all groups. The rows of each are ordered by environment: `member * capacity_steps + step`,
 /// where `member` is the environment's index in its group.
 #[derive(Debug)]
 pub(super) struct OpenBatch {
     pub(super) grouping: Grouping,
     /// First step of the chunks.
     pub(super) first: StepPosition,
-    /// Number of steps written so far.
+    /// Number of steps written so far, those copied from the previous chunks included.
     pub(super) steps: usize,
     schema: Arc<Schema>,
+    /// One per group.
     builders: Vec<ChunkBuilder>,
     /// Per group, the ids of the episodes of its steps.
     episodes: Vec<SmallVec<[u64; 1]>>,
     /// Per column, the encoded cells step after step; empty for columns of fixed-size cells. Sealing reorders them
     /// by environment.
     strings: Vec<Vec<Vec<u8>>>,
-    /// String bytes of the steps appended to these chunks.
+    /// Bytes of the strings of the steps appended to these chunks, with an offset of 4 bytes per cell.
     string_bytes: usize,
-    /// String bytes of the steps copied from the previous chunks.
+    /// The same for the steps copied from the previous chunks.
     overlap_bytes: usize,
 }
 

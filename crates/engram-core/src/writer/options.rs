@@ -35,7 +35,7 @@ pub struct WriterOptions {
     pub history: u64,
     /// Maximum number of steps of a chunk. `None` chooses from 1 to 16, so that a chunk has about 16 KiB.
     pub chunk_length: Option<usize>,
-    /// Compression of columns.
+    /// Compression of columns. Chunks that several environments share are not compressed.
     pub compression: Compression,
 }
 

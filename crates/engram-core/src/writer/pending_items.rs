@@ -1,4 +1,5 @@
-//! Created items in creation order: those that are ready, and those that wait for the open chunk.
+//! Created items in creation order: those that are ready, and those that wait for the open chunk. The open chunks of a
+//! batched recorder, one per group of environments, count as one here.
 
 use std::sync::Arc;
 

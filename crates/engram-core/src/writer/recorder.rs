@@ -116,7 +116,7 @@ impl Recorder {
         &self.schema
     }
 
-    /// The steps that items may refer to, including the open step.
+    /// The steps that items may refer to, including the open step after a partial append.
     #[must_use]
     pub fn available_steps(&self) -> std::ops::Range<StepPosition> {
         let end = self.complete_steps + StepPosition::from(self.step_open);

@@ -1,4 +1,5 @@
-//! The error text for each kind of inconsistent chunk or item.
+//! The error texts for inconsistent chunks and items. Those for cells that do not exist, and for cells that do not form
+//! a column, are also tested in `tests/gather.rs`.
 
 use std::sync::Arc;
 
@@ -67,7 +68,8 @@ fn an_lz4_block_of_too_many_raw_bytes_is_rejected() {
                 rows,
                 codec: Codec::Lz4,
             };
-            // The limit of the whole chunk is checked after that of each column.
+            // Three such columns exceed the limit of a chunk, which is checked last: that error shows that each column
+            // was accepted.
             parts.extents.push(parts.extents[1]);
             parts.cells.push(parts.cells[1].clone());
             parts.names.push("more".into());
@@ -232,10 +234,10 @@ fn inconsistent_string_columns_are_rejected() {
         assert!(matches!(error, Error::Payload(_)));
         error.to_string()
     };
-    let offset = |next: u32, index: u32, left: u32| {
+    let offset = |next: u32, previous: u32, left: u32| {
         format!(
-            "column `name` (3 rows of strings) is corrupt: string offset {next} follows {index}, with \
-             {left} bytes after it; offsets must begin at 0, never decrease and end with the column"
+            "column `name` (3 rows of strings) is corrupt: string offset {next} follows {previous}, with {left} bytes \
+             left after {previous}; offsets must begin at 0, never decrease and end with the column"
         )
     };
     assert_eq!(error_with_word(0, 5), offset(5, 0, 15));
@@ -247,7 +249,7 @@ fn inconsistent_string_columns_are_rejected() {
     );
     assert_eq!(
         error_with_word(4, 2),
-        "column `name` (3 rows of strings) has 5 bytes in row 0, but not 1 element, each a length and \
+        "column `name` (3 rows of strings) has 5 bytes in row 0, which must be 1 element; an element is a length and \
          that many bytes"
     );
 }
@@ -290,6 +292,7 @@ fn every_slice_of_an_untrusted_window_is_checked() {
         with(2, slice(0, 1, 0, 2)),
         "column `name` of the item refers to cells 2..4 of a chunk that has 3"
     );
+    // The sum of the two offsets saturates.
     assert_eq!(
         with(1, slice(0, 1, u32::MAX, 2)),
         format!(
@@ -313,6 +316,11 @@ fn every_slice_of_an_untrusted_window_is_checked() {
     let slices = [name, slice(0, 1, 0, 2)];
     assert_eq!(
         check_window(0, &[column(0, 2), column(7, 2)], &slices),
+        "column `name` of the item consists of slices 0..7, which do not exist; the item has 2, and they must be in \
+         the order of the columns"
+    );
+    assert_eq!(
+        check_window(0, &[column(0, 2), column(0, 2)], &slices),
         "column `name` of the item is empty; each column needs at least one cell"
     );
     assert_eq!(
@@ -328,7 +336,7 @@ fn every_slice_of_an_untrusted_window_is_checked() {
 
 #[test]
 fn an_item_that_repeats_its_cells_too_often_is_rejected() {
-    // 16 MiB of zeros, stored in a few kilobytes and referred to up to 256 times.
+    // 16 MiB of zeros, stored in about 66 kB and referred to up to 256 times.
     let raw = 16 << 20;
     let schema = Arc::new(Schema {
         layout: Arc::new(Layout {

@@ -38,13 +38,15 @@ pub(crate) struct CheckpointHeader {
     pub(crate) first_log: u64,
     /// Number of the first change of that log.
     pub(crate) first_change: u64,
-    /// Both clocks when that log was started.
+    /// The store's clock and the wall-clock time when that log was started.
     pub(crate) clock: ClockReading,
+    /// Serial that the next chunk gets: a chunk's number in the store, never reused.
     pub(crate) next_serial: u64,
+    /// Number that the next table gets in the store's files.
     pub(crate) next_table: u64,
     /// The log before `first_log`, and each earlier one that contains chunks in use: number, and bytes of its records.
     pub(crate) earlier_logs: Vec<(u64, u64)>,
-    /// True if the checkpoint has contents that the logs lack.
+    /// True if the checkpoint has contents that a replay of the logs cannot produce, such as added tables.
     pub(crate) has_unlogged: bool,
     /// Serials of the chunks that the checkpoint's items refer to.
     pub(crate) serials: SerialRanges,

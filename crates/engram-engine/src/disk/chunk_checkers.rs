@@ -20,7 +20,7 @@ const BATCH_BYTES: usize = 1 << 20;
 /// Reading ahead stalls while too many blocks are in use (`read_ahead.rs`).
 const MAX_BATCH_MEMORY: usize = 3 << 20;
 
-/// Maximum number of batches in flight per thread.
+/// Maximum number of batches in flight per thread: sent to it, and their results not received.
 const MAX_BATCHES_PER_THREAD: usize = 2;
 
 /// Bytes of file blocks that all batches in flight may keep alive, unless only one is in flight.

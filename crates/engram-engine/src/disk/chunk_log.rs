@@ -1,5 +1,6 @@
 //! A log that contains chunks but no changes. A checkpoint writes one for chunks that are in no log yet,
-//! and for copies of the chunks in use of sparse logs, which can then be removed, and of lost logs.
+//! and for copies of the chunks in use of sparse logs (less than half of their bytes in use), which can then be
+//! removed, and of lost logs (their files were removed or replaced).
 
 use std::io;
 use std::sync::Arc;
@@ -32,7 +33,7 @@ struct OpenChunkLog {
     records: RecordWriter,
     dictionary: WrittenDictionary,
     log: Arc<Log>,
-    /// Chunks written here, with their previous locations, which are restored after an error.
+    /// Chunks written here, with their previous locations (`None`: in no log), which are restored after an error.
     written: Vec<(Arc<Chunk>, Option<ChunkLocation>)>,
 }
 

@@ -37,7 +37,7 @@ pub enum Durability {
 /// Once at least this many bytes are pending, the log writer writes them without waiting for more.
 pub(super) const WRITE_NOW_BYTES: usize = 1 << 20;
 
-/// Number of pending bytes above which calls wait before they make more changes.
+/// Calls wait before they make more changes while more bytes than this are appended and not written.
 const MAX_PENDING_BYTES: u64 = 64 << 20;
 
 /// The journal of an open store.
@@ -55,7 +55,8 @@ pub(crate) struct Journal {
     /// Notified when the log writer has work.
     pub(super) work: Condvar,
     pub(super) status: Mutex<WriteStatus>,
-    /// Copy of `WriteStatus::durable_below`, readable without the lock.
+    /// Copy of `WriteStatus::durable_below`, readable without the lock. Not updated while logs are lost: changes do not
+    /// count as durable then.
     durable_below: AtomicU64,
     /// Notified when `status` changes.
     status_changed: Condvar,
@@ -64,7 +65,7 @@ pub(crate) struct Journal {
 /// How much of the log is written, and whether writing works.
 #[derive(Debug, Default)]
 pub(super) struct WriteStatus {
-    /// Changes below this number are as durable as the store promises.
+    /// Changes below this number are as durable as the store promises, unless `lost` is set.
     pub(super) durable_below: u64,
     /// Number of entries written so far.
     pub(super) written_entries: u64,
@@ -91,10 +92,13 @@ pub(crate) struct JournalStart {
     pub(crate) store: u64,
     /// Number of the log to write.
     pub(crate) log: u64,
+    /// Number that the next change gets.
     pub(crate) next_change: u64,
+    /// Serial that the next chunk gets: its number in the store.
     pub(crate) next_serial: u64,
     /// Earlier logs that recovery has read.
     pub(crate) logs: Vec<Arc<Log>>,
+    /// The store's clock and the system's when the log was created.
     pub(crate) clock: ClockReading,
 }
 
@@ -103,7 +107,9 @@ pub(crate) struct JournalStart {
 pub(crate) struct LogPosition {
     /// The log's number.
     pub(crate) log: u64,
+    /// Number of the log's first change.
     pub(crate) first_change: u64,
+    /// The store's clock and the system's when the log was started.
     pub(crate) clock: ClockReading,
     /// The previous log, and earlier logs that contain chunks in use.
     pub(crate) earlier_logs: Vec<LogUsage>,
@@ -209,7 +215,7 @@ impl Journal {
         })
     }
 
-    /// Size of the log that is being written, in bytes.
+    /// Bytes of the records of the current log, written or pending.
     pub(crate) fn log_bytes(&self) -> u64 {
         self.pending.lock().log.usage().bytes
     }

@@ -35,7 +35,7 @@ pub(crate) struct LogWriter {
     /// True if the current log was removed or replaced. Its entries are discarded: the next checkpoint contains
     /// their changes.
     is_lost: bool,
-    /// When the writer last checked that the current log is in the directory.
+    /// When the writer last checked that the current log is in the directory; `None` before the first check.
     last_check: Option<Instant>,
     /// Size of the current log, at which the next record is written.
     offset: u64,
@@ -57,6 +57,7 @@ pub(crate) struct LogEnd {
 /// Entries that are written together.
 struct WriteBatch {
     entries: Vec<LogEntry>,
+    /// Bytes of the entries, counted as in [`PendingLog`](super::pending_log::PendingLog).
     bytes: usize,
     /// Number of all entries that the journal has had so far, including these.
     entry_count: u64,
@@ -160,7 +161,9 @@ impl LogWriter {
         pending.stopped
     }
 
-    /// Waits for entries to write, then for more: until the next sync is due, or for `BATCH_WAIT`.
+    /// Waits for entries to write, then for more: until the next sync is due, or for `BATCH_WAIT`. Does not wait for
+    /// more if there are [`WRITE_NOW_BYTES`], if entries must be written at once, if the journal was stopped, or,
+    /// unless changes are synced, if a caller waits.
     fn next_batch(&self) -> WriteBatch {
         let mut pending = self.journal.pending.lock();
         while pending.bytes == 0 && !pending.stopped && !pending.immediate {

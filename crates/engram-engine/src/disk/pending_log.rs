@@ -34,7 +34,9 @@ pub(super) struct PendingLog {
     pub(super) entry_count: u64,
     /// The record to which the next changes are appended; it is not in `entries` yet.
     open_record: Option<OpenRecord>,
+    /// Number that the next change gets.
     pub(super) next_change: u64,
+    /// Serial that the next chunk gets: its number in the store.
     pub(super) next_serial: u64,
     /// The log that is being written.
     pub(super) log: Arc<Log>,

@@ -23,7 +23,8 @@ pub(super) struct ReadBlock {
     /// Free space, then the content from `start` on.
     bytes: Vec<u8>,
     start: usize,
-    /// Receives the memory when the block is dropped.
+    /// Receives the memory when the block is dropped. `None` for a block that the reading thread did not fill: its
+    /// memory is freed.
     return_to: Option<Sender<Vec<u8>>>,
 }
 

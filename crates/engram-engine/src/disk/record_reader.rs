@@ -36,6 +36,7 @@ pub(crate) struct RecordReader {
     len: u64,
     /// Bytes of the file that begin at `block_offset`.
     block: Arc<ReadBlock>,
+    /// 0 before the first read. The file's size while there is no block after that.
     block_offset: u64,
     /// The thread that reads ahead; `None` while none runs.
     ahead: Option<ReadAhead>,
@@ -92,7 +93,8 @@ pub(crate) struct Record<'a> {
 }
 
 impl RecordReader {
-    /// Reads the file's header.
+    /// Reads the file's header. The outer error means that the file cannot be read, the inner one that the header
+    /// cannot be used.
     pub(crate) fn new(file: Box<dyn ReadableFile>) -> io::Result<Result<Self, HeaderError>> {
         let len = file.len()?;
         if len < FILE_HEADER_BYTES as u64 {
@@ -167,7 +169,7 @@ impl RecordReader {
         self.len
     }
 
-    /// Checks and returns the next record, or why there is none.
+    /// Checks and returns the next record, or why there is none. The outer error means that the file cannot be read.
     pub(crate) fn next(&mut self) -> io::Result<Result<Record<'_>, EndOfRecords>> {
         let (kind, start, len) = match self.check_next()? {
             Ok(record) => record,

@@ -51,7 +51,8 @@ use super::recovery_error::{
 };
 use super::serial_ranges::SerialRanges;
 
-/// Callback for progress: receives the number of bytes read so far and the total number.
+/// Callback for progress: receives the number of bytes of logs read so far and the total number. A log that is replayed
+/// is read twice, and counts twice.
 pub type ReadProgress<'a> = &'a mut (dyn FnMut(u64, u64) + Send);
 
 /// Bytes read between two calls of a [`ReadProgress`].
@@ -107,7 +108,7 @@ pub(crate) struct Recovered {
     /// The log at whose first invalid record the replay ended: its number, and the record's offset. `None` if there is
     /// none, or if a later log continues with the next change.
     pub(crate) torn: Option<(u64, u64)>,
-    /// Number of intact records after that invalid record. If there are any, the log's tail is copied to a
+    /// Number of intact records found after that invalid record. If there are any, the log's tail is copied to a
     /// `.lost` file.
     pub(crate) intact_after_tear: u64,
     /// True if acknowledged data is missing: files that were not used must be set aside.
@@ -117,8 +118,11 @@ pub(crate) struct Recovered {
     /// By table number: the state of the table's random generator after choices with which the log ends, although
     /// the change that they were made for is missing.
     pub(crate) unfinished_choices: HashMap<u64, TableRng>,
+    /// Number that the next table gets in the store's files.
     pub(crate) next_table: u64,
+    /// Number that the next change gets.
     pub(crate) next_change: u64,
+    /// Serial that the next chunk gets: its number in the store.
     pub(crate) next_serial: u64,
     /// Largest number of any checkpoint file.
     pub(crate) last_checkpoint: u64,
@@ -166,9 +170,11 @@ pub(super) struct DirectoryReader<'a> {
     /// True if recovery continues without missing data.
     pub(super) repair: bool,
     progress: ReadProgress<'a>,
+    /// Bytes of logs read so far, counted as for [`ReadProgress`].
     bytes_read: u64,
     /// Value of `bytes_read` when `progress` was last called.
     bytes_reported: u64,
+    /// Final value of `bytes_read`, as computed from the sizes of the logs.
     bytes_total: u64,
 }
 

@@ -21,7 +21,9 @@ use super::recover::{ClockReading, DirectoryReader};
 use super::recovery_error::{RecoveryError, read_error, unusable_record};
 
 impl DirectoryReader<'_> {
-    /// Replays the logs with these numbers. The first must be `first_log`, and begin with change `first_change`.
+    /// Replays the logs with these numbers. The first must be `first_log`, and begin with change `first_change`. With
+    /// `repair`, the replay ends with a note where data is corrupt or missing; a log that cannot be read now is an
+    /// error even then.
     pub(super) fn replay(
         &mut self,
         logs: &[u64],

@@ -1,4 +1,5 @@
-//! Sets of chunk serials. Serials in use are mostly consecutive, so a few ranges describe them.
+//! Sets of serials: numbers of chunks in their store. Serials in use are mostly consecutive, so a few ranges describe
+//! them.
 
 /// Sorted ranges of serials as (first, count), with a gap between neighbours.
 #[derive(Clone, Debug, Default, PartialEq)]

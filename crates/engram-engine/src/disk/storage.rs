@@ -97,6 +97,7 @@ pub(crate) struct Opened {
     pub(crate) storage: Storage,
     /// Tables by number.
     pub(crate) tables: BTreeMap<u64, TableState>,
+    /// Number that the next table gets.
     pub(crate) next_table: u64,
     /// Reading at which the store's clock continues, in nanoseconds.
     pub(crate) clock: u64,
@@ -107,8 +108,9 @@ pub(crate) struct Opened {
 /// The tables that a checkpoint contains.
 #[derive(Debug)]
 pub(crate) struct CheckpointView {
-    /// Id, options and snapshot of each table.
+    /// Number, options and snapshot of each table.
     pub(crate) tables: Vec<(u64, Arc<TableOptions>, Snapshot)>,
+    /// Number that the next table gets.
     pub(crate) next_table: u64,
 }
 
@@ -119,7 +121,7 @@ pub struct Checkpoint {
     pub number: u64,
     /// Bytes written: its own file, and the chunks written to a chunk log for it.
     pub bytes: u64,
-    /// Number of items in it.
+    /// Number of items of all its tables.
     pub items: u64,
 }
 
@@ -311,8 +313,8 @@ impl Storage {
     ///
     /// # Errors
     /// [`Error::Storage`] if it cannot be written (earlier checkpoints stay valid), if the directory is no longer
-    /// at its path, or if this call is the first to detect that logs are lost: the next call then stores
-    /// everything again. The errors of `take_view`. [`Error::Closed`] if the store is closed meanwhile.
+    /// at its path or no longer locked, or if this call is the first to detect that logs are lost: the next call then
+    /// stores everything again. The errors of `take_view`. [`Error::Closed`] if the store is closed meanwhile.
     pub(crate) fn checkpoint(
         &self,
         has_unlogged: bool,

@@ -74,7 +74,7 @@ fn unknown_stored_table(argument: &str, name: &str, existing: &[&str]) -> Error 
 impl Engine {
     /// Opens the engine stored in a directory: its stored tables, and those of `tables` that are not
     /// stored yet. Also returns notes about what was damaged or unfinished. Writes a checkpoint if stored tables
-    /// were dropped or their options have changed, or if something was repaired.
+    /// were dropped or renamed, or their options have changed, or if something was repaired.
     ///
     /// If `tables` has a table of the same name, a stored table takes its options, except for the seed. Limits that
     /// [`Table::set_limits`] has changed stay, unless the limits in the options differ from those in the stored

@@ -157,9 +157,9 @@ impl LockedTable {
         }
     }
 
-    /// Lets the task of the first waiting sample continue serving: it is woken after the unlock. False
-    /// if no sample waits, or if that sample has no task that could be woken. Inserts are not considered: their writers
-    /// may not poll them for a long time.
+    /// Lets the task of the first waiting sample continue serving: it is woken after the unlock. Returns true if so;
+    /// false if no sample waits, or if that sample has no task that could be woken. Inserts are not considered: their
+    /// writers may not poll them for a long time.
     pub(super) fn hand_over(&mut self, after: &mut AfterUnlock) -> bool {
         let sample = self.first_unserved_sample();
         let waker = sample.and_then(|id| self.samples.get_mut(&id)?.waker.take());
@@ -276,6 +276,7 @@ impl LockedTable {
         }
     }
 
+    /// Id of the first waiting sample that is not complete.
     fn first_unserved_sample(&self) -> Option<u64> {
         self.samples
             .iter()

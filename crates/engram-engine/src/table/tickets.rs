@@ -14,7 +14,7 @@ pub(crate) enum QueueState<T> {
 }
 
 impl Table {
-    /// Returns `Done` once all items of an insert are in the table, with the table's last change;
+    /// Returns `Done` once all items of an insert are in the table, with the position of the table's last change;
     /// otherwise stores the waker.
     pub(crate) fn poll_insert(&self, id: u64, waker: &Waker) -> Result<QueueState<Lsn>> {
         self.change(|locked, _, _| {

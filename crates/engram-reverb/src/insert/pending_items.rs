@@ -24,7 +24,8 @@ const RETRY_DELAY: Duration = Duration::from_millis(500);
 /// Number of pending items of a stream, over all tables, at which it stops reading.
 const MAX_ITEMS: usize = 10_000;
 
-/// Bytes of pending items of a stream at which it stops reading.
+/// Number of bytes at which a stream stops reading: those that its pending items keep alive. Shared chunks count for
+/// each item, and an item that only updates a priority counts as 0.
 const MAX_BYTES: usize = 256 << 20;
 
 /// Maximum number of pending items of all streams that have ended; the items of further streams are
@@ -38,6 +39,7 @@ const MAX_ORPHAN_BYTES: usize = 1 << 30;
 struct Completed {
     /// Address of its table.
     table: usize,
+    /// Bytes of the item, counted as for [`MAX_BYTES`].
     bytes: usize,
     /// The item's key as the writer sent it, or why the item failed.
     key: Result<u64>,
@@ -49,6 +51,7 @@ type PendingItem = Pin<Box<dyn Future<Output = Completed> + Send>>;
 /// The pending items of one stream.
 pub(super) struct PendingItems {
     items: FuturesUnordered<PendingItem>,
+    /// Bytes of the items, counted as for [`MAX_BYTES`].
     bytes: usize,
     /// The tables of the items, by address.
     tables: HashMap<usize, PendingTable>,
@@ -60,6 +63,7 @@ pub(super) struct PendingItems {
 /// A table that has pending items.
 struct PendingTable {
     table: Arc<Table>,
+    /// Number of its pending items.
     items: usize,
 }
 

@@ -21,7 +21,7 @@ const BLOCKED_REASON_TIMEOUT: Duration = Duration::from_millis(500);
 /// How long dropping an outbox waits until the server has read its items and ended the stream.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(900);
 
-/// Sends a writer's items and tracks those that are in flight: sent, and not known to be in their tables.
+/// Sends a writer's items and tracks those that are in flight: sent, and not known to be in their tables or rejected.
 ///
 /// As a future, it is ready when the number of items in flight is at most the one given to
 /// [`RemoteOutbox::until_at_most`]. If that is 0, it also waits until all items are as durable as the server's store
@@ -102,7 +102,7 @@ impl RemoteOutbox {
         &self.tables[number as usize]
     }
 
-    /// Number of items sent and not known to be in their tables.
+    /// Number of items sent and not known to be in their tables or rejected.
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.progress.in_flight()

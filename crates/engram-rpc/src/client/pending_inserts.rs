@@ -73,7 +73,7 @@ impl InsertProgress {
         u64::try_into(items).unwrap_or(usize::MAX)
     }
 
-    /// Number of items sent and not known to be in a table.
+    /// Number of items sent and not known to be in a table or rejected.
     pub(crate) fn in_flight(&self) -> usize {
         self.sum(TableCounts::in_flight)
     }
@@ -146,7 +146,7 @@ struct TableQueue {
     incomplete: VecDeque<NewItem>,
     /// Number of the last item that is completed.
     completed: u64,
-    /// Number of the last item that was sent on this connection or is completed.
+    /// Number of the last item that was sent on this connection, is completed, or whose chunks could not be read.
     sent: u64,
 }
 
@@ -181,7 +181,9 @@ impl TableQueue {
 /// The state of one writer's insert stream.
 #[derive(Debug)]
 pub(crate) struct PendingInserts {
+    /// Random id of the writer's session.
     session: u64,
+    /// True if the id was sent on this connection.
     session_sent: bool,
     /// True if the server could not be reached or has rejected the stream. The next command makes it connect again.
     has_failed: bool,

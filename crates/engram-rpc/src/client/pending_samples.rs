@@ -4,6 +4,9 @@
 //! ready), and if it is on lease then *acknowledged* or *cancelled*. When the connection breaks, the server returns all
 //! leased items to their tables: batches that are queued or sent are requested again, and acknowledging or cancelling a
 //! batch of the old connection does nothing.
+//!
+//! A *barrier* is a request that the server answers once it has handled all acknowledgements before it, and made them
+//! durable if possible.
 
 use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::sync::Arc;
@@ -31,9 +34,10 @@ pub(super) enum SampleCommand {
     /// Requests a batch.
     Request(u64, PendingSample),
     /// Acknowledges the whole batch, or only this many of its first items. If a confirmation is given, it is completed
-    /// once the acknowledgement is durable, or the connection is lost.
+    /// once the acknowledgement is durable, cannot be made durable now, or its connection is lost.
     Acknowledge(u64, Option<u32>, Option<Confirmation>),
-    /// Completes the confirmation once all earlier acknowledgements are durable, or the connection is lost.
+    /// Completes the confirmation once all earlier acknowledgements are durable, cannot be made durable now, or their
+    /// connection is lost.
     Confirm(u64, Confirmation),
     /// Withdraws the request, or returns the items of a batch on lease.
     Cancel(u64),
@@ -153,7 +157,9 @@ impl From<Request> for pb::SampleRequest {
 /// The batches of one stream, and the requests to send for them.
 pub(super) struct PendingSamples {
     pool: Arc<Pool>,
+    /// Requests that are not sent yet, in order.
     outgoing: VecDeque<QueuedRequest>,
+    /// Batches that are queued or sent, by id.
     pending: BTreeMap<u64, PendingSample>,
     /// Batches received on this connection that are on lease.
     leased: BTreeSet<u64>,
@@ -194,6 +200,7 @@ impl PendingSamples {
     }
 
     /// Requests the confirmation of all acknowledgements so far with a barrier of this id, which no other barrier has.
+    /// Without an acknowledgement on this connection, the confirmation fails at once: earlier ones are lost.
     fn confirm(&mut self, id: u64, confirmation: Confirmation) {
         if self.has_acknowledged {
             self.confirmations.insert(id, confirmation);

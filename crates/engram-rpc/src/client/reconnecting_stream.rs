@@ -3,8 +3,8 @@
 //! A stream is in one of four states:
 //!
 //! * *Waiting*: no connection, nothing to send, no response expected. The next command makes it *connecting*.
-//! * *Connecting*: tries to reach the server for up to `reconnect_timeout`, and is *connected* if it succeeds. Otherwise
-//!   all pending requests fail, and the stream is *waiting*.
+//! * *Connecting*: tries to reach the server for up to `reconnect_timeout`, and is *connected* if it succeeds.
+//!   Otherwise all pending requests fail, and the stream is *waiting*.
 //! * *Connected*: sends requests, handles responses and accepts commands. If the connection breaks, all unanswered
 //!   requests are queued again, and the stream is *connecting*, or *waiting* if there are none. If the server rejects
 //!   the stream, all pending requests fail, and it is *waiting*. After the last command and request it is *closing*.
@@ -94,6 +94,7 @@ pub(crate) fn closed_error() -> Error {
     Error::Closed("this client is closed".into())
 }
 
+/// Runs a stream until its command channel is closed. The result is that of [`run`].
 async fn run_until_done<T: ReconnectingStream>(
     connector: &Connector,
     stream: &mut T,

@@ -20,7 +20,7 @@ use super::pending_samples::{PendingSample, PendingSamples, SampleCommand};
 use super::reconnecting_stream::{closed_error, run};
 use crate::wire::ReceivedBatch;
 
-/// Sends the sample requests of one reader, or those of all single calls of a client.
+/// Sends the sample requests of one prefetching stream, or those of all calls of `Client::sample`.
 #[derive(Clone, Debug)]
 pub(crate) struct SampleRequests {
     commands: mpsc::UnboundedSender<SampleCommand>,
@@ -45,11 +45,11 @@ struct AckCounts {
     any_durable: AtomicBool,
 }
 
-/// Receives the server's confirmation that acknowledgements are durable.
+/// Passes the server's confirmation, that acknowledgements are durable, on to the caller that waits for it.
 #[derive(Debug)]
 pub(super) struct Confirmation {
     reply: oneshot::Sender<Result<()>>,
-    /// Number of acknowledgements confirmed: all that the stream sent before.
+    /// Number of acknowledgements that it confirms: the first ones of the stream, including the caller's.
     number: u64,
     acks: Arc<AckCounts>,
 }
@@ -115,7 +115,8 @@ impl SampleStreams {
         streams.iter().all(|stream| stream.acks.are_confirmed())
     }
 
-    /// True if an acknowledgement that must become durable may not be durable yet.
+    /// True if an acknowledgement that must become durable is not confirmed yet. False after [`Self::flush_acks`], even
+    /// if the server could not make it durable.
     pub(crate) fn awaits_durability(&self) -> bool {
         let streams = self.0.read();
         let mut acks = streams.iter().map(|stream| &stream.acks);
@@ -174,7 +175,7 @@ pub struct BatchRequest {
     pub at_least: u32,
     /// How long the server may wait for `at_least` items; `None` means without limit.
     pub timeout: Option<Duration>,
-    /// At the timeout, return the items that are available instead of an error.
+    /// At the timeout, return the items that are available, if there are any, instead of an error.
     pub allow_partial: bool,
     /// Pad shorter items instead of returning ragged columns.
     pub pad: bool,
@@ -200,7 +201,7 @@ pub struct RemoteLease {
     id: u64,
     /// `None` if the batch is not on lease.
     commands: Option<mpsc::UnboundedSender<SampleCommand>>,
-    /// True if the acknowledgement will be durable.
+    /// True if the acknowledgement must become durable: it removes items from a durable store.
     durable: bool,
     acks: Arc<AckCounts>,
 }
@@ -297,7 +298,8 @@ impl Future for RemoteSampleTicket {
 
 impl SampleRequests {
     /// Starts a stream, and returns it with the task that runs it. Both end once all clones of the `SampleRequests`,
-    /// tickets and leases are dropped.
+    /// tickets and leases are dropped. The task returns true if the server has read all requests and the client all
+    /// responses.
     pub(crate) fn open(
         runtime: &Handle,
         connector: &Arc<Connector>,

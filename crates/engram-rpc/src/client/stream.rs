@@ -62,8 +62,10 @@ pub struct RemoteStream {
     options: StreamOptions,
     /// Maximum time that closing waits for `task`.
     close_timeout: Duration,
+    /// Number of batches requested, without stale ones (see `is_stale`): they are requested again.
     batches_requested: u64,
-    /// Number of items requested, without those that incomplete batches lacked: they are requested again.
+    /// Number of items requested, without those of stale batches and those that incomplete batches lacked: they are
+    /// requested again.
     items_requested: u64,
     /// Requested batches that were not returned to the reader yet, each with its number of items.
     in_flight: VecDeque<(usize, RemoteSampleTicket)>,
@@ -111,6 +113,7 @@ impl RemoteStream {
         Ok(stream)
     }
 
+    /// Requests batches until as many are in flight as the options and [`MAX_IN_FLIGHT`] allow.
     fn prefetch(&mut self) {
         let Some(requests) = &self.requests else {
             return;
@@ -205,8 +208,9 @@ impl RemoteStream {
         self.connector.lease_timeout()
     }
 
-    /// Reports that the first `items` of the stream's items are delivered: the caller has them, or will have them
-    /// without a further call. Returns false after [`Self::close`], which has returned undelivered items to the table.
+    /// Reports that the first `items` of the stream's items are delivered: the caller has them, or nothing can now
+    /// prevent that it gets them. Returns true if this was recorded; false after [`Self::close`], which has returned
+    /// undelivered items to the table.
     pub fn deliver(&mut self, items: u64) -> bool {
         if self.requests.is_none() {
             return false;

@@ -80,7 +80,8 @@ struct SampleStream {
     reserving: Option<ReservingReply>,
     /// The batch that is being sent.
     outgoing: Option<OutgoingReply>,
-    /// Barriers to be answered: all requests before them are handled.
+    /// Barriers without a reply. A barrier asks for a reply once all acknowledgements before it are handled, and
+    /// durable if that is possible.
     barriers: Barriers,
 }
 

@@ -36,8 +36,8 @@ async fn a_slow_reader_stops_the_gathering_of_batches() {
         last_gathered = gathered();
         tokio::time::sleep(Duration::from_millis(300)).await;
     }
-    // The stream's window is smaller than a batch. The server buffers four messages, and has gathered the current
-    // batch.
+    // The HTTP/2 stream's window (2 MiB) holds two batches. The server also buffers four messages, and has gathered the
+    // current batch.
     assert!((1..20).contains(&last_gathered), "{last_gathered} batches");
     for id in 0..BATCHES {
         assert_eq!(stream.receive_batch().await.0, u64::from(id));

@@ -15,11 +15,11 @@ use crate::error::{Error, Result};
 use crate::schema::Shape;
 use crate::trajectory::{Slice, SpanColumn, Trajectory};
 
-/// The chunks in which a window's steps lie. Environments differ only in the chunk of their group and in the row of
-/// their first step in it.
+/// The chunks in which a window's steps lie. Neighbouring environments form a group, which shares a chunk (`Grouping`).
+/// The windows of two environments differ only in the chunks of their groups and in the rows of their first steps.
 pub(super) struct SplitWindow<'a> {
     pattern: &'a Pattern,
-    /// Sealed segments, in the order in which an item lists its chunks. The open chunk is last.
+    /// Sealed segments, in the order in which an item lists their chunks. Its open chunk, if any, follows them.
     segments: SmallVec<[&'a BatchSegment; 2]>,
     /// Slice offsets are steps since the first step of the slice's chunk.
     slices: SmallVec<[Slice; 8]>,
@@ -147,6 +147,8 @@ impl<'a> SplitWindow<'a> {
                 self.open_capacity_steps,
             ) {
                 (Some(segment), _) => segment.row(env),
+                // Until they are sealed, the open chunks of all groups count as one, in the order of environments:
+                // `PendingItems::resolve` maps these rows to the sealed chunks.
                 (None, capacity_steps) => to_u32((env * capacity_steps.unwrap_or(0)) as u64),
             };
             Slice {

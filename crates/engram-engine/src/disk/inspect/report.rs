@@ -47,10 +47,10 @@ pub struct InspectedFile {
 pub enum FileState {
     /// All records are valid.
     Whole,
-    /// A log ends with an invalid record, as after an interrupted write. Changes in that record were not acknowledged,
-    /// unless the file was damaged later.
+    /// A log ends with an invalid record, as after an interrupted write, and no later log shows that changes are
+    /// missing. Changes in that record were not acknowledged, unless the file was damaged later.
     Torn(InvalidRecord),
-    /// Bytes have changed or are missing since they were written.
+    /// Bytes have changed or are missing since they were written, or a part of the file cannot be read.
     Damaged(InvalidRecord),
     /// The file cannot be used at all, for this reason: for example, it cannot be read, or belongs to another store.
     Unusable(String),
@@ -67,7 +67,7 @@ pub struct InvalidRecord {
     pub offset: u64,
     /// What is wrong with it.
     pub reason: String,
-    /// Number of valid records after it, which recovery does not read.
+    /// Number of valid records found after it, which recovery does not read. Very long invalid parts are not searched.
     pub records_after: u64,
     /// Number of changes in those records.
     pub changes_after: u64,
@@ -114,9 +114,9 @@ pub struct InspectedOpening {
     pub repaired: bool,
     /// Number of the checkpoint that recovery uses; `None` if there is none.
     pub checkpoint: Option<u64>,
-    /// Number of changes that are replayed after that checkpoint.
+    /// Number of changes that are replayed after that checkpoint, or from the first change on if there is none.
     pub changes: u64,
-    /// Age of the store in nanoseconds.
+    /// Time since the store was created, by the store's clock, in nanoseconds.
     pub age: u64,
     /// Tables, sorted by name.
     pub tables: Vec<InspectedTable>,

@@ -23,7 +23,7 @@ const MERGE_WINDOW: usize = 16;
 pub(super) struct AckQueue {
     /// In order: an error belongs to the items since the previous entry of its table.
     completed: VecDeque<pb::Completed>,
-    /// One per table.
+    /// One per table: the largest number reported, and the last error.
     inserted: Vec<pb::Inserted>,
 }
 

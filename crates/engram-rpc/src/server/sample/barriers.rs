@@ -1,4 +1,5 @@
-//! Barriers that are not answered yet.
+//! Barriers that are not answered yet. A barrier is a request that is answered once all acknowledgements before it are
+//! handled, and durable if that is possible.
 
 use std::collections::VecDeque;
 
@@ -19,7 +20,8 @@ pub(super) struct Barriers {
 #[derive(Debug)]
 struct Barrier {
     id: u64,
-    /// Ready once the acknowledgements before the barrier are durable. `None` once the barrier can be answered.
+    /// Ready once the acknowledgements before the barrier are durable, or with the error if they cannot be made durable
+    /// now. `None` once the barrier can be answered.
     waiting: Option<UntilDurable>,
     /// Why the acknowledgements cannot be made durable now, if so.
     outcome: Result<()>,

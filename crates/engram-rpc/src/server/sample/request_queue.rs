@@ -42,7 +42,8 @@ pub(super) struct RequestQueue {
     positions: HashMap<u64, u64>,
     /// Requests that wait for their table, by position.
     waiting: BTreeMap<u64, WaitingRequest>,
-    /// A future per waiting request, which completes once the request is served.
+    /// A future per waiting request, which completes once the request is served; empty while the requests are
+    /// suspended.
     waits: FuturesUnordered<Abortable<WaitFuture>>,
     /// True while the waiting requests are withdrawn from their tables.
     is_suspended: bool,
@@ -142,7 +143,7 @@ impl RequestQueue {
     }
 
     /// Waits until a request is served or a cancelled one has ended; then [`Self::next_served`] may return one. Does
-    /// not return if no request is waiting.
+    /// not return if no request is waiting, or the requests are suspended.
     pub(super) async fn progress(&mut self) {
         match self.waits.next().await {
             Some(Ok(served)) => {
