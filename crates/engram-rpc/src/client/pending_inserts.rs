@@ -142,8 +142,9 @@ pub(crate) enum InsertCommand {
 #[derive(Debug)]
 struct TableQueue {
     table: String,
-    /// Items that are not completed, in order: the first is number `completed + 1`.
-    incomplete: VecDeque<NewItem>,
+    /// Items that are not completed, in order: the first is number `completed + 1`. `None` instead of an item that
+    /// could not be read: it completes when all items before it are completed, so it is never the first.
+    incomplete: VecDeque<Option<NewItem>>,
     /// Number of the last item that is completed.
     completed: u64,
     /// Number of the last item that was sent on this connection or is completed.
@@ -163,18 +164,31 @@ impl TableQueue {
     /// Returns the next item to send and its number.
     fn next_unsent(&self) -> Option<(u64, &NewItem)> {
         let next = usize::try_from(self.sent - self.completed).ok()?;
-        let item = self.incomplete.get(next)?;
-        Some((self.sent + 1, item))
+        let mut items = (self.sent + 1..).zip(self.incomplete.range(next..));
+        items.find_map(|(number, item)| Some((number, item.as_ref()?)))
     }
 
-    /// Removes items up to a number; returns how many were removed.
+    /// Removes items up to a number; returns how many were removed, without those that could not be read.
     fn complete(&mut self, number: u64) -> u64 {
-        let last = self.completed + self.incomplete.len() as u64;
-        let count = number.clamp(self.completed, last) - self.completed;
-        self.completed += count;
+        let mut count = 0;
+        while let Some(item) = self.incomplete.front()
+            && (self.completed < number || item.is_none())
+        {
+            count += u64::from(item.is_some());
+            self.completed += 1;
+            self.incomplete.pop_front();
+        }
         self.sent = self.sent.max(self.completed);
-        (0..count).for_each(|_| drop(self.incomplete.pop_front()));
         count
+    }
+
+    /// Removes the item of this number, which cannot be sent.
+    fn remove_unreadable(&mut self, number: u64) {
+        let index = usize::try_from(number - self.completed - 1).ok();
+        if let Some(item) = index.and_then(|index| self.incomplete.get_mut(index)) {
+            *item = None;
+        }
+        self.complete(self.completed);
     }
 }
 
@@ -223,10 +237,16 @@ impl PendingInserts {
                 let result =
                     self.builder
                         .add_item(&mut self.dictionary, &queue.table, number, item);
-                if let Err(error) = result {
-                    self.progress.state.lock().errors.push_back(error);
-                }
                 queue.sent = number;
+                if let Err(error) = result {
+                    queue.remove_unreadable(number);
+                    let mut state = self.progress.state.lock();
+                    state.counts[table].completed = queue.completed;
+                    state.rejected += 1;
+                    state.errors.push_back(error);
+                    drop(state);
+                    self.progress.waker.wake();
+                }
             }
             if self.builder.is_full() {
                 self.first_queue = (table + 1) % self.queues.len();
@@ -267,7 +287,9 @@ impl ReconnectingStream for PendingInserts {
         match command {
             InsertCommand::AddTable(name) => self.queues.push(TableQueue::new(name)),
             InsertCommand::Items(table, items) => {
-                self.queues[table as usize].incomplete.extend(items);
+                self.queues[table as usize]
+                    .incomplete
+                    .extend(items.into_iter().map(Some));
             }
             InsertCommand::Retry => {}
         }
@@ -324,7 +346,7 @@ impl ReconnectingStream for PendingInserts {
             let table = self.queue_index(&completed.table)?;
             let count = self.queues[table].complete(completed.number);
             let mut state = self.progress.state.lock();
-            state.counts[table].completed += count;
+            state.counts[table].completed = self.queues[table].completed;
             if count > 0 {
                 state.durability_error = None;
             }
