@@ -31,10 +31,8 @@ struct ProgressState {
     counts: Vec<TableCounts>,
     /// Why inserted items cannot be made durable at the moment.
     durability_error: Option<Error>,
-    /// Errors that were not returned to the writer yet, oldest first.
-    errors: VecDeque<Error>,
-    /// Number of rejected items. Set to 0 once all `errors` were returned.
-    rejected: u64,
+    /// Errors that were not returned to the writer yet, oldest first, each with the number of items rejected with it.
+    errors: VecDeque<(Error, u64)>,
     /// Numbers of tables that were dropped or closed. A new table may have the same name.
     dropped: Vec<u32>,
 }
@@ -94,20 +92,18 @@ impl InsertProgress {
         first.and_then(|table| u32::try_from(table).ok())
     }
 
-    /// Number of items in flight, plus rejected items. Rejected items count until all errors were taken.
+    /// Number of items in flight, plus rejected items. A rejected item counts until its error was taken.
     pub(crate) fn items_left(&self) -> usize {
-        let rejected = self.state.lock().rejected;
-        self.in_flight() + usize::try_from(rejected).unwrap_or(usize::MAX)
+        let state = self.state.lock();
+        let in_flight: u64 = state.counts.iter().map(TableCounts::in_flight).sum();
+        let rejected: u64 = state.errors.iter().map(|(_, items)| items).sum();
+        usize::try_from(in_flight + rejected).unwrap_or(usize::MAX)
     }
 
     /// Removes the oldest error: why items were rejected, or why the stream failed.
     pub(crate) fn take_error(&self) -> Option<Error> {
-        let mut state = self.state.lock();
-        let error = state.errors.pop_front();
-        if state.errors.is_empty() {
-            state.rejected = 0;
-        }
-        error
+        let (error, _) = self.state.lock().errors.pop_front()?;
+        Some(error)
     }
 
     /// Returns why inserted items cannot be made durable; each report of the server is returned once.
@@ -242,8 +238,7 @@ impl PendingInserts {
                     queue.remove_unreadable(number);
                     let mut state = self.progress.state.lock();
                     state.counts[table].completed = queue.completed;
-                    state.rejected += 1;
-                    state.errors.push_back(error);
+                    state.errors.push_back((error, 1));
                     drop(state);
                     self.progress.waker.wake();
                 }
@@ -351,12 +346,11 @@ impl ReconnectingStream for PendingInserts {
                 state.durability_error = None;
             }
             if let Some(error) = completed.error {
-                state.rejected += count;
                 let error = decode_error(error);
                 if matches!(error, Error::Closed(_) | Error::UnknownTable { .. }) {
                     state.dropped.extend(u32::try_from(table));
                 }
-                state.errors.push_back(error);
+                state.errors.push_back((error, count));
             }
         }
         self.progress.waker.wake();
@@ -376,7 +370,7 @@ impl ReconnectingStream for PendingInserts {
             }
             other => other.clone(),
         };
-        self.progress.state.lock().errors.push_back(error);
+        self.progress.state.lock().errors.push_back((error, 0));
         self.progress.waker.wake();
     }
 }

@@ -31,15 +31,21 @@ async fn send(outbox: &mut RemoteOutbox, table: u32, items: Vec<NewItem>, max_in
     sent.unwrap().unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_blocking_table_does_not_retain_items_of_other_tables() {
-    let full = TableOptions {
+/// Options of a table whose rate limiter allows one insert.
+fn one_item_table(name: &str) -> TableOptions {
+    let options = options(name);
+    TableOptions {
         limits: RateLimits {
             max_diff: 1.0,
-            ..options("full").limits
+            ..options.limits
         },
-        ..options("full")
-    };
+        ..options
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blocking_table_does_not_retain_items_of_other_tables() {
+    let full = one_item_table("full");
     let free = TableOptions {
         max_size: 10,
         ..options("free")
@@ -168,4 +174,30 @@ async fn an_item_that_cannot_be_read_is_rejected_once() {
         assert_eq!(outbox.items_left(), 0);
         assert_eq!(table.info().stats.limiter.inserts, inserted);
     }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejected_item_is_left_until_its_own_error_is_returned() {
+    let engine = engine(["a", "b"].map(one_item_table).to_vec());
+    let server = start(&engine);
+    let mut outbox = outbox(&server);
+    let tables = ["a", "b"].map(|name| engine.table(name).unwrap());
+    let numbers = tables.map(|table| outbox.table_number(table.options()));
+    for number in numbers {
+        let items = items(0, 3, 1).into_iter().map(|item| (number, item));
+        outbox.send(items).unwrap();
+    }
+    wait_until("each table has an item", || {
+        numbers.map(|number| outbox.incomplete_items(number)) == [2, 2]
+    })
+    .await;
+    for name in ["a", "b"] {
+        engine.drop_table(name).unwrap();
+    }
+    wait_until("the other items are rejected", || outbox.in_flight() == 0).await;
+    for left in [4, 2] {
+        assert_eq!(outbox.items_left(), left);
+        assert!(outbox.collect_finished().is_err());
+    }
+    assert_eq!(outbox.items_left(), 0);
 }
