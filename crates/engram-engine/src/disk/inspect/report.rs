@@ -48,7 +48,7 @@ pub enum FileState {
     /// All records are valid.
     Whole,
     /// A log ends with an invalid record, as after an interrupted write. Changes in that record were not acknowledged,
-    /// unless the file was damaged later.
+    /// unless the power failed with [`Durability::Process`](crate::Durability::Process) or the file was damaged later.
     Torn(InvalidRecord),
     /// Bytes have changed or are missing since they were written.
     Damaged(InvalidRecord),
