@@ -1,9 +1,11 @@
-"""Runs a server and a client with mixed load; reports memory, errors and latencies.
+"""Runs a server and several clients with mixed load; reports memory, errors and latencies.
 
     python -m benchmarks.soak --minutes 60
 
-The client writes with all kinds of writers, inserts, samples uniformly, by priority and from queues, updates
-priorities, deletes, reads infos and metrics, and writes checkpoints. Once per second, another client connects.
+Each client writes with all kinds of writers, inserts, samples uniformly, by priority and from queues, updates
+priorities, deletes, reads infos and metrics, and creates, resets and drops tables; the first one writes checkpoints.
+Once per second, each process opens another connection. The tables must be full after half of the time, so that memory
+can level off.
 
 Memory is what each process has in use: anonymous pages, without those that it has offered back to the system. For each
 call that took long the report states what happened meanwhile: a checkpoint, or gaps in which a process could not run
@@ -38,7 +40,7 @@ Gap = tuple[float, float]
 
 
 class Process:
-    """The server's or the client's process of the soak test; a thread reads the lines that the process prints."""
+    """A server's or a client's process of the soak test; a thread reads the lines that the process prints."""
 
     def __init__(self, *arguments: str) -> None:
         command = [sys.executable, "-m", "benchmarks.soak_load", *arguments]
@@ -121,11 +123,11 @@ def memory_table(processes: dict[str, Process], seconds: float) -> str:
     return text
 
 
-def latency_table(client: Process) -> str:
+def latency_table(clients: list[Process]) -> str:
     """Renders the latencies per kind of call."""
     sums: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(len(BOUNDS) + 1, np.int64))
     longest: dict[str, float] = collections.defaultdict(float)
-    for line in client.lines:
+    for line in (line for each in clients for line in each.lines):
         for name, counts in line["counts"].items():
             for bucket, count in counts.items():
                 sums[name][int(bucket)] += count
@@ -140,31 +142,33 @@ def latency_table(client: Process) -> str:
     return text
 
 
-def long_calls(client: Process, server: Process, machine: list[Gap]) -> str:
+def long_calls(clients: list[Process], server: Process, machine: list[Gap]) -> str:
     """Lists the longest calls, each with what happened meanwhile; `machine` has the gaps of this process."""
-    calls = [(end - begin, name, begin, end) for line in client.lines for name, begin, end in line["long"]]
-    checkpoints = [(begin, end) for _, name, begin, end in calls if name == "checkpoint"]
-    causes = {
-        "client could not run": client.gaps(),
-        "server could not run": server.gaps(),
-        "machine busy": machine,
-        "checkpoint": checkpoints,
-    }
+    calls = [
+        (end - begin, name, begin, end, number)
+        for number, each in enumerate(clients)
+        for line in each.lines
+        for name, begin, end in line["long"]
+    ]
+    checkpoints = [(begin, end) for _, name, begin, end, _ in calls if name == "checkpoint"]
+    causes = {"server could not run": server.gaps(), "machine busy": machine, "checkpoint": checkpoints}
+    client_gaps = [each.gaps() for each in clients]
     lines = []
-    for seconds, name, begin, end in sorted(calls, reverse=True)[:MAX_LISTED]:
+    for seconds, name, begin, end, number in sorted(calls, reverse=True)[:MAX_LISTED]:
         reasons = [
             f"{cause} for {shared * 1e3:.0f} ms"
-            for cause, gaps in causes.items()
+            for cause, gaps in {"client could not run": client_gaps[number], **causes}.items()
             if (shared := overlap(gaps, begin, end))
         ]
         lines.append(f"* {seconds * 1e3:.0f} ms, {name}: {', '.join(reasons) or 'no known cause'}")
     return "\n".join(lines)
 
 
-def run(minutes: float, pause: float) -> int:
+def run(minutes: float, pause: float, number_of_clients: int) -> int:
     """Runs the load and prints the report.
 
-    Returns 1 if a call failed, a thread of the client ended early, a process failed, or its memory grew.
+    Returns 1 if a call failed, a thread of a client ended early, a process failed, its memory grew, or the tables filled
+    too slowly.
     """
     seconds = minutes * 60
     ticker = Ticker()
@@ -172,37 +176,46 @@ def run(minutes: float, pause: float) -> int:
     with tempfile.TemporaryDirectory(prefix="soak-", dir=peers.HOME) as directory:
         server = Process("server", directory)
         addresses = server.first()
-        client = Process("client", addresses["address"], addresses["metrics"], str(seconds), str(pause))
-        processes = {"server": server, "client": client}
+        arguments = (addresses["address"], addresses["metrics"], str(seconds), str(pause))
+        clients = [Process("client", *arguments, str(int(number == 0))) for number in range(number_of_clients)]
+        processes = {"server": server} | {f"client {number}": each for number, each in enumerate(clients, 1)}
         begin = time.monotonic()
-        while client.is_running():
+        while any(each.is_running() for each in clients):
             time.sleep(1.0)
             for each in processes.values():
                 each.measure(time.monotonic() - begin)
         failed = [name for name, each in reversed(processes.items()) if each.stop() != 0]
-    if not (client.lines and client.lines[-1].get("last")) and "client" not in failed:
-        failed.append("client")
-    errors = [error for line in client.lines for error in line["errors"]]
-    ended = [line for line in client.lines if line["threads"] < line["expected"]]
+    failed += [
+        name
+        for name, each in processes.items()
+        if each is not server and name not in failed and not (each.lines and each.lines[-1].get("last"))
+    ]
+    lines = [line for each in clients for line in each.lines]
+    errors = [error for line in lines for error in line["errors"]]
+    ended = [line for line in lines if line["threads"] < line["expected"]]
     half = seconds / 2
+    full = next((line["full"] - begin for line in server.lines if "full" in line), None)
     grown = [
         name
         for name, each in processes.items()
         if each.mean(seconds * 3 / 4, seconds + 1) > (1 + MAX_GROWTH) * each.mean(half, seconds * 3 / 4)
     ]
-    print(f"{memory_table(processes, seconds)}\n\n{latency_table(client)}\n")
-    print(f"Longest calls:\n\n{long_calls(client, server, ticker.take())}\n")
+    print(f"{memory_table(processes, seconds)}\n\n{latency_table(clients)}\n")
+    print(f"Longest calls:\n\n{long_calls(clients, server, ticker.take())}\n")
     print(f"* {len(errors)} errors{''.join(chr(10) + '  * ' + error for error in errors[:MAX_LISTED])}")
     if ended:
         print(f"* calls ended early: {ended[0]['threads']} of {ended[0]['expected']} threads ran on")
     if failed:
         print(f"* processes that failed: {', '.join(failed)}")
+    when = "never all full" if full is None else f"full after {full / 60:.1f} minutes"
+    print(f"* tables: {when}; expected at most {half / 60:.1f} minutes")
     print(f"* grew by more than {MAX_GROWTH:.0%} in the last quarter: {', '.join(grown) or 'none'}")
     print(f"* machine: {report.machine()}; load average at the end: {report.load()}")
     print(
-        f"* command: `python -m benchmarks.soak --minutes {minutes:g} --pause {pause:g}`; commit: `{report.commit()}`"
+        f"* command: `python -m benchmarks.soak --minutes {minutes:g} --pause {pause:g} --clients {len(clients)}`; "
+        f"commit: `{report.commit()}`"
     )
-    return int(bool(errors or ended or failed or grown))
+    return int(bool(errors or ended or failed or grown or full is None or full > half))
 
 
 def main() -> int:
@@ -214,8 +227,9 @@ def main() -> int:
     parser.add_argument(
         "--pause", type=float, default=0.005, help="seconds between two calls of a thread (default: 0.005)"
     )
+    parser.add_argument("--clients", type=int, default=3, help="number of client processes (default: 3)")
     arguments = parser.parse_args()
-    return run(arguments.minutes, arguments.pause)
+    return run(arguments.minutes, arguments.pause, arguments.clients)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""The processes of the soak test: a server, and a client that makes many kinds of calls at once.
+"""The processes of the soak test: a server, and clients that make many kinds of calls at once.
 
 Each call's latency is recorded. A ticker in each process records when it could not run: while the machine was busy or
 paused, or while another thread held the interpreter lock.
@@ -6,6 +6,7 @@ paused, or while another thread held the interpreter lock.
 
 import itertools
 import json
+import os
 import random
 import sys
 import threading
@@ -30,7 +31,9 @@ REPORT_EVERY = 10.0
 SHAPE = (84, 84)
 MAX_ITEMS = 5_000
 CHECKPOINT_EVERY = 10.0  # seconds
-CLIENT_EVERY = 1.0  # seconds between two new clients, each of one call
+CLIENT_EVERY = 1.0  # seconds between two new clients
+TABLE_EVERY = 1.0  # seconds between two new tables
+DELETE_EVERY = 10  # calls
 METRICS_EVERY = 1.0  # seconds
 EPISODE = 200  # steps
 
@@ -114,7 +117,7 @@ def steps() -> Iterator[dict[str, Any]]:
 
 
 def tables() -> list[engram.Table]:
-    """The tables. They are full after a minute or two; memory should not grow after that."""
+    """The tables. Those that are no queues are full after a minute or two; memory should not grow after that."""
     prioritized = engram.selectors.Prioritized(exponent=0.6)
     return [
         engram.Table("prioritized", max_size=MAX_ITEMS, sampler=prioritized),
@@ -126,8 +129,9 @@ def tables() -> list[engram.Table]:
 
 
 def server(directory: str) -> None:
-    """Serves until stdin is closed; reports the addresses, then gaps."""
+    """Serves until stdin is closed; reports the addresses, gaps, and when all tables but the queues have been full."""
     ticker = Ticker()
+    not_full = {"prioritized", "uniform", "batched"}
     with (
         engram.Store.open(directory, tables(), checkpoint_interval=None, checkpoint_bytes=None) as store,
         engram.Server(store, metrics_port=0) as running,
@@ -138,17 +142,22 @@ def server(directory: str) -> None:
             time.sleep(REPORT_EVERY / 10)
             if gaps := ticker.take():
                 report(gaps=gaps)
+            if not_full:
+                not_full -= {name for name, info in store.info().items() if info.size == MAX_ITEMS}
+                if not not_full:
+                    report(full=time.monotonic())
 
 
 def trajectories(client: engram.Client, calls: Calls) -> Iterator[None]:
-    """Writes each episode with a new writer: a server must forget the sessions of old writers."""
+    """Writes items of several lengths, each episode with a new writer: a server must forget old writers' sessions."""
     data = steps()
     while True:
         with client.writer(history=4) as writer:
             for number in range(EPISODE):
                 calls.time("append", lambda: writer.append(next(data)))
                 if number >= 3:
-                    calls.time("create_item", lambda: writer.create_item("prioritized", 1.0, num_steps=4))
+                    num_steps = 1 + number % 4
+                    calls.time("create_item", lambda: writer.create_item("prioritized", 1.0, num_steps=num_steps))  # noqa: B023, called at once
                 if number % 20 == 19:
                     calls.time("flush", writer.flush)
                 yield
@@ -213,8 +222,11 @@ def consumer(client: engram.Client, calls: Calls) -> Iterator[None]:
 
 
 def deletions(client: engram.Client, calls: Calls) -> Iterator[None]:
-    """Deletes sampled items."""
-    while True:
+    """Deletes sampled items, fewer than are inserted."""
+    for number in itertools.count():
+        if number % DELETE_EVERY:
+            yield
+            continue
         batch = calls.time("sample, to delete", lambda: client.sample("uniform", 1, timeout=30))
         if batch is not None:
             keys = batch.info.key
@@ -240,9 +252,23 @@ def every(seconds: float, name: str, call: Callable[[], object], calls: Calls) -
 
 
 def connect_once(address: str) -> None:
-    """Connects, samples once, and disconnects."""
-    with engram.Client(address) as client:
+    """Connects, writes an item, samples, and disconnects."""
+    with engram.Client(address) as client, client.writer(history=2) as writer:
+        for reward in range(2):
+            writer.append({"x": np.zeros(32, np.float32), "reward": np.float32(reward)})
+        writer.create_item("batched", 1.0, num_steps=2)
         client.sample("uniform", 1, timeout=30)
+
+
+def use_new_table(client: engram.Client, number: int) -> None:
+    """Creates, fills, resets and drops a table."""
+    name = f"short-{os.getpid()}-{number}"
+    client.create_table(engram.Table(name))
+    for value in range(10):
+        client.insert({"x": np.float32(value)}, {name: 1.0}, timeout=30)
+    client.sample(name, 20, timeout=30)
+    client.reset(name)
+    client.drop_table(name)
 
 
 def scrape(metrics: str) -> None:
@@ -258,18 +284,20 @@ def repeat(work: Iterator[None], pause: float, stop: threading.Event) -> None:
             return
 
 
-def client(address: str, metrics: str, seconds: float, pause: float) -> None:
-    """Makes all kinds of calls for `seconds`, each kind in a thread of its own."""
-    ticker, calls, stop = Ticker(), Calls(), threading.Event()
+def client(address: str, metrics: str, seconds: float, pause: float, *, checkpoints: bool) -> None:
+    """Makes all kinds of calls for `seconds`, each kind in a thread of its own; only one client writes checkpoints."""
+    ticker, calls, stop, numbers = Ticker(), Calls(), threading.Event(), itertools.count()
     kinds = (trajectories, patterns, batches, single, samples, learner, consumer, deletions, infos)
     clients = [engram.Client(address) for _ in kinds]
     report(counts={}, long=[], errors=[], gaps=[], threads=0, expected=0, started=time.monotonic())
     work = [kind(each, calls) for kind, each in zip(kinds, clients, strict=True)]
     work += [
-        every(CHECKPOINT_EVERY, "checkpoint", clients[0].checkpoint, calls),
-        every(CLIENT_EVERY, "client of one call", lambda: connect_once(address), calls),
+        every(CLIENT_EVERY, "client of two calls", lambda: connect_once(address), calls),
+        every(TABLE_EVERY, "table from creation to drop", lambda: use_new_table(clients[0], next(numbers)), calls),
         every(METRICS_EVERY, "metrics", lambda: scrape(metrics), calls),
     ]
+    if checkpoints:
+        work.append(every(CHECKPOINT_EVERY, "checkpoint", clients[0].checkpoint, calls))
     threads = [threading.Thread(target=repeat, args=(each, pause, stop), daemon=True) for each in work]
     for thread in threads:
         thread.start()
@@ -288,4 +316,4 @@ if __name__ == "__main__":
     if sys.argv[1] == "server":
         server(sys.argv[2])
     else:
-        client(sys.argv[2], sys.argv[3], float(sys.argv[4]), float(sys.argv[5]))
+        client(sys.argv[2], sys.argv[3], float(sys.argv[4]), float(sys.argv[5]), checkpoints=sys.argv[6] == "1")

@@ -39,7 +39,7 @@ class Client(TableStore):
         """Creates a client; it connects on first use.
 
         Args:
-            address: `host:port` of the server.
+            address: `host:port` of the server, or `unix:PATH` of its Unix socket.
             token: Token that the server requires. Default: none.
             ca: PEM file with the certificate authority that signed the server's certificate. Enables TLS.
             certificate: PEM file with the client's certificate, if the server requires one. Needs `key`.
@@ -48,13 +48,15 @@ class Client(TableStore):
             reconnect_timeout: Seconds to wait for an unreachable server before calls fail.
 
         Raises:
-            InvalidArgumentError: `address` is not `host:port`, a file cannot be read, or arguments contradict each
-                other.
+            InvalidArgumentError: `address` is neither `host:port` nor `unix:PATH`, a file cannot be read, or arguments
+                contradict each other.
         """
         _checks.text("`address`", address)
         if "://" in address:
             scheme = address.partition("://")[0]
-            raise InvalidArgumentError(f"address is `{address}`: it has the scheme `{scheme}://`; give `host:port`")
+            raise InvalidArgumentError(
+                f"address is `{address}`: it has the scheme `{scheme}://`; give `host:port` or `unix:PATH`"
+            )
         if token is not None:
             _checks.secret("`token`", token)
         if (certificate is None) != (key is None):

@@ -101,7 +101,7 @@ class ClosedError(EngramError, RuntimeError):
 class ExpiredStepError(EngramError, ValueError):
     """An item refers to a step that is no longer in its writer's history.
 
-    A writer keeps the last `history` steps of the current episode.
+    A writer keeps its last `history` steps, and discards them at the end of an episode unless `clear=False`.
     """
 
 

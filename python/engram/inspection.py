@@ -28,9 +28,10 @@ class InspectedFile:
         first_change: Sequence number of the log's first change; None if the file is no log, contains chunks only, or
             cannot be read.
         changes: Number of changes in a log's valid `records`.
-        state: `"whole"`: all records are valid. `"torn"`: the end of a log was not completely written, and was never
-            acknowledged. `"damaged"`: the content differs from what was written. `"unusable"`: nothing can be read.
-            `"unfinished"`: the next `open` removes the file. `"set aside"`: a repair excluded the file.
+        state: `"whole"`: all records are valid. `"torn"`: a log ends with an invalid record, as after an interrupted
+            write. Its changes were not acknowledged, unless the power failed with `durability="process"` or the file
+            was damaged later. `"damaged"`: the content differs from what was written. `"unusable"`: nothing can be
+            read. `"unfinished"`: the next `open` removes the file. `"set aside"`: a repair excluded the file.
         offset: Byte offset of the first invalid record of a torn or damaged file; None for other files.
         reason: What is wrong with the file; None if nothing is.
         records_after: Number of valid records after `offset`; stores do not read them.

@@ -129,7 +129,7 @@ def test_a_table_that_rejects_items_does_not_affect_others(priority):
             with suppress(UnsatisfiableError):
                 play(adder, timesteps([2], first=20))
         assert rejections
-        assert all("max_bytes of 200" in text or "max_bytes 200" in text for text in rejections)
+        assert all("whose max_bytes is 200" in text for text in rejections)
         assert [(item.observation, item.reward) for item in items(store, "b")] == [
             (1, 3),
             (2, 6),

@@ -177,6 +177,20 @@ def test_bad_discounts_are_rejected(discount, text):
         assert [item.reward for item in items(store)] == [3.0, 2.0]
 
 
+@pytest.mark.parametrize("n_step", [1, 2])
+@pytest.mark.parametrize("number", [2**64, 10**400], ids=["2**64", "10**400"])
+def test_integers_that_are_too_large(n_step, number):
+    with Store([queue()]) as store, NStepTransitionAdder(store, n_step, 1.0) as adder:
+        steps = timesteps([1, 2])
+        adder.add_first(steps[0])
+        adder.add(np.float32(0.1), steps[1])
+        with pytest.raises(SignatureError, match="a discount must be a number or an array; got 1"):
+            adder.add(np.float32(0.2), steps[2]._replace(discount=number))
+        with pytest.raises(SignatureError, match="a reward must be a number, an array or a nest of them; got 1"):
+            adder.add(np.float32(0.2), steps[2]._replace(reward=number))
+        adder.add(np.float32(0.2), steps[2])
+
+
 @pytest.mark.parametrize(
     ("reward", "text"),
     [

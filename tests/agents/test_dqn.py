@@ -7,6 +7,8 @@ import math
 import numpy as np
 import pytest
 
+from engram.errors import InvalidArgumentError
+
 pytestmark = pytest.mark.jax
 
 GAMMA = 0.9
@@ -50,7 +52,7 @@ def test_n_step_returns_end_with_the_episode(dqn):
 
 def test_n_step_returns_check_shapes(dqn):
     with pytest.raises(
-        ValueError, match=r"the shapes \[B, n\], \[B, n\] and \[B\]; got \(2, 3\), \(2, 2\) and \(2,\)$"
+        InvalidArgumentError, match=r"the shapes \[B, n\], \[B, n\] and \[B\]; got \(2, 3\), \(2, 2\) and \(2,\)$"
     ):
         dqn.n_step_return(np.zeros((2, 3)), np.zeros((2, 2)), np.zeros(2))
 

@@ -72,7 +72,7 @@ def test_the_default_target_is_the_environments_threshold(run, tmp_path):
 @pytest.mark.jax
 def test_an_unsupported_environment_is_rejected(run, tmp_path):
     result = run("demo", "--env", "Pendulum-v1", "--out", tmp_path / "never")
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     assert result.stdout == ""
     assert result.stderr.startswith("error: environment `Pendulum-v1` has observations `Box(")
     assert "actions `Box(-2.0, 2.0, (1,), float32)`" in result.stderr
@@ -84,7 +84,7 @@ def test_an_unsupported_environment_is_rejected(run, tmp_path):
 def test_out_must_not_be_a_file(run, tmp_path):
     (tmp_path / "taken").touch()
     result = run("demo", "--out", tmp_path / "taken")
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     text = "`--out` must be a directory, which is created if it does not exist; got the file "
     assert result.stderr == f"error: {text}{tmp_path / 'taken'}\n"
 
@@ -95,7 +95,7 @@ def test_a_missing_package_names_the_extra(run, monkeypatch):
     monkeypatch.setitem(sys.modules, "gymnasium", None)
     monkeypatch.setitem(sys.modules, "jax", None)
     result = run("demo", "--headless")
-    assert result.exit_code == 2
+    assert result.exit_code == 1
     text = "`engram demo` needs Gymnasium, which is not installed; install it with `pip install 'engram[agents]'`"
     assert result.stderr == f"error: {text}\n"
 
@@ -177,7 +177,7 @@ def test_a_killed_actor_ends_the_demo(three_processes):
     victim = next(pid for pid in children if b"spawn_main" in Path(f"/proc/{pid}/cmdline").read_bytes())
     os.kill(victim, signal.SIGKILL)
     status, _, stderr = demo.end()
-    assert status == 2
+    assert status == 1
     assert f"(process {victim}) was killed by SIGKILL, but training needs all 2 actors;" in stderr
     wait_until(lambda: not any(map(is_running, children)))
 

@@ -73,7 +73,7 @@ def test_an_unreachable_server_is_reported(run):
 def test_a_bad_address_is_rejected(run):
     result = run("info", "localhost")
     assert (result.exit_code, result.stdout) == (1, "")
-    assert result.stderr == "error: address is `localhost`: it has no port; give `host:port`\n"
+    assert result.stderr == "error: address is `localhost`: it has no port; give `host:port` or `unix:PATH`\n"
 
 
 def test_info_sends_the_token(run):

@@ -46,7 +46,7 @@ def test_the_constructor_does_not_connect():
 def test_invalid_addresses_are_rejected():
     with raises(TypeError, "`server_address` must be text; got 3 (int)"):
         reverb.Client(3)
-    with raises(ValueError, "address is `nonsense`: it has no port; give `host:port`"):
+    with raises(ValueError, "address is `nonsense`: it has no port; give `host:port` or `unix:PATH`"):
         reverb.Client("nonsense")
 
 

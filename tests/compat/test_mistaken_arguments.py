@@ -41,7 +41,11 @@ def client():
         ),
         (lambda _: reverb.rate_limiters.Queue(2.0), TypeError, "`size` must be an integer; got 2.0 (float)"),
         (lambda c: c.reset(b"t"), TypeError, "`table` must be text; got b't' (bytes)"),
-        (lambda _: reverb.Client("localhost"), ValueError, "address is `localhost`: it has no port; give `host:port`"),
+        (
+            lambda _: reverb.Client("localhost"),
+            ValueError,
+            "address is `localhost`: it has no port; give `host:port` or `unix:PATH`",
+        ),
     ],
 )
 def test_mistaken_arguments_are_rejected(client, call, error, text):

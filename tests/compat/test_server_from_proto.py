@@ -123,11 +123,15 @@ def test_bounds_of_specs_are_converted(dtype, value, expected):
         ),
         (
             "bounded_tensor_spec_value { dtype: DT_INT8 minimum { int_val: [1, 2] } maximum { int_val: 1 } }",
-            "a bound of shape [] has 2 values",
+            "a bound of shape [] has 2 values; expected 1",
         ),
         (
             "bounded_tensor_spec_value { dtype: DT_INT8 minimum { } maximum { int_val: 1 } }",
-            "a bound of shape [] has 0 values",
+            "a bound of shape [] has 0 values; expected 1",
+        ),
+        (
+            "bounded_tensor_spec_value { dtype: 6 minimum { tensor_shape { dim { size: 2 } } int_val: [1, 2, 3] } }",
+            "a bound of shape [2] has 3 values; expected 1 to 2",
         ),
         (
             "bounded_tensor_spec_value { dtype: DT_INT8 minimum { int_val: 0 } maximum { int_val: 300 } }",

@@ -296,8 +296,13 @@ def test_priorities_are_numbers_of_any_kind(number):
     assert (constant.constant_fn.value, str(constant)) == (0.5, "constant_fn {\n  value: 0.5\n}\n")
     assert sw.td_error(number, {"a": 0}, lambda step: step["a"]).td_error.max_priority_weight == 0.5
     assert sw.constant_priority_fn(np.int64(2)).constant_fn.value == 2
-    with raises(TypeError, "_ConstantPriorityFn.value must be of type float; got '1'"):
+    assert sw.constant_priority_fn(np.True_).constant_fn.value == 1
+    with raises(TypeError, "`value` must be a number; got '1' (str)"):
         sw.constant_priority_fn("1")
+    with raises(TypeError, "`max_priority_weight` must be a number; got [1] (list)"):
+        sw.td_error([1], [0], lambda step: step[0])
+    with raises(TypeError, "ConstantPriorityFn.value must be of type float; got '1'"):
+        Priority.ConstantPriorityFn(value="1")
 
 
 # Random configs and steps: the engine creates the same items as `PatternSet`

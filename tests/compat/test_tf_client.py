@@ -1,12 +1,17 @@
 """`TFClient`, eagerly and in graphs."""
 
+import contextlib
+
 import numpy as np
 import pytest
 from compat_tables import serving, steps, table
 from reverb_items import put
 from support import raises, wait_until
 
+import engram
 from engram.compat import reverb
+from engram.compat.reverb._errors import translated
+from engram.compat.reverb._tf_errors import call_from_tensorflow
 
 pytestmark = pytest.mark.frameworks
 
@@ -205,3 +210,38 @@ def test_server_address_and_repr_contain_the_address(tf):  # noqa: ARG001, Tenso
         tf_client = reverb.TFClient(client.server_address, shared_name="one", name="two")
         assert tf_client.server_address == client.server_address
         assert repr(tf_client) == f"TFClient, server_address={client.server_address}"
+
+
+TENSORFLOW_ERRORS = {
+    "InvalidArgumentError": ["InvalidArgument", "Signature", "Priority", "Unsatisfiable", "ExpiredStep"],
+    "NotFoundError": ["UnknownTable"],
+    "DeadlineExceededError": ["DeadlineExceeded"],
+    "UnavailableError": ["Unavailable", "Closed"],
+    "UnauthenticatedError": ["Handshake"],
+    "ResourceExhaustedError": ["OutOfMemory", "Backpressure"],
+    "InternalError": ["Storage", "Forked", "Item", "Engram"],
+}
+
+
+@pytest.mark.parametrize("convert", [contextlib.nullcontext, translated])
+def test_every_error_of_an_eager_call_is_one_of_tensorflow(tf, convert):
+    kinds = []
+    for name, engram_kinds in TENSORFLOW_ERRORS.items():
+        for kind in engram_kinds:
+            kinds.append(f"{kind}Error")
+
+            def fail(kind=kind):
+                with convert():
+                    raise getattr(engram.errors, f"{kind}Error")("a text")
+
+            with raises(getattr(tf.errors, name), "a text"):
+                call_from_tensorflow(fail, [], [])
+    assert sorted(kinds) == sorted(engram.errors.__all__)
+
+
+def test_errors_of_other_code_in_an_eager_call_stay(tf):  # noqa: ARG001, TensorFlow must be installed
+    def fail():
+        raise ZeroDivisionError("a text")
+
+    with raises(ZeroDivisionError, "a text"):
+        call_from_tensorflow(fail, [], [])

@@ -283,12 +283,12 @@ def test_hosts_of_other_machines_are_rejected():
 @pytest.mark.parametrize(
     ("address", "reason"),
     [
-        ("localhost", "it has no port; give `host:port`"),
-        ("localhost:", "the port must be a number from 1 to 65535; give `host:port`"),
-        (":7077", "it has no host; give `host:port`"),
-        ("localhost:99999", "the port must be a number from 1 to 65535; give `host:port`"),
+        ("localhost", "it has no port; give `host:port` or `unix:PATH`"),
+        ("localhost:", "the port must be a number from 1 to 65535; give `host:port` or `unix:PATH`"),
+        (":7077", "it has no host; give `host:port` or `unix:PATH`"),
+        ("localhost:99999", "the port must be a number from 1 to 65535; give `host:port` or `unix:PATH`"),
         ("unix:", "it has no path; give `unix:PATH`"),
-        ("http://localhost:7077", "it has the scheme `http://`; give `host:port`"),
+        ("http://localhost:7077", "it has the scheme `http://`; give `host:port` or `unix:PATH`"),
     ],
 )
 def test_bad_addresses_are_rejected(address, reason):

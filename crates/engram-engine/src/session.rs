@@ -26,7 +26,7 @@ impl Session {
             || {
                 Err(Error::InvalidArgument(format!(
                     "{} for table `{table}` with session numbers from {first} on; session numbers must be at \
-                     least 1 and below 2^64",
+                     least 1 and below 2^64 - 1",
                     count(items, "item")
                 )))
             },

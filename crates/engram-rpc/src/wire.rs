@@ -24,7 +24,9 @@ pub use options::{
 pub use outgoing_batch::{HEADER_BYTES_PER_ITEM, OutgoingBatch};
 pub use received_dictionary::{InsertStreamError, ReceivedDictionary};
 
-/// Maximum number of names of a layout, and of columns of a schema, window shape, item or signature.
+pub(crate) use options::check_signature_size;
+
+/// Maximum number of names of a layout, and of columns of a schema, window shape, item or new signature.
 const MAX_COLUMNS: usize = 16_384;
 
 /// Maximum number of axes of an array.

@@ -71,7 +71,7 @@ class NStepReturns:
         layout = self.layout
         if self._is_scalar and layout is not None and isinstance(reward, _REAL) and isinstance(discount, _REAL):
             # An int may be too large for NumPy's integers; the code below raises an error for it.
-            if self.n > 1 and not isinstance(reward, int):
+            if self.n > 1 and not isinstance(reward, int) and not isinstance(discount, int):
                 return RewardStep(layout, [float(reward)], float(discount))
             if (np.asarray(reward).dtype, np.asarray(discount).dtype) == (layout.dtypes[0], layout.discount_dtype):
                 return RewardStep(layout, [reward], discount)

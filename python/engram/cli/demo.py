@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 
     from engram.agents.dqn import DQNConfig, Progress, Result
 
-EXIT_USAGE = 2
 NEXT_COMMANDS = (
     "demo --seeds 5 --headless",
     "demo --processes 3",
@@ -239,6 +238,6 @@ def render(summary: dict[str, Any]) -> Table:
 
 
 def fail(console: Console, message: str) -> NoReturn:
-    """Prints an error and ends the command with exit status 2."""
+    """Prints an error and ends the command with exit status 1."""
     console.print(text(f"error: {message}"), soft_wrap=True)
-    raise typer.Exit(EXIT_USAGE)
+    raise typer.Exit(1)

@@ -211,7 +211,7 @@ fn numbers_out_of_range_are_rejected() {
     assert_eq!(
         error_from(0),
         "2 items for table `t` with session numbers from 0 on; session numbers must be at least 1 \
-         and below 2^64"
+         and below 2^64 - 1"
     );
     assert!(error_from(u64::MAX - 1).contains("session numbers from 18446744073709551614 on"));
     assert_eq!(table.info().stats.size, 0);

@@ -24,8 +24,9 @@ pub(super) struct StreamChunkCache {
     max_unreferenced_bytes: usize,
     decoder: ChunkDecoder,
     by_key: ChunksByKey,
-    /// Estimated bytes of the chunks that no table refers to: those at the last count, plus the chunks
-    /// received since. Recounted when the estimate exceeds the limit.
+    /// Estimated bytes of the chunks that no table refers to: those of the last count, and all chunks received since.
+    /// Counted again when the estimate exceeds the limit. Too low by the chunks to which a table referred at the last
+    /// count, and none does now.
     unreferenced_bytes: usize,
 }
 

@@ -115,8 +115,11 @@ impl Connector {
         options.reconnect_timeout = options.reconnect_timeout.min(MAX_RECONNECT_TIMEOUT);
         let invalid = |text: String| Error::InvalidArgument(text);
         let address = &options.address;
-        let invalid_address =
-            |why: &str| invalid(format!("address is `{address}`: {why}; give `host:port`"));
+        let invalid_address = |why: &str| {
+            invalid(format!(
+                "address is `{address}`: {why}; give `host:port` or `unix:PATH`"
+            ))
+        };
         let uri = match address.strip_prefix("unix:") {
             Some("") => {
                 let why = "address is `unix:`: it has no path; give `unix:PATH`";

@@ -108,8 +108,8 @@ impl RemoteOutbox {
         self.progress.in_flight()
     }
 
-    /// Number of items in flight, plus rejected items. Rejected items count until
-    /// [`RemoteOutbox::collect_finished`] has returned the errors of all of them.
+    /// Number of items in flight, plus rejected items. A rejected item counts until [`RemoteOutbox::collect_finished`]
+    /// has returned its error.
     #[must_use]
     pub fn items_left(&self) -> usize {
         self.progress.items_left()

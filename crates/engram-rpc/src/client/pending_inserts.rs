@@ -31,10 +31,8 @@ struct ProgressState {
     counts: Vec<TableCounts>,
     /// Why inserted items cannot be made durable at the moment.
     durability_error: Option<Error>,
-    /// Errors that were not returned to the writer yet, oldest first.
-    errors: VecDeque<Error>,
-    /// Number of rejected items. Set to 0 once all `errors` were returned.
-    rejected: u64,
+    /// Errors that were not returned to the writer yet, oldest first, each with the number of items rejected with it.
+    errors: VecDeque<(Error, u64)>,
     /// Numbers of tables that were dropped or closed. A new table may have the same name.
     dropped: Vec<u32>,
 }
@@ -94,20 +92,18 @@ impl InsertProgress {
         first.and_then(|table| u32::try_from(table).ok())
     }
 
-    /// Number of items in flight, plus rejected items. Rejected items count until all errors were taken.
+    /// Number of items in flight, plus rejected items. A rejected item counts until its error was taken.
     pub(crate) fn items_left(&self) -> usize {
-        let rejected = self.state.lock().rejected;
-        self.in_flight() + usize::try_from(rejected).unwrap_or(usize::MAX)
+        let state = self.state.lock();
+        let in_flight: u64 = state.counts.iter().map(TableCounts::in_flight).sum();
+        let rejected: u64 = state.errors.iter().map(|(_, items)| items).sum();
+        usize::try_from(in_flight + rejected).unwrap_or(usize::MAX)
     }
 
     /// Removes the oldest error: why items were rejected, or why the stream failed.
     pub(crate) fn take_error(&self) -> Option<Error> {
-        let mut state = self.state.lock();
-        let error = state.errors.pop_front();
-        if state.errors.is_empty() {
-            state.rejected = 0;
-        }
-        error
+        let (error, _) = self.state.lock().errors.pop_front()?;
+        Some(error)
     }
 
     /// Returns why inserted items cannot be made durable; each report of the server is returned once.
@@ -142,8 +138,9 @@ pub(crate) enum InsertCommand {
 #[derive(Debug)]
 struct TableQueue {
     table: String,
-    /// Items that are not completed, in order: the first is number `completed + 1`.
-    incomplete: VecDeque<NewItem>,
+    /// Items that are not completed, in order: the first is number `completed + 1`. `None` instead of an item that
+    /// could not be read: it completes when all items before it are completed, so it is never the first.
+    incomplete: VecDeque<Option<NewItem>>,
     /// Number of the last item that is completed.
     completed: u64,
     /// Number of the last item that was sent on this connection, is completed, or whose chunks could not be read.
@@ -163,18 +160,31 @@ impl TableQueue {
     /// Returns the next item to send and its number.
     fn next_unsent(&self) -> Option<(u64, &NewItem)> {
         let next = usize::try_from(self.sent - self.completed).ok()?;
-        let item = self.incomplete.get(next)?;
-        Some((self.sent + 1, item))
+        let mut items = (self.sent + 1..).zip(self.incomplete.range(next..));
+        items.find_map(|(number, item)| Some((number, item.as_ref()?)))
     }
 
-    /// Removes items up to a number; returns how many were removed.
+    /// Removes items up to a number; returns how many were removed, without those that could not be read.
     fn complete(&mut self, number: u64) -> u64 {
-        let last = self.completed + self.incomplete.len() as u64;
-        let count = number.clamp(self.completed, last) - self.completed;
-        self.completed += count;
+        let mut count = 0;
+        while let Some(item) = self.incomplete.front()
+            && (self.completed < number || item.is_none())
+        {
+            count += u64::from(item.is_some());
+            self.completed += 1;
+            self.incomplete.pop_front();
+        }
         self.sent = self.sent.max(self.completed);
-        (0..count).for_each(|_| drop(self.incomplete.pop_front()));
         count
+    }
+
+    /// Removes the item of this number, which cannot be sent.
+    fn remove_unreadable(&mut self, number: u64) {
+        let index = usize::try_from(number - self.completed - 1).ok();
+        if let Some(item) = index.and_then(|index| self.incomplete.get_mut(index)) {
+            *item = None;
+        }
+        self.complete(self.completed);
     }
 }
 
@@ -225,10 +235,15 @@ impl PendingInserts {
                 let result =
                     self.builder
                         .add_item(&mut self.dictionary, &queue.table, number, item);
-                if let Err(error) = result {
-                    self.progress.state.lock().errors.push_back(error);
-                }
                 queue.sent = number;
+                if let Err(error) = result {
+                    queue.remove_unreadable(number);
+                    let mut state = self.progress.state.lock();
+                    state.counts[table].completed = queue.completed;
+                    state.errors.push_back((error, 1));
+                    drop(state);
+                    self.progress.waker.wake();
+                }
             }
             if self.builder.is_full() {
                 self.first_queue = (table + 1) % self.queues.len();
@@ -269,7 +284,9 @@ impl ReconnectingStream for PendingInserts {
         match command {
             InsertCommand::AddTable(name) => self.queues.push(TableQueue::new(name)),
             InsertCommand::Items(table, items) => {
-                self.queues[table as usize].incomplete.extend(items);
+                self.queues[table as usize]
+                    .incomplete
+                    .extend(items.into_iter().map(Some));
             }
             InsertCommand::Retry => {}
         }
@@ -326,17 +343,16 @@ impl ReconnectingStream for PendingInserts {
             let table = self.queue_index(&completed.table)?;
             let count = self.queues[table].complete(completed.number);
             let mut state = self.progress.state.lock();
-            state.counts[table].completed += count;
+            state.counts[table].completed = self.queues[table].completed;
             if count > 0 {
                 state.durability_error = None;
             }
             if let Some(error) = completed.error {
-                state.rejected += count;
                 let error = decode_error(error);
                 if matches!(error, Error::Closed(_) | Error::UnknownTable { .. }) {
                     state.dropped.extend(u32::try_from(table));
                 }
-                state.errors.push_back(error);
+                state.errors.push_back((error, count));
             }
         }
         self.progress.waker.wake();
@@ -356,7 +372,7 @@ impl ReconnectingStream for PendingInserts {
             }
             other => other.clone(),
         };
-        self.progress.state.lock().errors.push_back(error);
+        self.progress.state.lock().errors.push_back((error, 0));
         self.progress.waker.wake();
     }
 }

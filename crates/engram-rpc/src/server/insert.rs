@@ -199,7 +199,7 @@ impl InsertStream {
             .filter(|_| message.first_number > 0);
         let Some(last) = end.map(|end| end - 1) else {
             return Err(InsertStreamError::Invalid(Error::InvalidArgument(format!(
-                "`first_number` is {} for {}; the numbers of all items must be at least 1 and below 2^64",
+                "`first_number` is {} for {}; the numbers of all items must be at least 1 and below 2^64 - 1",
                 message.first_number,
                 text::count(count, "item")
             ))));

@@ -10,7 +10,9 @@ use super::{table_names, table_pages};
 use crate::pb;
 use crate::pb::manage_request::Call;
 use crate::pb::manage_response::Outcome;
-use crate::wire::{decode_limits, decode_options, encode_error, encode_options};
+use crate::wire::{
+    check_signature_size, decode_limits, decode_options, encode_error, encode_options,
+};
 
 /// Handles one request. The response to a failed call contains the error.
 pub(super) async fn manage(state: &ServiceState, request: pb::ManageRequest) -> pb::ManageResponse {
@@ -38,6 +40,7 @@ async fn execute(state: &ServiceState, request: pb::ManageRequest) -> Result<Out
         }
         Call::Create(options) => {
             table_names::check_length(&options.name)?;
+            check_signature_size(&options)?;
             engine.create_table(decode_options(options, state.next_seed())?)?;
             engine.until_durable().await?;
             done()

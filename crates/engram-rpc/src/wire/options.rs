@@ -257,8 +257,8 @@ fn encode_signature(signature: &Signature) -> pb::Signature {
 /// Decodes table options. `seed` is used if the message has no seed.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for missing or unknown values, and for a signature with too many columns or axes. Other
-/// ranges are checked by the engine.
+/// [`Error::InvalidArgument`] for missing or unknown values. Ranges are checked by the engine and by
+/// [`check_signature_size`].
 pub fn decode_options(options: pb::TableOptions, seed: u64) -> Result<TableOptions> {
     let signature = options.signature.map(decode_signature).transpose()?;
     Ok(TableOptions {
@@ -276,16 +276,29 @@ pub fn decode_options(options: pb::TableOptions, seed: u64) -> Result<TableOptio
     })
 }
 
-fn decode_signature(signature: pb::Signature) -> Result<Signature> {
+/// Checks the numbers of columns and axes of the signature of a new table. Not part of [`decode_options`]: a table that
+/// was created in the server's process may have more, and clients can read its info.
+///
+/// # Errors
+/// [`Error::InvalidArgument`] with the number and the maximum.
+pub(crate) fn check_signature_size(options: &pb::TableOptions) -> Result<()> {
+    let Some(signature) = &options.signature else {
+        return Ok(());
+    };
     check_column_count("a signature", signature.columns.len())?;
+    let mut columns = signature.columns.iter();
+    let Some(column) = columns.find(|column| column.shape.len() > MAX_AXES) else {
+        return Ok(());
+    };
+    Err(Error::InvalidArgument(format!(
+        "column `{}` of a signature has {} axes; at most {MAX_AXES} are allowed",
+        column.name,
+        column.shape.len()
+    )))
+}
+
+fn decode_signature(signature: pb::Signature) -> Result<Signature> {
     let columns = signature.columns.into_iter().map(|column| {
-        if column.shape.len() > MAX_AXES {
-            return Err(Error::InvalidArgument(format!(
-                "column `{}` of a signature has {} axes; at most {MAX_AXES} are allowed",
-                column.name,
-                column.shape.len()
-            )));
-        }
         Ok(ColumnSpec {
             dtype: decode_dtype(&column.dtype)?,
             name: column.name.into(),

@@ -53,7 +53,8 @@ pub struct ReceivedDictionary {
     window_shapes: Definitions<WindowShape>,
     chunks: HashMap<u32, Arc<Chunk>>,
     /// Estimated bytes of the chunks that no table refers to: those of the last count, and all chunks received since.
-    /// Counted again when the estimate exceeds the limit.
+    /// Counted again when the estimate exceeds the limit. Too low by the chunks to which a table referred at the last
+    /// count, and none does now.
     unreferenced_bytes: u64,
     /// The chunk of which not all bytes have been received.
     incomplete_chunk: Option<ChunkAssembler>,

@@ -114,9 +114,9 @@ async fn invalid_messages_end_the_stream() {
         (
             after_first_message(items_message([pb::Items {
                 first_number: u64::MAX,
-                ..row_items("t", 1, 2, 1)
+                ..row_items("t", 1, 1, 1)
             }])),
-            "`first_number` is 18446744073709551615 for 2 items; the numbers of all items must be at least 1 and below 2^64",
+            "`first_number` is 18446744073709551615 for 1 item; the numbers of all items must be at least 1 and below 2^64 - 1",
         ),
         (
             after_first_message(pb::InsertRequest {

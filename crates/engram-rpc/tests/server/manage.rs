@@ -1,6 +1,8 @@
 //! Management calls: creating, describing, resetting and dropping tables, limits, statistics.
 
-use engram_core::{RateLimits, SelectorKind, TableOptions};
+use std::sync::Arc;
+
+use engram_core::{ColumnSpec, DType, RateLimits, SelectorKind, Signature, TableOptions};
 use engram_rpc::client::ClientOptions;
 use engram_rpc::pb;
 use engram_rpc::pb::error::Code;
@@ -146,6 +148,38 @@ async fn statistics_and_limits_are_sent() {
         DONE
     );
     assert_eq!(engine.table("t").unwrap().info().stats.size, 0);
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn infos_include_tables_whose_signatures_a_server_would_reject() {
+    let signed = |name: &str, columns: usize, axes: usize| {
+        let column = ColumnSpec {
+            name: "x".into(),
+            dtype: DType::Uint8,
+            shape: vec![None; axes].into(),
+        };
+        let signature = Signature {
+            columns: vec![column; columns].into(),
+            structure: format!("{{\"l\":[0{}]}}", ",0".repeat(columns - 1)).into(),
+        };
+        TableOptions {
+            signature: Some(Arc::new(signature)),
+            ..options(name)
+        }
+    };
+    let tables = [signed("axes", 1, 65), signed("columns", 16_385, 0)];
+    let engine = engine(tables.to_vec());
+    let server = start(&engine);
+    let mut client = connect(&server).await;
+    let Outcome::Info(infos) = call_outcome(&mut client, Call::Info(ALL)).await else {
+        panic!("no infos");
+    };
+    for (table, info) in tables.iter().zip(infos.tables) {
+        assert_eq!(
+            decode_info(info).unwrap().options.signature,
+            table.signature
+        );
+    }
 }
 
 #[tokio::test(flavor = "multi_thread")]

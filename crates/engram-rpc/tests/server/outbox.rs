@@ -3,8 +3,10 @@
 use std::sync::Arc;
 
 use engram_core::chunk::Chunk;
+use engram_core::payload::ColdBytes;
 use engram_core::{
-    Layout, NewItem, RateLimits, Slice, SpanColumn, TableOptions, Trajectory, WindowShape,
+    AlignedBytes, Error, Layout, NewItem, Payload, RateLimits, Result, Slice, SpanColumn,
+    TableOptions, Trajectory, WindowShape,
 };
 use engram_rpc::Server;
 use engram_rpc::client::{Client, ClientOptions, RemoteOutbox};
@@ -29,15 +31,21 @@ async fn send(outbox: &mut RemoteOutbox, table: u32, items: Vec<NewItem>, max_in
     sent.unwrap().unwrap();
 }
 
-#[tokio::test(flavor = "multi_thread")]
-async fn a_blocking_table_does_not_retain_items_of_other_tables() {
-    let full = TableOptions {
+/// Options of a table whose rate limiter allows one insert.
+fn one_item_table(name: &str) -> TableOptions {
+    let options = options(name);
+    TableOptions {
         limits: RateLimits {
             max_diff: 1.0,
-            ..options("full").limits
+            ..options.limits
         },
-        ..options("full")
-    };
+        ..options
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_blocking_table_does_not_retain_items_of_other_tables() {
+    let full = one_item_table("full");
     let free = TableOptions {
         max_size: 10,
         ..options("free")
@@ -110,4 +118,86 @@ async fn messages_with_many_slices_are_split_before_the_server_rejects_them() {
     let items = (0..10_000).map(|key| item_of_repeated_cell(key, &chunk, &shape));
     send(&mut outbox, number, items.collect(), 0).await;
     assert_eq!(table.info().stats.size, 10_000);
+}
+
+#[derive(Debug)]
+struct UnreadableBytes;
+
+impl ColdBytes for UnreadableBytes {
+    fn fetch(&self) -> Result<Arc<AlignedBytes>> {
+        Err(Error::Payload("chunk 7 is gone".into()))
+    }
+
+    fn len(&self) -> usize {
+        4
+    }
+}
+
+fn unreadable_item(key: u64) -> NewItem {
+    let readable = chunk(1, 1, 0);
+    let (origin, schema) = (readable.origin().clone(), readable.schema().clone());
+    let extents = readable.extents().iter().copied().collect();
+    let payload = Payload::Cold(Arc::new(UnreadableBytes));
+    let chunk = Chunk::from_parts(origin, schema, extents, payload).unwrap();
+    NewItem {
+        key,
+        trajectory: Trajectory::Rows {
+            chunk: Arc::new(chunk),
+            offset: 0,
+            len: 1,
+            squeeze: true,
+        },
+        priority: 1.0,
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn an_item_that_cannot_be_read_is_rejected_once() {
+    let engine = engine(vec![options("t")]);
+    let server = start(&engine);
+    let mut outbox = outbox(&server);
+    let table = engine.table("t").unwrap();
+    let number = outbox.table_number(table.options());
+    let mut inserted = 0;
+    for (first, before, after) in [(0, 0, 0), (10, 0, 2), (20, 2, 0), (30, 2, 2)] {
+        let mut sent = items(first, before + 1 + after, 1);
+        sent[before as usize] = unreadable_item(first.into());
+        outbox
+            .send(sent.into_iter().map(|item| (number, item)))
+            .unwrap();
+        let flushed = timeout(STEP_TIMEOUT, outbox.until_at_most(0)).await;
+        let error = flushed.unwrap().unwrap_err();
+        assert_eq!(error, Error::Payload("chunk 7 is gone".into()));
+        let flushed = timeout(STEP_TIMEOUT, outbox.until_at_most(0)).await;
+        flushed.unwrap().unwrap();
+        inserted += u64::from(before + after);
+        assert_eq!(outbox.items_left(), 0);
+        assert_eq!(table.info().stats.limiter.inserts, inserted);
+    }
+}
+
+#[tokio::test(flavor = "multi_thread")]
+async fn a_rejected_item_is_left_until_its_own_error_is_returned() {
+    let engine = engine(["a", "b"].map(one_item_table).to_vec());
+    let server = start(&engine);
+    let mut outbox = outbox(&server);
+    let tables = ["a", "b"].map(|name| engine.table(name).unwrap());
+    let numbers = tables.map(|table| outbox.table_number(table.options()));
+    for number in numbers {
+        let items = items(0, 3, 1).into_iter().map(|item| (number, item));
+        outbox.send(items).unwrap();
+    }
+    wait_until("each table has an item", || {
+        numbers.map(|number| outbox.incomplete_items(number)) == [2, 2]
+    })
+    .await;
+    for name in ["a", "b"] {
+        engine.drop_table(name).unwrap();
+    }
+    wait_until("the other items are rejected", || outbox.in_flight() == 0).await;
+    for left in [4, 2] {
+        assert_eq!(outbox.items_left(), left);
+        assert!(outbox.collect_finished().is_err());
+    }
+    assert_eq!(outbox.items_left(), 0);
 }

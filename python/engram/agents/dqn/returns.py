@@ -1,6 +1,7 @@
 """n-step returns of sequences."""
 
 from engram._extras import importing_extra
+from engram.errors import InvalidArgumentError
 
 with importing_extra("agents", "engram.agents"):
     import jax
@@ -23,14 +24,14 @@ def n_step_return(reward: Array, discount: Array, bootstrap: Array) -> Array:
         f32[B].
 
     Raises:
-        ValueError: The shapes do not match.
+        InvalidArgumentError: The shapes do not match.
     """
     if reward.shape != (*bootstrap.shape, reward.shape[-1]) or bootstrap.ndim != 1 or discount.shape != reward.shape:
         msg = (
             f"`reward`, `discount` and `bootstrap` must have the shapes [B, n], [B, n] and [B]; got {reward.shape},"
             f" {discount.shape} and {bootstrap.shape}"
         )
-        raise ValueError(msg)
+        raise InvalidArgumentError(msg)
 
     def one_step_back(value: Array, step: tuple[Array, Array]) -> tuple[Array, None]:
         reward_t, discount_t = step

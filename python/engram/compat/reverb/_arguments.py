@@ -37,7 +37,7 @@ def number(name: str, value: object) -> float:
         raise TypeError(f"`{name}` must be a number; got {describe(value)}")
     try:
         return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         raise TypeError(f"`{name}` must be a number; got {describe(value)}") from None
 
 

@@ -4,6 +4,8 @@ import copy
 from collections.abc import Callable, Sequence
 from typing import Any, TypeAlias
 
+import numpy as np
+
 from engram.compat.reverb import _arguments, _nest
 from engram.compat.reverb._configs import Condition as ConditionProto
 from engram.compat.reverb._configs import Config, ModuloEq, PatternNode, PatternStructure, Priority
@@ -206,7 +208,7 @@ def constant_priority_fn(value: float) -> Priority:
     Raises:
         TypeError: `value` is not a number.
     """
-    return Priority(constant_fn=Priority.ConstantPriorityFn(value=_not_none("value", value)))
+    return Priority(constant_fn=Priority.ConstantPriorityFn(value=_number("value", value)))
 
 
 def td_error(
@@ -236,14 +238,12 @@ def td_error(
         raise TypeError(f"`get_field_from_step_fn` must return a leaf of the step; got {_arguments.describe(index)}")
     return Priority(
         td_error=Priority.TDError(
-            max_priority_weight=_not_none("max_priority_weight", max_priority_weight),
+            max_priority_weight=_number("max_priority_weight", max_priority_weight),
             flat_source_index=index,
         )
     )
 
 
-def _not_none(name: str, value: Any) -> Any:  # noqa: ANN401, a number
-    """Returns the value unless it is None, which a message would treat as unset."""
-    if value is None:
-        raise TypeError(f"`{name}` must be a number; got None")
-    return value
+def _number(name: str, value: object) -> float:
+    """Returns a number as a float. Bools are accepted, as in Reverb's messages."""
+    return _arguments.number(name, int(value) if isinstance(value, bool | np.bool_) else value)

@@ -187,28 +187,6 @@ class Condition(_ConfigMessage):
     }
 
 
-class _ConstantPriorityFn(_ConfigMessage):
-    """A constant priority.
-
-    Attributes:
-        value: float: the priority.
-    """
-
-    _fields: ClassVar[dict[str, Any]] = {"value": 0.0}
-
-
-class _TDError(_ConfigMessage):
-    """A priority computed from the item's column of a leaf, see `td_error`.
-
-    Attributes:
-        max_priority_weight: float: weight of the largest absolute error, from 0 to 1. The mean has the remaining
-            weight.
-        flat_source_index: int: number of the leaf in a flattened step, from 0.
-    """
-
-    _fields: ClassVar[dict[str, Any]] = {"max_priority_weight": 0.0, "flat_source_index": 0}
-
-
 class Priority(_ConfigMessage):
     """How the priority of an item is computed. Exactly one field is set.
 
@@ -217,9 +195,27 @@ class Priority(_ConfigMessage):
         td_error: A message with `max_priority_weight`, a float, and `flat_source_index`, an int; see `td_error`.
     """
 
-    ConstantPriorityFn = _ConstantPriorityFn
-    TDError = _TDError
-    _fields: ClassVar[dict[str, Any]] = {"constant_fn": _ConstantPriorityFn, "td_error": _TDError}
+    class ConstantPriorityFn(_ConfigMessage):
+        """A constant priority.
+
+        Attributes:
+            value: float: the priority.
+        """
+
+        _fields: ClassVar[dict[str, Any]] = {"value": 0.0}
+
+    class TDError(_ConfigMessage):
+        """A priority computed from the item's column of a leaf, see `td_error`.
+
+        Attributes:
+            max_priority_weight: float: weight of the largest absolute error, from 0 to 1. The mean has the remaining
+                weight.
+            flat_source_index: int: number of the leaf in a flattened step, from 0.
+        """
+
+        _fields: ClassVar[dict[str, Any]] = {"max_priority_weight": 0.0, "flat_source_index": 0}
+
+    _fields: ClassVar[dict[str, Any]] = {"constant_fn": ConstantPriorityFn, "td_error": TDError}
     _oneofs: ClassVar[dict[str, tuple[str, ...]]] = {"priority_fn": ("constant_fn", "td_error")}
 
 

@@ -1,13 +1,22 @@
 """Raises Python errors in TensorFlow graphs, as the errors of TensorFlow that Reverb raises."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from engram.compat.reverb._errors import translated
 from engram.compat.reverb._lazy_tensorflow import import_tensorflow
-from engram.errors import UnknownTableError
+from engram.errors import (
+    BackpressureError,
+    ClosedError,
+    DeadlineExceededError,
+    EngramError,
+    HandshakeError,
+    OutOfMemoryError,
+    UnavailableError,
+    UnknownTableError,
+)
 
 __all__ = ["call_from_tensorflow", "numpy_function"]
 
@@ -16,6 +25,18 @@ _OK, _INVALID, _NOT_FOUND = range(3)
 _MAX_NOT_FOUND_BYTES = 250
 """Longer texts of a `NotFoundError` are cut: `_raise` passes the text to `tf.io.read_file` as a file name, and the
 system reports a longer name as another error."""
+
+_TENSORFLOW_ERRORS = {
+    UnknownTableError: "NotFoundError",
+    DeadlineExceededError: "DeadlineExceededError",
+    UnavailableError: "UnavailableError",
+    ClosedError: "UnavailableError",
+    HandshakeError: "UnauthenticatedError",
+    OutOfMemoryError: "ResourceExhaustedError",
+    BackpressureError: "ResourceExhaustedError",
+}
+"""Names of the classes of `tf.errors` for Engram's errors: the gRPC codes that a server sends to dm-reverb's clients.
+Other errors become an `InvalidArgumentError` if they are a ValueError or a TypeError, else an `InternalError`."""
 
 
 def numpy_function(
@@ -90,15 +111,32 @@ def _reverb_text(error: UnknownTableError) -> str:
 def call_from_tensorflow(
     function: Callable[..., Sequence[Any]], inputs: Sequence[Any], dtypes: Sequence[Any]
 ) -> list[Any]:
-    """Calls `function` with the inputs as arrays and returns its results as tensors, eagerly or in a graph."""
+    """Calls `function` with the inputs as arrays and returns its results as tensors, eagerly or in a graph.
+
+    Raises TensorFlow's errors: eagerly that of the error's gRPC code, in a graph as `numpy_function` does.
+    """
     tf = import_tensorflow("reverb.TFClient")
     if not tf.executing_eagerly():
         placeholders = [np.zeros([], dtype.as_numpy_dtype) for dtype in dtypes]
         return numpy_function(function, inputs, dtypes, placeholders)
     try:
         arrays = function(*[tensor.numpy() for tensor in inputs])
-    except (ValueError, TypeError) as error:
-        raise tf.errors.InvalidArgumentError(None, None, str(error)) from None
-    except UnknownTableError as error:
-        raise tf.errors.NotFoundError(None, None, _reverb_text(error)) from None
+    except Exception as error:
+        if (converted := _tensorflow_error(error)) is None:
+            raise
+        raise converted from None
     return [tf.constant(array, dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
+
+
+def _tensorflow_error(error: Exception) -> Exception | None:
+    """Returns TensorFlow's error for one of Engram's, possibly `translated`; None for any other."""
+    engine_error = next((each for each in (error, error.__cause__) if isinstance(each, EngramError)), error)
+    if isinstance(engine_error, ValueError | TypeError):
+        name = "InvalidArgumentError"
+    elif isinstance(engine_error, EngramError):
+        name = _TENSORFLOW_ERRORS.get(type(engine_error), "InternalError")
+    else:
+        return None
+    text = _reverb_text(error) if isinstance(error, UnknownTableError) else str(error)
+    errors = import_tensorflow("reverb.TFClient").errors
+    return cast("Exception", getattr(errors, name)(None, None, text))

@@ -28,7 +28,8 @@ class TFClient:
         client.update_priorities("replay", keys=[sample.info.key], priorities=[0.5])
 
     In a `tf.function`, calls run in the process that traced the function. If the server is unreachable, calls wait up
-    to an hour for it.
+    to an hour for it. Errors have the type of `tf.errors` for their gRPC code; in a graph, TensorFlow raises a
+    `tf.errors.UnknownError` instead, unless the type is `InvalidArgumentError` or `NotFoundError`.
     """
 
     def __init__(self, server_address: str, shared_name: str | None = None, name: str = "reverb") -> None:

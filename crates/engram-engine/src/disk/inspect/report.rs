@@ -48,7 +48,8 @@ pub enum FileState {
     /// All records are valid.
     Whole,
     /// A log ends with an invalid record, as after an interrupted write, and no later log shows that changes are
-    /// missing. Changes in that record were not acknowledged, unless the file was damaged later.
+    /// missing. Changes in that record were not acknowledged, unless the power failed with
+    /// [`Durability::Process`](crate::Durability::Process) or the file was damaged later.
     Torn(InvalidRecord),
     /// Bytes have changed or are missing since they were written, or a part of the file cannot be read.
     Damaged(InvalidRecord),

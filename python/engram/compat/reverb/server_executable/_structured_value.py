@@ -126,7 +126,8 @@ def _bound(bound: Any, name: str) -> npt.NDArray[Any]:  # noqa: ANN401, a messag
         values = np.array(numbers, dtype)
     size = int(np.prod(shape))
     if len(values) > size or (size and not len(values)):
-        raise ValueError(f"a bound of shape {shape} has {len(values)} values")
+        expected = f"1 to {size}" if size > 1 else size
+        raise ValueError(f"a bound of shape {shape} has {len(values)} values; expected {expected}")
     return np.concatenate([values, np.repeat(values[-1:], size - len(values))]).reshape(shape)
 
 
