@@ -167,8 +167,8 @@ def long_calls(clients: list[Process], server: Process, machine: list[Gap]) -> s
 def run(minutes: float, pause: float, number_of_clients: int) -> int:
     """Runs the load and prints the report.
 
-    Returns 1 if a call failed, a thread of a client ended early, a process failed, its memory grew, or the tables filled
-    too slowly.
+    Returns 1 if a call failed, a thread of a client ended early, a process failed, its memory grew, or the tables
+    filled too slowly.
     """
     seconds = minutes * 60
     ticker = Ticker()
