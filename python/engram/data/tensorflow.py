@@ -329,7 +329,10 @@ class _FlatElements:
         self.batches_per_call = min(reader.prefetch, _MAX_BATCHES_PER_CALL) if can_stack and reader.keeps_items else 1
 
     def iterations(self) -> Generator[int]:
-        """Yields one slot, for which `_iterators` has a new iteration until this generator ends."""
+        """Yields one slot, for which `_iterators` has a new iteration until this generator ends.
+
+        Yields none while the process exits.
+        """
         with _exit_guard as may_run:
             if not may_run:
                 return

@@ -110,7 +110,7 @@ def _check_lengths(table: str, sequence_length: int | None, lengths: Array) -> N
 
 
 def steps_per_item(table: str, block: ColumnBlock) -> Array:
-    """Returns the number of steps of each item, i64 `[B]`.
+    """Returns the number of steps of each item, i64 `[B]`. A column without a time axis has one step.
 
     Raises:
         MismatchError: The columns of an item differ in length.
