@@ -130,4 +130,5 @@ class _StructuredItemWriter(BaseItemWriter):
 
 
 def _remaining(end: float | None) -> float | None:
+    """Seconds until `end`, in seconds of `time.monotonic`; None if there is no end."""
     return None if end is None else max(0.0, end - time.monotonic())

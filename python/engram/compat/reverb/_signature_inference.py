@@ -102,6 +102,7 @@ def _merged(path: tuple[Any, ...], nodes: Sequence[PatternNode], leaves: Sequenc
 
 
 def _shape(node: PatternNode, shape: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:
+    """Returns the shape of a node's column, given that of its leaf; None is an unknown shape."""
     start, stop, step, squeeze = node.window()
     if squeeze or shape is None:
         return shape

@@ -265,6 +265,7 @@ class Client:
             time.sleep(_RESTART_PAUSE)
 
     def _stream(self, table: str, count: int) -> Generator[engram.Batch]:
+        """Does what `_batches` describes, but raises an error if the server stops."""
         if count == 1:
             yield self._store.sample(table, 1)
         else:
