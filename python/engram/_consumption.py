@@ -59,7 +59,7 @@ class ConsumptionTracker:
         self._holding = True  # until `stop_holding`
         self._all_consumed_at_end = all_consumed_at_end
         self._held_until = 0  # number of items fetched at `_held_since`
-        self._held_since = 0.0
+        self._held_since = 0.0  # in seconds of `time.monotonic`
         self._stream: _engram.Stream | None = None
         self._fetched_before = 0  # items of earlier streams
         self._max_hold = MAX_HOLD  # seconds; less if the server's lease timeout is short

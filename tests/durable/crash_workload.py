@@ -92,7 +92,7 @@ class Change:
 
 
 class Calls:
-    """The calls of the operation of a number. Iteration makes them, and yields a `Change` after each.
+    """The calls of operation `number`. Iteration makes them, and yields a `Change` after each.
 
     With `only`, `insert_into_several` inserts only into these tables: a kill can leave it with a part of its changes.
     """

@@ -57,9 +57,8 @@ class KilledServer:
 
 
 # Each of these functions reads from a client, and returns how many items are certainly confirmed: the server must have
-# removed them durably. `sample` waits for
-# that. A batch of a dataset is confirmed once `next` returns the next one, or once the dataset has ended or was closed.
-# `info` and closing the client also wait for it.
+# removed them durably. `sample` waits for that. A batch of a dataset is confirmed once `next` returns the next one, or
+# once the dataset has ended or was closed. `info` and closing the client also wait for it.
 
 
 def sample(client):
