@@ -46,7 +46,10 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--runs", type=int, default=3, help="runs per row of a table (default: 3)")
     parser.add_argument("--quick", action="store_true", help="small tables and short runs, as a smoke test")
     parser.add_argument(
-        "--engine", action="append", default=[], help="run only this engine, such as `engram` or `reverb`; repeatable"
+        "--engine",
+        action="append",
+        default=[],
+        help=f"run only this engine, such as `engram` or `reverb`; repeatable; {STALL} always runs Engram only",
     )
     parser.add_argument("--install", action="store_true", help="only create the virtual environments of the peers")
     parser.add_argument("--write", action="store_true", help="also write the tables to docs/performance.md")

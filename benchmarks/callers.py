@@ -12,7 +12,7 @@ from contextlib import contextmanager
 import numpy as np
 
 CALL_INTERVAL = 1e-3  # seconds from the end of a call until the next is due; keeps two cores busy, not saturated
-SETTLE_SECONDS = 2.0  # seconds recorded after the operation returned, in which deferred memory is freed
+SETTLE_SECONDS = 2.0  # recorded after the operation returned, to see delays that it causes afterwards
 REFERENCE = "NumPy alone"
 READS_PER_CALL = 1_024  # random reads per call of the reference; about as many as a sample of 256 items makes
 ROW_BYTES = 64  # metadata of one item

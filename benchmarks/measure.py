@@ -91,7 +91,10 @@ def run_directory(workload: Workload) -> Iterator[dict[str, object]]:
 
 
 def measure(workload: Workload, *, runs: int, quick: bool, engines: set[str]) -> Iterator[Row]:
-    """Runs every contender `runs` times, alternating (A B A B ...); yields a row for each."""
+    """Runs every contender `runs` times, alternating (A B A B ...); yields a row for each.
+
+    `engines` selects the contenders of these engines; empty: all.
+    """
     if workload.step == "pong" and not common.PONG.exists():
         record_pong()
     rows = [Row(workload, c) for c in workload.contenders if not engines or c.engine in engines]

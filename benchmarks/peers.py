@@ -15,7 +15,11 @@ VERSION = (3, 11)  # the newest CPython that dm-reverb 0.14 supports
 
 
 def python_of(engine: str) -> str:
-    """Path of the interpreter that runs `engine`; a peer's environment is created on first use."""
+    """Path of the interpreter that runs the worker of `engine`.
+
+    A peer's environment is created on first use; `make frameworks` creates that of `frameworks`; others run in this
+    one.
+    """
     if engine == "frameworks":
         if not FRAMEWORKS.exists():
             msg = f"{FRAMEWORKS} does not exist; run `make frameworks` to create it"

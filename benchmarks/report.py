@@ -35,7 +35,10 @@ def table(rows: list[Row]) -> str:
 
 
 def line(row: Row, baseline: Row | None, name: str) -> str:
-    """Renders one row, with its failed runs."""
+    """Renders one row, with its failed runs.
+
+    `baseline` is the workload's first row, None if it was not run; `name` is empty below the row that shows it.
+    """
     times = ratio(row, baseline) if baseline else None
     return cells([name, *figures(row), f"{number(times, 3)}x" if times is not None else "", *target_cells(row, times)])
 

@@ -36,7 +36,7 @@ MAX_LISTED = 12
 MAX_GROWTH = 0.02
 """Share by which the mean memory in the last quarter may exceed that in the quarter before."""
 
-Gap = tuple[float, float]
+Gap = tuple[float, float]  # begin and end, in seconds of `time.monotonic`
 
 
 class Process:
@@ -93,7 +93,7 @@ class Process:
         return [(begin, end) for line in self.lines for begin, end in line.get("gaps", ())]
 
     def mean(self, begin: float, end: float) -> float:
-        """Mean memory in use in a part of the run, in MiB."""
+        """Mean memory in use from `begin` to `end`, in seconds since the start, in MiB; NaN without a measurement."""
         values = [value for seconds, value in self.memory if begin <= seconds < end]
         return float(np.mean(values)) if values else float("nan")
 
@@ -104,7 +104,7 @@ def overlap(gaps: list[Gap], begin: float, end: float) -> float:
 
 
 def quantile(counts: np.ndarray, share: float) -> float:
-    """Returns a quantile in milliseconds: the upper bound of its bucket."""
+    """Returns a quantile in milliseconds: the upper bound of its bucket, or the largest bound if it is above that."""
     bucket = int(np.searchsorted(np.cumsum(counts), share * counts.sum()))
     return float(BOUNDS[min(bucket, len(BOUNDS) - 1)]) * 1e3
 
@@ -124,7 +124,10 @@ def memory_table(processes: dict[str, Process], seconds: float) -> str:
 
 
 def latency_table(clients: list[Process]) -> str:
-    """Renders the latencies per kind of call."""
+    """Renders the latencies per kind of call.
+
+    The longest is exact if it was above `soak_load.LONG`, otherwise the upper bound of its bucket.
+    """
     sums: dict[str, np.ndarray] = collections.defaultdict(lambda: np.zeros(len(BOUNDS) + 1, np.int64))
     longest: dict[str, float] = collections.defaultdict(float)
     for line in (line for each in clients for line in each.lines):
@@ -165,7 +168,7 @@ def long_calls(clients: list[Process], server: Process, machine: list[Gap]) -> s
 
 
 def run(minutes: float, pause: float, number_of_clients: int) -> int:
-    """Runs the load and prints the report.
+    """Runs the load and prints the report. `pause` is in seconds, between two calls of a thread.
 
     Returns 1 if a call failed, a thread of a client ended early, a process failed, its memory grew, or the tables
     filled too slowly.

@@ -76,7 +76,7 @@ class Calls:
     def __init__(self) -> None:
         self._lock = threading.Lock()
         self._counts: dict[str, np.ndarray] = {}
-        self._long: list[tuple[str, float, float]] = []
+        self._long: list[tuple[str, float, float]] = []  # name, begin and end of calls above `LONG`
         self._errors: list[str] = []
 
     def time(self, name: str, call: Callable[[], Any]) -> Any:  # noqa: ANN401, the call's result

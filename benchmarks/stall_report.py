@@ -127,7 +127,7 @@ def parse(module: str, about: str | None, sizes: Sequence[Size]) -> argparse.Nam
 
 
 def main(module: str, about: str | None, section: str, sizes: Sequence[Size], measure: Callable[..., Phases]) -> int:
-    """Measures and prints the report; returns 1 if a call exceeded the bound, pauses of cores subtracted."""
+    """Measures and prints the report; returns 1 if an Engram call exceeded the bound, pauses of cores subtracted."""
     arguments = parse(module, about, sizes)
     if not KEEP_MEMORY_ENV.items() <= os.environ.items():  # glibc reads them when a process starts: start again
         os.execve(sys.executable, [sys.executable, "-m", module, *sys.argv[1:]], os.environ | KEEP_MEMORY_ENV)  # noqa: S606

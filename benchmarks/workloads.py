@@ -9,9 +9,9 @@ from functools import partial
 class Target:
     """A bound that a figure should meet."""
 
-    limit: float
+    limit: float  # in the unit of the figure, or a ratio
     kind: str  # "value" (this row's figure) or "ratio" (the ratio that the table shows for this row)
-    at_most: bool = False
+    at_most: bool = False  # an upper bound; otherwise a lower one
 
     def met(self, value: float, ratio: float | None) -> bool | None:
         """True if the bound is met; `None` if the ratio is unknown."""
@@ -33,7 +33,7 @@ class Contender:
     engine: str  # name of the worker module and of the environment
     label: str
     variant: str = ""  # way of doing the work, one of those that the worker knows
-    items: int | None = None  # overrides the workload's
+    items: int | None = None  # in place of the workload's; None: those
     target: Target | None = None
     more: Mapping[str, object] = field(default_factory=dict)  # fields of the worker's task
 
@@ -48,8 +48,8 @@ class Workload:
     contenders: tuple[Contender, ...]
     step: str = "small"
     prioritized: bool = False
-    items: int = 100_000
-    quick_items: int = 10_000
+    items: int = 100_000  # maximum size of the table, and its size before sampling
+    quick_items: int = 10_000  # maximum of `items` in a quick run
     lower_is_better: bool = False
     more: Mapping[str, object] = field(default_factory=dict)  # fields of the worker's task
     on_disk: bool = False  # every run gets a fresh directory

@@ -13,9 +13,9 @@ EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 PROGRAMS = ("reverb_tutorial",)
 
 
-def notebook(program: str) -> str:
-    """Returns the notebook of a program."""
-    cells = [_cell(index, text) for index, text in enumerate(program.split("# %%")[1:])]
+def notebook(source: str) -> str:
+    """Returns the notebook of a program's source, from its first `# %%` on."""
+    cells = [_cell(index, text) for index, text in enumerate(source.split("# %%")[1:])]
     content = {
         "cells": cells,
         "metadata": {
@@ -44,8 +44,8 @@ def _source(lines: list[str]) -> list[str]:
 def main() -> None:
     """Writes all notebooks."""
     for name in PROGRAMS:
-        program = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
-        (EXAMPLES / f"{name}.ipynb").write_text(notebook(program), encoding="utf-8")
+        source = (EXAMPLES / f"{name}.py").read_text(encoding="utf-8")
+        (EXAMPLES / f"{name}.ipynb").write_text(notebook(source), encoding="utf-8")
 
 
 if __name__ == "__main__":

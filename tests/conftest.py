@@ -16,7 +16,7 @@ IN_CI = os.environ.get("CI") == "true"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Modules that the tests of each marker need. Tests import them inside functions, so that pytest can collect the tests
-# where a module is missing.
+# where a module is missing. A PyTorch test that is marked `frameworks`, too, is also skipped without TensorFlow.
 FRAMEWORKS = {"frameworks": ("tensorflow",), "torch": ("torch",), "jax": ("jax",)}
 
 

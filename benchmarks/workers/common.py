@@ -51,10 +51,10 @@ class Task:
     ratio: float = 0.0  # samples per insert that the table enforces; 0: no limit
     percentile: int = 50  # of the latency
     remote: bool = False  # the table is in another process
-    address: str = ""  # of a running server
+    address: str = ""  # of a running server; empty: if `remote`, the worker starts one
     writers: int = 1  # processes that insert
     child: bool = False  # this process was started by another worker, see `processes`
-    directory: str = ""  # a fresh directory on disk, for stores on disk
+    directory: str = ""  # a fresh directory on disk, for stores on disk; otherwise empty
     durability: str = ""  # of the store in `directory`; empty: in memory
     prefetch: int = 0  # batches that a dataset prefetches; 0: the worker's default
     in_flight: int = 0  # items in flight of Reverb's dataset with one worker; 0: the worker's default

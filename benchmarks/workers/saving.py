@@ -28,7 +28,8 @@ def content_bytes(task: Task) -> int:
 def save(task: Task, checkpoint: Action) -> Result:
     """MB of content per second of a checkpoint; the reference is the disk's speed right before and after."""
     size = content_bytes(task)
-    # The first write allocates memory for the page cache and is not counted: equal conditions for all later writes.
+    # Not counted: a first write makes the system provide memory for the page cache; all later writes then meet equal
+    # conditions.
     disk.write(task.directory, size=size)
     direct = disk.write(task.directory, size=size, direct=True)
     before = disk.write(task.directory, size=size)
@@ -59,13 +60,13 @@ def save_again(task: Task, checkpoint: Action, change: Action) -> Result:
     return Result(written, {"{} s": seconds, "first {} MB": disk.total(first)}, reference=disk.total(first))
 
 
-def restore(task: Task, items: Callable[[], int]) -> Result:
+def restore(task: Task, restore_items: Callable[[], int]) -> Result:
     """MB of content per second of restoring what another process has saved.
 
-    The reference is the slower of disk and memory. Restored items need memory that the process has not used before, so
-    copying is measured with fresh pages, too.
+    The reference is the slower of reading the files (from the page cache, if the task is not `cold`) and copying memory
+    to fresh pages: restored items also need memory that the process has not used before.
 
-    `items` opens the directory and returns the number of restored items.
+    `restore_items` opens the directory and returns the number of restored items.
     """
     child = processes.Child(task, job="prepare")
     child.receive()
@@ -83,15 +84,16 @@ def restore(task: Task, items: Callable[[], int]) -> Result:
         (disk.drop_cached if task.cold else disk.read)(task.directory)
 
     prepare_cache()
-    # The host of a virtual machine may also cache the files: equal conditions for all engines.
+    # Not counted: the host of a virtual machine may cache the files. After this read it has, for every engine.
     disk.read(task.directory)
     prepare_cache()
     before = disk.read(task.directory)
-    memory()  # not counted: afterwards, the virtual machine has the memory that is used below
+    # Not counted: makes the host of a virtual machine provide this much memory, for every engine.
+    memory()
     fresh_before, copied = memory()
     prepare_cache()
     start = time.perf_counter()
-    restored = items()
+    restored = restore_items()
     seconds = time.perf_counter() - start
     if restored != task.items:
         msg = f"{restored} of {task.items} items were restored"

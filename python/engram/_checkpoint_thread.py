@@ -37,8 +37,8 @@ class CheckpointThread:
         Args:
             store: The store; the thread does not keep it alive.
             interval: Seconds after which a checkpoint is due if anything has changed. None: never for that reason.
-            log_bytes: Size of the log since the last checkpoint above which a checkpoint is due. None: never for that
-                reason.
+            log_bytes: Size in bytes of the log since the last checkpoint above which a checkpoint is due. None: never
+                for that reason.
             journaled: False if changes are not logged. The thread then cannot see whether anything has changed, and
                 assumes so.
         """
@@ -83,6 +83,7 @@ class CheckpointThread:
             del store  # while this thread waits, it must not keep the store alive
 
     def _is_due(self, store: "Store", elapsed: float) -> bool:
+        """True if a checkpoint is due, `elapsed` seconds after the last attempt."""
         log_bytes = store._native.log_bytes() or 0  # noqa: SLF001, the store's native object
         if self._log_bytes is not None and log_bytes > self._log_bytes:
             return True

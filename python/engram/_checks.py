@@ -178,6 +178,7 @@ def renamed(what: str, value: Mapping[str, str] | None) -> dict[str, str]:
 
 
 def _as_float(value: object) -> float | None:
+    """Returns a number as `float`; None if the value is not a number."""
     if isinstance(value, bool | np.bool_ | str | bytes) or not isinstance(value, SupportsFloat):
         return None
     try:
@@ -203,4 +204,5 @@ _MAX_REPR = 100
 
 
 def _describe(value: object) -> str:
+    """Returns the `short_repr` of a value and its type."""
     return f"{short_repr(value)} ({type(value).__name__})" if value is not None else "None"

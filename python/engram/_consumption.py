@@ -10,7 +10,10 @@ from engram import _engram
 __all__ = ["ConsumptionTracker"]
 
 MAX_HOLD = 120.0
-"""Seconds after which a fetched item counts as consumed. Items are timed in groups, so it can take twice as long."""
+"""Seconds after which, at the next request, all fetched items count as consumed.
+
+The time runs for a group of items. An item that is fetched later may count sooner; one that is fetched just after a
+group began, only after up to twice the time."""
 
 _LEASE_FRACTION = 0.2
 """Share of the server's `lease_timeout` that replaces `MAX_HOLD` if it is less. After `lease_timeout`, the server would
@@ -23,10 +26,13 @@ class ConsumptionTracker:
     A piece is an item, or one of the steps or sequences that the reader splits it into; a batch has several pieces.
 
     The code that delivers pieces assigns the result of `count_pieces` or `count_pieces_up_to` to `delivered`, or to
-    `consumed`, right before it delivers. No call happens in between, so Ctrl-C cannot strike there. Assigning
-    `delivered` also acknowledges the items at once, which is required if sampling removes items from the table. Items
-    in `consumed` are acknowledged when the next ones are requested. One reader may use a tracker for several streams,
-    one after the other.
+    `consumed`, right before it delivers. No call happens in between, so Ctrl-C cannot strike there. A reader for
+    TensorFlow, which takes a block's pieces without further calls, assigns `consumed` when TensorFlow requests more; if
+    sampling removes items, it reads them singly and assigns `fetched` to `delivered` before it delivers one.
+
+    Assigning `delivered` also acknowledges the items at once, which is required if sampling removes items from the
+    table. Items in `consumed` are acknowledged when the next ones are requested. One reader may use a tracker for
+    several streams, one after the other.
 
     Attributes:
         consumed: Number of consumed items, in the order they were fetched. Set by the code that delivers pieces.
@@ -40,23 +46,23 @@ class ConsumptionTracker:
         """Starts with nothing fetched.
 
         Args:
-            all_consumed_at_end: Called at the end of the stream, before unconsumed items are returned to their table.
-                Returns True if every fetched item counts as consumed. Default: all do.
+            all_consumed_at_end: Called by `finish`, before unconsumed items are returned to their table. Returns True
+                if every fetched item counts as consumed. Default: all do.
         """
         self.consumed = 0
         self.fetched = 0
         self.num_pieces = 0
         self.removes_items = False
-        self._delivered_pieces = 0
+        self._delivered_pieces = 0  # as of the last `count_pieces` or `count_pieces_up_to`
         self._passed_items = 0  # items that `_first_pieces` no longer lists
         self._first_pieces: list[int] = []  # number of the first piece of each later item
-        self._holding = True
+        self._holding = True  # until `stop_holding`
         self._all_consumed_at_end = all_consumed_at_end
         self._held_until = 0  # number of items fetched at `_held_since`
-        self._held_since = 0.0
+        self._held_since = 0.0  # in seconds of `time.monotonic`
         self._stream: _engram.Stream | None = None
         self._fetched_before = 0  # items of earlier streams
-        self._max_hold = MAX_HOLD
+        self._max_hold = MAX_HOLD  # seconds; less if the server's lease timeout is short
 
     def begin(self, stream: _engram.Stream) -> None:
         """Counts the items of a new stream from now on."""
@@ -78,7 +84,7 @@ class ConsumptionTracker:
             self._stream.delivered = of_this_stream
 
     def end(self) -> None:
-        """Acknowledges the consumed items; called before the stream is closed."""
+        """Acknowledges the consumed items. Called before every close of a stream, after `finish` if that is called."""
         self.delivered = self.consumed
 
     def add_items(self, pieces: Iterable[int]) -> None:
@@ -103,7 +109,10 @@ class ConsumptionTracker:
         self.consumed = self.fetched
 
     def finish(self) -> None:
-        """Ends the counting at the end of the stream, before unconsumed items are returned to their table."""
+        """Decides whether all fetched items count as consumed.
+
+        Called when the data ends or the engine raises an error, but not when the reader is closed early.
+        """
         if self._all_consumed_at_end is None or self._all_consumed_at_end():
             self.consume_all()
 

@@ -155,7 +155,8 @@ class Dataset(Generic[T]):
     ) -> Generator[R | None]:
         """Yields each batch as `convert` returns it. A batch for which `convert` raises returns to the table.
 
-        With `poll_interval`, yields None whenever this many seconds pass without a batch, so that the caller can stop.
+        With `poll_interval`, yields None whenever this many seconds pass without a batch, so that the caller can stop;
+        with 0, whenever no batch is ready.
         With `tracker`, an item stays leased until the tracker counts it as consumed; otherwise a batch is delivered as
         a whole.
         """
@@ -235,7 +236,7 @@ class Dataset(Generic[T]):
         return _LATE_CLOSE_TIMEOUT, _UNLIMITED if isinstance(self._store, Store) else _LATE_CLOSE_TIMEOUT
 
     def _open(self, poll_interval: float | None) -> tuple[_engram.Stream, int | None]:
-        """Opens a stream; returns it with the number of samples drawn before."""
+        """Opens a stream; returns it, and `_num_drawn` from before it was opened."""
         started = time.monotonic()
         drawn = self._num_drawn()
         open_timeout = None
@@ -265,8 +266,9 @@ class Dataset(Generic[T]):
     def _is_expected(self, drawn: int | None, items: int, timeout: float) -> bool:
         """True if another batch is available or in flight; False if a server does not reply within `timeout` seconds.
 
-        Compares the samples drawn since `drawn` with the `items` received. Samples of other readers count as well; if
-        there are any, the iteration ends after the grace period.
+        Also False if `drawn` is None: then there is no grace period. Compares the samples drawn since `drawn` with the
+        `items` received. Samples of other readers count as well; if there are any, the iteration ends after the grace
+        period.
         """
         if drawn is None:
             return False
@@ -288,7 +290,12 @@ class Dataset(Generic[T]):
         self._close(_CLOSE_TIMEOUT, _UNLIMITED)
 
     def _close(self, timeout: float, durability_timeout: float | None) -> None:
-        """Closes all streams, even if some fail; then raises the first error."""
+        """Closes all streams, even if some fail; then raises the first error.
+
+        Args:
+            timeout: Seconds to wait for servers, in total.
+            durability_timeout: Seconds to wait per stream until acknowledgements are durable; None waits forever.
+        """
         self._times_closed += 1
         deadline = time.monotonic() + timeout
         streams = list(self._open_streams)  # a copy: iterators that end remove themselves
@@ -331,13 +338,16 @@ def _close_timeouts(error: BaseException) -> tuple[float, float]:
 
 
 def table_info(store: TableStore, table: str, timeout: float | None) -> TableInfo | None:
-    """Returns the state of a table, if it exists. `timeout` limits the wait for a server."""
+    """Returns the state of a table; None if it does not exist. Waits `timeout` seconds for a server; None: no limit."""
     infos = store._native.info(timeout)  # noqa: SLF001, the store's native object
     return next((TableInfo.from_native(info) for info in infos if info["name"] == table), None)
 
 
 def _partial_wait(timeout: float | None, poll_interval: float | None) -> float | None:
-    """Seconds of one wait: `timeout` divided into equal waits of at most `poll_interval`; None without both."""
+    """Seconds of one wait: `timeout` divided into equal waits of at most `poll_interval`.
+
+    If one of them is None, the other; None waits forever.
+    """
     if timeout is None or poll_interval is None:
         return timeout if poll_interval is None else poll_interval
     if 0 < poll_interval < timeout < math.inf:

@@ -179,7 +179,15 @@ def td_error(source: Callable[[Any], Any], *, max_weight: float = 0.9) -> TdErro
 
 
 class _Slice(NamedTuple):
-    """Steps of one column, as the native engine expects them."""
+    """Steps of one column, as the native engine expects them.
+
+    Attributes:
+        leaf: Number of the column.
+        start: First step, below 0: steps count back from the newest, -1.
+        stop: End of the slice, exclusive; 0 is the end of the newest step.
+        step: Stride, above 0.
+        squeeze: True if it is a single step without a time axis.
+    """
 
     leaf: int
     start: int
@@ -192,8 +200,8 @@ class _Slice(NamedTuple):
 class _Leaf:
     """Represents a column in the function of a pattern."""
 
-    index: int
-    name: str
+    index: int  # number of the column
+    name: str  # for error texts
 
     def __getitem__(self, key: int | slice) -> "_Window":
         expression = f"`{self.name}[{_show(key)}]`"
@@ -341,9 +349,13 @@ class _CompiledPattern:
 
     table: str
     names: list[str]
+    """Names of the item's columns."""
     structure: str
+    """The item's nest, as the engine encodes it."""
     columns: list[tuple[int, int, int, int, bool]]
+    """The fields of `_Slice`, for each column of the item."""
     conditions: list[tuple[str, int, str, int, int, bool]]
+    """Kind of the subject, its column (0 if it has none), comparison, operands, inverse; see `Condition`."""
     priority: float | tuple[int, float]
     """A number, or the item's column of TD errors and the weight of the largest."""
 

@@ -152,6 +152,7 @@ def read_pem(name: str, path: str | PathLike[str]) -> bytes:
 
 
 def _address(host: str) -> str:
+    """Returns the first IP address of a host name, or the IP address that is given."""
     try:
         return str(ipaddress.ip_address(host))
     except ValueError:
@@ -180,6 +181,7 @@ def _new_store(
 def _tls(
     certificate: str | PathLike[str] | None, key: str | PathLike[str] | None, client_ca: str | PathLike[str] | None
 ) -> tuple[bytes, bytes, bytes | None] | None:
+    """Returns the content of the three files, the last None if clients need no certificate; None without TLS."""
     if (certificate is None) != (key is None):
         raise InvalidArgumentError("`certificate` and `key` must be given together; got only one of them")
     if certificate is None or key is None:

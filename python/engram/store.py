@@ -568,6 +568,7 @@ def _progress(progress: Callable[[int, int], object] | None) -> Callable[[int, i
 
 
 def _seed(seed: int | None) -> int:
+    """Returns the seed; a random one for None."""
     return secrets.randbits(64) if seed is None else _checks.integer("`seed`", seed, low=0, high=_checks.MAX_U64)
 
 

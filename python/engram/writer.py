@@ -110,7 +110,7 @@ class TrajectoryWriter(_Writer):
             compression,
         )
         self._history: Any = None
-        self._history_version = -1
+        self._history_version = -1  # the native `structure_version` that `_history` was created for; -1: none yet
         # Skips the Python method below, which costs more than the native call: append runs once per step.
         if type(self).append is TrajectoryWriter.append:
             self.append = self._native.append  # type: ignore[method-assign]

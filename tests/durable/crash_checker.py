@@ -59,10 +59,16 @@ class TableState:
     """State of the random generator and all other counters, as text."""
 
     items: list
-    """For each item: seq, bits of the priority, number of its last change, samples, leases, sum of its bytes."""
+    """For each item: seq, bits of the priority, `touched`, samples, leases, sum of the bytes of its first chunk.
+
+    `touched` is the number of its insert or of its last priority update; heaps order equal priorities by it.
+    """
 
     orders: list
-    """Seqs of the items in the order of the sampler, and in that of the remover; empty for one without randomness."""
+    """Seqs of the items in the order that random choices of the sampler depend on, and those of the remover.
+
+    Empty for a selector without randomness.
+    """
 
     TEXT = re.compile(r"(Counters \{.*\}) (\[(?:\(.*\))?\]) (\[\[[\d, ]*\], \[[\d, ]*\]\])", re.DOTALL)
 
@@ -103,7 +109,7 @@ class TableState:
         )
 
     def is_between(self, before, after):
-        """True if this state is possible in the middle of a call whose changes lead from `before` to `after`."""
+        """True if this state is possible in the middle of a call that leads from `before` to `after`."""
         first, last, items = before.by_seq(), after.by_seq(), self.by_seq()
         count_pairs = [list(pair) for pair in zip(before.counts(), after.counts(), strict=True)]
         counts = self.counts()
@@ -117,7 +123,10 @@ class TableState:
 
 
 def mixtures(first, last):
-    """Returns the possible states of an item in the middle of a call that changes it."""
+    """Returns the possible states of an item in the middle of a call that changes it from `first` to `last`.
+
+    Either is `None` if the item does not exist then.
+    """
     return list(itertools.product(*zip(*(item for item in (first, last) if item), strict=True)))
 
 
@@ -144,6 +153,8 @@ class Report:
 
     rounds: int = 0
     calls: int = 0
+    """Acknowledged calls; those whose changes need not be durable are not counted."""
+
     items: int = 0
     """Acknowledged items of all tables."""
 
@@ -158,14 +169,14 @@ class Report:
 
 
 class CrashChecker:
-    """Kills and opens a store, round after round. After a fault or a partial call, it continues with a new store."""
+    """Kills and reopens the same store again and again; after a fault or a partial call, continues with a new one."""
 
     def __init__(self, path, seed, durability="process"):
         path.mkdir()
         self.root, self.seed, self.durability = path, seed, durability
         self.rng = np.random.default_rng(seed)
         self.report, self.stores = Report(), 0
-        self.next = 0  # number of the next call
+        self.next = 0  # number of the next operation
         self.start_store()
 
     def start_store(self):
@@ -180,7 +191,7 @@ class CrashChecker:
     def round(self):
         """Runs the workload for a while, kills it, makes the reported calls on the model, and compares the stores."""
         self.report.rounds += 1
-        calls = iter(())  # changes of the last reported call that were not reported
+        calls = iter(())  # those of the last reported operation that were not reported
         for number, reported in itertools.groupby(self.run_and_kill(), key=lambda call: call[0]):
             calls = iter(Calls(self.model, self.seed, number))
             last_part = -1
@@ -195,7 +206,7 @@ class CrashChecker:
     def run_and_kill(self):
         """Runs the workload in another process and kills it.
 
-        Returns number of the call, index of the change in its call, and key, for each acknowledged change.
+        Returns number of the operation, index of the call in it, and key or 0, for each acknowledged call.
         """
         output = self.root / "output"
         arguments = [self.path, self.seed, self.next, self.durability]
@@ -228,7 +239,10 @@ class CrashChecker:
         return [tuple(map(int, line[1:])) for line in lines if line[0] == "call"]
 
     def record(self, change, key=None):
-        """Records which items a change inserted; `key` is `None` if it was not acknowledged, and 0 if it has no key."""
+        """Records which items a call inserted.
+
+        `key` is the reported key, 0 if the call returns none, or `None` if the call was not reported.
+        """
         if change.table:
             self.inserted[change.table] = []
         for name, items in change.inserted.items():
@@ -241,14 +255,15 @@ class CrashChecker:
     def remaining_states(self, calls, opened_states):
         """Makes the calls after the last reported one, until the model matches the opened store.
 
-        Stops at the first change that must be durable: it was not reported, so the workload made no later one. Returns
-        the states of the model's tables before these calls and after each of their changes.
+        Stops at the first call that waits until it is durable: it was not reported, so the workload made no later one.
+        Returns the states of the model's tables before these calls and after each of them.
         """
         states = [table_states(self.model)]
         while opened_states != states[-1]:
             change = next(calls, None)
             while change is None:
                 names = {*opened_states, *states[-1]}
+                # A killed insert into several tables may have reached only some: make it in those.
                 changed = [name for name in names if opened_states.get(name) != states[-1].get(name)]
                 calls = iter(Calls(self.model, self.seed, self.next, changed))
                 change = next(calls, None)
@@ -260,7 +275,7 @@ class CrashChecker:
         return states
 
     def compare(self, calls):
-        """Opens the killed store and counts its faults; `calls` makes the changes that were not reported."""
+        """Opens the killed store and counts its faults; `calls` are the rest of the last reported operation."""
         try:
             with open_store(self.path, self.seed, self.durability) as store:
                 opened_states, info = table_states(store), store.info()
@@ -277,7 +292,7 @@ class CrashChecker:
                 continue
             texts = [each.get(name) for each in (opened_states, *states)]
             actual, *expected = (None if text is None else TableState.parse(text) for text in texts)
-            # A call that makes several changes was interrupted between two of the states.
+            # A partial call leaves the table between two of the states.
             neighbors = itertools.pairwise(expected)
             if actual and any(before and after and actual.is_between(before, after) for before, after in neighbors):
                 is_partial = True
@@ -296,11 +311,15 @@ class CrashChecker:
             self.start_store()
 
     def describe(self, what, *details):
-        text = f"seed {self.seed}, call {self.next}, {self.path}: {what}"
+        text = f"seed {self.seed}, operation {self.next}, {self.path}: {what}"
         self.report.descriptions.append("\n    ".join([text, *map(str, details)]))
 
     def check_items(self, opened_states, info, is_known):
-        """Checks the items of a copy of the store; those of modeled tables only if `is_known`."""
+        """Checks the items of a copy of the store.
+
+        `is_known` is False if the items of the modeled tables are not known exactly: then only the stream and the queue
+        are checked.
+        """
         copy = self.root / "copy"
         shutil.copytree(self.path, copy)
         tables = [Table(name, max_size=1_000, sampler=OLDEST) for name in opened_states]
@@ -364,7 +383,10 @@ class CrashChecker:
 
 
 def compare_values(values, expected):
-    """Counts the faults of a table's numbers, as `all_values` returns them; `expected` is a range."""
+    """Counts the faults of a table's numbers.
+
+    `values`: as `all_values` returns them, -1 for an item with wrong content. `expected`: the range of the numbers.
+    """
     stored = set(values) - {-1}
     return Counter(
         {

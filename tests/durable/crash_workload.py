@@ -1,7 +1,7 @@
 """The workload of a store that is killed: its tables, and the calls that change them.
 
-Calls depend only on a seed and their number, so that the same calls can be made on another store. Other threads insert
-a stream of items, use a queue, and write checkpoints at the same time.
+An operation is one call or several, which depend only on a seed and the operation's number, so that the same calls can
+be made on another store. Other threads insert a stream of items, use a queue, and write checkpoints at the same time.
 """
 
 import itertools
@@ -24,8 +24,8 @@ STREAM_SIZE = 3_000
 FLUSH_INTERVAL = 20
 """Number of items of the stream, or of the queue, between two flushes."""
 
-MAX_STEPS_PER_CALL = 16
-"""Maximum number of steps that one of the `Calls` writes."""
+MAX_STEPS_PER_OPERATION = 16
+"""Maximum number of steps that an operation writes."""
 
 
 def modeled_tables():
@@ -76,7 +76,7 @@ def all_values(store, name):
 
 @dataclass(frozen=True)
 class Change:
-    """A change that a call has made."""
+    """What a call has changed."""
 
     inserted: Mapping[str, list] = field(default_factory=dict)
     """For each table, the numbers of the steps of each inserted item."""
@@ -92,7 +92,7 @@ class Change:
 
 
 class Calls:
-    """The calls that a number stands for. Iteration makes them, and yields a `Change` after each change.
+    """The calls of operation `number`. Iteration makes them, and yields a `Change` after each.
 
     With `only`, `insert_into_several` inserts only into these tables: a kill can leave it with a part of its changes.
     """
@@ -100,7 +100,7 @@ class Calls:
     def __init__(self, store, seed, number, only=()):
         self.store, self.number, self.only = store, number, only
         self.rng = np.random.default_rng([seed, number])
-        self.step_numbers = range(MAX_STEPS_PER_CALL * number, MAX_STEPS_PER_CALL * (number + 1))
+        self.step_numbers = range(MAX_STEPS_PER_OPERATION * number, MAX_STEPS_PER_OPERATION * (number + 1))
         self.name = str(self.rng.choice(NAMES))
 
     def __iter__(self):
@@ -220,7 +220,7 @@ class Calls:
 
 
 class Workload:
-    """The program that is killed. It makes the calls from number `first` on, and prints what was acknowledged."""
+    """The program that is killed. It makes the operations from number `first` on, and prints what was acknowledged."""
 
     def __init__(self, path, seed, first, durability):
         self.print_lock = threading.Lock()

@@ -1,4 +1,7 @@
-"""Items whose acknowledgement a durable server has confirmed are never sampled again, even if it is killed at once."""
+"""What a durable server has confirmed to a reader is never sampled again, although it is killed at once.
+
+That is every result of `sample`, and every batch of a dataset except the newest one of a dataset that is still open.
+"""
 
 import subprocess
 import sys
@@ -53,9 +56,9 @@ class KilledServer:
             return store.sample("q", size, timeout=10).data["x"].ravel().tolist()
 
 
-# Each of these functions reads from a client, and returns how many items are certainly confirmed. `sample` waits for
-# that. A batch of a dataset is confirmed once `next` returns the next one, or once the dataset has ended or was closed.
-# `info` and closing the client also wait for it.
+# Each of these functions reads from a client, and returns how many items are certainly confirmed: the server must have
+# removed them durably. `sample` waits for that. A batch of a dataset is confirmed once `next` returns the next one, or
+# once the dataset has ended or was closed. `info` and closing the client also wait for it.
 
 
 def sample(client):
@@ -66,7 +69,7 @@ def batches_before_the_next(client):
     iterator = iter(Dataset(client, "q", 3))
     for _ in range(4):
         next(iterator)
-    client.iterator = iterator  # a reference: without one, the iterator would be closed
+    client.iterator = iterator  # stays open until the kill; without a reference, it would be closed
     return 9
 
 
@@ -126,13 +129,13 @@ def test_confirmed_items_are_not_sampled_again(tmp_path, read, durability):
     for attempt in range(3):
         server = KilledServer(tmp_path / str(attempt), durability)
         client = Client(server.address, reconnect_timeout=1.0)
-        client.iterator = iter(Dataset(client, "q"))  # for readers that set none; it reads nothing
+        client.iterator = iter(Dataset(client, "q"))  # idle; some of `READERS` replace it
         confirmed = read(client)
         remaining = server.kill()
         first = remaining[0]
         assert remaining == list(range(first, ITEMS))
         assert first >= confirmed
-        # The acknowledgement of one more batch may be durable, though the client does not know.
+        # The newest batch, which `read` does not count, may have been removed, too.
         assert first <= confirmed + 3
         with suppress(UnavailableError):  # raised if the last batch is not confirmed
             client.iterator.close()

@@ -88,15 +88,16 @@ def test_prefetched_items_of_a_killed_reader_are_read_once_by_others(reader):
     # Every item is read once.
     values = [value for batches in (victim_batches, *survivors) for batch in batches for value in batch]
     assert sorted(values) == list(range(ITEMS))
-    # The survivors read the items that the victim had leased before items that were never sampled.
-    returned = [value for batches in survivors for value in returned_values(batches)]
+    # Before the remaining items, the survivors read those that the victim had leased.
+    returned = [value for batches in survivors for value in formerly_leased(batches)]
     assert len(returned) == PREFETCH * SIZE
 
 
-def returned_values(batches):
-    """Returns the values of a reader's batches that the victim's leases had returned to the table.
+def formerly_leased(batches):
+    """Returns the values in a reader's batches that the victim had leased and not received.
 
-    A reader's other batches are sorted. Returned ones follow each other; their values are smaller than those before.
+    The reader reads them one after the other; they are lower than the values that it read before. Apart from them, its
+    batches are sorted.
     """
     assert all(values == sorted(values) for values in batches)
     jumps = [index for index in range(1, len(batches)) if batches[index][0] < batches[index - 1][0]]

@@ -15,10 +15,10 @@ def store(open_store):
 
 
 def td_error_pattern(length):
-    """A pattern whose items have the TD errors of the newest `length` steps in `td`, and the newest one in `old`."""
+    """A pattern whose items have the TD errors of the newest `length` steps in `td`, and the newest one in `newest`."""
     return Pattern(
         "t",
-        lambda s: {"old": s["td"][-1:], "x": s["x"][-1], "td": s["td"][-length:]},
+        lambda s: {"newest": s["td"][-1:], "x": s["x"][-1], "td": s["td"][-length:]},
         priority=td_error(lambda s: s["td"], max_weight=0.25),
     )
 
@@ -34,7 +34,7 @@ def priorities(store):
 @pytest.mark.parametrize("shape", [(), (1, 1)])
 @pytest.mark.parametrize("chunk_length", [None, 1, 2])
 def test_priorities_combine_maximum_and_mean_of_td_errors(store, dtype, shape, chunk_length):
-    """If several columns are slices of the TD errors, the last one determines the priority."""
+    """Of several columns that are slices of the TD errors, the last one (here `td`) determines the priority."""
     with store.pattern_writer([td_error_pattern(2)], chunk_length=chunk_length) as writer:
         for value in (-8, 4, -12, 0):
             writer.append({"x": 1, "td": np.full(shape, value, dtype)})
@@ -45,7 +45,7 @@ def test_priorities_combine_maximum_and_mean_of_td_errors(store, dtype, shape, c
 @pytest.mark.parametrize("chunk_length", [None, 1, 3])
 @pytest.mark.parametrize("wide", [0, 2_000])
 def test_batched_and_pattern_writers_compute_the_same_priorities(open_store, num_envs, chunk_length, wide):
-    """Environments share a chunk, or have their own compressed chunks."""
+    """With `wide=0`, environments share chunks; large steps are stored in compressed chunks of each environment."""
     all_priorities = []
     for batched in (True, False):
         store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
@@ -90,7 +90,7 @@ def test_values_that_are_no_td_errors_are_rejected(open_store, value, problem):
 
 def test_a_table_can_reject_priorities(open_store):
     """A rejected priority of one environment does not affect the others."""
-    store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1), Table("p"))
+    store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
     text = "priority for table `t` is NaN; it must be a number"
     with store.pattern_writer([td_error_pattern(1)]) as writer:
         writer.append({"x": 0, "td": 2.0})

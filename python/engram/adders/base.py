@@ -43,7 +43,7 @@ class TimeStep(Protocol):
 
 
 class ItemWriter(Protocol):
-    """Creates items from an adder's rows."""
+    """Creates items from an adder's rows. A `timeout` is in seconds; None waits forever, 0 does not wait."""
 
     def raise_item_error(self) -> None:
         """Raises the first error of an item since the last call; the rows of the item stay written."""
@@ -202,6 +202,7 @@ class Adder(ClosingContext):
             self._abandon_episode(self._timeout)
 
     def _abandon_episode(self, timeout: float | None) -> None:
+        """Ends the episode with `_abandon`, then raises the errors of its items."""
         with self._raising_item_errors():
             self._abandon(timeout)
 
@@ -259,7 +260,7 @@ class Adder(ClosingContext):
         """Adds the row after the last transition, and ends the episode, also after an error, with `_ending`."""
 
     def _abandon(self, timeout: float | None) -> None:
-        """Ends the episode without another transition."""
+        """Ends the episode without another transition; subclasses may override it."""
         self._items.end_episode(timeout)
 
     @contextmanager

@@ -44,7 +44,7 @@ class ItemSchedule:
     Attributes:
         table: Name of the table.
         length: Rows of an item.
-        period: Rows from one item to the next.
+        period: Rows from the start of one item to the start of the next.
         priority: Priority of the items.
         select: Selects an item's data.
         should_insert: Receives the rows of an item; the item is created if it returns True. `None` creates all.
@@ -248,7 +248,10 @@ class TrajectoryItemWriter(BaseItemWriter):
                 self.create(schedule, schedule.length)
 
     def create(self, schedule: ItemSchedule, length: int) -> None:
-        """Creates an item of the last `length` rows; `raise_item_error` raises its error."""
+        """Creates an item of the last `length` rows, unless `should_insert` rejects it.
+
+        `raise_item_error` raises its error.
+        """
         try:
             if schedule.should_insert is not None and not schedule.should_insert(list(self._newest_rows)[-length:]):
                 return
@@ -262,7 +265,10 @@ class TrajectoryItemWriter(BaseItemWriter):
 
 
 def table_priorities(priority_fns: Mapping[str, Priority | None] | None) -> dict[str, Priority]:
-    """Returns the tables to write to, each with the priority of its items; the default is 1."""
+    """Returns the tables to write to, each with the priority of its items.
+
+    A priority of None becomes 1; if `priority_fns` is None, the only table is `DEFAULT_PRIORITY_TABLE`.
+    """
     if priority_fns is None:
         return {DEFAULT_PRIORITY_TABLE: 1.0}
     if not isinstance(priority_fns, Mapping) or not priority_fns:

@@ -35,7 +35,7 @@ class RewardLayout:
 
 @dataclass(frozen=True, slots=True)
 class RewardStep:
-    """The leaves of a step's reward, and its discount."""
+    """The leaves of a step's reward, and its discount: in f64 if `n` is above 1, otherwise unchanged."""
 
     layout: RewardLayout
     rewards: list[Any]

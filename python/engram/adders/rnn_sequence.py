@@ -101,6 +101,10 @@ class NonOverlappingRNNSequenceAdder(Adder):
         self._append(row, is_transition=True)
 
     def _append(self, row: Step, padding: int = 0, *, is_transition: bool) -> None:
+        """Writes a row, with its recurrent state only if an item starts with it.
+
+        `padding` as in `ScheduledItemWriter.append`; `is_transition` is the row's mask.
+        """
         extras = row.extras
         if self._item_writer.count % self._period and isinstance(extras, Mapping) and _CORE_STATE in extras:
             row = row._replace(extras={**extras, _CORE_STATE: map_leaves(lambda _: None, extras[_CORE_STATE])})
@@ -120,6 +124,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
 
 
 def _select_with_first_state(row: Any, length: int) -> Any:  # noqa: ANN401, nests
+    """Selects the last `length` rows, but only the first of them for the recurrent state."""
     item = select_all(row, length)
     if not isinstance(row.extras, Mapping) or _CORE_STATE not in row.extras:
         return item

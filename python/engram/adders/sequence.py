@@ -25,7 +25,7 @@ __all__ = ["EndBehavior", "SequenceAdder"]
 class EndBehavior(enum.Enum):
     """What happens to rows at the end of an episode that do not fill a sequence.
 
-    The episode's rows include the row after the last transition, which has the final observation.
+    A row is a step as the adder stores it: one per transition, and one after the last, which has the final observation.
     """
 
     ZERO_PAD = "zero_pad"

@@ -92,7 +92,7 @@ class _StructuredItemWriter(BaseItemWriter):
         self._write(row)
 
     def restart(self, timeout: float | None) -> None:
-        """Replaces the writer, so that patterns with `end_of_episode()` do not create items."""
+        """Replaces the writer, so that patterns with `end_of_episode()` do not create items; closes replaced ones."""
         self._earlier.append(self._writer)
         try:
             self._writer = self._open_writer()
@@ -100,7 +100,10 @@ class _StructuredItemWriter(BaseItemWriter):
             self._close_earlier_and(None, timeout)
 
     def _close_earlier_and(self, call: Callable[[float | None], None] | None, timeout: float | None) -> None:
-        """Closes the earlier writers, then makes the call. All of them are tried; the first error is raised."""
+        """Closes the earlier writers, then makes the call, if any. All are tried; the first error is raised.
+
+        `timeout` is the limit of all of them together.
+        """
         end = None if timeout is None else time.monotonic() + timeout
         first_error: EngramError | None = None
         for writer in list(self._earlier):
@@ -127,4 +130,5 @@ class _StructuredItemWriter(BaseItemWriter):
 
 
 def _remaining(end: float | None) -> float | None:
+    """Seconds until `end`, in seconds of `time.monotonic`; None if there is no end."""
     return None if end is None else max(0.0, end - time.monotonic())

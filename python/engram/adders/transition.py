@@ -70,7 +70,7 @@ class NStepTransitionAdder(Adder):
         self._item_writer = open_item_writer(
             client, schedules, chunk_length=chunk_length, timeout=timeout, compression=compression
         )
-        self._last_row: Step | None = None
+        self._last_row: Step | None = None  # of the last transition
         super().__init__(self._item_writer, timeout)
 
     def _add(self, row: Step) -> None:
@@ -80,7 +80,7 @@ class NStepTransitionAdder(Adder):
         self._last_row = row
 
     def _append(self, row: Step, layout: RewardLayout) -> None:
-        """Writes a row with the return of the `n` steps before its observation."""
+        """Writes a row with the return of the up to `n` steps before its observation."""
         reward, discount = self._returns.total(layout)
         self._item_writer.append(Step(row.observation, row.action, reward, discount, (), row.extras))
 

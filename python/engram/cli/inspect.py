@@ -117,6 +117,7 @@ def _files(files: Iterable[InspectedFile]) -> Table:
 
 
 def _table(first: str, *numbers: str, left: Iterable[str] = ()) -> Table:
+    """Returns an empty table with these headings; the columns `numbers` are aligned right, the others left."""
     shown = Table(box=None, pad_edge=False, header_style="bold")
     shown.add_column(first, no_wrap=True)
     for heading in numbers:

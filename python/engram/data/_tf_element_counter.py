@@ -111,6 +111,7 @@ def reserve_slot(*, in_python: bool) -> int:
 
 
 def _reserve_slot() -> Any:  # noqa: ANN401, NumPy's
+    """Returns a free slot in which TensorFlow counts, an i64; `_NO_SLOT` while the process exits."""
     global _last_slot  # noqa: PLW0603, one sequence for the process
     with _exit_guard as may_run, _lock:
         if not may_run:
@@ -122,6 +123,7 @@ def _reserve_slot() -> Any:  # noqa: ANN401, NumPy's
 
 
 def _reserve_python_slot() -> Any:  # noqa: ANN401, NumPy's
+    """Like `_reserve_slot`, for a slot in which `_count_one` counts."""
     with _exit_guard:
         slot = _reserve_slot()
         _python_counts[int(slot)] = 0
@@ -129,6 +131,7 @@ def _reserve_python_slot() -> Any:  # noqa: ANN401, NumPy's
 
 
 def _count_one(slot: Any) -> Any:  # noqa: ANN401, NumPy's
+    """Adds 1 to the count of a slot; returns the slot."""
     with _exit_guard as may_run:
         # False after `close`, while TensorFlow cancels the iteration.
         if may_run and (number := int(slot)) in _python_counts:
@@ -145,6 +148,7 @@ def _aggregator(tf: Any) -> Any:  # noqa: ANN401, a tensor
 
 
 def _count(slot: int) -> int:
+    """Number of elements counted in a slot. Where TensorFlow counts, earlier iterations in the slot are included."""
     if (count := _python_counts.get(slot)) is not None:
         return count
     tf = _tensorflow()

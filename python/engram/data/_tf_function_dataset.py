@@ -20,8 +20,9 @@ _IN_CALLING_THREAD = (
 def function_dataset(next_element: Next, iterator_number: Any, specs: Sequence[Any]) -> Any:  # noqa: ANN401, TensorFlow's
     """Returns a dataset of the results of repeated calls `next_element(iterator_number)` until StopIteration.
 
-    Use it inside `flat_map`. Where TensorFlow can, `next_element` runs in the thread that requests an element: passing
-    the call to another thread and back takes longer than most calls do, and only the main thread notices Ctrl-C.
+    Use it inside `flat_map`, whose function receives a new `iterator_number` for each iteration. Where TensorFlow can,
+    `next_element` runs in the thread that requests an element: passing the call to another thread and back takes longer
+    than most calls do, and only the main thread notices Ctrl-C.
 
     Args:
         next_element: A module-level function, as TensorFlow keeps it for the life of the process. It returns one array

@@ -32,7 +32,7 @@ ColumnConverter = Callable[[list[Array], list[Array | None]], list[Any]]
 
 
 class ColumnBlock(NamedTuple):
-    """`N` items or steps, stored by column.
+    """`N` items or steps, stored by column. A block of `split_items` or `split_steps` has one, and no axis `N`.
 
     Attributes:
         info: Arrays `[N]`.

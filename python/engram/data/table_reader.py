@@ -162,7 +162,7 @@ class TableReader:
         )
 
     def _split(self, make: Callable[[ColumnBlock], R], poll_interval: float | None) -> Generator[R | None]:
-        """Yields `make(block)` for each element; reads items in blocks whose size adapts to the items read so far."""
+        """Does what `read` describes, in blocks whose size adapts to the items read so far."""
         block_size = _BlockSize(self._first_info(), self.batch_size, steps=self.steps)
         splitter = _BlockSplitter(self, make, block_size)
         left = self.max_batches
@@ -191,7 +191,10 @@ class TableReader:
     def _read_blocks(
         self, splitter: "_BlockSplitter[R]", block_size: "_BlockSize", left: int | None, poll_interval: float | None
     ) -> Generator[R | None]:
-        """Yields up to `left` elements of blocks of one size, until another size fits better or the data ends."""
+        """Yields up to `left` elements of blocks of one size, until another size fits better or the data ends.
+
+        `left` None means no limit. Yields None after `poll_interval` seconds without data, unless that is None.
+        """
         # A guessed size is used for one block only: its items then give an estimate.
         size, is_estimated = block_size.items(), block_size.is_estimated
         # Every item has at least one step, so no more items are needed.
@@ -250,7 +253,7 @@ class _BlockSize:
 
     def __init__(self, info: TableInfo | None, batch_size: int | None, *, steps: bool) -> None:
         self._max_items = batch_size or MAX_BLOCK_ITEMS
-        self._batch_size = batch_size if steps else None
+        self._batch_size = batch_size if steps else None  # in steps; None if batches consist of items
         self.is_single = info is None or info.max_times_sampled is not None
         # Items are usually at least as large when read as they are in the table, where they are compressed.
         self._first_items = (

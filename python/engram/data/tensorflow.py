@@ -255,6 +255,7 @@ def _batch_axis(reader: TableReader) -> list[int | None]:
 
 
 def _signature_spec(reader: TableReader, shape: list[int | None], dtype: Any) -> Spec:  # noqa: ANN401, TensorFlow's
+    """Returns the spec of a column, given its shape and dtype in the table's signature."""
     if reader.steps:
         return tf.TensorSpec([*_batch_axis(reader), *shape[1:]], dtype)
     ragged = reader.batch_size is not None and not reader.pad and shape[:1] == [None]
@@ -262,6 +263,7 @@ def _signature_spec(reader: TableReader, shape: list[int | None], dtype: Any) ->
 
 
 def _column_spec(reader: TableReader, column: Array, split: Array | None, squeezed: bool) -> Spec:  # noqa: FBT001, a field of `ColumnBlock`
+    """Returns the spec of a column, given its values in the first element."""
     dtype = tf.string if column.dtype == object else tf.as_dtype(column.dtype)
     if reader.steps:
         return tf.TensorSpec([*_batch_axis(reader), *column.shape], dtype)
@@ -329,7 +331,10 @@ class _FlatElements:
         self.batches_per_call = min(reader.prefetch, _MAX_BATCHES_PER_CALL) if can_stack and reader.keeps_items else 1
 
     def iterations(self) -> Generator[int]:
-        """Yields one slot, for which `_iterators` has a new iteration until this generator ends."""
+        """Yields one slot, for which `_iterators` has a new iteration until this generator ends.
+
+        Yields none while the process exits.
+        """
         with _exit_guard as may_run:
             if not may_run:
                 return
@@ -346,6 +351,7 @@ class _FlatElements:
                 counter.close()
 
     def _iterate(self, counter: TfElementCounter, tracker: ConsumptionTracker) -> Generator[tuple[Any, ...]]:
+        """Yields the arrays of one element, or of several (`_iterate_together`); of none after a while without data."""
         if self.batches_per_call == 1:
             reads = self._reader.read(lambda block: tuple(part[None] for part in self._flatten(block)), POLL_INTERVAL)
         else:
@@ -358,6 +364,7 @@ class _FlatElements:
     def _iterate_together(
         self, counter: TfElementCounter, tracker: ConsumptionTracker
     ) -> Generator[tuple[Any, ...] | None]:
+        """Yields the arrays of up to `batches_per_call` elements; None after a while without data."""
         delivered = 0
         reads = self._reader.read_together(self._stack, self.batches_per_call, tracker, POLL_INTERVAL)
         with closing(reads) as elements:

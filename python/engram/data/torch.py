@@ -113,6 +113,7 @@ class _Dataset(IterableDataset[Element]):
 
 
 def _usable_device(device: torch.device | str | int | None) -> torch.device | None:
+    """Returns the device after checking that PyTorch can use it; None stays None."""
     if device is None:
         return None
     try:
@@ -137,6 +138,7 @@ def _converter(device: torch.device | None) -> ColumnConverter:
 
 
 def _leaf(array: Array, device: torch.device | None) -> Any:  # noqa: ANN401, a tensor or text
+    """Returns the array as a tensor, copied to `device` unless that is None; text stays an array."""
     if array.dtype == object:
         return array
     as_bits = _AS_BITS.get(array.dtype.name)

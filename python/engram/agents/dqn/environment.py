@@ -73,16 +73,16 @@ class Environment:
         self.spaces = Spaces(tuple(observation.shape), dtype, stack, int(action.n))
         self.reward_threshold = env.spec.reward_threshold if env.spec is not None else None
         """Mean return at which Gymnasium considers the environment solved; None if it defines none."""
-        self._first_action = int(action.start)
+        self._first_action = int(action.start)  # Gymnasium's number of action 0
         self._env = env
 
     def reset(self, seed: int | None = None) -> npt.NDArray[Any]:
-        """Starts an episode and returns its first observation; `seed` reseeds the environment."""
+        """Starts an episode and returns its first observation; a `seed` that is not None reseeds the environment."""
         observation, _ = self._env.reset(seed=seed)
         return np.asarray(observation, self.spaces.dtype)
 
     def step(self, action: int) -> Outcome:
-        """Does an action."""
+        """Does an action, from 0 to A - 1."""
         observation, reward, terminated, truncated, _ = self._env.step(self._first_action + action)
         return Outcome(np.asarray(observation, self.spaces.dtype), float(reward), terminated, truncated)
 

@@ -68,7 +68,10 @@ def pad_episode(writer: engram.PatternWriter, observation: npt.NDArray[Any], *, 
 def make_replay(
     config: DQNConfig, spaces: Spaces, rate_limiter: engram.rate_limiters.AnyRateLimiter | None = None
 ) -> engram.Table:
-    """Returns the replay table: sampled by priority from `min_replay_size` items on, oldest item removed first."""
+    """Returns the replay table: sampled by priority from `min_replay_size` items on, oldest item removed first.
+
+    `rate_limiter` None: samples wait for these items, inserts never wait.
+    """
     length = config.n_step + 1
     return engram.Table(
         REPLAY,

@@ -39,7 +39,8 @@ class FetchOptions:
         timeout: Seconds without an item after which reading ends. None means no limit.
         max_items: Number of items after which reading ends. None means no limit.
         reconnect_forever: If True, wait for an unreachable server without limit.
-        poll_interval: Seconds of waiting after which None is yielded, so that the caller can stop.
+        poll_interval: Seconds of waiting after which None is yielded, so that the caller can stop. 0: whenever no block
+            is ready.
     """
 
     max_in_flight: int
@@ -117,10 +118,10 @@ class _BlockReader:
         self._options = fetch_options
         self._make = make
         self._tracker = tracker
-        self._items_left = fetch_options.max_items
+        self._items_left = fetch_options.max_items  # until reading ends; None: no limit
         self._block_items = 0  # of the block converted last
-        self._failed_streams = 0
-        self._consecutive_fits = 0
+        self._failed_streams = 0  # since the last block, or wait for one
+        self._consecutive_fits = 0  # items read one by one since one did not fit
         self.is_done = False
         self.single_items = fetch_options.single_items and not fetch_options.exact_blocks
 

@@ -87,10 +87,10 @@ class ColumnHistory:
     def __init__(self, state: WriterState, column: Column, number: int, keep: int) -> None:
         self.state = state
         self.column = column
-        self.number = number
+        self.number = number  # in the row of a step, from 0
         self._first = state.num_complete_steps  # steps before this position can never be used
         self._keep = keep
-        self._missing: deque[int] = deque(maxlen=keep)
+        self._missing: deque[int] = deque(maxlen=keep)  # positions of steps without a value, ascending
 
     def path(self) -> tuple[Any, ...]:
         """Path of the column in a step. A method, as in Reverb."""
@@ -329,9 +329,9 @@ class TrajectoryColumn:
                 f"{list(references)}."
             )
         self.is_squeezed = squeeze
-        self._references: tuple[Any, ...] | None = references
-        self._history: ColumnHistory | None = None
-        self._positions: range | Sequence[int] = ()
+        self._references: tuple[Any, ...] | None = references  # None: created from `_positions` when needed
+        self._history: ColumnHistory | None = None  # of all references; None if they differ in it
+        self._positions: range | Sequence[int] = ()  # in `_history`
         if references and all(type(reference) is DataReference for reference in references):
             histories = {id(reference.history) for reference in references}
             if len(histories) == 1:

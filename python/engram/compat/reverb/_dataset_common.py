@@ -231,7 +231,10 @@ def read_table(
 
 
 def _elements_per_item(table: str, block: ColumnBlock, elements: Elements) -> list[int]:
-    """The number of elements of each item of a block. All elements have the same number of steps."""
+    """The number of elements of each item of a block.
+
+    An element is a whole item, or a part of one; all parts have the same number of steps.
+    """
     values, splits = elements[0]
     count = len(values) if splits is None else len(splits) - 1
     if count == block.size:
@@ -244,9 +247,9 @@ def _elements_per_item(table: str, block: ColumnBlock, elements: Elements) -> li
 def _infos(
     store: TableStore, *, reconnect_forever: bool, table: str
 ) -> Iterator[Mapping[str, engram.TableInfo] | None]:
-    """Yields None while the server is unreachable, then the infos of the store's tables, once.
+    """Yields None while the server is unreachable or its store closed, then the infos of the store's tables, once.
 
-    Unless `reconnect_forever`, raises the error of an unreachable server instead.
+    Unless `reconnect_forever`, which only datasets of servers set, raises the error instead.
     """
     began = time.monotonic()
     warned = False

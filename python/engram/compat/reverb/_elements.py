@@ -101,6 +101,7 @@ def fixed_length_timesteps(sequence_length: int) -> Convert:
 
 
 def _check_lengths(table: str, sequence_length: int | None, lengths: Array) -> None:
+    """Checks that all items have `sequence_length` steps; None allows any number."""
     if sequence_length is not None and np.any(lengths != sequence_length):
         length = lengths[lengths != sequence_length][0]
         raise MismatchError(
@@ -110,7 +111,7 @@ def _check_lengths(table: str, sequence_length: int | None, lengths: Array) -> N
 
 
 def steps_per_item(table: str, block: ColumnBlock) -> Array:
-    """Returns the number of steps of each item, i64 `[B]`.
+    """Returns the number of steps of each item, i64 `[B]`. A column without a time axis has one step.
 
     Raises:
         MismatchError: The columns of an item differ in length.

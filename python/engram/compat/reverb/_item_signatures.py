@@ -14,7 +14,10 @@ __all__ = ["ColumnType", "check_steps", "check_trajectory", "checked_priority", 
 
 
 class ColumnType(NamedTuple):
-    """Name, dtype and shape of a column of a signature or of an item."""
+    """Name, dtype and shape of a column of a signature or of an item.
+
+    In a signature, an axis of None has any size, and a shape of None is any shape.
+    """
 
     name: str
     dtype: np.dtype[Any]

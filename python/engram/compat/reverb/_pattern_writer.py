@@ -38,6 +38,7 @@ def pattern_writer(store: Any, configs: Sequence[Config], *, chunk_length: int) 
 
 
 def _pattern(config: Config, order: Sequence[int]) -> engram.Pattern:
+    """Converts a config. `order` has the `flat_source_index` of each leaf of the writer's steps."""
     nodes = list(config.flat)
     return engram.Pattern(
         config.table,
@@ -78,6 +79,7 @@ def _condition(condition: Condition, order: Sequence[int]) -> patterns.Condition
 
 
 def _priority(config: Config, order: Sequence[int]) -> float | patterns.TdError:
+    """Returns the priority of a config's items; 0 if it depends on a leaf that the items do not contain."""
     if config.priority.HasField("constant_fn"):
         return float(config.priority.constant_fn.value)
     error = config.priority.td_error

@@ -159,6 +159,7 @@ class PatternSet:
         return PickedColumn(squeeze, [buffer[index] for index in window])
 
     def _is_true(self, condition: Condition, number: int, end: bool) -> bool:  # noqa: FBT001, private
+        """True if a condition of config `number` is fulfilled; `end` if the episode has ended."""
         left: int | None
         match condition.WhichOneof("left"):
             case "step_index":

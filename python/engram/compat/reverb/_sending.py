@@ -38,10 +38,11 @@ MAX_IN_FLIGHT_ITEMS = 1_000_000
 """Number of sent items that may wait for their tables before an append blocks."""
 
 CLOSE_TIMEOUT = 60.0
-"""Seconds that a garbage-collected writer waits for its tables. Reverb's waits without limit."""
+"""Seconds that a writer waits for its tables when it is garbage-collected or the process exits. Reverb's waits without
+limit."""
 
 FIRST_PROBE_DELAY, MAX_PROBE_DELAY = 0.5, 5.0
-"""Seconds that a garbage-collected writer waits before it first probes the server; maximum between two probes."""
+"""Seconds that such a writer waits before it first probes the server; maximum between two probes."""
 
 RECONNECT_TIMEOUT, RETRY_TIMEOUT = 5.0, 0.5
 """Seconds that a probe waits for an unreachable server: normally, and if the previous probe did not reach it."""

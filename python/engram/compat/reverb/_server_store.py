@@ -45,6 +45,7 @@ class ServerStore:
             raise
 
     def _load(self, fallback: str | None, tables: Sequence[Table]) -> engram.Store:
+        """Opens the store with its newest checkpoint; without one, with the newest in `fallback`, if there is one."""
         if not _has_engram_checkpoint(self.directory):
             if _has_reverb_checkpoint(self.directory):
                 self._import(self.directory)

@@ -75,6 +75,7 @@ def _structure(config: Config) -> Any:  # noqa: ANN401, what can be compared
 
 
 def _merged(path: tuple[Any, ...], nodes: Sequence[PatternNode], leaves: Sequence[Any]) -> Any:  # noqa: ANN401, a spec
+    """Returns the spec of one column, for which each config has a node; `leaves` are those of a step."""
     last = max(node.flat_source_index for node in nodes)
     if last >= len(leaves):
         count = "1 leaf" if len(leaves) == 1 else f"{len(leaves)} leaves"
@@ -101,6 +102,7 @@ def _merged(path: tuple[Any, ...], nodes: Sequence[PatternNode], leaves: Sequenc
 
 
 def _shape(node: PatternNode, shape: tuple[int | None, ...] | None) -> tuple[int | None, ...] | None:
+    """Returns the shape of a node's column, given that of its leaf; None is an unknown shape."""
     start, stop, step, squeeze = node.window()
     if squeeze or shape is None:
         return shape

@@ -86,7 +86,7 @@ class Column:
 
 
 class FlattenPlan:
-    """How to flatten nests of one structure, and the column number of each leaf."""
+    """How to flatten nests of one structure, and the column number of each leaf; `count` is the number of columns."""
 
     __slots__ = ("flatten", "is_whole_row", "numbers")
 
@@ -217,7 +217,10 @@ class StepColumns:
 
 
 def chunk_length(columns: Sequence[Column], kept: int) -> int:
-    """Returns the default number of steps per chunk: at most `kept`, because items wait until their chunk is full."""
+    """Returns the default number of steps per chunk.
+
+    It is at most `kept`, the number of steps that the writer keeps for items, as items wait until their chunk is full.
+    """
     size = sum(column.size() for column in columns)
     return max(1, min(kept, LONGEST_CHUNK, _CHUNK_BYTES // max(1, size)))
 

@@ -27,7 +27,7 @@ class TableNote(NamedTuple):
     """The content of a note.
 
     Attributes:
-        max_times_sampled: As passed to `Table`; None if the note does not contain it.
+        max_times_sampled: As passed to `Table`, where less than 1 means no limit; None if the note lacks it.
         signature: A nest of this package's `TensorSpec`; None allows any data.
         directory: Where the server writes checkpoints; None if the note does not contain it.
     """

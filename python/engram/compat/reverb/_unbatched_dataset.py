@@ -56,6 +56,7 @@ def unbatched_dataset(
 def _unbatched(
     read_blocks: Callable[..., Iterator[Elements | None]], args: Sequence[Any], specs: Sequence[Any]
 ) -> tuple[Any, Any]:
+    """Does what `unbatched_dataset` describes, without a counter."""
     tf = import_tensorflow("a dataset")
     ragged = [spec.shape.rank is None or spec.shape.as_list()[:1] == [None] for spec in specs]
     if any(ragged):

@@ -265,6 +265,7 @@ class Client:
             time.sleep(_RESTART_PAUSE)
 
     def _stream(self, table: str, count: int) -> Generator[engram.Batch]:
+        """Does what `_batches` describes, but raises an error if the server stops."""
         if count == 1:
             yield self._store.sample(table, 1)
         else:
@@ -362,7 +363,10 @@ class Client:
         return name if directory is None else f"{directory}/{name}"
 
     def _infos(self, timeout: float = 0) -> dict[str, engram.TableInfo]:
-        """Returns the engine's table infos. Caches the signatures if none are cached. Timeout 0 means an hour."""
+        """Returns the engine's table infos, and caches the signatures if none are cached.
+
+        Waits `timeout` seconds for the server; 0 or less means an hour.
+        """
         if timeout > 0:
             try:
                 with engram.Client(_arguments.host_and_port(self._server_address), reconnect_timeout=timeout) as probe:

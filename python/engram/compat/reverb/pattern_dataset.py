@@ -113,7 +113,10 @@ def pattern_dataset_with_info(
 
 
 class _StepReader:
-    """Reads the steps of the input and creates items of them."""
+    """Reads the steps of the input and creates items of them.
+
+    `clear` and `is_end` are `respect_episode_boundaries` and `is_end_of_episode` of `PatternDataset`.
+    """
 
     def __init__(
         self,

@@ -129,6 +129,7 @@ class ReplayDataset(DatasetMixin, metaclass=LazyDataset):
 
 
 def _check_shapes(shapes: Any, sequence_length: int | None) -> None:  # noqa: ANN401, a nest
+    """Checks that all shapes begin with `sequence_length`; None means an axis of unknown size."""
     tf = import_tensorflow("reverb.ReplayDataset")
     for leaf in tf.nest.flatten(shapes):
         shape = tf.TensorShape(leaf)

@@ -241,6 +241,7 @@ class Table:
         return dataclasses.replace(self._native, note=note)
 
     def _check_free(self) -> None:
+        """Raises a ValueError if the table belongs to a running server."""
         if self._served:
             raise ValueError(
                 f"table '{self._name}' already belongs to a running server; create separate tables for each server, "

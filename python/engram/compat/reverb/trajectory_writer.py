@@ -55,14 +55,15 @@ class TrajectoryWriter:
         self._client = client
         self._keep = num_keep_alive_refs
         self._validate = validate_items
-        self._configured: dict[tuple[Any, ...], tuple[int, int | None]] = {}  # kept steps and chunk length, by path
+        # By path: number of kept steps, and chunk length, None for the default.
+        self._configured: dict[tuple[Any, ...], tuple[int, int | None]] = {}
         self._steps = StepColumns()
         self._state = WriterState()
         self._columns: list[ColumnHistory] = []
         self._history: Any = None
         self._eager_items = 0  # number of further items to send immediately
         self._has_fixed_chunk_length = False  # False if the engine chooses the length
-        self._signatures: dict[str, list[ColumnType] | None] = {}
+        self._signatures: dict[str, list[ColumnType] | None] = {}  # by table; None if it has none
         self._accepted: set[Any] = set()  # table and column types of items that fitted the signature
         self._flatten: Flatten | None = None
 

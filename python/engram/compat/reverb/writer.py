@@ -67,7 +67,7 @@ class Writer:
         self._columns: list[Column] = []
         self._num_steps = 0
         self._flatten: Flatten | None = None
-        self._signatures: dict[str, list[ColumnType] | None] = {}
+        self._signatures: dict[str, list[ColumnType] | None] = {}  # by table; None if it has none
         self._accepted: set[Any] = set()  # table, length and column shapes of items that fitted the signature
         self._repr = (
             f"Writer(chunk_length={chunk_length}, max_timesteps={max_sequence_length}, "

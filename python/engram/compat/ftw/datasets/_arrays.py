@@ -42,10 +42,13 @@ _NUM_INFO_FIELDS = len(SampleInfo._fields)
 class ArrayDataset:
     """An iterable of batches. Each iterator fetches items ahead; closing it returns unconsumed ones to the table.
 
-    If batches consist of whole items of a single store, which must be equal in shape, items are fetched as batches;
-    otherwise in blocks of the batch size. An item is consumed once a batch with its first element is yielded. If an
-    insert waits for space while the iterator holds items of an incomplete batch, the iterator consumes items as soon as
-    it requests further ones.
+    If batches consist of whole items of a single store, which must be equal in shape, items are fetched as batches.
+    Otherwise they are fetched in blocks of up to the batch size (without one: half of `max_in_flight`), or singly if
+    the table has `max_times_sampled` or if items do not fit one block.
+
+    An item is consumed once a batch with its first element is yielded. If an insert waits for space while the iterator
+    holds items of an incomplete batch, from then on all fetched items count as consumed when further ones are
+    requested, even before their batch is yielded.
     """
 
     def __init__(self, options: DatasetOptions, stores: Sequence[TableStore], convert: Convert) -> None:
