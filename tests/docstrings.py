@@ -133,10 +133,14 @@ def returns(function: FunctionType) -> bool:
 # --- errors ------------------------------------------------------------------------------
 
 
+class TensorFlowError(Exception):
+    """Stands for each of `tf.errors`, which are not checked. No other error is documented by one of them."""
+
+
 def kind_named(name: str, function: FunctionType) -> type[BaseException] | None:
-    """Class of an error named in a docstring; `Exception` for TensorFlow's, which are not checked; None if unknown."""
+    """Class of an error named in a docstring; `TensorFlowError` for TensorFlow's; None if unknown."""
     if name.startswith("tf.errors."):
-        return Exception
+        return TensorFlowError
     for namespace in (function.__globals__, vars(compat_errors), vars(errors), vars(builtins)):
         value = namespace.get(name)
         if inspect.isclass(value) and issubclass(value, BaseException):

@@ -55,6 +55,7 @@ _NO_TIMEOUT = "it is called without a timeout"
 _CHECKED = "the address was checked when it was given"
 _COUNTED = "the number of leaves is that of the nest"
 _NOTED = "a table's note was created from a checked signature"
+_IMPORTED = "the constructor imported TensorFlow"
 
 IMPOSSIBLE = {
     "engram.compat.reverb.client.Client.insert": {"DeadlineExceededError": _NO_TIMEOUT},
@@ -73,6 +74,9 @@ IMPOSSIBLE = {
         "TypeError": _NOTED,
         "ValueError": _NOTED,
     },
+    "engram.compat.reverb.tf_client.TFClient.insert": {"ModuleNotFoundError": _IMPORTED},
+    "engram.compat.reverb.tf_client.TFClient.sample": {"ModuleNotFoundError": _IMPORTED},
+    "engram.compat.reverb.tf_client.TFClient.update_priorities": {"ModuleNotFoundError": _IMPORTED},
     "engram.compat.reverb.writer.Writer.close": {
         "DeadlineExceededError": _NO_TIMEOUT,
         "TypeError": "it is called with constants",
@@ -144,6 +148,7 @@ class Audited:
 
         Raises:
             ValueError: `n` is below 1.
+            tf.errors.NotFoundError: It documents no other error.
             UnknownError: There is none.
         """
         if n < 1:

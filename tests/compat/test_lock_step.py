@@ -89,7 +89,7 @@ def test_no_loop_waits_for_itself(reader, times):
                 return (
                     client.server_info()[name].current_size <= model.num_items()
                     and served.can_insert(1) == model.can_insert()
-                    and (model.remaining or (served.info.current_size == 0 and not served.can_sample(3)))
+                    and (model.remaining or (served.info.current_size == 0 and not served.can_sample(1)))
                 )
 
             def check(model, fits=fits):

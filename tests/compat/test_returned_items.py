@@ -29,7 +29,7 @@ PLAIN = SimpleNamespace(observations=env_specs.Array((), np.float32), actions=en
 FRAMEWORKS = [
     "numpy",
     pytest.param("torch", marks=[pytest.mark.frameworks, pytest.mark.torch]),
-    pytest.param("jax", marks=[pytest.mark.frameworks, pytest.mark.jax]),
+    pytest.param("jax", marks=pytest.mark.jax),
 ]
 
 

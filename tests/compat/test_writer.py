@@ -1,5 +1,6 @@
 """`Writer`: valid and invalid steps and items, use after an error, and when items are sent."""
 
+import time
 import warnings
 
 import numpy as np
@@ -261,17 +262,26 @@ def test_full_chunks_are_sent_immediately(client):
             assert next(client.sample("t"))[0].data == [value]
 
 
-def test_a_writer_with_one_item_in_flight_writes_all_in_order(client):
-    writer = client.writer(1, max_in_flight_items=1)
+@pytest.mark.parametrize("limit", [1, 3])
+def test_append_waits_while_more_items_are_in_flight_than_the_limit(client, limit):
+    writer = client.writer(1, max_in_flight_items=limit)
+    created = []
 
     def write():
-        for value in range(4):
+        for value in range(8):
             writer.append([value])
             writer.create_item("queue", 1, 1.0)
+            created.append(value)
         writer.close()
 
     waiting = BackgroundCall(write)
-    assert [next(client.sample("queue"))[0].data[0] for _ in range(4)] == [0, 1, 2, 3]
+    for sampled in range(8):
+        # Besides the sampled items: one in the table, `limit` in flight, and the one whose creation exceeds the limit.
+        expected = list(range(min(sampled + 1 + limit + 1, 8)))
+        wait_until(lambda: created == expected)  # noqa: B023, called immediately
+        time.sleep(0.05)
+        assert created == expected
+        assert next(client.sample("queue"))[0].data == [sampled]
     waiting.result()
 
 

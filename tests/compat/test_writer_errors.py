@@ -143,13 +143,20 @@ def client_and_drop():
 
 
 def drain(client):
-    """Removes all items and returns their first columns by priority. Priorities must be unique."""
-    data_by_priority = {}
+    """Removes all items; returns the priority and the first column of each, in order."""
+    items = []
     for _ in range(client.server_info()["t"].current_size):
         (sample,) = client.sample("t", emit_timesteps=False)
-        assert sample.info.priority not in data_by_priority
-        data_by_priority[sample.info.priority] = sample.data[0].tolist()
+        items.append((sample.info.priority, sample.data[0].tolist()))
         client.mutate_priorities("t", deletes=[sample.info.key])
+    return items
+
+
+def drain_by_priority(client):
+    """Removes all items; returns their first columns by priority. Priorities must be unique."""
+    items = drain(client)
+    data_by_priority = dict(items)
+    assert len(data_by_priority) == len(items)
     return data_by_priority
 
 
@@ -184,7 +191,7 @@ def test_a_trajectory_writer_continues_after_its_table_was_dropped(client_and_dr
         errors += 1
     assert 1 <= errors <= 3, "each pending item may have an error, which the server may report at any time"
     assert sum(value == last for value, last in last_values.items()) >= 8 - errors
-    data_by_priority = drain(client)
+    data_by_priority = drain_by_priority(client)
     assert len(data_by_priority) >= 8 - errors
     assert all(data == last_values[priority] for priority, data in data_by_priority.items())
 
@@ -205,14 +212,14 @@ def test_a_legacy_writer_continues_after_its_table_was_dropped(client_and_drop):
         errors += 1
     writer.close()
     assert 1 <= errors <= 3
-    data_by_priority = drain(client)
+    data_by_priority = drain_by_priority(client)
     assert len(data_by_priority) >= 6 - errors
     # After a failed append, the newest step is an earlier one.
     assert all(0 <= priority - data[0] <= errors for priority, data in data_by_priority.items())
 
 
 @pytest.mark.parametrize("config", [last_step_config, td_error_config])
-def test_a_structured_writer_has_no_open_step_after_its_table_was_dropped(client_and_drop, config):
+def test_a_structured_writer_continues_after_its_table_was_dropped(client_and_drop, config):
     client, drop = client_and_drop
     later = [sw.Condition.step_index() >= 8]
     priority = None if config is last_step_config else sw.td_error(1.0, STEP, lambda step: step["x"])
@@ -220,9 +227,20 @@ def test_a_structured_writer_has_no_open_step_after_its_table_was_dropped(client
     for value in range(8):
         writer.append({"x": value})
     drop()
+    failed = []
     for value in range(8, 14):
-        succeeded(lambda: writer.append({"x": value}))  # noqa: B023, called immediately
+        if not succeeded(lambda: writer.append({"x": value})):  # noqa: B023, called immediately
+            failed.append(value)
         assert not writer.step_is_open
+    errors = len(failed)
+    while not succeeded(writer.flush):
+        errors += 1
+    assert 1 <= errors <= 3, "each pending item may have an error, which the server may report at any time"
+    items = drain(client)
+    values = [value for _, value in items]
+    # A failed append may have stored its step before.
+    assert values == [value for value in range(8, 14) if value in values or value not in failed]
+    assert [number for number, _ in items] == [1.0 if priority is None else value for value in values]
 
 
 # The end of a writer

@@ -17,7 +17,7 @@ from engram.errors import SignatureError
 FRAMEWORKS = [
     "numpy",
     pytest.param("torch", marks=[pytest.mark.frameworks, pytest.mark.torch]),
-    pytest.param("jax", marks=pytest.mark.frameworks),
+    pytest.param("jax", marks=pytest.mark.jax),
 ]
 
 

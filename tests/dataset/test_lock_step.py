@@ -54,16 +54,21 @@ READERS = {
     "numpy_steps": framework("numpy", steps=True),
     "numpy_single_steps": framework("numpy", steps=True, batch_size=None, prefetch=9),
 }
-FRAMEWORKS = {
-    **{name: framework(name) for name in ("torch", "jax", "tensorflow")},
-    **{f"{name}_steps": framework(name, steps=True, prefetch=4) for name in ("torch", "jax", "tensorflow")},
-    **{f"{name}_single": framework(name, batch_size=None) for name in ("torch", "jax", "tensorflow")},
+MARKS = {
+    "torch": [pytest.mark.frameworks, pytest.mark.torch],
+    "jax": pytest.mark.jax,
+    "tensorflow": pytest.mark.frameworks,
 }
 ALL = [
     *(pytest.param(reader, id=name) for name, reader in READERS.items()),
     *(
-        pytest.param(reader, id=name, marks=[pytest.mark.frameworks, *([pytest.mark.torch] if "torch" in name else [])])
-        for name, reader in FRAMEWORKS.items()
+        pytest.param(reader, id=f"{name}{ending}", marks=MARKS[name])
+        for name in MARKS
+        for ending, reader in (
+            ("", framework(name)),
+            ("_steps", framework(name, steps=True, prefetch=4)),
+            ("_single", framework(name, batch_size=None)),
+        )
     ),
 ]
 

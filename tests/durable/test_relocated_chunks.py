@@ -58,12 +58,12 @@ def test_the_original_is_read_in_place_of_a_damaged_copy(relocated, which):
     check(relocated, 1)
 
 
-@pytest.mark.parametrize("name", ["log-0000000001", "log-0000000003"])
-def test_no_item_is_lost_if_chunks_are_damaged_in_only_one_log(relocated, name):
+# The originals are not read if the copies are intact.
+@pytest.mark.parametrize(("name", "num_notes"), [("log-0000000001", 0), ("log-0000000003", 1)])
+def test_no_item_is_lost_if_chunks_are_damaged_in_only_one_log(relocated, name, num_notes):
     for record in chunks(relocated / name)[::7]:
         flip(relocated / name, record.body_offset + LARGE // 2)
-    with Store.open(relocated) as store:
-        assert store.info()["t"].size == len(KEPT)
+    check(relocated, num_notes)
 
 
 MIB = 1 << 20

@@ -5,8 +5,6 @@ import dataclasses
 import math
 import pickle
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pytest
@@ -351,7 +349,7 @@ def test_a_limiter_is_rejected_if_and_only_if_nothing_can_be_sampled(ratio, min_
         assert opens
 
 
-# --- errors and imports --------------------------------------------------------------------------
+# --- errors --------------------------------------------------------------------------------------
 
 
 @pytest.mark.parametrize(
@@ -373,13 +371,3 @@ def test_a_limiter_is_rejected_if_and_only_if_nothing_can_be_sampled(ratio, min_
 def test_errors_are_engram_errors_and_builtin_errors(error, builtin):
     assert issubclass(error, errors.EngramError)
     assert issubclass(error, builtin)
-
-
-def test_import_loads_no_framework_and_no_cli():
-    code = (
-        "import sys, engram;"
-        "heavy = {'jax', 'torch', 'tensorflow', 'ray', 'rich', 'typer', 'gymnasium', 'matplotlib'};"
-        "sys.exit(' '.join(heavy & sys.modules.keys()) or 0)"
-    )
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (0, "")
