@@ -115,6 +115,15 @@ impl SelectionError {
                     describe_available_steps(context)
                 ))
             }
+            Self::Expired { column, position }
+                if position >= context.end.saturating_sub(history) =>
+            {
+                Error::ExpiredStep(format!(
+                    "{}, which had expired before `history` was raised to {history}; {}; select newer steps",
+                    refers_to(column, position),
+                    describe_available_steps(context)
+                ))
+            }
             Self::Expired { column, position } => Error::ExpiredStep(format!(
                 "{}, which has expired: the writer retains only the newest {} (`history`); {}; create \
                  items earlier or raise `history`",
@@ -140,6 +149,13 @@ impl SelectionError {
 fn too_few_steps(len: u64, context: &ErrorContext<'_>) -> Error {
     let history = context.history;
     let appended = context.end - context.cleared;
+    if appended >= len && len <= history {
+        return Error::ExpiredStep(format!(
+            "`num_steps` is {len}, but older steps had expired before `history` was raised to {history}; {}; \
+             append more steps first or select fewer",
+            describe_available_steps(context)
+        ));
+    }
     if appended >= len {
         return Error::ExpiredStep(format!(
             "`num_steps` is {len}, but the writer retains only the newest {} (`history`); raise \

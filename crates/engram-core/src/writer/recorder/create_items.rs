@@ -321,6 +321,35 @@ mod tests {
     }
 
     #[test]
+    fn expired_steps_stay_expired_when_the_history_is_extended() {
+        let mut recorder = recorder(2, Some(1));
+        append(&mut recorder, 5);
+        recorder.extend_history(4);
+        append(&mut recorder, 1);
+        assert_eq!(recorder.available_steps(), 3..6);
+        assert_eq!(
+            create(&mut recorder, &[selection(0, 2, 2, false)]),
+            Err(Error::ExpiredStep(
+                "the trajectory refers to column `a` at step 2 of this writer (counted from 0 over all episodes), \
+                 which had expired before `history` was raised to 4; steps 3 to 5 are available; select newer steps"
+                    .into()
+            ))
+        );
+        let last = recorder.create_item(0, 1, 1.0, &Selection::Last(4), |_| Ok(()));
+        assert_eq!(
+            last,
+            Err(Error::ExpiredStep(
+                "`num_steps` is 4, but older steps had expired before `history` was raised to 4; steps 3 to 5 are \
+                 available; append more steps first or select fewer"
+                    .into()
+            ))
+        );
+        create(&mut recorder, &[selection(0, 3, 3, false)]).unwrap();
+        append(&mut recorder, 2);
+        assert_eq!(recorder.available_steps(), 4..8);
+    }
+
+    #[test]
     fn items_are_checked_before_they_are_queued() {
         let mut recorder = recorder(4, None);
         append(&mut recorder, 2);
