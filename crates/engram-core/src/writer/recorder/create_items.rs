@@ -30,7 +30,7 @@ impl Recorder {
         let steps = self.available_steps();
         if len > steps.end - steps.start {
             let error = SelectionError::TooFewSteps { len };
-            return Err(self.selection_error(error, &self.schema.layout));
+            return Err(self.selection_error(error, Some(&self.schema.layout)));
         }
         Ok(steps.end - len)
     }
@@ -56,7 +56,7 @@ impl Recorder {
     ) -> Result<LocatedItem> {
         self.view()
             .locate(columns)
-            .map_err(|error| self.selection_error(error, layout))
+            .map_err(|error| self.selection_error(error, Some(layout)))
     }
 
     /// Queues an item of located cells, unless `check` returns an error. `check` may compare the item with its
@@ -129,7 +129,7 @@ impl Recorder {
             Err(mixed @ SelectionError::Mixed { .. })
                 if self.view().has_all(pattern.column_selections(end)) =>
             {
-                return Err(self.selection_error(mixed, &pattern.shape.layout));
+                return Err(self.selection_error(mixed, Some(&pattern.shape.layout)));
             }
             Err(_) => return Ok(false),
         };
@@ -167,8 +167,9 @@ impl Recorder {
         self.lookback = self.lookback.max(self.available_steps().end - oldest);
     }
 
-    /// Converts a selection error to one with a text. `item` is the layout of the item.
-    pub(super) fn selection_error(&self, error: SelectionError, item: &Layout) -> Error {
+    /// Converts a selection error to one with a text. `item` is the layout of the item; `None` if a cell is read
+    /// without creating an item.
+    pub(super) fn selection_error(&self, error: SelectionError, item: Option<&Layout>) -> Error {
         let steps = self.available_steps();
         error.into_error(&ErrorContext {
             item,
