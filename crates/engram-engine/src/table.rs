@@ -406,7 +406,7 @@ impl Table {
                     )
                 })
             });
-            let inserting_blocked = stats.limiter.why_inserting_waits().or_else(|| {
+            let inserting_blocked = stats.limiter.why_inserting_waits(stats.hidden).or_else(|| {
                 let full = stats.size >= self.options.max_size || !locked.inserts.is_empty();
                 (full && stats.hidden > 0 && !locked.state.may_evict()).then(|| {
                     format!(

@@ -44,6 +44,25 @@ fn a_queue_does_not_evict_items_while_others_are_leased() {
 }
 
 #[test]
+fn a_full_queue_states_how_many_items_were_removed_even_if_others_are_leased() {
+    let table = new_table(TableOptions {
+        max_size: 8,
+        ..queue_options("t", 4)
+    });
+    insert_items(&table, items(0..4));
+    let leased = wait_ready(table.sample(1, true).unwrap()).unwrap();
+    insert_items(&table, items(4..5));
+    let blocked = || table.info().inserting_blocked.unwrap();
+    let full = "`t`: inserting waits: Queue(4) is full: 4 inserted items are not sampled yet";
+    assert_eq!(blocked(), full);
+    assert_eq!(table.delete(&[4]).unwrap(), 1);
+    let removed = "; 1 of them was removed, but counts until the table is reset";
+    assert_eq!(blocked(), format!("{full}{removed}"));
+    leased.lease.unwrap().acknowledge();
+    assert_eq!(blocked(), format!("{full}{removed}"));
+}
+
+#[test]
 fn a_replay_table_evicts_items_that_are_not_leased() {
     let table = new_table(TableOptions {
         max_size: 4,
