@@ -322,11 +322,17 @@ fn a_reader_gets_the_error_that_ended_the_stream() {
         batch_size: 0,
         ..options
     };
-    let error = error_text(Stream::open(small, Arc::default(), empty));
+    let error = error_text(Stream::open(Arc::clone(&small), Arc::default(), empty));
     assert_eq!(
         error,
         "`batch_size` and `prefetch` must be at least 1; got 0 and 1"
     );
+    let no_items = StreamOptions {
+        max_items: Some(0),
+        ..options
+    };
+    let error = error_text(Stream::open(small, Arc::default(), no_items));
+    assert_eq!(error, "`max_items` must be at least 1; got 0");
 }
 
 #[test]
