@@ -331,6 +331,31 @@ def test_nothing_of_a_rejected_step_is_stored(store):
         assert created_item(store, writer, {"x": writer.history["x"][:]})["x"].tolist() == [[0, 1, 2, 3]]
 
 
+def test_a_history_keeps_its_column_when_the_structure_grows(store):
+    with store.writer() as writer:
+        writer.append({"b": 1})
+        history = writer.history["b"]
+        newest = history[-1]
+        writer.append({"a": np.zeros(3), "b": 2})
+        assert newest.numpy() == 1
+        assert (list(history[-1].shape), history[-1].numpy()) == ([], 2)
+        data = created_item(store, writer, {"old": newest, "all": history[:]})
+        assert (data["old"].tolist(), data["all"].tolist()) == ([1], [[1, 2]])
+        with raises(IndexError, "index 2 is out of range for column `b` of `history`, which has 2 steps"):
+            history[2]
+
+
+def test_a_history_without_values_keeps_its_column_when_the_structure_grows(store):
+    with store.writer() as writer:
+        writer.append({"b": None, "c": 1})
+        history = writer.history["b"]
+        writer.append({"a": 2, "b": None, "c": 3})
+        with raises(SignatureError, "column `x` of the trajectory has never had a value"):
+            writer.create_item("t", trajectory={"x": history[-1:]})
+        writer.append({"b": 4})
+        assert created_item(store, writer, {"x": history[-1:]})["x"].tolist() == [[4]]
+
+
 def test_a_rejected_first_step_has_no_effect(store):
     with store.writer() as writer:
         for bad in (object(), 2**64, -(2**63) - 1, np.array("2020", "M8[D]")):

@@ -10,6 +10,7 @@ use crate::arrays;
 use crate::dtypes;
 use crate::errors;
 use crate::gil::shared;
+use crate::step_recorder::StepLeaf;
 use crate::writer::{TrajectoryState, TrajectoryWriter};
 
 /// The steps of one column since the last `end_episode(clear=True)`, oldest first. It includes steps that the writer no
@@ -19,8 +20,7 @@ use crate::writer::{TrajectoryState, TrajectoryWriter};
 pub(crate) struct ColumnHistory {
     /// Weak, because the writer refers to its histories: a cycle would keep the writer alive.
     writer: Py<PyWeakrefReference>,
-    /// Index of the leaf in the structure of the steps.
-    leaf: usize,
+    leaf: StepLeaf,
 }
 
 /// Steps of one column, for an item.
@@ -28,7 +28,7 @@ pub(crate) struct ColumnHistory {
 #[derive(Debug)]
 pub(crate) struct TrajectoryColumn {
     writer: Py<TrajectoryWriter>,
-    pub(crate) leaf: usize,
+    pub(crate) leaf: StepLeaf,
     pub(crate) positions: Positions,
     pub(crate) squeeze: bool,
 }
@@ -59,7 +59,7 @@ impl Positions {
 }
 
 impl ColumnHistory {
-    pub(crate) fn new(writer: &Bound<'_, TrajectoryWriter>, leaf: usize) -> PyResult<Self> {
+    pub(crate) fn new(writer: &Bound<'_, TrajectoryWriter>, leaf: StepLeaf) -> PyResult<Self> {
         let writer = PyWeakrefReference::new(writer)?.unbind();
         Ok(Self { writer, leaf })
     }
@@ -73,15 +73,6 @@ impl ColumnHistory {
         })
     }
 
-    /// Names the column in error texts.
-    fn describe(&self, writer: &Bound<'_, TrajectoryWriter>) -> String {
-        let name = shared(writer).ok().and_then(|guard| {
-            let state = guard.state(writer.py()).ok()?;
-            state.steps.name(self.leaf).map(String::from)
-        });
-        describe_history(name.as_deref())
-    }
-
     fn column(
         &self,
         writer: &Bound<'_, TrajectoryWriter>,
@@ -90,7 +81,7 @@ impl ColumnHistory {
     ) -> TrajectoryColumn {
         TrajectoryColumn {
             writer: writer.clone().unbind(),
-            leaf: self.leaf,
+            leaf: self.leaf.clone(),
             positions,
             squeeze,
         }
@@ -98,10 +89,10 @@ impl ColumnHistory {
 }
 
 /// Names a column of the history in error texts. Steps that are one array have one column, whose name is empty.
-fn describe_history(name: Option<&str>) -> String {
-    match name {
-        Some(name) if !name.is_empty() => format!("column `{name}` of `history`"),
-        _ => "`history`".into(),
+fn describe_history(leaf: &StepLeaf) -> String {
+    match leaf.name() {
+        "" => "`history`".into(),
+        name => format!("column `{name}` of `history`"),
     }
 }
 
@@ -150,7 +141,7 @@ impl ColumnHistory {
         let writer = self.writer(py)?;
         let visible = shared(&writer)?.state(py)?.visible_steps();
         let len = visible.end - visible.start;
-        let column = || self.describe(&writer);
+        let column = || describe_history(&self.leaf);
         if let Ok(slice) = index.cast::<PySlice>() {
             let bounds = slice.indices(isize::try_from(len).unwrap_or(isize::MAX))?;
             let count = bounds.slicelength as u64;
@@ -197,18 +188,13 @@ impl TrajectoryColumn {
         self.writer.is(writer)
     }
 
-    /// Names the column of the history in error texts.
-    fn describe(&self, state: &TrajectoryState) -> String {
-        describe_history(state.steps.name(self.leaf))
-    }
-
     /// The recorder's column, and the dtype and shape of its first selected cell.
     fn cell<'a>(
         &self,
         py: Python<'_>,
         state: &'a TrajectoryState,
     ) -> PyResult<(usize, &'a engram_core::CellSpec)> {
-        let column = state.steps.column(self.leaf);
+        let column = state.steps.column_of(&self.leaf);
         let first = self.positions.to_vec().first().copied();
         column
             .zip(first)
@@ -216,7 +202,7 @@ impl TrajectoryColumn {
                 Some((column, state.recorder.cell_spec(column, position)?))
             })
             .ok_or_else(|| {
-                let column = self.describe(state);
+                let column = describe_history(&self.leaf);
                 let text = match first {
                     None => format!("{column}: the slice selects no steps; select at least one"),
                     Some(_) => format!(
@@ -268,7 +254,7 @@ impl TrajectoryColumn {
             {
                 let text = format!(
                     "{}: steps of shape {:?} and {:?} cannot be stacked into one array",
-                    self.describe(state),
+                    describe_history(&self.leaf),
                     cell.shape.as_slice(),
                     other.shape.as_slice()
                 );
@@ -283,7 +269,7 @@ impl TrajectoryColumn {
             return arrays::from_strings(py, &bytes, &shape);
         }
         let mut buffer = state.pool().take(bytes.len()).ok_or_else(|| {
-            let slice = format!("a slice of {}", self.describe(state));
+            let slice = format!("a slice of {}", describe_history(&self.leaf));
             let error = Error::out_of_memory(slice, Some(bytes.len()));
             errors::to_py(py, &error)
         })?;
