@@ -157,6 +157,17 @@ def test_an_index_outside_the_history(store, index):
             writer.history["x"][[0, index]]
 
 
+@pytest.mark.parametrize("index", [1 << 63, -(1 << 100), 1 << 20_000], ids=int.bit_length)
+def test_an_index_of_more_than_64_bits(store, index):
+    with store.writer() as writer:
+        count_up(writer, 6)
+        text = "an index of more than 64 bits is out of range for column `x` of `history`, which has 6 steps"
+        with raises(IndexError, text):
+            writer.history["x"][index]
+        with raises(IndexError, text):
+            writer.history["x"][[0, index]]
+
+
 def test_an_index_of_another_type(store):
     with store.writer() as writer:
         count_up(writer, 1)

@@ -2,7 +2,7 @@
 
 use engram_core::text::count;
 use engram_core::{DType, Error};
-use pyo3::exceptions::{PyIndexError, PyTypeError};
+use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PySlice, PyWeakrefMethods, PyWeakrefReference};
 
@@ -98,22 +98,40 @@ fn describe_history(leaf: &StepLeaf) -> String {
 
 /// Returns the position of the step with this index in a history of `len` steps, the first of which has position
 /// `first`. A negative index counts from the end. `column` names the column in the error.
-fn position(index: i64, first: u64, len: u64, column: impl Fn() -> String) -> PyResult<u64> {
+fn position(
+    index: &Bound<'_, PyAny>,
+    first: u64,
+    len: u64,
+    column: impl Fn() -> String,
+) -> PyResult<u64> {
+    let out_of_range = |index: &str| {
+        PyIndexError::new_err(format!(
+            "{index} is out of range for {}, which has {}",
+            column(),
+            count(len, "step")
+        ))
+    };
+    let index = match step_index(index, &column) {
+        Err(error) if error.is_instance_of::<PyOverflowError>(index.py()) => {
+            return Err(out_of_range("an index of more than 64 bits"));
+        }
+        index => index?,
+    };
     let signed_len = i64::try_from(len).unwrap_or(i64::MAX);
     let offset = if index < 0 { index + signed_len } else { index };
     match u64::try_from(offset) {
         Ok(offset) if offset < len => Ok(first + offset),
-        _ => Err(PyIndexError::new_err(format!(
-            "index {index} is out of range for {}, which has {}",
-            column(),
-            count(len, "step")
-        ))),
+        _ => Err(out_of_range(&format!("index {index}"))),
     }
 }
 
-/// Reads the index of a step. `column` names the column in the error.
+/// Reads the index of a step. `column` names the column in the error. Fails with an `OverflowError` for an integer of
+/// more than 64 bits.
 fn step_index(index: &Bound<'_, PyAny>, column: impl Fn() -> String) -> PyResult<i64> {
     index.extract::<i64>().map_err(|error| {
+        if error.is_instance_of::<PyOverflowError>(index.py()) {
+            return error;
+        }
         errors::replace_rejection(index.py(), error, || {
             errors::class_name(index).map_or_else(
                 |raised| raised,
@@ -163,14 +181,14 @@ impl ColumnHistory {
         if let Ok(list) = index.cast::<PyList>() {
             let positions = list
                 .iter()
-                .map(|index| position(step_index(&index, column)?, visible.start, len, column));
+                .map(|index| position(&index, visible.start, len, column));
             return Ok(self.column(
                 &writer,
                 Positions::List(positions.collect::<PyResult<_>>()?),
                 false,
             ));
         }
-        let first = position(step_index(index, column)?, visible.start, len, column)?;
+        let first = position(index, visible.start, len, column)?;
         Ok(self.column(
             &writer,
             Positions::Range {
