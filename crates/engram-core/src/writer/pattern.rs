@@ -89,7 +89,7 @@ impl Pattern {
 
     /// Number of newest steps that a writer must retain for this pattern, including the newest.
     #[must_use]
-    pub fn history(&self) -> u64 {
+    pub fn lookback(&self) -> u64 {
         self.lookback
     }
 

@@ -483,7 +483,7 @@ impl OpSink for TableSink {
         })
     }
 
-    fn poll_room(&self, waker: &Waker) -> Poll<Result<()>> {
+    fn poll_space(&self, waker: &Waker) -> Poll<Result<()>> {
         self.journal.poll(waker, || self.journal.has_space())
     }
 
