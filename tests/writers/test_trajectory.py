@@ -157,6 +157,17 @@ def test_an_index_outside_the_history_is_rejected(store, index):
             writer.history["x"][[0, index]]
 
 
+@pytest.mark.parametrize("index", [1 << 63, -(1 << 100), 1 << 20_000], ids=int.bit_length)
+def test_an_index_of_more_than_64_bits_is_out_of_range(store, index):
+    with store.writer() as writer:
+        count_up(writer, 6)
+        text = "an index of more than 64 bits is out of range for column `x` of `history`, which has 6 steps"
+        with raises(IndexError, text):
+            writer.history["x"][index]
+        with raises(IndexError, text):
+            writer.history["x"][[0, index]]
+
+
 def test_an_index_of_another_type_is_rejected(store):
     with store.writer() as writer:
         count_up(writer, 1)
@@ -329,6 +340,31 @@ def test_nothing_of_a_rejected_step_is_stored(store):
         count_up(writer, 1, first=2)
         writer.append({"new": "text", "x": 3, "y": np.zeros(2, np.float32)})
         assert created_item(store, writer, {"x": writer.history["x"][:]})["x"].tolist() == [[0, 1, 2, 3]]
+
+
+def test_a_history_keeps_its_column_when_the_structure_grows(store):
+    with store.writer() as writer:
+        writer.append({"b": 1})
+        history = writer.history["b"]
+        newest = history[-1]
+        writer.append({"a": np.zeros(3), "b": 2})
+        assert newest.numpy() == 1
+        assert (list(history[-1].shape), history[-1].numpy()) == ([], 2)
+        data = created_item(store, writer, {"old": newest, "all": history[:]})
+        assert (data["old"].tolist(), data["all"].tolist()) == ([1], [[1, 2]])
+        with raises(IndexError, "index 2 is out of range for column `b` of `history`, which has 2 steps"):
+            history[2]
+
+
+def test_a_history_without_values_keeps_its_column_when_the_structure_grows(store):
+    with store.writer() as writer:
+        writer.append({"b": None, "c": 1})
+        history = writer.history["b"]
+        writer.append({"a": 2, "b": None, "c": 3})
+        with raises(SignatureError, "column `x` of the trajectory has never had a value"):
+            writer.create_item("t", trajectory={"x": history[-1:]})
+        writer.append({"b": 4})
+        assert created_item(store, writer, {"x": history[-1:]})["x"].tolist() == [[4]]
 
 
 def test_a_rejected_first_step_has_no_effect(store):

@@ -274,14 +274,8 @@ impl ChunkBuilder {
         }
         let columns = schema.cells.len();
         let any_strings = schema.cells.iter().any(|c| c.dtype == DType::String);
-        let mut buffer = allocate(bytes, capacity)?;
-        for (cell, offset) in schema.cells.iter().zip(&offsets) {
-            // The padding between columns is part of the payload.
-            let column = cell.bytes() * capacity;
-            buffer[offset + column..offset + align_up(column)].fill(0);
-        }
         Ok(Self {
-            buffer,
+            buffer: allocate(bytes, capacity)?,
             capacity,
             offsets,
             rows: SmallVec::from_elem(0, columns),
@@ -471,9 +465,7 @@ impl ChunkBuilder {
                 let packed = packed.as_ref().map(|(_, packed)| &**packed);
                 let bytes = packed.unwrap_or_else(|| self.column(column));
                 let extent: &Extent = &extents[column];
-                let (column, padding) = buffer[extent.offset as usize..].split_at_mut(bytes.len());
-                column.copy_from_slice(bytes);
-                padding[..align_up(bytes.len()) - bytes.len()].fill(0);
+                buffer[extent.offset as usize..][..bytes.len()].copy_from_slice(bytes);
             }
             Some(buffer)
         };
@@ -521,6 +513,7 @@ impl StringColumn {
     }
 }
 
+/// Allocates zero bytes: the padding between columns is part of the payload.
 fn allocate(bytes: usize, rows: usize) -> Result<AlignedBytes> {
     AlignedBytes::zeroed(bytes).ok_or_else(|| {
         Error::out_of_memory(

@@ -103,7 +103,7 @@ impl<T: Clone> CowPages<T> {
 
     /// Number of pages.
     #[must_use]
-    pub fn pages(&self) -> usize {
+    pub fn page_count(&self) -> usize {
         self.pages.len()
     }
 

@@ -44,7 +44,7 @@ impl<V: Copy> KeyMap<V> {
     }
 
     /// Returns a mutable reference to the value of `key`; inserts `V::default()` if there is none.
-    pub fn entry(&mut self, key: u64) -> &mut V
+    pub fn get_or_default(&mut self, key: u64) -> &mut V
     where
         V: Default,
     {

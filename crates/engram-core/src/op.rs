@@ -126,12 +126,12 @@ pub trait OpSink: fmt::Debug + Send + Sync {
         true
     }
 
-    /// Ready while the sink's buffer, which holds appended changes until they are written, has room. Stores and wakes
+    /// Ready while the sink's buffer, which holds appended changes until they are written, has space. Stores and wakes
     /// the waker like [`OpSink::poll_durable`].
     ///
     /// # Errors
     /// See [`OpSink::poll_durable`].
-    fn poll_room(&self, _waker: &Waker) -> Poll<Result<()>> {
+    fn poll_space(&self, _waker: &Waker) -> Poll<Result<()>> {
         Poll::Ready(Ok(()))
     }
 

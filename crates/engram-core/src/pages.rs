@@ -129,7 +129,7 @@ impl<T: Copy> CopyablePages<T> {
 
     /// Number of pages.
     #[must_use]
-    pub fn pages(&self) -> usize {
+    pub fn page_count(&self) -> usize {
         self.live.pages.len()
     }
 
@@ -138,7 +138,7 @@ impl<T: Copy> CopyablePages<T> {
     /// `pages` must contain only `None`. With at least one per page of the array, this call
     /// allocates no memory.
     pub fn begin_copy(&mut self, mut pages: CopyBuffer<T>) {
-        pages.resize(self.pages(), None);
+        pages.resize(self.page_count(), None);
         self.in_progress = Some(CopyInProgress { pages, next: 0 });
     }
 

@@ -234,13 +234,13 @@ impl RateLimiter {
         ))
     }
 
-    /// Why the limiter blocks inserts; `None` if it allows one.
+    /// Why the limiter blocks inserts; `None` if it allows one. `leased_out` is that number of [`crate::TableStats`].
     #[must_use]
-    pub fn why_inserting_waits(&self) -> Option<String> {
+    pub fn why_inserting_waits(&self, leased_out: u64) -> Option<String> {
         if self.can_insert(1) {
             return None;
         }
-        if let Some(reason) = self.describe_full_queue() {
+        if let Some(reason) = self.describe_full_queue(leased_out) {
             return Some(format!("inserting waits: {reason}"));
         }
         let max_diff = self.limits.max_diff;
@@ -278,12 +278,12 @@ impl RateLimiter {
         ))
     }
 
-    /// Why a full queue or stack blocks inserts. `None` for other limiters, and if sampled items are still
-    /// in the table: then `diff` is not the number of unsampled items.
-    fn describe_full_queue(&self) -> Option<String> {
+    /// Why a full queue or stack blocks inserts. `None` for other limiters, and if sampled items stay in the table
+    /// even without leases: then `diff` is not the number of unsampled items.
+    fn describe_full_queue(&self, leased_out: u64) -> Option<String> {
         let RateLimits { kind, max_diff, .. } = &self.limits;
         let unsampled = self.diff();
-        let removed = unsampled - self.size() as f64;
+        let removed = unsampled - self.size().saturating_sub(leased_out) as f64;
         if !matches!(&**kind, "Queue" | "Stack") || removed < 0.0 {
             return None;
         }
@@ -400,7 +400,7 @@ mod tests {
     fn texts(limits: RateLimits, [inserts, samples, deletes]: [u64; 3]) -> [String; 2] {
         let mut limiter = RateLimiter::new(limits);
         (limiter.inserts, limiter.samples, limiter.deletes) = (inserts, samples, deletes);
-        let texts = [limiter.why_sampling_waits(), limiter.why_inserting_waits()];
+        let texts = [limiter.why_sampling_waits(), limiter.why_inserting_waits(0)];
         texts.map(Option::unwrap_or_default)
     }
 
@@ -587,7 +587,7 @@ mod tests {
             let expected = (1..=n).take_while(|k| limiter.can_sample(*k)).count();
             prop_assert_eq!(allowed, expected as u64);
             prop_assert_eq!(limiter.why_sampling_waits().is_none(), limiter.can_sample(1));
-            prop_assert_eq!(limiter.why_inserting_waits().is_none(), limiter.can_insert(1));
+            prop_assert_eq!(limiter.why_inserting_waits(0).is_none(), limiter.can_insert(1));
         }
     }
 }

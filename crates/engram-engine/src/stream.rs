@@ -54,11 +54,22 @@ pub struct StreamOptions {
 }
 
 impl StreamOptions {
-    /// Checks that `at_least` is from 1 to `batch_size`.
+    /// Checks that `batch_size`, `prefetch` and `max_items` are at least 1, and `at_least` is from 1 to `batch_size`.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if it is not.
-    pub fn check_at_least(&self) -> Result<()> {
+    /// [`Error::InvalidArgument`] if one of them is out of range.
+    pub fn check(&self) -> Result<()> {
+        if self.batch_size == 0 || self.prefetch == 0 {
+            return Err(Error::InvalidArgument(format!(
+                "`batch_size` and `prefetch` must be at least 1; got {} and {}",
+                self.batch_size, self.prefetch
+            )));
+        }
+        if self.max_items == Some(0) {
+            return Err(Error::InvalidArgument(
+                "`max_items` must be at least 1; got 0".into(),
+            ));
+        }
         if (1..=self.batch_size).contains(&self.at_least) {
             return Ok(());
         }
@@ -148,13 +159,7 @@ impl Stream {
     /// [`Error::InvalidArgument`] if a size or `max_items` is 0, or `at_least` is out of range;
     /// [`Error::Closed`]; [`Error::Unavailable`] if no thread can be started.
     pub fn open(table: Arc<Table>, pool: Arc<Pool>, options: StreamOptions) -> Result<Self> {
-        if options.batch_size == 0 || options.prefetch == 0 {
-            return Err(Error::InvalidArgument(format!(
-                "`batch_size` and `prefetch` must be at least 1; got {} and {}",
-                options.batch_size, options.prefetch
-            )));
-        }
-        options.check_at_least()?;
+        options.check()?;
         table.check_sample(options.next_batch_size(0).1)?;
         let prefetcher = Arc::new(Prefetcher {
             table,

@@ -223,7 +223,7 @@ impl Future for SampleTicket {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<Sample>> {
         let this = self.get_mut();
         // Draws are logged: wait while the journal's buffer is full.
-        ready!(this.table.sink.poll_room(context.waker()))?;
+        ready!(this.table.sink.poll_space(context.waker()))?;
         if let Some(id) = this.id {
             match this.table.poll_sample(id, this.leased, context.waker())? {
                 QueueState::Waiting => return Poll::Pending,
@@ -300,6 +300,6 @@ impl Future for JournalSpace {
     type Output = Result<()>;
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
-        self.0.poll_room(context.waker())
+        self.0.poll_space(context.waker())
     }
 }

@@ -2,7 +2,7 @@
 
 use engram_core::text::count;
 use engram_core::{DType, Error};
-use pyo3::exceptions::{PyIndexError, PyTypeError};
+use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PySlice, PyWeakrefMethods, PyWeakrefReference};
 
@@ -10,6 +10,7 @@ use crate::arrays;
 use crate::dtypes;
 use crate::errors;
 use crate::gil::shared;
+use crate::step_recorder::StepLeaf;
 use crate::writer::{TrajectoryState, TrajectoryWriter};
 
 /// The steps of one column since the last `end_episode(clear=True)`, oldest first. It includes steps that the writer no
@@ -19,8 +20,7 @@ use crate::writer::{TrajectoryState, TrajectoryWriter};
 pub(crate) struct ColumnHistory {
     /// Weak, because the writer refers to its histories: a cycle would keep the writer alive.
     writer: Py<PyWeakrefReference>,
-    /// Index of the leaf in the structure of the steps.
-    leaf: usize,
+    leaf: StepLeaf,
 }
 
 /// Steps of one column, for an item.
@@ -28,8 +28,8 @@ pub(crate) struct ColumnHistory {
 #[derive(Debug)]
 pub(crate) struct TrajectoryColumn {
     writer: Py<TrajectoryWriter>,
-    /// Index of the leaf in the structure of the steps.
-    pub(crate) leaf: usize,
+    /// The leaf whose column the steps belong to.
+    pub(crate) leaf: StepLeaf,
     pub(crate) positions: Positions,
     /// True for a single step without a time axis.
     pub(crate) squeeze: bool,
@@ -61,7 +61,7 @@ impl Positions {
 }
 
 impl ColumnHistory {
-    pub(crate) fn new(writer: &Bound<'_, TrajectoryWriter>, leaf: usize) -> PyResult<Self> {
+    pub(crate) fn new(writer: &Bound<'_, TrajectoryWriter>, leaf: StepLeaf) -> PyResult<Self> {
         let writer = PyWeakrefReference::new(writer)?.unbind();
         Ok(Self { writer, leaf })
     }
@@ -75,15 +75,6 @@ impl ColumnHistory {
         })
     }
 
-    /// Names the column in error texts.
-    fn describe(&self, writer: &Bound<'_, TrajectoryWriter>) -> String {
-        let name = shared(writer).ok().and_then(|guard| {
-            let state = guard.state(writer.py()).ok()?;
-            state.steps.name(self.leaf).map(String::from)
-        });
-        describe_history(name.as_deref())
-    }
-
     fn column(
         &self,
         writer: &Bound<'_, TrajectoryWriter>,
@@ -92,7 +83,7 @@ impl ColumnHistory {
     ) -> TrajectoryColumn {
         TrajectoryColumn {
             writer: writer.clone().unbind(),
-            leaf: self.leaf,
+            leaf: self.leaf.clone(),
             positions,
             squeeze,
         }
@@ -100,31 +91,49 @@ impl ColumnHistory {
 }
 
 /// Names a column of the history in error texts. Steps that are one array have one column, whose name is empty.
-fn describe_history(name: Option<&str>) -> String {
-    match name {
-        Some(name) if !name.is_empty() => format!("column `{name}` of `history`"),
-        _ => "`history`".into(),
+fn describe_history(leaf: &StepLeaf) -> String {
+    match leaf.name() {
+        "" => "`history`".into(),
+        name => format!("column `{name}` of `history`"),
     }
 }
 
 /// Returns the position of the step with this index in a history of `len` steps, the first of which has position
 /// `first`. A negative index counts from the end. `column` names the column in the error.
-fn position(index: i64, first: u64, len: u64, column: impl Fn() -> String) -> PyResult<u64> {
+fn position(
+    index: &Bound<'_, PyAny>,
+    first: u64,
+    len: u64,
+    column: impl Fn() -> String,
+) -> PyResult<u64> {
+    let out_of_range = |index: &str| {
+        PyIndexError::new_err(format!(
+            "{index} is out of range for {}, which has {}",
+            column(),
+            count(len, "step")
+        ))
+    };
+    let index = match step_index(index, &column) {
+        Err(error) if error.is_instance_of::<PyOverflowError>(index.py()) => {
+            return Err(out_of_range("an index of more than 64 bits"));
+        }
+        index => index?,
+    };
     let signed_len = i64::try_from(len).unwrap_or(i64::MAX);
     let offset = if index < 0 { index + signed_len } else { index };
     match u64::try_from(offset) {
         Ok(offset) if offset < len => Ok(first + offset),
-        _ => Err(PyIndexError::new_err(format!(
-            "index {index} is out of range for {}, which has {}",
-            column(),
-            count(len, "step")
-        ))),
+        _ => Err(out_of_range(&format!("index {index}"))),
     }
 }
 
-/// Reads the index of a step. `column` names the column in the error.
+/// Reads the index of a step. `column` names the column in the error. Fails with an `OverflowError` for an integer of
+/// more than 64 bits.
 fn step_index(index: &Bound<'_, PyAny>, column: impl Fn() -> String) -> PyResult<i64> {
     index.extract::<i64>().map_err(|error| {
+        if error.is_instance_of::<PyOverflowError>(index.py()) {
+            return error;
+        }
         errors::replace_rejection(index.py(), error, || {
             errors::class_name(index).map_or_else(
                 |raised| raised,
@@ -152,7 +161,7 @@ impl ColumnHistory {
         let writer = self.writer(py)?;
         let visible = shared(&writer)?.state(py)?.visible_steps();
         let len = visible.end - visible.start;
-        let column = || self.describe(&writer);
+        let column = || describe_history(&self.leaf);
         if let Ok(slice) = index.cast::<PySlice>() {
             let bounds = slice.indices(isize::try_from(len).unwrap_or(isize::MAX))?;
             let count = bounds.slicelength as u64;
@@ -174,14 +183,14 @@ impl ColumnHistory {
         if let Ok(list) = index.cast::<PyList>() {
             let positions = list
                 .iter()
-                .map(|index| position(step_index(&index, column)?, visible.start, len, column));
+                .map(|index| position(&index, visible.start, len, column));
             return Ok(self.column(
                 &writer,
                 Positions::List(positions.collect::<PyResult<_>>()?),
                 false,
             ));
         }
-        let first = position(step_index(index, column)?, visible.start, len, column)?;
+        let first = position(index, visible.start, len, column)?;
         Ok(self.column(
             &writer,
             Positions::Range {
@@ -199,18 +208,13 @@ impl TrajectoryColumn {
         self.writer.is(writer)
     }
 
-    /// Names the column of the history in error texts.
-    fn describe(&self, state: &TrajectoryState) -> String {
-        describe_history(state.steps.name(self.leaf))
-    }
-
     /// The recorder's column, and the dtype and shape of its first selected cell.
     fn cell<'a>(
         &self,
         py: Python<'_>,
         state: &'a TrajectoryState,
     ) -> PyResult<(usize, &'a engram_core::CellSpec)> {
-        let column = state.steps.column(self.leaf);
+        let column = state.steps.column_of(&self.leaf);
         let first = self.positions.to_vec().first().copied();
         column
             .zip(first)
@@ -218,7 +222,7 @@ impl TrajectoryColumn {
                 Some((column, state.recorder.cell_spec(column, position)?))
             })
             .ok_or_else(|| {
-                let column = self.describe(state);
+                let column = describe_history(&self.leaf);
                 let text = match first {
                     None => format!("{column}: the slice selects no steps; select at least one"),
                     Some(_) => format!(
@@ -270,7 +274,7 @@ impl TrajectoryColumn {
             {
                 let text = format!(
                     "{}: steps of shape {:?} and {:?} cannot be stacked into one array",
-                    self.describe(state),
+                    describe_history(&self.leaf),
                     cell.shape.as_slice(),
                     other.shape.as_slice()
                 );
@@ -285,7 +289,7 @@ impl TrajectoryColumn {
             return arrays::from_strings(py, &bytes, &shape);
         }
         let mut buffer = state.pool().take(bytes.len()).ok_or_else(|| {
-            let slice = format!("a slice of {}", self.describe(state));
+            let slice = format!("a slice of {}", describe_history(&self.leaf));
             let error = Error::out_of_memory(slice, Some(bytes.len()));
             errors::to_py(py, &error)
         })?;

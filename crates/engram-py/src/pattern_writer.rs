@@ -69,10 +69,10 @@ impl PatternState {
             self.compile.bind(py).call1((&structure.text,))?.extract()?;
         for (number, config) in configs.into_iter().enumerate() {
             // The history must be long enough for all patterns, also for those whose columns do not exist yet.
-            let history = config.history();
+            let lookback = config.lookback();
             let column = |leaf| self.steps.column(leaf);
             let pattern = config.compile(py, &mut self.sender, column)?;
-            self.recorder.extend_history(history);
+            self.recorder.extend_history(lookback);
             let Some(pattern) = pattern else {
                 continue;
             };

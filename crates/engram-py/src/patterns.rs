@@ -34,7 +34,7 @@ enum PriorityConfig {
 
 impl PatternConfig {
     /// Number of last steps that its items can refer to.
-    pub(crate) fn history(&self) -> u64 {
+    pub(crate) fn lookback(&self) -> u64 {
         let starts = self.columns.iter().map(|column| column.1.unsigned_abs());
         starts.max().unwrap_or(1)
     }

@@ -24,6 +24,30 @@ pub(crate) struct StepRecorder {
     fast_path: Option<FastPath>,
 }
 
+/// A leaf of a writer's steps. It stays valid when the structure grows.
+#[derive(Clone, Debug)]
+pub(crate) struct StepLeaf {
+    /// The structure of the steps at some moment.
+    structure: Arc<Structure>,
+    /// Index of the leaf in this structure.
+    index: usize,
+}
+
+impl StepLeaf {
+    /// All leaves of a structure, in order.
+    pub(crate) fn all_of(structure: &Arc<Structure>) -> impl Iterator<Item = Self> {
+        (0..structure.names.len()).map(|index| Self {
+            structure: Arc::clone(structure),
+            index,
+        })
+    }
+
+    /// The name of the leaf. Steps that are one array have one leaf, whose name is empty.
+    pub(crate) fn name(&self) -> &str {
+        &self.structure.names[self.index]
+    }
+}
+
 /// A structure, and the recorder's columns of its leaves.
 type StructureAndColumns = (Option<Arc<Structure>>, Vec<Option<usize>>);
 
@@ -42,14 +66,20 @@ impl StepRecorder {
         self.structure.as_ref()
     }
 
-    /// The name of a leaf. Steps that are one array have one leaf, whose name is empty.
-    pub(crate) fn name(&self, leaf: usize) -> Option<&str> {
-        self.structure.as_ref()?.names.get(leaf).map(String::as_str)
+    /// The recorder's column of a leaf, given its index in the current structure.
+    pub(crate) fn column(&self, leaf: usize) -> Option<usize> {
+        self.columns.get(leaf).copied().flatten()
     }
 
     /// The recorder's column of a leaf.
-    pub(crate) fn column(&self, leaf: usize) -> Option<usize> {
-        self.columns.get(leaf).copied().flatten()
+    pub(crate) fn column_of(&self, leaf: &StepLeaf) -> Option<usize> {
+        let current = self.structure.as_ref()?;
+        if Arc::ptr_eq(current, &leaf.structure) {
+            return self.column(leaf.index);
+        }
+        // A structure that grows keeps its leaves, but may sort others before them.
+        let name = leaf.name();
+        self.column(current.names.iter().position(|other| other == name)?)
     }
 
     /// Writes a step or a partial step. The caller must call [`StepRecorder::finish`] even after an error. `effects`

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use crate::gil::{ForkGuard, Timeout, exclusive, shared};
 use crate::history::{ColumnHistory, TrajectoryColumn};
 use crate::sender::Sender;
-use crate::step_recorder::{StepEffects, StepRecorder};
+use crate::step_recorder::{StepEffects, StepLeaf, StepRecorder};
 use crate::store::Store;
 use crate::structure::{Structure, with_list_hint, with_list_hint_for};
 use crate::{arguments, errors};
@@ -249,7 +249,7 @@ impl TrajectoryWriter {
             let text = "`history` is not available before the first append".into();
             return Err(errors::invalid(py, text));
         };
-        let leaves = (0..structure.names.len())
+        let leaves = StepLeaf::all_of(structure)
             .map(|leaf| Ok(Bound::new(py, ColumnHistory::new(slf, leaf)?)?.into_any()))
             .collect::<PyResult<Vec<_>>>()?;
         structure.unflatten(py, leaves).map(Bound::unbind)
@@ -312,7 +312,7 @@ impl TrajectoryWriter {
                         );
                         return Err(errors::signature(py, text));
                     }
-                    let Some(source) = state.steps.column(column.leaf) else {
+                    let Some(source) = state.steps.column_of(&column.leaf) else {
                         let text =
                             format!("{} has never had a value", describe_trajectory_column(name));
                         return Err(errors::signature(py, text));

@@ -22,6 +22,9 @@ pub struct Restore {
 /// Largest plausible counter: saved counters above it are corrupt.
 const MAX_COUNT: u64 = 1 << 62;
 
+/// Maximum number of items of a table: `Slot::MAX` marks the last vacant slot.
+const MAX_ITEMS: Slot = Slot::MAX - 1;
+
 /// Maximum number of leases that one [`TableOp`] ends.
 const MAX_LEASES_PER_OP: usize = 4096;
 
@@ -120,12 +123,16 @@ impl Restore {
         }
         if !(state.first_seq..state.next_seq).contains(&saved.seq)
             || saved.touched >= state.next_touch
-            || state.contents.slots == Slot::MAX - 1
         {
             return Err(invalid(
                 "has an insertion or update number outside the range of the table's counters; the checkpoint is corrupt"
                     .into(),
             ));
+        }
+        if state.contents.slots == MAX_ITEMS {
+            return Err(invalid(format!(
+                "is one too many: a table can have at most {MAX_ITEMS} items; the checkpoint is corrupt"
+            )));
         }
         let open_leases = saved.leases & !HIDDEN;
         self.leased += u64::from(open_leases);
@@ -172,21 +179,22 @@ impl Restore {
     /// [`TableState::end_leases`].
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if two visible items have the same insertion number, or an order does not contain
-    /// each visible item exactly once.
+    /// [`Error::InvalidArgument`] if two items have the same insertion number, or an order does not contain each
+    /// visible item exactly once.
     pub fn finish(mut self) -> Result<TableState> {
         let state = &mut self.state;
         let contents = &mut state.contents;
         let visible = |slot: &Slot| !contents.items[*slot as usize].is_hidden();
-        let mut by_age: Vec<Slot> = (0..contents.slots).filter(visible).collect();
-        by_age.sort_unstable_by_key(|slot| contents.items[*slot as usize].seq);
         let seq = |slot: &Slot| contents.items[*slot as usize].seq;
+        let mut by_age: Vec<Slot> = (0..contents.slots).collect();
+        by_age.sort_unstable_by_key(seq);
         if by_age.windows(2).any(|pair| seq(&pair[0]) == seq(&pair[1])) {
             return Err(Error::InvalidArgument(format!(
                 "two items of table `{}` have the same insertion number; the checkpoint is corrupt",
                 state.options.name
             )));
         }
+        by_age.retain(visible);
         let rank = |slot: Slot| -> Rank { contents.items[slot as usize].rank() };
         let selectors = [&mut contents.sampler, &mut contents.remover];
         for (selector, order) in selectors.into_iter().zip(self.orders) {

@@ -208,11 +208,17 @@ impl TableState {
         let expiry = contents.expiry.as_ref();
         let sessions = self.sessions.as_ref();
         SnapshotPageCounts {
-            items: contents.items.pages(),
-            sampler: contents.sampler.slots().map_or(0, |slots| slots.pages()),
-            remover: contents.remover.slots().map_or(0, |slots| slots.pages()),
-            inserted_at: expiry.map_or(0, |expiry| expiry.inserted_at.pages()),
-            sessions: sessions.map_or(0, |sessions| sessions.entries().pages()),
+            items: contents.items.page_count(),
+            sampler: contents
+                .sampler
+                .slots()
+                .map_or(0, |slots| slots.page_count()),
+            remover: contents
+                .remover
+                .slots()
+                .map_or(0, |slots| slots.page_count()),
+            inserted_at: expiry.map_or(0, |expiry| expiry.inserted_at.page_count()),
+            sessions: sessions.map_or(0, |sessions| sessions.entries().page_count()),
         }
     }
 

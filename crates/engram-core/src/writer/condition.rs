@@ -12,10 +12,10 @@ pub enum ConditionInput {
     /// Number of steps since the pattern last created an item, over all episodes, including this one. Before the
     /// pattern's first item, it counts from the writer's first step, where it is 1.
     StepsSinceApplied,
-    /// Number of steps that items may refer to, including this one. At most the longest [`history`] of the writer's
+    /// Number of steps that items may refer to, including this one. At most the longest [`lookback`] of the writer's
     /// patterns.
     ///
-    /// [`history`]: super::Pattern::history
+    /// [`lookback`]: super::Pattern::lookback
     HistoryLength,
     /// 1 if the episode ends with this step, else 0.
     EndOfEpisode,

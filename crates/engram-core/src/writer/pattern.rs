@@ -11,6 +11,9 @@ use crate::error::{Error, Result};
 use crate::schema::{ActualColumn, Layout, Schema};
 use crate::trajectory::{Slice, SpanColumn, WindowShape};
 
+/// Maximum number of slices of a pattern's items.
+const MAX_SLICES: u64 = 1 << 20;
+
 /// One column of a pattern's items: every `step`-th of the steps `start..stop`, where -1 is the newest step and
 /// `stop` 0 is the end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -50,7 +53,7 @@ impl Pattern {
     /// items.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] for an invalid range, condition or priority rule;
+    /// [`Error::InvalidArgument`] for an invalid range, condition or priority rule, or more than 2^20 slices;
     /// [`Error::Priority`] for NaN.
     pub fn new(
         table: u32,
@@ -86,7 +89,7 @@ impl Pattern {
 
     /// Number of newest steps that a writer must retain for this pattern, including the newest.
     #[must_use]
-    pub fn history(&self) -> u64 {
+    pub fn lookback(&self) -> u64 {
         self.lookback
     }
 
@@ -211,6 +214,14 @@ impl PatternColumn {
             .div_ceil(self.step.unsigned_abs())
     }
 
+    /// Number of runs of consecutive selected steps, and the length of each.
+    fn runs(&self) -> (u64, u64) {
+        match self.step {
+            1 => (1, self.len()),
+            _ => (self.len(), 1),
+        }
+    }
+
     /// Last selected step, a negative number like `start`.
     fn last(&self) -> i64 {
         self.start + (self.stop - 1 - self.start) / self.step * self.step
@@ -242,6 +253,13 @@ fn build_shape(layout: Arc<Layout>, columns: &[PatternColumn], first: i64) -> Re
             ))
         })
     };
+    let count = columns.iter().map(|column| column.runs().0).sum::<u64>();
+    if count > MAX_SLICES {
+        return Err(Error::InvalidArgument(format!(
+            "the pattern's columns have {count} slices; at most {MAX_SLICES} are allowed (a slice with a step above 1 \
+             counts once per selected step); select fewer steps"
+        )));
+    }
     let mut spans = Vec::with_capacity(columns.len());
     let mut slices = Vec::new();
     for column in columns {
@@ -250,10 +268,7 @@ fn build_shape(layout: Arc<Layout>, columns: &[PatternColumn], first: i64) -> Re
             len: to_u32(column.len())?,
             squeeze: column.squeeze,
         });
-        let (runs, len) = match column.step {
-            1 => (1, column.len()),
-            _ => (column.len(), 1),
-        };
+        let (runs, len) = column.runs();
         let from = (column.start - first).unsigned_abs();
         for run in 0..runs {
             slices.push(Slice {
@@ -324,6 +339,12 @@ mod tests {
             "column `y` of the pattern is squeezed but selects 2 steps with `[-3:0:2]`; a squeezed \
              column must select exactly 1"
         );
+        let every_second = column(-(1 << 21), 0, 2, false);
+        assert_eq!(
+            text(&[every_second, every_second], &[], 1.0),
+            "the pattern's columns have 2097152 slices; at most 1048576 are allowed (a slice with a step above 1 \
+             counts once per selected step); select fewer steps"
+        );
         assert_eq!(
             text(&[], &[], 1.0),
             "the pattern's trajectory has no columns; select at least one"
@@ -341,6 +362,14 @@ mod tests {
             inverse: false,
         };
         assert!(text(&[column(-1, 0, 1, false)], &[condition], 1.0).contains("`% -1 == 0`"));
+    }
+
+    #[test]
+    fn patterns_of_few_distant_steps_are_accepted() {
+        let columns = Box::new([column(-(1 << 31), 0, 1 << 30, false)]);
+        let pattern = Pattern::new(0, layout(&["x"]), columns, Box::default(), 1.0).unwrap();
+        let offsets = pattern.shape.slices.iter().map(|slice| slice.offset);
+        assert_eq!(offsets.collect::<Vec<_>>(), [0, 1 << 30]);
     }
 
     #[test]

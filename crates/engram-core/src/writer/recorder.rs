@@ -72,6 +72,8 @@ pub struct Recorder {
     episode_start: StepPosition,
     /// End of the steps that `end_episode(true)` made unavailable, exclusive.
     cleared: StepPosition,
+    /// End of the steps that had expired when the history was last extended, exclusive.
+    expired: StepPosition,
     /// Largest number of steps from the first step of an item to the newest step, both included, of the items
     /// created since the open chunk began.
     lookback: u64,
@@ -106,6 +108,7 @@ impl Recorder {
             step_open: false,
             episode_start: 0,
             cleared: 0,
+            expired: 0,
             lookback: 0,
         })
     }
@@ -120,11 +123,14 @@ impl Recorder {
     #[must_use]
     pub fn available_steps(&self) -> std::ops::Range<StepPosition> {
         let end = self.complete_steps + StepPosition::from(self.step_open);
-        end.saturating_sub(self.options.history).max(self.cleared)..end
+        let oldest = end.saturating_sub(self.options.history);
+        oldest.max(self.cleared).max(self.expired)..end
     }
 
-    /// Raises the number of retained steps to at least `history`.
+    /// Raises the number of retained steps to at least `history`. Expired steps, whose chunks may have been dropped,
+    /// stay expired.
     pub fn extend_history(&mut self, history: u64) {
+        self.expired = self.available_steps().start;
         self.options.history = self.options.history.max(history);
     }
 

@@ -51,8 +51,8 @@ pub(super) enum SelectionError {
 /// What error texts need to know about the item and its writer.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct ErrorContext<'a> {
-    /// Layout of the item.
-    pub(super) item: &'a Layout,
+    /// Layout of the item; `None` if a cell is read without creating an item.
+    pub(super) item: Option<&'a Layout>,
     /// Layout of the writer's steps.
     pub(super) steps: &'a Layout,
     /// First step that items may refer to.
@@ -70,10 +70,17 @@ pub(super) struct ErrorContext<'a> {
 impl SelectionError {
     /// Returns the error with its text.
     pub(super) fn into_error(self, context: &ErrorContext<'_>) -> Error {
-        let item = |column: usize| column_of("the trajectory", name(context.item, column));
+        let (refers_to, use_it) = match context.item {
+            Some(_) => ("the trajectory refers to", "create items"),
+            None => ("cannot read", "read it"),
+        };
+        let item = |column: usize| {
+            let name = context.item.map_or("", |item| name(item, column));
+            column_of("the trajectory", name)
+        };
         let refers_to = |column: usize, position: StepPosition| {
             format!(
-                "the trajectory refers to {} at step {position} of this writer (counted from 0 over all \
+                "{refers_to} {} at step {position} of this writer (counted from 0 over all \
                  episodes)",
                 column_or_data(name(context.steps, column))
             )
@@ -109,15 +116,24 @@ impl SelectionError {
             )),
             Self::Expired { column, position } if position < context.cleared => {
                 Error::ExpiredStep(format!(
-                    "{}, which was cleared at the end of its episode; {}; create items before the \
+                    "{}, which was cleared at the end of its episode; {}; {use_it} before the \
                      episode ends, or end it without clearing the history",
                     refers_to(column, position),
                     describe_available_steps(context)
                 ))
             }
+            Self::Expired { column, position }
+                if position >= context.end.saturating_sub(history) =>
+            {
+                Error::ExpiredStep(format!(
+                    "{}, which had expired before `history` was raised to {history}; {}; select newer steps",
+                    refers_to(column, position),
+                    describe_available_steps(context)
+                ))
+            }
             Self::Expired { column, position } => Error::ExpiredStep(format!(
-                "{}, which has expired: the writer retains only the newest {} (`history`); {}; create \
-                 items earlier or raise `history`",
+                "{}, which has expired: the writer retains only the newest {} (`history`); {}; \
+                 {use_it} earlier or raise `history`",
                 refers_to(column, position),
                 count(history, "step"),
                 describe_available_steps(context)
@@ -140,6 +156,13 @@ impl SelectionError {
 fn too_few_steps(len: u64, context: &ErrorContext<'_>) -> Error {
     let history = context.history;
     let appended = context.end - context.cleared;
+    if appended >= len && len <= history {
+        return Error::ExpiredStep(format!(
+            "`num_steps` is {len}, but older steps had expired before `history` was raised to {history}; {}; \
+             append more steps first or select fewer",
+            describe_available_steps(context)
+        ));
+    }
     if appended >= len {
         return Error::ExpiredStep(format!(
             "`num_steps` is {len}, but the writer retains only the newest {} (`history`); raise \

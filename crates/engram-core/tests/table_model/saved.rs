@@ -122,13 +122,16 @@ fn corrupt_checkpoints_are_rejected() {
          corrupt"
     );
 
-    let mut same_seq = restore(&counters).unwrap();
-    same_seq.add_item(saved_item(4, seq, 0)).unwrap();
-    same_seq.add_item(saved_item(5, seq, 0)).unwrap();
-    assert_eq!(
-        same_seq.finish().unwrap_err().to_string(),
-        "two items of table `t` have the same insertion number; the checkpoint is corrupt"
-    );
+    let hidden = 1 << 31;
+    for leases in [0, hidden] {
+        let mut same_seq = restore(&counters).unwrap();
+        same_seq.add_item(saved_item(4, seq, 0)).unwrap();
+        same_seq.add_item(saved_item(5, seq, leases)).unwrap();
+        assert_eq!(
+            same_seq.finish().unwrap_err().to_string(),
+            "two items of table `t` have the same insertion number; the checkpoint is corrupt"
+        );
+    }
     let mut wrong_order = restore(&counters).unwrap();
     wrong_order.add_item(saved_item(4, seq, 0)).unwrap();
     wrong_order.set_order(true, vec![0, 0]);

@@ -117,7 +117,7 @@ proptest! {
     ) {
         let cells = cell_specs(wide);
         let patterns: Vec<_> = (0..).zip(&specs).map(|(table, spec)| spec.pattern(table)).collect();
-        let longest_lookback = patterns.iter().map(Pattern::history).max().unwrap() as usize;
+        let longest_lookback = patterns.iter().map(Pattern::lookback).max().unwrap() as usize;
         let stream = Stream { longest_lookback, ..Stream::default() };
         let recorder = BatchedRecorder::new(
             options(1, chunk_length), 5, envs, crate::common::schema(&cells), patterns,

@@ -75,7 +75,7 @@ impl Run {
             .zip(&specs)
             .map(|(table, spec)| spec.pattern(table))
             .collect();
-        let history = patterns.iter().map(Pattern::history).max().unwrap_or(1);
+        let history = patterns.iter().map(Pattern::lookback).max().unwrap_or(1);
         let mut recorder = Recorder::new(options(history, chunk_length), 9).unwrap();
         let schema = crate::common::schema(&cells);
         recorder

@@ -32,6 +32,8 @@ enum Op {
     EndEpisode {
         clear: bool,
     },
+    /// Retains at least this many steps from now on.
+    ExtendHistory(u64),
     Reshape {
         column: usize,
         size: usize,
@@ -90,6 +92,7 @@ fn ops() -> impl Strategy<Value = Vec<Op>> {
         1 => Just(Op::NanPriority),
         2 => Just(Op::Flush),
         2 => any::<bool>().prop_map(|clear| Op::EndEpisode { clear }),
+        1 => (1_u64..40).prop_map(Op::ExtendHistory),
         1 => (0_usize..4, 0_usize..3).prop_map(|(column, size)| Op::Reshape { column, size }),
         1 => (0_usize..4).prop_map(|index| Op::AddColumn { index }),
         2 => Just(Op::Read),
@@ -128,6 +131,8 @@ struct Model {
     open: Option<Step>,
     /// End of the steps that were cleared, exclusive.
     cleared: u64,
+    /// End of the steps that had expired when `history` was last raised, exclusive.
+    expired: u64,
     /// Episode of each step.
     episodes: Vec<u64>,
     episode: u64,
@@ -139,7 +144,8 @@ impl Model {
     }
 
     fn first_available(&self) -> u64 {
-        self.end().saturating_sub(self.history).max(self.cleared)
+        let oldest = self.end().saturating_sub(self.history);
+        oldest.max(self.cleared).max(self.expired)
     }
 
     fn cell(&self, column: usize, position: u64) -> Result<&(Shape, Cell), ErrorKind> {
@@ -207,6 +213,7 @@ impl RecorderAndModel {
             steps: Vec::new(),
             open: None,
             cleared: 0,
+            expired: 0,
             episodes: Vec::new(),
             episode: 0,
         };
@@ -356,6 +363,11 @@ impl RecorderAndModel {
                     self.model.cleared = self.model.end();
                 }
                 self.take_ready(true);
+            }
+            Op::ExtendHistory(history) => {
+                self.recorder.extend_history(*history);
+                self.model.expired = self.model.first_available();
+                self.model.history = self.model.history.max(*history);
             }
             Op::Reshape { column, size } => {
                 let column = column % self.model.cells.len();

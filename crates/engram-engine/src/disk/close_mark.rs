@@ -9,6 +9,7 @@ use super::file_format::{FileHeader, FileKind, record_header};
 use super::file_names::{CLOSED, FileName, log_name};
 use super::kind;
 use super::record_reader::RecordReader;
+use super::recovery_error::{RecoveryError, read_error};
 
 /// Where the logs of a closed store ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -53,19 +54,44 @@ impl CloseMark {
     /// Reads the mark of a directory with files of these names. Returns `None` if there is none, if it is invalid
     /// (for example after a power loss), or if it is outdated because a newer log exists
     /// (also a `.tmp` or `.lost` one).
-    pub(crate) fn read(files: &dyn Directory, names: &[String]) -> Option<Self> {
-        let mut file_reader = RecordReader::new(files.open(CLOSED).ok()?).ok()?.ok()?;
-        let header = file_reader.header;
-        let record = file_reader.next().ok()?.ok()?;
-        if (header.kind, record.kind) != (FileKind::Closed, kind::CLOSED) {
-            return None;
-        }
-        let mark = Self::read_body(header.store, record.body).ok()?;
-        let is_newer = |name: &String| match FileName::without_suffix(name) {
-            Some(FileName::Log(log)) => log > mark.newest_log,
-            _ => false,
+    ///
+    /// # Errors
+    /// [`RecoveryError::Unreadable`] if the mark cannot be read now, but may be intact.
+    pub(crate) fn read(
+        files: &dyn Directory,
+        names: &[String],
+    ) -> Result<Option<Self>, RecoveryError> {
+        let is_outdated = |mark: &Self| {
+            names
+                .iter()
+                .any(|name| match FileName::without_suffix(name) {
+                    Some(FileName::Log(log)) => log > mark.newest_log,
+                    _ => false,
+                })
         };
-        (!names.iter().any(is_newer)).then_some(mark)
+        match Self::read_file(files) {
+            Ok(mark) => Ok(mark.filter(|mark| !is_outdated(mark))),
+            // It is a link, pipe, socket or device.
+            Err(error) if error.kind() == io::ErrorKind::InvalidInput => Ok(None),
+            Err(error) => match read_error(CLOSED, &error) {
+                unreadable @ RecoveryError::Unreadable(_) => Err(unreadable),
+                _ => Ok(None),
+            },
+        }
+    }
+
+    /// Reads the mark's file; `None` if it is invalid.
+    fn read_file(files: &dyn Directory) -> io::Result<Option<Self>> {
+        let Ok(mut file_reader) = RecordReader::new(files.open(CLOSED)?)? else {
+            return Ok(None);
+        };
+        let header = file_reader.header;
+        Ok(match file_reader.next()? {
+            Ok(record) if (header.kind, record.kind) == (FileKind::Closed, kind::CLOSED) => {
+                Self::read_body(header.store, record.body).ok()
+            }
+            _ => None,
+        })
     }
 
     fn read_body(store: u64, body: &[u8]) -> Result<Self, CorruptRecord> {

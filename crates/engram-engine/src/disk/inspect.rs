@@ -143,7 +143,7 @@ pub(super) fn inspect_files(files: &dyn Directory, names: &[String]) -> Inspecti
     reports
         .extend(set_aside.map(|name| file_check::report_unread(files, name, FileState::SetAside)));
     classify_tears(&mut reports);
-    if let Some(mark) = CloseMark::read(files, names)
+    if let Ok(Some(mark)) = CloseMark::read(files, names)
         && store.is_none_or(|store| store == mark.store)
     {
         report_loss_since_close(&mark, &mut reports);

@@ -77,13 +77,20 @@ pub(super) struct WriteStatus {
     pub(super) ended: bool,
     /// True after a permanent failure, for example of a sync: the status no longer changes.
     failed: bool,
-    /// Describes the logs that were lost; `None` if there are none. While it is set, no further change counts as
-    /// durable. A checkpoint that does not require these logs clears it.
-    lost: Option<String>,
+    /// The logs that were lost. While there are any, no further change counts as durable. A checkpoint that does not
+    /// require them clears this.
+    lost: BTreeSet<u64>,
     /// What has happened to the directory, if it was not at its path when this was last checked.
     moved: Option<String>,
     /// The log that was being written when this was last checked, if it was missing.
     missing_log: Option<u64>,
+}
+
+impl WriteStatus {
+    /// Describes the logs that were lost; `None` if there are none.
+    fn loss(&self) -> Option<String> {
+        (!self.lost.is_empty()).then(|| describe_lost_logs(&self.lost))
+    }
 }
 
 /// The state with which a journal starts.
@@ -266,10 +273,7 @@ impl Journal {
             return;
         }
         self.pending.lock().lost_logs.extend(lost);
-        self.update_status(0, |status| {
-            let describe = || describe_lost_logs(lost);
-            status.lost.get_or_insert_with(describe);
-        });
+        self.update_status(0, |status| status.lost.extend(lost));
     }
 
     /// The logs that were lost since the store was opened.
@@ -290,7 +294,7 @@ impl Journal {
 
     /// Describes the logs that were lost, if changes do not count as durable for this reason.
     pub(crate) fn loss(&self) -> Option<String> {
-        self.status.lock().lost.clone()
+        self.status.lock().loss()
     }
 
     /// Notes that a checkpoint was written that does not require these lost logs. Has no effect if more logs
@@ -302,7 +306,7 @@ impl Journal {
             if lost_logs.is_empty() || pending.lost_logs != *lost_logs {
                 return;
             }
-            self.status.lock().lost = None;
+            self.status.lock().lost.clear();
         }
         self.update_status(0, |_| {});
     }
@@ -325,8 +329,8 @@ impl Journal {
         let log = self.pending.lock().log.usage().log;
         let status = self.status.lock();
         let is_missing = status.missing_log == Some(log);
-        let missing = is_missing.then(|| describe_lost_logs(&[log]));
-        let lost = status.lost.clone().or(missing);
+        let missing = is_missing.then(|| describe_lost_logs(&BTreeSet::from([log])));
+        let lost = status.loss().or(missing);
         let problem = (status.moved.clone())
             .or_else(|| status.problem.clone())
             .or_else(|| Some(format!("{}{NEXT_CHECKPOINT_NOTE}", lost?)))?;
@@ -357,12 +361,11 @@ impl Journal {
         let panicked = panicked.then(|| "the log writer thread panicked".into());
         let status = self.status.lock();
         match panicked
-            .as_ref()
-            .or(status.problem.as_ref())
-            .or(status.lost.as_ref())
+            .or_else(|| status.problem.clone())
+            .or_else(|| status.loss())
         {
             Some(problem) if self.durability != Durability::None => {
-                Err(self.write_error("were not written to", problem))
+                Err(self.write_error("were not written to", &problem))
             }
             _ => Ok(()),
         }
@@ -378,7 +381,7 @@ impl Journal {
             return;
         }
         update(&mut status);
-        if status.lost.is_none() {
+        if status.lost.is_empty() {
             self.durable_below
                 .store(status.durable_below, Ordering::Release);
         }
@@ -409,7 +412,7 @@ impl Journal {
                 return Poll::Ready(Ok(()));
             }
             self.check_writing(&status)?;
-            if let Some(lost) = &status.lost {
+            if let Some(lost) = status.loss() {
                 let problem = format!("{lost}{NEXT_CHECKPOINT_NOTE}");
                 return Poll::Ready(Err(self.write_error("are not durable in", &problem)));
             }
@@ -452,7 +455,7 @@ pub(super) const NOT_LOCKED: &str = "its LOCK was replaced, so another process m
                                      the store";
 
 /// Describes logs that were removed or replaced.
-fn describe_lost_logs(logs: &[u64]) -> String {
+fn describe_lost_logs(logs: &BTreeSet<u64>) -> String {
     let names: Vec<String> = logs.iter().map(|log| log_name(*log)).collect();
     let verb = if logs.len() == 1 { "was" } else { "were" };
     format!("{} {verb} removed or replaced", names.join(", "))
@@ -486,7 +489,7 @@ impl OpSink for TableSink {
         })
     }
 
-    fn poll_room(&self, waker: &Waker) -> Poll<Result<()>> {
+    fn poll_space(&self, waker: &Waker) -> Poll<Result<()>> {
         self.journal.poll(waker, || self.journal.has_space())
     }
 
@@ -522,5 +525,34 @@ impl OpSink for UnloggedSink {
 
     fn problem(&self) -> Option<String> {
         self.0.problem()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::power_loss::PowerLossDirectory;
+
+    #[test]
+    fn all_lost_logs_are_named_until_a_checkpoint_ends_the_loss() {
+        let start = JournalStart {
+            store: 1,
+            log: 9,
+            next_change: 1,
+            next_serial: 1,
+            logs: Vec::new(),
+            clock: ClockReading::default(),
+        };
+        let files = Arc::new(PowerLossDirectory::from_files(&[]));
+        let journal = Journal::new(files, Durability::Process, start);
+        journal.lose_logs(&[4]);
+        journal.lose_logs(&[2, 4]);
+        let text = "log-0000000002, log-0000000004 were removed or replaced";
+        assert_eq!(journal.loss().as_deref(), Some(text));
+        journal.end_loss(&journal.lost_logs());
+        assert_eq!(journal.loss(), None);
+        journal.lose_logs(&[3]);
+        let text = "log-0000000003 was removed or replaced";
+        assert_eq!(journal.loss().as_deref(), Some(text));
     }
 }

@@ -77,7 +77,8 @@ fn a_log_that_is_cut_between_records_after_the_close_is_reported() {
     history.run(&mut opened, &mut Xoshiro256PlusPlus::seed_from_u64(1));
     drop(opened);
     assert_eq!(read_back(&files).unwrap().notes, [""; 0]);
-    let mark = CloseMark::read(&files, &files.list().unwrap()).unwrap();
+    let mark = CloseMark::read(&files, &files.list().unwrap());
+    let mark = mark.unwrap().unwrap();
     let (name, bytes) = (log_name(mark.log), mark.bytes);
     assert_eq!(files.open(&name).unwrap().len().unwrap(), bytes);
     // Only the file header is left.

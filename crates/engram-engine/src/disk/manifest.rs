@@ -147,13 +147,31 @@ fn belongs_to(files: &dyn Directory, name: &str, store: u64) -> bool {
     }
 }
 
-/// True if this store has no file of this name any more: the file is missing, is a link, pipe, socket or device,
-/// belongs to another store, or its header cannot be used.
+/// True if this store has no file of this name any more: the file is missing, is a link, pipe, socket, device or
+/// directory, belongs to another store, or its header cannot be used.
 pub(super) fn is_lost(files: &dyn Directory, name: &str, store: u64) -> bool {
     match files.open(name).and_then(RecordReader::new) {
         Ok(Ok(file_reader)) => file_reader.header.store != store,
         Ok(Err(_)) => true,
         // `open` returns `InvalidInput` for a link, pipe, socket or device.
-        Err(error) => is_missing(&error) || error.kind() == io::ErrorKind::InvalidInput,
+        Err(error) => matches!(
+            error.kind(),
+            io::ErrorKind::NotFound | io::ErrorKind::InvalidInput | io::ErrorKind::IsADirectory
+        ),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::disk::os_directory::OsDirectory;
+
+    #[test]
+    fn a_log_that_was_replaced_by_a_subdirectory_is_lost() {
+        let path = std::env::temp_dir().join(format!("engram-replaced-{}", std::process::id()));
+        std::fs::create_dir_all(path.join("log-0000000001")).unwrap();
+        let files = OsDirectory::open(&path).unwrap();
+        assert!(is_lost(&files, "log-0000000001", 1));
+        std::fs::remove_dir_all(path).unwrap();
     }
 }

@@ -226,7 +226,7 @@ pub(crate) fn recover(
         _ => None,
     });
     let logs: Vec<u64> = logs.collect();
-    let close_mark = CloseMark::read(files, &names);
+    let close_mark = CloseMark::read(files, &names)?;
     let contents = DirectoryContents {
         files,
         checkpoints: &checkpoints,

@@ -145,6 +145,7 @@ fn a_read_that_fails_for_lack_of_memory_is_no_damage() {
                 assert_eq!(recovered.checkpoint_read, expected.checkpoint_read);
                 assert_eq!(recovered.intact_after_tear, expected.intact_after_tear);
                 assert_eq!(recovered.checkpoint_headers.len(), 2);
+                assert_eq!(recovered.notes, expected.notes, "{reads}");
             }
             Err(RecoveryError::Unreadable(_)) => failures += 1,
             Err(error) => panic!("{reads}: {error:?}"),

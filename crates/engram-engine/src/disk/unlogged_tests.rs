@@ -165,7 +165,8 @@ fn a_store_opens_after_opening_it_failed_at_any_write() {
     opened.storage.checkpoint(false, view).unwrap();
     opened.storage.close().unwrap();
     drop(opened);
-    let mark = CloseMark::read(&files, &files.list().unwrap()).unwrap();
+    let mark = CloseMark::read(&files, &files.list().unwrap());
+    let mark = mark.unwrap().unwrap();
     files
         .truncate(&log_name(mark.log), BYTES_TO_FIRST_CHANGE)
         .unwrap();

@@ -227,6 +227,7 @@ impl Engine {
             .into_iter()
             .map(|state| self.table_from_state(state))
             .collect();
+        let name = |table: &Arc<Table>| table.options().name.clone();
         // No other checkpoint, which would lack these tables, may be written until they are added.
         let checkpoint_lock = self.checkpoint_lock.lock();
         let record_dropped = || {
@@ -244,13 +245,14 @@ impl Engine {
         }
         let is_closed = self.is_closed.read();
         if *is_closed {
-            return Err(closed_error());
+            return match self.backend {
+                // The engine was closed after the checkpoint was written, so the directory has the tables.
+                Backend::Disk { .. } => Ok(tables.iter().map(name).collect()),
+                Backend::Memory(_) => Err(closed_error()),
+            };
         }
         let mut existing = self.tables.write();
-        let names: Vec<String> = tables
-            .iter()
-            .map(|table| table.options().name.clone())
-            .collect();
+        let names: Vec<String> = tables.iter().map(name).collect();
         if let Some(name) = names.iter().find(|name| existing.contains_key(*name)) {
             record_dropped();
             let error = name_exists(name);

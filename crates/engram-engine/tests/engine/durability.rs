@@ -1,8 +1,9 @@
 //! An insert is acknowledged once it is durable; tables with the same seed and calls are identical.
 
 use std::sync::Arc;
+use std::time::Duration;
 
-use engram_core::SelectorKind;
+use engram_core::{SelectorKind, TableState, Volatile};
 use engram_engine::{Durability, Engine, OpenOptions, StorageOptions, SystemClock};
 
 use crate::support::{
@@ -89,6 +90,53 @@ fn only_a_store_that_logs_changes_acknowledges_durably() {
         insert_items(&table, items(0..1));
         let sample = wait_ready(table.sample(1, true).unwrap()).unwrap();
         assert_eq!(sample.lease.unwrap().removes_durably(), is_durable);
+        engine.close().unwrap();
+        std::fs::remove_dir_all(&path).unwrap();
+    }
+}
+
+#[test]
+fn added_tables_are_stored_if_and_only_if_adding_them_succeeds() {
+    let path = std::env::temp_dir().join(format!("engram-add-tables-{}", std::process::id()));
+    let open = || {
+        let storage_options = StorageOptions {
+            durability: Durability::Disk {
+                interval: Duration::ZERO,
+            },
+            keep: 1,
+        };
+        let options = OpenOptions::default();
+        Engine::open(
+            &path,
+            storage_options,
+            &options,
+            Vec::new(),
+            1,
+            &mut |_, _| {},
+        )
+        .unwrap()
+        .0
+    };
+    for round in 0..20 {
+        let engine = open();
+        let state = TableState::new(Arc::new(fifo_options("t")), Arc::new(Volatile)).unwrap();
+        let outcome = std::thread::scope(|scope| {
+            scope.spawn(|| {
+                // The checkpoint that contains the table is being written, or finished.
+                let checkpoint = path.join("checkpoint-0000000001");
+                while !checkpoint.with_extension("tmp").exists() && !checkpoint.exists() {
+                    std::thread::yield_now();
+                }
+                engine.close().unwrap();
+            });
+            engine.add_tables(vec![state])
+        });
+        let engine = open();
+        assert_eq!(
+            engine.tables().unwrap().len(),
+            usize::from(outcome.is_ok()),
+            "{round}: {outcome:?}"
+        );
         engine.close().unwrap();
         std::fs::remove_dir_all(&path).unwrap();
     }

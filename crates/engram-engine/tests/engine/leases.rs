@@ -18,7 +18,7 @@ fn inserts_into_a_queue_wait_while_all_its_items_are_leased() {
     let mut insert = table.insert(items(4..5)).unwrap();
     assert!(poll(&mut insert, &wakes).is_pending());
     let info = table.info();
-    assert_eq!((info.stats.size, info.stats.hidden), (4, 4));
+    assert_eq!((info.stats.size, info.stats.leased_out), (4, 4));
     assert_eq!(
         info.inserting_blocked.unwrap(),
         "`t`: inserting waits: the table is full, and readers still hold 4 of 4 items; continue to \
@@ -41,6 +41,25 @@ fn a_queue_does_not_evict_items_while_others_are_leased() {
     leased.lease.unwrap().acknowledge();
     wait_ready(insert).unwrap();
     assert_eq!(sample_keys(&table, 4), [2, 3, 4, 5]);
+}
+
+#[test]
+fn a_full_queue_states_how_many_items_were_removed_even_if_others_are_leased() {
+    let table = new_table(TableOptions {
+        max_size: 8,
+        ..queue_options("t", 4)
+    });
+    insert_items(&table, items(0..4));
+    let leased = wait_ready(table.sample(1, true).unwrap()).unwrap();
+    insert_items(&table, items(4..5));
+    let blocked = || table.info().inserting_blocked.unwrap();
+    let full = "`t`: inserting waits: Queue(4) is full: 4 inserted items are not sampled yet";
+    assert_eq!(blocked(), full);
+    assert_eq!(table.delete(&[4]).unwrap(), 1);
+    let removed = "; 1 of them was removed, but counts until the table is reset";
+    assert_eq!(blocked(), format!("{full}{removed}"));
+    leased.lease.unwrap().acknowledge();
+    assert_eq!(blocked(), format!("{full}{removed}"));
 }
 
 #[test]
@@ -72,7 +91,10 @@ fn a_replay_table_evicts_leased_items_if_there_are_no_others() {
         assert!(!table.can_sample(1) && table.can_insert(9));
         insert_items(&table, items(4..13));
         let stats = table.info().stats;
-        assert_eq!((stats.size, stats.hidden, stats.limiter.deletes), (4, 3, 9));
+        assert_eq!(
+            (stats.size, stats.leased_out, stats.limiter.deletes),
+            (4, 3, 9)
+        );
         leased.lease.unwrap().acknowledge();
         assert_eq!(table.info().stats.size, 1);
         assert_eq!(sample_keys(&table, 1), [12]);
@@ -91,7 +113,10 @@ fn returned_leases_of_evicted_items_are_not_counted() {
     insert_items(&table, items(2..3));
     drop(leased);
     let stats = table.info().stats;
-    assert_eq!((stats.size, stats.hidden, stats.limiter.samples), (2, 0, 0));
+    assert_eq!(
+        (stats.size, stats.leased_out, stats.limiter.samples),
+        (2, 0, 0)
+    );
 }
 
 #[test]
@@ -156,7 +181,10 @@ fn deleted_items_are_not_returned() {
     insert_items(&table, items(1..2));
     drop(leased);
     let stats = table.info().stats;
-    assert_eq!((stats.size, stats.hidden, stats.limiter.samples), (1, 0, 0));
+    assert_eq!(
+        (stats.size, stats.leased_out, stats.limiter.samples),
+        (1, 0, 0)
+    );
     assert_eq!(sample_keys(&table, 1), [1]);
 }
 
@@ -174,7 +202,7 @@ fn a_lease_can_be_dropped_after_an_update_and_after_the_table_is_closed() {
     assert_eq!(keys(&leased), [1, 0]);
     table.close(crate::support::table_dropped_error("t"));
     drop(leased);
-    assert_eq!(table.info().stats.hidden, 0);
+    assert_eq!(table.info().stats.leased_out, 0);
 }
 
 #[test]
@@ -186,11 +214,11 @@ fn parts_of_a_lease_are_acknowledged_or_returned_separately() {
         .lease
         .unwrap();
     lease.split_first(0).acknowledge();
-    assert_eq!(table.info().stats.hidden, 4);
+    assert_eq!(table.info().stats.leased_out, 4);
     lease.split_first(2).acknowledge();
-    assert_eq!(table.info().stats.hidden, 2);
+    assert_eq!(table.info().stats.leased_out, 2);
     drop(lease.split_first(1));
-    assert_eq!(table.info().stats.hidden, 1);
+    assert_eq!(table.info().stats.leased_out, 1);
     lease.split_first(9).acknowledge();
     drop(lease);
     assert_eq!(sample_keys(&table, 1), [2]);

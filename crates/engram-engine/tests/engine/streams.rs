@@ -69,7 +69,7 @@ fn keys(batch: &StreamBatch) -> Vec<u64> {
 /// Waits until this many items are hidden because they are leased.
 fn wait_until_hidden(table: &Arc<Table>, hidden: u64) {
     let start = Instant::now();
-    while table.info().stats.hidden != hidden {
+    while table.info().stats.leased_out != hidden {
         assert!(
             start.elapsed() < 20 * SECOND,
             "the table never had {hidden} hidden items"
@@ -110,7 +110,10 @@ fn closing_returns_unacknowledged_items_in_order() {
         close(&mut stream);
         assert!(!stream.deliver(6), "the stream is closed");
         let stats = table.info().stats;
-        assert_eq!((stats.size, stats.hidden, stats.limiter.samples), (5, 0, 4));
+        assert_eq!(
+            (stats.size, stats.leased_out, stats.limiter.samples),
+            (5, 0, 4)
+        );
         assert_eq!(table.info().waiting_samples, 0);
         assert_eq!(sample_keys(&table, 5), expected[4..]);
     }
@@ -131,7 +134,7 @@ fn closing_returns_the_unacknowledged_part_of_a_batch() {
         close(&mut stream);
         let stats = table.info().stats;
         assert_eq!(
-            (stats.size, stats.hidden, stats.limiter.samples),
+            (stats.size, stats.leased_out, stats.limiter.samples),
             (10 - acknowledged, 0, acknowledged)
         );
         let left = usize::try_from(10 - acknowledged).unwrap();
@@ -322,11 +325,17 @@ fn a_reader_gets_the_error_that_ended_the_stream() {
         batch_size: 0,
         ..options
     };
-    let error = error_text(Stream::open(small, Arc::default(), empty));
+    let error = error_text(Stream::open(Arc::clone(&small), Arc::default(), empty));
     assert_eq!(
         error,
         "`batch_size` and `prefetch` must be at least 1; got 0 and 1"
     );
+    let no_items = StreamOptions {
+        max_items: Some(0),
+        ..options
+    };
+    let error = error_text(Stream::open(small, Arc::default(), no_items));
+    assert_eq!(error, "`max_items` must be at least 1; got 0");
 }
 
 #[test]

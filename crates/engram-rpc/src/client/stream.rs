@@ -86,13 +86,7 @@ impl RemoteStream {
         table: &TableOptions,
         options: StreamOptions,
     ) -> Result<Self> {
-        if options.batch_size == 0 || options.prefetch == 0 {
-            return Err(Error::InvalidArgument(format!(
-                "`batch_size` and `prefetch` must be at least 1; got {} and {}",
-                options.batch_size, options.prefetch
-            )));
-        }
-        options.check_at_least()?;
+        options.check()?;
         let mut stream = Self {
             requests: Some(requests),
             task: Some(task),

@@ -75,7 +75,7 @@ const TABLE_METRICS: [TableMetric; 21] = [
     metric(
         "table_leased_out_items",
         "Items leased out for the last time: removed once acknowledged",
-        |t| Value::Count(t.stats.hidden),
+        |t| Value::Count(t.stats.leased_out),
     ),
     metric(
         "table_episodes",

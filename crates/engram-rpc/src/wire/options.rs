@@ -326,7 +326,7 @@ pub fn encode_info(info: &TableInfo) -> pb::TableInfo {
     pb::TableInfo {
         options: Some(encode_options(&options)),
         size: stats.size,
-        hidden: stats.hidden,
+        hidden: stats.leased_out,
         bytes: stats.bytes,
         num_episodes: stats.num_episodes,
         num_deleted_episodes: stats.num_deleted_episodes,
@@ -359,7 +359,7 @@ pub fn decode_info(info: pb::TableInfo) -> Result<TableInfo> {
         options: Arc::new(options),
         stats: TableStats {
             size: info.size,
-            hidden: info.hidden,
+            leased_out: info.hidden,
             bytes: info.bytes,
             num_episodes: info.num_episodes,
             num_deleted_episodes: info.num_deleted_episodes,

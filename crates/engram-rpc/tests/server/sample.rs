@@ -85,7 +85,7 @@ fn keys(batch: &pb::Batch) -> Vec<u64> {
 }
 
 fn leased_out(table: &Table) -> u64 {
-    table.info().stats.hidden
+    table.info().stats.leased_out
 }
 
 #[tokio::test(flavor = "multi_thread")]

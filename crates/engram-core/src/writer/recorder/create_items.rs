@@ -30,7 +30,7 @@ impl Recorder {
         let steps = self.available_steps();
         if len > steps.end - steps.start {
             let error = SelectionError::TooFewSteps { len };
-            return Err(self.selection_error(error, &self.schema.layout));
+            return Err(self.selection_error(error, Some(&self.schema.layout)));
         }
         Ok(steps.end - len)
     }
@@ -56,7 +56,7 @@ impl Recorder {
     ) -> Result<LocatedItem> {
         self.view()
             .locate(columns)
-            .map_err(|error| self.selection_error(error, layout))
+            .map_err(|error| self.selection_error(error, Some(layout)))
     }
 
     /// Queues an item of located cells, unless `check` returns an error. `check` may compare the item with its
@@ -129,7 +129,7 @@ impl Recorder {
             Err(mixed @ SelectionError::Mixed { .. })
                 if self.view().has_all(pattern.column_selections(end)) =>
             {
-                return Err(self.selection_error(mixed, &pattern.shape.layout));
+                return Err(self.selection_error(mixed, Some(&pattern.shape.layout)));
             }
             Err(_) => return Ok(false),
         };
@@ -167,8 +167,9 @@ impl Recorder {
         self.lookback = self.lookback.max(self.available_steps().end - oldest);
     }
 
-    /// Converts a selection error to one with a text. `item` is the layout of the item.
-    pub(super) fn selection_error(&self, error: SelectionError, item: &Layout) -> Error {
+    /// Converts a selection error to one with a text. `item` is the layout of the item; `None` if a cell is read
+    /// without creating an item.
+    pub(super) fn selection_error(&self, error: SelectionError, item: Option<&Layout>) -> Error {
         let steps = self.available_steps();
         error.into_error(&ErrorContext {
             item,
@@ -318,6 +319,35 @@ mod tests {
              items before the episode ends, or end it without clearing the history"
         );
         assert_eq!(recorder.pending_items(), 0);
+    }
+
+    #[test]
+    fn expired_steps_stay_expired_when_the_history_is_extended() {
+        let mut recorder = recorder(2, Some(1));
+        append(&mut recorder, 5);
+        recorder.extend_history(4);
+        append(&mut recorder, 1);
+        assert_eq!(recorder.available_steps(), 3..6);
+        assert_eq!(
+            create(&mut recorder, &[selection(0, 2, 2, false)]),
+            Err(Error::ExpiredStep(
+                "the trajectory refers to column `a` at step 2 of this writer (counted from 0 over all episodes), \
+                 which had expired before `history` was raised to 4; steps 3 to 5 are available; select newer steps"
+                    .into()
+            ))
+        );
+        let last = recorder.create_item(0, 1, 1.0, &Selection::Last(4), |_| Ok(()));
+        assert_eq!(
+            last,
+            Err(Error::ExpiredStep(
+                "`num_steps` is 4, but older steps had expired before `history` was raised to 4; steps 3 to 5 are \
+                 available; append more steps first or select fewer"
+                    .into()
+            ))
+        );
+        create(&mut recorder, &[selection(0, 3, 3, false)]).unwrap();
+        append(&mut recorder, 2);
+        assert_eq!(recorder.available_steps(), 4..8);
     }
 
     #[test]

@@ -32,8 +32,9 @@ impl Recorder {
     /// Appends the bytes of one cell to `out`. Strings are encoded.
     ///
     /// # Errors
-    /// Those of [`Self::create_item`] for an item of this one cell; [`crate::Error::Payload`] if the cell's chunk
-    /// cannot be read.
+    /// [`crate::Error::ExpiredStep`] if the step is no longer retained or was cleared;
+    /// [`crate::Error::InvalidArgument`] if it was not appended yet or has no value in this column;
+    /// [`crate::Error::Payload`] if the cell's chunk cannot be read.
     pub fn read_cell(
         &self,
         column: usize,
@@ -43,7 +44,7 @@ impl Recorder {
         let slice = self
             .view()
             .locate_run(column, position, 1)
-            .map_err(|error| self.selection_error(error, &self.schema.layout))?;
+            .map_err(|error| self.selection_error(error, None))?;
         let (chunk_column, row) = (slice.column as usize, slice.offset as usize);
         if slice.chunk == OPEN {
             if let Some(open) = &self.open {
@@ -89,5 +90,40 @@ impl Recorder {
             }
         }
         Ok(())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::super::tests::{append, recorder};
+    use crate::error::Error;
+
+    #[test]
+    fn errors_of_reads_do_not_mention_a_trajectory() {
+        let mut recorder = recorder(2, None);
+        append(&mut recorder, 3);
+        let read = |recorder: &super::Recorder, position| {
+            let outcome = recorder.read_cell(0, position, &mut Vec::new());
+            outcome.unwrap_err()
+        };
+        assert_eq!(
+            read(&recorder, 0),
+            Error::ExpiredStep(
+                "cannot read column `a` at step 0 of this writer (counted from 0 over all episodes), which has \
+                 expired: the writer retains only the newest 2 steps (`history`); steps 1 to 2 are available; read it \
+                 earlier or raise `history`"
+                    .into()
+            )
+        );
+        recorder.end_episode(true).unwrap();
+        assert_eq!(
+            read(&recorder, 2),
+            Error::ExpiredStep(
+                "cannot read column `a` at step 2 of this writer (counted from 0 over all episodes), which was cleared \
+                 at the end of its episode; no steps are available; read it before the episode ends, or end it \
+                 without clearing the history"
+                    .into()
+            )
+        );
     }
 }
