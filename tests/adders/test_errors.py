@@ -129,7 +129,7 @@ def test_a_table_that_rejects_items_does_not_affect_others(priority):
             with suppress(UnsatisfiableError):
                 play(adder, timesteps([2], first=20))
         assert rejections
-        assert all("max_bytes of 200" in text or "max_bytes 200" in text for text in rejections)
+        assert all("whose max_bytes is 200" in text for text in rejections)
         assert [(item.observation, item.reward) for item in items(store, "b")] == [
             (1, 3),
             (2, 6),
@@ -224,6 +224,16 @@ def test_extras_must_keep_their_structure(priority, extras):
             adder.add(np.float32(0.2), steps[2], extras)
         adder.add(np.float32(0.2), steps[2], {"x": 2})
         assert [item.extras["x"] for item in items(store)] == [[1, 2], [2, 0]]
+
+
+def test_extras_must_stay_empty():
+    text = "`extras` must have the same structure as in earlier steps: an empty tuple; got {'x': 1}"
+    with Store([queue()]) as store, SequenceAdder(store, 2, 1) as adder:
+        steps = timesteps([1, 2])
+        adder.add_first(steps[0])
+        adder.add(np.float32(0.1), steps[1])
+        with raises(SignatureError, text):
+            adder.add(np.float32(0.2), steps[2], {"x": 1})
 
 
 def test_observation_shapes_may_change_only_between_episodes():
