@@ -271,6 +271,7 @@ def test_errors_name_a_single_array_the_data(open_store):
     store = open_store(queue())
     insert(store, np.zeros(2, np.float32), np.zeros(2, np.float64))
     iterator = iter(dataset(store, "t", steps=True, batch_size=3))
+    next(iterator)
     with raises(
         SignatureError,
         "the items or steps of a batch must have the same columns, dtypes and shapes; got float32 [] for the data, "

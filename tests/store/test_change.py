@@ -297,7 +297,7 @@ def test_calls_of_a_closed_store_raise(open_store):
             call()
 
 
-@pytest.mark.parametrize(("exponent", "priority"), [(2, 1e300), (-2, 1e-200)])
+@pytest.mark.parametrize(("exponent", "priority"), [(2, "1e300"), (-2, "1e-200")])
 def test_a_priority_whose_power_is_too_large_is_rejected(exponent, priority):
     text = (
         f"priority {priority} for table `t` has too large a weight: its power with the selector's exponent {exponent} "
@@ -306,4 +306,4 @@ def test_a_priority_whose_power_is_too_large_is_rejected(exponent, priority):
     with engram.Store([Table("t", sampler=selectors.Prioritized(float(exponent)))]) as store:
         store.insert({"x": np.zeros(1)}, {"t": 1.0})
         with raises(PriorityError, text):
-            store.insert({"x": np.zeros(1)}, {"t": priority})
+            store.insert({"x": np.zeros(1)}, {"t": float(priority)})
