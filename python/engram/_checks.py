@@ -9,6 +9,7 @@ from typing import Any, SupportsFloat, TypeVar
 
 import numpy as np
 
+from engram._text import number_text
 from engram.errors import InvalidArgumentError
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ def fraction(what: str, value: object) -> float:
     """Returns a number from 0 to 1 as `float`."""
     result = number(what, value)
     if not 0 <= result <= 1:
-        raise InvalidArgumentError(f"{what} must be from 0 to 1; got {result:g}")
+        raise InvalidArgumentError(f"{what} must be from 0 to 1; got {number_text(result)}")
     return result
 
 

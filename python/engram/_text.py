@@ -1,9 +1,27 @@
-"""Text of errors and reports: nests, and text from outside, such as names of tables and notes of files."""
+"""Text of errors and reports: columns, nests, numbers, and text from outside, such as names of tables."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["nest_text", "printable"]
+__all__ = ["column_text", "columns_text", "nest_text", "number_text", "printable"]
+
+
+def column_text(name: str) -> str:
+    """Returns a column's name in backticks. Data that is one array has one column, whose name is empty."""
+    return f"`{name}`" if name else "the data"
+
+
+def columns_text(names: Sequence[str]) -> str:
+    """Returns the names of all columns: "the columns `a`, `b`", or "a single array"."""
+    if list(names) == [""]:
+        return "a single array"
+    return "the columns " + ", ".join(f"`{name}`" for name in names)
+
+
+def number_text(number: float) -> str:
+    """Returns a float as text that no other float has, whole numbers without `.0`: `2`, `0.1`, `999999.5`."""
+    text = f"{number:.15g}"
+    return text if float(text) == number else repr(float(number))
 
 
 def nest_text(unflatten: Callable[[list[Any]], Any], num_leaves: int) -> str:

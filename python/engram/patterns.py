@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from engram import _checks, _engram
+from engram._text import columns_text
 from engram.errors import InvalidArgumentError
 
 __all__ = [
@@ -337,9 +338,8 @@ class Pattern:
         try:
             return function(step)
         except (AttributeError, IndexError, KeyError, TypeError) as error:
-            columns = ", ".join(f"`{name}`" for name in names)
             raise InvalidArgumentError(
-                f"pattern for table `{self.table}`: {what} raised {error!r} for a step with the columns {columns}"
+                f"pattern for table `{self.table}`: {what} raised {error!r} for a step with {columns_text(names)}"
             ) from error
 
 

@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import ClassVar, TypeAlias
 
 from engram import _checks
+from engram._text import number_text
 from engram.errors import InvalidArgumentError
 
 __all__ = ["MinSize", "Queue", "RateLimiter", "SampleToInsertRatio", "Stack"]
@@ -93,13 +94,14 @@ class SampleToInsertRatio:
         width, needed = self.max_diff - self.min_diff, 2 * max(1.0, ratio)
         if not width >= needed:  # also rejects NaN, the difference of equal infinities
             raise InvalidArgumentError(
-                f"`error_buffer` must allow a range of at least {needed:g} samples for {ratio:g} samples per insert; "
-                f"got {self.error_buffer}, a range of {width:g}"
+                f"`error_buffer` must allow a range of at least {number_text(needed)} samples for {number_text(ratio)} "
+                f"samples per insert; got {self.error_buffer}, a range of {width:.15g}"
             )
         if self.min_diff > ratio * self.min_size:
+            most = number_text(ratio * self.min_size)
             raise InvalidArgumentError(
-                f"`error_buffer[0]` must be at most `samples_per_insert * min_size` = {ratio * self.min_size:g}; "
-                f"got {self.min_diff:g}; otherwise sampling could not start at `min_size` items"
+                f"`error_buffer[0]` must be at most `samples_per_insert * min_size` = {most}; "
+                f"got {number_text(self.min_diff)}; otherwise sampling could not start at `min_size` items"
             )
 
     @property
@@ -192,7 +194,9 @@ def _check_can_sample(limiter: RateLimiter) -> None:
     """
     ratio, low, high = limiter.samples_per_insert, limiter.min_diff, limiter.max_diff
     if low > high:
-        raise InvalidArgumentError(f"`min_diff` must be at most `max_diff`; got {low:g} and {high:g}")
+        raise InvalidArgumentError(
+            f"`min_diff` must be at most `max_diff`; got {number_text(low)} and {number_text(high)}"
+        )
     inserts = high / ratio
     if math.isfinite(inserts):
         inserts = math.floor(inserts)
@@ -201,6 +205,7 @@ def _check_can_sample(limiter: RateLimiter) -> None:
         raise InvalidArgumentError("`min_diff` must be less than infinity, or nothing could ever be sampled; got inf")
     if most - 1 < low:
         raise InvalidArgumentError(
-            f"`min_diff` must be at most {most - 1:g} with this `samples_per_insert`, `min_size` and `max_diff`, or "
-            f"nothing could ever be sampled; got {low:g}; lower `min_diff` or raise `max_diff`"
+            f"`min_diff` must be at most {number_text(most - 1)} with this `samples_per_insert`, `min_size` and "
+            f"`max_diff`, or nothing could ever be sampled; got {number_text(low)}; lower `min_diff` or raise "
+            "`max_diff`"
         )

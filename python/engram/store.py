@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from engram import _checks, _engram
 from engram._checkpoint_thread import CheckpointThread
+from engram._text import number_text
 from engram.batch import Batch
 from engram.errors import ClosedError, ForkedError, InvalidArgumentError
 from engram.info import Checkpoint, TableInfo
@@ -456,7 +457,7 @@ class Store(TableStore):
         sync_interval = _checks.number("`sync_interval`", sync_interval)
         if not 0 <= sync_interval <= _MAX_SYNC_INTERVAL:
             raise InvalidArgumentError(
-                f"`sync_interval` must be between 0 and {_MAX_SYNC_INTERVAL:g} s; got {sync_interval:g}"
+                f"`sync_interval` must be between 0 and {_MAX_SYNC_INTERVAL:g} s; got {number_text(sync_interval)}"
             )
         if checkpoint_interval is not None:
             checkpoint_interval = _checks.number("`checkpoint_interval`", checkpoint_interval)

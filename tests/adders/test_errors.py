@@ -226,6 +226,16 @@ def test_extras_must_keep_their_structure(priority, extras):
         assert [item.extras["x"] for item in items(store)] == [[1, 2], [2, 0]]
 
 
+def test_extras_must_stay_empty():
+    text = "`extras` must have the same structure as in earlier steps: an empty tuple; got {'x': 1}"
+    with Store([queue()]) as store, SequenceAdder(store, 2, 1) as adder:
+        steps = timesteps([1, 2])
+        adder.add_first(steps[0])
+        adder.add(np.float32(0.1), steps[1])
+        with raises(SignatureError, text):
+            adder.add(np.float32(0.2), steps[2], {"x": 1})
+
+
 def test_observation_shapes_may_change_only_between_episodes():
     steps = timesteps([1, 2])
     with Store([queue()]) as store, EpisodeAdder(store, 9) as adder:

@@ -109,6 +109,7 @@ def test_reset_creates_the_complete_transitions():
     [
         ((0, 0.5), "`n_step` must be at least 1; got 0"),
         ((1, 1.5), "`discount` must be from 0 to 1; got 1.5"),
+        ((1, 1.0000001), "`discount` must be from 0 to 1; got 1.0000001"),
         ((1, "x"), "`discount` must be a number; got 'x' (str)"),
     ],
 )

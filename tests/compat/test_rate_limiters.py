@@ -68,6 +68,10 @@ RANGE_BEGINS_TOO_HIGH = (
         ((4.0, 10, 0.5), RANGE_TOO_SMALL),
         ((4.0, 0, 0.5), RANGE_TOO_SMALL),  # checked before the size
         ((1.0, 1, (2.0, 9.0)), RANGE_BEGINS_TOO_HIGH),
+        (
+            (1.0, 1_000_000, (1_000_000.5, 2_000_000)),
+            RANGE_BEGINS_TOO_HIGH.replace("at 2", "at 1000000.5").replace("= 1:", "= 1000000:"),
+        ),
         ((1.0, 0, 8.0), "min_size_to_sample (0) must be a positive integer"),
     ],
 )

@@ -274,14 +274,18 @@ def test_an_item_with_an_invalid_priority_is_created_in_no_later_step(client):
     configs = [config([REF["a"][-1]], C.steps_since_applied() == 2, priority=BY_A)]
     writer = client.structured_writer(configs)
     writer.append({"a": 1.0, "b": 0})
+    text = (
+        "the TD errors in column `0` of the item give an invalid priority: priority for table `t` is NaN; it must be a "
+        "number"
+    )
     for partial in (True, False):
-        with raises(ValueError, "priority for table `t` is NaN; it must be a number"):
+        with raises(ValueError, text):
             writer.append({"a": np.nan if partial else None, "b": None}, partial_step=partial)
         assert writer.step_is_open is partial
     writer.append({"a": 3.0, "b": 0})
     writer.flush()
     assert items(client) == []
-    with raises(ValueError, "priority for table `t` is NaN; it must be a number"):
+    with raises(ValueError, text):
         client.structured_writer([config([REF["a"][-1]], priority=BY_A)]).append({"a": np.nan, "b": 0})
 
 

@@ -252,7 +252,8 @@ def test_steps_of_columns_that_differ_in_length_are_rejected(open_store):
     [
         ({"x": np.zeros(2, np.float64)}, "got float32 [] for `x`, then float64 []"),
         ({"x": np.zeros((2, 3), np.float32)}, "got float32 [] for `x`, then float32 [3]"),
-        ({"z": np.zeros(2, np.float32)}, "got the columns `x`, then `z`"),
+        ({"z": np.zeros(2, np.float32)}, "got the columns `x`, then the columns `z`"),
+        (np.zeros(2, np.float32), "got the columns `x`, then a single array"),
     ],
 )
 def test_steps_of_a_batch_must_have_the_same_layout(open_store, other, text):
@@ -264,6 +265,23 @@ def test_steps_of_a_batch_must_have_the_same_layout(open_store, other, text):
     with raises(SignatureError, f"the items or steps of a batch must have the same columns, dtypes and shapes; {text}"):
         next(iterator)
     assert store.info()["t"].size == 1, "the item that does not fit was returned"
+
+
+def test_errors_name_a_single_array_the_data(open_store):
+    store = open_store(queue())
+    insert(store, np.zeros(2, np.float32), np.zeros(2, np.float64))
+    iterator = iter(dataset(store, "t", steps=True, batch_size=3))
+    next(iterator)
+    with raises(
+        SignatureError,
+        "the items or steps of a batch must have the same columns, dtypes and shapes; got float32 [] for the data, "
+        "then float64 []",
+    ):
+        next(iterator)
+    store = open_store(queue())
+    store.insert(np.zeros(2), {"t": 1.0})
+    with raises(SignatureError, f"{NO_STEPS}the data without a time axis"):
+        next(iter(dataset(store, "t", steps=True)))
 
 
 def test_steps_of_a_batch_must_have_the_same_nest(open_store):

@@ -212,7 +212,10 @@ def test_dtypes_are_kept(dataset, name):
 
 def test_float8_is_rejected(dataset):
     signature = {"x": ArraySpec((None,), "float8_e5m2")}
-    text = "column `x` has dtype float8_e5m2, which tf.data cannot unbatch"
+    text = (
+        "column `x` has dtype float8_e5m2, which `tf.data` does not support here; read this table with "
+        "`engram.data.numpy`, or store another dtype"
+    )
     with Store([queue(signature=signature)]) as store, raises(InvalidArgumentError, text):
         dataset(store, "t")
 
@@ -267,6 +270,7 @@ def bad_specs():
             {},
             "`x` must have a ragged_rank of 1, the time axis; got 2",
         ),
+        (3, {}, "the data must be a tf.TensorSpec or a tf.RaggedTensorSpec; got 3"),
     ]
 
 
@@ -282,7 +286,14 @@ def mismatches():
 
     pair = [2, None]
     return [
-        ({"z": tf.TensorSpec(pair, tf.int64)}, "the columns do not match `element_spec`: got `x`, expected `z`"),
+        (
+            {"z": tf.TensorSpec(pair, tf.int64)},
+            "the columns do not match `element_spec`: got the columns `x`, expected the columns `z`",
+        ),
+        (
+            tf.TensorSpec(pair, tf.int64),
+            "the columns do not match `element_spec`: got the columns `x`, expected a single array",
+        ),
         (
             {"x": tf.TensorSpec(pair, tf.int32)},
             (

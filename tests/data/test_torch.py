@@ -184,6 +184,13 @@ def test_a_data_loader_cannot_batch_items_that_differ_in_length(dataset):
             next(iter(data_loader(dataset(store, "t", max_batches=2), batch_size=2)))
 
 
+def test_other_errors_of_batching_are_raised_unchanged(dataset):
+    with Store([queue()]) as store:
+        insert(store, np.zeros((2, 3)), np.zeros((2, 4)))
+        with pytest.raises(RuntimeError, match="equal size"):
+            next(iter(data_loader(dataset(store, "t", max_batches=2), batch_size=2)))
+
+
 # --- workers; each test runs in a process of its own, as forks break other libraries' threads -----------------
 
 

@@ -16,8 +16,8 @@ from sample_stores import QUEUE, checkpointed, copied, logged, logged_twice, ope
 from support import raises
 
 import engram
-from engram import Store, Table
-from engram.errors import InvalidArgumentError, SignatureError, StorageError
+from engram import Store, Table, selectors
+from engram.errors import InvalidArgumentError, PriorityError, SignatureError, StorageError
 
 FIRST, SECOND = "log-0000000001", "log-0000000002"
 OLD, NEW = "checkpoint-0000000001", "checkpoint-0000000002"
@@ -377,11 +377,13 @@ def test_a_signature_that_items_do_not_match_and_a_repeated_table_name_are_rejec
     path = copied(sample[0], tmp_path / "store")
     signature = {"n": engram.ArraySpec((), np.float32), "x": engram.ArraySpec((24,), np.uint8)}
     text = (
+        "does not fit the options given for table `queue`: "
         "item does not match the signature of table `queue`: columns `n`, `x` have a time axis, but the "
-        "signature has none; begin each shape in the signature with the number of steps, or None for any number; "
-        "signature: `n` float32[], `x` uint8[24]; item: `n` uint64[1], `x` uint8[1,24]"
+        "signature has none; begin each shape in the signature with the number of steps, or None (`?` in a file) for "
+        "any number; signature: `n` float32[], `x` uint8[24]; item: `n` uint64[1], `x` uint8[1,24]; give options that "
+        "fit, or drop the table with `drop`"
     )
-    with raises(SignatureError, text):
+    with pytest.raises(SignatureError, match=rf"\Astored item \d+ {re.escape(text)}\Z"):
         Store.open(path, [Table.queue(QUEUE, max_size=1_000, signature=signature)])
     with raises(InvalidArgumentError, "`tables`: two tables have the name `uniform`; give each table its own name"):
         Store.open(path, [Table("uniform"), Table("uniform")])
@@ -402,6 +404,25 @@ def test_renaming_or_dropping_an_unknown_table_is_rejected(sample, tmp_path):
     for argument, value in (("rename", {"q": "r"}), ("drop", ["q"])):
         with pytest.raises(InvalidArgumentError, match=f"^`{argument}`: the store has no table `q`; its tables: `"):
             Store.open(path, **{argument: value})
+
+
+@sample_store(checkpointed)
+def test_tables_renamed_to_the_same_name_are_rejected(sample, tmp_path):
+    path = copied(sample[0], tmp_path / "store")
+    first, second, *_ = sorted(table.name for table in tables())
+    with raises(InvalidArgumentError, "`rename`: two tables would have the name `new`; give each table its own name"):
+        Store.open(path, rename={first: "new", second: "new"})
+
+
+def test_a_selector_that_stored_priorities_do_not_fit_is_rejected(tmp_path):
+    with Store.open(tmp_path, [Table("t")]) as store:
+        store.insert({"x": 1}, {"t": -1.0})
+    text = (
+        r"\Astored item \d+ does not fit the options given for table `t`: priority for table `t` is -1; a Prioritized "
+        r"selector needs a finite value that is not negative; give options that fit, or drop the table with `drop`\Z"
+    )
+    with pytest.raises(PriorityError, match=text):
+        Store.open(tmp_path, [Table("t", sampler=selectors.Prioritized(1.0))])
 
 
 @sample_store(checkpointed)

@@ -19,6 +19,9 @@ from support import raises
 import engram
 from engram import Client, Server, Store, Table, selectors
 from engram.cli.app import app
+from engram.cli.tables import read_tables
+from engram.compat import reverb
+from engram.compat.reverb.tensor_spec import TensorSpec
 from engram.errors import InvalidArgumentError, StorageError
 
 REAL = Path(__file__).parent / "dm-reverb-0.14"
@@ -108,9 +111,11 @@ def test_the_command_imports_into_a_new_store_and_prints_the_tables(tmp_path, ex
 def test_a_table_name_in_use_is_rejected():
     with Store([Table("queue")]) as store:
         store.insert({"x": 1}, {"queue": 1.0})
-        with raises(
-            InvalidArgumentError, "table `queue` already exists; choose another name, or drop that table first"
-        ):
+        text = (
+            "the store already has a table `queue`; drop or rename it with `Store.open(path, drop=..., rename=...)`, "
+            "or import into another directory"
+        )
+        with raises(InvalidArgumentError, text):
             engram.import_reverb(REAL, store)
         assert store.tables == ["queue"]
         assert store.info()["queue"].size == 1
@@ -209,7 +214,7 @@ def test_duplicate_records_are_rejected(copy):
     ):
         whole = (copy / name).read_bytes()
         (copy / name).write_bytes(zlib.decompress(whole) * 2)
-        with Store([]) as store, pytest.raises(StorageError, match=f"record \\d+ of {name} .*{text}"):
+        with Store([]) as store, pytest.raises(StorageError, match=f"record \\d+ of {copy / name} .*{text}"):
             engram.import_reverb(copy, store)
         (copy / name).write_bytes(whole)
 
@@ -240,6 +245,27 @@ def encoded(bodies):
     return b"".join(head + masked(head) + body + masked(body) for head, body in zip(heads, bodies, strict=True))
 
 
+def test_a_signature_that_cannot_be_imported_is_noted(copy, tmp_path):
+    """A tables file can declare another one when the store is opened again."""
+    tables = copy / "tables.tfrecord"
+    unknown = b"\x4a\x05\x9a\x03\x02\x0a\x00"  # the field `signature`: a list of a value of no kind
+    tables.write_bytes(encoded([body + unknown for body in decoded(zlib.decompress(tables.read_bytes()))]))
+    with Store.open(tmp_path / "store") as store:
+        imported = engram.import_reverb(copy, store)
+        size = store.info()["queue"].size
+    assert imported.notes[0] == (
+        f"table `{min(imported.tables)}`: its signature could not be imported, so dm-reverb's clients do not get it; "
+        "to set one, give `reverb_signature` in `tables.toml` together with all other options of the table"
+    )
+    assert len(imported.notes) == len(imported.tables)
+    file = tmp_path / "tables.toml"
+    file.write_text('[queue]\nlike = "queue"\nmax_size = 100\nreverb_signature = { x = "float32[?]" }')
+    with Store.open(tmp_path / "store", read_tables(file)) as store, Server(store) as server:
+        info = reverb.Client(server.address).server_info()["queue"]
+        assert info.signature == {"x": TensorSpec([None], np.float32)}
+        assert info.current_size == size
+
+
 def test_records_that_need_too_much_memory_are_rejected(copy):
     name = "chunks.tfrecord"
     bodies = list(decoded(zlib.decompress((copy / name).read_bytes())))
@@ -249,10 +275,10 @@ def test_records_that_need_too_much_memory_are_rejected(copy):
     many_tensors = b"\x08\x07\x2a\x80\x09" + b"\x0a\x00" * 576  # a chunk of many empty tensors
     with Store([]) as store:
         (copy / name).write_bytes(encoded([many_tensors]))
-        with pytest.raises(StorageError, match=f"record 1 of {name} cannot be imported"):
+        with pytest.raises(StorageError, match=f"record 1 of {copy / name} cannot be imported"):
             engram.import_reverb(copy, store)
         body = b"\x0a\x00" * 1_000_000
         length = bytes([*(0x80 | len(body) >> 7 * i & 127 for i in range(2)), len(body) >> 14])  # a varint
         (copy / name).write_bytes(encoded([b"\x08\x07\x2a" + length + body]))
-        with pytest.raises(StorageError, match=f"record 1 of {name} is too large: message of"):
+        with pytest.raises(StorageError, match=f"record 1 of {copy / name} is too large: message of"):
             engram.import_reverb(copy, store)

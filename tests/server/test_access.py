@@ -10,6 +10,7 @@ import threading
 
 import numpy as np
 import pytest
+import trustme
 from support import BackgroundCall, raises
 
 import engram
@@ -73,12 +74,18 @@ def test_a_valid_token_is_accepted_and_a_server_without_a_token_ignores_it():
             assert client.sample("t", 1, timeout=10).data["x"].tolist() == [1]
 
 
-@pytest.mark.parametrize("token", ["", "ä", "two words", "ümlaut", "line\n"])
-def test_tokens_must_be_visible_ascii(token):
-    text = (
-        f"`token` must consist of visible ASCII characters, at least one; the given token has {len(token)} "
-        f"character{'' if len(token) == 1 else 's'}"
-    )
+@pytest.mark.parametrize(
+    ("token", "problem"),
+    [
+        ("", "the given token is empty"),
+        ("ä", "character 1 of 1 of the given token is not one"),
+        ("two words", "character 4 of 9 of the given token is white space"),
+        ("ümlaut", "character 1 of 6 of the given token is not one"),
+        ("line\n", "character 5 of 5 of the given token is a line break"),
+    ],
+)
+def test_tokens_must_be_visible_ascii(token, problem):
+    text = f"`token` must consist of visible ASCII characters, at least one; {problem}"
     with raises(InvalidArgumentError, text):
         serve(token=token)
     with raises(InvalidArgumentError, text):
@@ -110,17 +117,30 @@ def test_the_servers_certificate_must_be_signed_by_the_clients_ca(certificates, 
         prefix = f"the TLS handshake with the server at {server.address} failed: "
         with pytest.raises(HandshakeError) as caught:
             engram.Client(server.address, ca=other_certificates.ca).info()
-        assert str(caught.value).startswith(prefix)
-        assert "certificate" in str(caught.value)
+        assert str(caught.value) == f"{prefix}its certificate is not signed by the authority given as `ca`"
 
 
 def test_the_servers_certificate_must_have_the_expected_name(certificates):
     with serve(**certificates.server) as server:
         with pytest.raises(HandshakeError) as caught:
             engram.Client(server.address, ca=certificates.ca, server_name="other.example.org").info()
-        assert "other.example.org" in str(caught.value)
+        assert str(caught.value).endswith(
+            ": its certificate is not valid for `other.example.org`; pass one of the names in its subjectAltName as "
+            "`server_name` (a common name does not count)"
+        )
         named = engram.Client(f"localhost:{server.port}", ca=certificates.ca, server_name="127.0.0.1")
         assert named.tables == ["t"]
+
+
+def test_a_server_must_not_use_the_certificate_of_an_authority(tmp_path):
+    authority, ca, key = trustme.CA(), tmp_path / "ca.pem", tmp_path / "ca.key"
+    authority.cert_pem.write_to_path(ca)
+    authority.private_key_pem.write_to_path(key)
+    with serve(certificate=ca, key=key) as server, pytest.raises(HandshakeError) as caught:
+        engram.Client(server.address, ca=ca).info()
+    assert str(caught.value).endswith(
+        ": its certificate is that of an authority (CA:TRUE), which a server must not use; issue a server certificate"
+    )
 
 
 def test_a_server_with_client_ca_requires_a_client_certificate(certificates, other_certificates):
@@ -287,6 +307,9 @@ def test_hosts_of_other_machines_are_rejected():
         ("localhost:", "the port must be a number from 1 to 65535; give `host:port` or `unix:PATH`"),
         (":7077", "it has no host; give `host:port` or `unix:PATH`"),
         ("localhost:99999", "the port must be a number from 1 to 65535; give `host:port` or `unix:PATH`"),
+        ("::1:7077", "an IPv6 address needs brackets; give `[::1]:7077`"),
+        ("fe80::1", "an IPv6 address needs brackets; give `[fe80::1]:port`"),
+        ("a:b:7077", "the host name is invalid; give `host:port` or `unix:PATH`"),
         ("unix:", "it has no path; give `unix:PATH`"),
         ("http://localhost:7077", "it has the scheme `http://`; give `host:port` or `unix:PATH`"),
     ],

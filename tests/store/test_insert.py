@@ -1,5 +1,7 @@
 """Inserting items: valid and invalid data, and signatures."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from support import raises, sample_x
@@ -170,7 +172,8 @@ def test_a_nest_that_contains_itself_is_rejected(open_store):
 
 def test_an_item_larger_than_the_table_is_rejected(open_store):
     store = open_store(Table("t", max_bytes=10_000))
-    text = r"^an item of \d+ bytes .* never fits into table `t`, whose max_bytes is 10000; "
+    text = r"^an item of \d+ bytes .* never fits into table `t`, whose max_bytes is 10000; insert smaller items, "
+    text += "lower the writer's `chunk_length` or use a larger max_bytes$"
     with pytest.raises(UnsatisfiableError, match=text):
         store.insert({"x": np.random.default_rng(0).random(10_000)}, {"t": 1.0})
 
@@ -247,6 +250,18 @@ def test_a_signature_may_have_unknown_sizes_and_text(open_store):
         (
             1,
             "each leaf of `signature` must be an ArraySpec, or have a `shape` and a `dtype`; got int",
+        ),
+        (
+            {"obs": SimpleNamespace(shape=(-1, 84), dtype="float32")},
+            "the `shape` of `obs` in `signature` must be a sequence of sizes, None for any size; got (-1, 84)",
+        ),
+        (
+            SimpleNamespace(shape=None, dtype="float32"),
+            "the `shape` in `signature` must be a sequence of sizes, None for any size; got None",
+        ),
+        (
+            {"x": ArraySpec},
+            "each leaf of `signature` must be an ArraySpec, or have a `shape` and a `dtype`; got type for `x`",
         ),
     ],
 )

@@ -290,6 +290,13 @@ def error_buffer_text(needed, ratio, given, width):
                 "got 41; otherwise sampling could not start at `min_size` items"
             ),
         ),
+        (
+            (1, 1_000_000, (1_000_000.5, 2_000_000)),
+            (
+                "`error_buffer[0]` must be at most `samples_per_insert * min_size` = 1000000; "
+                "got 1000000.5; otherwise sampling could not start at `min_size` items"
+            ),
+        ),
     ],
 )
 def test_bad_ratios_are_rejected(arguments, text):
@@ -316,6 +323,7 @@ NEVER = (
         ((1, 5, 5, 5), NEVER.format(4, 5)),
         ((0.5, 1, 0, 0.5), NEVER.format(-0.5, 0)),
         ((2, 3, 6, 7), NEVER.format(5, 6)),
+        ((1, 1_000_000, 1_000_000, 1_000_000), NEVER.format(999999, 1000000)),
         ((1, 1, INF, INF), "`min_diff` must be less than infinity, or nothing could ever be sampled; got inf"),
     ],
 )

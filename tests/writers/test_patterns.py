@@ -240,6 +240,13 @@ def test_bad_patterns_raise_at_the_first_step(store, make, text):
     assert writer.episode_steps == 0
 
 
+def test_an_error_for_a_step_that_is_one_array_names_no_columns(store):
+    with pytest.raises(
+        InvalidArgumentError, match=r"`trajectory` raised AttributeError.* for a step with a single array$"
+    ):
+        store.pattern_writer([Pattern("t", lambda s: s.x)]).append(1)
+
+
 def test_a_column_condition_must_select_one_column(store):
     text = (
         'pattern for table `t`: the function of a `column` condition must select one column, such as s["x"]; got dict'

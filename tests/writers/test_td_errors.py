@@ -91,7 +91,10 @@ def test_values_that_are_no_td_errors_are_rejected(open_store, value, problem):
 def test_a_table_can_reject_priorities(open_store):
     """A rejected priority of one environment does not affect the others."""
     store = open_store(Table("t", sampler=selectors.Fifo(), max_times_sampled=1))
-    text = "priority for table `t` is NaN; it must be a number"
+    text = (
+        "the TD errors in column `td` of the item give an invalid priority: priority for table `t` is NaN; it must be "
+        "a number"
+    )
     with store.pattern_writer([td_error_pattern(1)]) as writer:
         writer.append({"x": 0, "td": 2.0})
         with raises(PriorityError, text):

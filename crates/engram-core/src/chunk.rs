@@ -1,6 +1,7 @@
 //! Chunks: immutable runs of consecutive steps, shared by all items that refer to them.
 
 mod from_parts;
+mod too_large;
 
 use std::fmt;
 use std::sync::{Arc, Mutex, PoisonError};
@@ -15,6 +16,7 @@ use crate::holders::Holders;
 use crate::payload::{Payload, Pinned};
 use crate::schema::Schema;
 use crate::text::{count, describe_column};
+use too_large::{advice, padded_bytes, too_large};
 
 /// Maximum bytes of a chunk's payload: offsets within a chunk have 32 bits.
 pub const MAX_CHUNK_BYTES: usize = u32::MAX as usize;
@@ -346,15 +348,23 @@ impl ChunkBuilder {
         if self.buffer.len() + string_columns + encoded.len() > MAX_CHUNK_BYTES {
             return Err(Error::InvalidArgument(format!(
                 "{}: a string cell of {} bytes does not fit into its chunk: a chunk has at most \
-                 {MAX_CHUNK_BYTES} bytes, and this one has {} already; lower chunk_length",
+                 {MAX_CHUNK_BYTES} bytes, and this one has {} already; {}",
                 describe_column(&self.schema.layout.names[column]),
                 encoded.len(),
                 self.buffer.len() + string_columns,
+                advice(self.capacity, self.row_bytes() + encoded.len()),
             )));
         }
         self.strings[column].bytes.extend_from_slice(encoded);
         self.string_bytes += encoded.len();
         Ok(())
+    }
+
+    /// Bytes of a chunk that has only the row whose strings are staged.
+    fn row_bytes(&self) -> usize {
+        let staged = (0..self.strings.len()).map(|column| self.staged_string(column).len());
+        let overhead = 2 * 4 + align_up(1);
+        padded_bytes(&self.schema) + staged.sum::<usize>() + self.strings.len() * overhead
     }
 
     /// Drops the staged cell of a string column.
@@ -521,17 +531,4 @@ fn allocate(bytes: usize, rows: usize) -> Result<AlignedBytes> {
             Some(bytes),
         )
     })
-}
-
-fn too_large(schema: &Schema, rows: usize) -> Error {
-    let step_bytes: usize = schema
-        .cells
-        .iter()
-        .map(crate::schema::CellSpec::bytes)
-        .sum();
-    Error::InvalidArgument(format!(
-        "a chunk of {} of {step_bytes} bytes is too large: a chunk has at most {MAX_CHUNK_BYTES} bytes; \
-         lower chunk_length",
-        count(rows, "step")
-    ))
 }

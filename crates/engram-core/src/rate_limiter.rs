@@ -96,7 +96,7 @@ impl RateLimits {
             return Ok(());
         }
         Err(Error::InvalidArgument(format!(
-            "the rate limiter's kind of table `{table}` must have at most {MAX_NAME_BYTES} bytes, got {bytes}"
+            "the `kind` of the rate limiter of table `{table}` must have at most {MAX_NAME_BYTES} bytes; got {bytes}"
         )))
     }
 }

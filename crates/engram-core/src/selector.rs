@@ -44,7 +44,7 @@ impl SelectorKind {
     /// Checks one priority.
     ///
     /// # Errors
-    /// [`Error::Priority`] for NaN; for `Prioritized` also if negative, infinite or too large.
+    /// [`Error::Priority`] for NaN; for `Prioritized` also if negative, infinite or of too large a weight.
     pub fn check_priority(&self, table: &str, priority: f64) -> Result<()> {
         if priority.is_nan() {
             return Err(Error::Priority(format!(
@@ -68,8 +68,8 @@ impl SelectorKind {
             return Ok(());
         }
         Err(Error::Priority(format!(
-            "priority for table `{table}` is too large: {priority:e} to the power of the selector's exponent {exponent} \
-             must be at most {:e}; got {weight:e}",
+            "priority {priority:?} for table `{table}` has too large a weight: its power with the selector's exponent \
+             {exponent} must be at most {:e}; got {weight:e}",
             prioritized::MAX_WEIGHT
         )))
     }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use engram_core::{ColumnSpec, DType, RateLimits, SelectorKind, Signature, TableOptions};
 use numpy::PyArrayDescr;
 use pyo3::prelude::*;
-use pyo3::types::PyTuple;
+use pyo3::types::{PyTuple, PyType};
 
 use crate::dtypes;
 use crate::errors;
@@ -164,9 +164,21 @@ fn signature(py: Python<'_>, nest: &Bound<'_, PyAny>) -> PyResult<Signature> {
                     errors::signature_about(py, text)
                 })
             };
-            let shape: Vec<Option<usize>> =
-                leaf.getattr("shape").and_then(|shape| shape.extract()).map_err(invalid_leaf)?;
+            let shape = leaf.getattr("shape").map_err(invalid_leaf)?;
             let dtype = leaf.getattr("dtype").map_err(invalid_leaf)?;
+            let invalid_shape = |error| {
+                errors::replace_rejection(py, error, || {
+                    let place = if name.is_empty() { String::new() } else { format!(" of `{name}`") };
+                    let text = errors::repr(&shape).map(|shape| format!(
+                        "the `shape`{place} in `signature` must be a sequence of sizes, None for any size; got {shape}"
+                    ));
+                    errors::signature_about(py, text)
+                })
+            };
+            let shape: Vec<Option<usize>> = shape.extract().map_err(|error| {
+                // The attributes of a class are not those of its objects.
+                if leaf.is_instance_of::<PyType>() { invalid_leaf(error) } else { invalid_shape(error) }
+            })?;
             let unsupported = || {
                 let subject = match name.as_str() {
                     "" => "`signature`".into(),

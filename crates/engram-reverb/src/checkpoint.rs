@@ -44,6 +44,12 @@ pub struct Imported {
 pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
     let path = find_checkpoint(path)?;
     let mut tables = read_tables(&path, seed)?;
+    if let Some(name) = tables.keys().find(|name| engine.table(name).is_ok()) {
+        return Err(Error::InvalidArgument(format!(
+            "the store already has a table `{name}`; drop or rename it with `Store.open(path, drop=..., rename=...)`, \
+             or import into another directory"
+        )));
+    }
     let mut decoder = ChunkDecoder::default();
     let chunks = read_chunks(&path, &mut decoder)?;
     let mut file = TfRecordReader::open(&path, "items.tfrecord")?;
@@ -63,7 +69,8 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
             let added = table.add(&mut decoder, &chunks, &item);
             added.map_err(|error| {
                 Error::Storage(format!(
-                    "an item of tables.tfrecord cannot be imported: {error}"
+                    "an item of {} cannot be imported: {error}",
+                    path.join("tables.tfrecord").display()
                 ))
             })?;
         }
@@ -71,7 +78,8 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
     let notes = tables.iter().filter_map(|(name, table)| {
         let missing = table.missing_signature_part?;
         Some(format!(
-            "table `{name}`: {missing} could not be imported; pass the signature to `Table` when you open the store"
+            "table `{name}`: {missing} could not be imported, so dm-reverb's clients do not get it; to set one, give \
+             `reverb_signature` in `tables.toml` together with all other options of the table"
         ))
     });
     let notes = notes.collect();

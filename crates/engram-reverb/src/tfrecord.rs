@@ -5,7 +5,7 @@
 
 use std::fs::File;
 use std::io::{BufReader, ErrorKind, Read, Seek as _};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use engram_codec::{DecodedSize, check_decoded_size};
 use engram_core::{Error, Result};
@@ -19,7 +19,7 @@ const READ_STEP: u64 = 16 << 20;
 
 /// Reads the records of one file in order.
 pub(crate) struct TfRecordReader {
-    name: String,
+    path: PathBuf,
     source: Box<dyn Read>,
     /// Number of records read.
     count: u64,
@@ -49,7 +49,7 @@ impl TfRecordReader {
             Box::new(BufReader::with_capacity(1 << 18, ZlibDecoder::new(file)))
         };
         Ok(Self {
-            name: name.to_owned(),
+            path,
             source,
             count: 0,
         })
@@ -119,12 +119,16 @@ impl TfRecordReader {
 
     /// An error about the record that was read last.
     pub(crate) fn error_in_last(&self, what: &str) -> Error {
-        Error::Storage(format!("record {} of {} {what}", self.count, self.name))
+        self.error_in(self.count, what)
     }
 
     /// An error about the record that is being read.
     fn error_in_next(&self, what: &str) -> Error {
-        Error::Storage(format!("record {} of {} {what}", self.count + 1, self.name))
+        self.error_in(self.count + 1, what)
+    }
+
+    fn error_in(&self, record: u64, what: &str) -> Error {
+        Error::Storage(format!("record {record} of {} {what}", self.path.display()))
     }
 
     fn read_error(&self, error: &std::io::Error) -> Error {

@@ -52,19 +52,26 @@ fn enlarge_send_buffer(stream: &tokio::net::UnixStream) {
 /// sent in an HTTP header.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`]. Its text omits the token, which is a secret.
+/// [`Error::InvalidArgument`]. Its text omits the token's characters, which are secret.
 fn check_token(token: &str) -> Result<()> {
     if !token.is_empty() && token.bytes().all(|byte| byte.is_ascii_graphic()) {
         return Ok(());
     }
     let length = token.chars().count();
-    let characters = if length == 1 {
-        "character"
-    } else {
-        "characters"
-    };
+    let invalid = token.chars().zip(1..).find(|(c, _)| !c.is_ascii_graphic());
+    let problem = invalid.map_or_else(
+        || "the given token is empty".into(),
+        |(c, number)| {
+            let what = match c {
+                '\n' | '\r' => "a line break",
+                c if c.is_whitespace() => "white space",
+                _ => "not one",
+            };
+            format!("character {number} of {length} of the given token is {what}")
+        },
+    );
     Err(Error::InvalidArgument(format!(
-        "`token` must consist of visible ASCII characters, at least one; the given token has {length} {characters}"
+        "`token` must consist of visible ASCII characters, at least one; {problem}"
     )))
 }
 

@@ -332,5 +332,5 @@ _LEAF_TYPES = (np.ndarray, np.generic, float, int, str, bytes)
 
 def _describe(structure: Any) -> str:  # noqa: ANN401, what `_structure` returns
     if isinstance(structure, bool):
-        return "none" if structure else "a single value"
+        return "an empty tuple" if structure else "a single value"
     return nest_text(structure.unflatten, structure.num_leaves)

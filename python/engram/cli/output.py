@@ -18,7 +18,9 @@ _ARGUMENT = re.compile(rf"(?<!table )(?<!column )`({'|'.join(_OPTIONS)})`")
 
 _WITHOUT_OPTION = {
     " (`reconnect_timeout`)": "",
-    "pass a name from the certificate as `server_name`": "use an address with a name from the certificate",
+    "pass one of the names in its subjectAltName as `server_name`": (
+        "use an address with one of the names in its subjectAltName"
+    ),
 }
 """Parts of error texts that name arguments without an option, and their replacements."""
 

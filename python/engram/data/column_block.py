@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from engram import _engram
-from engram._text import nest_text
+from engram._text import column_text, columns_text, nest_text
 from engram.data.elements import Element, Info, Ragged
 from engram.errors import SignatureError
 
@@ -142,7 +142,7 @@ def _different_lengths(block: ColumnBlock, lengths: list[Array | None]) -> str:
     bad_item = next(i for i in range(block.size) if len(set(of_item(i))) > 1 or None in of_item(i))
     names = _engram.names(block.structure)
     described = ", ".join(
-        f"`{name}` {'without a time axis' if n is None else f'of length {n}'}"
+        f"{column_text(name)} {'without a time axis' if n is None else f'of length {n}'}"
         for name, n in zip(names, of_item(bad_item), strict=True)
     )
     return f"`steps` requires items whose columns have a time axis of the same length; got {described}"
@@ -212,7 +212,7 @@ def _check_same_layout(first: ColumnBlock, other: ColumnBlock) -> None:
     rule = "the items or steps of a batch must have the same columns, dtypes and shapes"
     names, other_names = _engram.names(first.structure), _engram.names(other.structure)
     if names != other_names:
-        raise SignatureError(f"{rule}; got the columns {_listed(names)}, then {_listed(other_names)}")
+        raise SignatureError(f"{rule}; got {columns_text(names)}, then {columns_text(other_names)}")
     if first.structure != other.structure:
         old_nest, new_nest = (
             nest_text(partial(_engram.unflatten, each.structure), len(names)) for each in (first, other)
@@ -221,8 +221,4 @@ def _check_same_layout(first: ColumnBlock, other: ColumnBlock) -> None:
     for name, old, new in zip(names, first.columns, other.columns, strict=True):
         if (old.dtype, old.shape[1:]) != (new.dtype, new.shape[1:]):
             old_layout, new_layout = (f"{column.dtype} {list(column.shape[1:])}" for column in (old, new))
-            raise SignatureError(f"{rule}; got {old_layout} for `{name}`, then {new_layout}")
-
-
-def _listed(names: list[str]) -> str:
-    return ", ".join(f"`{name}`" for name in names)
+            raise SignatureError(f"{rule}; got {old_layout} for {column_text(name)}, then {new_layout}")

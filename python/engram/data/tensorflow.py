@@ -12,6 +12,7 @@ import numpy as np
 from engram import _engram
 from engram._consumption import ConsumptionTracker
 from engram._extras import importing_extra
+from engram._text import column_text, columns_text
 from engram.data._exit_guard import ExitGuard
 from engram.data._tf_element_counter import TfElementCounter, count_elements, is_eager_program, reserve_slot
 from engram.data.column_block import Array, ColumnBlock
@@ -135,7 +136,10 @@ class _Column:
 
     def __init__(self, name: str, spec: Spec, spec_source: str, *, pad: bool) -> None:
         if spec.dtype.name.startswith("float8"):
-            raise InvalidArgumentError(f"column `{name}` has dtype {spec.dtype.name}, which tf.data cannot unbatch")
+            raise InvalidArgumentError(
+                f"{_describe_column(name)} has dtype {spec.dtype.name}, which `tf.data` does not support here; read "
+                "this table with `engram.data.numpy`, or store another dtype"
+            )
         self.name = name
         self.spec = spec
         self._spec_source = spec_source  # for error texts
@@ -178,7 +182,8 @@ class _Column:
         kind = "string" if array.dtype == object else array.dtype.name
         actual = f"{kind} {list(shape)}{', ragged' if ragged else ''}"
         expected = f"{self.spec.dtype.name} {self.shape}{', ragged' if self.is_ragged else ''}"
-        text = f"column `{self.name}` does not match {self._spec_source}: got {actual}, expected {expected}"
+        column = _describe_column(self.name)
+        text = f"{column} does not match {self._spec_source}: got {actual}, expected {expected}"
         if ragged and not self.is_ragged:
             text += (
                 "; items of a batch differ in length: give `pad=True`, a table with a signature, or an `element_spec` "
@@ -201,6 +206,10 @@ class _Column:
         lengths = next(parts)
         lengths.set_shape(batch)
         return tensor, tf.sequence_mask(lengths, tf.shape(tensor)[1])
+
+
+def _describe_column(name: str) -> str:
+    return f"column {column_text(name)}" if name else column_text(name)
 
 
 def _as_ragged(array: Array) -> list[Array]:
@@ -231,7 +240,7 @@ def _columns(reader: TableReader, element_spec: Any) -> tuple[list[_Column], str
 
 
 def _check_spec(reader: TableReader, name: str, spec: Spec) -> None:
-    about = f"`element_spec`: `{name}`"
+    about = f"`element_spec`: {column_text(name)}"
     if not isinstance(spec, tf.TensorSpec | tf.RaggedTensorSpec):
         raise InvalidArgumentError(f"{about} must be a tf.TensorSpec or a tf.RaggedTensorSpec; got {spec!r}")
     if spec.shape.rank is None:
@@ -385,7 +394,7 @@ class _FlatElements:
         if block.structure != self._checked_structure:
             names = _engram.names(block.structure)
             if names != self._names:
-                expected, actual = (", ".join(f"`{name}`" for name in each) for each in (self._names, names))
+                expected, actual = columns_text(self._names), columns_text(names)
                 raise SignatureError(f"the columns do not match {self._spec_source}: got {actual}, expected {expected}")
             self._checked_structure = block.structure
         flat: list[Array] = list(block.info)

@@ -5,6 +5,7 @@ from typing import Any, Unpack
 
 import numpy as np
 
+from engram import _engram
 from engram._extras import importing_extra
 from engram.data.column_block import Array, ColumnConverter
 from engram.data.elements import Element, Info, Options, Ragged
@@ -173,6 +174,12 @@ class _Offsets:
         return self._tensors[-1][1]
 
 
+def _differ_in_length(items: list[Element]) -> bool:
+    """True if a column's first axis differs in size among the items."""
+    columns = zip(*(_engram.flatten(item.data)[0] for item in items), strict=False)
+    return any(len({tuple(leaf.shape[:1]) for leaf in leaves}) > 1 for leaves in columns)
+
+
 def _collate(elements: list[Element], *, collate_fn_map: Any = None) -> Element:  # noqa: ANN401, PyTorch's
     """Makes a batch of elements, for a DataLoader that has a `batch_size`."""
     first = elements[0]
@@ -185,6 +192,8 @@ def _collate(elements: list[Element], *, collate_fn_map: Any = None) -> Element:
     try:
         return Element(info, collate([element.data for element in elements], collate_fn_map=collate_fn_map))
     except RuntimeError as error:
+        if not _differ_in_length(elements):
+            raise
         raise SignatureError(
             "a DataLoader cannot make a batch of items that differ in length; give `batch_size` and `pad` to the "
             "dataset, and `batch_size=None` to the DataLoader"

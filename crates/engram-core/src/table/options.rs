@@ -171,7 +171,7 @@ impl TableOptions {
         }
         Err(Error::Unsatisfiable(format!(
             "an item of {bytes} bytes (including its chunks) never fits into table `{}`, whose max_bytes is \
-             {max_bytes}; insert smaller items or use a larger max_bytes",
+             {max_bytes}; insert smaller items, lower the writer's `chunk_length` or use a larger max_bytes",
             self.name
         )))
     }

@@ -235,6 +235,21 @@ impl Restore {
     }
 }
 
+/// The error for a stored item that the options given for its table do not allow.
+fn misfit(key: u64, table: &str, error: Error) -> Error {
+    let about = |reason: String| {
+        format!(
+            "stored item {key} does not fit the options given for table `{table}`: {reason}; give options that fit, \
+             or drop the table with `drop`"
+        )
+    };
+    match error {
+        Error::Priority(reason) => Error::Priority(about(reason)),
+        Error::Signature(reason) => Error::Signature(about(reason)),
+        other => other,
+    }
+}
+
 impl TableState {
     /// Rebuilds the table with other options and another clock.
     ///
@@ -259,7 +274,7 @@ impl TableState {
         }
         let mut restore = Restore::new(Arc::new(options), Arc::clone(&self.sink), counters)?;
         for item in snapshot.items() {
-            restore.add_item(SavedItem {
+            let added = restore.add_item(SavedItem {
                 item: NewItem {
                     key: item.key,
                     priority: item.priority,
@@ -270,7 +285,8 @@ impl TableState {
                 times_sampled: item.times_sampled,
                 leases: item.leases,
                 inserted_at: item.inserted_at.map_or(now, clock),
-            })?;
+            });
+            added.map_err(|error| misfit(item.key, &restore.state.options.name, error))?;
         }
         for (order, of_sampler) in snapshot.orders().into_iter().zip([true, false]) {
             if let Some(order) = order {

@@ -455,7 +455,10 @@ mod tests {
         append(&large).unwrap();
         let error = append(&large).unwrap_err().to_string();
         assert!(
-            error.contains("which do not fit into the open chunks"),
+            error.contains("which do not fit into the open chunks")
+                && error.ends_with(
+                    "; write fewer environments or shorter strings per step, or lower `chunk_length`"
+                ),
             "{error}"
         );
         assert_eq!(append(&small), Ok(2));

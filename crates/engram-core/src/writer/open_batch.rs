@@ -118,7 +118,7 @@ impl OpenBatch {
             return Err(Error::InvalidArgument(format!(
                 "the step has {added_string_bytes} bytes of strings, which do not fit into the open \
                  chunks: {used} of {MAX_BYTES_WITH_STRINGS} bytes are used or reserved; write fewer \
-                 environments or shorter strings per step"
+                 environments or shorter strings per step, or lower `chunk_length`"
             )));
         }
         self.string_bytes += added_string_bytes;

@@ -101,8 +101,29 @@ impl TdErrorStats {
         }
     }
 
+    /// Returns the priority. `name` is the column's name in the item, for the text of an error of `check`.
+    ///
+    /// # Errors
+    /// Those of `check`, which checks the priority for a table.
+    pub(super) fn checked_priority(
+        self,
+        max_weight: f64,
+        name: &str,
+        check: impl FnOnce(f64) -> Result<()>,
+    ) -> Result<f64> {
+        let priority = self.priority(max_weight);
+        match check(priority) {
+            Ok(()) => Ok(priority),
+            Err(Error::Priority(reason)) => Err(Error::Priority(format!(
+                "the TD errors in {} give an invalid priority: {reason}",
+                column_of("the item", name)
+            ))),
+            Err(error) => Err(error),
+        }
+    }
+
     /// Returns `max_weight * largest + (1 - max_weight) * mean`.
-    pub(super) fn priority(self, max_weight: f64) -> f64 {
+    fn priority(self, max_weight: f64) -> f64 {
         max_weight * self.largest + (1.0 - max_weight) * (self.sum / self.count)
     }
 
@@ -130,6 +151,7 @@ fn not_a_td_error(name: &str, spec: &CellSpec) -> Error {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::selector::SelectorKind;
     use smallvec::smallvec;
 
     fn spec(dtype: DType, shape: &[usize]) -> CellSpec {
@@ -177,6 +199,11 @@ mod tests {
             let cells = bytes(&[1.0_f64, f64::NAN, 2.0].map(f64::to_le_bytes));
             stats.add("x", &spec(DType::Float64, &[]), &cells).unwrap();
             assert!(stats.priority(weight).is_nan());
+            let check = |priority| SelectorKind::Uniform.check_priority("t", priority);
+            let error = stats.checked_priority(weight, "x", check).unwrap_err();
+            let text = "the TD errors in column `x` of the item give an invalid priority: priority for table `t` is NaN; \
+                        it must be a number";
+            assert_eq!(error, Error::Priority(text.into()));
         }
     }
 

@@ -124,13 +124,25 @@ pub(super) fn lock_shared(directory: &OsDirectory) -> Result<Option<File>> {
 fn check_locked(path: &Path, file: &File, outcome: Result<(), TryLockError>) -> Result<()> {
     match outcome {
         Ok(()) => Ok(()),
-        Err(TryLockError::WouldBlock) => Err(Error::Storage(format!(
-            "{} is in use by {}; only one process at a time can open a store: close it there first",
-            path.display(),
-            owner(file)
-        ))),
+        Err(TryLockError::WouldBlock) => Err(in_use(path, &owner(file))),
         Err(TryLockError::Error(error)) => Err(unusable(path, &error)),
     }
+}
+
+/// The error for a directory that `owner` has open.
+fn in_use(path: &Path, owner: &str) -> Error {
+    let path = path.display();
+    let since = owner.strip_prefix(&format!("process {} since ", std::process::id()));
+    Error::Storage(match since {
+        Some(since) => {
+            format!(
+                "{path} is already open in this process (since {since}); close that store first"
+            )
+        }
+        None => format!(
+            "{path} is in use by {owner}; only one process at a time can open a store: close it there first"
+        ),
+    })
 }
 
 /// The process that has a directory open, as recorded in its `LOCK` file.

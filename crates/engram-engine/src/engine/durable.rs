@@ -48,7 +48,9 @@ impl OpenOptions {
         let mut new_names = BTreeSet::new();
         for name in kept.map(|name| self.new_name(name)) {
             if !new_names.insert(name) {
-                return Err(name_exists(name));
+                return Err(Error::InvalidArgument(format!(
+                    "`rename`: two tables would have the name `{name}`; give each table its own name"
+                )));
             }
         }
         Ok(())

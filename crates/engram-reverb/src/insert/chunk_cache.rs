@@ -30,6 +30,10 @@ pub(super) struct StreamChunkCache {
     unreferenced_bytes: usize,
 }
 
+/// How to make a writer of dm-reverb keep fewer steps.
+const LOWER_HISTORY: &str = "lower its `num_keep_alive_refs` (`Writer`: `max_sequence_length`; `StructuredWriter`: use \
+                             shorter patterns)";
+
 impl Default for StreamChunkCache {
     fn default() -> Self {
         Self {
@@ -53,7 +57,7 @@ impl StreamChunkCache {
         }
         if self.by_key.len() >= self.max_chunks {
             return Err(Status::resource_exhausted(format!(
-                "a writer keeps {} chunks on the server, which is the maximum; lower its `num_keep_alive_refs`",
+                "a writer keeps {} chunks on the server, which is the maximum; {LOWER_HISTORY}",
                 self.max_chunks
             )));
         }
@@ -65,7 +69,7 @@ impl StreamChunkCache {
         if self.unreferenced_bytes > self.max_unreferenced_bytes {
             return Err(Status::resource_exhausted(format!(
                 "a writer keeps {} bytes of chunks on the server that no table refers to, but at most {} are \
-                 allowed; create items earlier, or lower its `num_keep_alive_refs`",
+                 allowed; create items earlier, or {LOWER_HISTORY}",
                 self.unreferenced_bytes, self.max_unreferenced_bytes
             )));
         }
@@ -178,7 +182,8 @@ mod tests {
         assert_eq!(status.code(), Code::ResourceExhausted);
         assert_eq!(
             status.message(),
-            "a writer keeps 2 chunks on the server, which is the maximum; lower its `num_keep_alive_refs`"
+            "a writer keeps 2 chunks on the server, which is the maximum; lower its `num_keep_alive_refs` (`Writer`: \
+             `max_sequence_length`; `StructuredWriter`: use shorter patterns)"
         );
         cache.keep_only(&[2]).unwrap();
         cache.add(&chunk(3, 1)).unwrap();
@@ -197,7 +202,7 @@ mod tests {
         cache.add(&chunk(2, 1)).unwrap();
         let text = format!(
             "a writer keeps {} bytes of chunks on the server that no table refers to, but at most {} are \
-             allowed; create items earlier, or lower its `num_keep_alive_refs`",
+             allowed; create items earlier, or {LOWER_HISTORY}",
             2 * each,
             2 * each - 1
         );

@@ -2,7 +2,7 @@
 
 use std::error::Error as _;
 use std::io;
-use std::net::IpAddr;
+use std::net::{IpAddr, Ipv6Addr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -132,6 +132,18 @@ impl Connector {
                     .ok_or_else(|| invalid_address("it has no port"))?;
                 if host.is_empty() {
                     return Err(invalid_address("it has no host"));
+                }
+                let bracketed = if host.parse::<Ipv6Addr>().is_ok() {
+                    Some(format!("[{host}]:{port}"))
+                } else if address.parse::<Ipv6Addr>().is_ok() {
+                    Some(format!("[{address}]:port"))
+                } else {
+                    None
+                };
+                if let Some(bracketed) = bracketed {
+                    return Err(invalid(format!(
+                        "address is `{address}`: an IPv6 address needs brackets; give `{bracketed}`"
+                    )));
                 }
                 if !port.parse::<u16>().is_ok_and(|port| port > 0) {
                     return Err(invalid_address("the port must be a number from 1 to 65535"));

@@ -77,20 +77,27 @@ pub(super) fn describe_call_failure(status: &Status) -> String {
 
 /// Describes why a TLS handshake failed. `name` is the one that the server's certificate must have.
 pub(super) fn describe_tls_failure(causes: &str, name: &str) -> String {
+    let all_causes = causes;
     let causes = causes.to_lowercase();
     let contains = |words: &[&str]| words.iter().any(|word| causes.contains(word));
     if contains(&["certificaterequired", "certificate required"]) {
         "it requires a client certificate; pass `certificate` and `key`".into()
     } else if contains(&["not valid for name", "notvalidforname"]) {
         format!(
-            "its certificate is not valid for `{name}`; pass a name from the certificate as `server_name`"
+            "its certificate is not valid for `{name}`; pass one of the names in its subjectAltName as `server_name` \
+             (a common name does not count)"
         )
     } else if contains(&["expired"]) {
         "its certificate has expired".into()
     } else if contains(&["not valid yet", "notvalidyet"]) {
         "its certificate is not valid yet".into()
-    } else if contains(&["invalid peer certificate"]) {
+    } else if contains(&["unknownissuer"]) {
         "its certificate is not signed by the authority given as `ca`".into()
+    } else if contains(&["causedasendentity"]) {
+        "its certificate is that of an authority (CA:TRUE), which a server must not use; issue a server certificate"
+            .into()
+    } else if let Some((_, cause)) = all_causes.rsplit_once("invalid peer certificate: ") {
+        format!("its certificate cannot be used: {cause}")
     } else if contains(&["fatal alert"]) {
         "it rejects this client's certificate or TLS version".into()
     } else if contains(&["corrupt message", "invaliddata"]) {
@@ -165,7 +172,27 @@ mod tests {
     fn a_certificate_for_another_name_is_reported_with_the_requested_name() {
         assert_eq!(
             describe_tls_failure("invalid peer certificate: NotValidForName", "h"),
-            "its certificate is not valid for `h`; pass a name from the certificate as `server_name`"
+            "its certificate is not valid for `h`; pass one of the names in its subjectAltName as `server_name` (a \
+             common name does not count)"
         );
+    }
+
+    #[test]
+    fn a_certificate_is_rejected_for_its_own_reason() {
+        for (cause, expected) in [
+            (
+                "UnknownIssuer",
+                "its certificate is not signed by the authority given as `ca`",
+            ),
+            (
+                "Other(OtherError(CaUsedAsEndEntity))",
+                "its certificate is that of an authority (CA:TRUE), which a server must not use; issue a server \
+                 certificate",
+            ),
+            ("BadEncoding", "its certificate cannot be used: BadEncoding"),
+        ] {
+            let causes = format!("transport error: invalid peer certificate: {cause}");
+            assert_eq!(describe_tls_failure(&causes, "h"), expected);
+        }
     }
 }

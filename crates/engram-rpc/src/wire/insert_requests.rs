@@ -62,15 +62,22 @@ pub fn check_sendable(item: &NewItem) -> Result<()> {
         Trajectory::Window { shape, .. } => shape.slices.len(),
         Trajectory::Spans(spans) => spans.slices.len(),
     };
-    if bytes <= MAX_ITEM_BYTES && chunks.len() <= MAX_ITEM_CHUNKS && slices <= MAX_ITEM_SLICES {
-        return Ok(());
+    check_item_size(bytes, chunks.len(), slices)
+}
+
+fn check_item_size(bytes: usize, chunks: usize, slices: usize) -> Result<()> {
+    let limits = [
+        (bytes, MAX_ITEM_BYTES, "bytes of chunks", "shorter"),
+        (chunks, MAX_ITEM_CHUNKS, "chunks", "longer"),
+        (slices, MAX_ITEM_SLICES, "slices", "longer"),
+    ];
+    match limits.iter().find(|(given, max, ..)| given > max) {
+        None => Ok(()),
+        Some((given, max, what, chunks)) => Err(Error::InvalidArgument(format!(
+            "the item is too large for a server: it has {given} {what}; at most {max} are allowed; create smaller \
+             items or use {chunks} chunks"
+        ))),
     }
-    Err(Error::InvalidArgument(format!(
-        "the item is too large for a server: it has {bytes} bytes in {} chunks, and {slices} slices; at most \
-         {MAX_ITEM_BYTES} bytes, {MAX_ITEM_CHUNKS} chunks and {MAX_ITEM_SLICES} slices are allowed; create smaller \
-         items or use longer chunks",
-        chunks.len()
-    )))
 }
 
 /// The schemas, window shapes and chunks that were sent on an insert stream, by address, with the ids that requests use

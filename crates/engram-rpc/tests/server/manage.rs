@@ -329,7 +329,8 @@ async fn texts_of_a_table_are_bounded() {
         kind: "k".repeat(3 << 20),
         ..options("t").limits
     };
-    let text = "the rate limiter's kind of table `t` must have at most 1024 bytes, got 3145728";
+    let text =
+        "the `kind` of the rate limiter of table `t` must have at most 1024 bytes; got 3145728";
     let set = pb::SetLimits {
         table: "t".into(),
         limits: Some(encode_limits(&limits)),

@@ -50,9 +50,12 @@ class Actors:
             code = process.exitcode
             if code is not None:
                 how = f"was killed by {_signal_name(-code)}" if code < 0 else f"ended with exit status {code}"
+                reason = "; its output on stderr shows the reason" if code >= 0 else ""
+                if code == -signal.SIGKILL:
+                    reason = "; perhaps the machine ran out of memory"
                 raise ActorDiedError(
                     f"{process.name} (process {process.pid}) {how}, but training needs all {len(self._processes)} "
-                    "actors; its output on stderr shows the reason"
+                    f"actors{reason}"
                 )
 
     def __enter__(self) -> Self:

@@ -15,6 +15,7 @@ from typing import Any
 import numpy as np
 
 from engram import rate_limiters as native
+from engram._text import number_text
 from engram.compat.reverb import _arguments
 
 __all__ = ["MinSize", "Queue", "RateLimiter", "SampleToInsertRatio", "Stack"]
@@ -128,22 +129,23 @@ class SampleToInsertRatio(RateLimiter):
         if ratio <= 0:
             raise ValueError(f"samples_per_insert ({samples_per_insert}) must be > 0")
         if not max_diff - min_diff >= 2 * max(1.0, ratio):
+            needed = number_text(2 * max(1.0, ratio))
             raise ValueError(
-                f"error_buffer ({error_buffer}) leaves a range of {max_diff - min_diff:g}: it must be >= "
-                f"2 * max(1.0, samples_per_insert) = {2 * max(1.0, ratio):g}, or samples and inserts could block "
+                f"error_buffer ({error_buffer}) leaves a range of {max_diff - min_diff:.15g}: it must be >= "
+                f"2 * max(1.0, samples_per_insert) = {needed}, or samples and inserts could block "
                 "each other"
             )
         if max_diff < offset:
             _log.warning(
-                "The range of error_buffer ends at %g, below samples_per_insert * min_size_to_sample = %g: a thread "
+                "The range of error_buffer ends at %s, below samples_per_insert * min_size_to_sample = %s: a thread "
                 "that both inserts and samples may block forever.",
-                max_diff,
-                offset,
+                number_text(max_diff),
+                number_text(offset),
             )
         if min_diff > offset:
             raise ValueError(
-                f"error_buffer begins at {min_diff:g}, above samples_per_insert * min_size_to_sample = {offset:g}: "
-                "sampling could not start once min_size_to_sample items are inserted"
+                f"error_buffer begins at {number_text(min_diff)}, above samples_per_insert * min_size_to_sample = "
+                f"{number_text(offset)}: sampling could not start once min_size_to_sample items are inserted"
             )
         super().__init__(ratio, size, min_diff, max_diff)
 

@@ -83,11 +83,15 @@ impl BatchedRecorder {
                 let priority = match pattern.priority {
                     PriorityRule::Constant(priority) => Ok(priority),
                     PriorityRule::TdError { column, max_weight } => {
-                        td_error_stats(pattern, column, &self.history, open, env, first)
-                            .map(|stats| stats.priority(max_weight))
-                            .and_then(|priority| {
-                                check_priority(pattern.table, priority).map(|()| priority)
-                            })
+                        td_error_stats(pattern, column, &self.history, open, env, first).and_then(
+                            |stats| {
+                                stats.checked_priority(
+                                    max_weight,
+                                    pattern.name(column),
+                                    |priority| check_priority(pattern.table, priority),
+                                )
+                            },
+                        )
                     }
                 };
                 let priority = match priority {

@@ -157,9 +157,9 @@ impl Recorder {
         for slice in located.slices {
             self.add_td_errors(slice, pattern.name(column), &mut stats)?;
         }
-        let priority = stats.priority(max_weight);
-        check_priority(pattern.table, priority)?;
-        Ok(priority)
+        stats.checked_priority(max_weight, pattern.name(column), |priority| {
+            check_priority(pattern.table, priority)
+        })
     }
 
     /// Records how many steps an item reaches back. The next chunk may begin with copies of all of them but one.
