@@ -55,7 +55,8 @@ def test_intact_records_after_several_damaged_ones_are_counted(inspect, director
 def test_a_torn_tail_of_the_newest_log_is_only_noted(inspect, directory):
     (directory / "CLOSED").unlink()  # the process was killed
     record = records_of(directory / LOG_4, "changes")[-1]
-    offset, reason = record.offset, f"the record's length is {len(record.body)} bytes, but the file has only 9 more"
+    size, offset = len(record.body), record.offset
+    reason = f"the record's length is {size} bytes, padded to a multiple of 8, but the file has only 9 more"
     cut(directory / LOG_4, record.body_offset + 9)
     status, text, report = inspect(directory)
     assert (status, report["problems"]) == (0, [])

@@ -43,7 +43,8 @@ def each_damage(record):
         yield lambda path, offset=record.offset + num_bytes: cut(path, offset), reason
     # The last of these sizes may leave the body complete, and cut only its padding.
     for num_bytes in sorted({0, size // 2, size - 1, record.end - record.body_offset - 1}):
-        reason = f"the record's length is {size} bytes, but the file has only {num_bytes} more"
+        padded = f"{size} bytes, padded to a multiple of 8"
+        reason = f"the record's length is {padded}, but the file has only {num_bytes} more"
         yield lambda path, offset=record.body_offset + num_bytes: cut(path, offset), reason
 
 

@@ -16,7 +16,7 @@ SIZES = [PART - 64, PART, PART + 1, 2 * PART - 64, 3 * PART + 7, 5 * PART]
 def test_many_large_chunks_arrive_unchanged(open_store, kind, compression):
     store = open_store(Table("t", sampler=selectors.Fifo(), remover=selectors.Fifo(), max_times_sampled=1))
     rng = np.random.default_rng(0)
-    # Half of each chunk is compressible. Chunks of one size follow each other, as those of a writer do.
+    # Half of each chunk is compressible. Chunks of one size differ only in content: a mix-up changes values.
     noise = rng.integers(0, 256, 5 * PART, np.uint8) * (np.arange(5 * PART) % 512 < 256).astype(np.uint8)
     for size in SIZES:
         values = [np.roll(noise, i)[:size] for i in range(12)]
@@ -64,7 +64,7 @@ def test_an_item_may_use_a_chunk_that_the_server_no_longer_keeps():
     with Server([Table.queue("q", max_size=2)]) as server, Client(server.address) as store:
         value = np.zeros(2**25, np.uint8)
         with store.writer(history=50, chunk_length=1, compression="off") as writer:
-            for step in range(45):  # 1.4 GiB, all of it in the history
+            for step in range(45):  # 1.4 GiB; without tables, the server keeps about 1 GiB
                 value[0] = step
                 writer.append({"x": value})
                 writer.create_item("q", num_steps=1)

@@ -1,4 +1,4 @@
-"""Printing. The functions escape control characters in text from a server, a directory or a file."""
+"""Printing. `echo` and `text` escape control characters in text from a server, a directory or a file."""
 
 from __future__ import annotations
 

@@ -175,7 +175,8 @@ impl RecordHeader {
             .is_none_or(|bytes| bytes > left)
         {
             return CorruptRecord::err(format!(
-                "the record's length is {len} bytes, but the file has only {left} more"
+                "the record's length is {len} bytes, padded to a multiple of 8, but the file has only {left} \
+                 more"
             ));
         }
         Ok(Self {

@@ -141,7 +141,8 @@ class TableInfo:
         signature: A nest of tensor specs, TensorFlow's if TensorFlow is imported; None allows any data.
         current_size: Number of items, without those whose last allowed sample was drawn but is not acknowledged yet.
         num_episodes: Number of distinct episodes with steps in the table.
-        num_deleted_episodes: Number of episodes whose last step was removed since the table was created or reset.
+        num_deleted_episodes: Number of episodes of which the table had steps and has none any more, since its
+            creation or last reset.
         num_unique_samples: Number of items sampled at least once since the table was created or reset.
         table_worker_time: Milliseconds, all 0.
     """
