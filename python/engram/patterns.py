@@ -278,8 +278,13 @@ class Pattern:
             )
         if not isinstance(self.priority, TdError):
             object.__setattr__(self, "priority", _checks.number(f"{about}`priority`", self.priority))
-        if isinstance(self.when, Condition | Subject | _Remainder):
+        if isinstance(self.when, Condition):
             raise InvalidArgumentError(f"{about}`when` must be a list of conditions; got a single condition")
+        if isinstance(self.when, Subject | _Remainder):
+            raise InvalidArgumentError(
+                f"{about}`when` must be a list of conditions, such as [step_index() % 4 == 0]; got a value that is not "
+                "compared with anything"
+            )
         object.__setattr__(self, "when", tuple(self.when))
         for condition in self.when:
             _checks.instance_of(

@@ -122,7 +122,7 @@ def inspect(run):
         assert (as_text.stderr, as_json.stderr, as_text.exit_code) == ("", "", as_json.exit_code), as_text.output
         report = json.loads(as_json.stdout, parse_constant=pytest.fail)
         assert report["ok"] == (as_json.exit_code == 0) == (not report["problems"])
-        assert all(f"damaged or lost: {problem}\n" in as_text.stdout for problem in report["problems"])
+        assert all(f"problem: {problem}\n" in as_text.stdout for problem in report["problems"])
         assert all(f"note: {note}\n" in as_text.stdout for note in report["notes"])
         return as_json.exit_code, as_text.stdout, report
 

@@ -8,8 +8,8 @@ from sample_stores import checkpointed, copied, logged, logged_twice, open_sampl
 from engram import inspect_directory
 
 CAUSES = (
-    "a power failure explains this; without one, the file was damaged after the store was closed, and acknowledged "
-    "changes are lost"
+    'acknowledged changes are lost, by a power failure (not with `durability="disk"`), or because the file was damaged '
+    "after the store was closed"
 )
 
 

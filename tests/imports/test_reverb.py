@@ -112,8 +112,8 @@ def test_a_table_name_in_use_is_rejected():
     with Store([Table("queue")]) as store:
         store.insert({"x": 1}, {"queue": 1.0})
         text = (
-            "the store already has a table `queue`; drop or rename it with `Store.open(path, drop=..., rename=...)`, "
-            "or import into another directory"
+            "the store already has a table `queue`; drop it, rename it when you open a store on disk "
+            "(`Store.open(path, rename=...)`), or import into another store"
         )
         with raises(InvalidArgumentError, text):
             engram.import_reverb(REAL, store)
@@ -254,8 +254,9 @@ def test_a_signature_that_cannot_be_imported_is_noted(copy, tmp_path):
         imported = engram.import_reverb(copy, store)
         size = store.info()["queue"].size
     assert imported.notes[0] == (
-        f"table `{min(imported.tables)}`: its signature could not be imported, so dm-reverb's clients do not get it; "
-        "to set one, give `reverb_signature` in `tables.toml` together with all other options of the table"
+        f"table `{min(imported.tables)}`: its signature could not be imported, so dm-reverb's clients do not receive this "
+        "part; to give them the whole signature, set `reverb_signature`, with all other options of the table, in the "
+        "file for `engram serve --tables`"
     )
     assert len(imported.notes) == len(imported.tables)
     file = tmp_path / "tables.toml"

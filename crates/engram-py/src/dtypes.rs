@@ -25,8 +25,8 @@ pub(crate) fn from_numpy(descr: &Bound<'_, PyArrayDescr>) -> Option<DType> {
         (b'c', 8) => DType::Complex64,
         (b'c', 16) => DType::Complex128,
         (b'S' | b'U' | b'O' | b'T', _) => DType::String,
-        // `ml_dtypes` registers additional dtypes with NumPy. Their name is that of the scalar class; NumPy computes it
-        // in Python code, which Ctrl-C may interrupt.
+        // `ml_dtypes` registers additional dtypes with NumPy. Their name is that of the scalar class. It is read from the
+        // class, because `dtype.name` runs Python code, which Ctrl-C may interrupt.
         _ => return DType::from_name(descr.typeobj().name().ok()?.to_str().ok()?),
     })
 }

@@ -46,8 +46,8 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
     let mut tables = read_tables(&path, seed)?;
     if let Some(name) = tables.keys().find(|name| engine.table(name).is_ok()) {
         return Err(Error::InvalidArgument(format!(
-            "the store already has a table `{name}`; drop or rename it with `Store.open(path, drop=..., rename=...)`, \
-             or import into another directory"
+            "the store already has a table `{name}`; drop it, rename it when you open a store on disk \
+             (`Store.open(path, rename=...)`), or import into another store"
         )));
     }
     let mut decoder = ChunkDecoder::default();
@@ -78,8 +78,9 @@ pub fn import(engine: &Engine, path: &Path, seed: u64) -> Result<Imported> {
     let notes = tables.iter().filter_map(|(name, table)| {
         let missing = table.missing_signature_part?;
         Some(format!(
-            "table `{name}`: {missing} could not be imported, so dm-reverb's clients do not get it; to set one, give \
-             `reverb_signature` in `tables.toml` together with all other options of the table"
+            "table `{name}`: {missing} could not be imported, so dm-reverb's clients do not receive this part; to give \
+             them the whole signature, set `reverb_signature`, with all other options of the table, in the file for \
+             `engram serve --tables`"
         ))
     });
     let notes = notes.collect();

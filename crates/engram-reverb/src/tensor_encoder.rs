@@ -23,7 +23,13 @@ pub fn encode_tensor(cell: &CellSpec, rows: usize, raw: &[u8]) -> Result<TensorP
         DType::String => encode_strings(raw),
         _ => snap::raw::Encoder::new()
             .compress_vec(raw)
-            .map_err(|_| Error::out_of_memory("a column for a dm-reverb client", None))?,
+            .map_err(|_| {
+                Error::InvalidArgument(format!(
+                    "a column of {} bytes is too large for dm-reverb's clients, whose columns are compressed with \
+                     Snappy; read it with Engram's client",
+                    raw.len()
+                ))
+            })?,
     };
     let axes = std::iter::once(rows).chain(cell.shape.iter().copied());
     Ok(TensorProto {

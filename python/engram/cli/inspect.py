@@ -53,7 +53,7 @@ def show(inspection: Inspection, console: Console) -> None:
 
     print_line(_summary(inspection))
     for problem in inspection.problems:
-        print_line(f"damaged or lost: {problem}", "red")
+        print_line(f"problem: {problem}", "red")
     if inspection.opening is not None and inspection.store is not None:
         print_line(_opening(inspection.opening))
         if inspection.opening.tables:

@@ -90,7 +90,7 @@ impl ChunkCheckers {
     ///
     /// # Errors
     /// A chunk submitted so far is invalid, or cannot be checked: there is no memory for it, or no thread can be
-    /// started.
+    /// started. The caller then reads the log again without threads, and does not use this error.
     pub(super) fn submit(&mut self, chunk: UncheckedChunk) -> Outcome {
         let previous = self.batch.last().map(|previous| &previous.record);
         self.memory += chunk.record.block_memory(previous);

@@ -25,8 +25,8 @@ pub(crate) struct CloseMark {
 }
 
 /// States why a log may lack bytes that it had when its store was closed.
-const DAMAGED_LATER: &str = "a power failure explains this; without one, the file was damaged after the store was \
-                             closed, and acknowledged changes are lost";
+const LATER_LOSS: &str = "acknowledged changes are lost, by a power failure (not with `durability=\"disk\"`), or \
+                          because the file was damaged after the store was closed";
 
 impl CloseMark {
     /// Writes the mark, durably if `sync` is true.
@@ -113,7 +113,7 @@ impl CloseMark {
     /// Describes a log with an invalid record before the end that the mark states, as the end of a sentence.
     pub(crate) fn describe_damage(&self) -> String {
         let bytes = self.bytes;
-        format!("but the store was closed with {bytes} bytes in this log: {DAMAGED_LATER}")
+        format!("but the store was closed with {bytes} bytes in this log: {LATER_LOSS}")
     }
 
     /// Describes the loss if the log is missing, or shorter than when the store was closed; `None` otherwise, also if
@@ -122,7 +122,7 @@ impl CloseMark {
         let (name, bytes) = (log_name(self.log), self.bytes);
         match files.open(&name).and_then(|file| file.len()) {
             Ok(len) if len < bytes => Some(format!(
-                "{name} has {len} bytes, but had {bytes} when the store was closed: {DAMAGED_LATER}"
+                "{name} has {len} bytes, but had {bytes} when the store was closed: {LATER_LOSS}"
             )),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Some(format!(
                 "{name}, the last log of the closed store, is missing: acknowledged changes are lost"

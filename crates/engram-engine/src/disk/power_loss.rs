@@ -59,9 +59,9 @@ impl PowerLossDirectory {
         *self.reads_left.lock() = Some(reads);
     }
 
-    /// True if no read will fail.
-    pub(super) fn all_reads_succeed(&self) -> bool {
-        self.reads_left.lock().is_none()
+    /// True if the failure set by [`Self::fail_read`] has not occurred yet.
+    pub(super) fn has_pending_read_failure(&self) -> bool {
+        self.reads_left.lock().is_some()
     }
 
     /// The same directory, as used by another process that has taken over its lock: `self` has lost the lock.

@@ -258,7 +258,7 @@ impl Storage {
         };
         if recovered.repaired {
             // Otherwise, the next replay would stop at the missing changes.
-            opened.checkpoint_before_use()?;
+            opened.write_checkpoint()?;
         }
         let files = &*opened.storage.files;
         let failed = |error: io::Error| storage_error(files, "cannot be written", &error);
@@ -517,8 +517,8 @@ impl Drop for Storage {
 }
 
 impl Opened {
-    /// Writes a checkpoint before any call can use the tables.
-    pub(super) fn checkpoint_before_use(&mut self) -> Result<Checkpoint> {
+    /// Writes a checkpoint of the tables, which no engine uses yet.
+    pub(super) fn write_checkpoint(&mut self) -> Result<Checkpoint> {
         let tables = &mut self.tables;
         self.storage.checkpoint(false, |start_log| {
             let tables = tables.iter_mut().map(|(id, table)| {

@@ -73,7 +73,7 @@ fn checkpointed_files() -> Vec<(String, Vec<u8>)> {
     let mut opened = open_store(&files, 1).unwrap();
     create_table(&mut opened, 1);
     insert(opened.tables.get_mut(&1).unwrap(), 1);
-    opened.checkpoint_before_use().unwrap();
+    opened.write_checkpoint().unwrap();
     insert(opened.tables.get_mut(&1).unwrap(), 2);
     opened.storage.close().unwrap();
     drop(opened);

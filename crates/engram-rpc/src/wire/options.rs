@@ -196,8 +196,9 @@ fn encode_selector(selector: SelectorKind) -> pb::Selector {
     }
 }
 
-fn decode_selector(selector: Option<pb::Selector>) -> Result<SelectorKind> {
-    let selector = selector.ok_or_else(|| missing("selector"))?;
+/// Decodes the selector in the required field `field`.
+fn decode_selector(field: &str, selector: Option<pb::Selector>) -> Result<SelectorKind> {
+    let selector = selector.ok_or_else(|| missing(field))?;
     let kind = Kind::try_from(selector.kind).map_err(|_| {
         Error::InvalidArgument(format!(
             "unknown selector kind {}; expected 0 to 5",
@@ -267,8 +268,8 @@ pub fn decode_options(options: pb::TableOptions, seed: u64) -> Result<TableOptio
         max_bytes: options.max_bytes,
         max_times_sampled: options.max_times_sampled,
         ttl: options.ttl,
-        sampler: decode_selector(options.sampler)?,
-        remover: decode_selector(options.remover)?,
+        sampler: decode_selector("sampler", options.sampler)?,
+        remover: decode_selector("remover", options.remover)?,
         limits: decode_limits(options.limits)?,
         signature: signature.map(Arc::new),
         seed: options.seed.unwrap_or(seed),

@@ -218,7 +218,7 @@ async fn invalid_calls_return_errors_that_name_the_cause() {
         "empty request, or a call that this server does not know; `call` must be set"
     );
     let error = expect_error(send(&mut client, Call::Create(pb::TableOptions::default())).await);
-    assert_eq!(error.text, "the required field `selector` is missing");
+    assert_eq!(error.text, "the required field `sampler` is missing");
     let column = |axes| pb::ColumnSpec {
         name: "x".into(),
         dtype: "uint8".into(),
@@ -292,7 +292,7 @@ async fn tables_are_listed_in_pages() {
         panic!("no names");
     };
     assert!(first.more && first.names == all[..first.names.len()]);
-    // A client that does not read pages gets what fits one message.
+    // A client that does not read pages gets everything in one message, or an error if one message cannot hold it.
     assert_eq!(
         call_outcome(&mut client, Call::Tables(ALL)).await,
         table_names(&all.iter().map(String::as_str).collect::<Vec<_>>())

@@ -177,7 +177,7 @@ async fn an_item_that_cannot_be_read_is_rejected_once() {
 }
 
 #[tokio::test(flavor = "multi_thread")]
-async fn a_rejected_item_is_left_until_its_own_error_is_returned() {
+async fn rejected_items_count_as_left_until_the_error_of_their_table_is_returned() {
     let engine = engine(["a", "b"].map(one_item_table).to_vec());
     let server = start(&engine);
     let mut outbox = outbox(&server);
@@ -195,6 +195,7 @@ async fn a_rejected_item_is_left_until_its_own_error_is_returned() {
         engine.drop_table(name).unwrap();
     }
     wait_until("the other items are rejected", || outbox.in_flight() == 0).await;
+    // Each table has one error for its two rejected items.
     for left in [4, 2] {
         assert_eq!(outbox.items_left(), left);
         assert!(outbox.collect_finished().is_err());
