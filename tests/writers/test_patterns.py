@@ -268,8 +268,7 @@ def test_a_column_condition_must_select_one_column(store):
         ({"num_steps": 1, "when": step_index() == 0}, "`when` must be a list of conditions; got a single condition"),
         (
             {"num_steps": 1, "when": step_index()},
-            "`when` must be a list of conditions, such as [step_index() % 4 == 0]; got a value that is not compared with "
-            "anything",
+            "such as [step_index() % 4 == 0]; got a value that is not compared with anything",
         ),
     ],
 )
