@@ -258,6 +258,12 @@ def test_a_column_condition_must_select_one_column(store):
         store.pattern_writer([Pattern("t", num_steps=1, when=[column(lambda s: s["y"]) == 1])]).append({"x": 1})
 
 
+NOT_COMPARED = (
+    "`when` must be a list of conditions, such as [step_index() % 4 == 0]; got a value that is not compared with "
+    "anything"
+)
+
+
 @pytest.mark.parametrize(
     ("arguments", "text"),
     [
@@ -266,10 +272,7 @@ def test_a_column_condition_must_select_one_column(store):
         ({"num_steps": 0}, "`num_steps` must be at least 1; got 0"),
         ({"num_steps": 1, "priority": float("nan")}, "`priority` must be a number; got nan"),
         ({"num_steps": 1, "when": step_index() == 0}, "`when` must be a list of conditions; got a single condition"),
-        (
-            {"num_steps": 1, "when": step_index()},
-            "such as [step_index() % 4 == 0]; got a value that is not compared with anything",
-        ),
+        ({"num_steps": 1, "when": step_index()}, NOT_COMPARED),
     ],
 )
 def test_bad_declarations_are_rejected(arguments, text):
