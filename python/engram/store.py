@@ -429,7 +429,7 @@ class Store(TableStore):
                 does not allow are removed. Tables in the directory that are not given here stay as they are.
             durability: Which failures acknowledged changes survive. `"none"`: only checkpoints are stored. `"process"`:
                 the end of the process, including `kill -9`. `"disk"`: a power failure.
-            sync_interval: Minimum seconds between two disk syncs with `"disk"`; acknowledgements wait for them.
+            sync_interval: Minimum seconds between two disk syncs with `"disk"`, unless 1 MiB of changes is pending.
             checkpoint_interval: Seconds between two checkpoints, which a thread writes if anything has changed, and
                 always with `durability="none"`. If one fails, a warning is logged, and the next attempt follows after
                 10 seconds, or after `checkpoint_interval` if that is shorter. `None`: no checkpoints at intervals.
