@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 from support import BackgroundCall, raises, wait_until
 
 from engram import Dataset, Store, Table, selectors
-from engram._consumption import ConsumptionTracker
 from engram.data import Element, Info, Ragged, table_reader
 from engram.data.numpy import dataset
 from engram.errors import ClosedError, InvalidArgumentError, SignatureError
@@ -446,7 +445,8 @@ def test_all_available_items_are_yielded_with_a_timeout_of_0(open_store, options
 def test_read_together_yields_none_while_it_waits():
     """So that the caller can close the iterator, which is possible only between two elements."""
     with Store([Table("t")]) as store:
-        batches = table_reader.TableReader(store, "t", batch_size=2).read_together(len, 3, ConsumptionTracker(), 0.01)
+        reader = table_reader.TableReader(store, "t", batch_size=2)
+        _, batches = reader.read_together(len, lambda block: block.size // 2, 3, 0.01)
         call = BackgroundCall(lambda: [next(batches) for _ in range(2)])
         assert call.result() == [None, None]
         fill(store, [1] * 2)

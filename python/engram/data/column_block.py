@@ -162,17 +162,15 @@ class BatchBuffer:
         Raises:
             SignatureError: The block differs from the buffered parts in columns, dtypes or shapes.
         """
-        batches, start = [], 0
+        rows = self.rows_of_full_batches(block)
+        return [_part(rows, slice(i, i + self._batch_size)) for i in range(0, rows.size, self._batch_size)]
+
+    def rows_of_full_batches(self, block: ColumnBlock) -> ColumnBlock:
+        """Returns the rows of all batches of `full_batches` as one block, without copies if the buffer is empty."""
         if self._parts:
             _check_same_layout(self._parts[0], block)
-            start = self._batch_size - self._count
-            if block.size < start:
-                return []
-            batches.append(_concatenate([*self._parts, _part(block, slice(0, start))]))
-        return batches + [
-            _part(block, slice(begin, begin + self._batch_size))
-            for begin in range(start, block.size - self._batch_size + 1, self._batch_size)
-        ]
+            block = _concatenate([*self._parts, block])
+        return _part(block, slice(0, block.size - block.size % self._batch_size))
 
     def add(self, block: ColumnBlock) -> None:
         """Buffers the part of a block that fills no batch; call it after `full_batches`."""

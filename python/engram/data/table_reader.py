@@ -108,42 +108,50 @@ class TableReader:
     def read(self, make: Callable[[ColumnBlock], R], poll_interval: float | None = None) -> Generator[R | None]:
         """Yields `make(block)` for each element's block; yields None after `poll_interval` seconds without data."""
         if self.steps or self.batch_size is None:
-            return self._split(make, poll_interval)
+            return self._split(_BlockSplitter(self, make), poll_interval)
         dataset = self._dataset(self.batch_size, max_batches=self.max_batches, pad=self.pad)
         return dataset._read(lambda native: make(column_block.item_block(native)), poll_interval)  # noqa: SLF001, the package's own
 
     def read_together(
         self,
-        make: Callable[[list[ColumnBlock]], R],
+        make: Callable[[ColumnBlock], R],
+        make_together: Callable[[ColumnBlock], R],
         batches_per_call: int,
-        tracker: ConsumptionTracker,
         poll_interval: float | None = None,
-    ) -> Generator[R | None]:
-        """Yields `make(blocks)` for up to `batches_per_call` batches; for tables without `max_times_sampled`.
-
-        If the items of one read differ in length, `make` receives their block as it is, not split into batches.
+    ) -> tuple[ConsumptionTracker, Generator[R | None]]:
+        """Reads several elements at once; for tables without `max_times_sampled`.
 
         Args:
-            make: Receives the blocks of one or more batches; may receive none.
-            batches_per_call: Maximum number of batches that one call of `make` receives.
-            tracker: Counts the items read; the caller sets its `consumed`.
+            make: Receives the block of one element, if several cannot be made together because they differ in length.
+            make_together: Receives the items or steps of several elements, one element after the other, or of none. If
+                the items of one read differ in length and batches of items are read, it receives just these items.
+            batches_per_call: Number of batches that one call of `make_together` receives: at most of items, about of
+                steps. Without `batch_size`, it receives a block.
             poll_interval: Seconds without data after which None is yielded. Default: never.
+
+        Returns:
+            The tracker that counts the items or steps read, whose `consumed` the caller sets; and a generator of what
+            `make` and `make_together` return. `max_batches` must be None unless batches of items are read.
         """
-        batch_size = self.batch_size or 1
-        buffer = BatchBuffer(batch_size)
+        if self.steps or self.batch_size is None:
+            splitter = _BlockSplitter(self, make, make_together, batches_per_call)
+            return splitter.tracker, self._split(splitter, poll_interval)
+        batch_size, buffer = self.batch_size, BatchBuffer(self.batch_size)
+        # False: at the end, items of a batch that was never filled do not count as consumed.
+        tracker = ConsumptionTracker(lambda: False)
 
         def convert(native: _engram.Batch) -> R:
             block = column_block.item_block(native)
             if any(split is not None for split in block.splits):
-                return make([block])
-            result = make(buffer.full_batches(block))
+                return make_together(block)
+            result = make_together(buffer.rows_of_full_batches(block))
             buffer.add(block)
             tracker.add_items([1] * len(native))
             return result
 
         max_items = None if self.max_batches is None else min(self.max_batches * batch_size, _checks.MAX_I64)
         dataset = self._dataset(batch_size * batches_per_call, prefetch=1, at_least=batch_size, max_items=max_items)
-        return dataset._read(convert, poll_interval, tracker)  # noqa: SLF001, the package's own
+        return tracker, dataset._read(convert, poll_interval, tracker)  # noqa: SLF001, the package's own
 
     @property
     def keeps_items(self) -> bool:
@@ -161,10 +169,9 @@ class TableReader:
             self.store, self.table, batch_size, **{"prefetch": self.prefetch, "timeout": self.timeout, **options}
         )
 
-    def _split(self, make: Callable[[ColumnBlock], R], poll_interval: float | None) -> Generator[R | None]:
+    def _split(self, splitter: "_BlockSplitter[R]", poll_interval: float | None) -> Generator[R | None]:
         """Does what `read` describes, in blocks whose size adapts to the items read so far."""
-        block_size = _BlockSize(self._first_info(), self.batch_size, steps=self.steps)
-        splitter = _BlockSplitter(self, make, block_size)
+        block_size = splitter.start(self._first_info())
         left = self.max_batches
         raised: EngramError | None = None
         try:
@@ -193,6 +200,8 @@ class TableReader:
     ) -> Generator[R | None]:
         """Yields up to `left` elements of blocks of one size, until another size fits better or the data ends.
 
+        Counts them as consumed, unless the splitter makes several at once: the caller of `read_together` then counts.
+
         `left` None means no limit. Yields None after `poll_interval` seconds without data, unless that is None.
         """
         # A guessed size is used for one block only: its items then give an estimate.
@@ -214,6 +223,9 @@ class TableReader:
                         yield None
                     continue
                 for element in islice(elements, left):
+                    if splitter.makes_several:
+                        yield element
+                        continue
                     consumed = tracker.count_pieces(pieces_per_element)
                     # Ctrl-C can strike in any call, so none is between this assignment and the `yield`.
                     if tracker.removes_items:
@@ -293,21 +305,37 @@ class _BlockSplitter(Generic[R]):
 
     Attributes:
         tracker: Counts the consumed items.
+        makes_several: True if one result may be of several elements.
         last: Elements to yield after the end of the data.
         has_ended: True if there is no more data.
     """
 
-    def __init__(self, reader: TableReader, make: Callable[[ColumnBlock], R], block_size: _BlockSize) -> None:
+    def __init__(
+        self,
+        reader: TableReader,
+        make: Callable[[ColumnBlock], R],
+        make_together: Callable[[ColumnBlock], R] | None = None,
+        batches_per_block: int = 1,
+    ) -> None:
         self._steps = reader.steps
-        batch_size = reader.batch_size
-        self._buffer = None if batch_size is None or not reader.steps else BatchBuffer(batch_size)
+        self._batch_size = reader.batch_size
+        self._buffer = None if reader.batch_size is None or not reader.steps else BatchBuffer(reader.batch_size)
         self._drop_remainder = reader.drop_remainder
         self._make = make
-        self._block_size = block_size
+        self._make_together = make_together
+        self._batches_per_block = batches_per_block
         self.tracker = ConsumptionTracker(self._make_last)
-        self.tracker.removes_items = block_size.is_single
+        self.makes_several = False
         self.last: list[R] = []
         self.has_ended = False
+
+    def start(self, info: TableInfo | None) -> _BlockSize:
+        """Prepares for a table in this state; returns the size of its blocks."""
+        batch_size = None if self._batch_size is None else self._batch_size * self._batches_per_block
+        self._block_size = _BlockSize(info, batch_size, steps=self._steps)
+        self.tracker.removes_items = self._block_size.is_single
+        self.makes_several = self._make_together is not None and not self._block_size.is_single
+        return self._block_size
 
     def split(self, native: _engram.Batch) -> Iterator[R]:
         """Returns the elements of a block.
@@ -319,14 +347,18 @@ class _BlockSplitter(Generic[R]):
             block, lengths = column_block.step_block(native)
         else:
             block, lengths = column_block.item_block(native), [1] * len(native)
-        if not self._steps:
+        make = self._make
+        if self._make_together is not None and self.makes_several and all(split is None for split in block.splits):
+            make = self._make_together
+            parts = iter([block if self._buffer is None else self._buffer.rows_of_full_batches(block)])
+        elif not self._steps:
             parts = column_block.split_items(block)
         elif self._buffer is None:
             parts = column_block.split_steps(block)
         else:
             parts = iter(self._buffer.full_batches(block))
         first = next(parts, None)
-        elements = iter(()) if first is None else chain((self._make(first),), map(self._make, parts))
+        elements = iter(()) if first is None else chain((make(first),), map(make, parts))
         if self._buffer is not None:
             self._buffer.add(block)
         self.tracker.add_items(lengths)

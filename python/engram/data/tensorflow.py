@@ -10,7 +10,6 @@ from typing import Any, Unpack
 import numpy as np
 
 from engram import _engram
-from engram._consumption import ConsumptionTracker
 from engram._extras import importing_extra
 from engram._text import column_text, columns_text
 from engram.data._exit_guard import ExitGuard
@@ -25,7 +24,7 @@ from engram.store import TableStore
 with importing_extra("tensorflow", "engram.data.tensorflow"):
     import tensorflow as tf
 
-    from engram.data._tf_function_dataset import function_dataset
+    from engram.data._tf_function_dataset import function_dataset, pack_arrays
 
 __all__ = ["dataset"]
 
@@ -118,8 +117,8 @@ def dataset(
     flat_elements = _FlatElements(reader, columns, _engram.names(structure), spec_source)
 
     def elements_of(slot: Any) -> Any:  # noqa: ANN401, TensorFlow's
-        elements = function_dataset(_next, slot, flat_elements.specs).unbatch()
-        return elements if flat_elements.batches_per_call == 1 else count_elements(elements, slot)
+        elements = function_dataset(_next, slot, flat_elements.specs, num_packed=len(_INFO_DTYPES)).unbatch()
+        return count_elements(elements, slot) if flat_elements.are_stacked else elements
 
     slots = tf.data.Dataset.from_generator(flat_elements.iterations, output_signature=tf.TensorSpec([], tf.int64))
     unconverted = tf.autograph.experimental.do_not_convert
@@ -157,21 +156,22 @@ class _Column:
         if self.is_ragged or self.is_masked:
             yield tf.TensorSpec([None], tf.int64)
 
+    def check(self, array: Array, shape: tuple[int | None, ...], *, ragged: bool) -> None:
+        """Raises a SignatureError if a column of this shape and the array's dtype does not match the spec."""
+        fits = len(shape) == len(self.shape) and all(
+            expected is None or expected == size for expected, size in zip(self.shape, shape, strict=True)
+        )
+        if not fits or array.dtype != self.dtype or (ragged and not self.is_ragged):
+            raise SignatureError(self._mismatch(array, shape, ragged=ragged))
+
     def flatten(self, array: Array, split: Array | None, lengths: Array | None) -> list[Any]:
         """Returns the arrays for `parts`.
 
         Raises:
             SignatureError: The column does not match the spec.
         """
-        if split is None:
-            shape: tuple[int | None, ...] = array.shape
-        else:
-            shape = (len(split) - 1, None, *array.shape[1:])
-        fits = len(shape) == len(self.shape) and all(
-            expected is None or expected == size for expected, size in zip(self.shape, shape, strict=True)
-        )
-        if not fits or array.dtype != self.dtype or (split is not None and not self.is_ragged):
-            raise SignatureError(self._mismatch(array, shape, ragged=split is not None))
+        shape = array.shape if split is None else (len(split) - 1, None, *array.shape[1:])
+        self.check(array, shape, ragged=split is not None)
         if self.is_ragged:
             return [array, split] if split is not None else _as_ragged(array)
         if self.is_masked:
@@ -313,13 +313,14 @@ def _first_block(reader: TableReader) -> ColumnBlock:
 
 
 class _FlatElements:
-    """A dataset's elements as tuples of arrays: `info`, then the parts of each column.
+    """A dataset's elements as tuples of arrays: the packed `info`, then the parts of each column.
 
-    Each array has an additional first axis, of the elements that one call passes on, which may be none.
+    Each array has an additional axis, of the elements that one call passes on, which may be none: the second axis of
+    `info`, the first of others.
 
     Attributes:
-        specs: A `tf.TensorSpec` for each array.
-        batches_per_call: Maximum number of batches that one call passes on.
+        specs: A `tf.TensorSpec` for each array of `info` and each part.
+        are_stacked: True if one call may pass on several elements.
     """
 
     def __init__(self, reader: TableReader, columns: list[_Column], names: list[str], spec_source: str) -> None:
@@ -332,12 +333,15 @@ class _FlatElements:
         self._counts_in_python = not is_eager_program()
         single = reader.batch_size is None
         info = [tf.TensorSpec([] if single else [None], dtype) for dtype in _INFO_DTYPES]
-        parts = [*info, *(part for column in columns for part in column.parts())]
+        columns_parts = [part for column in columns for part in column.parts()]
+        parts = [*info, *columns_parts]
         self.specs = [tf.TensorSpec([None, *part.shape], part.dtype) for part in parts]
-        self._no_elements = tuple(_empty(part) for part in parts)
-        dense = not any(column.is_ragged for column in columns)
-        can_stack = reader.batch_size is not None and not reader.steps and not reader.pad and dense
-        self.batches_per_call = min(reader.prefetch, _MAX_BATCHES_PER_CALL) if can_stack and reader.keeps_items else 1
+        self._no_elements = (pack_arrays([_empty(part) for part in info]), *map(_empty, columns_parts))
+        dense = not reader.pad and not any(column.is_ragged for column in columns)
+        has_item_batches = reader.batch_size is not None and not reader.steps
+        can_stack = dense and (has_item_batches or reader.max_batches is None)
+        self._batches_per_call = min(reader.prefetch, _MAX_BATCHES_PER_CALL)
+        self.are_stacked = can_stack and reader.keeps_items
 
     def iterations(self) -> Generator[int]:
         """Yields one slot, for which `_iterators` has a new iteration until this generator ends.
@@ -347,10 +351,8 @@ class _FlatElements:
         with _exit_guard as may_run:
             if not may_run:
                 return
-            # False: at the end, items of a batch that was never filled do not count as consumed.
             counter = TfElementCounter(reserve_slot(in_python=self._counts_in_python))
-            tracker = ConsumptionTracker(lambda: False)
-            iterator = _iterators[counter.slot] = self._iterate(counter, tracker)
+            iterator = _iterators[counter.slot] = self._iterate(counter)
         try:
             yield counter.slot
         finally:
@@ -359,23 +361,18 @@ class _FlatElements:
                 iterator.close()
                 counter.close()
 
-    def _iterate(self, counter: TfElementCounter, tracker: ConsumptionTracker) -> Generator[tuple[Any, ...]]:
-        """Yields the arrays of one element, or of several (`_iterate_together`); of none after a while without data."""
-        if self.batches_per_call == 1:
-            reads = self._reader.read(lambda block: tuple(part[None] for part in self._flatten(block)), POLL_INTERVAL)
-        else:
-            reads = self._iterate_together(counter, tracker)
+    def _iterate(self, counter: TfElementCounter) -> Generator[tuple[Any, ...]]:
+        """Yields the arrays of one element, or of several if `are_stacked`; of none after a while without data."""
+        reads = self._iterate_stacked(counter) if self.are_stacked else self._reader.read(self._flatten, POLL_INTERVAL)
         with closing(reads) as elements:
             for arrays in elements:
                 # TensorFlow cancels an iterator only between calls, so an idle one returns no elements now and then.
                 yield self._no_elements if arrays is None else arrays
 
-    def _iterate_together(
-        self, counter: TfElementCounter, tracker: ConsumptionTracker
-    ) -> Generator[tuple[Any, ...] | None]:
-        """Yields the arrays of up to `batches_per_call` elements; None after a while without data."""
+    def _iterate_stacked(self, counter: TfElementCounter) -> Generator[tuple[Any, ...] | None]:
+        """Yields the arrays of several elements; None after a while without data."""
+        tracker, reads = self._reader.read_together(self._flatten, self._stack, self._batches_per_call, POLL_INTERVAL)
         delivered = 0
-        reads = self._reader.read_together(self._stack, self.batches_per_call, tracker, POLL_INTERVAL)
         with closing(reads) as elements:
             for arrays in elements:
                 try:
@@ -384,25 +381,36 @@ class _FlatElements:
                     tracker.consumed = tracker.count_pieces_up_to(counter.elements * self._batch_size)
                     raise
                 # TensorFlow requests more only after it has taken all elements.
-                delivered += 0 if arrays is None else len(arrays[0]) * self._batch_size
+                delivered += 0 if arrays is None else arrays[0].size // len(_INFO_DTYPES)
                 tracker.consumed = tracker.count_pieces_up_to(delivered)
 
-    def _stack(self, blocks: list[ColumnBlock]) -> tuple[Any, ...]:
-        return tuple(map(np.stack, zip(*map(self._flatten, blocks), strict=True)))
+    def _flatten(self, block: ColumnBlock) -> tuple[Any, ...]:
+        """Returns the arrays of one element."""
+        self._check_structure(block)
+        columns = zip(self._columns, block.columns, block.splits, block.lengths, strict=True)
+        parts = (column.flatten(array, split, lengths) for column, array, split, lengths in columns)
+        return (pack_arrays(block.info)[:, None], *(array[None] for arrays in parts for array in arrays))
 
-    def _flatten(self, block: ColumnBlock) -> list[Array]:
-        if block.structure != self._checked_structure:
-            names = _engram.names(block.structure)
-            if names != self._names:
-                expected, actual = columns_text(self._names), columns_text(names)
-                raise SignatureError(f"the columns do not match {self._spec_source}: got {actual}, expected {expected}")
-            self._checked_structure = block.structure
-        flat: list[Array] = list(block.info)
-        for column, array, split, lengths in zip(
-            self._columns, block.columns, block.splits, block.lengths, strict=True
-        ):
-            flat += column.flatten(array, split, lengths)
-        return flat
+    def _stack(self, block: ColumnBlock) -> tuple[Any, ...]:
+        """Returns the arrays of several dense elements from the items or steps of all of them."""
+        self._check_structure(block)
+        batch = () if self._reader.batch_size is None else (self._reader.batch_size,)
+        count = block.size // self._batch_size
+        parts = []
+        for column, array, split in zip(self._columns, block.columns, block.splits, strict=True):
+            row_shape = array.shape[1:] if split is None else (None, *array.shape[1:])
+            column.check(array, (*batch, *row_shape), ragged=split is not None)
+            parts.append(array.reshape(count, *batch, *row_shape))
+        return (pack_arrays(block.info).reshape(len(_INFO_DTYPES), count, *batch), *parts)
+
+    def _check_structure(self, block: ColumnBlock) -> None:
+        if block.structure == self._checked_structure:
+            return
+        names = _engram.names(block.structure)
+        if names != self._names:
+            expected, actual = columns_text(self._names), columns_text(names)
+            raise SignatureError(f"the columns do not match {self._spec_source}: got {actual}, expected {expected}")
+        self._checked_structure = block.structure
 
 
 def _next(slot: Array) -> Sequence[Any]:

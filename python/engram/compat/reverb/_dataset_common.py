@@ -197,7 +197,9 @@ def init_table_dataset(
             if owned:
                 store.close()
 
-    variant, keep_alive = unbatched_dataset(read, args, tf.nest.flatten(element), counted=True)
+    variant, keep_alive = unbatched_dataset(
+        read, args, tf.nest.flatten(element), num_packed=len(SampleInfo._fields), counted=True
+    )
     dataset._initialize(variant, element, keep_alive)  # noqa: SLF001, called by its constructor
 
 

@@ -143,7 +143,7 @@ def _ragged_shape(spec_shape: Shape, column: Array, splits: Array) -> Shape:
 def _with_column_count(specs: Sequence[TensorSpec], block: ColumnBlock) -> list[TensorSpec]:
     """Cuts or pads the specs to the number of columns, so that the columns can be listed in an error."""
     missing = len(block.columns) - len(specs)
-    padding = [TensorSpec(None, np.float32)] * max(0, missing)
+    padding = [TensorSpec(None, np.float32)] * missing if missing > 0 else []
     return [*specs, *padding][: len(block.columns)]
 
 

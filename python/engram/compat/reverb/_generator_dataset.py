@@ -31,7 +31,7 @@ _exit_guard = ExitGuard(_close_all)
 
 
 def generator_dataset(
-    begin: Callable[..., Iterator[Sequence[Any]]], args: Sequence[Any], specs: Sequence[Any]
+    begin: Callable[..., Iterator[Sequence[Any]]], args: Sequence[Any], specs: Sequence[Any], *, num_packed: int = 0
 ) -> tuple[Any, tuple[Any, ...]]:
     """Creates a dataset of the arrays that the generator `begin(*args)` yields. Each iteration has its own generator.
 
@@ -42,6 +42,7 @@ def generator_dataset(
         begin: A generator function. Its arguments are arrays or bytes.
         args: Tensors, evaluated when an iteration begins.
         specs: `tf.TensorSpec` of each yielded array.
+        num_packed: As in `function_dataset`.
 
     Returns:
         The dataset as a variant tensor, and the objects that must live as long as the dataset.
@@ -51,16 +52,22 @@ def generator_dataset(
 
     _exit_guard.register()
     number_spec = [tf.TensorSpec([], tf.int64)]
-    variant, functions = _traced_generator_dataset(lambda *values: _registered(begin(*values)), args, number_spec)
+    # Has one element, the number of the generator. That this dataset is slow per element does not matter.
+    variant, functions = _traced_generator_dataset(lambda *values: _number_of(begin(*values)), args, number_spec)
     numbers = tf.data.experimental.from_variant(variant, tuple(number_spec))
     result = numbers.flat_map(
-        tf.autograph.experimental.do_not_convert(lambda number: function_dataset(_next, number, specs))
+        tf.autograph.experimental.do_not_convert(
+            lambda number: function_dataset(_next, number, specs, num_packed=num_packed)
+        )
     )
     return tf.data.experimental.to_variant(result), (functions, numbers, result)
 
 
-def _registered(iterator: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
-    """Registers an iterator and yields its number. Afterwards raises the error that ended the iterator."""
+def _number_of(iterator: Iterator[Sequence[Any]]) -> Iterator[Sequence[Any]]:
+    """Yields one element, the number under which it registers `iterator`.
+
+    TensorFlow resumes it when the iteration has ended: it then raises the error that ended it, whose type is kept here.
+    """
     number = next(_numbers)
     _open_iterators[number] = iterator
     try:
@@ -81,7 +88,7 @@ def _next(number: Any) -> list[Any]:  # noqa: ANN401, an array
             return list(next(_open_iterators[int(number)]))
         except StopIteration:
             raise
-        except Exception as error:  # noqa: BLE001, `_registered` raises it
+        except Exception as error:  # noqa: BLE001, `_number_of` raises it
             _iterator_errors[int(number)] = error
             raise StopIteration from None
 
