@@ -27,7 +27,7 @@ class Row:
     errors: list[str] = field(default_factory=list)
     versions: dict[str, str] = field(default_factory=dict)
     reference: list[float] = field(default_factory=list)  # what each value is compared with, if workers measure that
-    extra: dict[str, list[float]] = field(default_factory=dict)  # further figures, by a text with {} for the figure
+    extra: dict[str, list[float]] = field(default_factory=dict)  # with the keys of `common.Result.extra`
 
     def add(self, result: dict[str, Any]) -> str:
         """Adds the result of a run; returns it as text."""

@@ -16,7 +16,8 @@ IN_CI = os.environ.get("CI") == "true"
 signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # Modules that the tests of each marker need. Tests import them inside functions, so that pytest can collect the tests
-# where a module is missing. A PyTorch test that is marked `frameworks`, too, is also skipped without TensorFlow.
+# where a module is missing. `frameworks` marks all tests of `make frameworks`: they need TensorFlow to be installed,
+# even those that use only PyTorch.
 FRAMEWORKS = {"frameworks": ("tensorflow",), "torch": ("torch",), "jax": ("jax",)}
 
 
@@ -28,7 +29,7 @@ class RemoteStore(engram.Client):
         super().__init__(self.server.address)
 
     def close(self) -> None:
-        """Close the server's store."""
+        """Closes the server's store, not the client, so that tests of a closed store also apply to a remote one."""
         self.server.store.close()
 
 
@@ -41,7 +42,7 @@ hypothesis.settings.load_profile("slow" if IN_CI else "fast")
 
 
 def pytest_runtest_setup(item: pytest.Item) -> None:
-    """Skip a test whose framework is missing; in CI, fail it."""
+    """Skips a test whose framework is missing; in CI, fails it."""
     required = (
         module for marker, modules in FRAMEWORKS.items() if item.get_closest_marker(marker) for module in modules
     )

@@ -1,4 +1,4 @@
-"""The tables of `reverb_tables` in the text format of Reverb's server configurations."""
+"""Table descriptions in the text format of Reverb's server configurations."""
 
 import base64
 
@@ -17,7 +17,7 @@ _DTYPES = {
 
 
 def config_text(description):
-    """Returns the field `tables` for a description of `reverb_tables`."""
+    """Returns one field `tables` of a configuration, for a table description as in `reverb_tables.TABLES`."""
     info = create_table(reverb, description, None).info
     limiter = info.rate_limiter_info
     signature = description["signature"]

@@ -1,1 +1,1 @@
-"""The measured processes: one module per engine, each of which calls `common.serve`."""
+"""The measured processes: one module per engine, each of which calls `common.run_task`."""

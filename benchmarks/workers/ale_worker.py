@@ -36,4 +36,4 @@ def record(task: Task) -> float:
 
 
 if __name__ == "__main__":
-    common.serve(["ale-py", "numpy"], {"record": record})
+    common.run_task(["ale-py", "numpy"], {"record": record})

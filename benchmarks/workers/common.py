@@ -38,7 +38,7 @@ Block = Callable[[], int]  # does a bounded piece of the work; returns its numbe
 class Task:
     """The work of one process."""
 
-    job: str  # a function of the worker's module, such as "insert" or "sample"; see the call of `serve` at its end
+    job: str  # a function of the worker's module, such as "insert" or "sample"; see the call of `run_task` at its end
     variant: str  # way of doing it, such as "client" or "dataset"
     step: str = "small"  # or "atari" (noise) or "pong"
     prioritized: bool = False
@@ -66,7 +66,8 @@ class Result:
     """The result of a run: its figure, and further ones."""
 
     value: float
-    extra: Mapping[str, float] = field(default_factory=dict)  # further figures, by a text with {} for the figure
+    # Further figures: the key is a text to print, in which `{}` stands for the value.
+    extra: Mapping[str, float] = field(default_factory=dict)
     reference: float | None = None  # what `value` is compared with, such as the speed of the disk in the same run
 
 
@@ -96,10 +97,11 @@ def steps(step: str) -> list[Step]:
     ]
 
 
-def few_in_flight(task: Task, tf: Any, kind: Any, address: str, table: str) -> Block:  # noqa: ANN401, untyped modules
-    """Reads a dataset with `task.in_flight` items in flight, in single items or in batches.
+def dataset_reader(task: Task, tf: Any, kind: Any, address: str, table: str) -> Block:  # noqa: ANN401, untyped modules
+    """Returns a block that reads a dataset with `task.in_flight` items in flight.
 
-    `kind` is the class `TrajectoryDataset` of Reverb or of `engram.compat.reverb`.
+    Each call reads one item for the variant `single`, otherwise one batch. `kind` is the class `TrajectoryDataset` of
+    Reverb or of `engram.compat.reverb`.
     """
     shape, dtype = OBS[task.step]
     dtypes = {"obs": tf.as_dtype(dtype), "action": tf.int32, "reward": tf.float32, "discount": tf.float32}
@@ -212,8 +214,11 @@ def priorities(n: int) -> np.ndarray:
     return np.random.default_rng(1).uniform(0.1, 10.0, n)
 
 
-def serve(packages: list[str], jobs: Mapping[str, Callable[[Task], float | Result]]) -> None:
-    """Runs the task given as JSON in `argv[1]`; the last line printed is `{"value": ...}` or `{"error": ...}`."""
+def run_task(packages: list[str], jobs: Mapping[str, Callable[[Task], float | Result]]) -> None:
+    """Runs the task given as JSON in `argv[1]`, prints its result or error as one line of JSON, and ends the process.
+
+    `packages` are those whose versions the line also contains; `jobs` are the functions by `Task.job`.
+    """
     task = Task(**json.loads(sys.argv[1]))
     if task.child:
         processes.end_with_parent()

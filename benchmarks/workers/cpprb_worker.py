@@ -78,4 +78,4 @@ def update(task: Task) -> float:
 
 
 if __name__ == "__main__":
-    common.serve(["cpprb", "numpy"], {"insert": insert, "sample": sample, "update": update})
+    common.run_task(["cpprb", "numpy"], {"insert": insert, "sample": sample, "update": update})

@@ -17,4 +17,4 @@ def copy(task: Task) -> Result:
 
 
 if __name__ == "__main__":
-    common.serve(["numpy"], {"insert": insert, "copy": copy})
+    common.run_task(["numpy"], {"insert": insert, "copy": copy})

@@ -179,7 +179,7 @@ def insert(task: Task) -> float | Result:
 
 
 def sampling(task: Task, store: TableStore) -> Block:
-    """Samples batches, through `sample` or a `Dataset`."""
+    """Returns a block that samples a batch, through `sample` or a `Dataset`."""
     if task.variant == "dataset":
         batches = iter(engram.Dataset(store, TABLE, batch_size=task.batch))
         return lambda: len(next(batches))
@@ -312,4 +312,4 @@ def draw(task: Task) -> float:
 
 if __name__ == "__main__":
     jobs = [insert, sample, balance, update, latency, memory, draw, server, save, save_again, prepare, restore]
-    common.serve(["engram", "numpy"], {job.__name__: job for job in jobs})
+    common.run_task(["engram", "numpy"], {job.__name__: job for job in jobs})

@@ -12,9 +12,10 @@ VERSIONS = ["numpy", "torch", "jax", "tensorflow"]
 
 
 def elements(task: Task, endpoint: Endpoint) -> Block:
-    """Reads a dataset of `engram.data`; `task.variant` is the framework, then "steps", "single" or, for batches, "".
+    """Returns a block that reads a dataset of `engram.data`.
 
-    For example, "torch steps".
+    `task.variant` is the framework, then nothing for batches of items, "steps" for batches of steps, or "single" for
+    single items. For example, "torch steps".
     """
     framework, _, kind = task.variant.partition(" ")
     module = importlib.import_module(f"engram.data.{framework}")
@@ -26,10 +27,10 @@ def elements(task: Task, endpoint: Endpoint) -> Block:
 
 
 def compat_elements(task: Task, endpoint: Endpoint) -> Block:
-    """Reads the dataset of `engram.compat.reverb`."""
+    """Returns a block that reads the dataset of `engram.compat.reverb`."""
     reverb = importlib.import_module("engram.compat.reverb")
     tf = importlib.import_module("tensorflow")
-    return common.few_in_flight(task, tf, reverb.TrajectoryDataset, endpoint.address, TABLE)
+    return common.dataset_reader(task, tf, reverb.TrajectoryDataset, endpoint.address, TABLE)
 
 
 def sample(task: Task) -> float:
@@ -41,4 +42,4 @@ def sample(task: Task) -> float:
 
 if __name__ == "__main__":
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    common.serve(VERSIONS, {"sample": sample, "server": server})
+    common.run_task(VERSIONS, {"sample": sample, "server": server})

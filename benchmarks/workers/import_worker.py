@@ -28,4 +28,4 @@ def measure(task: Task) -> float:
 
 
 if __name__ == "__main__":
-    common.serve(["numpy"], {"import": measure})
+    common.run_task(["numpy"], {"import": measure})

@@ -186,11 +186,11 @@ def insert(task: Task) -> float:
 
 
 def sampling(task: Task, endpoint: Endpoint) -> Block:
-    """Samples batches, through the client's generator (items not stacked) or a dataset."""
+    """Returns a block that samples a batch, through the client's generator (items not stacked) or a dataset."""
     if task.variant == "client":
         return lambda: sum(1 for _ in endpoint.client.sample(TABLE, num_samples=task.batch, emit_timesteps=False))
     if task.in_flight:
-        return common.few_in_flight(task, tf, reverb.TrajectoryDataset, endpoint.address, TABLE)
+        return common.dataset_reader(task, tf, reverb.TrajectoryDataset, endpoint.address, TABLE)
     in_flight, workers = (IN_FLIGHT_REMOTE, WORKERS_REMOTE) if task.remote else (IN_FLIGHT, WORKERS)
     if task.every > 1:
         in_flight, workers = IN_FLIGHT_SEQUENCES, WORKERS_SEQUENCES
@@ -327,4 +327,4 @@ def restore(task: Task) -> Result:
 
 if __name__ == "__main__":
     jobs = [insert, sample, balance, update, latency, memory, server, save, save_again, prepare, restore]
-    common.serve(["dm-reverb", "tensorflow", "numpy"], {job.__name__: job for job in jobs})
+    common.run_task(["dm-reverb", "tensorflow", "numpy"], {job.__name__: job for job in jobs})

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from compat_tables import serving, table
-from reverb_items import put
+from reverb_items import put_items
 from support import raises
 
 from engram.compat import reverb
@@ -13,16 +13,16 @@ pytestmark = pytest.mark.frameworks
 
 def test_from_table_signature_uses_its_dtypes_and_shapes(tf):
     signature = {
-        "time": tf.TensorSpec([None], tf.float32, "seconds"),
+        "item_step": tf.TensorSpec([None], tf.float32, "label"),
         "cell": reverb.tensor_spec.BoundedTensorSpec([None, 2], np.uint8, 0, 9),
     }
     with serving(table(signature=signature)) as (_, client):
-        put(client, "t", [3])
+        put_items(client, "t", lengths=[3])
         dataset = reverb.TrajectoryDataset.from_table_signature(client.server_address, "t", 10, max_samples=1)
         assert isinstance(dataset, reverb.TrajectoryDataset)
         assert dataset.element_spec.data == {
             "cell": tf.TensorSpec([None, 2], tf.uint8),
-            "time": tf.TensorSpec([None], tf.float32),
+            "item_step": tf.TensorSpec([None], tf.float32),
         }
         (elements,) = list(dataset)
         assert elements.data["cell"].shape == (3, 2)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from compat_tables import serving, table
-from reverb_items import put, specs
+from reverb_items import put_items, specs
 from support import BackgroundCall, wait_until
 
 from engram.compat import reverb
@@ -86,7 +86,7 @@ MODES = [in_a_function, created_in_a_function, one_shot, initializable, transfor
 def plain(samples):
     """Elements as lists, without the keys, which are random."""
     return [
-        [sample.data["cell"].tolist(), sample.data["time"].tolist(), np.ravel(sample.info.priority).tolist()]
+        [sample.data["cell"].tolist(), sample.data["item_step"].tolist(), np.ravel(sample.info.priority).tolist()]
         for sample in samples
     ]
 
@@ -97,7 +97,7 @@ def test_elements_equal_those_of_an_eager_program(tf, kind, mode):
     results = []
     for read in (eagerly, mode):
         with serving(reverb.Table.queue("t", 100)) as (_, client):
-            put(client, "t", LENGTHS)
+            put_items(client, "t", lengths=LENGTHS)
             results.append(plain(read(tf, lambda client=client: kind(tf, client.server_address))))
             if read is distributed:  # it prefetches, so more items are used
                 continue
@@ -111,19 +111,19 @@ def test_elements_equal_those_of_an_eager_program(tf, kind, mode):
 
 def test_an_iterator_that_ended_in_a_session_can_be_initialized_again(tf):
     with serving(reverb.Table.queue("t", 100)) as (_, client):
-        put(client, "t", [1] * 5)
+        put_items(client, "t", lengths=[1] * 5)
         with tf.Graph().as_default(), tf.compat.v1.Session() as session:
             dataset = trajectories(tf, client.server_address, rate_limiter_timeout_ms=100)
             iterator = dataset.make_initializable_iterator()
-            element = iterator.get_next().data["time"]
-            times = []
+            element = iterator.get_next().data["item_step"]
+            item_steps = []
             for num_inserted in (0, 5):
-                put(client, "t", [1] * num_inserted)
+                put_items(client, "t", lengths=[1] * num_inserted)
                 session.run(iterator.initializer)
                 with pytest.raises(tf.errors.OutOfRangeError):
                     while True:
-                        times.append(session.run(element)[0])
-        assert times == [0, 1, 2, 3, 4] * 2
+                        item_steps.append(session.run(element)[0])
+        assert item_steps == [0, 1, 2, 3, 4] * 2
 
 
 def test_a_queue_accepts_inserts_while_a_session_holds_elements(tf):
@@ -131,11 +131,11 @@ def test_a_queue_accepts_inserts_while_a_session_holds_elements(tf):
     queue = serving(reverb.Table.queue("t", 4))
     with queue as (_, client), tf.Graph().as_default(), tf.compat.v1.Session() as session:
         element = timesteps(tf, client.server_address).batch(4).make_one_shot_iterator().get_next()
-        times = []
+        item_steps = []
         for _ in range(3):
-            BackgroundCall(lambda: put(client, "t", [1] * 4)).result(30)
-            times.append(session.run(element).data["time"].tolist())
-    assert times == [[0, 1, 2, 3]] * 3
+            BackgroundCall(lambda: put_items(client, "t", lengths=[1] * 4)).result(30)
+            item_steps.append(session.run(element).data["item_step"].tolist())
+    assert item_steps == [[0, 1, 2, 3]] * 3
 
 
 def run(code, address):
@@ -159,24 +159,24 @@ from engram.compat import reverb
 address = sys.argv[1]
 dataset = reverb.TrajectoryDataset(address, "t", *specs(tf, None), 4)
 client = reverb.TFClient(address)
-element = dataset.make_one_shot_iterator().get_next().data["time"]
+element = dataset.make_one_shot_iterator().get_next().data["item_step"]
 insert = client.insert([tf.constant(1.5)], tf.constant(["u"]), tf.constant([1.0], tf.float64))
 sample = client.sample("u", [tf.float32])
 with tf.Session() as session:
-    times = [session.run(element).tolist() for _ in range(4)]
+    item_steps = [session.run(element).tolist() for _ in range(4)]
     session.run(insert)
     sampled = session.run(sample)
-print(json.dumps([times, sampled.data[0].item(), sampled.info.priority.item()]))
+print(json.dumps([item_steps, sampled.data[0].item(), sampled.info.priority.item()]))
 """
 
 
 def test_datasets_and_clients_work_in_the_mode_of_tensorflow_1(tf):  # noqa: ARG001, TensorFlow must be installed
     with serving(reverb.Table.queue("t", 100), table("u")) as (_, client):
-        put(client, "t", LENGTHS)
-        times, value, priority = run(TENSORFLOW_1_PROGRAM, client.server_address)
+        put_items(client, "t", lengths=LENGTHS)
+        item_steps, value, priority = run(TENSORFLOW_1_PROGRAM, client.server_address)
         wait_until(lambda: client.server_info()["t"].current_size == len(LENGTHS) - 4)
-    assert np.array_equal([each[0] for each in times], [0, 1, 2, 3])
-    assert [len(each) for each in times] == LENGTHS[:4]
+    assert np.array_equal([each[0] for each in item_steps], [0, 1, 2, 3])
+    assert [len(each) for each in item_steps] == LENGTHS[:4]
     assert (value, priority) == (1.5, 1.0)
 
 
@@ -192,7 +192,7 @@ strategy = tf.distribute.MirroredStrategy(["CPU:0", "CPU:1"])
 dataset = reverb.TimestepDataset(sys.argv[1], "t", *specs(tf, ()), 4)
 batches = []
 for batch in strategy.experimental_distribute_dataset(dataset.batch(4).take(2)):
-    values = strategy.experimental_local_results(batch.data["time"])
+    values = strategy.experimental_local_results(batch.data["item_step"])
     batches.append([value.numpy().tolist() for value in values])
 print(json.dumps(batches))
 """
@@ -200,7 +200,7 @@ print(json.dumps(batches))
 
 def test_batches_are_split_between_two_replicas(tf):  # noqa: ARG001, TensorFlow must be installed
     with serving(reverb.Table.queue("t", 100)) as (_, client):
-        put(client, "t", [1] * 10)
+        put_items(client, "t", lengths=[1] * 10)
         batches = run(TWO_REPLICAS_PROGRAM, client.server_address)
     assert batches == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
 

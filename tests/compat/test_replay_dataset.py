@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from compat_tables import serving, table
-from reverb_items import put, specs
+from reverb_items import put_items, specs
 from support import raises
 
 from engram.compat import reverb
@@ -22,16 +22,16 @@ def make_dataset(tf, client, length, **options):
 
 def test_elements_are_steps_by_default(tf):
     with serving(queue()) as (_, client):
-        put(client, "t", [2, 3])
+        put_items(client, "t", lengths=[2, 3])
         dataset = make_dataset(tf, client, ())
         assert isinstance(dataset, tf.data.Dataset)
         assert isinstance(dataset, reverb.ReplayDataset)
-        assert [int(each.data["time"]) for each in dataset] == [0, 0, 1, 1, 1]
+        assert [int(each.data["item_step"]) for each in dataset] == [0, 0, 1, 1, 1]
 
 
 def test_info_is_repeated_for_each_step_of_a_sequence(tf):
     with serving(queue()) as (_, client):
-        put(client, "t", [3] * 4)
+        put_items(client, "t", lengths=[3] * 4)
         dataset = make_dataset(tf, client, 3, sequence_length=3, emit_timesteps=False)
         assert dataset.element_spec.info.key == tf.TensorSpec([3], tf.uint64)
         elements = list(dataset)
@@ -43,18 +43,18 @@ def test_info_is_repeated_for_each_step_of_a_sequence(tf):
 
 def test_sequences_may_have_any_length(tf):
     with serving(queue()) as (_, client):
-        put(client, "t", [3, 1, 1, 4])
+        put_items(client, "t", lengths=[3, 1, 1, 4])
         dataset = make_dataset(tf, client, None, emit_timesteps=False)
         assert dataset.element_spec.info.key == tf.TensorSpec([None], tf.uint64)
         elements = list(dataset)
         assert [each.info.priority.numpy().tolist() for each in elements] == [[1] * 3, [2], [3], [4] * 4]
-        assert [each.data["time"].shape for each in elements] == [3, 1, 1, 4]
+        assert [each.data["item_step"].shape for each in elements] == [3, 1, 1, 4]
 
 
 @pytest.mark.parametrize("emit_timesteps", [True, False])
 def test_an_item_of_another_length_than_sequence_length_is_an_error(tf, emit_timesteps):
     with serving(queue()) as (_, client):
-        put(client, "t", [3, 3, 2])
+        put_items(client, "t", lengths=[3, 3, 2])
         length = () if emit_timesteps else 3
         dataset = make_dataset(tf, client, length, sequence_length=3, emit_timesteps=emit_timesteps)
         elements = []

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 from compat_tables import serving
 from dm_env import specs as env_specs
-from reverb_items import put, specs
+from reverb_items import put_items, specs
 from support import BackgroundCall, wait_until
 
 import engram
@@ -180,8 +180,9 @@ def test_items_of_a_killed_reader_are_returned():
 # --- TensorFlow ----------------------------------------------------------------------------------
 
 
-def times(iterator, num_taken):
-    return [int(np.ravel(next(iterator).data["time"])[0]) for _ in range(num_taken)]
+def next_item_numbers(iterator, num_taken):
+    """Reads `num_taken` elements; returns the number of the item of each."""
+    return [int(np.ravel(next(iterator).data["item_step"])[0]) for _ in range(num_taken)]
 
 
 def timesteps(tf, client, **options):
@@ -205,9 +206,9 @@ def test_items_that_tensorflow_has_not_consumed_are_returned(tf, lengths, num_ta
     starts = np.cumsum([0, *lengths])[:-1]
     for make, used in ((items, num_taken), (timesteps, int(np.sum(starts < num_taken)))):
         with serving(reverb.Table.queue("t", 100)) as (_, client):
-            put(client, "t", lengths)
+            put_items(client, "t", lengths=lengths)
             iterator = iter(make(tf, client, max_in_flight_samples_per_worker=max_in_flight))
-            times(iterator, num_taken)
+            next_item_numbers(iterator, num_taken)
             del iterator
             wait_until(lambda: client.server_info()["t"].current_size == len(lengths) - used)  # noqa: B023, called immediately
             assert drain_t(client) == list(range(used, len(lengths)))
@@ -216,21 +217,21 @@ def test_items_that_tensorflow_has_not_consumed_are_returned(tf, lengths, num_ta
 @pytest.mark.frameworks
 def test_concurrent_iterations_return_their_own_unused_items(tf):
     with serving(reverb.Table.queue("t", 100)) as (_, client):
-        put(client, "t", [1] * 40)
+        put_items(client, "t", lengths=[1] * 40)
         made = items(tf, client, max_in_flight_samples_per_worker=8)
         one, two = iter(made), iter(made)
-        assert times(one, 1) == [0]
-        first_of_two = times(two, 1)
-        assert times(one, 2) == [1, 2]
-        rest_of_two = times(two, 5)
+        assert next_item_numbers(one, 1) == [0]
+        first_of_two = next_item_numbers(two, 1)
+        assert next_item_numbers(one, 2) == [1, 2]
+        rest_of_two = next_item_numbers(two, 5)
         del one, two
         wait_until(lambda: client.server_info()["t"].current_size == 40 - 9)
         assert drain_t(client) == [n for n in range(40) if n not in {0, 1, 2, *first_of_two, *rest_of_two}]
         again = iter(made)
         with pytest.raises(StopIteration):
             next(iter(made.take(0)))
-        put(client, "t", [1] * 3)
-        assert times(again, 1) == [0]
+        put_items(client, "t", lengths=[1] * 3)
+        assert next_item_numbers(again, 1) == [0]
         del again
         wait_until(lambda: client.server_info()["t"].current_size == 2)
 
@@ -238,9 +239,9 @@ def test_concurrent_iterations_return_their_own_unused_items(tf):
 @pytest.mark.frameworks
 def test_items_that_tensorflow_prefetched_are_used(tf):
     with serving(reverb.Table.queue("t", 100)) as (_, client):
-        put(client, "t", [1] * 40)
+        put_items(client, "t", lengths=[1] * 40)
         iterator = iter(items(tf, client, max_in_flight_samples_per_worker=20).prefetch(3))
-        assert times(iterator, 2) == [0, 1]
+        assert next_item_numbers(iterator, 2) == [0, 1]
         time.sleep(0.3)  # time to fill the prefetch buffer
         del iterator
         wait_until(lambda: client.server_info()["t"].current_size == 35)
@@ -261,7 +262,7 @@ def test_a_dataset_of_tensorflow_returns_items_cut_into_sequences(tf):  # noqa: 
 def test_an_iteration_may_end_while_a_function_is_traced(tf):
     """Garbage collection can happen anywhere."""
     with serving(reverb.Table.queue("t", 100)) as (_, client):
-        put(client, "t", [1] * 9)
+        put_items(client, "t", lengths=[1] * 9)
         held = [iter(items(tf, client, max_in_flight_samples_per_worker=8))]
         next(held[0])
 

@@ -5,7 +5,7 @@ import contextlib
 import numpy as np
 import pytest
 from compat_tables import serving, steps, table
-from reverb_items import put
+from reverb_items import put_items
 from support import raises, wait_until
 
 import engram
@@ -32,10 +32,10 @@ def tf_client_of(client):
 
 def test_sample_is_the_first_step(tf, run):
     with serving(table()) as (_, client):
-        put(client, "t", [3, 3])
-        sample = run(lambda: tf_client_of(client).sample("t", {"time": tf.float32, "cell": tf.uint8}))
+        put_items(client, "t", lengths=[3, 3])
+        sample = run(lambda: tf_client_of(client).sample("t", {"item_step": tf.float32, "cell": tf.uint8}))
         assert isinstance(sample, reverb.ReplaySample)
-        assert sample.data["time"] == 0.0
+        assert sample.data["item_step"] == 0.0
         np.testing.assert_array_equal(sample.data["cell"], [0, 0])
         assert sample.info.key.dtype == tf.uint64
         assert sample.info.key.shape == ()
@@ -45,7 +45,7 @@ def test_sample_is_the_first_step(tf, run):
 
 def test_sample_takes_one_item(tf, run):
     with serving(reverb.Table.queue("t", 9)) as (_, client):
-        put(client, "t", [1, 1, 1])
+        put_items(client, "t", lengths=[1, 1, 1])
         for i in range(3):
             assert run(lambda: tf_client_of(client).sample("t", [tf.uint8, tf.float32])).data[1] == i
         assert client.server_info()["t"].current_size == 0
@@ -60,7 +60,7 @@ def test_sample_takes_one_item(tf, run):
 )
 def test_sample_of_other_columns_consumes_no_item(tf, run, dtypes, text):
     with serving(reverb.Table.queue("t", 9)) as (_, client):
-        put(client, "t", [1])
+        put_items(client, "t", lengths=[1])
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
             run(lambda: tf_client_of(client).sample("t", [tf.as_dtype(each) for each in dtypes]))
         assert text in str(error.value)
@@ -163,7 +163,7 @@ def test_rejected_inserts_are_invalid_argument_errors(tf, run, name, priority, c
 
 def test_update_priorities_ignores_unknown_keys(tf, run):
     with serving(table(sampler=reverb.selectors.MaxHeap())) as (_, client):
-        put(client, "t", [1, 1, 1])
+        put_items(client, "t", lengths=[1, 1, 1])
         (best,) = next(client.sample("t"))
         assert best.info.priority == 3.0
 

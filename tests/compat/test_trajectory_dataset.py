@@ -12,7 +12,7 @@ import time
 import numpy as np
 import pytest
 from compat_tables import serving, table
-from reverb_items import put, specs
+from reverb_items import put_items, specs
 from support import BackgroundCall, raises, skip_if_python_runs_in_other_threads, wait_until
 
 import engram
@@ -49,8 +49,8 @@ def error_text(error):
 
 
 def item_numbers(elements):
-    """The number of each item, which is the time of its first step (see `put`)."""
-    return [int(each.data["time"][0]) for each in elements]
+    """The number of each item, see `put_items`."""
+    return [int(each.data["item_step"][0]) for each in elements]
 
 
 def table_size(client):
@@ -70,7 +70,7 @@ def test_it_is_a_dataset_of_tensorflow(tf):
     )
     assert dataset.element_spec.data == {
         "cell": tf.TensorSpec([3, 2], tf.uint8),
-        "time": tf.TensorSpec([3], tf.float32),
+        "item_step": tf.TensorSpec([3], tf.float32),
     }
     assert [spec.dtype for spec in dataset.element_spec.info] == [tf.uint64, tf.float64, tf.int64, tf.float64, tf.int32]
 
@@ -84,22 +84,22 @@ def test_a_subclass_can_be_created_and_iterated(tf):
             return next(iter(self))
 
     with serving(table()) as (_, client):
-        put(client, "t", [3])
+        put_items(client, "t", lengths=[3])
         mine = Mine(client.server_address)
         assert isinstance(mine, reverb.TrajectoryDataset)
         assert isinstance(mine, tf.data.Dataset)
-        assert mine.first().data["time"].shape == 3
+        assert mine.first().data["item_step"].shape == 3
 
 
 @pytest.mark.parametrize("max_in_flight", [1, 2, 7, 100])
 def test_items_of_a_queue_are_in_order_and_have_their_info(tf, max_in_flight):
     with serving(queue()) as (_, client):
-        put(client, "t", [3] * 20)
+        put_items(client, "t", lengths=[3] * 20)
         elements = list(make_dataset(tf, client, 3, max_in_flight_samples_per_worker=max_in_flight).take(20))
         assert item_numbers(elements) == list(range(20))
         for i, each in enumerate(elements):
             np.testing.assert_array_equal(each.data["cell"], np.full((3, 2), i))
-            np.testing.assert_array_equal(each.data["time"], np.float32([i, i + 0.01, i + 0.02]))
+            np.testing.assert_array_equal(each.data["item_step"], np.float32([i, i + 0.01, i + 0.02]))
             assert each.info.priority == 1.0 + i
             assert each.info.probability == 1.0
             assert each.info.times_sampled == 1
@@ -111,14 +111,14 @@ def test_items_of_a_queue_are_in_order_and_have_their_info(tf, max_in_flight):
 @pytest.mark.parametrize("rank_is_known", [True, False])
 def test_items_may_have_any_lengths(tf, rank_is_known):
     with serving(queue()) as (_, client):
-        put(client, "t", LENGTHS)
+        put_items(client, "t", lengths=LENGTHS)
         dtypes, shapes = specs(tf, None)
         if not rank_is_known:
             shapes = {name: tf.TensorShape(None) for name in shapes}
         dataset = reverb.TrajectoryDataset(client.server_address, "t", dtypes, shapes, 10)
         elements = list(dataset.take(len(LENGTHS)))
         assert item_numbers(elements) == list(range(len(LENGTHS)))
-        assert [each.data["time"].shape[0] for each in elements] == LENGTHS
+        assert [each.data["item_step"].shape[0] for each in elements] == LENGTHS
         for i, each in enumerate(elements):
             np.testing.assert_array_equal(each.data["cell"], np.full((LENGTHS[i], 2), i))
 
@@ -167,12 +167,12 @@ def test_elements_have_the_requested_nest(tf):
 
 def test_transformations_of_tensorflow_apply(tf):
     with serving(table(sampler=reverb.selectors.Uniform())) as (_, client):
-        put(client, "t", [3] * 5)
+        put_items(client, "t", lengths=[3] * 5)
         dataset = make_dataset(tf, client, 3)
         batch = next(iter(dataset.batch(4).prefetch(2)))
         assert batch.data["cell"].shape == (4, 3, 2)
         assert batch.info.key.shape == 4
-        assert next(iter(dataset.map(lambda sample: sample.data["time"] * 2).shuffle(8).batch(2))).shape == (2, 3)
+        assert next(iter(dataset.map(lambda sample: sample.data["item_step"] * 2).shuffle(8).batch(2))).shape == (2, 3)
         both = tf.data.Dataset.zip((dataset, dataset)).take(2)
         assert len(list(both)) == 2
         choices = tf.data.Dataset.sample_from_datasets([dataset, dataset]).take(5)
@@ -181,14 +181,14 @@ def test_transformations_of_tensorflow_apply(tf):
 
 def test_a_dataset_can_be_created_in_a_graph(tf):
     with serving(queue()) as (_, client):
-        put(client, "t", [3] * 6)
+        put_items(client, "t", lengths=[3] * 6)
 
         @tf.function
         def total():
             dataset = make_dataset(tf, client, 3)
             count = tf.constant(0.0)
             for sample in dataset.take(6):
-                count += sample.data["time"][0]
+                count += sample.data["item_step"][0]
             return count
 
         assert total() == 15
@@ -196,8 +196,8 @@ def test_a_dataset_can_be_created_in_a_graph(tf):
 
 def test_address_and_table_may_be_tensors(tf):
     with serving(queue()) as (_, client), serving(queue()) as (_, other):
-        put(client, "t", [3])
-        put(other, "t", [3])
+        put_items(client, "t", lengths=[3])
+        put_items(other, "t", lengths=[3])
         addresses = tf.constant([client.server_address, other.server_address])
         names = tf.constant(["t", "t"])
 
@@ -211,15 +211,15 @@ def test_address_and_table_may_be_tensors(tf):
 
 def test_the_iterator_keeps_the_dataset_alive(tf):
     with serving(queue()) as (_, client):
-        put(client, "t", [3] * 6)
-        iterator = iter(make_dataset(tf, client, 3).map(lambda sample: sample.data["time"][0]).batch(2))
+        put_items(client, "t", lengths=[3] * 6)
+        iterator = iter(make_dataset(tf, client, 3).map(lambda sample: sample.data["item_step"][0]).batch(2))
         gc.collect()
         assert [next(iterator).numpy().tolist() for _ in range(3)] == [[0, 1], [2, 3], [4, 5]]
 
 
 def test_max_samples_limits_the_items(tf):
     with serving(queue()) as (_, client):
-        put(client, "t", [3] * 20)
+        put_items(client, "t", lengths=[3] * 20)
         assert item_numbers(make_dataset(tf, client, 3, max_samples=7)) == list(range(7))
         assert table_size(client) == 13
         info = client.server_info()["t"].rate_limiter_info
@@ -228,16 +228,16 @@ def test_max_samples_limits_the_items(tf):
 
 def test_a_dataset_ends_after_the_rate_limiter_timeout(tf):
     with serving(queue()) as (_, client):
-        put(client, "t", [3] * 3)
+        put_items(client, "t", lengths=[3] * 3)
         assert item_numbers(make_dataset(tf, client, 3, rate_limiter_timeout_ms=250)) == [0, 1, 2]
         assert item_numbers(make_dataset(tf, client, 3, rate_limiter_timeout_ms=0)) == []
-        put(client, "t", [3])
+        put_items(client, "t", lengths=[3])
         assert item_numbers(make_dataset(tf, client, 3, rate_limiter_timeout_ms=0)) == [0]
 
 
 def test_items_that_do_not_fit_stay_in_the_table_if_the_timeout_is_zero(tf):
     with serving(queue()) as (_, client):
-        put(client, "t", [2, 3])
+        put_items(client, "t", lengths=[2, 3])
         for _ in range(2):
             with pytest.raises(tf.errors.InvalidArgumentError, match="Received incompatible tensor"):
                 list(make_dataset(tf, client, 3, rate_limiter_timeout_ms=0))
@@ -248,19 +248,19 @@ def test_items_are_yielded_although_more_may_be_in_flight(tf):
     with serving(queue()) as (_, client):
         iterator = iter(make_dataset(tf, client, 3, max_in_flight_samples_per_worker=1_000, num_workers_per_iterator=4))
         for i in range(3):
-            put(client, "t", [3] * (i + 1))
-            assert [int(next(iterator).data["time"][0]) for _ in range(i + 1)] == list(range(i + 1))
+            put_items(client, "t", lengths=[3] * (i + 1))
+            assert [int(next(iterator).data["item_step"][0]) for _ in range(i + 1)] == list(range(i + 1))
 
 
 def test_items_are_in_order_over_several_streams(tf):
     with serving(queue()) as (_, client):
-        put(client, "t", [3] * 10)
+        put_items(client, "t", lengths=[3] * 10)
         assert item_numbers(make_dataset(tf, client, 3, max_samples_per_stream=3, max_samples=10)) == list(range(10))
 
 
 def test_order_is_kept_with_several_workers(tf):
     with serving(queue()) as (_, client):
-        put(client, "t", [3] * 40)
+        put_items(client, "t", lengths=[3] * 40)
         assert item_numbers(make_dataset(tf, client, 3, num_workers_per_iterator=4).take(40)) == list(range(40))
 
 
@@ -273,7 +273,7 @@ def test_items_in_flight_are_limited(tf, per_worker, workers, in_flight):
         return client.server_info()["t"].rate_limiter_info.sample_stats.completed
 
     with serving(queue()) as (_, client):
-        put(client, "t", [3] * 40)
+        put_items(client, "t", lengths=[3] * 40)
         dataset = make_dataset(
             tf, client, 3, max_in_flight_samples_per_worker=per_worker, num_workers_per_iterator=workers
         )
@@ -291,9 +291,9 @@ def test_items_in_flight_are_limited(tf, per_worker, workers, in_flight):
 
 def test_undelivered_items_are_returned(tf):
     with serving(queue()) as (_, client):
-        put(client, "t", [3] * 30)
+        put_items(client, "t", lengths=[3] * 30)
         iterator = iter(without_prefetching(tf, make_dataset(tf, client, 3, max_in_flight_samples_per_worker=20)))
-        assert int(next(iterator).data["time"][0]) == 0
+        assert int(next(iterator).data["item_step"][0]) == 0
         del iterator
         # TensorFlow had a block of ten and yielded one element; the others are returned to the front of the queue.
         wait_until(lambda: table_size(client) == 29)
@@ -304,7 +304,7 @@ def test_undelivered_items_are_returned(tf):
 
 def test_no_item_is_lost_between_two_iterations(tf):
     with serving(queue()) as (_, client):
-        put(client, "t", [3] * 10)
+        put_items(client, "t", lengths=[3] * 10)
         dataset = make_dataset(tf, client, 3, max_in_flight_samples_per_worker=1)
         assert item_numbers(dataset.take(4)) == [0, 1, 2, 3]
         wait_until(lambda: table_size(client) == 6)
@@ -313,12 +313,12 @@ def test_no_item_is_lost_between_two_iterations(tf):
 
 def test_an_iterator_that_waits_can_be_closed(tf):
     with serving(queue()) as (_, client):
-        put(client, "t", [3])
+        put_items(client, "t", lengths=[3])
         before = threading.active_count()
         iterator = iter(make_dataset(tf, client, 3).prefetch(4))
-        assert int(next(iterator).data["time"][0]) == 0
+        assert int(next(iterator).data["item_step"][0]) == 0
         del iterator  # the thread that prefetches waits for items, and must end
-        put(client, "t", [3] * 2)
+        put_items(client, "t", lengths=[3] * 2)
         assert item_numbers(make_dataset(tf, client, 3).take(2)) == [0, 1]
         wait_until(lambda: threading.active_count() <= before + 2)
 
@@ -346,7 +346,7 @@ def test_a_program_can_end_while_an_iterator_waits(tf):  # noqa: ARG001, TensorF
 def test_ctrl_c_ends_a_wait_of_tensorflow(tf):
     skip_if_python_runs_in_other_threads(tf)
     with serving(queue()) as (_, client):
-        put(client, "t", LENGTHS[:1])
+        put_items(client, "t", lengths=LENGTHS[:1])
         iterator = iter(make_dataset(tf, client))
         next(iterator)
         main = threading.main_thread().ident
@@ -357,25 +357,25 @@ def test_ctrl_c_ends_a_wait_of_tensorflow(tf):
 
 def test_two_iterators_receive_different_items(tf):
     with serving(queue()) as (_, client):
-        put(client, "t", [3] * 8)
+        put_items(client, "t", lengths=[3] * 8)
         dataset = make_dataset(tf, client, 3, max_in_flight_samples_per_worker=1)
         one, two = iter(dataset), iter(dataset)
-        both = [int(next(each).data["time"][0]) for _ in range(3) for each in (one, two)]
+        both = [int(next(each).data["item_step"][0]) for _ in range(3) for each in (one, two)]
         assert len(set(both)) == 6
 
 
 def test_an_item_that_does_not_fit_is_an_error_and_stays_in_the_table(tf):
     with serving(queue()) as (_, client):
-        put(client, "t", [3, 3, 2, 3])
+        put_items(client, "t", lengths=[3, 3, 2, 3])
         elements = []
         with pytest.raises(tf.errors.InvalidArgumentError) as error:
-            elements.extend(int(each.data["time"][0]) for each in make_dataset(tf, client, 3))
+            elements.extend(int(each.data["item_step"][0]) for each in make_dataset(tf, client, 3))
         assert error_text(error) == (
             "Received incompatible tensor at flattened index 0 from table 't'.  Specification has (dtype, shape): "
             "(uint8, [3,2]).  Tensor has (dtype, shape): (uint8, [2,2])."
         )
         wait_until(lambda: table_size(client) == 2)  # the item that does not fit is still in the table
-        assert [each.data["time"].shape[0] for each in make_dataset(tf, client).take(2)] == [2, 3]
+        assert [each.data["item_step"].shape[0] for each in make_dataset(tf, client).take(2)] == [2, 3]
 
 
 @pytest.mark.parametrize(
@@ -409,7 +409,7 @@ def test_an_item_that_does_not_fit_is_an_error_and_stays_in_the_table(tf):
 )
 def test_specs_that_differ_from_the_data_are_rejected(tf, dtypes, shapes, text):
     with serving(table()) as (_, client):
-        put(client, "t", [3])
+        put_items(client, "t", lengths=[3])
         shapes = [tf.TensorShape(shape) for shape in shapes]
         dataset = reverb.TrajectoryDataset(
             client.server_address, "t", [tf.as_dtype(dtype) for dtype in dtypes], shapes, 1
@@ -469,8 +469,8 @@ def test_a_dataset_may_be_created_before_its_server(tf):
         port = server.port
     iterator = iter(reverb.TrajectoryDataset(f"localhost:{port}", "t", *specs(tf, 3), 1))
     with serving(queue(), port=port) as (_, client):
-        put(client, "t", [3])
-        assert int(next(iterator).data["time"][0]) == 0
+        put_items(client, "t", lengths=[3])
+        assert int(next(iterator).data["item_step"][0]) == 0
 
 
 @pytest.mark.parametrize("tables", [1, 40])
@@ -486,14 +486,14 @@ def test_an_unknown_table_is_an_error_that_names_the_known_ones(tf, tables):
 
 def test_iteration_continues_after_a_restart_of_the_server(tf):
     with serving(queue()) as (server, client):
-        put(client, "t", [3])
+        put_items(client, "t", lengths=[3])
         port = server.port
         iterator = iter(make_dataset(tf, client, 3))
-        assert int(next(iterator).data["time"][0]) == 0
+        assert int(next(iterator).data["item_step"][0]) == 0
         waiting = BackgroundCall(lambda: next(iterator))
     with serving(queue(), port=port) as (_, client):
-        put(client, "t", [3])
-        assert int(waiting.result(30).data["time"][0]) == 0
+        put_items(client, "t", lengths=[3])
+        assert int(waiting.result(30).data["item_step"][0]) == 0
 
 
 def test_an_iterator_without_a_server_can_be_closed(tf):
@@ -564,6 +564,6 @@ def test_arguments_are_those_of_reverb(tf):
         "max_samples",
     ]
     with serving(queue()) as (_, client):
-        put(client, "t", [3])
+        put_items(client, "t", lengths=[3])
         dataset = reverb.TrajectoryDataset(client.server_address, "t", *specs(tf, 3), 10, -1, -1, 0, -1)
         assert item_numbers(dataset) == [0]

@@ -1,6 +1,7 @@
-"""What a durable server has confirmed to a reader is never sampled again, although it is killed at once.
+"""Items whose removal a durable server has confirmed are never sampled again, even if it is killed directly after.
 
-That is every result of `sample`, and every batch of a dataset except the newest one of a dataset that is still open.
+It has confirmed all items that `sample` has returned, and all batches of a dataset except the newest one of a dataset
+that is still open.
 """
 
 import subprocess
@@ -29,8 +30,8 @@ sys.stdin.read()
 ITEMS = 200
 
 
-class KilledServer:
-    """A server with a queue of the numbers below `ITEMS`, in a process that is killed."""
+class KillableServer:
+    """A durable server, in a process of its own, with a queue of the numbers below `ITEMS`; `kill` kills it."""
 
     def __init__(self, path, durability):
         self.path = path
@@ -65,7 +66,7 @@ def sample(client):
     return sum(len(client.sample("q", n)) for n in (1, 5, 1))
 
 
-def batches_before_the_next(client):
+def all_but_newest_batch(client):
     iterator = iter(Dataset(client, "q", 3))
     for _ in range(4):
         next(iterator)
@@ -113,7 +114,7 @@ def data_single_items(client):
 
 READERS = [
     sample,
-    batches_before_the_next,
+    all_but_newest_batch,
     closed_dataset,
     ended_dataset,
     left_loop,
@@ -127,9 +128,9 @@ READERS = [
 @pytest.mark.parametrize("read", READERS)
 def test_confirmed_items_are_not_sampled_again(tmp_path, read, durability):
     for attempt in range(3):
-        server = KilledServer(tmp_path / str(attempt), durability)
+        server = KillableServer(tmp_path / str(attempt), durability)
         client = Client(server.address, reconnect_timeout=1.0)
-        client.iterator = iter(Dataset(client, "q"))  # idle; some of `READERS` replace it
+        client.iterator = iter(Dataset(client, "q"))  # closed below if `read` sets no other; it requests nothing
         confirmed = read(client)
         remaining = server.kill()
         first = remaining[0]
@@ -142,7 +143,7 @@ def test_confirmed_items_are_not_sampled_again(tmp_path, read, durability):
 
 
 def test_a_sample_that_the_server_does_not_confirm_raises_an_error(tmp_path):
-    server = KilledServer(tmp_path / "store", "process")
+    server = KillableServer(tmp_path / "store", "process")
     with Proxy(int(server.address.rpartition(":")[2])) as proxy:
         client = Client(proxy.address, reconnect_timeout=2.0)
         client.sample("q", 1)

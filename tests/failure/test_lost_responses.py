@@ -99,8 +99,10 @@ def test_an_insert_after_a_sample_finds_free_space():
         Client(proxy.address) as client,
     ):
         fill(server.store, "q", [1])
+        # Makes the client cache the table's options. Otherwise the insert below would first request them, and the
+        # server could handle the acknowledgement before it replies.
         with pytest.raises(DeadlineExceededError):
-            client.insert({"x": 0}, {"q": 1.0}, timeout=0)  # now the client knows the table
+            client.insert({"x": 0}, {"q": 1.0}, timeout=0)
         assert sample_x(client, "q", 1) == [1]
         reader = BackgroundCall(lambda: sample_x(client, "q", 1))
         wait_until(lambda: server.store.info()["q"].waiting_samples == 1)

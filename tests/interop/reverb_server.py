@@ -12,7 +12,7 @@ from reverb_tables import TABLES, create_table
 
 
 def signature_of(nest):
-    """Returns the nest of specs for a description of `reverb_tables`."""
+    """Returns the nest of specs for a signature as in the table descriptions of `reverb_tables.TABLES`."""
     ((kind, content),) = nest.items()
     if kind == "list":
         return [signature_of(item) for item in content]
@@ -36,7 +36,7 @@ def signature_of(nest):
 
 
 def table(description):
-    """Returns the table for a description of `reverb_tables`."""
+    """Returns the table for a table description as in `reverb_tables.TABLES`."""
     signature = description["signature"]
     return create_table(reverb, description, None if signature is None else signature_of(signature))
 

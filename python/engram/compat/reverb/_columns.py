@@ -145,7 +145,7 @@ class ColumnHistory:
             if step < 0:
                 lowest = _min_position(positions)
             elif index.start is not None and index.start < -count:
-                lowest = _EXPIRED  # a list would begin at its first element instead
+                lowest = _EXPIRED  # starts before the first step: an error; a list would start at its first element
             else:
                 lowest = history_start + start if start < stop else _NO_POSITION
         elif kind is int:

@@ -42,7 +42,7 @@ class PatternItem(NamedTuple):
     """An item to create.
 
     Attributes:
-        config: Number of its config.
+        config: Index of its config.
         columns: Columns in the order of the config's pattern.
     """
 
@@ -97,7 +97,7 @@ class PatternSet:
         self._max_length = max(self._needed_steps)
         self._buffers: dict[int, deque[Any]] = {leaf: deque(maxlen=self._max_length) for leaf in source_leaves(configs)}
         # The values of the newest step that conditions compare, by leaf; None if a leaf has no integer value.
-        self._numbers: dict[int, int | None] = dict.fromkeys(_condition_leaves(configs))
+        self._compared_values: dict[int, int | None] = dict.fromkeys(_condition_leaves(configs))
         self._num_steps = 0  # of all episodes, including a partial one
         self._step_index = -1  # of the newest step in its episode
         self._buffer_length = 0
@@ -116,12 +116,12 @@ class PatternSet:
             self._buffer_length = min(self._buffer_length + 1, self._max_length)
             for buffer in self._buffers.values():
                 buffer.append(None)
-            self._numbers = dict.fromkeys(self._numbers)
+            self._compared_values = dict.fromkeys(self._compared_values)
         for leaf, buffer in self._buffers.items():
             if values[leaf] is not None:
                 buffer[-1] = values[leaf]
-                if leaf in self._numbers:
-                    self._numbers[leaf] = _number(values[leaf])
+                if leaf in self._compared_values:
+                    self._compared_values[leaf] = _integer_or_none(values[leaf])
         self._step_is_open = partial
         return self._items_to_create(end=False)
 
@@ -142,36 +142,39 @@ class PatternSet:
 
     def _items_to_create(self, *, end: bool) -> list[PatternItem]:
         items = []
-        for number, conditions in enumerate(self._conditions):
-            if self._last_applied[number] == self._num_steps or self._buffer_length < self._needed_steps[number]:
+        for config_index, conditions in enumerate(self._conditions):
+            if (
+                self._last_applied[config_index] == self._num_steps
+                or self._buffer_length < self._needed_steps[config_index]
+            ):
                 continue
-            if not all(self._is_true(condition, number, end) for condition in conditions):
+            if not all(self._is_true(condition, config_index, end) for condition in conditions):
                 continue
-            columns = [self._pick(*column) for column in self._columns[number]]
+            columns = [self._pick(*column) for column in self._columns[config_index]]
             if any(value is None for column in columns for value in column.values):
                 continue
-            self._last_applied[number] = self._num_steps
-            items.append(PatternItem(number, columns))
+            self._last_applied[config_index] = self._num_steps
+            items.append(PatternItem(config_index, columns))
         return items
 
     def _pick(self, leaf: int, window: range, squeeze: bool) -> PickedColumn:  # noqa: FBT001, private
         buffer = self._buffers[leaf]
         return PickedColumn(squeeze, [buffer[index] for index in window])
 
-    def _is_true(self, condition: Condition, number: int, end: bool) -> bool:  # noqa: FBT001, private
-        """True if a condition of config `number` is fulfilled; `end` if the episode has ended."""
+    def _is_true(self, condition: Condition, config_index: int, end: bool) -> bool:  # noqa: FBT001, private
+        """True if a condition of this config is fulfilled; `end` is True if the episode has ended."""
         left: int | None
         match condition.WhichOneof("left"):
             case "step_index":
                 left = self._step_index
             case "steps_since_applied":
-                left = self._num_steps - self._last_applied[number]
+                left = self._num_steps - self._last_applied[config_index]
             case "buffer_length":
                 left = self._buffer_length
             case "is_end_episode":
                 left = int(end)
             case _:
-                left = self._numbers[condition.flat_source_index]
+                left = self._compared_values[condition.flat_source_index]
         if left is None:
             return False
         match condition.WhichOneof("cmp"):
@@ -195,7 +198,7 @@ def _leaf_and_window(node: PatternNode) -> tuple[int, range, bool]:
     return node.flat_source_index, range(start, stop, step), squeeze
 
 
-def _number(value: Any) -> int | None:  # noqa: ANN401, any leaf
+def _integer_or_none(value: Any) -> int | None:  # noqa: ANN401, any leaf
     """The value as an integer for conditions; None if it is not a single integer or bool."""
     array = np.asarray(value)
     return int(array.reshape(-1)[0]) if array.size == 1 and array.dtype.kind in "biu" else None
