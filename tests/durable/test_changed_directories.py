@@ -166,7 +166,7 @@ def test_a_removed_directory_is_noticed(tmp_path, durability, replaced):
 @pytest.mark.parametrize("durability", ["none", "process", "disk"])
 @pytest.mark.parametrize("pattern", ["log-*", "*"])
 @pytest.mark.parametrize("changes_first", [False, True])
-def test_the_checkpoint_after_a_loss_stores_everything_again(tmp_path, durability, pattern, changes_first):
+def test_the_checkpoint_after_logs_were_removed_stores_everything_again(tmp_path, durability, pattern, changes_first):
     path = tmp_path / "store"
     with Store.open(path, [queue()], durability=durability) as store:
         put(store, 1, 2)
@@ -176,17 +176,17 @@ def test_the_checkpoint_after_a_loss_stores_everything_again(tmp_path, durabilit
         put(store, 4)
         for each in path.glob(pattern):
             each.unlink()
-        lost = rf"log-\d+(, log-\d+)* (was|were) removed or replaced{STORED_AGAIN}"
-        assert re.fullmatch(rf"{re.escape(str(path))}: {lost}", storage_problem(store))
+        missing = rf"log-\d+(, log-\d+)* (was|were) removed or replaced{STORED_AGAIN}"
+        assert re.fullmatch(rf"{re.escape(str(path))}: {missing}", storage_problem(store))
         if changes_first and durability != "none":
             time.sleep(DETECTION_DELAY)
             for number in (5, 6):
-                with pytest.raises(StorageError, match=rf"^changes are not durable in .*store: {lost}$"):
+                with pytest.raises(StorageError, match=rf"^changes are not durable in .*store: {missing}$"):
                     put(store, number)
         else:
-            with pytest.raises(StorageError, match=rf"/store: {lost}$"):
+            with pytest.raises(StorageError, match=rf"/store: {missing}$"):
                 store.checkpoint()
-            put_while_lost(store, durability, 5, 6)
+            put_while_logs_are_missing(store, durability, 5, 6)
         store.checkpoint()
         assert storage_problem(store) is None
         put(store, 7)
@@ -194,8 +194,8 @@ def test_the_checkpoint_after_a_loss_stores_everything_again(tmp_path, durabilit
     assert values(path) == ([1, 2, 3, 4, 5, 6, 7], ())
 
 
-def put_while_lost(store, durability, *numbers):
-    """Inserts while logs are lost: an item is in memory, but its insert fails if it must be durable."""
+def put_while_logs_are_missing(store, durability, *numbers):
+    """Inserts while logs are missing: an item is in memory, but its insert fails if it must be durable."""
     for number in numbers:
         if durability == "none":
             put(store, number)

@@ -48,7 +48,7 @@ pub(crate) use storage::{CheckpointView, Storage};
 #[cfg(test)]
 mod fuzz;
 #[cfg(test)]
-mod lost_log_tests;
+mod missing_log_tests;
 #[cfg(test)]
 mod power_loss;
 #[cfg(test)]

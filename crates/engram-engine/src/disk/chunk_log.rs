@@ -1,6 +1,6 @@
 //! A log that contains chunks but no changes. A checkpoint writes one for chunks that are in no log yet,
 //! and for copies of the chunks in use of sparse logs (less than half of their bytes in use), which can then be
-//! removed, and of lost logs (their files were removed or replaced).
+//! removed, and of missing logs (their files were removed or replaced).
 
 use std::io;
 use std::sync::Arc;
@@ -22,7 +22,7 @@ pub(crate) struct ChunkLog<'a> {
     files: &'a dyn Directory,
     journal: &'a Journal,
     number: u64,
-    /// Sparse and lost logs: their chunks in use are copied to this log.
+    /// Sparse and missing logs: their chunks in use are copied to this log.
     logs_to_copy: Vec<u64>,
     /// `None` before the first chunk.
     open: Option<OpenChunkLog>,
@@ -68,7 +68,7 @@ impl<'a> ChunkLog<'a> {
         format!("{}{UNFINISHED_SUFFIX}", log_name(self.number))
     }
 
-    /// Writes a chunk, unless a log that is neither sparse nor lost contains it; returns the chunk's serial.
+    /// Writes a chunk, unless a log that is neither sparse nor missing contains it; returns the chunk's serial.
     pub(crate) fn ensure_stored(&mut self, chunk: &Arc<Chunk>) -> io::Result<u64> {
         let serial = match chunk.location(self.journal.store) {
             Some((serial, log)) if !self.logs_to_copy.contains(&log) => return Ok(serial),

@@ -55,8 +55,8 @@ pub(crate) struct Journal {
     /// Notified when the log writer has work.
     pub(super) work: Condvar,
     pub(super) status: Mutex<WriteStatus>,
-    /// Copy of `WriteStatus::durable_below`, readable without the lock. Not updated while logs are lost: changes do not
-    /// count as durable then.
+    /// Copy of `WriteStatus::durable_below`, readable without the lock. Not updated while logs are missing: changes do
+    /// not count as durable then.
     durable_below: AtomicU64,
     /// Notified when `status` changes.
     status_changed: Condvar,
@@ -65,7 +65,7 @@ pub(crate) struct Journal {
 /// How much of the log is written, and whether writing works.
 #[derive(Debug, Default)]
 pub(super) struct WriteStatus {
-    /// Changes below this number are as durable as the store promises, unless `lost` is set.
+    /// Changes below this number are as durable as the store promises, if `missing_logs` is empty.
     pub(super) durable_below: u64,
     /// Number of entries written so far.
     pub(super) written_entries: u64,
@@ -77,19 +77,19 @@ pub(super) struct WriteStatus {
     pub(super) ended: bool,
     /// True after a permanent failure, for example of a sync: the status no longer changes.
     failed: bool,
-    /// The logs that were lost. While there are any, no further change counts as durable. A checkpoint that does not
-    /// require them clears this.
-    lost: BTreeSet<u64>,
+    /// The missing logs. While there are any, no further change counts as durable. A checkpoint that does not require
+    /// them clears this.
+    missing_logs: BTreeSet<u64>,
     /// What has happened to the directory, if it was not at its path when this was last checked.
     moved: Option<String>,
     /// The log that was being written when this was last checked, if it was missing.
-    missing_log: Option<u64>,
+    missing_current_log: Option<u64>,
 }
 
 impl WriteStatus {
-    /// Describes the logs that were lost; `None` if there are none.
-    fn loss(&self) -> Option<String> {
-        (!self.lost.is_empty()).then(|| describe_lost_logs(&self.lost))
+    /// Describes the missing logs; `None` if there are none.
+    fn missing_logs_problem(&self) -> Option<String> {
+        (!self.missing_logs.is_empty()).then(|| describe_missing_logs(&self.missing_logs))
     }
 }
 
@@ -268,17 +268,17 @@ impl Journal {
 
     /// Notes that logs were removed or replaced: their changes and chunks are only in memory until a
     /// checkpoint that does not require these logs is written.
-    pub(crate) fn lose_logs(&self, lost: &[u64]) {
-        if lost.is_empty() {
+    pub(crate) fn add_missing_logs(&self, missing: &[u64]) {
+        if missing.is_empty() {
             return;
         }
-        self.pending.lock().lost_logs.extend(lost);
-        self.update_status(0, |status| status.lost.extend(lost));
+        self.pending.lock().missing_logs.extend(missing);
+        self.update_status(0, |status| status.missing_logs.extend(missing));
     }
 
-    /// The logs that were lost since the store was opened.
-    pub(crate) fn lost_logs(&self) -> BTreeSet<u64> {
-        self.pending.lock().lost_logs.clone()
+    /// The logs that were found missing since the store was opened.
+    pub(crate) fn missing_logs(&self) -> BTreeSet<u64> {
+        self.pending.lock().missing_logs.clone()
     }
 
     /// The logs that the next checkpoint would require.
@@ -288,25 +288,25 @@ impl Journal {
         let earlier = earlier.filter(|usage| usage.used_bytes > 0);
         let mut logs: Vec<u64> = earlier.map(|usage| usage.log).collect();
         logs.push(pending.log.usage().log);
-        logs.retain(|log| !pending.lost_logs.contains(log));
+        logs.retain(|log| !pending.missing_logs.contains(log));
         logs
     }
 
-    /// Describes the logs that were lost, if changes do not count as durable for this reason.
-    pub(crate) fn loss(&self) -> Option<String> {
-        self.status.lock().loss()
+    /// Describes the missing logs, if changes do not count as durable for this reason.
+    pub(crate) fn missing_logs_problem(&self) -> Option<String> {
+        self.status.lock().missing_logs_problem()
     }
 
-    /// Notes that a checkpoint was written that does not require these lost logs. Has no effect if more logs
-    /// were lost in the meantime.
-    pub(crate) fn end_loss(&self, lost_logs: &BTreeSet<u64>) {
+    /// Notes that a checkpoint was written that does not require these missing logs: changes count as durable again.
+    /// Has no effect if more logs were found missing in the meantime.
+    pub(crate) fn resolve_missing_logs(&self, missing_logs: &BTreeSet<u64>) {
         {
-            // Locked until the loss has ended: otherwise, a loss that is recorded meanwhile would be forgotten.
+            // Locked until `clear`: otherwise, a missing log that is added meanwhile would be forgotten.
             let pending = self.pending.lock();
-            if lost_logs.is_empty() || pending.lost_logs != *lost_logs {
+            if missing_logs.is_empty() || pending.missing_logs != *missing_logs {
                 return;
             }
-            self.status.lock().lost.clear();
+            self.status.lock().missing_logs.clear();
         }
         self.update_status(0, |_| {});
     }
@@ -314,13 +314,13 @@ impl Journal {
     /// Checks whether the directory was moved or the current log was removed, for `problem`. May block.
     pub(crate) fn check_files(&self) {
         let moved = self.files.check_path().err();
-        // Only for `problem`: the log writer itself detects the loss when it writes the next change.
+        // Only for `problem`: the log writer itself detects this when it writes the next change.
         let log = self.pending.lock().log.usage().log;
         let found = self.files.id(&log_name(log));
         let is_missing = matches!(&found, Err(error) if error.kind() == io::ErrorKind::NotFound);
         let mut status = self.status.lock();
         status.moved = moved;
-        status.missing_log = is_missing.then_some(log);
+        status.missing_current_log = is_missing.then_some(log);
     }
 
     /// Why changes are not stored durably now, as far as is known; `None` if they are. Does not access the
@@ -328,12 +328,12 @@ impl Journal {
     pub(crate) fn problem(&self) -> Option<String> {
         let log = self.pending.lock().log.usage().log;
         let status = self.status.lock();
-        let is_missing = status.missing_log == Some(log);
-        let missing = is_missing.then(|| describe_lost_logs(&BTreeSet::from([log])));
-        let lost = status.loss().or(missing);
+        let is_missing = status.missing_current_log == Some(log);
+        let current = is_missing.then(|| describe_missing_logs(&BTreeSet::from([log])));
+        let missing = status.missing_logs_problem().or(current);
         let problem = (status.moved.clone())
             .or_else(|| status.problem.clone())
-            .or_else(|| Some(format!("{}{NEXT_CHECKPOINT_NOTE}", lost?)))?;
+            .or_else(|| Some(format!("{}{NEXT_CHECKPOINT_NOTE}", missing?)))?;
         Some(format!("{}: {problem}", self.files.path().display()))
     }
 
@@ -362,7 +362,7 @@ impl Journal {
         let status = self.status.lock();
         match panicked
             .or_else(|| status.problem.clone())
-            .or_else(|| status.loss())
+            .or_else(|| status.missing_logs_problem())
         {
             Some(problem) if self.durability != Durability::None => {
                 Err(self.write_error("were not written to", &problem))
@@ -381,7 +381,7 @@ impl Journal {
             return;
         }
         update(&mut status);
-        if status.lost.is_empty() {
+        if status.missing_logs.is_empty() {
             self.durable_below
                 .store(status.durable_below, Ordering::Release);
         }
@@ -399,8 +399,8 @@ impl Journal {
         });
     }
 
-    /// Ready if `done` returns true, or with an error if writing fails or logs are lost. Otherwise stores the waker and
-    /// requests that the log writer writes soon; with the no-op waker, does neither.
+    /// Ready if `done` returns true, or with an error if writing fails or logs are missing. Otherwise stores the waker
+    /// and requests that the log writer writes soon; with the no-op waker, does neither.
     fn poll(&self, waker: &Waker, done: impl Fn() -> bool) -> Poll<Result<()>> {
         if done() {
             return Poll::Ready(Ok(()));
@@ -412,8 +412,8 @@ impl Journal {
                 return Poll::Ready(Ok(()));
             }
             self.check_writing(&status)?;
-            if let Some(lost) = status.loss() {
-                let problem = format!("{lost}{NEXT_CHECKPOINT_NOTE}");
+            if let Some(missing) = status.missing_logs_problem() {
+                let problem = format!("{missing}{NEXT_CHECKPOINT_NOTE}");
                 return Poll::Ready(Err(self.write_error("are not durable in", &problem)));
             }
             if waker.will_wake(Waker::noop()) {
@@ -454,14 +454,14 @@ pub(super) fn describe_sync_failure(error: &io::Error) -> String {
 pub(super) const NOT_LOCKED: &str = "its LOCK was replaced, so another process may have opened the directory; close \
                                      the store";
 
-/// Describes logs that were removed or replaced.
-fn describe_lost_logs(logs: &BTreeSet<u64>) -> String {
+/// Describes missing logs: they were removed or replaced.
+fn describe_missing_logs(logs: &BTreeSet<u64>) -> String {
     let names: Vec<String> = logs.iter().map(|log| log_name(*log)).collect();
     let verb = if logs.len() == 1 { "was" } else { "were" };
     format!("{} {verb} removed or replaced", names.join(", "))
 }
 
-/// Appended to the description of lost logs.
+/// Appended to the description of missing logs.
 pub(super) const NEXT_CHECKPOINT_NOTE: &str = "; the next checkpoint stores everything again";
 
 /// Appends one table's changes to the journal.
@@ -534,7 +534,7 @@ mod tests {
     use crate::disk::power_loss::PowerLossDirectory;
 
     #[test]
-    fn all_lost_logs_are_named_until_a_checkpoint_ends_the_loss() {
+    fn all_missing_logs_are_named_until_a_checkpoint_does_not_require_them() {
         let start = JournalStart {
             store: 1,
             log: 9,
@@ -545,14 +545,14 @@ mod tests {
         };
         let files = Arc::new(PowerLossDirectory::from_files(&[]));
         let journal = Journal::new(files, Durability::Process, start);
-        journal.lose_logs(&[4]);
-        journal.lose_logs(&[2, 4]);
+        journal.add_missing_logs(&[4]);
+        journal.add_missing_logs(&[2, 4]);
         let text = "log-0000000002, log-0000000004 were removed or replaced";
-        assert_eq!(journal.loss().as_deref(), Some(text));
-        journal.end_loss(&journal.lost_logs());
-        assert_eq!(journal.loss(), None);
-        journal.lose_logs(&[3]);
+        assert_eq!(journal.missing_logs_problem().as_deref(), Some(text));
+        journal.resolve_missing_logs(&journal.missing_logs());
+        assert_eq!(journal.missing_logs_problem(), None);
+        journal.add_missing_logs(&[3]);
         let text = "log-0000000003 was removed or replaced";
-        assert_eq!(journal.loss().as_deref(), Some(text));
+        assert_eq!(journal.missing_logs_problem().as_deref(), Some(text));
     }
 }

@@ -34,7 +34,7 @@ pub(crate) struct LogWriter {
     id: Option<FileId>,
     /// True if the current log was removed or replaced. Its entries are discarded: the next checkpoint contains
     /// their changes.
-    is_lost: bool,
+    is_missing: bool,
     /// When the writer last checked that the current log is in the directory; `None` before the first check.
     last_check: Option<Instant>,
     /// Size of the current log, at which the next record is written.
@@ -86,7 +86,7 @@ impl LogWriter {
         Self {
             journal: Arc::clone(journal),
             id: file.id().ok(),
-            is_lost: false,
+            is_missing: false,
             last_check: None,
             file,
             number,
@@ -207,7 +207,7 @@ impl LogWriter {
                 if (self.last_check).is_none_or(|checked| checked.elapsed() >= CHECK_INTERVAL) {
                     self.check_in_place()?;
                 }
-                if !self.is_lost {
+                if !self.is_missing {
                     self.append(&entries[..count])?;
                 }
                 entries.drain(..count);
@@ -218,7 +218,7 @@ impl LogWriter {
             self.check_in_place()?;
             if let LogEntry::NextLog { number, file } = entries.remove(0) {
                 self.id = file.id().ok();
-                self.is_lost = false;
+                self.is_missing = false;
                 self.file = file;
                 self.number = number;
                 self.offset = FILE_HEADER_BYTES as u64;
@@ -228,7 +228,7 @@ impl LogWriter {
         self.sync()
     }
 
-    /// Checks that the current log is still in the directory; if not, reports the loss to the journal. Fails if the
+    /// Checks that the current log is still in the directory; if not, reports this to the journal. Fails if the
     /// directory is no longer locked.
     fn check_in_place(&mut self) -> Result<(), WriteFailure> {
         let files = &*self.journal.files;
@@ -238,14 +238,14 @@ impl LogWriter {
             return Err(WriteFailure::Permanent(NOT_LOCKED.into()));
         }
         let id = files.id(&log_name(self.number));
-        let is_missing = matches!(&id, Err(error) if error.kind() == io::ErrorKind::NotFound);
+        let is_removed = matches!(&id, Err(error) if error.kind() == io::ErrorKind::NotFound);
         let is_replaced = id
             .ok()
             .zip(self.id)
             .is_some_and(|(id, own_id)| id != own_id);
-        if is_missing || is_replaced {
-            self.is_lost = true;
-            self.journal.lose_logs(&[self.number]);
+        if is_removed || is_replaced {
+            self.is_missing = true;
+            self.journal.add_missing_logs(&[self.number]);
         }
         Ok(())
     }

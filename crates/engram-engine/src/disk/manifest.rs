@@ -48,16 +48,16 @@ impl RequiredLogs {
 
 impl Manifest {
     /// Adds a checkpoint that was written. Earlier ones no longer count as valid if they or logs that they
-    /// require are lost.
+    /// require are missing.
     pub(super) fn add_checkpoint(
         &mut self,
         files: &dyn Directory,
         number: u64,
         header: &CheckpointHeader,
-        lost_logs: &BTreeSet<u64>,
+        missing_logs: &BTreeSet<u64>,
     ) {
         let is_usable = |number: u64, logs: &RequiredLogs| {
-            !lost_logs.iter().any(|log| logs.contains(*log))
+            !missing_logs.iter().any(|log| logs.contains(*log))
                 && !matches!(files.id(&checkpoint_name(number)), Err(error) if is_missing(&error))
         };
         for (number, logs) in std::mem::take(&mut self.valid) {
@@ -149,7 +149,7 @@ fn belongs_to(files: &dyn Directory, name: &str, store: u64) -> bool {
 
 /// True if this store has no file of this name any more: the file is missing, is a link, pipe, socket, device or
 /// directory, belongs to another store, or its header cannot be used.
-pub(super) fn is_lost(files: &dyn Directory, name: &str, store: u64) -> bool {
+pub(super) fn is_log_missing(files: &dyn Directory, name: &str, store: u64) -> bool {
     match files.open(name).and_then(RecordReader::new) {
         Ok(Ok(file_reader)) => file_reader.header.store != store,
         Ok(Err(_)) => true,
@@ -167,11 +167,11 @@ mod tests {
     use crate::disk::os_directory::OsDirectory;
 
     #[test]
-    fn a_log_that_was_replaced_by_a_subdirectory_is_lost() {
+    fn a_log_that_was_replaced_by_a_subdirectory_is_missing() {
         let path = std::env::temp_dir().join(format!("engram-replaced-{}", std::process::id()));
         std::fs::create_dir_all(path.join("log-0000000001")).unwrap();
         let files = OsDirectory::open(&path).unwrap();
-        assert!(is_lost(&files, "log-0000000001", 1));
+        assert!(is_log_missing(&files, "log-0000000001", 1));
         std::fs::remove_dir_all(path).unwrap();
     }
 }

@@ -43,9 +43,8 @@ pub(super) struct PendingLog {
     /// Logs before `log` that may contain chunks in use: `switch_log` drops the others from this list, except the
     /// last.
     pub(super) earlier_logs: Vec<Arc<Log>>,
-    /// Logs whose files were found missing, or replaced by others, while the store is open: their chunks in use
-    /// must be written again.
-    pub(super) lost_logs: BTreeSet<u64>,
+    /// Logs that were found missing since the store was opened: their chunks in use must be written again.
+    pub(super) missing_logs: BTreeSet<u64>,
     /// True if a caller waits until its changes are durable, or until fewer bytes are pending. The log writer then
     /// collects no further changes before it writes. With [`Durability::Disk`](crate::Durability), it still waits
     /// until a sync is due.
@@ -107,7 +106,7 @@ impl PendingLog {
             next_serial: start.next_serial,
             log: Log::new(start.store, start.log),
             earlier_logs: start.logs,
-            lost_logs: BTreeSet::new(),
+            missing_logs: BTreeSet::new(),
             urgent: false,
             immediate: false,
             stopped: false,
@@ -138,10 +137,10 @@ impl PendingLog {
         self.entry_count += 1;
     }
 
-    /// Adds a chunk unless a log that is not lost contains it; returns the chunk's serial.
+    /// Adds a chunk unless a log that is not missing contains it; returns the chunk's serial.
     fn add_chunk(&mut self, chunk: &Arc<Chunk>) -> u64 {
         let serial = match chunk.location(self.store) {
-            Some((serial, log)) if !self.lost_logs.contains(&log) => return serial,
+            Some((serial, log)) if !self.missing_logs.contains(&log) => return serial,
             Some((serial, _)) => serial,
             None => {
                 self.next_serial += 1;
@@ -152,7 +151,7 @@ impl PendingLog {
         let mut header = Vec::with_capacity(128);
         put_chunk(&mut header, chunk, serial, schema);
         let bytes = record_bytes(header.len() + chunk.payload().len());
-        // Dropping the chunk's previous location releases its bytes in a lost log.
+        // Dropping the chunk's previous location releases its bytes in a missing log.
         drop(self.log.add_chunk(chunk, serial, bytes as u64));
         let chunk = Arc::clone(chunk);
         self.push(LogEntry::Chunk { header, chunk }, bytes);

@@ -19,15 +19,15 @@
 //!   written or acknowledged until the directory is reopened.
 //! * CLOSED: pending changes were written, if possible, and the lock is released.
 //!
-//! If logs are removed or replaced (`Journal::lose_logs`), nothing is acknowledged until a checkpoint that does
-//! not require them is written. If the directory is moved, the log is still written, but checkpoints fail: a process
-//! that opens the store at its path would not find them.
+//! If logs are removed or replaced (`Journal::add_missing_logs`), nothing is acknowledged until a checkpoint that
+//! does not require them is written. If the directory is moved, the log is still written, but checkpoints fail: a
+//! process that opens the store at its path would not find them.
 //!
 //! A checkpoint is written in its caller's thread while changes continue:
 //!
 //! 1. The journal switches to a new log: later changes are written to it, and replay will start with it.
 //! 2. A snapshot of each table is taken. Chunks that are in no log, and the chunks in use of sparse logs
-//!    (less than half of their bytes in use) and of lost logs, are written to a chunk log.
+//!    (less than half of their bytes in use) and of missing logs, are written to a chunk log.
 //! 3. All logs up to the new one are synced.
 //! 4. The checkpoint is written, synced and renamed: now it is valid. An error before this point
 //!    leaves earlier checkpoints as they were. Chunks that step 2 has written stay in the chunk log, if
@@ -59,7 +59,7 @@ use super::journal::{
 };
 use super::log;
 use super::log_writer::{LogEnd, LogWriter};
-use super::manifest::{Manifest, RequiredLogs, is_lost};
+use super::manifest::{Manifest, RequiredLogs, is_log_missing};
 use super::os_directory::OsDirectory;
 use super::recover::{ClockReading, ReadProgress, Recovered, recover};
 use super::serial_ranges::SerialRanges;
@@ -313,8 +313,8 @@ impl Storage {
     ///
     /// # Errors
     /// [`Error::Storage`] if it cannot be written (earlier checkpoints stay valid), if the directory is no longer
-    /// at its path or no longer locked, or if this call is the first to detect that logs are lost: the next call then
-    /// stores everything again. The errors of `take_view`. [`Error::Closed`] if the store is closed meanwhile.
+    /// at its path or no longer locked, or if this call is the first to detect that logs are missing: the next call
+    /// then stores everything again. The errors of `take_view`. [`Error::Closed`] if the store is closed meanwhile.
     pub(crate) fn checkpoint(
         &self,
         has_unlogged: bool,
@@ -325,7 +325,7 @@ impl Storage {
         let files = &*self.files;
         let mut manifest = self.manifest.lock();
         self.check_open()?;
-        let lost_logs = self.check_directory()?;
+        let missing_logs = self.check_directory()?;
         // Created before `take_view` locks the tables.
         manifest.log += 1;
         let log = manifest.log;
@@ -342,7 +342,7 @@ impl Storage {
         let sparse_logs = position.earlier_logs.iter();
         let sparse_logs = sparse_logs.filter(|usage| usage.is_sparse());
         let sparse_logs = sparse_logs.map(|usage| usage.log);
-        let logs_to_copy = sparse_logs.chain(lost_logs.iter().copied()).collect();
+        let logs_to_copy = sparse_logs.chain(missing_logs.iter().copied()).collect();
         manifest.log += 1;
         let mut chunk_log = ChunkLog::new(files, &self.journal, manifest.log, logs_to_copy);
         let chunks_failed =
@@ -360,8 +360,8 @@ impl Storage {
         }
         let chunk_bytes = chunk_log.finish().map_err(chunks_failed)?;
         self.sync_logs(&mut manifest, position.log)?;
-        if self.journal.lost_logs() != lost_logs {
-            return Err(self.loss_error());
+        if self.journal.missing_logs() != missing_logs {
+            return Err(self.missing_logs_error());
         }
         // Even after a failed attempt, whose file may still exist, the next one has another number.
         manifest.checkpoint += 1;
@@ -375,7 +375,7 @@ impl Storage {
             earlier_logs: position
                 .earlier_logs
                 .iter()
-                .filter(|usage| !lost_logs.contains(&usage.log))
+                .filter(|usage| !missing_logs.contains(&usage.log))
                 .map(|usage| (usage.log, usage.bytes))
                 .collect(),
             has_unlogged,
@@ -393,10 +393,10 @@ impl Storage {
             // If this fails, so do all later changes: they follow the record.
             let _ = self.journal.flush();
         }
-        manifest.add_checkpoint(files, number, &header, &lost_logs);
+        manifest.add_checkpoint(files, number, &header, &missing_logs);
         self.earlier_log_bytes.store(0, Ordering::Relaxed);
         manifest.retire(files, self.store, self.options.keep);
-        self.journal.end_loss(&lost_logs);
+        self.journal.resolve_missing_logs(&missing_logs);
         Ok(Checkpoint {
             number,
             bytes: bytes + chunk_bytes,
@@ -405,10 +405,10 @@ impl Storage {
     }
 
     /// Checks that a checkpoint can be written: the directory is at its path, and locked. Returns the numbers of the
-    /// logs that were lost since the store was opened.
+    /// logs that were found missing since the store was opened.
     ///
     /// # Errors
-    /// [`Error::Storage`] if it cannot be written, or if this call is the first to detect that logs are lost.
+    /// [`Error::Storage`] if it cannot be written, or if this call is the first to detect that logs are missing.
     fn check_directory(&self) -> Result<BTreeSet<u64>> {
         let files = &*self.files;
         let failed = |problem: &str| {
@@ -422,21 +422,21 @@ impl Storage {
             self.journal.fail_permanently(NOT_LOCKED.into());
             return failed(NOT_LOCKED);
         }
-        let was_known = self.journal.loss().is_some();
-        let mut lost = self.journal.required_logs();
-        lost.retain(|log| is_lost(files, &log_name(*log), self.store));
-        self.journal.lose_logs(&lost);
-        if self.journal.loss().is_some() && !was_known {
-            return Err(self.loss_error());
+        let was_known = self.journal.missing_logs_problem().is_some();
+        let mut missing = self.journal.required_logs();
+        missing.retain(|log| is_log_missing(files, &log_name(*log), self.store));
+        self.journal.add_missing_logs(&missing);
+        if self.journal.missing_logs_problem().is_some() && !was_known {
+            return Err(self.missing_logs_error());
         }
-        Ok(self.journal.lost_logs())
+        Ok(self.journal.missing_logs())
     }
 
-    /// The error of a checkpoint that detects lost logs.
-    fn loss_error(&self) -> Error {
-        let lost = self.journal.loss().unwrap_or_default();
+    /// The error of a checkpoint that detects missing logs.
+    fn missing_logs_error(&self) -> Error {
+        let missing = self.journal.missing_logs_problem().unwrap_or_default();
         let path = self.files.path().display();
-        Error::Storage(format!("{path}: {lost}{NEXT_CHECKPOINT_NOTE}"))
+        Error::Storage(format!("{path}: {missing}{NEXT_CHECKPOINT_NOTE}"))
     }
 
     fn check_open(&self) -> Result<()> {
@@ -492,7 +492,7 @@ impl Storage {
         let manifest = self.manifest.lock();
         if let Some(end) = log_end
             && outcome.is_ok()
-            && self.journal.loss().is_none()
+            && self.journal.missing_logs_problem().is_none()
         {
             let mark = CloseMark {
                 store: self.store,

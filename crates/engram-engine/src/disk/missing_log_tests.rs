@@ -22,8 +22,8 @@ fn remove_logs(files: &PowerLossDirectory, rng: &mut Xoshiro256PlusPlus) -> usiz
 }
 
 #[test]
-fn a_checkpoint_after_a_loss_stores_everything_again() {
-    let (mut losses, mut failed_checkpoints) = (0, 0);
+fn a_checkpoint_after_logs_were_removed_stores_everything_again() {
+    let (mut removed_logs, mut failed_checkpoints) = (0, 0);
     for seed in 0..150 {
         let case = format!("seed {seed}");
         let mut rng = Xoshiro256PlusPlus::seed_from_u64(seed);
@@ -32,10 +32,10 @@ fn a_checkpoint_after_a_loss_stores_everything_again() {
         let mut opened = open_store(&files, seed).unwrap();
         for _ in 0..3 {
             history.run(&mut opened, &mut rng);
-            losses += remove_logs(&files, &mut rng);
+            removed_logs += remove_logs(&files, &mut rng);
             history.run(&mut opened, &mut rng);
         }
-        losses += remove_logs(&files, &mut rng);
+        removed_logs += remove_logs(&files, &mut rng);
         let mut attempts = 1;
         while let Err(error) = opened.write_checkpoint() {
             let text = error.to_string();
@@ -64,8 +64,8 @@ fn a_checkpoint_after_a_loss_stores_everything_again() {
         history.check_recovered(&mut recovered.tables, false, &case);
     }
     assert!(
-        losses > 150 && failed_checkpoints > 20,
-        "{losses} logs lost, {failed_checkpoints} failed checkpoints"
+        removed_logs > 150 && failed_checkpoints > 20,
+        "{removed_logs} logs removed, {failed_checkpoints} failed checkpoints"
     );
 }
 
