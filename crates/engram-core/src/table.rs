@@ -171,8 +171,8 @@ pub struct TableState {
     next_seq: u64,
     /// Handles of items with a smaller insertion number are invalid: a reset removed the items.
     first_seq: u64,
-    /// Number that the next insert or priority update gets.
-    next_touch: u64,
+    /// Update number that the next insert or priority update gets.
+    next_update_number: u64,
     /// As in [`TableStats`].
     num_deleted_episodes: u64,
     /// As in [`TableStats`].
@@ -226,7 +226,7 @@ impl TableState {
             rng: TableRng::seed_from_u64(options.seed),
             next_seq: 0,
             first_seq: 0,
-            next_touch: 0,
+            next_update_number: 0,
             num_deleted_episodes: 0,
             num_unique_samples: 0,
             leased: 0,

@@ -287,7 +287,7 @@ pub(super) fn read_table_header(
         },
         next_seq: reader.u64()?,
         first_seq: reader.u64()?,
-        next_touch: reader.u64()?,
+        next_update_number: reader.u64()?,
         num_deleted_episodes: reader.u64()?,
         num_unique_samples: reader.u64()?,
         leased: reader.u64()?,
@@ -315,7 +315,7 @@ fn read_item(
     let item = SavedItem {
         item: dictionary.read_item(reader, &mut chunk_or_placeholder)?,
         seq: reader.u64()?,
-        touched: reader.u64()?,
+        update_number: reader.u64()?,
         times_sampled: reader.u32()?,
         leases: reader.u32()?,
         inserted_at: reader.u64()?,
