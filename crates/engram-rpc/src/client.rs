@@ -181,7 +181,7 @@ impl Client {
         &self.connector
     }
 
-    /// Returns a number that no other call returns; keys and session numbers are derived from such numbers.
+    /// Returns a number that no other call returns; keys and session ids are derived from such numbers.
     #[must_use]
     pub fn unique_number(&self) -> u64 {
         engram_engine::derive_number(
