@@ -161,8 +161,10 @@ impl TablesReader<'_> {
                 }
             }
             (kind::ORDER, Some(table)) => {
-                let order = &mut table.orders[usize::from(reader.bool()?)];
-                if reader.u64()? != order.len() as u64 {
+                let of_remover = reader.bool()?;
+                let earlier_entries = reader.u64()?;
+                let order = &mut table.orders[usize::from(of_remover)];
+                if earlier_entries != order.len() as u64 {
                     return CorruptRecord::err("parts of an item order are missing");
                 }
                 order.extend(reader.list(4, BodyReader::u32)?);

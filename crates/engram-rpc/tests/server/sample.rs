@@ -16,7 +16,7 @@ use crate::support::{
     TestStream, connect, engine, fill, items, open_sample_stream, options, queue, start, wait_until,
 };
 
-pub(crate) type Samples = TestStream<pb::SampleRequest, pb::SampleResponse>;
+pub(crate) type SampleStream = TestStream<pb::SampleRequest, pb::SampleResponse>;
 
 /// A request for a batch of table `t`, with default options.
 pub(crate) fn batch_request(id: u64, n: u32) -> pb::BatchRequest {
@@ -28,7 +28,7 @@ pub(crate) fn batch_request(id: u64, n: u32) -> pb::BatchRequest {
     }
 }
 
-impl Samples {
+impl SampleStream {
     pub(crate) async fn request_batch(&self, request: pb::BatchRequest) {
         self.send_request(Request::Batch(request)).await;
     }

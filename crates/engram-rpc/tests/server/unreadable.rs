@@ -15,7 +15,7 @@ use crate::insert::{
     chunk, first_message, items_message, layout, row_items, sample_values, schema,
 };
 use crate::insert_bounds::final_status;
-use crate::sample::{Samples, batch_request};
+use crate::sample::{SampleStream, batch_request};
 use crate::support::{
     connect, engine, items, open_insert_stream, open_sample_stream, options, queue, start,
 };
@@ -211,7 +211,7 @@ async fn a_queue_continues_after_an_unreadable_item() {
     support::fill(&table, 1, 1, 1);
     insert_corrupt_item(&table, 50).await;
     table.insert(items(2, 1, 1)).unwrap().await.unwrap();
-    let mut stream: Samples = open_sample_stream(&mut connect(&server).await).await;
+    let mut stream: SampleStream = open_sample_stream(&mut connect(&server).await).await;
     stream.request_batch(batch_request(1, 3)).await;
     stream.request_batch(batch_request(2, 2)).await;
     let (id, error) = stream.receive_error().await;
