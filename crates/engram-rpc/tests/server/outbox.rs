@@ -12,7 +12,7 @@ use engram_rpc::Server;
 use engram_rpc::client::{Client, ClientOptions, RemoteOutbox};
 use tokio::time::timeout;
 
-use crate::support::{STEP_TIMEOUT, chunk, engine, items, options, start, wait_until};
+use crate::support::{STEP_TIMEOUT, chunk, engine, item_of_row, items, options, start, wait_until};
 
 fn outbox(server: &Server) -> RemoteOutbox {
     let options = ClientOptions {
@@ -139,16 +139,7 @@ fn unreadable_item(key: u64) -> NewItem {
     let extents = readable.extents().iter().copied().collect();
     let payload = Payload::Cold(Arc::new(UnreadableBytes));
     let chunk = Chunk::from_parts(origin, schema, extents, payload).unwrap();
-    NewItem {
-        key,
-        trajectory: Trajectory::Rows {
-            chunk: Arc::new(chunk),
-            offset: 0,
-            len: 1,
-            squeeze: true,
-        },
-        priority: 1.0,
-    }
+    item_of_row(key, &Arc::new(chunk), 0)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use engram_core::chunk::{ChunkBuilder, Origin};
 use engram_core::{
     CellSpec, Compression, Compressor, DType, Layout, NewItem, Schema, SelectorKind, TableOptions,
-    Trajectory,
 };
 use smallvec::smallvec;
 use tokio::sync::mpsc;
@@ -16,7 +15,7 @@ use crate::reverb::{
     chunk, connect, item, open_insert_stream, open_sample_stream, request, sample_request, size,
     table, values,
 };
-use crate::support::{engine, one_item_queue, options, queue, start, wait_until};
+use crate::support::{engine, item_of_row, one_item_queue, options, queue, start, wait_until};
 
 /// Returns the keys of the items in a response.
 fn keys(response: &engram_reverb::pb::SampleStreamResponse) -> Vec<u64> {
@@ -75,16 +74,7 @@ fn item_of_unsupported_type(key: u64) -> NewItem {
     builder.set_rows(0, 1);
     let mut compressor = Compressor::new(Compression::Off);
     let chunk = builder.seal(Origin::default(), &mut compressor).unwrap();
-    NewItem {
-        key,
-        trajectory: Trajectory::Rows {
-            chunk: Arc::new(chunk),
-            offset: 0,
-            len: 1,
-            squeeze: false,
-        },
-        priority: 1.0,
-    }
+    item_of_row(key, &Arc::new(chunk), 0)
 }
 
 #[tokio::test(flavor = "multi_thread")]

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use engram_core::codec::Codec;
-use engram_core::{AlignedBytes, Chunk, NewItem, Payload, Trajectory};
+use engram_core::{AlignedBytes, Chunk, Payload};
 use engram_engine::Table;
 use engram_rpc::pb;
 use engram_rpc::pb::error::Code;
@@ -186,17 +186,7 @@ async fn insert_corrupt_item(table: &Arc<Table>, key: u64) {
     let payload = Payload::Heap(AlignedBytes::zeroed(20).unwrap());
     let (origin, schema) = (intact.origin().clone(), intact.schema().clone());
     let chunk = Chunk::from_parts(origin, schema, [extent].into_iter().collect(), payload);
-    let trajectory = Trajectory::Rows {
-        chunk: Arc::new(chunk.unwrap()),
-        offset: 0,
-        len: 1,
-        squeeze: true,
-    };
-    let item = NewItem {
-        key,
-        trajectory,
-        priority: 1.0,
-    };
+    let item = support::item_of_row(key, &Arc::new(chunk.unwrap()), 0);
     table.insert(vec![item]).unwrap().await.unwrap();
 }
 
