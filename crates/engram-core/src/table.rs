@@ -195,11 +195,10 @@ pub struct TableState {
 /// Statistics of a table at one moment.
 #[derive(Clone, Debug)]
 pub struct TableStats {
-    /// Number of items, those leased out included.
+    /// Number of items, hidden ones included.
     pub size: u64,
-    /// Number of items hidden from the selectors, because they were sampled as often as allowed and
-    /// are still leased.
-    pub leased_out: u64,
+    /// Number of items hidden from the selectors: their last allowed sample is on lease.
+    pub hidden_items: u64,
     /// Bytes of the items and of the distinct chunks they refer to.
     pub bytes: u64,
     /// Number of distinct episodes of the chunks that items refer to.
@@ -538,7 +537,7 @@ impl TableState {
     pub fn stats(&self) -> TableStats {
         TableStats {
             size: self.contents.size,
-            leased_out: self.hidden(),
+            hidden_items: self.hidden(),
             bytes: self.contents.bytes,
             num_episodes: self.contents.num_episodes,
             num_deleted_episodes: self.num_deleted_episodes,

@@ -394,7 +394,7 @@ impl Table {
             let (inserts_per_s, samples_per_s) = locked.meter.rates(now);
             let name = &self.options.name;
             let with_name = |why: Option<String>| why.map(|why| format!("`{}`: {why}", Printable(name)));
-            let all_hidden = stats.size > 0 && stats.leased_out == stats.size;
+            let all_hidden = stats.size > 0 && stats.hidden_items == stats.size;
             let sampling_blocked = stats.limiter.why_sampling_waits().or_else(|| {
                 all_hidden.then(|| {
                     let (have, them) = match stats.size {
@@ -407,13 +407,13 @@ impl Table {
                     )
                 })
             });
-            let inserting_blocked = stats.limiter.why_inserting_waits(stats.leased_out).or_else(|| {
+            let inserting_blocked = stats.limiter.why_inserting_waits(stats.hidden_items).or_else(|| {
                 let full = stats.size >= self.options.max_size || !locked.inserts.is_empty();
-                (full && stats.leased_out > 0 && !locked.state.may_evict()).then(|| {
+                (full && stats.hidden_items > 0 && !locked.state.may_evict()).then(|| {
                     format!(
                         "inserting waits: the table is full, and readers still hold {} of {}; continue to \
                          read from their datasets or close them",
-                        stats.leased_out,
+                        stats.hidden_items,
                         count(stats.size, "item")
                     )
                 })

@@ -73,9 +73,9 @@ const TABLE_METRICS: [TableMetric; 21] = [
         |t| Value::Bound(t.options.max_bytes),
     ),
     metric(
-        "table_leased_out_items",
-        "Items leased out for the last time: removed once acknowledged",
-        |t| Value::Count(t.stats.leased_out),
+        "table_hidden_items",
+        "Items whose last allowed sample is on lease: removed once acknowledged",
+        |t| Value::Count(t.stats.hidden_items),
     ),
     metric(
         "table_episodes",

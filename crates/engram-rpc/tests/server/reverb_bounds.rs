@@ -46,7 +46,7 @@ async fn delivered_samples_of_a_batch_are_not_returned() {
     drop(reader);
     wait_until("the other items are returned", || {
         let stats = queue.info().stats;
-        stats.leased_out == 0 && stats.size < count
+        stats.hidden_items == 0 && stats.size < count
     })
     .await;
     // Samples passed to the transport count as delivered, whether they were read or not.
@@ -98,7 +98,7 @@ async fn samples_before_an_invalid_one_are_sent() {
     assert_eq!(keys(&reader.receive().await), [0, 1, 2]);
     assert_eq!(reader.end_status().await.code(), Code::InvalidArgument);
     wait_until("the fourth item is returned", || {
-        queue.info().stats.leased_out == 0
+        queue.info().stats.hidden_items == 0
     })
     .await;
     assert_eq!(size(&queue), 1);
