@@ -37,8 +37,9 @@ class TableInfo:
         max_size: Maximum number of items.
         bytes: Size in bytes of the distinct chunks that the table refers to, and of its items.
         max_bytes: Maximum of `bytes`. `None` means unlimited.
-        hidden_items: Number of items whose last allowed sample (`max_times_sampled`) is leased to a reader and not
-            acknowledged yet. They are hidden: they cannot be sampled again unless the reader returns them.
+        hidden_items: Number of items that were sampled as often as `max_times_sampled` allows, with samples still
+            leased to readers. They cannot be sampled again unless a reader returns a sample; once all are acknowledged,
+            they are removed.
         num_episodes: Number of distinct episodes with steps in the table.
         num_deleted_episodes: Number of episodes that had steps in the table and have none any more.
         num_unique_samples: Number of items that were sampled at least once, including items removed since.

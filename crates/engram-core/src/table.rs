@@ -197,7 +197,7 @@ pub struct TableState {
 pub struct TableStats {
     /// Number of items, hidden ones included.
     pub size: u64,
-    /// Number of items hidden from the selectors: their last allowed sample is on lease.
+    /// Number of items hidden from the selectors: sampled as often as allowed, with samples still on lease.
     pub hidden_items: u64,
     /// Bytes of the items and of the distinct chunks they refer to.
     pub bytes: u64,

@@ -54,11 +54,9 @@ const fn metric(
 
 /// The metrics of tables; `docs/server.md` lists them too.
 const TABLE_METRICS: [TableMetric; 21] = [
-    metric(
-        "table_items",
-        "Items, including those whose last allowed sample is leased",
-        |t| Value::Count(t.stats.size),
-    ),
+    metric("table_items", "Items, including hidden ones", |t| {
+        Value::Count(t.stats.size)
+    }),
     metric("table_max_items", "Maximum number of items", |t| {
         Value::Count(t.options.max_size)
     }),
@@ -74,7 +72,7 @@ const TABLE_METRICS: [TableMetric; 21] = [
     ),
     metric(
         "table_hidden_items",
-        "Items whose last allowed sample is on lease: removed once acknowledged",
+        "Hidden items: sampled as often as allowed, with samples still on lease",
         |t| Value::Count(t.stats.hidden_items),
     ),
     metric(

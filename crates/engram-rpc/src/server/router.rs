@@ -86,7 +86,7 @@ impl<H: Health> Router<H> {
     }
 }
 
-/// Wraps the response's body so that the memory reserved for its replies is freed once they are sent, and `open_call` is
+/// Wraps the response's body so that memory reserved for its replies is freed once they are sent, and `open_call` is
 /// kept until the response was sent completely or the client is gone. `open_call` is `None` for unknown calls, and for
 /// those of Engram's service, which counts its calls itself.
 async fn wrap_body(
