@@ -33,12 +33,13 @@ class TableInfo:
 
     Attributes:
         name: Name of the table.
-        size: Number of items, including those in `leased_out`.
+        size: Number of items, including those in `hidden_items`.
         max_size: Maximum number of items.
         bytes: Size in bytes of the distinct chunks that the table refers to, and of its items.
         max_bytes: Maximum of `bytes`. `None` means unlimited.
-        leased_out: Number of items whose last allowed sample (`max_times_sampled`) is leased to a reader and not
-            acknowledged yet; they cannot be sampled again unless the reader returns them.
+        hidden_items: Number of items that were sampled as often as `max_times_sampled` allows, with samples still
+            leased to readers. They cannot be sampled again unless a reader returns a sample; once all are acknowledged,
+            they are removed.
         num_episodes: Number of distinct episodes with steps in the table.
         num_deleted_episodes: Number of episodes that had steps in the table and have none any more.
         num_unique_samples: Number of items that were sampled at least once, including items removed since.
@@ -69,7 +70,7 @@ class TableInfo:
     max_size: int
     bytes: int
     max_bytes: int | None
-    leased_out: int
+    hidden_items: int
     num_episodes: int
     num_deleted_episodes: int
     num_unique_samples: int

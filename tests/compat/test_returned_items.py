@@ -56,7 +56,7 @@ def stores(num_stores, kind, size=100):
 
 def drain(store):
     """Removes and returns all items of the queue, in order."""
-    wait_until(lambda: store.info()[TABLE].leased_out == 0)
+    wait_until(lambda: store.info()[TABLE].hidden_items == 0)
     info = store.info()[TABLE]
     assert info.samples == info.deletes, "returned items do not count as sampled"
     return [int(store.sample(TABLE, 1).data.observation[0, 0]) for _ in range(info.size)]
@@ -145,7 +145,7 @@ def test_unused_draws_with_replacement_are_returned():
         iterator = iter(make_steps(store, PLAIN, 3, framework="numpy"))
         assert len(observations(islice(iterator, 3))) == 9
         iterator.close()
-        wait_until(lambda: store.info()[TABLE].leased_out == 0)
+        wait_until(lambda: store.info()[TABLE].hidden_items == 0)
         assert store.info()[TABLE].samples == 3
 
 
@@ -173,7 +173,7 @@ def test_items_of_a_killed_reader_are_returned():
             assert [process.stdout.readline() for _ in range(3)][2] == "[4.0, 4.0, 5.0, 5.0]\n"
             wait_until(lambda: server.store.info()[TABLE].size == 14)
             process.kill()
-        wait_until(lambda: server.store.info()[TABLE].leased_out == 0)
+        wait_until(lambda: server.store.info()[TABLE].hidden_items == 0)
         assert drain(server.store) == list(range(6, 20))
 
 

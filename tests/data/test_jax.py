@@ -93,7 +93,7 @@ def test_elements_on_the_device_count_as_consumed(dataset, number):
         time.sleep(0.1)
         elements.close()
         assert store.info()["t"].size == 9 - number
-        assert store.info()["t"].leased_out == 0
+        assert store.info()["t"].hidden_items == 0
 
 
 @pytest.mark.parametrize("number", [1, 3, 9])

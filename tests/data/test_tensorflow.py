@@ -455,10 +455,10 @@ def test_batches_that_tensorflow_did_not_take_do_not_count_as_sampled(open_store
     next(other)
     del iterator
     gc.collect()
-    wait_until(lambda: store.info()["t"].leased_out <= 24)  # those of `other` alone
+    wait_until(lambda: store.info()["t"].hidden_items <= 24)  # those of `other` alone
     del other
     gc.collect()
-    wait_until(lambda: store.info()["t"].leased_out == 0)
+    wait_until(lambda: store.info()["t"].hidden_items == 0)
     assert store.info()["t"].samples == 3 * number + 3
 
 
@@ -471,7 +471,7 @@ def test_elements_that_tensorflow_prefetched_count_as_consumed(open_store, datas
     time.sleep(0.1)
     del iterator
     gc.collect()
-    wait_until(lambda: store.info()["t"].leased_out == 0)
+    wait_until(lambda: store.info()["t"].hidden_items == 0)
     taken = store.info()["t"].samples
     assert taken in {6, 8}, "one yielded, two prefetched, perhaps one in progress"
     assert store.sample("t", 1).data["x"].tolist() == [[2 * taken, 2 * taken + 1]]
@@ -593,5 +593,5 @@ def test_untaken_batches_are_returned_when_a_process_exits():
         fill(store, [1] * 3)
         command = [sys.executable, "-c", STOPS_AND_EXITS, server.address]
         subprocess.run(command, timeout=110, check=True)
-        wait_until(lambda: store.info()["t"].leased_out == 0)
+        wait_until(lambda: store.info()["t"].hidden_items == 0)
         assert store.info()["t"].samples == 3

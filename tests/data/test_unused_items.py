@@ -24,7 +24,7 @@ FRAMEWORKS = [
 def remaining(store):
     """Samples all items of the table; returns their first steps, in order."""
     info = store.info()["t"]
-    assert info.leased_out == 0
+    assert info.hidden_items == 0
     return [int(store.sample("t", 1, timeout=10).data["x"][0, 0]) for _ in range(info.size)]
 
 
@@ -157,7 +157,7 @@ def test_a_data_loader_without_workers_returns_items(open_store):
     loader = iter(torch.DataLoader(elements, batch_size=None, collate_fn=identity_collate, num_workers=0))
     assert next(loader).data["x"].tolist() == [0, 1, 2]
     del loader
-    wait_until(lambda: store.info()["t"].leased_out == 0)
+    wait_until(lambda: store.info()["t"].hidden_items == 0)
     assert remaining(store) == [4, 6, 8, 10, 12, 14]
 
 

@@ -106,7 +106,7 @@ def test_max_items_is_exact(open_store, at_least, prefetch):
     assert [value for batch in sampled for value in batch] == list(range(10))
     assert [len(batch) for batch in sampled] == [4, 4, 2]
     info = store.info()["q"]
-    assert (info.size, info.leased_out, info.samples) == (10, 0, 10)
+    assert (info.size, info.hidden_items, info.samples) == (10, 0, 10)
 
 
 def test_max_items_is_exact_with_partial_batches(open_store):

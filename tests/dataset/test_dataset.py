@@ -149,7 +149,7 @@ def test_undelivered_items_regain_their_place_in_the_queue(open_store, leave):
     fill(store, "q", range(20))
     leave(Dataset(store, "q", 3, prefetch=4), lambda: wait_for_prefetch(store, "q", 15))
     info = store.info()["q"]
-    assert (info.size, info.samples, info.leased_out) == (17, 3, 0)
+    assert (info.size, info.samples, info.hidden_items) == (17, 3, 0)
     assert sample_x(store, "q", 17) == list(range(3, 20))
 
 
@@ -286,7 +286,7 @@ def test_inserts_replace_items_that_a_dataset_has_fetched(open_store):
     iterator = iter(Dataset(store, "t", 1, prefetch=9))
     next(iterator)
     fill(store, "t", [2])
-    wait_until(lambda: store.info()["t"].leased_out == 2)
+    wait_until(lambda: store.info()["t"].hidden_items == 2)
     blocked = (
         "`t`: sampling waits: all 2 items have reached `max_times_sampled`, and readers still hold them; insert new "
         "items, or continue to read from the datasets or close them"

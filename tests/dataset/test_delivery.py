@@ -56,7 +56,7 @@ def test_the_lease_of_a_silent_reader_ends():
         # More batches are requested than the table has.
         iterator = iter(Dataset(silent, "q", 1, prefetch=8))
         assert next(iterator).data["x"].tolist() == [0]
-        wait_until(lambda: other.info()["q"].leased_out == 3)
+        wait_until(lambda: other.info()["q"].hidden_items == 3)
         assert sample_x(other, "q", 3) == [1, 2, 3]
         assert time.monotonic() - began >= 1.0
         # The reader continues: it skips what others have received.
@@ -72,10 +72,10 @@ def test_returned_leases_stay_in_the_table_while_their_reader_is_silent():
         fill(other, "q", range(3))
         iterator = iter(Dataset(silent, "q", 1, prefetch=8))
         next(iterator)
-        wait_until(lambda: other.info()["q"].leased_out == 2)
-        wait_until(lambda: other.info()["q"].leased_out == 0)
+        wait_until(lambda: other.info()["q"].hidden_items == 2)
+        wait_until(lambda: other.info()["q"].hidden_items == 0)
         time.sleep(0.2)
-        assert other.info()["q"].leased_out == 0
+        assert other.info()["q"].hidden_items == 0
         # They are yielded once the reader requests them again.
         assert [next(iterator).data["x"][0] for _ in range(2)] == [1, 2]
         iterator.close()

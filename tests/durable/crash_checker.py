@@ -59,9 +59,9 @@ class TableState:
     """State of the random generator and all other counters, as text."""
 
     items: list
-    """For each item: seq, bits of the priority, `touched`, samples, leases, sum of the bytes of its first chunk.
+    """For each item: seq, bits of the priority, `update_number`, samples, leases, sum of the bytes of its first chunk.
 
-    `touched` is the number of its insert or of its last priority update; heaps order equal priorities by it.
+    `update_number` is the number of its insert or of its last priority update; heaps order equal priorities by it.
     """
 
     orders: list

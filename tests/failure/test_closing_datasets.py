@@ -26,7 +26,7 @@ def server(tmp_path):
 def freeze_before_confirmation(server, client, iterator):
     """Reads two items, and freezes the server before it can confirm the acknowledgement of the second one."""
     assert next(iterator).data["x"].tolist() == [0]
-    wait_until(lambda: client.info()["q"].leased_out == 1)  # the second item was sent
+    wait_until(lambda: client.info()["q"].hidden_items == 1)  # the second item was sent
     time.sleep(0.2)
     server.freeze()
     assert next(iterator).data["x"].tolist() == [1]

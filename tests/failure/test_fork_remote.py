@@ -39,7 +39,7 @@ def child():
     expect_forked_error("dataset", lambda: next(batches))
     with server, writer:
         pass  # only the parent closes them
-    assert client.info()["q"].leased_out == 2  # the parent's
+    assert client.info()["q"].hidden_items == 2  # the parent's
     assert client.sample("q", 2).data["x"].tolist() == [4, 5]
     assert [batch.data["x"].tolist() for batch in dataset] == [[6, 7], [8, 9]]
     client.insert({"x": 30}, {"t": 1.0})

@@ -74,7 +74,7 @@ def test_prefetched_items_of_a_killed_reader_are_read_once_by_others(reader):
         victim_batches = [parse_batch(victim.stdout.readline()) for _ in range(VICTIM_READS)]
         # All batches that the victim received are acknowledged; those that it prefetched are leased.
         wait_until(lambda: server.store.info()["q"].size == ITEMS - VICTIM_READS * SIZE)
-        wait_until(lambda: server.store.info()["q"].leased_out == PREFETCH * SIZE)
+        wait_until(lambda: server.store.info()["q"].hidden_items == PREFETCH * SIZE)
         for process in others:
             start_reading(process)
         first = [parse_batch(process.stdout.readline()) for process in others]
@@ -83,7 +83,7 @@ def test_prefetched_items_of_a_killed_reader_are_read_once_by_others(reader):
         survivors = [
             [first_batch, *remaining_batches(process)] for first_batch, process in zip(first, others, strict=True)
         ]
-        assert (server.store.info()["q"].size, server.store.info()["q"].leased_out) == (0, 0)
+        assert (server.store.info()["q"].size, server.store.info()["q"].hidden_items) == (0, 0)
 
     # Every item is read once.
     values = [value for batches in (victim_batches, *survivors) for batch in batches for value in batch]

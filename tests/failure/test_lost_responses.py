@@ -22,7 +22,7 @@ def lose_a_response(server, proxy, client):
     assert sample_x(client, "q", 1) == [0]  # connects
     proxy.mute()
     reader = BackgroundCall(lambda: sample_x(client, "q", 3))
-    wait_until(lambda: server.store.info()["q"].leased_out == 3)
+    wait_until(lambda: server.store.info()["q"].hidden_items == 3)
     return reader
 
 
@@ -39,7 +39,7 @@ def test_items_of_a_client_that_cannot_reconnect_return_to_their_positions(serve
     with Proxy(server.port) as proxy, Client(proxy.address, reconnect_timeout=0.2) as client:
         reader = lose_a_response(server, proxy, client)
         proxy.close()
-        wait_until(lambda: server.store.info()["q"].leased_out == 0)
+        wait_until(lambda: server.store.info()["q"].hidden_items == 0)
         assert sample_x(server.store, "q", 6) == [1, 2, 3, 4, 5, 6]
         with pytest.raises(
             UnavailableError,
@@ -85,7 +85,7 @@ def test_calls_after_a_sample_see_its_effect(server):
             key = client.sample("q", 1).info.key
             if remaining % 3 == 0:
                 info = client.info()["q"]
-                assert (info.size, info.leased_out) == (remaining, 0)
+                assert (info.size, info.hidden_items) == (remaining, 0)
             elif remaining % 3 == 1:
                 assert client.delete("q", key) == 0
             else:
@@ -124,7 +124,7 @@ def test_closing_a_client_acknowledges_its_samples(server):
         client.sample("q", 1)
         client.close()
         info = server.store.info()["q"]
-        assert (info.size, info.leased_out) == (remaining, 0)
+        assert (info.size, info.hidden_items) == (remaining, 0)
 
 
 @pytest.mark.parametrize("end", ["", "del client", "sys.exit(0)", "keep = client.sample"])
@@ -132,5 +132,5 @@ def test_exiting_acknowledges_samples(server, end):
     fill(server.store, "q", range(3))
     code = f"import engram, sys\nclient = engram.Client('{server.address}')\nclient.sample('q', 2)\n{end}"
     assert run_python(code) == ""
-    wait_until(lambda: server.store.info()["q"].leased_out == 0)
+    wait_until(lambda: server.store.info()["q"].hidden_items == 0)
     assert server.store.info()["q"].size == 1

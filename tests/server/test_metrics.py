@@ -64,7 +64,7 @@ def test_metrics_match_info(server):
             "max_items": info.max_size,
             "bytes": info.bytes,
             "max_bytes": info.max_bytes,
-            "leased_out_items": info.leased_out,
+            "hidden_items": info.hidden_items,
             "episodes": info.num_episodes,
             "inserts_total": info.inserts,
             "samples_total": info.samples,

@@ -40,7 +40,7 @@ def test_a_padded_batch_of_terabytes_is_rejected(store):
     with raises(OutOfMemoryError, text(store)):
         store.sample("t", 2 * HALF, pad=True, timeout=10)
     info = store.info()["t"]
-    assert (info.size, info.samples, info.leased_out) == (2, 0, 0)
+    assert (info.size, info.samples, info.hidden_items) == (2, 0, 0)
     assert store.sample("t", 2, timeout=10).data["x"].shape[:2] == (2, 1)
 
 
@@ -48,7 +48,7 @@ def test_a_prefetched_batch_of_terabytes_is_rejected(store):
     with raises(OutOfMemoryError, text(store)):
         next(iter(Dataset(store, "t", 2 * HALF, pad=True)))
     info = store.info()["t"]
-    assert (info.size, info.samples, info.leased_out) == (2, 0, 0)
+    assert (info.size, info.samples, info.hidden_items) == (2, 0, 0)
 
 
 @pytest.mark.slow

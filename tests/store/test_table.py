@@ -154,7 +154,7 @@ def test_info_has_every_field_with_its_value(open_store):
         "max_size": 5,
         "bytes": 0,
         "max_bytes": 10**6,
-        "leased_out": 0,
+        "hidden_items": 0,
         "num_episodes": 0,
         "num_deleted_episodes": 0,
         "num_unique_samples": 0,

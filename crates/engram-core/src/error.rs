@@ -57,8 +57,8 @@ pub enum Error {
     /// The store's files cannot be read or written, lack acknowledged data, or are in use by another process.
     #[error("{}", ErrorText(.0))]
     Storage(String),
-    /// An allocation failed or would exceed a limit. Nothing was written. Items drawn by the failed
-    /// call are returned if they were leased, and count as sampled otherwise.
+    /// An allocation failed or would exceed a limit. Items drawn by the failed call are returned if they were leased,
+    /// and count as sampled otherwise.
     #[error("{}", ErrorText(.0))]
     OutOfMemory(String),
 }

@@ -25,9 +25,9 @@ pub(crate) struct Item {
     /// Insertion number in its table: grows by one, never reused. In a vacant slot: the next vacant slot, or
     /// `Slot::MAX`.
     pub(crate) seq: u64,
-    /// Sequence number of its insert or, if later, its last priority update: the table numbers inserts and priority
-    /// updates together. Heaps order items of equal priority by this number.
-    pub(crate) touched: u64,
+    /// Number of its insert or, if later, its last priority update: the table numbers inserts and priority updates
+    /// together, not as `seq` does. Heaps order items of equal priority by this number.
+    pub(crate) update_number: u64,
     /// `None` if the slot is vacant.
     pub(crate) trajectory: Option<Trajectory>,
     /// Number of samples taken, leased ones included. A returned sample no longer counts.
@@ -56,7 +56,7 @@ impl Item {
     pub(crate) fn rank(&self) -> Rank {
         Rank {
             seq: self.seq,
-            touched: self.touched,
+            update_number: self.update_number,
             priority: self.priority,
         }
     }
@@ -67,8 +67,8 @@ impl Item {
 pub struct Rank {
     /// Insertion number.
     pub seq: u64,
-    /// Sequence number of the insert or, if later, the last priority update.
-    pub touched: u64,
+    /// Number of the insert or, if later, the last priority update; not comparable with `seq`.
+    pub update_number: u64,
     /// Current priority.
     pub priority: f64,
 }

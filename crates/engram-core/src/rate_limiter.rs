@@ -234,13 +234,13 @@ impl RateLimiter {
         ))
     }
 
-    /// Why the limiter blocks inserts; `None` if it allows one. `leased_out` is that number of [`crate::TableStats`].
+    /// Why the limiter blocks inserts; `None` if it allows one. `hidden_items`: see [`crate::TableStats`].
     #[must_use]
-    pub fn why_inserting_waits(&self, leased_out: u64) -> Option<String> {
+    pub fn why_inserting_waits(&self, hidden_items: u64) -> Option<String> {
         if self.can_insert(1) {
             return None;
         }
-        if let Some(reason) = self.describe_full_queue(leased_out) {
+        if let Some(reason) = self.describe_full_queue(hidden_items) {
             return Some(format!("inserting waits: {reason}"));
         }
         let max_diff = self.limits.max_diff;
@@ -280,10 +280,10 @@ impl RateLimiter {
 
     /// Why a full queue or stack blocks inserts. `None` for other limiters, and if sampled items stay in the table
     /// even without leases: then `diff` is not the number of unsampled items.
-    fn describe_full_queue(&self, leased_out: u64) -> Option<String> {
+    fn describe_full_queue(&self, hidden_items: u64) -> Option<String> {
         let RateLimits { kind, max_diff, .. } = &self.limits;
         let unsampled = self.diff();
-        let removed = unsampled - self.size().saturating_sub(leased_out) as f64;
+        let removed = unsampled - self.size().saturating_sub(hidden_items) as f64;
         if !matches!(&**kind, "Queue" | "Stack") || removed < 0.0 {
             return None;
         }

@@ -171,8 +171,8 @@ pub struct TableState {
     next_seq: u64,
     /// Handles of items with a smaller insertion number are invalid: a reset removed the items.
     first_seq: u64,
-    /// Number that the next insert or priority update gets.
-    next_touch: u64,
+    /// Update number that the next insert or priority update gets.
+    next_update_number: u64,
     /// As in [`TableStats`].
     num_deleted_episodes: u64,
     /// As in [`TableStats`].
@@ -195,11 +195,10 @@ pub struct TableState {
 /// Statistics of a table at one moment.
 #[derive(Clone, Debug)]
 pub struct TableStats {
-    /// Number of items, those leased out included.
+    /// Number of items, hidden ones included.
     pub size: u64,
-    /// Number of items hidden from the selectors, because they were sampled as often as allowed and
-    /// are still leased.
-    pub leased_out: u64,
+    /// Number of items hidden from the selectors: sampled as often as allowed, with samples still on lease.
+    pub hidden_items: u64,
     /// Bytes of the items and of the distinct chunks they refer to.
     pub bytes: u64,
     /// Number of distinct episodes of the chunks that items refer to.
@@ -226,7 +225,7 @@ impl TableState {
             rng: TableRng::seed_from_u64(options.seed),
             next_seq: 0,
             first_seq: 0,
-            next_touch: 0,
+            next_update_number: 0,
             num_deleted_episodes: 0,
             num_unique_samples: 0,
             leased: 0,
@@ -538,7 +537,7 @@ impl TableState {
     pub fn stats(&self) -> TableStats {
         TableStats {
             size: self.contents.size,
-            leased_out: self.hidden(),
+            hidden_items: self.hidden(),
             bytes: self.contents.bytes,
             num_episodes: self.contents.num_episodes,
             num_deleted_episodes: self.num_deleted_episodes,

@@ -28,7 +28,7 @@ pub use disk::{
 pub use engine::{Engine, OpenOptions, derive_number, unsent_items_note};
 pub use lease::{Lease, Sample};
 pub use outbox::Outbox;
-pub use session::Session;
+pub use session::SessionRun;
 pub use stream::{Stream, StreamBatch, StreamOptions};
 pub use table::Table;
 pub use table_info::TableInfo;

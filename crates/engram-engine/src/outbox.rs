@@ -13,8 +13,7 @@ use crate::ticket::{InsertTicket, JournalSpace, UntilDurable};
 
 /// A writer's items that are not in their tables yet, oldest first.
 ///
-/// As a future, it is ready when at most [`Outbox::until_at_most`] items are in flight. For a limit
-/// of 0, it also waits until the inserts are as durable as the store promises.
+/// As a future, it waits as set by [`Outbox::until_complete`] or [`Outbox::until_in_flight_at_most`].
 #[derive(Debug, Default)]
 pub struct Outbox {
     /// Tables by the number that `table_number` returned.
@@ -23,8 +22,8 @@ pub struct Outbox {
     tickets: VecDeque<(usize, InsertTicket)>,
     /// Number of items of pending inserts.
     in_flight: usize,
-    /// Maximum number of items in flight with which the future is ready.
-    max_in_flight: usize,
+    /// Maximum number of items in flight with which the future is ready; `None`: until all items are complete.
+    max_in_flight: Option<usize>,
     /// Ready when the last applied insert is durable; `None` if all applied inserts are. All tables
     /// belong to one store, so one future is enough.
     durable: Option<UntilDurable>,
@@ -104,8 +103,7 @@ impl Outbox {
     /// # Errors
     /// The error of a failed insert: its table was dropped or closed, and its items are lost.
     pub fn collect_finished(&mut self) -> Result<()> {
-        self.max_in_flight = 0;
-        match self.poll_tables(&mut Context::from_waker(Waker::noop())) {
+        match self.poll_tables(0, &mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => Ok(()),
         }
@@ -150,22 +148,28 @@ impl Outbox {
         outcome
     }
 
-    /// Sets the maximum number of items in flight with which the future is ready.
-    pub fn until_at_most(&mut self, max_in_flight: usize) -> &mut Self {
-        self.max_in_flight = max_in_flight;
+    /// Makes the future wait until all items are in their tables and as durable as the store promises.
+    pub fn until_complete(&mut self) -> &mut Self {
+        self.max_in_flight = None;
         self
     }
 
-    /// Ready when at most `max_in_flight` items are in flight.
-    fn poll_tables(&mut self, context: &mut Context<'_>) -> Poll<Result<()>> {
-        while self.in_flight > self.max_in_flight {
+    /// Makes the future wait until at most `max_in_flight` items are in flight; the others need not be durable.
+    pub fn until_in_flight_at_most(&mut self, max_in_flight: usize) -> &mut Self {
+        self.max_in_flight = Some(max_in_flight);
+        self
+    }
+
+    /// Ready when at most `limit` items are in flight.
+    fn poll_tables(&mut self, limit: usize, context: &mut Context<'_>) -> Poll<Result<()>> {
+        while self.in_flight > limit {
             let Some((count, ticket)) = self.tickets.front_mut() else {
                 break;
             };
             match ticket.poll_applied(context.waker()) {
                 Poll::Pending => {
                     self.remove_finished(context)?;
-                    if self.in_flight > self.max_in_flight {
+                    if self.in_flight > limit {
                         return Poll::Pending;
                     }
                 }
@@ -193,8 +197,9 @@ impl Future for Outbox {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let this = self.get_mut();
-        ready!(this.poll_tables(context))?;
-        if this.max_in_flight == 0
+        let limit = this.max_in_flight.unwrap_or(0);
+        ready!(this.poll_tables(limit, context))?;
+        if this.max_in_flight.is_none()
             && let Some(durable) = &mut this.durable
         {
             // After an error, `durable` stays, so that the next poll retries.

@@ -22,7 +22,7 @@ use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::fair_mutex::FairMutex;
-use crate::session::Session;
+use crate::session::SessionRun;
 use crate::table_info::{Meter, TableInfo};
 use crate::ticket::{InsertTicket, JournalSpace, SampleTicket, UntilDurable};
 use serve::{AfterUnlock, LockedTable, SessionCursor, WaitingInsert, WaitingSample};
@@ -180,34 +180,34 @@ impl Table {
         self.insert_with(items, None, true)
     }
 
-    /// Like [`Table::insert`], for items that may be sent again: an item whose session number was
-    /// already applied is skipped, and counts as inserted. Without a session, does what [`Table::insert`] does.
+    /// Like [`Table::insert`], for items that may be sent again: an item whose number in its session was
+    /// already applied is skipped, and counts as inserted. Without a `run`, does what [`Table::insert`] does.
     ///
-    /// A session number is applied when its item is inserted, or skipped because its key exists.
+    /// A number is applied when its item is inserted, or skipped because its key exists.
     /// The numbers of withdrawn items are not applied. A session sends its items in order, so all
     /// numbers below an applied one count as applied. A session is forgotten after
     /// [`SESSION_IDLE`](engram_core::table::SESSION_IDLE) without an insert that is applied or waits.
     ///
     /// # Errors
-    /// Those of [`Table::insert`]; [`Error::InvalidArgument`] for session numbers out of range.
+    /// Those of [`Table::insert`]; [`Error::InvalidArgument`] for numbers out of range.
     pub fn insert_numbered(
         self: &Arc<Self>,
         items: Vec<NewItem>,
-        session: Option<Session>,
+        run: Option<SessionRun>,
     ) -> Result<InsertTicket> {
-        self.insert_with(items, session, false)
+        self.insert_with(items, run, false)
     }
 
     fn insert_with(
         self: &Arc<Self>,
         items: Vec<NewItem>,
-        session: Option<Session>,
+        run: Option<SessionRun>,
         updates_existing: bool,
     ) -> Result<InsertTicket> {
         for item in &items {
             self.options.check_item(item)?;
         }
-        let last = session.map(|session| session.last(items.len(), &self.options.name));
+        let last = run.map(|run| run.last(items.len(), &self.options.name));
         let last = last.transpose()?;
         self.change(|locked, after, now| {
             locked.check_open()?;
@@ -219,7 +219,7 @@ impl Table {
             }
             let wait = WaitingInsert {
                 items: items.into(),
-                cursor: session.map(SessionCursor::from),
+                cursor: run.map(SessionCursor::from),
                 updates_existing,
                 waker: None,
             };
@@ -227,7 +227,7 @@ impl Table {
             locked.serve(after, now);
             // Most inserts complete at once: their tickets need not poll the table.
             let applied = !locked.inserts.contains_key(&id);
-            if !applied && session.is_some() {
+            if !applied && run.is_some() {
                 locked.begin_wait(id, now);
             }
             Ok(InsertTicket::new(
@@ -394,7 +394,7 @@ impl Table {
             let (inserts_per_s, samples_per_s) = locked.meter.rates(now);
             let name = &self.options.name;
             let with_name = |why: Option<String>| why.map(|why| format!("`{}`: {why}", Printable(name)));
-            let all_hidden = stats.size > 0 && stats.leased_out == stats.size;
+            let all_hidden = stats.size > 0 && stats.hidden_items == stats.size;
             let sampling_blocked = stats.limiter.why_sampling_waits().or_else(|| {
                 all_hidden.then(|| {
                     let (have, them) = match stats.size {
@@ -407,13 +407,13 @@ impl Table {
                     )
                 })
             });
-            let inserting_blocked = stats.limiter.why_inserting_waits(stats.leased_out).or_else(|| {
+            let inserting_blocked = stats.limiter.why_inserting_waits(stats.hidden_items).or_else(|| {
                 let full = stats.size >= self.options.max_size || !locked.inserts.is_empty();
-                (full && stats.leased_out > 0 && !locked.state.may_evict()).then(|| {
+                (full && stats.hidden_items > 0 && !locked.state.may_evict()).then(|| {
                     format!(
                         "inserting waits: the table is full, and readers still hold {} of {}; continue to \
                          read from their datasets or close them",
-                        stats.leased_out,
+                        stats.hidden_items,
                         count(stats.size, "item")
                     )
                 })

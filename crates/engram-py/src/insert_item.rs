@@ -57,17 +57,19 @@ pub(crate) fn insert_remote(
         wait_for(py, &mut remote.client.until_acks_flushed(), acknowledged_by)?;
     }
     let mut outbox = remote.outbox();
-    let inserted = insert_through(py, remote, &mut outbox, options, items, (timeout, deadline));
-    if let Ok(None) = inserted {
+    let partly_accepted =
+        insert_through(py, remote, &mut outbox, options, items, (timeout, deadline));
+    if let Ok(None) = partly_accepted {
         remote.recycle_outbox(outbox);
     } else {
         // Dropping an outbox waits for the server.
         py.detach(|| drop(outbox));
     }
-    Ok(inserted?.unwrap_or_else(|| vec![true; options.len()]))
+    Ok(partly_accepted?.unwrap_or_else(|| vec![true; options.len()]))
 }
 
-/// Inserts through an outbox. Returns `None` if all tables have the item in time, otherwise for each whether it does.
+/// Inserts through an outbox. Returns `None` if all tables accepted the item in time; otherwise, for each table,
+/// whether it accepted the item.
 fn insert_through(
     py: Python<'_>,
     remote: &RemoteTables,
@@ -81,7 +83,7 @@ fn insert_through(
         .map(|options| outbox.table_number(options))
         .collect();
     detached(py, || outbox.send(numbers.iter().copied().zip(items)))?;
-    if wait_for(py, outbox.until_at_most(0), deadline)?.is_some() {
+    if wait_for(py, outbox.until_complete(), deadline)?.is_some() {
         return Ok(None);
     }
     let replied = py.detach(|| outbox.finish(REPLY_GRACE));
@@ -100,7 +102,7 @@ fn insert_through(
         return Err(errors::to_py(py, &Error::DeadlineExceeded(text)));
     }
     // A table may have rejected the item in the meantime.
-    detached(py, || outbox.collect_finished())?;
+    detached(py, || outbox.check_errors())?;
     let accepted = numbers
         .iter()
         .map(|number| outbox.incomplete_items(*number) == 0);

@@ -169,7 +169,8 @@ impl Sender {
         })
     }
 
-    /// Waits until at most `allowed` items are in flight. Returns false at the deadline.
+    /// Waits until at most `allowed` items are in flight; for 0, also until all items are durable. Returns false at the
+    /// deadline.
     fn wait_until(
         &mut self,
         py: Python<'_>,
@@ -177,12 +178,22 @@ impl Sender {
         deadline: Option<Instant>,
     ) -> PyResult<bool> {
         let done = match &mut self.outbox {
-            AnyOutbox::Local(_, outbox) => wait_for(py, outbox.until_at_most(allowed), deadline)?,
+            AnyOutbox::Local(_, outbox) => {
+                let until = match allowed {
+                    0 => outbox.until_complete(),
+                    allowed => outbox.until_in_flight_at_most(allowed),
+                };
+                wait_for(py, until, deadline)?
+            }
             AnyOutbox::Remote(_, outbox) => {
                 // Items need at least the time of a reply, even if no table blocks.
                 let earliest = Instant::now() + MIN_REPLY_WAIT;
                 let deadline = deadline.map(|deadline| deadline.max(earliest));
-                wait_for(py, outbox.until_at_most(allowed), deadline)?
+                let until = match allowed {
+                    0 => outbox.until_complete(),
+                    allowed => outbox.until_in_flight_at_most(allowed),
+                };
+                wait_for(py, until, deadline)?
             }
         };
         Ok(done.is_some())
@@ -235,13 +246,14 @@ impl Sender {
         Err(errors::to_py(py, &Error::Backpressure(text)))
     }
 
-    /// Removes items that the tables have accepted. Returns the first error of a rejected item.
+    /// Updates the number of items in flight. Returns the error of a rejected item, or that of a closed client.
     fn collect_finished(&mut self, py: Python<'_>) -> PyResult<()> {
         match &mut self.outbox {
             AnyOutbox::Local(_, outbox) if outbox.in_flight() == 0 => Ok(()),
             AnyOutbox::Local(_, outbox) => detached(py, || outbox.collect_finished()),
+            // The stream updates the number.
             AnyOutbox::Remote(_, outbox) => outbox
-                .collect_finished()
+                .check_errors()
                 .map_err(|error| errors::to_py(py, &error)),
         }
     }
@@ -256,7 +268,8 @@ impl Sender {
             return Ok(());
         }
         let deadline = Some(Instant::now() + MAX_PROGRESS_WAIT);
-        if wait_for(py, outbox.until_at_most(stats.max_in_flight()), deadline)?.is_none() {
+        let until = outbox.until_in_flight_at_most(stats.max_in_flight());
+        if wait_for(py, until, deadline)?.is_none() {
             stats.stalled_at = Some(stats.total.saturating_sub(outbox.in_flight()));
         }
         Ok(())

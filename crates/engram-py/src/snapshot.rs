@@ -33,7 +33,7 @@ impl TableSnapshot {
             let items = snapshot.items().map(|item| {
                 let chunk = &item.trajectory.chunks()[0];
                 let content: u64 = chunk.payload().pin()?.iter().copied().map(u64::from).sum();
-                let counts = (item.touched, item.times_sampled, item.leases);
+                let counts = (item.update_number, item.times_sampled, item.leases);
                 Ok((item.seq, item.priority.to_bits(), counts, content))
             });
             let mut items: Vec<_> = items.collect::<Result<_, Error>>()?;

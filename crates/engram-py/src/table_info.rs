@@ -23,8 +23,7 @@ pub(crate) fn table_info_dict<'py>(
     dict.set_item("max_size", options.max_size)?;
     dict.set_item("bytes", stats.bytes)?;
     dict.set_item("max_bytes", options.max_bytes)?;
-    // Only items whose last allowed sample is leased.
-    dict.set_item("leased_out", stats.leased_out)?;
+    dict.set_item("hidden_items", stats.hidden_items)?;
     dict.set_item("num_episodes", stats.num_episodes)?;
     dict.set_item("num_deleted_episodes", stats.num_deleted_episodes)?;
     dict.set_item("num_unique_samples", stats.num_unique_samples)?;

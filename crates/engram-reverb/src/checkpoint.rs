@@ -175,7 +175,7 @@ impl ImportedTable {
             rng: TableRng::seed_from_u64(seed),
             next_seq: 0,
             first_seq: 0,
-            next_touch: 0,
+            next_update_number: 0,
             num_deleted_episodes: number("num_deleted_episodes", table.num_deleted_episodes)?,
             num_unique_samples: number("num_unique_samples", table.num_unique_samples)?,
             leased: 0,
@@ -227,7 +227,7 @@ impl ImportedTable {
         self.items.push(SavedItem {
             item,
             seq: number,
-            touched: number,
+            update_number: number,
             times_sampled: u32::try_from(message.times_sampled).unwrap_or(0),
             leases: 0,
             inserted_at: 0,
@@ -249,7 +249,7 @@ impl ImportedTable {
         }
         let counters = Counters {
             next_seq: self.items.len() as u64,
-            next_touch: self.items.len() as u64,
+            next_update_number: self.items.len() as u64,
             ..self.counters
         };
         let mut restore = Restore::new(self.options, Arc::new(Volatile), counters)?;

@@ -178,16 +178,20 @@ impl SampleStream<'_> {
         while request.remaining > 0 {
             let (sample, waited) = self.draw(&request).await?;
             request.remaining = request.remaining.saturating_sub(sample.draws.len());
-            let (before, mut exhausted) = (self.response.exhausted, 0);
+            // The drawn `table_size` counts exhausted items that are not acknowledged yet: those in the response at the
+            // time of the draw, and those of earlier samples of the batch.
+            let exhausted_before_draw = self.response.exhausted;
+            let mut exhausted_in_batch = 0;
             self.batch.lease = sample.lease;
             for mut draw in sample.draws {
                 // If many samples are available, nothing below yields.
                 consume_budget().await;
                 let estimate = estimate(std::slice::from_ref(&draw), LengthPolicy::Ragged).bytes;
                 self.reserve(estimate).await?;
-                draw.table_size = draw.table_size.saturating_sub(before + exhausted);
+                let exhausted = exhausted_before_draw + exhausted_in_batch;
+                draw.table_size = draw.table_size.saturating_sub(exhausted);
                 let is_exhausted = max_times_sampled > 0 && draw.times_sampled >= max_times_sampled;
-                exhausted += u64::from(is_exhausted);
+                exhausted_in_batch += u64::from(is_exhausted);
                 let entry = match self.encode(&draw, name, waited, estimate) {
                     Ok(entry) => entry,
                     Err(error) => {
@@ -325,8 +329,9 @@ async fn until_durable(mut durable: UntilDurable, service: &ServiceState) -> Res
             outcome = &mut durable => match outcome {
                 Ok(()) => return Ok(()),
                 Err(error) if durable.has_failed() => return Err(unavailable(&error)),
-                // The journal cannot be written now. dm-reverb's clients do not acknowledge, so only the journal
-                // records that the client received the items.
+                // The journal cannot be written now: try again below. The samples must not be sent before their
+                // removal is durable: dm-reverb's clients do not acknowledge, so only the journal records that the
+                // client received them.
                 Err(_) => {}
             },
             () = &mut stopped => return Err(stopping_status()),
@@ -358,7 +363,7 @@ fn request_samples(request: &SampleRequest) -> Result<SampleTicket, Status> {
 /// # Errors
 /// `DEADLINE_EXCEEDED` if none was drawn until the timeout; those of the table.
 async fn wait(mut ticket: SampleTicket, timeout: Option<Duration>) -> Result<Sample, Status> {
-    let expires = ticket.table().options().ttl.is_some();
+    let items_expire = ticket.table().options().ttl.is_some();
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     loop {
         tokio::select! {
@@ -372,7 +377,7 @@ async fn wait(mut ticket: SampleTicket, timeout: Option<Duration>) -> Result<Sam
                 return Ok(sample);
             }
             // Polling the ticket removes expired items, which may let waiting inserts in.
-            () = sleep(POLL_INTERVAL), if expires => {}
+            () = sleep(POLL_INTERVAL), if items_expire => {}
         }
     }
 }

@@ -181,7 +181,7 @@ impl Client {
         &self.connector
     }
 
-    /// Returns a number that no other call returns; keys and session numbers are derived from such numbers.
+    /// Returns a number that no other call returns; keys and session ids are derived from such numbers.
     #[must_use]
     pub fn unique_number(&self) -> u64 {
         engram_engine::derive_number(
@@ -465,7 +465,7 @@ fn forget(connection: &Mutex<Option<Connection>>, broken: &Connection) {
     // If another call has the lock, it may be replacing the connection. If it is not, the next call fails on the broken
     // connection and tries again.
     if let Ok(mut slot) = connection.try_lock() {
-        slot.take_if(|open| Arc::ptr_eq(&open.received, &broken.received));
+        slot.take_if(|open| Arc::ptr_eq(&open.received_bytes, &broken.received_bytes));
     }
 }
 

@@ -14,7 +14,7 @@ struct Entry {
     /// Negated for a max-heap, so that the smallest entry is always the first.
     priority: f64,
     /// Number of the insert or last priority update.
-    touched: u64,
+    update_number: u64,
     slot: Slot,
 }
 
@@ -22,7 +22,7 @@ impl Entry {
     /// True if this entry is chosen before the other.
     fn precedes(&self, other: &Self) -> bool {
         match self.priority.total_cmp(&other.priority) {
-            Ordering::Equal => self.touched < other.touched,
+            Ordering::Equal => self.update_number < other.update_number,
             order => order == Ordering::Less,
         }
     }
@@ -44,7 +44,7 @@ impl Heap {
         Self {
             entries: Pages::new(Entry {
                 priority: 0.0,
-                touched: 0,
+                update_number: 0,
                 slot: 0,
             }),
             positions: Pages::new(0),
@@ -94,7 +94,7 @@ impl Heap {
         // Adding 0 turns -0 into 0: `total_cmp` orders them differently, though they are equal.
         Entry {
             priority: self.sign * rank.priority + 0.0,
-            touched: rank.touched,
+            update_number: rank.update_number,
             slot,
         }
     }
@@ -153,13 +153,13 @@ mod tests {
         ) {
             let mut heap = if highest { Heap::highest_first() } else { Heap::lowest_first() };
             let mut model: Vec<(Slot, f64, u64)> = Vec::new();
-            for (touched, (slot, priority, op)) in (0_u64..).zip(ops) {
+            for (update_number, (slot, priority, op)) in (0_u64..).zip(ops) {
                 let priority = f64::from(priority);
-                let rank = Rank { seq: 0, touched, priority };
+                let rank = Rank { seq: 0, update_number, priority };
                 match (model.iter().position(|entry| entry.0 == slot), op) {
                     (None, _) => {
                         heap.insert(slot, rank);
-                        model.push((slot, priority, touched));
+                        model.push((slot, priority, update_number));
                     }
                     (Some(position), 0) => {
                         heap.remove(slot);
@@ -167,7 +167,7 @@ mod tests {
                     }
                     (Some(position), _) => {
                         heap.update(slot, rank);
-                        model[position] = (slot, priority, touched);
+                        model[position] = (slot, priority, update_number);
                     }
                 }
                 model.sort_by(|a, b| {

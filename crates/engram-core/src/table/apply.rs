@@ -127,13 +127,13 @@ impl TableState {
             key: item.key,
             priority: item.priority,
             seq: self.next_seq,
-            touched: self.next_touch,
+            update_number: self.next_update_number,
             trajectory: Some(item.trajectory),
             times_sampled: 0,
             leases: 0,
         };
         self.next_seq += 1;
-        self.next_touch += 1;
+        self.next_update_number += 1;
         self.limiter.inserts += 1;
         contents.size += 1;
         contents.keys.insert(item.key, slot);
@@ -178,8 +178,8 @@ impl TableState {
     pub(super) fn set_priority(&mut self, slot: Slot, priority: f64) {
         let item = &mut self.contents.items[slot as usize];
         item.priority = priority;
-        item.touched = self.next_touch;
-        self.next_touch += 1;
+        item.update_number = self.next_update_number;
+        self.next_update_number += 1;
         let rank = item.rank();
         if !item.is_hidden() {
             self.contents.sampler.update(slot, rank);

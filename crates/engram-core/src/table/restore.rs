@@ -35,8 +35,8 @@ pub struct SavedItem {
     pub item: NewItem,
     /// Insertion number.
     pub seq: u64,
-    /// Sequence number of its insert or, if later, its last priority update.
-    pub touched: u64,
+    /// Number of its insert or, if later, its last priority update; not comparable with `seq`.
+    pub update_number: u64,
     /// Samples taken, leased ones included.
     pub times_sampled: u32,
     /// Number of open leases; the highest bit is set if the item is hidden from the selectors.
@@ -69,7 +69,7 @@ impl Restore {
             *samples,
             *deletes,
             counters.next_seq,
-            counters.next_touch,
+            counters.next_update_number,
             counters.num_deleted_episodes,
             counters.num_unique_samples,
             counters.last_lsn.0,
@@ -87,7 +87,7 @@ impl Restore {
         state.rng = counters.rng;
         state.next_seq = counters.next_seq;
         state.first_seq = counters.first_seq;
-        state.next_touch = counters.next_touch;
+        state.next_update_number = counters.next_update_number;
         state.num_deleted_episodes = counters.num_deleted_episodes;
         state.num_unique_samples = counters.num_unique_samples;
         state.leased = counters.leased;
@@ -122,7 +122,7 @@ impl Restore {
             ));
         }
         if !(state.first_seq..state.next_seq).contains(&saved.seq)
-            || saved.touched >= state.next_touch
+            || saved.update_number >= state.next_update_number
         {
             return Err(invalid(
                 "has an insertion or update number outside the range of the table's counters; the checkpoint is corrupt"
@@ -145,7 +145,7 @@ impl Restore {
             key: saved.item.key,
             priority: saved.item.priority,
             seq: saved.seq,
-            touched: saved.touched,
+            update_number: saved.update_number,
             trajectory: Some(saved.item.trajectory),
             times_sampled: saved.times_sampled,
             leases: saved.leases,
@@ -281,7 +281,7 @@ impl TableState {
                     trajectory: item.trajectory.clone(),
                 },
                 seq: item.seq,
-                touched: item.touched,
+                update_number: item.update_number,
                 times_sampled: item.times_sampled,
                 leases: item.leases,
                 inserted_at: item.inserted_at.map_or(now, clock),

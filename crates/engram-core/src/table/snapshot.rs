@@ -39,8 +39,8 @@ pub struct Counters {
     pub next_seq: u64,
     /// Insertion number of the first item since creation or reset.
     pub first_seq: u64,
-    /// Number that the next insert or priority update gets.
-    pub next_touch: u64,
+    /// Update number that the next insert or priority update gets.
+    pub next_update_number: u64,
     /// Number of episodes whose last chunk left the table.
     pub num_deleted_episodes: u64,
     /// Number of items sampled at least once.
@@ -141,8 +141,8 @@ pub struct SnapshotItem<'a> {
     pub priority: f64,
     /// Insertion number.
     pub seq: u64,
-    /// Sequence number of its insert or, if later, its last priority update.
-    pub touched: u64,
+    /// Number of its insert or, if later, its last priority update; not comparable with `seq`.
+    pub update_number: u64,
     /// Samples taken, leased ones included.
     pub times_sampled: u32,
     /// Number of open leases; the highest bit is set while the item is hidden from the selectors.
@@ -163,7 +163,7 @@ impl Snapshot {
                 key: item.key,
                 priority: item.priority,
                 seq: item.seq,
-                touched: item.touched,
+                update_number: item.update_number,
                 times_sampled: item.times_sampled,
                 leases: item.leases,
                 inserted_at: inserted_at.and_then(|inserted_at| inserted_at.get(slot)),
@@ -253,7 +253,7 @@ impl TableState {
                     rng: self.rng.clone(),
                     next_seq: self.next_seq,
                     first_seq: self.first_seq,
-                    next_touch: self.next_touch,
+                    next_update_number: self.next_update_number,
                     num_deleted_episodes: self.num_deleted_episodes,
                     num_unique_samples: self.num_unique_samples,
                     leased: self.leased,

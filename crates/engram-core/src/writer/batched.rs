@@ -438,7 +438,7 @@ mod tests {
     }
 
     #[test]
-    fn strings_copied_from_the_previous_chunks_count() {
+    fn strings_copied_from_the_previous_chunks_are_counted() {
         let mut recorder = recorder(2).unwrap();
         recorder.options.chunk_length = None;
         recorder.patterns[0].pattern.lookback = 2;

@@ -382,7 +382,7 @@ impl TableAndModel {
         let stats = self.table.stats();
         let model = &self.model;
         assert_eq!(stats.size, model.entries.len() as u64);
-        assert_eq!(stats.leased_out, model.hidden());
+        assert_eq!(stats.hidden_items, model.hidden());
         assert_eq!(stats.bytes, model.bytes());
         assert_eq!(stats.num_episodes, model.episodes().len() as u64);
         assert_eq!(stats.num_deleted_episodes, model.deleted_episodes);

@@ -15,8 +15,8 @@ pub(crate) struct Entry {
     pub(crate) key: u64,
     pub(crate) priority: f64,
     pub(crate) seq: u64,
-    /// Number of its last insert or update: see `Model::next_touch`.
-    pub(crate) touched: u64,
+    /// Number of its last insert or update: see `Model::next_update_number`.
+    pub(crate) update_number: u64,
     pub(crate) times_sampled: u32,
     /// Number of its open leases.
     pub(crate) leases: u32,
@@ -47,7 +47,7 @@ pub(crate) struct Model {
     leased: u64,
     pub(crate) next_seq: u64,
     /// Number of inserts and updates of items so far. Heaps order equal priorities by it.
-    next_touch: u64,
+    next_update_number: u64,
     /// `next_seq` at the last reset.
     first_seq: u64,
     /// Last number and last use of each session. The model never forgets a session.
@@ -67,7 +67,7 @@ impl Model {
             unique_samples: 0,
             leased: 0,
             next_seq: 0,
-            next_touch: 0,
+            next_update_number: 0,
             first_seq: 0,
             sessions: BTreeMap::new(),
         }
@@ -182,7 +182,7 @@ impl Model {
             key,
             priority,
             seq: self.next_seq,
-            touched: self.next_touch,
+            update_number: self.next_update_number,
             times_sampled: 0,
             leases: 0,
             hidden: false,
@@ -190,7 +190,7 @@ impl Model {
             trajectory,
         });
         self.next_seq += 1;
-        self.next_touch += 1;
+        self.next_update_number += 1;
         self.inserts += 1;
     }
 
@@ -207,8 +207,8 @@ impl Model {
             return false;
         };
         self.entries[index].priority = priority;
-        self.entries[index].touched = self.next_touch;
-        self.next_touch += 1;
+        self.entries[index].update_number = self.next_update_number;
+        self.next_update_number += 1;
         true
     }
 
@@ -279,11 +279,11 @@ impl Model {
             SelectorKind::Lifo => first_by(&|a, b| b.seq.cmp(&a.seq)),
             SelectorKind::MinHeap => first_by(&|a, b| {
                 let order = a.priority.partial_cmp(&b.priority).unwrap();
-                order.then(a.touched.cmp(&b.touched))
+                order.then(a.update_number.cmp(&b.update_number))
             }),
             SelectorKind::MaxHeap => first_by(&|a, b| {
                 let order = b.priority.partial_cmp(&a.priority).unwrap();
-                order.then(a.touched.cmp(&b.touched))
+                order.then(a.update_number.cmp(&b.update_number))
             }),
             SelectorKind::Uniform => self.visible().map(|e| (e.key, 1.0 / count)).collect(),
             SelectorKind::Prioritized { exponent } => {

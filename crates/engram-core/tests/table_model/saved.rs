@@ -28,7 +28,7 @@ impl Saved {
                 priority: item.priority,
             },
             seq: item.seq,
-            touched: item.touched,
+            update_number: item.update_number,
             times_sampled: item.times_sampled,
             leases: item.leases,
             inserted_at: item.inserted_at.unwrap_or_default(),
@@ -79,7 +79,7 @@ fn corrupt_checkpoints_are_rejected() {
     let mut table = TableState::new(Arc::clone(&options), Arc::new(Volatile)).unwrap();
     let mut counters = table.snapshot().counters.clone();
     counters.next_seq += 1;
-    counters.next_touch += 1;
+    counters.next_update_number += 1;
     let restore = |counters: &Counters| {
         Restore::new(Arc::clone(&options), Arc::new(Volatile), counters.clone())
     };
@@ -90,7 +90,7 @@ fn corrupt_checkpoints_are_rejected() {
             priority: 1.0,
         },
         seq,
-        touched: counters.next_touch - 1,
+        update_number: counters.next_update_number - 1,
         times_sampled: 0,
         leases,
         inserted_at: 0,

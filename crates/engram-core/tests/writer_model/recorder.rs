@@ -435,7 +435,7 @@ impl RecorderAndModel {
                 squeeze: selected_column.squeeze,
             })
             .collect();
-        let named: Vec<String> = (0..selected.len()).map(|i| format!("item{i}")).collect();
+        let column_names: Vec<String> = (0..selected.len()).map(|i| format!("item{i}")).collect();
         let selected = selected.iter().zip(&positions);
         let columns: Vec<_> = selected
             .map(|(selected_column, positions)| {
@@ -447,7 +447,7 @@ impl RecorderAndModel {
             })
             .collect();
         let selection = Selection::Columns {
-            layout: &layout(&named),
+            layout: &layout(&column_names),
             columns: &selections,
         };
         let expected = self.model.select(&columns);

@@ -161,8 +161,10 @@ impl TablesReader<'_> {
                 }
             }
             (kind::ORDER, Some(table)) => {
-                let order = &mut table.orders[usize::from(reader.bool()?)];
-                if reader.u64()? != order.len() as u64 {
+                let of_remover = reader.bool()?;
+                let earlier_entries = reader.u64()?;
+                let order = &mut table.orders[usize::from(of_remover)];
+                if earlier_entries != order.len() as u64 {
                     return CorruptRecord::err("parts of an item order are missing");
                 }
                 order.extend(reader.list(4, BodyReader::u32)?);
@@ -287,7 +289,7 @@ pub(super) fn read_table_header(
         },
         next_seq: reader.u64()?,
         first_seq: reader.u64()?,
-        next_touch: reader.u64()?,
+        next_update_number: reader.u64()?,
         num_deleted_episodes: reader.u64()?,
         num_unique_samples: reader.u64()?,
         leased: reader.u64()?,
@@ -315,7 +317,7 @@ fn read_item(
     let item = SavedItem {
         item: dictionary.read_item(reader, &mut chunk_or_placeholder)?,
         seq: reader.u64()?,
-        touched: reader.u64()?,
+        update_number: reader.u64()?,
         times_sampled: reader.u32()?,
         leases: reader.u32()?,
         inserted_at: reader.u64()?,

@@ -88,7 +88,7 @@ impl CheckpointWriter {
             counters.limiter.deletes,
             counters.next_seq,
             counters.first_seq,
-            counters.next_touch,
+            counters.next_update_number,
             counters.num_deleted_episodes,
             counters.num_unique_samples,
             counters.leased,
@@ -147,7 +147,7 @@ impl CheckpointWriter {
                 };
                 self.put_item(&mut body, item_ref, &serial_of);
                 body.put_u64(item.seq);
-                body.put_u64(item.touched);
+                body.put_u64(item.update_number);
                 body.put_u32(item.times_sampled);
                 body.put_u32(item.leases);
                 body.put_u64(item.inserted_at.unwrap_or_default());

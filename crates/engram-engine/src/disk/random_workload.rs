@@ -128,7 +128,7 @@ pub(super) fn describe(table: &mut TableState) -> String {
     let items = snapshot.items().map(|item| {
         let content = item.trajectory.chunks()[0].payload().pin().unwrap()[0];
         let usage = (
-            item.touched,
+            item.update_number,
             item.times_sampled,
             item.leases,
             item.inserted_at,

@@ -24,7 +24,7 @@ use std::task::Waker;
 use engram_core::table::{Admission, MAX_REMOVALS_PER_CALL};
 use engram_core::{DeferredDrops, Draw, Error, NewItem, Result, SessionNumber, TableState};
 
-use crate::session::Session;
+use crate::session::SessionRun;
 use crate::table::MAX_FINISHED_PER_LOCK;
 use crate::table_info::Meter;
 
@@ -61,17 +61,17 @@ pub(super) struct WaitingInsert {
 /// Position of a waiting insert in its session.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct SessionCursor {
-    /// Session number of the first item that is not in the table yet.
+    /// Session and number of the first item that is not in the table yet.
     next: SessionNumber,
     /// True if the wait was reported to the table state, so that the session does not become idle.
     wait_reported: bool,
 }
 
-impl From<Session> for SessionCursor {
-    fn from(session: Session) -> Self {
+impl From<SessionRun> for SessionCursor {
+    fn from(run: SessionRun) -> Self {
         let next = SessionNumber {
-            session: session.id,
-            number: session.first,
+            session: run.session,
+            number: run.first_number,
         };
         Self {
             next,

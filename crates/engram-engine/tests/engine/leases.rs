@@ -18,7 +18,7 @@ fn inserts_into_a_queue_wait_while_all_its_items_are_leased() {
     let mut insert = table.insert(items(4..5)).unwrap();
     assert!(poll(&mut insert, &wakes).is_pending());
     let info = table.info();
-    assert_eq!((info.stats.size, info.stats.leased_out), (4, 4));
+    assert_eq!((info.stats.size, info.stats.hidden_items), (4, 4));
     assert_eq!(
         info.inserting_blocked.unwrap(),
         "`t`: inserting waits: the table is full, and readers still hold 4 of 4 items; continue to \
@@ -92,7 +92,7 @@ fn a_replay_table_evicts_leased_items_if_there_are_no_others() {
         insert_items(&table, items(4..13));
         let stats = table.info().stats;
         assert_eq!(
-            (stats.size, stats.leased_out, stats.limiter.deletes),
+            (stats.size, stats.hidden_items, stats.limiter.deletes),
             (4, 3, 9)
         );
         leased.lease.unwrap().acknowledge();
@@ -114,7 +114,7 @@ fn returned_leases_of_evicted_items_are_not_counted() {
     drop(leased);
     let stats = table.info().stats;
     assert_eq!(
-        (stats.size, stats.leased_out, stats.limiter.samples),
+        (stats.size, stats.hidden_items, stats.limiter.samples),
         (2, 0, 0)
     );
 }
@@ -182,7 +182,7 @@ fn deleted_items_are_not_returned() {
     drop(leased);
     let stats = table.info().stats;
     assert_eq!(
-        (stats.size, stats.leased_out, stats.limiter.samples),
+        (stats.size, stats.hidden_items, stats.limiter.samples),
         (1, 0, 0)
     );
     assert_eq!(sample_keys(&table, 1), [1]);
@@ -202,7 +202,7 @@ fn a_lease_can_be_dropped_after_an_update_and_after_the_table_is_closed() {
     assert_eq!(keys(&leased), [1, 0]);
     table.close(crate::support::table_dropped_error("t"));
     drop(leased);
-    assert_eq!(table.info().stats.leased_out, 0);
+    assert_eq!(table.info().stats.hidden_items, 0);
 }
 
 #[test]
@@ -214,11 +214,11 @@ fn parts_of_a_lease_are_acknowledged_or_returned_separately() {
         .lease
         .unwrap();
     lease.split_first(0).acknowledge();
-    assert_eq!(table.info().stats.leased_out, 4);
+    assert_eq!(table.info().stats.hidden_items, 4);
     lease.split_first(2).acknowledge();
-    assert_eq!(table.info().stats.leased_out, 2);
+    assert_eq!(table.info().stats.hidden_items, 2);
     drop(lease.split_first(1));
-    assert_eq!(table.info().stats.leased_out, 1);
+    assert_eq!(table.info().stats.hidden_items, 1);
     lease.split_first(9).acknowledge();
     drop(lease);
     assert_eq!(sample_keys(&table, 1), [2]);

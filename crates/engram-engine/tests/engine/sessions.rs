@@ -1,10 +1,10 @@
-//! Items with session numbers: items that are sent again are applied once, in order.
+//! Items with numbers in a session: items that are sent again are applied once, in order.
 
 use std::sync::Arc;
 
 use engram_core::TableOptions;
 use engram_core::table::SESSION_IDLE;
-use engram_engine::{Engine, InsertTicket, Session, Table};
+use engram_engine::{Engine, InsertTicket, SessionRun, Table};
 
 use crate::support::{
     ManualClock, ManualLog, WakeCounter, error_text, fifo_options, insert_items, items, new_engine,
@@ -13,14 +13,14 @@ use crate::support::{
 
 const SESSION_ID: u64 = 77;
 
-/// Inserts `count` items whose keys are their session numbers, from `first` on.
+/// Inserts `count` items whose keys are their numbers in the session, from `first` on.
 fn send(table: &Arc<Table>, first: u64, count: u64) -> InsertTicket {
-    let session = Session {
-        id: SESSION_ID,
-        first,
+    let run = SessionRun {
+        session: SESSION_ID,
+        first_number: first,
     };
     let items = items(first..first + count);
-    table.insert_numbered(items, Some(session)).unwrap()
+    table.insert_numbered(items, Some(run)).unwrap()
 }
 
 fn send_and_wait(table: &Arc<Table>, first: u64, count: u64) {
@@ -54,7 +54,10 @@ fn a_retry_applies_only_new_items() {
     let stats = table.info().stats;
     assert_eq!((stats.size, stats.limiter.inserts), (0, 6));
     // Items of other sessions, or without a session, are independent.
-    let other = Session { id: 78, first: 1 };
+    let other = SessionRun {
+        session: 78,
+        first_number: 1,
+    };
     wait_ready(table.insert_numbered(items(1..3), Some(other)).unwrap()).unwrap();
     insert_items(&table, items(3..4));
     insert_items(&table, items(4..5));
@@ -202,17 +205,17 @@ fn a_session_that_waits_is_not_idle() {
 fn numbers_out_of_range_are_rejected() {
     let table = new_table(fifo_options("t"));
     let error_from = |first| {
-        let session = Session {
-            id: SESSION_ID,
-            first,
+        let run = SessionRun {
+            session: SESSION_ID,
+            first_number: first,
         };
-        error_text(table.insert_numbered(items(0..2), Some(session)))
+        error_text(table.insert_numbered(items(0..2), Some(run)))
     };
     assert_eq!(
         error_from(0),
-        "2 items for table `t` with session numbers from 0 on; session numbers must be at least 1 \
+        "2 items for table `t` with numbers from 0 on; the number of an item in its session must be at least 1 \
          and below 2^64 - 1"
     );
-    assert!(error_from(u64::MAX - 1).contains("session numbers from 18446744073709551614 on"));
+    assert!(error_from(u64::MAX - 1).contains("with numbers from 18446744073709551614 on"));
     assert_eq!(table.info().stats.size, 0);
 }

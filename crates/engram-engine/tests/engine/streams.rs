@@ -69,7 +69,7 @@ fn keys(batch: &StreamBatch) -> Vec<u64> {
 /// Waits until this many items are hidden because they are leased.
 fn wait_until_hidden(table: &Arc<Table>, hidden: u64) {
     let start = Instant::now();
-    while table.info().stats.leased_out != hidden {
+    while table.info().stats.hidden_items != hidden {
         assert!(
             start.elapsed() < 20 * SECOND,
             "the table never had {hidden} hidden items"
@@ -111,7 +111,7 @@ fn closing_returns_unacknowledged_items_in_order() {
         assert!(!stream.deliver(6), "the stream is closed");
         let stats = table.info().stats;
         assert_eq!(
-            (stats.size, stats.leased_out, stats.limiter.samples),
+            (stats.size, stats.hidden_items, stats.limiter.samples),
             (5, 0, 4)
         );
         assert_eq!(table.info().waiting_samples, 0);
@@ -134,7 +134,7 @@ fn closing_returns_the_unacknowledged_part_of_a_batch() {
         close(&mut stream);
         let stats = table.info().stats;
         assert_eq!(
-            (stats.size, stats.leased_out, stats.limiter.samples),
+            (stats.size, stats.hidden_items, stats.limiter.samples),
             (10 - acknowledged, 0, acknowledged)
         );
         let left = usize::try_from(10 - acknowledged).unwrap();

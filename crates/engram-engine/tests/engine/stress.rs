@@ -95,7 +95,7 @@ fn check_counts(table: &Arc<Table>, is_idle: bool) {
     let info = table.info();
     let stats = &info.stats;
     assert_eq!(stats.limiter.inserts - stats.limiter.deletes, stats.size);
-    assert!(stats.leased_out <= stats.size && stats.num_episodes <= stats.size);
+    assert!(stats.hidden_items <= stats.size && stats.num_episodes <= stats.size);
     // An eviction that takes several lock holds leaves one item too many in between.
     assert!(
         stats.size <= info.options.max_size + 1,
@@ -106,7 +106,11 @@ fn check_counts(table: &Arc<Table>, is_idle: bool) {
         return;
     }
     assert_eq!(
-        (info.waiting_inserts, info.waiting_samples, stats.leased_out),
+        (
+            info.waiting_inserts,
+            info.waiting_samples,
+            stats.hidden_items
+        ),
         (0, 0, 0)
     );
     let snapshot = table.snapshot().unwrap();

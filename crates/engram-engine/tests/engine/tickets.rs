@@ -38,7 +38,7 @@ fn a_sample_collects_exactly_n_items_in_several_steps() {
     wait_ready(insert).unwrap();
     let stats = table.info().stats;
     assert_eq!(
-        (stats.size, stats.leased_out, stats.limiter.samples),
+        (stats.size, stats.hidden_items, stats.limiter.samples),
         (2, 0, 7)
     );
 }
@@ -65,7 +65,7 @@ fn large_requests_are_served_in_bounded_steps() {
     drop(table.sample(40_000, true).unwrap());
     let stats = table.info().stats;
     assert_eq!(
-        (stats.size, stats.leased_out, stats.limiter.samples),
+        (stats.size, stats.hidden_items, stats.limiter.samples),
         (20_000, 0, 60_000)
     );
     assert_eq!(sample_keys(&table, 4), [0, 0, 1, 1]);
@@ -115,7 +115,7 @@ fn a_cancelled_sample_returns_its_items() {
              insert - 37 sampled = 0)"
         );
         let stats = table.info().stats;
-        assert_eq!((stats.size, stats.leased_out), (37, 0));
+        assert_eq!((stats.size, stats.hidden_items), (37, 0));
         assert_eq!((stats.limiter.samples, stats.num_unique_samples), (0, 0));
     }
     assert!(sample_keys(&table, 37).into_iter().eq(0..37));
@@ -216,7 +216,7 @@ fn dropping_a_ticket_withdraws_the_call() {
     insert_items(&table, items(2..3));
     drop(table.sample(1, true).unwrap());
     assert_eq!(
-        table.info().stats.leased_out,
+        table.info().stats.hidden_items,
         0,
         "complete from the start, but never polled"
     );
@@ -420,7 +420,7 @@ fn an_insert_evicts_leased_items_that_exceed_max_bytes() {
     insert_items(&table, vec![item_of_size(2, 1.0, 90_000)]);
     insert_items(&table, vec![item_of_size(3, 1.0, 50_000)]);
     let info = table.info();
-    assert_eq!((info.stats.size, info.stats.leased_out), (1, 0));
+    assert_eq!((info.stats.size, info.stats.hidden_items), (1, 0));
     lease.lease.unwrap().acknowledge();
     assert_eq!(sample_keys(&table, 1), [3]);
 }

@@ -152,10 +152,10 @@ mod tests {
     }
 
     #[test]
-    fn column_descriptions_count() {
+    fn column_descriptions_are_included_in_the_bytes() {
         let mut cache = StreamChunkCache::default();
         cache.add(&chunk(1, 1000)).unwrap();
-        // Per column: offset, dtype, and 15 axes of 8 bytes.
+        // Per column at least: 64 bytes of the aligned payload, 16 of its `Extent`, and 15 axes of 8 bytes.
         assert!(
             cache.unreferenced_bytes > 1000 * (64 + 16 + 15 * 8),
             "{}",

@@ -76,7 +76,7 @@ impl Interceptor for BearerToken {
 #[derive(Clone, Debug)]
 pub(crate) struct Connection {
     pub(crate) client: GrpcClient,
-    pub(crate) received: Arc<ReceivedBytes>,
+    pub(crate) received_bytes: Arc<ReceivedBytes>,
 }
 
 /// Opens connections to one server.
@@ -335,7 +335,7 @@ impl Connector {
         let channel = self.endpoint.connect_with_connector(connect).await?;
         Ok(Connection {
             client: self.client(channel),
-            received,
+            received_bytes: received,
         })
     }
 
@@ -351,7 +351,7 @@ impl Connector {
             .or_else(|| self.tls_error(causes));
         recognised.unwrap_or_else(|| {
             let why = status.map_or("it closed the connection".into(), describe_call_failure);
-            let hint = if received.first().is_empty() {
+            let hint = if received.first_bytes().is_empty() {
                 " before it sent anything (is it an Engram server?)"
             } else {
                 ""
@@ -365,7 +365,7 @@ impl Connector {
     fn describe_peer(&self, received: &ReceivedBytes) -> Option<AttemptError> {
         let address = &self.options.address;
         let uses_tls = self.options.tls.is_some();
-        let why = match (Peer::recognise(received.first())?, uses_tls) {
+        let why = match (Peer::recognise(received.first_bytes())?, uses_tls) {
             (Peer::Tls, true) | (Peer::Http2, false) => return None,
             (Peer::Tls, false) => {
                 return Some(AttemptError::Permanent(Error::Handshake(format!(

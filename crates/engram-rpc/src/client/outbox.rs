@@ -23,9 +23,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(900);
 
 /// Sends a writer's items and tracks those that are in flight: sent, and not known to be in their tables or rejected.
 ///
-/// As a future, it is ready when the number of items in flight is at most the one given to
-/// [`RemoteOutbox::until_at_most`]. If that is 0, it also waits until all items are as durable as the server's store
-/// promises.
+/// As a future, it waits as set by [`RemoteOutbox::until_complete`] or [`RemoteOutbox::until_in_flight_at_most`].
 #[derive(Debug)]
 pub struct RemoteOutbox {
     client: Arc<Client>,
@@ -36,8 +34,8 @@ pub struct RemoteOutbox {
     progress: Arc<InsertProgress>,
     /// The options of each table, by its number.
     tables: Vec<Arc<TableOptions>>,
-    /// Maximum number of items in flight with which the future is ready.
-    max_in_flight: usize,
+    /// Maximum number of items in flight with which the future is ready; `None`: until all items are complete.
+    max_in_flight: Option<usize>,
 }
 
 impl RemoteOutbox {
@@ -53,7 +51,7 @@ impl RemoteOutbox {
             task: Some(task),
             progress,
             tables: Vec::new(),
-            max_in_flight: 0,
+            max_in_flight: None,
         }
     }
 
@@ -108,7 +106,7 @@ impl RemoteOutbox {
         self.progress.in_flight()
     }
 
-    /// Number of items in flight, plus rejected items. A rejected item counts until [`RemoteOutbox::collect_finished`]
+    /// Number of items in flight, plus rejected items. A rejected item counts until [`RemoteOutbox::check_errors`]
     /// has returned its error.
     #[must_use]
     pub fn items_left(&self) -> usize {
@@ -147,7 +145,7 @@ impl RemoteOutbox {
     ///
     /// # Errors
     /// The oldest error that was not returned yet; [`engram_core::Error::Closed`] if the client is closed.
-    pub fn collect_finished(&mut self) -> Result<()> {
+    pub fn check_errors(&mut self) -> Result<()> {
         if let Some(error) = self.progress.take_error() {
             return Err(error);
         }
@@ -182,9 +180,19 @@ impl RemoteOutbox {
         reason.map_or_else(String::new, |reason| format!("; {reason}"))
     }
 
-    /// Makes the future wait until at most `max_in_flight` items are in flight. Reconnects if the server could not be
-    /// reached before.
-    pub fn until_at_most(&mut self, max_in_flight: usize) -> &mut Self {
+    /// Makes the future wait until all items are in their tables and as durable as the server's store promises, or
+    /// rejected. Reconnects if the server could not be reached before.
+    pub fn until_complete(&mut self) -> &mut Self {
+        self.wait_until(None)
+    }
+
+    /// Makes the future wait until at most `max_in_flight` items are in flight; the others need not be durable.
+    /// Reconnects if the server could not be reached before.
+    pub fn until_in_flight_at_most(&mut self, max_in_flight: usize) -> &mut Self {
+        self.wait_until(Some(max_in_flight))
+    }
+
+    fn wait_until(&mut self, max_in_flight: Option<usize>) -> &mut Self {
         self.max_in_flight = max_in_flight;
         self.send_command(InsertCommand::Retry);
         self
@@ -197,10 +205,10 @@ impl Future for RemoteOutbox {
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let this = self.get_mut();
         this.progress.waker.register(context.waker());
-        this.collect_finished()?;
+        this.check_errors()?;
         let done = match this.max_in_flight {
-            0 => this.progress.incomplete() == 0,
-            max_in_flight => this.progress.in_flight() <= max_in_flight,
+            None => this.progress.incomplete() == 0,
+            Some(max_in_flight) => this.progress.in_flight() <= max_in_flight,
         };
         if done {
             return Poll::Ready(Ok(()));

@@ -115,7 +115,7 @@ async fn run_until_done<T: ReconnectingStream>(
         let connected = tokio::select! {
             connected = connector.connect(since) => connected,
             // No caller is left to receive an error.
-            () = handle_last_commands(stream, &mut commands) => return false,
+            () = handle_commands_while_connecting(stream, &mut commands) => return false,
         };
         let connection = match connected {
             Ok(connection) => connection,
@@ -133,7 +133,7 @@ async fn run_until_done<T: ReconnectingStream>(
                 if received || connected_at.elapsed() >= STABLE_AFTER =>
             {
                 // The server may have stopped responding long before the connection was found to be broken.
-                unreachable_since = Some(connection.received.last());
+                unreachable_since = Some(connection.received_bytes.last_time());
             }
             StreamEnd::Disconnected { .. } if since.elapsed() > connector.reconnect_timeout() => {
                 stream.fail_pending(&connector.unreachable(ENDS_STREAMS));
@@ -145,7 +145,7 @@ async fn run_until_done<T: ReconnectingStream>(
 }
 
 /// Handles commands while connecting. Once there are no more, ends after [`LAST_CONNECT_TIMEOUT`].
-async fn handle_last_commands<T: ReconnectingStream>(
+async fn handle_commands_while_connecting<T: ReconnectingStream>(
     stream: &mut T,
     commands: &mut UnboundedReceiver<T::Command>,
 ) {

@@ -46,12 +46,12 @@ impl ReceivedBytes {
     }
 
     /// When bytes, or the end of the connection, were received last.
-    pub(crate) fn last(&self) -> Instant {
+    pub(crate) fn last_time(&self) -> Instant {
         self.opened + Duration::from_nanos(self.last.load(Ordering::Relaxed))
     }
 
     /// The first bytes that were received, at most [`FIRST_BYTES`]; empty if none were.
-    pub(crate) fn first(&self) -> &[u8] {
+    pub(crate) fn first_bytes(&self) -> &[u8] {
         self.first.get().map_or(&[], Vec::as_slice)
     }
 

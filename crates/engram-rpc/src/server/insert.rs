@@ -11,7 +11,7 @@ mod pending_memory;
 use std::sync::Arc;
 
 use engram_core::{Error, NewItem, Result as CoreResult, text};
-use engram_engine::{Session, Table};
+use engram_engine::{SessionRun, Table};
 use prost::Message as _;
 use tokio::sync::mpsc::{self, Sender};
 use tokio_stream::wrappers::ReceiverStream;
@@ -211,16 +211,16 @@ impl InsertStream {
                 return Ok(());
             }
         };
-        let session = Session {
-            id: self.session.unwrap_or_default(),
-            first: message.first_number,
+        let run = SessionRun {
+            session: self.session.unwrap_or_default(),
+            first_number: message.first_number,
         };
         if items
             .iter()
             .all(|item| item.trajectory.check_parts().is_ok())
         {
             let batch = InsertBatch::new(last, &items);
-            match table.insert_numbered(items, Some(session)) {
+            match table.insert_numbered(items, Some(run)) {
                 Ok(ticket) => {
                     self.queues.add(&message.table, batch, ticket);
                     return Ok(());
@@ -234,7 +234,7 @@ impl InsertStream {
             }
         }
         let items = self.dictionary.decode_items(message)?;
-        self.insert_valid(&message.table, &table, session, items);
+        self.insert_valid(&message.table, &table, run, items);
         Ok(())
     }
 
@@ -244,31 +244,30 @@ impl InsertStream {
         &mut self,
         table_name: &str,
         table: &Arc<Table>,
-        session: Session,
+        run: SessionRun,
         items: Vec<NewItem>,
     ) {
-        let end = session.first.saturating_add(items.len() as u64);
-        // The session number of the first item in `valid`.
-        let mut run = Session { ..session };
+        let end = run.first_number.saturating_add(items.len() as u64);
         let mut valid: Vec<NewItem> = Vec::new();
+        let mut valid_run = run;
         let mut rejected: Option<Error> = None;
         let rejections_before = self.rejections;
-        for (number, item) in (session.first..end).zip(items) {
+        for (number, item) in (run.first_number..end).zip(items) {
             let invalid = check_item(table, &item).err();
             if let Some(error) = rejected.take_if(|error| invalid.as_ref() != Some(error)) {
                 self.reject(table_name, number - 1, &error);
-                run.first = number;
+                valid_run.first_number = number;
             }
             match invalid {
                 // Every run costs memory, so the number of runs is limited.
                 Some(error) if self.rejections - rejections_before >= MAX_DETAILED_REJECTIONS => {
-                    self.insert_run(table_name, table, run, std::mem::take(&mut valid));
+                    self.insert_run(table_name, table, valid_run, std::mem::take(&mut valid));
                     self.reject(table_name, end - 1, &error);
                     return;
                 }
                 Some(error) => {
                     if rejected.is_none() {
-                        self.insert_run(table_name, table, run, std::mem::take(&mut valid));
+                        self.insert_run(table_name, table, valid_run, std::mem::take(&mut valid));
                     }
                     rejected = Some(error);
                 }
@@ -277,7 +276,7 @@ impl InsertStream {
         }
         match rejected {
             Some(error) => self.reject(table_name, end - 1, &error),
-            None => self.insert_run(table_name, table, run, valid),
+            None => self.insert_run(table_name, table, valid_run, valid),
         }
     }
 
@@ -286,13 +285,13 @@ impl InsertStream {
         &mut self,
         table_name: &str,
         table: &Arc<Table>,
-        run: Session,
+        run: SessionRun,
         items: Vec<NewItem>,
     ) {
         if items.is_empty() {
             return;
         }
-        let last = run.first.saturating_add(items.len() as u64 - 1);
+        let last = run.first_number.saturating_add(items.len() as u64 - 1);
         let batch = InsertBatch::new(last, &items);
         match table.insert_numbered(items, Some(run)) {
             Ok(ticket) => self.queues.add(table_name, batch, ticket),

@@ -54,11 +54,9 @@ const fn metric(
 
 /// The metrics of tables; `docs/server.md` lists them too.
 const TABLE_METRICS: [TableMetric; 21] = [
-    metric(
-        "table_items",
-        "Items, including those whose last allowed sample is leased",
-        |t| Value::Count(t.stats.size),
-    ),
+    metric("table_items", "Items, including hidden ones", |t| {
+        Value::Count(t.stats.size)
+    }),
     metric("table_max_items", "Maximum number of items", |t| {
         Value::Count(t.options.max_size)
     }),
@@ -73,9 +71,9 @@ const TABLE_METRICS: [TableMetric; 21] = [
         |t| Value::Bound(t.options.max_bytes),
     ),
     metric(
-        "table_leased_out_items",
-        "Items leased out for the last time: removed once acknowledged",
-        |t| Value::Count(t.stats.leased_out),
+        "table_hidden_items",
+        "Hidden items: sampled as often as allowed, with samples still on lease",
+        |t| Value::Count(t.stats.hidden_items),
     ),
     metric(
         "table_episodes",

@@ -79,16 +79,17 @@ impl<H: Health> Router<H> {
             self.health.call(request)
         } else if let Some(call) = reverb_call {
             let open_call = call.map(|call| self.state.counters.get(call).begin());
-            Box::pin(track(self.reverb.call(request), open_call))
+            Box::pin(wrap_body(self.reverb.call(request), open_call))
         } else {
-            Box::pin(track(self.engram.call(request), None))
+            Box::pin(wrap_body(self.engram.call(request), None))
         }
     }
 }
 
-/// Tracks the replies in a response. Keeps `open_call` until the response was sent completely or the client is gone.
-/// `open_call` is `None` for unknown calls, and for those of Engram's service, which counts its calls itself.
-async fn track(
+/// Wraps the response's body so that memory reserved for its replies is freed once they are sent, and `open_call` is
+/// kept until the response was sent completely or the client is gone. `open_call` is `None` for unknown calls, and for
+/// those of Engram's service, which counts its calls itself.
+async fn wrap_body(
     response: BoxFuture<Response<Body>, Infallible>,
     open_call: Option<OpenGuard>,
 ) -> Result<Response<Body>, Infallible> {

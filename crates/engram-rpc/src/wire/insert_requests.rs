@@ -73,9 +73,9 @@ fn check_item_size(bytes: usize, chunks: usize, slices: usize) -> Result<()> {
     ];
     match limits.iter().find(|(given, max, ..)| given > max) {
         None => Ok(()),
-        Some((given, max, what, chunks)) => Err(Error::InvalidArgument(format!(
+        Some((given, max, what, chunk_length)) => Err(Error::InvalidArgument(format!(
             "the item is too large for a server: it has {given} {what}; at most {max} are allowed; create smaller \
-             items or use {chunks} chunks"
+             items or use {chunk_length} chunks"
         ))),
     }
 }

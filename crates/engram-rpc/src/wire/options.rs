@@ -327,7 +327,7 @@ pub fn encode_info(info: &TableInfo) -> pb::TableInfo {
     pb::TableInfo {
         options: Some(encode_options(&options)),
         size: stats.size,
-        hidden: stats.leased_out,
+        hidden_items: stats.hidden_items,
         bytes: stats.bytes,
         num_episodes: stats.num_episodes,
         num_deleted_episodes: stats.num_deleted_episodes,
@@ -360,7 +360,7 @@ pub fn decode_info(info: pb::TableInfo) -> Result<TableInfo> {
         options: Arc::new(options),
         stats: TableStats {
             size: info.size,
-            leased_out: info.hidden,
+            hidden_items: info.hidden_items,
             bytes: info.bytes,
             num_episodes: info.num_episodes,
             num_deleted_episodes: info.num_deleted_episodes,

@@ -15,7 +15,7 @@ use crate::support::{
     TestStream, connect, engine, fill, open_insert_stream, options, queue, start, wait_until,
 };
 
-pub(crate) type Inserts = TestStream<pb::InsertRequest, pb::InsertResponse>;
+pub(crate) type InsertStream = TestStream<pb::InsertRequest, pb::InsertResponse>;
 
 pub(crate) fn layout() -> pb::Layout {
     pb::Layout {
@@ -94,7 +94,7 @@ pub(crate) fn items_message(items: impl IntoIterator<Item = pb::Items>) -> pb::I
     }
 }
 
-impl Inserts {
+impl InsertStream {
     /// Waits until a table has completed items up to a number. Returns the errors received until then, each with the
     /// number of the last item that it rejects.
     pub(crate) async fn wait_completed(

@@ -7,7 +7,7 @@ use engram_rpc::pb::items::Trajectories;
 use engram_rpc::wire::encode_numbers;
 use tonic::Code;
 
-use crate::insert::{Inserts, chunk, first_message, items_message, layout, row_items, schema};
+use crate::insert::{InsertStream, chunk, first_message, items_message, layout, row_items, schema};
 use crate::support::{
     Client, connect, engine, one_item_queue, open_insert_stream, open_sample_stream, queue, start,
     wait_until,
@@ -18,7 +18,7 @@ pub(crate) async fn final_status(
     client: &mut Client,
     requests: Vec<pb::InsertRequest>,
 ) -> (Code, String) {
-    let mut stream: Inserts = open_insert_stream(client).await;
+    let mut stream: InsertStream = open_insert_stream(client).await;
     for request in requests {
         // The server may end the stream before it has read everything.
         let _ = stream.requests.send(request).await;

@@ -12,7 +12,7 @@ use engram_rpc::Server;
 use engram_rpc::client::{Client, ClientOptions, RemoteOutbox};
 use tokio::time::timeout;
 
-use crate::support::{STEP_TIMEOUT, chunk, engine, items, options, start, wait_until};
+use crate::support::{STEP_TIMEOUT, chunk, engine, item_of_row, items, options, start, wait_until};
 
 fn outbox(server: &Server) -> RemoteOutbox {
     let options = ClientOptions {
@@ -27,7 +27,7 @@ fn outbox(server: &Server) -> RemoteOutbox {
 async fn send(outbox: &mut RemoteOutbox, table: u32, items: Vec<NewItem>, max_in_flight: usize) {
     let items = items.into_iter().map(|item| (table, item));
     outbox.send(items).unwrap();
-    let sent = timeout(STEP_TIMEOUT, outbox.until_at_most(max_in_flight)).await;
+    let sent = timeout(STEP_TIMEOUT, outbox.until_in_flight_at_most(max_in_flight)).await;
     sent.unwrap().unwrap();
 }
 
@@ -139,16 +139,7 @@ fn unreadable_item(key: u64) -> NewItem {
     let extents = readable.extents().iter().copied().collect();
     let payload = Payload::Cold(Arc::new(UnreadableBytes));
     let chunk = Chunk::from_parts(origin, schema, extents, payload).unwrap();
-    NewItem {
-        key,
-        trajectory: Trajectory::Rows {
-            chunk: Arc::new(chunk),
-            offset: 0,
-            len: 1,
-            squeeze: true,
-        },
-        priority: 1.0,
-    }
+    item_of_row(key, &Arc::new(chunk), 0)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -165,10 +156,10 @@ async fn an_item_that_cannot_be_read_is_rejected_once() {
         outbox
             .send(sent.into_iter().map(|item| (number, item)))
             .unwrap();
-        let flushed = timeout(STEP_TIMEOUT, outbox.until_at_most(0)).await;
+        let flushed = timeout(STEP_TIMEOUT, outbox.until_complete()).await;
         let error = flushed.unwrap().unwrap_err();
         assert_eq!(error, Error::Payload("chunk 7 is gone".into()));
-        let flushed = timeout(STEP_TIMEOUT, outbox.until_at_most(0)).await;
+        let flushed = timeout(STEP_TIMEOUT, outbox.until_complete()).await;
         flushed.unwrap().unwrap();
         inserted += u64::from(before + after);
         assert_eq!(outbox.items_left(), 0);
@@ -198,7 +189,7 @@ async fn rejected_items_count_as_left_until_the_error_of_their_table_is_returned
     // Each table has one error for its two rejected items.
     for left in [4, 2] {
         assert_eq!(outbox.items_left(), left);
-        assert!(outbox.collect_finished().is_err());
+        assert!(outbox.check_errors().is_err());
     }
     assert_eq!(outbox.items_left(), 0);
 }

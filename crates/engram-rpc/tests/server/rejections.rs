@@ -10,7 +10,7 @@ use tokio::sync::mpsc;
 use tokio::time::timeout;
 use tokio_stream::wrappers::ReceiverStream;
 
-use crate::insert::{Inserts, first_message, items_message, row_items, sample_values};
+use crate::insert::{InsertStream, first_message, items_message, row_items, sample_values};
 use crate::support::{
     connect, engine, expect_error, one_item_queue, open_change_stream, open_insert_stream,
     open_sample_stream, options, queue, start, wait_until,
@@ -48,7 +48,7 @@ async fn the_server_stops_reading_while_too_many_rejections_are_pending() {
     let mut client = connect(&server).await;
     let receiver = ReceiverStream::new(receiver);
     let responses = client.insert(receiver).await.unwrap().into_inner();
-    let mut stream = Inserts {
+    let mut stream = InsertStream {
         requests,
         responses,
     };

@@ -16,7 +16,7 @@ use crate::reverb::{
     request, sample_request,
 };
 use crate::reverb_backlog::random_chunk;
-use crate::sample::{Samples, batch_request};
+use crate::sample::{SampleStream, batch_request};
 use crate::support::{Client, engine, fill, items, open_sample_stream, options, wait_until};
 
 /// The server's budget for unread replies in these tests, in bytes.
@@ -44,7 +44,7 @@ async fn connect(server: &Server, window: u32) -> Client {
 }
 
 /// Opens a stream with a window that is large enough for a batch.
-async fn reader(server: &Server) -> Samples {
+async fn reader(server: &Server) -> SampleStream {
     open_sample_stream(&mut connect(server, 1 << 20).await).await
 }
 
@@ -56,7 +56,7 @@ async fn silent_streams(
     engine: &Engine,
     connections: u32,
     streams: u32,
-) -> (Vec<Samples>, Vec<Weak<Chunk>>) {
+) -> (Vec<SampleStream>, Vec<Weak<Chunk>>) {
     let table = engine.table("t").unwrap();
     let (mut silent, mut chunks) = (Vec::new(), Vec::new());
     let mut key = 1_000;

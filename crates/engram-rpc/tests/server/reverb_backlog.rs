@@ -50,10 +50,10 @@ async fn wait_until_stable(mut number: impl FnMut() -> u64) -> u64 {
     }
 }
 
-type Inserts = ReverbStream<pb::InsertStreamRequest, pb::InsertStreamResponse>;
+type InsertStream = ReverbStream<pb::InsertStreamRequest, pb::InsertStreamResponse>;
 
 /// Opens a stream and sends 40 items of 16 MiB each, all of the same chunk, in a message each.
-async fn send_large_items(client: &mut Client, stream: u64) -> Inserts {
+async fn send_large_items(client: &mut Client, stream: u64) -> InsertStream {
     let writer = open_insert_stream(client).await;
     writer
         .send(request(vec![random_chunk(1, 16 << 20)], vec![], &[]))

@@ -5,7 +5,6 @@ use std::sync::Arc;
 use engram_core::chunk::{ChunkBuilder, Origin};
 use engram_core::{
     CellSpec, Compression, Compressor, DType, Layout, NewItem, Schema, SelectorKind, TableOptions,
-    Trajectory,
 };
 use smallvec::smallvec;
 use tokio::sync::mpsc;
@@ -16,7 +15,7 @@ use crate::reverb::{
     chunk, connect, item, open_insert_stream, open_sample_stream, request, sample_request, size,
     table, values,
 };
-use crate::support::{engine, one_item_queue, options, queue, start, wait_until};
+use crate::support::{engine, item_of_row, one_item_queue, options, queue, start, wait_until};
 
 /// Returns the keys of the items in a response.
 fn keys(response: &engram_reverb::pb::SampleStreamResponse) -> Vec<u64> {
@@ -47,7 +46,7 @@ async fn delivered_samples_of_a_batch_are_not_returned() {
     drop(reader);
     wait_until("the other items are returned", || {
         let stats = queue.info().stats;
-        stats.leased_out == 0 && stats.size < count
+        stats.hidden_items == 0 && stats.size < count
     })
     .await;
     // Samples passed to the transport count as delivered, whether they were read or not.
@@ -75,16 +74,7 @@ fn item_of_unsupported_type(key: u64) -> NewItem {
     builder.set_rows(0, 1);
     let mut compressor = Compressor::new(Compression::Off);
     let chunk = builder.seal(Origin::default(), &mut compressor).unwrap();
-    NewItem {
-        key,
-        trajectory: Trajectory::Rows {
-            chunk: Arc::new(chunk),
-            offset: 0,
-            len: 1,
-            squeeze: false,
-        },
-        priority: 1.0,
-    }
+    item_of_row(key, &Arc::new(chunk), 0)
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -108,7 +98,7 @@ async fn samples_before_an_invalid_one_are_sent() {
     assert_eq!(keys(&reader.receive().await), [0, 1, 2]);
     assert_eq!(reader.end_status().await.code(), Code::InvalidArgument);
     wait_until("the fourth item is returned", || {
-        queue.info().stats.leased_out == 0
+        queue.info().stats.hidden_items == 0
     })
     .await;
     assert_eq!(size(&queue), 1);

@@ -16,7 +16,7 @@ use crate::support::{
     TestStream, connect, engine, fill, items, open_sample_stream, options, queue, start, wait_until,
 };
 
-pub(crate) type Samples = TestStream<pb::SampleRequest, pb::SampleResponse>;
+pub(crate) type SampleStream = TestStream<pb::SampleRequest, pb::SampleResponse>;
 
 /// A request for a batch of table `t`, with default options.
 pub(crate) fn batch_request(id: u64, n: u32) -> pb::BatchRequest {
@@ -28,7 +28,7 @@ pub(crate) fn batch_request(id: u64, n: u32) -> pb::BatchRequest {
     }
 }
 
-impl Samples {
+impl SampleStream {
     pub(crate) async fn request_batch(&self, request: pb::BatchRequest) {
         self.send_request(Request::Batch(request)).await;
     }
@@ -84,8 +84,8 @@ fn keys(batch: &pb::Batch) -> Vec<u64> {
     decode_u64s("keys_le", &batch.keys_le).unwrap()
 }
 
-fn leased_out(table: &Table) -> u64 {
-    table.info().stats.leased_out
+fn hidden_items(table: &Table) -> u64 {
+    table.info().stats.hidden_items
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -232,7 +232,7 @@ async fn a_deadline_error_reports_the_progress_and_returns_items() {
     assert_eq!((id, error.code()), (1, Code::DeadlineExceeded));
     let text = "table `t` yielded 3 of 5 samples within 0.1 s; `t`: ";
     assert!(error.text.starts_with(text), "{}", error.text);
-    assert_eq!((table.info().stats.size, leased_out(&table)), (3, 0));
+    assert_eq!((table.info().stats.size, hidden_items(&table)), (3, 0));
     let partial = pb::BatchRequest {
         id: 2,
         allow_partial: true,
@@ -330,11 +330,11 @@ async fn leases_are_acknowledged_or_returned() {
             .await;
         stream.receive_batch().await;
     }
-    assert_eq!(leased_out(&table), 8);
+    assert_eq!(hidden_items(&table), 8);
     stream.send_request(Request::Acknowledge(2)).await;
     wait_until("one batch is acknowledged", || table.info().stats.size == 6).await;
     stream.send_request(Request::Cancel(3)).await;
-    wait_until("one batch is returned", || leased_out(&table) == 4).await;
+    wait_until("one batch is returned", || hidden_items(&table) == 4).await;
     // Unknown ids and ended leases are ignored.
     for id in [2, 3, 99] {
         stream.send_request(Request::Acknowledge(id)).await;
@@ -344,7 +344,7 @@ async fn leases_are_acknowledged_or_returned() {
     assert_eq!(keys(&stream.receive_and_acknowledge().await.1), [4]);
     wait_until("it is acknowledged", || table.info().stats.size == 5).await;
     drop(stream);
-    wait_until("the other items are returned", || leased_out(&table) == 0).await;
+    wait_until("the other items are returned", || hidden_items(&table) == 0).await;
     assert_eq!(table.info().stats.size, 5);
 }
 
@@ -373,7 +373,7 @@ async fn items_of_a_batch_that_are_not_acknowledged_are_returned() {
         };
         stream.send(request).await;
         wait_until("it is acknowledged", || {
-            (table.info().stats.size, leased_out(&table)) == (left, 0)
+            (table.info().stats.size, hidden_items(&table)) == (left, 0)
         })
         .await;
         assert_eq!(table.info().stats.limiter.samples, 8 - left);
@@ -399,10 +399,10 @@ async fn batches_of_a_queue_are_always_leased() {
     let response = stream.receive().await;
     let expected = (9, Some(Outcome::BarrierDone(pb::BarrierDone::default())));
     assert_eq!((response.id, response.outcome), expected);
-    assert_eq!((table.info().stats.size, leased_out(&table)), (3, 1));
+    assert_eq!((table.info().stats.size, hidden_items(&table)), (3, 1));
     // The connection is lost: items that were not acknowledged are sampled first again.
     drop((stream, client));
-    wait_until("the second is returned", || leased_out(&table) == 0).await;
+    wait_until("the second is returned", || hidden_items(&table) == 0).await;
     let mut stream = open_sample_stream(&mut connect(&server).await).await;
     stream.request_batch(batch_request(1, 3)).await;
     assert_eq!(keys(&stream.receive_batch().await.1), [1, 2, 3]);
@@ -427,8 +427,8 @@ async fn an_expired_lease_is_returned() {
         .await;
     let began = Instant::now();
     stream.receive_batch().await;
-    assert_eq!(leased_out(&table), 2);
-    wait_until("the batch is returned", || leased_out(&table) == 0).await;
+    assert_eq!(hidden_items(&table), 2);
+    wait_until("the batch is returned", || hidden_items(&table) == 0).await;
     assert!(began.elapsed() > Duration::from_millis(150));
     stream.send_request(Request::Acknowledge(1)).await;
     stream.request_batch(batch_request(2, 2)).await;
@@ -486,6 +486,6 @@ async fn closing_the_server_ends_waiting_requests() {
         "{:?}",
         began.elapsed()
     );
-    assert_eq!((leased_out(&table), table.info().waiting_samples), (0, 0));
+    assert_eq!((hidden_items(&table), table.info().waiting_samples), (0, 0));
     assert!(engine.table("t").is_ok(), "the engine was closed, too");
 }

@@ -80,7 +80,7 @@ async fn too_many_requests_end_the_stream() {
     stream.request_batch(batch_request(1_024, 1)).await;
     let status = stream.next_response().await.unwrap_err();
     assert_eq!(status.code(), Code::ResourceExhausted);
-    wait_until("all are returned", || table.info().stats.leased_out == 0).await;
+    wait_until("all are returned", || table.info().stats.hidden_items == 0).await;
 }
 
 #[tokio::test(flavor = "multi_thread")]
@@ -115,7 +115,7 @@ async fn a_reader_that_does_not_read_delays_closing_only_briefly() {
         })
         .await;
     wait_until("the batch is being sent", || {
-        table.info().stats.leased_out == 8
+        table.info().stats.hidden_items == 8
     })
     .await;
     let options = ServerOptions {
@@ -132,6 +132,6 @@ async fn a_reader_that_does_not_read_delays_closing_only_briefly() {
         began.elapsed()
     );
     // The batch is returned, and the port is free.
-    assert_eq!(table.info().stats.leased_out, 0);
+    assert_eq!(table.info().stats.hidden_items, 0);
     assert!(Server::start(engine, options).is_ok());
 }

@@ -374,7 +374,7 @@ async fn requests_of_a_silent_reader_wait_until_it_sends_a_message() {
     assert_eq!(stream.receive_batch().await.0, 1);
     wait_until("the lease has ended", || table.info().waiting_samples == 0).await;
     assert!(timeout(SILENCE, stream.receive()).await.is_err());
-    assert_eq!(table.info().stats.leased_out, 0);
+    assert_eq!(table.info().stats.hidden_items, 0);
     stream.send_request(Request::Cancel(3)).await;
     // The requests keep their order.
     assert_eq!(stream.receive_batch().await.0, 2);
@@ -405,7 +405,7 @@ async fn requests_of_a_silent_reader_that_has_half_closed_its_stream_are_served(
     }
     assert!(stream.next_response().await.unwrap().is_none());
     wait_until("the item is returned", || {
-        table.info().stats.leased_out == 0
+        table.info().stats.hidden_items == 0
     })
     .await;
 }

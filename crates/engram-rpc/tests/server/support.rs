@@ -114,17 +114,22 @@ pub(crate) fn chunk(rows: usize, width: usize, first: u32) -> Arc<engram_core::C
 /// Items with keys `first..first + n`, one row each; all values of a row are the item's key.
 pub(crate) fn items(first: u32, n: u32, width: usize) -> Vec<NewItem> {
     let chunk = chunk(n as usize, width, first);
-    let items = (0..n).map(|row| NewItem {
-        key: u64::from(first + row),
+    let items = (0..n).map(|row| item_of_row(u64::from(first + row), &chunk, row));
+    items.collect()
+}
+
+/// An item of one row of a chunk, without a time axis.
+pub(crate) fn item_of_row(key: u64, chunk: &Arc<engram_core::Chunk>, row: u32) -> NewItem {
+    NewItem {
+        key,
         trajectory: Trajectory::Rows {
-            chunk: Arc::clone(&chunk),
+            chunk: Arc::clone(chunk),
             offset: row,
             len: 1,
             squeeze: true,
         },
         priority: 1.0,
-    });
-    items.collect()
+    }
 }
 
 /// Inserts [`items`] into a table.

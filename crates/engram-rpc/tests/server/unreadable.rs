@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use engram_core::codec::Codec;
-use engram_core::{AlignedBytes, Chunk, NewItem, Payload, Trajectory};
+use engram_core::{AlignedBytes, Chunk, Payload};
 use engram_engine::Table;
 use engram_rpc::pb;
 use engram_rpc::pb::error::Code;
@@ -15,7 +15,7 @@ use crate::insert::{
     chunk, first_message, items_message, layout, row_items, sample_values, schema,
 };
 use crate::insert_bounds::final_status;
-use crate::sample::{Samples, batch_request};
+use crate::sample::{SampleStream, batch_request};
 use crate::support::{
     connect, engine, items, open_insert_stream, open_sample_stream, options, queue, start,
 };
@@ -186,17 +186,7 @@ async fn insert_corrupt_item(table: &Arc<Table>, key: u64) {
     let payload = Payload::Heap(AlignedBytes::zeroed(20).unwrap());
     let (origin, schema) = (intact.origin().clone(), intact.schema().clone());
     let chunk = Chunk::from_parts(origin, schema, [extent].into_iter().collect(), payload);
-    let trajectory = Trajectory::Rows {
-        chunk: Arc::new(chunk.unwrap()),
-        offset: 0,
-        len: 1,
-        squeeze: true,
-    };
-    let item = NewItem {
-        key,
-        trajectory,
-        priority: 1.0,
-    };
+    let item = support::item_of_row(key, &Arc::new(chunk.unwrap()), 0);
     table.insert(vec![item]).unwrap().await.unwrap();
 }
 
@@ -211,7 +201,7 @@ async fn a_queue_continues_after_an_unreadable_item() {
     support::fill(&table, 1, 1, 1);
     insert_corrupt_item(&table, 50).await;
     table.insert(items(2, 1, 1)).unwrap().await.unwrap();
-    let mut stream: Samples = open_sample_stream(&mut connect(&server).await).await;
+    let mut stream: SampleStream = open_sample_stream(&mut connect(&server).await).await;
     stream.request_batch(batch_request(1, 3)).await;
     stream.request_batch(batch_request(2, 2)).await;
     let (id, error) = stream.receive_error().await;

@@ -41,7 +41,7 @@ def to_reverb_info(info: engram.TableInfo) -> TableInfo:
             sample_stats=RateLimiterCallStats(completed=info.samples),
         ),
         signature=None if signature is None else _nest.map_structure(public, signature),
-        current_size=info.size - info.leased_out,  # Reverb does not count items that are leased for the last time
+        current_size=info.size - info.hidden_items,  # Reverb does not count items that are leased for the last time
         num_episodes=info.num_episodes,
         num_deleted_episodes=info.num_deleted_episodes,
         num_unique_samples=info.num_unique_samples,

@@ -32,17 +32,18 @@ impl BatchedRecorder {
             let Some(first) = self.complete_steps.checked_sub(pattern.lookback) else {
                 continue;
             };
-            // All environments are at the same step, so the window is located once. `Ok(None)`: it lies in the open
-            // chunks.
+            // All environments are at the same step, so the window is located once. `None`: it lies in the open chunks.
             let split_window = if first >= open.first {
-                Ok(None)
+                None
             } else {
-                match SplitWindow::new(pattern, &self.history, open, first) {
-                    Ok(None) => continue,
+                let window = SplitWindow::new(pattern, &self.history, open, first);
+                match window.transpose() {
+                    // No item: some of its steps are no longer retained.
+                    None => continue,
                     window => window,
                 }
             };
-            // Used only if `split_window` is `Ok(None)`.
+            // Used only if `split_window` is `None`.
             let open_window = OpenWindow::new(pattern, open, &self.schema, first);
             let uses_applied = pattern
                 .conditions
@@ -72,10 +73,10 @@ impl BatchedRecorder {
                     }
                 }
                 let trajectory = match &split_window {
-                    Ok(None) => open_window.trajectory(env),
-                    Ok(Some(window)) => window.trajectory(env),
+                    None => open_window.trajectory(env),
+                    Some(Ok(window)) => window.trajectory(env),
                     // The same error for every environment.
-                    Err(error) => {
+                    Some(Err(error)) => {
                         outcome = outcome.and(Err(error.clone()));
                         break;
                     }

@@ -68,8 +68,8 @@ pub(super) struct BatchWait {
 impl BatchWait {
     /// Waits for a batch of this many items.
     pub(super) fn new(table: Arc<str>, id: u64, ticket: InsertTicket, items: usize) -> Self {
-        let expires = ticket.table().options().ttl.is_some();
-        let expiry_polls = expires.then(|| {
+        let items_expire = ticket.table().options().ttl.is_some();
+        let expiry_polls = items_expire.then(|| {
             let mut polls = interval_at(Instant::now() + POLL_INTERVAL, POLL_INTERVAL);
             polls.set_missed_tick_behavior(MissedTickBehavior::Delay);
             polls

@@ -228,7 +228,7 @@ async fn wait_for_batch(
 ) -> ServedRequest {
     let table = Arc::clone(ticket.table());
     let deadline = deadline_after(request.timeout_s);
-    let expires = table.options().ttl.is_some();
+    let items_expire = table.options().ttl.is_some();
     let outcome = loop {
         tokio::select! {
             biased;
@@ -238,7 +238,7 @@ async fn wait_for_batch(
                 break engine.finish_at_deadline(ticket, seconds, request.allow_partial);
             }
             // Polling again removes expired items, which may unblock inserts.
-            () = sleep(POLL_INTERVAL), if expires => {}
+            () = sleep(POLL_INTERVAL), if items_expire => {}
         }
     };
     served_request(&request, outcome, Some(table))
