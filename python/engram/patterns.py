@@ -366,7 +366,9 @@ class _CompiledPattern:
 
 
 def _describe(value: object) -> str:
-    return "a whole column" if isinstance(value, _Leaf) else type(value).__name__
+    if isinstance(value, _Leaf):
+        return f"the whole column `{value.name}`" if value.name else "a whole column"
+    return type(value).__name__
 
 
 def checked_patterns(patterns: Iterable[Pattern]) -> list[Pattern]:

@@ -85,6 +85,21 @@ def test_unpack_as_table_signature_nests_the_data(client):
         next(client.sample("x", unpack_as_table_signature=True))
 
 
+def test_an_item_with_more_or_fewer_columns_than_the_signature_is_not_unpacked(client):
+    text = (
+        "an item of table 'signed' has {}, but the table's signature has 2; sample with "
+        "unpack_as_table_signature=False, or write items that fit the signature"
+    )
+    for data, columns in (((np.arange(2),), "1 column"), ((np.arange(2),) * 3, "3 columns")):
+        client.reset("signed")
+        client._store.insert(data, {"signed": 1.0}, time_axis=True)  # unlike `client.insert`, without a check
+        for emit_timesteps in (True, False):
+            with raises(ValueError, text.format(columns)):
+                next(client.sample("signed", emit_timesteps=emit_timesteps, unpack_as_table_signature=True))
+        (whole,) = client.sample("signed", emit_timesteps=False)
+        assert [column.tolist() for column in whole.data] == [[0, 1]] * len(data)
+
+
 def test_items_that_cannot_be_split_into_steps_are_rejected(client):
     with client._store.writer() as writer:
         for n in range(3):

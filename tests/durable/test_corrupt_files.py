@@ -67,8 +67,8 @@ def torn_log_note(path, record, reason, original):
     if num_after:
         records_after = "1 intact record" if num_after == 1 else f"{num_after} intact records"
         rest = (
-            f", with {records_after}: a power failure explains this; without one, these were acknowledged, and the "
-            "file was damaged afterwards"
+            f", although it has {records_after}: expected after a power failure; if there was none, the file was "
+            "damaged later, and acknowledged changes in it are lost"
         )
     tail_size = size - record.offset
     tail = "1 byte" if tail_size == 1 else f"{tail_size} bytes"

@@ -6,6 +6,7 @@ import sys
 
 import numpy as np
 import pytest
+from support import raises
 
 import engram
 from engram import Client, Server, Store, Table, selectors
@@ -117,6 +118,26 @@ def test_a_signature_that_items_do_not_match_is_rejected(tmp_path):
         Store.open(tmp_path, [Table("weighted", max_size=100, signature=signature)])
     with Store.open(tmp_path, tables()) as store:
         assert store.info()["weighted"].size == 20
+
+
+def test_a_table_is_restored_only_under_a_name_that_the_store_does_not_have(tmp_path):
+    with Store.open(tmp_path, [Table("a"), Table("b")]) as store:
+        store.insert({"x": 1}, {"b": 1.0})
+    with Store([Table("a")]) as store:
+        text = (
+            "this store already has a table `a`; give the one in the directory another name with "
+            '`rename={"a": "<new name>"}`, or leave it out with `drop=["a"]`'
+        )
+        with raises(InvalidArgumentError, text):
+            store.restore(tmp_path)
+        with raises(
+            InvalidArgumentError, "`rename`: this store already has a table `a`; choose another new name for `b`"
+        ):
+            store.restore(tmp_path, rename={"b": "a"}, drop=["a"])
+        assert store.tables == ["a"]
+        assert sorted(store.restore(tmp_path, rename={"a": "c"})) == ["b", "c"]
+        assert store.tables == ["a", "b", "c"]
+        assert store.sample("b", 1, timeout=10).data["x"].tolist() == [1]
 
 
 def test_an_open_store_cannot_be_opened_again_until_it_is_closed(tmp_path):

@@ -372,6 +372,13 @@ def test_a_change_with_a_repeated_number_is_rejected(sample, tmp_path):
 # --- other tables --------------------------------------------------------------------------------
 
 
+def advice_to_drop(table):
+    return (
+        "give options that fit, or open the directory once without this table and its items: "
+        f'`engram.Store.open(path, drop=["{table}"])`'
+    )
+
+
 @sample_store(checkpointed)
 def test_a_signature_that_items_do_not_match_and_a_repeated_table_name_are_rejected(sample, tmp_path):
     path = copied(sample[0], tmp_path / "store")
@@ -380,8 +387,8 @@ def test_a_signature_that_items_do_not_match_and_a_repeated_table_name_are_rejec
         "does not fit the options given for table `queue`: "
         "item does not match the signature of table `queue`: columns `n`, `x` have a time axis, but the "
         "signature has none; begin each shape in the signature with the number of steps, or None (`?` in a file) for "
-        "any number; signature: `n` float32[], `x` uint8[24]; item: `n` uint64[1], `x` uint8[1,24]; give options that "
-        "fit, or drop the table with `drop`"
+        "any number; signature: `n` float32[], `x` uint8[24]; item: `n` uint64[1], `x` uint8[1,24]; "
+        + advice_to_drop("queue")
     )
     with pytest.raises(SignatureError, match=rf"\Astored item \d+ {re.escape(text)}\Z"):
         Store.open(path, [Table.queue(QUEUE, max_size=1_000, signature=signature)])
@@ -417,12 +424,15 @@ def test_tables_renamed_to_the_same_name_are_rejected(sample, tmp_path):
 def test_a_selector_that_stored_priorities_do_not_fit_is_rejected(tmp_path):
     with Store.open(tmp_path, [Table("t")]) as store:
         store.insert({"x": 1}, {"t": -1.0})
-    text = (
-        r"\Astored item \d+ does not fit the options given for table `t`: priority for table `t` is -1; a Prioritized "
-        r"selector needs a finite value that is not negative; give options that fit, or drop the table with `drop`\Z"
-    )
-    with pytest.raises(PriorityError, match=text):
-        Store.open(tmp_path, [Table("t", sampler=selectors.Prioritized(1.0))])
+    for name, rename in (("t", {}), ("u", {"t": "u"})):
+        text = re.escape(
+            f"does not fit the options given for table `{name}`: priority for table `{name}` is -1; a Prioritized "
+            f"selector needs a finite value that is not negative; {advice_to_drop('t')}"
+        )
+        with pytest.raises(PriorityError, match=rf"\Astored item \d+ {text}\Z"):
+            Store.open(tmp_path, [Table(name, sampler=selectors.Prioritized(1.0))], rename=rename)
+    with Store.open(tmp_path, drop=["t"]) as store:
+        assert store.tables == []
 
 
 @sample_store(checkpointed)

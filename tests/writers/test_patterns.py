@@ -227,7 +227,7 @@ BAD_SLICE = (
         (lambda s: s["x"][-2:"a"], "the stop of `x[-2:a]` must be an integer; got 'a' (str)"),
         (lambda s: s["x"][-3::-1], "the step of `x[-3::-1]` must be at least 1; got -1"),
         (lambda s: s["x"]["a"], "the index of `x[a]` must be an integer; got 'a' (str)"),
-        (lambda s: {"o": s["x"]}, NO_SLICE.format("a whole column for `o`")),
+        (lambda s: {"o": s["x"]}, NO_SLICE.format("the whole column `x` for `o`")),
         (lambda _: 3, NO_SLICE.format("int")),
         (lambda s: s["y"], "pattern for table `t`: `trajectory` raised KeyError('y') for a step with the columns `x`"),
     ],

@@ -235,12 +235,14 @@ impl Restore {
     }
 }
 
-/// The error for a stored item that the options given for its table do not allow.
-fn misfit(key: u64, table: &str, error: Error) -> Error {
+/// The error for a stored item that the options given for its table do not allow. `stored_name` is the table's name in
+/// the directory, which `table` may replace.
+fn misfit(key: u64, table: &str, stored_name: &str, error: Error) -> Error {
     let about = |reason: String| {
         format!(
             "stored item {key} does not fit the options given for table `{table}`: {reason}; give options that fit, \
-             or drop the table with `drop`"
+             or open the directory once without this table and its items: \
+             `engram.Store.open(path, drop=[{stored_name:?}])`"
         )
     };
     match error {
@@ -286,7 +288,10 @@ impl TableState {
                 leases: item.leases,
                 inserted_at: item.inserted_at.map_or(now, clock),
             });
-            added.map_err(|error| misfit(item.key, &restore.state.options.name, error))?;
+            added.map_err(|error| {
+                let table = &restore.state.options.name;
+                misfit(item.key, table, &self.options.name, error)
+            })?;
         }
         for (order, of_sampler) in snapshot.orders().into_iter().zip([true, false]) {
             if let Some(order) = order {

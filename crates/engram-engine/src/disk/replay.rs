@@ -172,8 +172,8 @@ impl DirectoryReader<'_> {
                     .into()
             }
             None => format!(
-                ", with {}: a power failure explains this; without one, these were acknowledged, and the file was \
-                 damaged afterwards",
+                ", although it has {}: expected after a power failure; if there was none, the file was damaged \
+                 later, and acknowledged changes in it are lost",
                 count(intact, "intact record")
             ),
         };

@@ -59,6 +59,21 @@ impl OpenOptions {
     fn new_name<'a>(&'a self, name: &'a str) -> &'a str {
         self.rename.get(name).map_or(name, String::as_str)
     }
+
+    /// The error for a table to restore whose name (the new one, if `rename` gives one) a table of the store has.
+    fn name_exists(&self, name: &str) -> Error {
+        let mut renamed = self.rename.iter();
+        let stored = renamed.find(|(stored, new)| *new == name && *stored != name);
+        Error::InvalidArgument(match stored {
+            Some((stored, _)) => format!(
+                "`rename`: this store already has a table `{name}`; choose another new name for `{stored}`"
+            ),
+            None => format!(
+                "this store already has a table `{name}`; give the one in the directory another name with \
+                 `rename={{{name:?}: \"<new name>\"}}`, or leave it out with `drop=[{name:?}]`"
+            ),
+        })
+    }
 }
 
 fn unknown_stored_table(argument: &str, name: &str, existing: &[&str]) -> Error {
@@ -191,7 +206,7 @@ impl Engine {
                 continue;
             }
             if self.tables.read().contains_key(&name) {
-                return Err(name_exists(&name));
+                return Err(options.name_exists(&name));
             }
             let deferred = &mut DeferredDrops::default();
             state.end_leases(deferred);
@@ -207,7 +222,8 @@ impl Engine {
             };
             tables.push(state.with_options(renamed, &convert_clock, now, deferred)?);
         }
-        Ok((self.add_tables(tables)?, recovered.notes))
+        let names = self.add_tables_with(tables, &|name| options.name_exists(name))?;
+        Ok((names, recovered.notes))
     }
 
     /// Adds tables from outside this engine; returns their names. If this engine has a
@@ -217,12 +233,21 @@ impl Engine {
     /// [`Error::InvalidArgument`] if a name exists or is given twice; [`Error::Storage`],
     /// [`Error::Closed`].
     pub fn add_tables(&self, states: Vec<TableState>) -> Result<Vec<String>> {
+        self.add_tables_with(states, &name_exists)
+    }
+
+    /// Adds tables as [`Engine::add_tables`] does. `conflict` returns the error for a name that exists.
+    fn add_tables_with(
+        &self,
+        states: Vec<TableState>,
+        conflict: &dyn Fn(&str) -> Error,
+    ) -> Result<Vec<String>> {
         self.check_open()?;
         let mut used_names: BTreeSet<String> = self.tables.read().keys().cloned().collect();
         for state in &states {
             let name = &state.options().name;
             if !used_names.insert(name.clone()) {
-                return Err(name_exists(name));
+                return Err(conflict(name));
             }
         }
         let tables: Vec<_> = states
@@ -257,7 +282,7 @@ impl Engine {
         let names: Vec<String> = tables.iter().map(name).collect();
         if let Some(name) = names.iter().find(|name| existing.contains_key(*name)) {
             record_dropped();
-            let error = name_exists(name);
+            let error = conflict(name);
             drop((existing, is_closed));
             if matches!(self.backend, Backend::Disk { .. }) {
                 self.checkpoint_with(&[], false)?;

@@ -7,7 +7,7 @@ use super::{Node, Structure};
 use crate::errors;
 use crate::history::ColumnHistory;
 
-/// Adds the hint to an error about columns if the nest contains a list of numbers.
+/// Adds the hint to an error about a list of numbers in the nest.
 #[cold]
 pub(crate) fn with_list_hint(error: PyErr, nest: &Bound<'_, PyAny>) -> PyErr {
     let py = nest.py();
@@ -29,7 +29,7 @@ pub(crate) fn with_list_hint(error: PyErr, nest: &Bound<'_, PyAny>) -> PyErr {
     with_list_hint_for(py, error, &structure, is_number)
 }
 
-/// Adds the hint to an error about columns if the structure contains a list whose leaves are all numbers.
+/// Adds the hint to an error about a list of the structure whose leaves are all numbers.
 #[cold]
 pub(crate) fn with_list_hint_for(
     py: Python<'_>,
@@ -40,40 +40,86 @@ pub(crate) fn with_list_hint_for(
     if !errors::is_about_columns(py, &error) {
         return error;
     }
-    let Some((first_leaf, levels)) = structure.root.list_of_numbers(&mut 0, &is_number) else {
-        return error;
+    let text = match errors::str(error.value(py)) {
+        Ok(text) => text,
+        Err(raised) => return errors::replace_rejection(py, raised, || error),
     };
-    // The name of its first column, without the indices in the list.
-    let name = structure.names.get(first_leaf).map_or("", String::as_str);
-    let list = match name.rsplitn(levels + 1, '/').nth(levels) {
-        Some(path) => format!("`{path}`"),
-        None => "the list".into(),
+    let mut lists = Vec::new();
+    structure
+        .root
+        .lists_of_numbers(&mut 0, &is_number, &mut lists);
+    let mut paths = lists.into_iter().map(|(first_leaf, levels)| {
+        // The name of its first column, without the indices in the list.
+        let name = structure.names.get(first_leaf).map_or("", String::as_str);
+        name.rsplitn(levels + 1, '/').nth(levels)
+    });
+    let list = match paths.find(|path| is_about_list(&text, *path)) {
+        Some(Some(path)) => format!("`{path}`"),
+        Some(None) => "the list".into(),
+        None => return error,
     };
     let hint = format!("; lists are nests: wrap {list} in numpy.asarray to store one array column");
     errors::append_text(py, error, &hint)
 }
 
+/// True if an error text is about the list at this path: names a column of the list as a cause, or states that a value
+/// is a list. The path is `None` if the whole nest is the list.
+fn is_about_list(text: &str, path: Option<&str>) -> bool {
+    // These words precede a list of all columns.
+    let cause = text
+        .split_once("; signature: ")
+        .or_else(|| text.split_once(" for a step with "))
+        .map_or(text, |(cause, _)| cause);
+    // Such as `got list` and `raised IndexError('list index out of range')`.
+    if cause.contains("got list") || cause.contains("'list") {
+        return true;
+    }
+    let quoted = cause.split('`').skip(1).step_by(2);
+    let mut columns: Vec<&str> = quoted.filter(|name| is_element(name, path)).collect();
+    columns.sort_unstable();
+    // If steps differ in their columns, the text lists those of both; columns that both have are not the cause.
+    columns
+        .chunk_by(|one, other| one == other)
+        .any(|same| same.len() == 1)
+}
+
+/// True if the name of a column is that of an element of the list at this path, or below one.
+fn is_element(name: &str, list: Option<&str>) -> bool {
+    let index = match list {
+        Some(path) => name
+            .strip_prefix(path)
+            .and_then(|rest| rest.strip_prefix('/')),
+        None => Some(name),
+    };
+    index.is_some_and(|index| index.starts_with(|first: char| first.is_ascii_digit()))
+}
+
 impl Node {
-    /// Finds the first, outermost list whose leaves are all numbers. Returns the index of its first leaf, and how many
-    /// levels that leaf is below it. `leaf` is the index of the node's first leaf, and becomes the index after its last.
-    fn list_of_numbers(
+    /// Appends the outermost lists whose leaves are all numbers: for each, the index of its first leaf, and how many
+    /// levels that leaf is below it. `leaf` is the index of the node's first leaf, and becomes the index after its
+    /// last.
+    fn lists_of_numbers(
         &self,
         leaf: &mut usize,
         is_number: &impl Fn(usize) -> bool,
-    ) -> Option<(usize, usize)> {
+        lists: &mut Vec<(usize, usize)>,
+    ) {
         let first = *leaf;
         if let Self::List(children) = self
             && let Some(leaves) = sequence_leaves(children)
             && (first..first + leaves).all(is_number)
             && let Some(levels) = self.levels_to_first_leaf()
         {
-            return Some((first, levels));
+            *leaf += leaves;
+            lists.push((first, levels));
+            return;
         }
         if matches!(self, Self::Leaf) {
             *leaf += 1;
         }
-        let mut children = self.children().into_iter();
-        children.find_map(|child| child.list_of_numbers(leaf, is_number))
+        for child in self.children() {
+            child.lists_of_numbers(leaf, is_number, lists);
+        }
     }
 
     fn levels_to_first_leaf(&self) -> Option<usize> {

@@ -10,7 +10,7 @@ use tonic::{Request, Status};
 
 use crate::check_token;
 
-/// How a caller passes a token, for error texts.
+/// How a gRPC caller passes a token, for error texts.
 const TOKEN_HINT: &str = "pass the server's token to the client as `token`, which sends it as metadata \
                           `authorization: Bearer TOKEN` (dm-reverb clients cannot send one)";
 
@@ -37,13 +37,13 @@ impl TokenCheck {
     /// Checks the value of `authorization`.
     ///
     /// # Errors
-    /// The error text of a rejected call.
-    pub(super) fn check(&self, given: Option<&[u8]>) -> Result<(), String> {
+    /// Why the call is rejected, for an error text.
+    pub(super) fn check(&self, given: Option<&[u8]>) -> Result<(), &'static str> {
         match (&self.expected, given) {
             (None, _) => Ok(()),
             (Some(expected), Some(given)) if constant_time_eq(given, expected) => Ok(()),
-            (Some(_), Some(_)) => Err(format!("wrong token; {TOKEN_HINT}")),
-            (Some(_), None) => Err(format!("token required, none sent; {TOKEN_HINT}")),
+            (Some(_), Some(_)) => Err("wrong token"),
+            (Some(_), None) => Err("token required, none sent"),
         }
     }
 }
@@ -52,7 +52,7 @@ impl Interceptor for TokenCheck {
     fn call(&mut self, request: Request<()>) -> Result<Request<()>, Status> {
         let given = request.metadata().get("authorization");
         let checked = self.check(given.map(MetadataValue::as_encoded_bytes));
-        checked.map_err(Status::unauthenticated)?;
+        checked.map_err(|reason| Status::unauthenticated(format!("{reason}; {TOKEN_HINT}")))?;
         Ok(request)
     }
 }

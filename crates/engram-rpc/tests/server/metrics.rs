@@ -225,7 +225,10 @@ fn metrics_require_the_token() {
         missing.contains("www-authenticate: Bearer\r\n"),
         "{missing}"
     );
-    assert!(missing.contains("token required, none sent"), "{missing}");
+    let advice = "send the server's token in the header `Authorization: Bearer TOKEN` (Prometheus: \
+                  `authorization: {credentials: TOKEN}`)\n";
+    let expected = format!("\r\n\r\ntoken required, none sent; {advice}");
+    assert!(missing.ends_with(&expected), "{missing}");
     let get_with = |token: &str| {
         let request =
             format!("GET /metrics HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer {token}\r\n\r\n");
@@ -236,6 +239,7 @@ fn metrics_require_the_token() {
         wrong.starts_with("HTTP/1.1 401 Unauthorized\r\n"),
         "{wrong}"
     );
-    assert!(wrong.contains("wrong token"), "{wrong}");
+    let expected = format!("\r\n\r\nwrong token; {advice}");
+    assert!(wrong.ends_with(&expected), "{wrong}");
     assert!(get_with("s3cret").starts_with("HTTP/1.1 200 OK\r\n"));
 }

@@ -240,6 +240,8 @@ class Client:
             for batch in batches:
                 info = _info(batch)
                 columns = [column[0, ...] for column in _nest.flatten(batch.data)]
+                if signature is not None:
+                    _check_num_columns(table, signature, columns)
                 if emit_timesteps:
                     steps = _split(columns, _nest.flatten(batch.squeezed))
                     yield [ReplaySample(info, _nested(signature, step)) for step in steps]
@@ -425,6 +427,17 @@ def _split(columns: list[Any], squeezed: Sequence[bool]) -> list[list[Any]]:
             f"Can't split non timestep trajectory: its columns have these lengths: {listed}; use emit_timesteps=False"
         )
     return [[column[index, ...] for column in columns] for index in range(lengths[0] or 0)]
+
+
+def _check_num_columns(table: str, signature: Any, columns: list[Any]) -> None:  # noqa: ANN401, a nest
+    """Raises a ValueError if an item and the table's signature differ in their number of columns."""
+    expected = len(_nest.flatten(signature))
+    if len(columns) != expected:
+        given = "1 column" if len(columns) == 1 else f"{len(columns)} columns"
+        raise ValueError(
+            f"an item of table '{table}' has {given}, but the table's signature has {expected}; sample with "
+            "unpack_as_table_signature=False, or write items that fit the signature"
+        )
 
 
 def _nested(signature: Any, columns: list[Any]) -> Any:  # noqa: ANN401, nests

@@ -41,6 +41,10 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum bytes of a request's head.
 const MAX_HEAD_BYTES: usize = 16 << 10;
 
+/// How a client passes a token, for error texts.
+const TOKEN_HINT: &str = "send the server's token in the header `Authorization: Bearer TOKEN` (Prometheus: \
+                          `authorization: {credentials: TOKEN}`)";
+
 type HttpResponse = Response<Full<Bytes>>;
 
 /// The metrics of one server, for clients with its token.
@@ -115,7 +119,8 @@ impl MetricsEndpoint {
     fn respond(&self, request: &Request<Incoming>) -> HttpResponse {
         let token = request.headers().get(AUTHORIZATION);
         if let Err(reason) = self.token_check.check(token.map(HeaderValue::as_bytes)) {
-            let mut response = error_response(StatusCode::UNAUTHORIZED, &reason);
+            let text = format!("{reason}; {TOKEN_HINT}");
+            let mut response = error_response(StatusCode::UNAUTHORIZED, &text);
             let scheme = HeaderValue::from_static("Bearer");
             response.headers_mut().insert(WWW_AUTHENTICATE, scheme);
             return response;
