@@ -462,6 +462,44 @@ def test_batches_that_tensorflow_did_not_take_do_not_count_as_sampled(open_store
     assert store.info()["t"].samples == 3 * number + 3
 
 
+@pytest.mark.parametrize("lengths", [[4] * 6, [2, 4, 3, 4, 4, 1]])
+@pytest.mark.parametrize("options", [{}, {"steps": True}, {"steps": True, "batch_size": 3}])
+def test_elements_of_a_block_keep_info_and_data_together(open_store, dataset, options, lengths):
+    """From a table without `max_times_sampled`, TensorFlow gets the elements of a block in one call."""
+    store = open_store(Table("t"))
+    fill(store, lengths)
+    by_key = {}
+    for _ in range(200):
+        batch = store.sample("t", 1)
+        by_key[int(batch.info.key[0])] = batch.data["x"][0].tolist()
+    iterator = iter(dataset(store, "t", **options))
+    for _ in range(100):
+        info, data, _ = next(iterator)
+        keys, x = info.key.numpy(), data["x"].numpy()
+        if options:
+            for key, step in zip(keys.ravel().tolist(), x.ravel().tolist(), strict=True):
+                assert step in by_key[key]
+        else:
+            assert x.tolist() == by_key[int(keys)]
+        assert np.shape(info.priority) == keys.shape
+        priorities = [len(by_key[key]) for key in keys.ravel().tolist()]
+        assert info.priority.numpy().ravel().tolist() == priorities
+
+
+@pytest.mark.parametrize(("options", "samples"), [({}, 3), ({"steps": True}, 1), ({"steps": True, "batch_size": 2}, 2)])
+def test_elements_of_a_block_that_tensorflow_did_not_take_do_not_count_as_sampled(
+    open_store, dataset, options, samples
+):
+    store = open_store(Table("t"))
+    fill(store, [4] * 5)
+    iterator = iter(dataset(store, "t", prefetch=4, **options))
+    for _ in range(3):
+        next(iterator)
+    del iterator
+    gc.collect()
+    assert store.info()["t"].samples == samples
+
+
 def test_elements_that_tensorflow_prefetched_count_as_consumed(open_store, dataset):
     store = open_store(queue())
     fill(store, [2] * 20)

@@ -19,12 +19,12 @@ def make_dataset():
 
     from engram.data import _tf_function_dataset  # noqa: PLC0415, the extra
 
-    def make(iterator, *specs):
+    def make(iterator, *specs, **options):
         number = len(ITERATORS)
         ITERATORS[number] = iterator
         specs = [tf.TensorSpec(*spec) for spec in specs]
         numbers = tf.data.Dataset.from_tensors(np.int64(number))
-        return numbers.flat_map(lambda number: _tf_function_dataset.function_dataset(step, number, specs))
+        return numbers.flat_map(lambda number: _tf_function_dataset.function_dataset(step, number, specs, **options))
 
     return make
 
@@ -36,6 +36,25 @@ def test_arrays_of_any_memory_order_and_text_are_yielded(make_dataset):
     for element in elements:
         for tensor, array in zip(element, arrays, strict=True):
             np.testing.assert_array_equal(tensor.numpy(), array)
+
+
+@pytest.mark.parametrize("shape", [[], [2], [2, 3], [0]])
+def test_packed_arrays_keep_their_values(make_dataset, shape):
+    from engram.data._tf_function_dataset import pack_arrays  # noqa: PLC0415, the extra
+
+    arrays = [
+        np.full(shape, 2**64 - 1, np.uint64),
+        np.full(shape, np.nan),
+        np.full(shape, -(2**63)),
+        np.full(shape, 5e-324),
+        np.full(shape, -(2**31), np.int32),
+    ]
+    specs = [([None] * len(shape), array.dtype.name) for array in arrays]
+    other = np.float32([1.5])
+    elements = make_dataset(iter([[pack_arrays(arrays), other]]), *specs, ([1], "float32"), num_packed=5)
+    for tensor, array in zip(next(iter(elements)), [*arrays, other], strict=True):
+        assert tensor.dtype.as_numpy_dtype == array.dtype
+        np.testing.assert_array_equal(tensor.numpy(), array)
 
 
 def test_errors_and_wrong_dtypes_are_raised(make_dataset):

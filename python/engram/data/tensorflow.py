@@ -32,7 +32,7 @@ Spec = Any
 """A `tf.TensorSpec` or `tf.RaggedTensorSpec`; `Any`, so that type checks do not require TensorFlow."""
 
 _MAX_BATCHES_PER_CALL = 64
-"""Maximum number of batches that one call into Python returns."""
+"""Maximum number of batches of items that one call into Python returns."""
 
 _INFO_DTYPES = Info(np.uint64, np.float64, np.int64, np.float64, np.int32)
 
@@ -68,10 +68,11 @@ def dataset(
     returned to the table. An element is taken, and consumed, when it leaves this dataset, also if a `batch` or
     `prefetch` after it requested it and the loop never used it.
 
-    Passing data to TensorFlow takes longer per call than sampling a batch. If the table has no `max_times_sampled`,
-    one call therefore passes up to `prefetch` dense batches of items without `pad`: `prefetch=8` is much faster than
-    the default.
-    Batches that TensorFlow has not taken in the end do not count as sampled.
+    Passing data to TensorFlow takes longer per call than sampling a batch. If the table has no `max_times_sampled`, one
+    call therefore passes several dense elements: up to `prefetch` batches of items without `pad`; without
+    `max_batches`, also about `prefetch` batches of steps, or single items or steps of a whole block (see
+    `engram.data.Options`). `prefetch=8` is much faster than the default.
+    Elements that TensorFlow has not taken in the end do not count as sampled.
 
     tf.data's automatic prefetching and its automatic parallel `map` are disabled, as they would consume items that no
     code requested: call `prefetch`, and `map` with `num_parallel_calls`.
