@@ -167,10 +167,12 @@ class BatchBuffer:
 
     def rows_of_full_batches(self, block: ColumnBlock) -> ColumnBlock:
         """Returns the rows of all batches of `full_batches` as one block, without copies if the buffer is empty."""
+        rows = self._count + block.size
         if self._parts:
             _check_same_layout(self._parts[0], block)
-            block = _concatenate([*self._parts, block])
-        return _part(block, slice(0, block.size - block.size % self._batch_size))
+            if rows >= self._batch_size:
+                block = _concatenate([*self._parts, block])
+        return _part(block, slice(0, rows - rows % self._batch_size))
 
     def add(self, block: ColumnBlock) -> None:
         """Buffers the part of a block that fills no batch; call it after `full_batches`."""
