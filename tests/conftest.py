@@ -25,7 +25,7 @@ class RemoteStore(engram.Client):
     """A client with its own server."""
 
     def __init__(self, tables, *, seed) -> None:
-        self.server = engram.Server(tables, seed=seed)
+        self.server = engram.Server(engram.Store(tables, seed=seed))
         super().__init__(self.server.address)
 
     def close(self) -> None:

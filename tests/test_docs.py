@@ -77,6 +77,7 @@ EXAMPLES = {
     "TrajectoryWriter": engram.TrajectoryWriter.__doc__,
     "PatternWriter": engram.PatternWriter.__doc__,
     "Dataset": engram.Dataset.__doc__,
+    "Server": engram.Server.__doc__,
     "engram.data.numpy.dataset": data.dataset.__doc__,
     "Adder": adders.Adder.__doc__,
     "EpisodeAdder": adders.EpisodeAdder.__doc__,

@@ -54,8 +54,7 @@ class Endpoint:
 
 def server(task: Task) -> float:
     """Serves the table until the parent is gone."""
-    storage = {"path": task.directory, "durability": task.durability} if task.durability else {}
-    with engram.Server([make_table(task)], seed=0, **storage) as server:
+    with open_store(task) as store, engram.Server(store) as server:
         processes.serve_address(server.address)
     return 0.0
 

@@ -7,7 +7,7 @@ from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import Literal, Self
+from typing import Self
 
 from engram import _checks, _engram
 from engram.errors import ForkedError, InvalidArgumentError
@@ -21,6 +21,13 @@ class Server:
     """Serves a store's tables over the network until the server is closed.
 
         with engram.Server([engram.Table("replay")]) as server:
+            client = engram.Client(server.address)
+
+    Pass a store to choose its options, such as a directory and its durability. The `with` statement closes the server
+    first, then the store:
+
+        store = engram.Store.open("runs/7/replay", [engram.Table("replay")], durability="disk")
+        with store, engram.Server(store) as server:
             client = engram.Client(server.address)
 
     By default it accepts connections from this machine only. A `host` that other machines can reach requires a `token`,
@@ -41,16 +48,13 @@ class Server:
         insecure: bool = False,
         lease_timeout: float = 600.0,
         metrics_port: int | None = None,
-        seed: int | None = None,
-        path: str | PathLike[str] | None = None,
-        durability: Literal["none", "process", "disk"] = "process",
-        checkpoint_interval: float | None = 600.0,
     ) -> None:
         """Starts to serve.
 
         Args:
-            store: Store to serve; it stays open when the server is closed. Or tables, from which the server creates a
-                store of its own, which is closed with the server.
+            store: Store to serve, durable if it was created by `Store.open`. It stays open when the server is closed:
+                close it afterwards. Or tables: the server creates a store of them in memory, and closes it when the
+                server is closed.
             host: Name or address to listen on. `"0.0.0.0"` and `"::"` listen on all addresses of this machine.
             port: Port to listen on. 0 chooses a free one; see the property `port`.
             token: Token that clients must present: any visible ASCII characters. Default: clients need none.
@@ -62,24 +66,11 @@ class Server:
             lease_timeout: Seconds after which the items of an unacknowledged batch return to their table.
             metrics_port: Port of `host` that serves Prometheus metrics at `/metrics`, with the same token and
                 certificates. 0 chooses a free one. Default: no metrics.
-            seed: Seed of the server's own store, as in `Store`. Not allowed with an existing store.
-            path: Directory of the server's own store, as in `Store.open`. Not allowed with an existing store. Default:
-                the store is in memory.
-            durability: With `path`, as in `Store.open`; otherwise ignored.
-            checkpoint_interval: With `path`, seconds, as in `Store.open`; otherwise ignored.
 
         Raises:
             InvalidArgumentError: An argument is invalid, a port is in use, a PEM file cannot be read, or other machines
                 could connect without a token.
-            StorageError, SignatureError: The directory `path` cannot be opened; see `Store.open`.
         """
-        owns_store = not isinstance(store, Store)
-        for name, value in (("seed", seed), ("path", path)):
-            if not owns_store and value is not None:
-                raise InvalidArgumentError(
-                    f"`{name}` applies only if the server creates the store; got {_checks.short_repr(value)} with an "
-                    f"existing store; omit `{name}`, or pass tables"
-                )
         if not isinstance(store, Store):
             store = _checks.elements("`store`", store, "an engram.Store or a sequence of tables")
         _checks.text("`host`", host)
@@ -91,18 +82,15 @@ class Server:
             metrics_port = _checks.integer("`metrics_port`", metrics_port, low=0, high=65_535)
         _checks.boolean("`insecure`", insecure)
         lease_timeout = _checks.positive("`lease_timeout`", lease_timeout)
-        if isinstance(store, Store):
-            self.store = store
-        else:
-            self.store = _new_store(store, seed, path, durability, checkpoint_interval)
-        self._owns_store = owns_store
+        self.store = store if isinstance(store, Store) else Store(store)
+        self._owns_store = self.store is not store
         try:
             native = self.store._native  # noqa: SLF001, the store's native object
             self._native = _engram.Server(
                 native, _address(host), port, token, tls, insecure, lease_timeout, metrics_port
             )
         except BaseException:
-            if owns_store:
+            if self._owns_store:
                 self.store.close()
             raise
 
@@ -164,18 +152,6 @@ def _address(host: str) -> str:
             f"`host` must be a name or address of this machine; got {host!r}: {error.strerror or error}"
         ) from error
     return str(addresses[0][4][0])
-
-
-def _new_store(
-    tables: Iterable[Table],
-    seed: int | None,
-    path: str | PathLike[str] | None,
-    durability: Literal["none", "process", "disk"],
-    checkpoint_interval: float | None,
-) -> Store:
-    if path is None:
-        return Store(tables, seed=seed)
-    return Store.open(path, tables, durability=durability, checkpoint_interval=checkpoint_interval, seed=seed)
 
 
 def _tls(

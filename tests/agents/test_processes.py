@@ -63,7 +63,8 @@ def serve(dqn, config):
 
     spaces = dqn.Spaces((4,), np.float32, 1, 2)
     replay, *others = make_shared_tables(config, spaces)
-    server = engram.Server([dataclasses.replace(replay, sampler=engram.selectors.Fifo()), *others], seed=0)
+    tables = [dataclasses.replace(replay, sampler=engram.selectors.Fifo()), *others]
+    server = engram.Server(engram.Store(tables, seed=0))
     server.store.insert(Learner(config, spaces, seed=0).params, {WEIGHTS: 1.0})
     return server
 

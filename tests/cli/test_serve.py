@@ -104,7 +104,7 @@ def test_a_port_in_use_is_rejected(spawn):
     ("options", "text"),
     [
         (("--port", "65536"), "--port must be at most 65535; got 65536"),
-        (("--checkpoint-interval", "-3"), "--checkpoint-interval must be at least 0; got -3"),
+        (("--path", "unused", "--checkpoint-interval", "-3"), "--checkpoint-interval must be at least 0; got -3"),
         (("--certificate", "c.pem"), "--certificate and --key must be given together; got only one of them"),
         (
             ("--tables", "missing.toml"),
@@ -117,3 +117,25 @@ def test_bad_options_are_rejected(run, options, text):
     result = run("serve", "--port", 0, *options)
     assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"error: {text}\n")
     assert signal.getsignal(signal.SIGINT) is previous
+
+
+@pytest.mark.parametrize(
+    ("option", "value"),
+    [("--durability", "process"), ("--durability", "disk"), ("--checkpoint-interval", "60")],  # also default values
+)
+def test_options_of_a_directory_require_a_path(run, option, value):
+    text = (
+        f"error: {option} needs --path: without a directory, the tables are in memory only; "
+        f"add --path DIR, or omit {option}\n"
+    )
+    result = run("serve", "--port", 0, option, value)
+    assert (result.exit_code, result.stdout, result.stderr) == (2, "", text)
+
+
+@pytest.mark.parametrize("options", [(), ("--durability", "disk", "--checkpoint-interval", 0)], ids=str)
+def test_a_store_with_a_path_is_restored(serve, tmp_path, options):
+    server, _, address = serve("--path", tmp_path / "store", *options)
+    engram.Client(address).insert({"x": 7}, {"replay": 1.0})
+    server.end(signal.SIGKILL)
+    _, _, address = serve("--path", tmp_path / "store", *options)
+    assert engram.Client(address).sample("replay", 1, timeout=10).data["x"].tolist() == [7]

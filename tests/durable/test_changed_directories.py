@@ -255,7 +255,7 @@ def test_nothing_is_written_after_another_store_has_opened_the_directory(tmp_pat
 
 def test_clients_receive_the_storage_problem(tmp_path):
     path, away = tmp_path / "store", tmp_path / "away"
-    with Server([queue()], path=path) as server, Client(server.address) as client:
+    with Store.open(path, [queue()]) as store, Server(store) as server, Client(server.address) as client:
         assert client.info()["queue"].storage_problem is None
         path.rename(away)
         assert client.info()["queue"].storage_problem == moved_text(path, away)
@@ -348,7 +348,7 @@ def test_an_empty_path_is_rejected_but_a_dot_is_the_working_directory(tmp_path, 
     monkeypatch.chdir(tmp_path)
     text = '`path` must not be empty; use "." for the working directory'
     with Store([]) as store:
-        for call in (Store.open, store.restore, lambda path: Server([], path=path)):
+        for call in (Store.open, store.restore):
             with raises(InvalidArgumentError, text):
                 call("")
     assert not list(tmp_path.iterdir())

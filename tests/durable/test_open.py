@@ -10,7 +10,7 @@ from support import raises
 
 import engram
 from engram import Client, Server, Store, Table, selectors
-from engram.errors import InvalidArgumentError, SignatureError, StorageError
+from engram.errors import ClosedError, InvalidArgumentError, SignatureError, StorageError
 
 LEVELS = ("none", "process", "disk")
 
@@ -168,21 +168,39 @@ def test_arguments_are_checked(tmp_path):
             Store.open(tmp_path, tables(), **options)
     with Store(tables()) as store, pytest.raises(InvalidArgumentError, match="this store is in memory only"):
         store.checkpoint()
-    with (
-        pytest.raises(InvalidArgumentError, match=r"^`path` applies only if the server creates the store; got "),
-        Store([]) as store,
-    ):
-        Server(store, path=tmp_path)
+
+
+@pytest.mark.parametrize("option", ["path", "durability", "checkpoint_interval", "seed"])
+def test_a_server_does_not_take_options_of_stores(option):
+    with Store([]) as store:
+        for served in (tables(), store):
+            with pytest.raises(TypeError, match=f"unexpected keyword argument '{option}'"):
+                Server(served, **{option: None})
+
+
+def test_a_store_stays_open_when_its_server_is_closed(tmp_path):
+    with Store.open(tmp_path, tables(), durability="disk") as store:
+        with Server(store) as server:
+            assert server.store is store
+            Client(server.address).insert({"x": 1}, {"uniform": 1.0})
+        assert store.sample("uniform", 1).data["x"].tolist() == [1]
+
+
+def test_a_store_that_the_server_created_is_closed_with_it():
+    with Server(tables()) as server:
+        store = server.store
+    with pytest.raises(ClosedError):
+        store.info()
 
 
 def test_the_tables_of_a_server_are_restored(tmp_path):
-    with Server(tables(), path=tmp_path, seed=1) as server:
+    with Store.open(tmp_path, tables(), seed=1) as store, Server(store) as server:
         client = Client(server.address)
         fill(client)
         checkpoint_info = client.checkpoint()
         assert (checkpoint_info.number, checkpoint_info.items) == (1, 19 + 20 + 15)
         fill(client, 100)
-    with Server([], path=tmp_path) as server:
+    with Store.open(tmp_path) as store, Server(store) as server:
         assert Client(server.address).info()["weighted"].size == 40
     with Server(tables()) as server, pytest.raises(InvalidArgumentError, match="this store is in memory only"):
         Client(server.address).checkpoint()

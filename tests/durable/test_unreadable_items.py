@@ -39,7 +39,7 @@ def opened(path, where):
         with Store.open(path) as store:
             yield store
     else:
-        with Server([], path=path) as server, Client(server.address) as client:
+        with Store.open(path) as store, Server(store) as server, Client(server.address) as client:
             yield client
 
 

@@ -151,7 +151,8 @@ def engram_address(request, tmp_path_factory):
         return
     if request.param == "engram":
         tables = [table(description) for description in TABLES]
-        with engram.Server(tables, path=tmp_path_factory.mktemp("store")) as server:
+        directory = tmp_path_factory.mktemp("store")
+        with engram.Store.open(directory, tables) as store, engram.Server(store) as server:
             yield f"localhost:{server.port}"
         return
     server = reverb.Server([compatible(description) for description in TABLES], host="localhost")

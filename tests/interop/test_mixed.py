@@ -16,13 +16,15 @@ def serve():
     """Starts servers and stops them after the test."""
     servers = []
 
-    def start(*tables, **options):
-        servers.append(engram.Server(tables, **options))
+    def start(*tables, path=None, port=0):
+        store = engram.Store(tables) if path is None else engram.Store.open(path, tables)
+        servers.append(engram.Server(store, port=port))
         return servers[-1], f"localhost:{servers[-1].port}"
 
     yield start
     for server in servers:
         server.close()
+        server.store.close()
 
 
 def test_reverb_client_reads_items_of_engram_client(programs, serve):
@@ -216,6 +218,7 @@ def test_a_writer_outlives_its_server(programs, serve, tmp_path):
     server, address = serve(*tables, path=tmp_path / "store")
     programs.run("write_first", address)
     server.close()
+    server.store.close()
     programs.start("write_second", address)
     server, _ = serve(*tables, path=tmp_path / "store", port=server.port)
     assert programs.result() == 20

@@ -87,21 +87,27 @@ def serve(
         Path | None, typer.Option(help="Directory that stores the tables. Default: tables are in memory only.")
     ] = None,
     durability: Annotated[
-        Durability,
+        Durability | None,
         typer.Option(
-            help="With --path, what an acknowledged change survives: none (only checkpoints are kept), process (a "
-            "crash of the process) or disk (a power failure)."
+            help="What an acknowledged change survives: none (only checkpoints are kept), process (a crash of the "
+            "process) or disk (a power failure). Needs --path. Default: process.",
         ),
-    ] = Durability.PROCESS,
+    ] = None,
     checkpoint_interval: Annotated[
-        float,
-        typer.Option(help="With --path, seconds between two checkpoints; 0 for checkpoints on request only."),
-    ] = 600.0,
+        float | None,
+        typer.Option(
+            help="Seconds between two checkpoints; 0 for checkpoints on request only. Needs --path. Default: 600.",
+        ),
+    ] = None,
 ) -> None:
     """Serve tables until Ctrl-C or SIGTERM."""
+    if path is None:
+        _exit_if_given("--durability", durability)
+        _exit_if_given("--checkpoint-interval", checkpoint_interval)
+    interval = 600.0 if checkpoint_interval is None else checkpoint_interval
     with exit_on_error(), _stop_signals() as stop:
-        if not checkpoint_interval >= 0:
-            raise InvalidArgumentError(f"--checkpoint-interval must be at least 0; got {checkpoint_interval:g}")
+        if not interval >= 0:
+            raise InvalidArgumentError(f"--checkpoint-interval must be at least 0; got {interval:g}")
         configured_tables, configured_port = _read_tables(tables, reverb_config)
         if path is None:
             store = engram.Store(_DEFAULT_TABLES if configured_tables is None else configured_tables, seed=seed)
@@ -110,9 +116,9 @@ def serve(
                 store = engram.Store.open(
                     path,
                     configured_tables or (),
-                    durability=durability.value,
-                    checkpoint_interval=checkpoint_interval or None,
-                    checkpoint_bytes=_CHECKPOINT_BYTES if checkpoint_interval else None,
+                    durability=(durability or Durability.PROCESS).value,
+                    checkpoint_interval=interval or None,
+                    checkpoint_bytes=_CHECKPOINT_BYTES if interval else None,
                     seed=seed,
                     progress=progress,
                 )
@@ -143,6 +149,17 @@ def serve(
             while not stop.wait(1.0):  # on some systems, signals do not interrupt a wait without a timeout
                 pass
             echo("stopping")
+
+
+def _exit_if_given(option: str, value: object) -> None:
+    """Ends the command with exit status 2 if an option that needs `--path` is given without it."""
+    if value is not None:
+        echo(
+            f"error: {option} needs --path: without a directory, the tables are in memory only; "
+            f"add --path DIR, or omit {option}",
+            err=True,
+        )
+        raise typer.Exit(2)
 
 
 def _read_tables(tables: Path | None, reverb_config: Path | None) -> tuple[list[engram.Table] | None, int]:

@@ -96,10 +96,10 @@ def train_in_processes(config: DQNConfig, history: RunHistory) -> Result:
         spaces = env.spaces
     stopped: Stopped = "budget"
     with (
-        engram.Server(make_shared_tables(config, spaces), seed=store_seed) as server,
+        engram.Store(make_shared_tables(config, spaces), seed=store_seed) as store,
+        engram.Server(store) as server,
         Actors(server.address, config) as actors,
     ):
-        store = server.store
         learner = Learner(config, spaces, seed=learner_seed)
         store.insert(learner.params, {WEIGHTS: 1.0})
         step = 0
