@@ -1,5 +1,7 @@
 //! Batches: arrays over the engine's buffers, and metadata of the items on demand.
 
+use std::sync::Arc;
+
 use engram_core::gather::{Column, ColumnData, Columns, TimeAxis};
 use engram_core::{DrawDistribution, SampledItemInfo};
 use numpy::PyArray1;
@@ -8,6 +10,9 @@ use pyo3::types::PyList;
 
 use crate::arrays;
 use crate::structure::Structure;
+
+/// Arrays of a nest, None for columns without one.
+type OptionalLeaves = Vec<Option<Py<PyAny>>>;
 
 /// The native class of `engram.Batch`. Arrays of metadata are created on demand.
 #[pyclass(frozen, module = "engram._engram")]
@@ -18,6 +23,10 @@ pub(crate) struct Batch {
     lengths: Option<Py<PyAny>>,
     squeezed: Vec<bool>,
     infos: Vec<SampledItemInfo>,
+    leaves: Vec<Py<PyAny>>,
+    leaf_splits: OptionalLeaves,
+    leaf_lengths: OptionalLeaves,
+    structure: Arc<Structure>,
 }
 
 impl Batch {
@@ -34,13 +43,13 @@ impl Batch {
             .map(|column| matches!(column.time, TimeAxis::Squeezed))
             .collect();
         let mut arrays = Vec::with_capacity(columns.columns.len());
-        let mut row_splits = Vec::new();
-        let mut lengths = Vec::new();
+        let mut leaf_splits = Vec::new();
+        let mut leaf_lengths = Vec::new();
         for column in columns.columns {
             match &column.time {
                 TimeAxis::Ragged(splits) => {
-                    row_splits.push(Some(PyArray1::from_slice(py, splits).into_any()));
-                    lengths.push(None);
+                    leaf_splits.push(Some(PyArray1::from_slice(py, splits).into_any().unbind()));
+                    leaf_lengths.push(None);
                 }
                 TimeAxis::Padded {
                     lengths: item_lengths,
@@ -49,35 +58,45 @@ impl Batch {
                     let item_lengths = item_lengths
                         .iter()
                         .map(|len| i64::try_from(*len).unwrap_or(i64::MAX));
-                    row_splits.push(None);
-                    lengths.push(Some(PyArray1::from_iter(py, item_lengths).into_any()));
+                    leaf_splits.push(None);
+                    leaf_lengths.push(Some(
+                        PyArray1::from_iter(py, item_lengths).into_any().unbind(),
+                    ));
                 }
                 TimeAxis::Squeezed | TimeAxis::Even(_) => {
-                    row_splits.push(None);
-                    lengths.push(None);
+                    leaf_splits.push(None);
+                    leaf_lengths.push(None);
                 }
             }
             arrays.push(to_array(py, column, items, single)?);
         }
         // Columns that are neither ragged nor padded have None in the nest.
-        let build_nest = |leaves: Vec<Option<Bound<'_, PyAny>>>| -> PyResult<Option<Py<PyAny>>> {
+        let build_nest = |leaves: &[Option<Py<PyAny>>]| -> PyResult<Option<Py<PyAny>>> {
             if leaves.iter().all(Option::is_none) {
                 return Ok(None);
             }
             let leaves = leaves
-                .into_iter()
-                .map(|leaf| leaf.unwrap_or_else(|| py.None().into_bound(py)))
+                .iter()
+                .map(|leaf| {
+                    leaf.as_ref()
+                        .map_or_else(|| py.None().into_bound(py), |leaf| leaf.bind(py).clone())
+                })
                 .collect();
             structure
                 .unflatten(py, leaves)
                 .map(|nest| Some(nest.unbind()))
         };
+        let leaves = arrays.iter().map(|array| array.clone().unbind()).collect();
         Ok(Self {
-            row_splits: build_nest(row_splits)?,
-            lengths: build_nest(lengths)?,
+            row_splits: build_nest(&leaf_splits)?,
+            lengths: build_nest(&leaf_lengths)?,
             data: structure.unflatten(py, arrays)?.unbind(),
             squeezed,
             infos,
+            leaves,
+            leaf_splits,
+            leaf_lengths,
+            structure,
         })
     }
 }
@@ -140,6 +159,23 @@ impl Batch {
         self.squeezed.clone()
     }
 
+    /// The leaves of `data`, of `row_splits` and of `lengths`, and the serialized structure of `data`. Nests that are
+    /// None have leaves that are None.
+    fn flat(&self, py: Python<'_>) -> (Vec<Py<PyAny>>, OptionalLeaves, OptionalLeaves, &str) {
+        let optional = |leaves: &OptionalLeaves| {
+            leaves
+                .iter()
+                .map(|leaf| leaf.as_ref().map(|leaf| leaf.clone_ref(py)))
+                .collect()
+        };
+        (
+            self.leaves.iter().map(|leaf| leaf.clone_ref(py)).collect(),
+            optional(&self.leaf_splits),
+            optional(&self.leaf_lengths),
+            &self.structure.text,
+        )
+    }
+
     fn __len__(&self) -> usize {
         self.infos.len()
     }
@@ -164,6 +200,27 @@ impl Batch {
     fn table_size<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
         let size = |info: &SampledItemInfo| i64::try_from(info.table_size).unwrap_or(i64::MAX);
         PyArray1::from_iter(py, self.infos.iter().map(size))
+    }
+
+    /// Number of items that could have been drawn with each item: `N` of `importance_weights`.
+    #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
+    fn candidates<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f64>> {
+        PyArray1::from_iter(
+            py,
+            self.infos
+                .iter()
+                .map(|info| info.distribution.candidates as f64),
+        )
+    }
+
+    /// Smallest probability of an item that could have been drawn with each item.
+    fn min_probability<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f64>> {
+        PyArray1::from_iter(
+            py,
+            self.infos
+                .iter()
+                .map(|info| info.distribution.min_probability),
+        )
     }
 
     /// Computes `(1 / (N p)) ^ beta`, scaled as `normalize` requires. Python has checked the arguments.

@@ -136,7 +136,7 @@ impl Structure {
         let parsed = Arc::new(Self {
             root,
             names,
-            text: text.into(),
+            text: value.to_string(), // as `of` writes it
         });
         let mut cache = PARSED.lock().unwrap_or_else(PoisonError::into_inner);
         let cache = cache.get_or_insert_default();

@@ -64,17 +64,9 @@ def numpy_leaves(columns: list[Array], splits: list[Array | None]) -> list[Any]:
 
 def item_block(native: _engram.Batch) -> ColumnBlock:
     """Returns the items of a batch."""
-    columns, _, structure = _engram.flatten(native.data)
+    columns, splits, lengths, structure = native.flat()
     info = Info(native.key(), native.probability(), native.table_size(), native.priority(), native.times_sampled())
-    absent: list[Array | None] = [None] * len(columns)
-    return ColumnBlock(
-        info,
-        columns,
-        absent if native.row_splits is None else _engram.flatten(native.row_splits)[0],
-        absent if native.lengths is None else _engram.flatten(native.lengths)[0],
-        native.squeezed,
-        structure,
-    )
+    return ColumnBlock(info, columns, splits, lengths, native.squeezed, structure)
 
 
 def to_element(convert: ColumnConverter, block: ColumnBlock) -> Element:
