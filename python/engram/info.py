@@ -103,7 +103,7 @@ class TableInfo:
     def _repr_html_(self) -> str:
         values = ((field.name, getattr(self, field.name)) for field in fields(self))
         rows = [(name, str(value)) for name, value in values if value is not None and name != "name"]
-        return html_table(f"TableInfo of {self.name}", (), rows)
+        return html_table(f"TableInfo of {self.name}", ("field", "value"), rows)
 
     @property
     def samples_per_insert(self) -> float:

@@ -140,6 +140,7 @@ def test_the_info_of_a_table_is_an_html_table(open_store):
     assert "<i>" not in html
     texts = Cells(html).texts
     assert texts["caption"] == ["TableInfo of <i>t</i>"]
+    assert texts["th"] == ["field", "value"]
     shown = dict(zip(texts["td"][::2], texts["td"][1::2], strict=True))
     assert (shown["size"], shown["max_size"]) == ("1", "7")
     assert shown["sampler"] == "Prioritized(exponent=0.5)"
