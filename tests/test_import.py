@@ -2,7 +2,8 @@
 
 import sys
 
-from support import run_python
+import pytest
+from support import raises, run_python
 
 import engram
 
@@ -25,7 +26,46 @@ def test_import_alone_loads_no_framework_agent_or_command():
     loaded = set(run_python("import engram, sys; print(*sys.modules)").split())
     assert "engram" in loaded
     assert not loaded & HEAVY
-    assert not {name for name in loaded if f"{name}.".startswith(("engram.agents.", "engram.cli."))}
+    unused = ("engram.adders.", "engram.agents.", "engram.cli.", "engram.compat.", "engram.data.", "html.")
+    assert not {name for name in loaded if f"{name}.".startswith(unused)}
+
+
+def test_adders_and_datasets_are_imported_on_first_use():
+    code = """
+import sys, engram
+print({"adders", "data"} <= set(dir(engram)), "engram.data" in sys.modules)
+print(engram.data.Element.__module__, "engram.adders" in sys.modules, "engram.data.numpy" in sys.modules)
+print(engram.data.numpy.dataset.__module__, engram.adders.EpisodeAdder.__module__)
+print(engram.data is sys.modules["engram.data"], dir(engram) == sorted(set(dir(engram))))
+"""
+    assert run_python(code).splitlines() == [
+        "True False",
+        "engram.data.elements False False",
+        "engram.data.numpy engram.adders.episode",
+        "True True",
+    ]
+
+
+def test_a_dataset_without_its_framework_names_the_extra():
+    code = """
+import sys, engram
+sys.modules["torch"] = None
+try:
+    engram.data.torch
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    expected = (
+        "engram.data.torch needs PyTorch, which is not installed; install it with `pip install 'engram[torch]'`\n"
+    )
+    assert run_python(code) == expected
+
+
+@pytest.mark.parametrize("module", [engram, engram.data])
+def test_an_unknown_name_of_a_module_is_an_attribute_error(module):
+    with raises(AttributeError, f"module '{module.__name__}' has no attribute 'unknown'"):
+        _ = module.unknown
+    assert not hasattr(module, "__unknown__")
 
 
 def test_numpy_datasets_load_no_other_framework():

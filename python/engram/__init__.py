@@ -1,7 +1,10 @@
 """Experience replay: tables that actors write and learners sample."""
 
+from typing import TYPE_CHECKING
+
 from engram import errors, patterns, rate_limiters, selectors
 from engram._engram import __version__
+from engram._lazy_modules import lazy_modules
 from engram.batch import Batch, BatchInfo, Sample
 from engram.client import Client
 from engram.dataset import Dataset
@@ -35,6 +38,8 @@ __all__ = [
     "TableStore",
     "TrajectoryWriter",
     "__version__",
+    "adders",
+    "data",
     "errors",
     "import_reverb",
     "inspect_directory",
@@ -42,3 +47,12 @@ __all__ = [
     "rate_limiters",
     "selectors",
 ]
+
+if TYPE_CHECKING:
+    from engram import adders, data
+else:
+    __getattr__ = lazy_modules("engram", ("adders", "data"))
+
+
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 from typing import Any
 
-__all__ = ["column_text", "columns_text", "nest_text", "number_text", "printable"]
+__all__ = ["column_text", "columns_text", "counted", "nest_text", "number_text", "printable"]
 
 
 def column_text(name: str) -> str:
@@ -16,6 +16,11 @@ def columns_text(names: Sequence[str]) -> str:
     if list(names) == [""]:
         return "a single array"
     return "the columns " + ", ".join(f"`{name}`" for name in names)
+
+
+def counted(count: int, what: str) -> str:
+    """Returns a number of things: `1 item`, `2,000 items`."""
+    return f"{count:,} {what}{'' if count == 1 else 's'}"
 
 
 def number_text(number: float) -> str:

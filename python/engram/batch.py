@@ -1,18 +1,28 @@
 """Batches, as sampling returns them."""
 
-from collections.abc import Callable
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from engram import _checks, _engram
+from engram._batch_values import BatchValues
+from engram._display import aligned, array_text, column_rows, html_table
+from engram._text import counted
 
 __all__ = ["Batch", "BatchInfo", "Sample"]
+
+_INFO = ("key", "probability", "priority", "times_sampled", "table_size")
+"""Names of the arrays of a `BatchInfo`."""
+
+_Flattened: TypeAlias = tuple[list[Any], str]
+"""Leaves and structure of a nest. They are pickled instead of a nest, whose named tuples may have local classes."""
 
 
 class BatchInfo:
     """Keys, probabilities and other metadata of a batch's items; each array is created on first access.
+
+    Can be pickled, like a `Batch`.
 
     Attributes:
         key: u64 `[B]`: keys of the items, as `update_priorities` and `delete` take them.
@@ -25,43 +35,57 @@ class BatchInfo:
     __slots__ = ("_arrays", "_native")
 
     def __init__(self, native: _engram.Batch) -> None:
-        self._native = native
+        self._native: _engram.Batch | BatchValues = native
         self._arrays: dict[str, npt.NDArray[Any]] = {}
 
-    def _cached(self, name: str, create: Callable[[], npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    def _array(self, name: str) -> npt.NDArray[Any]:
         array = self._arrays.get(name)
         if array is None:
-            array = self._arrays[name] = create()
+            array = self._arrays[name] = getattr(self._native, name)()
         return array
 
     @property
     def key(self) -> npt.NDArray[np.uint64]:
         """u64 `[B]`: keys of the items."""
-        return self._cached("key", self._native.key)
+        return self._array("key")
 
     @property
     def probability(self) -> npt.NDArray[np.float64]:
         """f64 `[B]`: probability with which each item was drawn."""
-        return self._cached("probability", self._native.probability)
+        return self._array("probability")
 
     @property
     def priority(self) -> npt.NDArray[np.float64]:
         """f64 `[B]`: priority of each item when it was drawn."""
-        return self._cached("priority", self._native.priority)
+        return self._array("priority")
 
     @property
     def times_sampled(self) -> npt.NDArray[np.int32]:
         """i32 `[B]`: number of times each item has been sampled, including this time."""
-        return self._cached("times_sampled", self._native.times_sampled)
+        return self._array("times_sampled")
 
     @property
     def table_size(self) -> npt.NDArray[np.int64]:
         """i64 `[B]`: number of items in the table when each item was drawn."""
-        return self._cached("table_size", self._native.table_size)
+        return self._array("table_size")
+
+    def __getstate__(self) -> tuple[BatchValues, dict[str, npt.NDArray[Any]]]:
+        return BatchValues.of(self._native), {name: self._array(name) for name in _INFO}
+
+    def __setstate__(self, state: tuple[BatchValues, dict[str, npt.NDArray[Any]]]) -> None:
+        self._native, self._arrays = state
+
+    def __repr__(self) -> str:
+        arrays = {name: self._array(name) for name in _INFO}
+        rows = [(name, str(array.dtype), array_text(array)) for name, array in arrays.items()]
+        return f"BatchInfo({counted(len(self._native), 'item')})" + aligned(rows)
 
 
 class Batch:
     """Sampled items, stacked along a leading batch axis.
+
+    Can be pickled, also for another process. The copy's arrays are equal bit for bit; its named tuples have the classes
+    that a sample of a `Client` has in that process. Its importance weights may differ by the rounding of float32.
 
     Attributes:
         data: Nest of the items' data. Its leaves are NumPy arrays `[B, T, ...]`, or `[B, ...]` for columns without a
@@ -76,7 +100,7 @@ class Batch:
     __slots__ = ("_native", "data", "info", "lengths", "row_splits")
 
     def __init__(self, native: _engram.Batch) -> None:
-        self._native = native
+        self._native: _engram.Batch | BatchValues = native
         self.data: Any = native.data
         self.info = BatchInfo(native)
         self.row_splits: Any = native.row_splits
@@ -130,8 +154,27 @@ class Batch:
         _checks.choice("`normalize`", normalize, ("batch", "table", None))
         return self._native.importance_weights(beta, normalize)
 
+    def __getstate__(self) -> tuple[BatchInfo, list[_Flattened]]:
+        return self.info, [_flattened(nest) for nest in (self.data, self.row_splits, self.lengths)]
+
+    def __setstate__(self, state: tuple[BatchInfo, list[_Flattened]]) -> None:
+        self.info, nests = state
+        self._native = self.info._native  # noqa: SLF001, which the two share
+        self.data, self.row_splits, self.lengths = (_unflattened(*nest) for nest in nests)
+
     def __repr__(self) -> str:
-        return f"Batch({len(self)} items)"
+        return self._title + aligned(self._rows)
+
+    def _repr_html_(self) -> str:
+        return html_table(self._title, ("column", "dtype", "shape", ""), self._rows)
+
+    @property
+    def _title(self) -> str:
+        return f"Batch({counted(len(self), 'item')})"
+
+    @property
+    def _rows(self) -> list[tuple[str, str, str, str]]:
+        return column_rows(self.data, self.row_splits, self.lengths)
 
 
 class Sample(NamedTuple):
@@ -144,3 +187,20 @@ class Sample(NamedTuple):
 
     info: BatchInfo
     data: Any
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _sample, (self.info, *_flattened(self.data))
+
+
+def _sample(info: BatchInfo, leaves: list[Any], structure: str) -> Sample:
+    """Returns a pickled `Sample`."""
+    return Sample(info, _unflattened(leaves, structure))
+
+
+def _flattened(nest: Any) -> _Flattened:  # noqa: ANN401, a nest
+    leaves, _, structure = _engram.flatten(nest)
+    return leaves, structure
+
+
+def _unflattened(leaves: list[Any], structure: str) -> Any:  # noqa: ANN401, a nest
+    return _engram.unflatten(structure, leaves)

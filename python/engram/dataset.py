@@ -141,6 +141,12 @@ class Dataset(Generic[T]):
         self._open_streams: list[_engram.Stream] = []
         self._times_closed = 0
 
+    def __repr__(self) -> str:
+        names = ("batch_size", "at_least", "prefetch", "max_batches", "max_items", "timeout", "pad", "hold")
+        options = {name: getattr(self, f"_{name}") for name in names}
+        given = (f"{name}={value!r}" for name, value in options.items() if value is not None and value is not False)
+        return f"Dataset({self._store!r}, {self._table!r}, {', '.join(given)})"
+
     def __iter__(self) -> Iterator[T]:
         return cast("Iterator[T]", self._read(self._element))  # without `poll_interval` it never yields None
 

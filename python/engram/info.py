@@ -1,10 +1,11 @@
 """Descriptions of tables and checkpoints."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from engram import selectors
+from engram._display import html_table
 from engram.selectors import Selector
 
 __all__ = ["Checkpoint", "TableInfo"]
@@ -98,6 +99,11 @@ class TableInfo:
         """Creates an info from the values that the native engine returns."""
         by_role = {role: selectors.from_kind(*values[role]) for role in ("sampler", "remover")}
         return cls(**{**values, **by_role})
+
+    def _repr_html_(self) -> str:
+        values = ((field.name, getattr(self, field.name)) for field in fields(self))
+        rows = [(name, str(value)) for name, value in values if value is not None and name != "name"]
+        return html_table(f"TableInfo of {self.name}", ("field", "value"), rows)
 
     @property
     def samples_per_insert(self) -> float:

@@ -186,7 +186,6 @@ class TableStore:
         *,
         at_least: int | None = None,
         timeout: float | None = None,
-        partial: bool = False,
         pad: bool = False,
     ) -> Batch:
         """Draws `n` items with replacement, and waits until they are available.
@@ -196,14 +195,13 @@ class TableStore:
             n: Number of items. The rate limiter need not allow all of them at once.
             at_least: Minimum number of items. If at least this many are available, return them instead of waiting for
                 `n`. Default: `n`.
-            timeout: Seconds to wait. `None` waits forever. On timeout, all drawn items return to the table, unless
-                `partial` is set.
-            partial: On timeout, return the items drawn so far, if any, instead of raising an error.
+            timeout: Seconds to wait. `None` waits forever. On timeout, all drawn items return to the table. With 0 and
+                `at_least=1`, the call returns the available items, if there are any, without waiting.
             pad: Pad shorter items with zeros instead of returning ragged columns.
 
         Returns:
-            A batch of `B` items with columns `[B, T, ...]`, or `[B, ...]` without a time axis. `B` is `n`, or fewer
-            with `at_least` or `partial`.
+            A batch of `B` items with columns `[B, T, ...]`, or `[B, ...]` without a time axis. `B` is `n`, or with
+            `at_least` from `at_least` to `n`.
 
         Raises:
             DeadlineExceededError: Too few items became available in time. The text states how many, and what the call
@@ -218,7 +216,7 @@ class TableStore:
         n = _checks.integer("`n`", n, high=_checks.MAX_BATCH)
         if at_least is not None:
             at_least = _checks.minimum_size(at_least, "`n`", n)
-        return Batch(self._native.sample(table, n, at_least, timeout, partial, pad))
+        return Batch(self._native.sample(table, n, at_least, timeout, partial=False, pad=pad))
 
     @overload
     def update_priorities(

@@ -13,7 +13,7 @@ import numpy.typing as npt
 
 from engram import _checks, _engram
 from engram._closing_context import ClosingContext
-from engram.errors import ClosedError, ForkedError, InvalidArgumentError
+from engram.errors import ClosedError, EngramError, ForkedError, InvalidArgumentError
 from engram.patterns import Pattern, checked_patterns, pattern_compiler
 
 if TYPE_CHECKING:
@@ -36,6 +36,8 @@ class _Writer(ClosingContext):
     """The methods that all writers share."""
 
     _native: _NativeWriter
+    _shown: tuple[str, ...]
+    """Names of the attributes that `repr` shows."""
 
     @property
     def pending_items(self) -> int:
@@ -66,6 +68,13 @@ class _Writer(ClosingContext):
         """
         self._native.close(timeout)
 
+    def __repr__(self) -> str:
+        try:
+            state = ", ".join(f"{name.removeprefix('_')}={getattr(self, name)!r}" for name in self._shown)
+        except EngramError as error:  # after a fork, or while another thread uses the writer
+            state = str(error)
+        return f"{type(self).__name__}({state})"
+
     def __del__(self) -> None:
         try:
             pending = self._native.pending_items
@@ -89,6 +98,8 @@ class TrajectoryWriter(_Writer):
                 if writer.episode_steps >= 2:
                     writer.create_item("replay", num_steps=2)
     """
+
+    _shown = ("episode_steps", "pending_items")
 
     def __init__(
         self,
@@ -217,6 +228,8 @@ class PatternWriter(_Writer):
             writer.end_episode()
     """
 
+    _shown = ("_tables", "episode_steps", "pending_items")
+
     def __init__(
         self,
         store: "TableStore",
@@ -230,6 +243,7 @@ class PatternWriter(_Writer):
     ) -> None:
         _checks.choice("`compression`", compression, ("auto", "delta", "off"))
         checked = checked_patterns(patterns)
+        self._tables = sorted({pattern.table for pattern in checked})
         self._native: _engram.PatternWriter = _engram.PatternWriter(
             store._native,  # noqa: SLF001, the store's native object
             len(checked),
@@ -293,6 +307,8 @@ class BatchedWriter(_Writer):
     Created by `Store.batched_writer`.
     """
 
+    _shown = ("_num_envs", "_tables", "pending_items")
+
     def __init__(
         self,
         store: "TableStore",
@@ -306,6 +322,7 @@ class BatchedWriter(_Writer):
     ) -> None:
         _checks.choice("`compression`", compression, ("auto", "delta", "off"))
         checked = checked_patterns(patterns)
+        self._tables = sorted({pattern.table for pattern in checked})
         self._num_envs = _checks.integer("`num_envs`", num_envs)
         self._native: _engram.BatchedWriter = _engram.BatchedWriter(
             store._native,  # noqa: SLF001, the store's native object

@@ -121,11 +121,11 @@ def test_info_arrays_are_created_once_on_access(open_store):
     assert set(info._arrays) == {"key"}
 
 
-def test_len_and_repr_give_the_number_of_items(open_store):
+def test_len_is_the_number_of_items(open_store):
     store = open_store(Table("t"))
     fill(store, "t", [1])
     batch = store.sample("t", 3)
-    assert (len(batch), repr(batch)) == (3, "Batch(3 items)")
+    assert len(batch) == 3
     assert batch.row_splits is batch.lengths is batch.mask is None
 
 

@@ -172,8 +172,3 @@ def test_a_reset_during_the_wait_restarts_it(open_store):
         writer.append_batch({"x": np.arange(7, 10)})
     assert call.result().data["x"][:, 0].tolist() == [7, 8, 9]
     assert store.info()["q"].samples == 3
-
-
-def test_partial_allows_fewer_than_at_least(open_store):
-    store = store_with_queue(open_store, 2)
-    assert values(store.sample("q", 10, at_least=3, timeout=0.05, partial=True)) == [0, 1]

@@ -168,7 +168,7 @@ class Calls:
         if size == 0:
             return None
         try:
-            keys = self.store.sample(self.name, min(3, size), partial=True, timeout=0.0).info.key
+            keys = self.store.sample(self.name, min(3, size), at_least=1, timeout=0.0).info.key
         except DeadlineExceededError:  # the rate limiter blocks
             return None
         # Each key once: only the last of several changes to one item could be checked.

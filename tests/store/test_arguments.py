@@ -17,7 +17,6 @@ BOOLEAN = "must be True or False; got 'yes' (str)"
     [
         (lambda store: store.sample(3, 2), TABLE),
         (lambda store: store.sample("t", 1, timeout="x"), TIMEOUT),
-        (lambda store: store.sample("t", 1, partial="yes"), f"`partial` {BOOLEAN}"),
         (lambda store: store.sample("t", 1, pad="yes"), f"`pad` {BOOLEAN}"),
         (lambda store: store.update_priorities(3, [1], [1.0]), TABLE),
         (lambda store: store.update_priorities("t", [1], [1.0], wait="yes"), f"`wait` {BOOLEAN}"),

@@ -37,6 +37,7 @@ def child():
     expect_forked_error("writer", lambda: patterns.append({"x": 2}))
     expect_forked_error("writer", lambda: batched.append_batch({"x": np.zeros(2)}))
     assert repr(store) == "Store(closed)"
+    assert repr(writer).startswith("TrajectoryWriter(this writer was created before the process forked")
     assert batch.data["x"].tolist() == [0, 1]
     with store, writer, dataset:
         pass  # the parent closes them

@@ -46,17 +46,18 @@ def test_a_late_sample_returns_its_items(open_store):
     assert sample_x(store, "q", 3) == [0, 1, 2]
 
 
-def test_partial_returns_the_available_items(open_store):
+def test_available_items_are_sampled_without_a_wait(open_store):
     store = open_store(Table.queue("q", max_size=5))
     fill(store, "q", range(3))
-    batch = store.sample("q", 5, timeout=0.05, partial=True)
+    batch = store.sample("q", 5, at_least=1, timeout=0)
     assert batch.data["x"].tolist() == [0, 1, 2]
     assert store.info()["q"].size == 0
     with raises(
         DeadlineExceededError,
-        "table `q` yielded 0 of 5 samples within 0.05 s; `q`: sampling waits: the table is empty (Queue)",
+        "table `q` yielded 0 of 5 samples (at least 1 needed) within 0 s; `q`: sampling waits: the table is empty "
+        "(Queue)",
     ):
-        store.sample("q", 5, timeout=0.05, partial=True)
+        store.sample("q", 5, at_least=1, timeout=0)
 
 
 def test_min_size_reports_its_progress(open_store):

@@ -277,4 +277,4 @@ def test_sample_to_insert_ratio_holds(open_store):
             store.insert({"x": inserted}, {"t": 1.0}, timeout=0)
             inserted += 1
     assert inserted == 4
-    assert len(store.sample("t", 100, timeout=0, partial=True)) == 8
+    assert len(store.sample("t", 100, at_least=1, timeout=0)) == 8

@@ -67,7 +67,7 @@ def test_concurrent_calls_return_whole_items_and_keep_counters_consistent(open_s
                     return
 
     def learn():
-        batch = store.sample("t", 32, timeout=0.2, partial=True)
+        batch = store.sample("t", 32, at_least=1, timeout=0.2)
         x = batch.data["x"]
         assert (x[:, 1] == x[:, 0] + 1).all(), "a torn item"
         store.update_priorities("t", batch.info.key, batch.info.priority + 0.01)

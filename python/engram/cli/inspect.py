@@ -13,6 +13,7 @@ from rich.console import Console
 from rich.table import Table
 
 import engram
+from engram._text import counted
 from engram.cli.info import format_bytes
 from engram.cli.output import text
 from engram.cli.server_options import JsonFlag, exit_on_error
@@ -74,14 +75,14 @@ def _summary(inspection: Inspection) -> str:
         return f"no store in this directory{user}"
     store = "a store" if inspection.store is None else f"store {inspection.store:016x}"
     sizes = format_bytes(sum(each.bytes for each in inspection.files))
-    result = "nothing is damaged or lost" if inspection.ok else _counted(len(inspection.problems), "problem")
-    return f"{store}, {_counted(len(inspection.files), 'file')} of {sizes}{user}: {result}"
+    result = "nothing is damaged or lost" if inspection.ok else counted(len(inspection.problems), "problem")
+    return f"{store}, {counted(len(inspection.files), 'file')} of {sizes}{user}: {result}"
 
 
 def _opening(opening: InspectedOpening) -> str:
     repair = " with repair" if opening.repaired else ""
     checkpoint = "" if opening.checkpoint is None else f"loads checkpoint {opening.checkpoint} and "
-    changes = _counted(opening.changes, "change")
+    changes = counted(opening.changes, "change")
     return f"opening this directory{repair} {checkpoint}replays {changes}; the store is {_age(opening.age)} old"
 
 
@@ -127,12 +128,8 @@ def _table(first: str, *numbers: str, left: Iterable[str] = ()) -> Table:
     return shown
 
 
-def _counted(count: int, what: str) -> str:
-    return f"{count:,} {what}{'' if count == 1 else 's'}"
-
-
 def _age(seconds: float) -> str:
     for unit, size in (("day", 86_400), ("hour", 3_600), ("minute", 60)):
         if seconds >= 2 * size:
-            return _counted(int(seconds / size), unit)
-    return _counted(max(0, int(seconds)), "second")
+            return counted(int(seconds / size), unit)
+    return counted(max(0, int(seconds)), "second")

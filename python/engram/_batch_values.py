@@ -1,0 +1,54 @@
+"""Batches by value: what replaces the native object of a batch that is pickled or copied."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+if TYPE_CHECKING:
+    from engram import _engram
+
+__all__ = ["BatchValues"]
+
+
+@dataclass(frozen=True, slots=True)
+class BatchValues:
+    """The methods of `_engram.Batch` that a copied batch needs.
+
+    Attributes:
+        squeezed: For each column, True if it has no time axis.
+        probability: f64 `[B]`: probability with which each item was drawn.
+        min_probability: f64 `[B]`: smallest probability of an item of the table when each item was drawn.
+        candidates: f64 `[B]`: number of items with a probability above 0 when each item was drawn.
+    """
+
+    squeezed: list[bool]
+    probability: npt.NDArray[np.float64]
+    min_probability: npt.NDArray[np.float64]
+    candidates: npt.NDArray[np.float64]
+
+    @classmethod
+    def of(cls, batch: "_engram.Batch | BatchValues") -> "BatchValues":
+        """Returns the values of a batch; they are derived from importance weights, so some are rounded to float32."""
+        if isinstance(batch, BatchValues):
+            return batch
+        probability = batch.probability()
+        return cls(
+            batch.squeezed,
+            probability,
+            min_probability=probability * batch.importance_weights(1.0, "table"),
+            candidates=np.rint(1 / (batch.importance_weights(1.0, None) * probability)),
+        )
+
+    def __len__(self) -> int:
+        return len(self.probability)
+
+    def importance_weights(self, beta: float, normalize: Literal["batch", "table"] | None) -> npt.NDArray[np.float32]:
+        """Returns f32 `[B]`; see `Batch.importance_weights`."""
+        weights = (1 / (self.candidates * self.probability)) ** beta
+        if normalize == "batch":
+            weights /= weights.max()
+        elif normalize == "table":
+            weights /= (1 / (self.candidates * self.min_probability)) ** beta
+        return weights.astype(np.float32)
