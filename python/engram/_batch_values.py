@@ -30,16 +30,10 @@ class BatchValues:
 
     @classmethod
     def of(cls, batch: "_engram.Batch | BatchValues") -> "BatchValues":
-        """Returns the values of a batch; they are derived from importance weights, so some are rounded to float32."""
+        """Returns the values of a batch."""
         if isinstance(batch, BatchValues):
             return batch
-        probability = batch.probability()
-        return cls(
-            batch.squeezed,
-            probability,
-            min_probability=probability * batch.importance_weights(1.0, "table"),
-            candidates=np.rint(1 / (batch.importance_weights(1.0, None) * probability)),
-        )
+        return cls(batch.squeezed, batch.probability(), batch.min_probability(), batch.candidates())
 
     def __len__(self) -> int:
         return len(self.probability)

@@ -85,7 +85,7 @@ class Batch:
     """Sampled items, stacked along a leading batch axis.
 
     Can be pickled, also for another process. The copy's arrays are equal bit for bit; its named tuples have the classes
-    that a sample of a `Client` has in that process. Its importance weights may differ by the rounding of float32.
+    that a sample of a `Client` has in that process.
 
     Attributes:
         data: Nest of the items' data. Its leaves are NumPy arrays `[B, T, ...]`, or `[B, ...]` for columns without a
