@@ -4,7 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Self
 
-from engram import selectors
+from engram import rate_limiters, selectors
+from engram.rate_limiters import AnyRateLimiter
 from engram.selectors import Selector
 
 __all__ = ["Checkpoint", "TableInfo"]
@@ -56,7 +57,7 @@ class TableInfo:
         sampling_blocked: Reason why a sample would wait now; None if it would not.
         storage_problem: Reason why the store's changes are not stored durably now; None if they are, or if the store is
             in memory.
-        rate_limiter: Kind, samples per insert, minimum size, minimum difference and maximum difference.
+        rate_limiter: Rate limiter of the table, equal to the one of `engram.rate_limiters` that it was given.
         sampler: Selector of the items to sample.
         remover: Selector of the items to remove when `max_size` or `max_bytes` is exceeded.
         max_times_sampled: Number of samples after which an item is removed. `None` means unlimited.
@@ -85,7 +86,7 @@ class TableInfo:
     inserting_blocked: str | None
     sampling_blocked: str | None
     storage_problem: str | None
-    rate_limiter: tuple[str, float, int, float, float]
+    rate_limiter: AnyRateLimiter
     sampler: Selector
     remover: Selector
     max_times_sampled: int | None
@@ -97,7 +98,7 @@ class TableInfo:
     def from_native(cls, values: Mapping[str, Any]) -> Self:
         """Creates an info from the values that the native engine returns."""
         by_role = {role: selectors.from_kind(*values[role]) for role in ("sampler", "remover")}
-        return cls(**{**values, **by_role})
+        return cls(**{**values, **by_role, "rate_limiter": rate_limiters.from_native(*values["rate_limiter"])})
 
     @property
     def samples_per_insert(self) -> float:
