@@ -73,7 +73,7 @@ def start_top(spawn, terminal):
         screen, keyboard = terminal
         top = spawn("top", *args, stdin=keyboard, stdout=keyboard)
         BackgroundCall(lambda: [None for _ in iter(lambda: os.read(screen, 4096), b"")])  # so that it can print
-        wait_until(lambda: not termios.tcgetattr(keyboard)[3] & (termios.ICANON | termios.ECHO))
+        wait_until(lambda: not termios.tcgetattr(keyboard)[3] & (termios.ICANON | termios.ECHO), 60)
         return top
 
     return start
