@@ -1,6 +1,6 @@
 """`python -m benchmarks`: measures Engram and its peers (Reverb and cpprb) in alternating runs.
 
-Prints a table of figures and ratios; `--write` also writes it to docs/performance.md.
+Prints a table of figures and ratios; `--write` also writes it to docs/performance.md, and main figures to README.md.
 """
 
 import argparse
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Callable
 from typing import NamedTuple
 
-from benchmarks import data, durable, network, peers, report, shares, workloads
+from benchmarks import data, durable, network, peers, readme, report, shares, workloads
 from benchmarks.measure import Row, measure
 from benchmarks.workloads import Workload
 
@@ -52,7 +52,7 @@ def parse() -> argparse.Namespace:
         help=f"run only this engine, such as `engram` or `reverb`; repeatable; {STALL} always runs Engram only",
     )
     parser.add_argument("--install", action="store_true", help="only create the virtual environments of the peers")
-    parser.add_argument("--write", action="store_true", help="also write the tables to docs/performance.md")
+    parser.add_argument("--write", action="store_true", help="also write tables to docs/performance.md and README.md")
     arguments = parser.parse_args()
     unknown = [name for name in arguments.workloads if name not in known]
     if unknown:
@@ -92,6 +92,8 @@ def main() -> int:
         print(text)
         if arguments.write:
             report.write(name, text)
+            if name == "bench":
+                report.write(name, readme.table(text), report.README)
         failed |= any(row.errors for row in rows)
     if named & {STALL, "durable"}:
         failed |= stall(arguments) != 0

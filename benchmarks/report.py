@@ -1,4 +1,4 @@
-"""Renders results as a Markdown table, with machine, versions and command, and writes them to docs/performance.md."""
+"""Renders results as a Markdown table, with machine, versions and command, and writes them to the documentation."""
 
 import os
 import platform
@@ -10,6 +10,7 @@ from benchmarks import peers
 from benchmarks.measure import Row, ratio
 
 PAGE = peers.ROOT / "docs" / "performance.md"
+README = peers.ROOT / "README.md"
 HEAD = (
     "| workload | engine | median | min - max | first row is better by | target | met |\n"
     "|---|---|---:|---:|---:|---|---|\n"
@@ -111,13 +112,13 @@ def commit() -> str:
     return (head.stdout.strip() or "unknown") + (" + changes" if dirty.stdout.strip() else "")
 
 
-def write(name: str, text: str) -> None:
-    """Replaces the text between `<!-- NAME:begin -->` and `<!-- NAME:end -->` in docs/performance.md."""
+def write(name: str, text: str, file: Path = PAGE) -> None:
+    """Replaces the text between `<!-- NAME:begin -->` and `<!-- NAME:end -->` in a file of the documentation."""
     begin, end = f"<!-- {name}:begin -->", f"<!-- {name}:end -->"
-    page = PAGE.read_text(encoding="utf-8")
+    page = file.read_text(encoding="utf-8")
     if begin not in page or end not in page:
-        msg = f"`{PAGE.relative_to(peers.ROOT)}` lacks the markers `{begin}` and `{end}`"
+        msg = f"`{file.relative_to(peers.ROOT)}` lacks the markers `{begin}` and `{end}`"
         raise ValueError(msg)
     before, _, rest = page.partition(begin)
     _, _, after = rest.partition(end)
-    PAGE.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}", encoding="utf-8")
+    file.write_text(f"{before}{begin}\n{text.strip()}\n{end}{after}", encoding="utf-8")

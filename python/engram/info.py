@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from typing import Any, Self
 
-from engram import selectors
+from engram import rate_limiters, selectors
 from engram._display import html_table
+from engram.rate_limiters import AnyRateLimiter
 from engram.selectors import Selector
 
 __all__ = ["Checkpoint", "TableInfo"]
@@ -57,7 +58,7 @@ class TableInfo:
         sampling_blocked: Reason why a sample would wait now; None if it would not.
         storage_problem: Reason why the store's changes are not stored durably now; None if they are, or if the store is
             in memory.
-        rate_limiter: Kind, samples per insert, minimum size, minimum difference and maximum difference.
+        rate_limiter: Rate limiter of the table, equal to the one of `engram.rate_limiters` that it was given.
         sampler: Selector of the items to sample.
         remover: Selector of the items to remove when `max_size` or `max_bytes` is exceeded.
         max_times_sampled: Number of samples after which an item is removed. `None` means unlimited.
@@ -86,7 +87,7 @@ class TableInfo:
     inserting_blocked: str | None
     sampling_blocked: str | None
     storage_problem: str | None
-    rate_limiter: tuple[str, float, int, float, float]
+    rate_limiter: AnyRateLimiter
     sampler: Selector
     remover: Selector
     max_times_sampled: int | None
@@ -98,7 +99,7 @@ class TableInfo:
     def from_native(cls, values: Mapping[str, Any]) -> Self:
         """Creates an info from the values that the native engine returns."""
         by_role = {role: selectors.from_kind(*values[role]) for role in ("sampler", "remover")}
-        return cls(**{**values, **by_role})
+        return cls(**{**values, **by_role, "rate_limiter": rate_limiters.from_native(*values["rate_limiter"])})
 
     def _repr_html_(self) -> str:
         values = ((field.name, getattr(self, field.name)) for field in fields(self))

@@ -250,6 +250,10 @@ class Pattern:
 
     Exactly one of `trajectory` and `num_steps` is required.
 
+    A pattern of `n + 1` steps makes n-step items. It stores rewards and discounts unchanged, so the learner multiplies
+    each of the `n` discounts by gamma, also the last one: the target is
+    `r_1 + gamma d_1 (r_2 + gamma d_2 (... (r_n + gamma d_n V(last observation))))`.
+
     Attributes:
         table: Name of the table.
         trajectory: Function that receives a nest like a step and returns the nest of an item, whose leaves are slices

@@ -10,7 +10,8 @@ sampled raises an error.
 """
 
 import math
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from typing import ClassVar, TypeAlias
 
 from engram import _checks
@@ -76,8 +77,9 @@ class SampleToInsertRatio:
         samples_per_insert: Target ratio of samples to inserts. Above 0.
         min_size: Minimum number of items in the table before sampling starts. At least 1.
         error_buffer: Allowed range of `I * samples_per_insert - S`, in samples. A number allows that much below and
-            above `samples_per_insert * min_size`; a pair is `(min_diff, max_diff)`. The range must be at least
-            `2 * max(1, samples_per_insert)` wide, or writers and readers could block each other.
+            above `samples_per_insert * min_size`; a pair is `(min_diff, max_diff)`. Both are equal if their ranges are.
+            The range must be at least `2 * max(1, samples_per_insert)` wide, or writers and readers could block each
+            other.
     """
 
     kind: ClassVar[str] = "SampleToInsertRatio"
@@ -103,6 +105,12 @@ class SampleToInsertRatio:
                 f"`error_buffer[0]` must be at most `samples_per_insert * min_size` = {most}; "
                 f"got {number_text(self.min_diff)}; otherwise sampling could not start at `min_size` items"
             )
+
+    def __eq__(self, other: object) -> bool:
+        return _parameters(self) == _parameters(other) if isinstance(other, SampleToInsertRatio) else NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(_parameters(self))
 
     @property
     def min_diff(self) -> float:
@@ -170,6 +178,43 @@ class Stack:
 
 
 AnyRateLimiter: TypeAlias = RateLimiter | MinSize | SampleToInsertRatio | Queue | Stack
+
+_LIMITERS: dict[str, type[AnyRateLimiter]] = {
+    limiter.kind: limiter for limiter in (RateLimiter, MinSize, SampleToInsertRatio, Queue, Stack)
+}
+
+
+def from_native(
+    kind: str, samples_per_insert: float, min_size: int, min_diff: float, max_diff: float
+) -> AnyRateLimiter:
+    """Returns the limiter that the native engine describes by kind and parameters.
+
+    The limiter is not checked, since a table has it already. A limiter of another program, whose kind is unknown or
+    does not have these parameters, is returned as a `RateLimiter`.
+    """
+    values: dict[str, object] = {
+        "samples_per_insert": samples_per_insert,
+        "min_size": min_size,
+        "min_diff": min_diff,
+        "max_diff": max_diff,
+        "error_buffer": (min_diff, max_diff),
+        "size": int(max_diff) if math.isfinite(max_diff) else 0,
+    }
+    limiter = _unchecked(_LIMITERS.get(kind, RateLimiter), values)
+    if _parameters(limiter) == (samples_per_insert, min_size, min_diff, max_diff):
+        return limiter
+    return _unchecked(RateLimiter, values)
+
+
+def _unchecked(limiter: type[AnyRateLimiter], values: Mapping[str, object]) -> AnyRateLimiter:
+    created = object.__new__(limiter)
+    for each in fields(limiter):
+        object.__setattr__(created, each.name, values[each.name])
+    return created
+
+
+def _parameters(limiter: AnyRateLimiter) -> tuple[float, int, float, float]:
+    return limiter.samples_per_insert, limiter.min_size, limiter.min_diff, limiter.max_diff
 
 
 def _error_buffer(value: object) -> float | tuple[float, float]:

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from support import raises
 
-from engram import Store
+from engram import Pattern, Store
 from engram.adders import NStepTransitionAdder, Transition
 from engram.errors import InvalidArgumentError, SignatureError
 
@@ -44,6 +44,34 @@ def test_transitions_match_the_definition(given_episodes, n, gamma):
         actual = [item[:5] for item in items(store)]
         assert len(actual) == len(expected)
         np.testing.assert_allclose(actual, expected, atol=1e-5)
+
+
+def test_the_documented_targets_are_n_step_returns():
+    """Of the adder, whose `discount` lacks one gamma, and of a pattern, which leaves all of them to the learner."""
+    n, gamma, value = 3, 0.9, 7.0
+    rewards, discounts = [1.0, 2.0, 4.0, 8.0], [0.5, 1.0, 0.25, 1.0]
+    expected = []
+    for start in range(len(rewards)):
+        target = value
+        for reward, discount in reversed([*zip(rewards, discounts, strict=True)][start : start + n]):
+            target = reward + gamma * discount * target
+        expected.append(target)
+
+    with Store([queue("adder"), queue("pattern")]) as store:
+        with NStepTransitionAdder(store, n, gamma, priority_fns={"adder": 1.0}) as adder:
+            play(adder, timesteps(rewards, discounts=discounts))
+        transitions = store.sample("adder", 4).data
+        actual = transitions.reward + gamma * transitions.discount * value
+        np.testing.assert_allclose(actual, expected, rtol=1e-6)
+
+        with store.pattern_writer([Pattern("pattern", num_steps=n + 1)]) as writer:
+            for reward, discount in zip([*rewards, 0.0], [*discounts, 0.0], strict=True):
+                writer.append({"r": reward, "d": discount})
+        windows = store.sample("pattern", 2).data
+        actual = value
+        for t in reversed(range(n)):
+            actual = windows["r"][:, t] + gamma * windows["d"][:, t] * actual
+        np.testing.assert_allclose(actual, expected[:2])
 
 
 def test_transitions_have_the_extras_of_their_first_step(open_store):

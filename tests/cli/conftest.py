@@ -30,10 +30,10 @@ def run(monkeypatch):
 class RunningCommand:
     """A command of the program `engram` that runs in another process."""
 
-    def __init__(self, *args, new_session=False):
+    def __init__(self, *args, new_session=False, **files):
         command = [sys.executable, "-c", MAIN, *map(str, args)]
-        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, "text": True}
-        self.process = subprocess.Popen(command, start_new_session=new_session, **pipes)
+        files = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **files}
+        self.process = subprocess.Popen(command, start_new_session=new_session, text=True, **files)
 
     def line(self):
         """Returns the next line of stdout."""

@@ -12,7 +12,10 @@ import engram
 @pytest.fixture
 def server():
     limited = engram.rate_limiters.SampleToInsertRatio(samples_per_insert=1, min_size=2, error_buffer=5)
-    tables = [engram.Table("replay", max_size=4_000), engram.Table("slow", rate_limiter=limited)]
+    tables = [
+        engram.Table("replay", max_size=4_000, sampler=engram.selectors.Prioritized(0.7)),
+        engram.Table("slow", rate_limiter=limited, signature={"x": engram.ArraySpec((None,), "float32")}),
+    ]
     with engram.Server(tables) as server:
         fill(server.store, "replay", range(1_500))
         yield server
@@ -43,11 +46,33 @@ def test_json_is_the_only_output(run, server):
         "min_diff": None,
         "max_diff": None,
     }
+    assert infos["slow"]["rate_limiter"]["kind"] == "SampleToInsertRatio"
     assert infos["slow"]["rate_limiter"]["max_diff"] == 7.0
-    varying = {"rate_limiter", "inserts_per_s"}
+    assert infos["replay"]["sampler"] == {"kind": "Prioritized", "exponent": 0.7}
+    assert infos["slow"]["sampler"] == {"kind": "Uniform"}
+    assert infos["slow"]["remover"] == {"kind": "Fifo"}
+    assert infos["slow"]["signature"] == {"x": {"shape": [None], "dtype": "float32", "name": None}}
+    varying = {"sampler", "remover", "rate_limiter", "signature", "inserts_per_s"}
     for name, info in expected_infos.items():
         expected = {key: value for key, value in dataclasses.asdict(info).items() if key not in varying}
         assert {key: value for key, value in infos[name].items() if key not in varying} == expected
+
+
+@pytest.mark.parametrize("columns", ["20", None])
+@pytest.mark.parametrize("command", [("info",), ("top", "--count", 1)])
+def test_without_a_terminal_nothing_is_cut_or_wrapped(run, monkeypatch, command, columns):
+    monkeypatch.delenv("COLUMNS") if columns is None else monkeypatch.setenv("COLUMNS", columns)
+    name = "replay/" + "long " * 200
+    with engram.Server([engram.Table(name, max_size=4_000_000_000), engram.Table("short")]) as server:
+        result = run(*command, server.address)
+    assert result.exit_code == 0, result.output
+    *_, header, row, short, blocked, also_blocked = result.stdout.splitlines()
+    assert header.split()[-1] == "waiting"
+    assert row.startswith(f"{name} ")
+    assert row.split()[-7:] == ["0/4,000,000,000", "0", "B", "0", "0", "0.00", "0"]
+    assert short.split()[0] == "short"
+    assert blocked.startswith(f"`{name}`: sampling waits: the table is empty")
+    assert also_blocked.startswith("`short`: sampling waits: the table is empty")
 
 
 def test_the_address_is_read_from_the_environment(run, server, monkeypatch):

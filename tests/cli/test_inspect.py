@@ -1,4 +1,4 @@
-"""`engram inspect`: undamaged directories, and directories without a store."""
+"""`engram inspect`: undamaged directories, and paths without a store."""
 
 import dataclasses
 import json
@@ -112,13 +112,17 @@ def test_a_directory_without_checkpoints_replays_its_log(inspect, tmp_path):
     assert sizes(report) == {"only": 5} == sizes_after_opening(tmp_path)
 
 
-def test_a_directory_without_a_store_has_no_problems_but_a_path_must_be_a_directory(inspect, run, tmp_path):
-    status, text, report = inspect(tmp_path)
-    assert (status, text) == (0, "no store in this directory\n")
-    assert (report["store"], report["files"], report["opening"]["tables"]) == (None, [], [])
+def test_a_path_without_a_store_is_an_error(run, tmp_path):
+    (tmp_path / "empty").mkdir()
+    inspection = engram.inspect_directory(tmp_path / "empty")
+    assert (inspection.ok, inspection.store, inspection.files, inspection.opening.tables) == (True, None, (), ())
     (tmp_path / "notes.txt").write_text("mine")
     (tmp_path / "log-7").mkdir()
-    assert inspect(tmp_path)[:2] == (0, "no store in this directory\nother files: log-7, notes.txt\n")
+    for path in (tmp_path, tmp_path / "empty"):
+        for options in ((), ("--json",)):
+            result = run("inspect", path, *options)
+            text = f"error: {path} has no store: it has neither logs nor checkpoints; give the directory of a store\n"
+            assert (result.exit_code, result.stdout, result.stderr) == (1, "", text)
     for missing, text in (
         (tmp_path / "none", f"{tmp_path / 'none'} does not exist; give the directory of a store"),
         (tmp_path / "notes.txt", f"{tmp_path / 'notes.txt'} is a file; a store is a directory"),
@@ -127,7 +131,7 @@ def test_a_directory_without_a_store_has_no_problems_but_a_path_must_be_a_direct
         assert (result.exit_code, result.stdout, result.stderr) == (1, "", f"error: {text}\n")
         with raises(StorageError, text):
             engram.inspect_directory(missing)
-    assert {each.name for each in tmp_path.iterdir()} == {"log-7", "notes.txt"}
+    assert {each.name for each in tmp_path.iterdir()} == {"empty", "log-7", "notes.txt"}
 
 
 def test_a_log_with_chunks_only_is_whole_until_a_chunk_is_cut_off(inspect, tmp_path):

@@ -10,6 +10,7 @@ import pytest
 from support import BackgroundCall, raises, wait_until
 
 import engram
+from engram import rate_limiters
 from engram.errors import ClosedError, HandshakeError
 
 
@@ -39,7 +40,7 @@ def test_tables_are_read_from_a_file(serve, tmp_path):
         """
         [replay]
         max_size = 1_000
-        sampler = { kind = "prioritized", exponent = 0.7 }
+        sampler = { kind = "Prioritized", exponent = 0.7 }
         rate_limiter = { kind = "SampleToInsertRatio", samples_per_insert = 4, min_size = 10, error_buffer = 20 }
 
         [trajectories]
@@ -51,8 +52,8 @@ def test_tables_are_read_from_a_file(serve, tmp_path):
     assert line.startswith("serving replay, trajectories at ")
     infos = engram.Client(address).info()
     assert infos["replay"].max_size == 1_000
-    assert infos["replay"].rate_limiter == ("SampleToInsertRatio", 4.0, 10, 20.0, 60.0)
-    assert infos["trajectories"].rate_limiter == ("Queue", 1.0, 1, 0.0, 5.0)
+    assert infos["replay"].rate_limiter == rate_limiters.SampleToInsertRatio(4, 10, 20)
+    assert infos["trajectories"].rate_limiter == rate_limiters.Queue(5)
     assert server.end(signal.SIGTERM)[0] == 0
 
 

@@ -1,6 +1,13 @@
 """`engram top`, with and without a terminal."""
 
+import os
+import pty
 import signal
+import subprocess
+import termios
+
+import pytest
+from support import BackgroundCall, wait_until
 
 import engram
 
@@ -47,3 +54,63 @@ def test_ctrl_c_exits_without_a_message(spawn):
         assert top.line().startswith(server.address)
         status, _, stderr = top.end(signal.SIGINT)
     assert (status, stderr) == (0, "")
+
+
+@pytest.fixture
+def terminal():
+    """A pseudo-terminal: the file descriptors of its two ends."""
+    ends = pty.openpty()
+    yield ends
+    for end in reversed(ends):
+        os.close(end)
+
+
+@pytest.fixture
+def start_top(spawn, terminal):
+    """Returns `start_top(*args)`, which starts `engram top` on the terminal and waits until it reads keys."""
+
+    def start(*args):
+        screen, keyboard = terminal
+        top = spawn("top", *args, stdin=keyboard, stdout=keyboard)
+        BackgroundCall(lambda: [None for _ in iter(lambda: os.read(screen, 4096), b"")])  # so that it can print
+        wait_until(lambda: not termios.tcgetattr(keyboard)[3] & (termios.ICANON | termios.ECHO), 60)
+        return top
+
+    return start
+
+
+@pytest.mark.parametrize(("signal_number", "status"), [(None, 0), (signal.SIGINT, 0), (signal.SIGTERM, 143)])
+def test_q_and_signals_end_it_and_restore_the_terminal(start_top, terminal, signal_number, status):
+    state = termios.tcgetattr(terminal[1])
+    with engram.Server([engram.Table("replay")]) as server:
+        top = start_top(server.address, "--interval", 60)
+        if signal_number is None:
+            os.write(terminal[0], b"xyq")
+        assert top.end(signal_number) == (status, None, "")
+    assert termios.tcgetattr(terminal[1]) == state
+
+
+def test_an_error_restores_the_terminal(start_top, terminal):
+    state = termios.tcgetattr(terminal[1])
+    with engram.Server([engram.Table("replay")]) as server:
+        top = start_top(server.address, "--interval", 0.05)
+    status, _, stderr = top.end()
+    assert status == 1
+    assert stderr.startswith("error: ")
+    assert termios.tcgetattr(terminal[1]) == state
+
+
+def test_other_keys_do_not_shorten_an_interval(start_top, terminal):
+    with engram.Server([engram.Table("replay")]) as server:
+        top = start_top(server.address, "--count", 2, "--interval", 1)
+        os.write(terminal[0], b"abcQ\n")
+        with pytest.raises(subprocess.TimeoutExpired):
+            top.process.wait(0.5)
+        assert top.end() == (0, None, "")
+
+
+def test_keys_are_read_only_from_a_terminal(spawn):
+    with engram.Server([engram.Table("replay")]) as server:
+        top = spawn("top", server.address, "--count", 2, "--interval", 0.1, stdin=subprocess.PIPE)
+        stdout, _ = top.process.communicate("q", timeout=60)
+    assert stdout.count(server.address) == 2

@@ -17,7 +17,7 @@ from reverb_checkpoints import check
 from support import raises
 
 import engram
-from engram import Client, Server, Store, Table, selectors
+from engram import Client, Server, Store, Table, rate_limiters, selectors
 from engram.cli.app import app
 from engram.cli.tables import read_tables
 from engram.compat import reverb
@@ -64,7 +64,7 @@ def test_tables_keep_their_configuration():
         infos = store.info()
         few, empty = infos["few"], infos["empty"]
         assert (few.sampler, few.remover, few.max_size) == (selectors.Prioritized(0.8), selectors.MinHeap(), 50)
-        assert few.rate_limiter == ("RateLimiter", 2.0, 3, -14.0, 26.0)
+        assert few.rate_limiter == rate_limiters.RateLimiter(2, 3, -14, 26)
         assert few.max_times_sampled == 5
         assert (empty.sampler, empty.remover, empty.max_times_sampled) == (selectors.MaxHeap(), selectors.Lifo(), None)
         note = json.loads(infos["uniform"].note)["reverb"]

@@ -58,7 +58,7 @@ def test_metrics_match_info(server):
 
     scraped = scrape(server)
     for name, info in server.store.info().items():
-        _, samples_per_insert, min_size, min_diff, max_diff = info.rate_limiter
+        limiter = info.rate_limiter
         expected = {
             "items": info.size,
             "max_items": info.max_size,
@@ -76,11 +76,11 @@ def test_metrics_match_info(server):
             "waiting_samples": info.waiting_samples,
             "inserting_blocked": info.inserting_blocked is not None,
             "sampling_blocked": info.sampling_blocked is not None,
-            "limiter_diff": info.inserts * samples_per_insert - info.samples,
-            "limiter_min_diff": min_diff,
-            "limiter_max_diff": max_diff,
-            "limiter_min_items": min_size,
-            "limiter_samples_per_insert": samples_per_insert,
+            "limiter_diff": info.inserts * limiter.samples_per_insert - info.samples,
+            "limiter_min_diff": limiter.min_diff,
+            "limiter_max_diff": limiter.max_diff,
+            "limiter_min_items": limiter.min_size,
+            "limiter_samples_per_insert": limiter.samples_per_insert,
         }
         metrics = {key[0].removeprefix("engram_table_"): value for key, value in scraped.items() if key[1:] == (name,)}
         assert metrics == {key: value for key, value in expected.items() if value is not None}

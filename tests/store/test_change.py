@@ -270,7 +270,7 @@ def test_bad_limiters_are_rejected(open_store):
     text = "rate limiter MinSize of table `t`: min_size is 6, but the table can have at most 5 items"
     with raises(InvalidArgumentError, text):
         store.set_rate_limiter("t", rate_limiters.MinSize(6))
-    assert store.info()["t"].rate_limiter[:3] == ("MinSize", 1.0, 1)
+    assert store.info()["t"].rate_limiter == rate_limiters.MinSize(1)
 
 
 def test_calls_of_a_closed_store_raise(open_store):

@@ -218,6 +218,14 @@ def test_every_rate_limiter_has_four_parameters(limiter, kind, numbers):
     assert pickle_copy(limiter) == limiter
 
 
+def test_ratios_are_equal_if_their_four_parameters_are():
+    number, pair = SampleToInsertRatio(4, 10, 8), SampleToInsertRatio(4, 10, (32, 48))
+    assert number == pair
+    assert hash(number) == hash(pair)
+    assert number not in {SampleToInsertRatio(4, 10, 9), SampleToInsertRatio(4, 11, (32, 48)), MinSize(10)}
+    assert number.__eq__(RateLimiter(4, 10, 32, 48)) is NotImplemented
+
+
 @pytest.mark.parametrize("make", [MinSize, Queue, Stack])
 @pytest.mark.parametrize(
     ("size", "text"),

@@ -1,10 +1,14 @@
 """A table's options in `info`, in process, remote and from disk."""
 
+import copy
+import math
+import typing
+
 import numpy as np
 import pytest
 from support import raises
 
-from engram import ArraySpec, Store, Table, selectors
+from engram import ArraySpec, Store, Table, rate_limiters, selectors
 from engram.errors import InvalidArgumentError
 
 SIGNATURE = {"obs": ArraySpec((None, 3), np.float32), "more": [ArraySpec((), "string"), ArraySpec((2,), "bfloat16")]}
@@ -35,6 +39,37 @@ def test_info_contains_all_options(open_store):
     entry = info["plain"]
     assert (entry.sampler, entry.remover) == (selectors.Uniform(), selectors.Fifo())
     assert (entry.max_times_sampled, entry.ttl, entry.note, entry.signature) == (None, None, None, None)
+
+
+LIMITERS = (
+    rate_limiters.MinSize(7),
+    rate_limiters.SampleToInsertRatio(0.3, 5, 2.1),
+    rate_limiters.SampleToInsertRatio(4, 10, (-8, math.inf)),
+    rate_limiters.Queue(3),
+    rate_limiters.Stack(4),
+    rate_limiters.RateLimiter(2.5, 3, -math.inf, 9.5),
+)
+
+
+def test_info_has_the_rate_limiters_that_the_tables_were_given(open_store):
+    tables = [Table(str(number), rate_limiter=limiter) for number, limiter in enumerate(LIMITERS)]
+    store = open_store(*tables)
+    infos = store.info()
+    assert [infos[table.name].rate_limiter for table in tables] == list(LIMITERS)
+    assert {type(limiter) for limiter in LIMITERS} == set(typing.get_args(rate_limiters.AnyRateLimiter))
+    assert copy.deepcopy(infos["1"].rate_limiter) == LIMITERS[1]
+    for limiter in LIMITERS:
+        store.set_rate_limiter("0", limiter)
+        assert store.info()["0"].rate_limiter == limiter
+
+
+@pytest.mark.parametrize("kind", ["MinSize", "SampleToInsertRatio", "Queue", "RateLimiter", "Other"])
+@pytest.mark.parametrize("parameters", [(2.0, 3, 90.0, 90.5), (2.0, 3, -math.inf, math.inf)])
+def test_rate_limiters_that_another_program_made_are_described_by_their_parameters(kind, parameters):
+    """Such a limiter may have parameters that `engram.rate_limiters` would reject."""
+    limiter = rate_limiters.from_native(kind, *parameters)
+    assert isinstance(limiter, rate_limiters.RateLimiter | rate_limiters.SampleToInsertRatio)
+    assert (limiter.samples_per_insert, limiter.min_size, limiter.min_diff, limiter.max_diff) == parameters
 
 
 @pytest.mark.parametrize("signature", [None, SIGNATURE])

@@ -75,7 +75,8 @@ class Transition(NamedTuple):
         observation: The first observation, a nest of `[...]`, in the dtypes that were added.
         action: The action at the first observation, a nest of `[...]`.
         reward: Discounted sum of the rewards: a number, an array `[...]` or a nest.
-        discount: Product of the discounts, a number or an array `[...]`; see `NStepTransitionAdder`.
+        discount: Product of the environment's discounts and the adder's, a number or an array `[...]`. The learner
+            multiplies it by the adder's discount once more; see `NStepTransitionAdder`.
         next_observation: The last observation, a nest like `observation`.
         extras: The extras of the first step, a nest of `[...]`; `()` if there are none.
     """

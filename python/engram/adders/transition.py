@@ -22,8 +22,9 @@ class NStepTransitionAdder(Adder):
         reward   = r_1 + (g d_1) r_2 + (g d_1)(g d_2) r_3 + ... + (g d_1)...(g d_{k-1}) r_k
         discount = g^(k-1) d_1 d_2 ... d_k
 
-    The learner multiplies `discount` by `g` once more: the target is `reward + g discount V(next_observation)`. This is
-    Acme's convention; for n-step returns see Sutton and Barto 2018, section 7.1.
+    The learner multiplies `discount` by `g` once more, since it has only `k - 1` factors `g`: the target is
+    `reward + g discount V(next_observation)`. This is Acme's convention; for n-step returns see Sutton and Barto 2018,
+    section 7.1.
 
     Rewards may be nests; a discount is a number, or an array that broadcasts to each reward `[...]`. With `n` of 1 both
     are stored unchanged. Otherwise they are computed in f64, and stored in the dtypes of the first reward and discount,

@@ -17,7 +17,7 @@ from rich.table import Table
 
 import engram
 from engram.cli.interrupt import EXIT_INTERRUPTED
-from engram.cli.output import text
+from engram.cli.output import stdout_console, text
 from engram.cli.server_options import Ca, Certificate, JsonFlag, Key, Token, exit_on_error
 from engram.errors import EngramError, UnknownTableError
 
@@ -82,7 +82,7 @@ def bench(
     table.add_column("unit")
     for measurement in measurements:
         table.add_row(measurement.name, f"{measurement.value:,.0f}", measurement.unit)
-    Console().print(table)
+    stdout_console().print(table)
 
 
 @contextmanager

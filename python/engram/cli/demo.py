@@ -15,7 +15,7 @@ from rich.table import Table
 
 from engram._extras import importing_extra
 from engram.cli.interrupt import EXIT_INTERRUPTED, DeferredInterrupt
-from engram.cli.output import text
+from engram.cli.output import stdout_console, text
 from engram.cli.program_name import program_name
 from engram.cli.training_progress import Reporter, make_reporter
 from engram.errors import EngramError
@@ -98,7 +98,7 @@ def demo(
     if as_json:
         typer.echo(json.dumps(summary, indent=2))
     else:
-        show(Console(), summary)
+        show(stdout_console(), summary)
     if results[-1].stopped == "interrupted":
         raise typer.Exit(EXIT_INTERRUPTED)
 

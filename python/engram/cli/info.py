@@ -8,11 +8,11 @@ import math
 from typing import TYPE_CHECKING, Any
 
 import typer
-from rich.console import Console, Group
+from rich.console import Group
 from rich.table import Table
 
 import engram
-from engram.cli.output import text
+from engram.cli.output import stdout_console, text
 from engram.cli.server_options import Address, Ca, Certificate, JsonFlag, Key, Token, exit_on_error
 
 if TYPE_CHECKING:
@@ -38,15 +38,24 @@ def info(
     if as_json:
         typer.echo(json.dumps({name: to_json(each) for name, each in infos.items()}, indent=2, allow_nan=False))
         return
-    Console().print(render(infos))
+    stdout_console().print(render(infos))
 
 
 def to_json(info: TableInfo) -> dict[str, Any]:
-    """Returns a table's state as JSON values: the rate limiter's bounds by name, null for infinite ones."""
-    names = ("kind", "samples_per_insert", "min_size", "min_diff", "max_diff")
-    limiter = dict(zip(names, info.rate_limiter, strict=True))
-    finite = {name: None if value in {-math.inf, math.inf} else value for name, value in limiter.items()}
-    return dataclasses.asdict(info) | {"rate_limiter": finite}
+    """Returns a table's state as JSON values.
+
+    Selectors and the rate limiter are their `kind`, the name of their class, with a selector's arguments and the rate
+    limiter's four parameters; null for infinite ones.
+    """
+    limiter: dict[str, str | float | None] = {"kind": type(info.rate_limiter).__name__}
+    for name in ("samples_per_insert", "min_size", "min_diff", "max_diff"):
+        value = getattr(info.rate_limiter, name)
+        limiter[name] = value if math.isfinite(value) else None
+    selectors = {
+        role: {"kind": type(selector).__name__} | dataclasses.asdict(selector)
+        for role, selector in (("sampler", info.sampler), ("remover", info.remover))
+    }
+    return dataclasses.asdict(info) | selectors | {"rate_limiter": limiter}
 
 
 def render(infos: Mapping[str, TableInfo]) -> Group:

@@ -9,17 +9,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 from rich.table import Table
 
 import engram
 from engram._text import counted
 from engram.cli.info import format_bytes
-from engram.cli.output import text
+from engram.cli.output import stdout_console, text
 from engram.cli.server_options import JsonFlag, exit_on_error
+from engram.errors import StorageError
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
+
+    from rich.console import Console
 
     from engram.inspection import InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection
 
@@ -29,13 +31,20 @@ STYLES = {"torn": "yellow", "unfinished": "yellow", "set aside": "yellow", "dama
 
 
 def inspect(path: Directory, *, as_json: JsonFlag = False) -> None:
-    """Print the files of a store's directory, without changing them; exit status 1 if data is damaged or lost."""
+    """Print the files of a store's directory, without changing them.
+
+    The exit status is 1 if data is damaged or lost, or if there is no store.
+    """
     with exit_on_error():
         inspection = engram.inspect_directory(path)
+        if inspection.ok and not inspection.files:
+            raise StorageError(
+                f"{path} has no store: it has neither logs nor checkpoints; give the directory of a store"
+            )
     if as_json:
         typer.echo(json.dumps(to_json(inspection), indent=2, allow_nan=False))
     else:
-        show(inspection, Console())
+        show(inspection, stdout_console())
     if not inspection.ok:
         raise typer.Exit(1)
 

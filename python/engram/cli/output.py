@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import re
+import sys
 
 import typer
+from rich.console import Console
 from rich.text import Text
 
 from engram._text import printable
@@ -23,6 +25,15 @@ _WITHOUT_OPTION = {
     ),
 }
 """Parts of error texts that name arguments without an option, and their replacements."""
+
+
+_UNLIMITED_WIDTH = 2**20
+"""Columns of a console without a terminal; longer lines are wrapped."""
+
+
+def stdout_console() -> Console:
+    """Returns a console that prints to stdout. Unless stdout is a terminal, it cuts and wraps nothing."""
+    return Console(width=None if sys.stdout.isatty() else _UNLIMITED_WIDTH)
 
 
 def echo(line: str, *, err: bool = False) -> None:

@@ -2,7 +2,7 @@
 
     [replay]
     max_size = 1_000_000
-    sampler = { kind = "prioritized", exponent = 0.6 }
+    sampler = { kind = "Prioritized", exponent = 0.6 }
     rate_limiter = { kind = "MinSize", min_size = 1_000 }
 
     [trajectories]
@@ -11,8 +11,8 @@
     signature = { observation = "float32[?,4]", action = "int64[?]" }
 
 Keys are the arguments of `engram.Table`, or of `engram.Table.queue` or `.stack` for tables with `like`. Selectors and
-rate limiters are a name, or a TOML table with a `kind` and their arguments. `signatures.py` describes signatures;
-`reverb_signature` is the signature that dm-reverb's clients check.
+rate limiters are the name of their class, or a TOML table with this name as `kind` and their arguments.
+`signatures.py` describes signatures; `reverb_signature` is the signature that dm-reverb's clients check.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from __future__ import annotations
 import dataclasses
 import inspect
 import tomllib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import engram
 from engram import rate_limiters, selectors
@@ -31,27 +31,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
     from pathlib import Path
 
-_SELECTORS = {
-    selector.kind: selector
-    for selector in (
-        selectors.Uniform,
-        selectors.Fifo,
-        selectors.Lifo,
-        selectors.Prioritized,
-        selectors.MinHeap,
-        selectors.MaxHeap,
-    )
-}
-_LIMITERS = {
-    limiter.kind: limiter
-    for limiter in (
-        rate_limiters.MinSize,
-        rate_limiters.SampleToInsertRatio,
-        rate_limiters.Queue,
-        rate_limiters.Stack,
-        rate_limiters.RateLimiter,
-    )
-}
+_SELECTORS = {selector.__name__: selector for selector in get_args(selectors.Selector)}
+_LIMITERS = {limiter.__name__: limiter for limiter in get_args(rate_limiters.AnyRateLimiter)}
 
 _REVERB_SIGNATURE = "reverb_signature"
 
@@ -113,8 +94,6 @@ def _policy(role: str, value: object, kinds: Mapping[str, Callable[..., object]]
     if not isinstance(kind, str) or kind not in kinds:
         raise InvalidArgumentError(f"the `kind` of `{role}` must be one of {_listed(kinds)}; got {kind!r}")
     _check_keys(f"`{role}`: {kind}", kinds[kind], arguments)
-    if isinstance(arguments.get("error_buffer"), list):
-        arguments["error_buffer"] = tuple(arguments["error_buffer"])
     try:
         return kinds[kind](**arguments)
     except InvalidArgumentError as error:

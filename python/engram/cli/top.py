@@ -12,7 +12,8 @@ from rich.live import Live
 
 import engram
 from engram.cli.info import render
-from engram.cli.output import text
+from engram.cli.keyboard import wait_for_q
+from engram.cli.output import stdout_console, text
 from engram.cli.server_options import Address, Ca, Certificate, Key, Token, exit_on_error
 
 if TYPE_CHECKING:
@@ -33,20 +34,20 @@ def top(
         int | None, typer.Option(help="Number of updates after which to exit; no limit by default.", min=1)
     ] = None,
 ) -> None:
-    """Watch the sizes and rates of a server's tables, and why calls wait; Ctrl-C exits.
+    """Watch the sizes and rates of a server's tables, and why calls wait; q or Ctrl-C exits.
 
-    Without a terminal, updates are printed one after the other.
+    Without a terminal, updates are printed one after the other, and only Ctrl-C exits.
     """
-    console = Console()
+    console = stdout_console()
     updates = 0
-    with exit_on_error(), suppress(KeyboardInterrupt), _display(console) as show:
+    with exit_on_error(), suppress(KeyboardInterrupt), wait_for_q() as wait, _display(console) as show:
         client = engram.Client(address, token=token, ca=ca, certificate=certificate, key=key)
         while count is None or updates < count:
             heading = text(f"{address}, {time.strftime('%H:%M:%S')}", style="dim")
             show(Group(heading, render(client.info())))
             updates += 1
-            if updates != count:
-                time.sleep(interval)
+            if updates != count and wait(interval):
+                break
 
 
 @contextmanager

@@ -16,10 +16,20 @@ INK, FAINT = "#1f2937", "#9ca3af"
 
 
 def plot_returns(results: Sequence[Result], path: Path) -> Path:
-    """Plots the runs of one environment to a PNG of 1600 x 800 pixels, and returns its path.
+    """Writes the plot of `draw_returns` to a PNG of 1600 x 800 pixels, and returns its path.
+
+    Missing directories are created.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    draw_returns(results).savefig(path)
+    return path
+
+
+def draw_returns(results: Sequence[Result]) -> Figure:
+    """Returns a plot of the runs of one environment.
 
     Dots are finished training episodes, lines their mean over the last `solved_episodes`, and the dashed line is
-    `solved_return`. Missing directories are created.
+    `solved_return`. The legend is below the axes.
     """
     config = results[0].config
     figure = Figure(figsize=(10, 5), dpi=160, layout="constrained", facecolor="white")
@@ -54,10 +64,8 @@ def plot_returns(results: Sequence[Result], path: Path) -> Path:
     axes.spines[["top", "right", "left"]].set_visible(False)
     axes.spines["bottom"].set_color(FAINT)
     axes.tick_params(colors=INK, length=0)
-    axes.legend(loc="best", frameon=False, labelcolor=INK, fontsize=9)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    figure.savefig(path)
-    return path
+    figure.legend(loc="outside lower center", ncols=3, frameon=False, labelcolor=INK, fontsize=9)
+    return figure
 
 
 def moving_mean(returns: Sequence[float], count: int) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

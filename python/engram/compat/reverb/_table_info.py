@@ -25,7 +25,7 @@ def to_reverb_info(info: engram.TableInfo) -> TableInfo:
     note = _table_note.decode(info.note)
     times = note.max_times_sampled
     signature = signature_of(info)
-    _, spi, min_size, min_diff, max_diff = info.rate_limiter
+    limiter = info.rate_limiter
     return TableInfo(
         name=info.name,
         sampler_options=_options(info.sampler),
@@ -33,10 +33,10 @@ def to_reverb_info(info: engram.TableInfo) -> TableInfo:
         max_size=info.max_size,
         max_times_sampled=(info.max_times_sampled or 0) if times is None else times,
         rate_limiter_info=RateLimiterInfo(
-            samples_per_insert=spi,
-            min_diff=_finite(min_diff),
-            max_diff=_finite(max_diff),
-            min_size_to_sample=min_size,
+            samples_per_insert=limiter.samples_per_insert,
+            min_diff=_finite(limiter.min_diff),
+            max_diff=_finite(limiter.max_diff),
+            min_size_to_sample=limiter.min_size,
             insert_stats=RateLimiterCallStats(completed=info.inserts),
             sample_stats=RateLimiterCallStats(completed=info.samples),
         ),
