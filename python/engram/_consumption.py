@@ -65,8 +65,12 @@ class ConsumptionTracker:
         self._max_hold = MAX_HOLD  # seconds; less if the server's lease timeout is short
 
     def begin(self, stream: _engram.Stream) -> None:
-        """Counts the items of a new stream from now on."""
-        self._stream, self._fetched_before = stream, self.fetched
+        """Counts the items of a new stream from now on. Items that are not consumed have returned to their table."""
+        if (kept := self.consumed - self._passed_items) < len(self._first_pieces):
+            self.num_pieces = self._first_pieces[kept]
+            del self._first_pieces[kept:]
+        self.fetched = self._fetched_before = self.consumed
+        self._stream = stream
         lease_timeout = stream.lease_timeout
         self._max_hold = MAX_HOLD if lease_timeout is None else min(MAX_HOLD, _LEASE_FRACTION * lease_timeout)
 

@@ -133,6 +133,16 @@ def test_cells_may_have_any_shape(tf):
         assert [int(each.data[0][0, 0, 0]) for each in elements] == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("lengths", [[2, 2, 2], [2, 3, 1]])
+def test_cells_may_be_empty(tf, lengths):
+    with serving(queue()) as (_, client):
+        put_items(client, "t", lengths=lengths, shape=(0,))
+        dtypes, shapes = specs(tf, None, shape=(0,))
+        dataset = reverb.TrajectoryDataset(client.server_address, "t", dtypes, shapes, 10)
+        elements = list(dataset.take(3))
+        assert [element.data["cell"].shape for element in elements] == [(length, 0) for length in lengths]
+
+
 def test_text_scalars_and_lists_are_supported(tf):
     with serving(queue()) as (_, client):
         with client.trajectory_writer(1) as writer:

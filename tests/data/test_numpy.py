@@ -410,6 +410,12 @@ def test_block_sizes_adapt_to_the_items_read(block_sizes):
         elements.close()
 
 
+def test_steps_with_empty_cells_are_yielded(open_store):
+    store = open_store(queue())
+    insert(store, {"x": np.zeros([2, 0])}, {"x": np.zeros([2, 0])})
+    assert [element.data["x"].shape for element in dataset(store, "t", steps=True, batch_size=4, timeout=1)] == [(4, 0)]
+
+
 def test_the_parts_of_a_batch_are_concatenated_once(monkeypatch):
     parts = []
     concatenate = np.concatenate

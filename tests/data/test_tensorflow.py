@@ -8,7 +8,7 @@ import pytest
 from data_tables import fill, insert, queue
 from support import raises, wait_until
 
-from engram import ArraySpec, Store
+from engram import ArraySpec, Store, Table
 from engram.data import Element, Info
 from engram.errors import DeadlineExceededError, InvalidArgumentError, UnknownTableError
 
@@ -114,6 +114,27 @@ def test_specs_are_derived_from_a_signature(dataset, options, x, cell, w):
     with Store([queue(signature=SIGNATURE)]) as store:
         column_specs = specs(dataset(store, "t", **options))
     assert column_specs == {"x": ("int64", *x), "cell": ("bfloat16", cell, False), "w": ("string", w, False)}
+
+
+@pytest.mark.parametrize("options", [{}, {"steps": True}, {"batch_size": 2}, {"steps": True, "batch_size": 3}])
+def test_cells_may_be_empty(open_store, dataset, options):
+    store = open_store(Table("t"))
+    insert(store, {"x": np.zeros([2, 0], np.float32)}, {"x": np.zeros([2, 0], np.float32)})
+    for element in dataset(store, "t", **options).take(5):
+        assert element.data["x"].shape[-1] == 0
+        assert element.data["x"].shape == (
+            *([options["batch_size"]] if "batch_size" in options else []),
+            *([] if "steps" in options else [2]),
+            0,
+        )
+
+
+def test_empty_cells_need_a_spec_with_their_size(dataset, tf):
+    with Store([Table("t")]) as store:
+        insert(store, {"x": np.zeros([2, 0], np.float32)})
+        elements = dataset(store, "t", element_spec={"x": tf.TensorSpec([None, None], tf.float32)})
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"values of shape \[2, 0\].*give a spec"):
+            next(iter(elements))
 
 
 def test_columns_without_a_time_axis_have_fixed_shapes(dataset):

@@ -256,3 +256,55 @@ def test_untaken_batches_are_returned_when_a_process_exits():
         subprocess.run(command, timeout=110, check=True)
         wait_until(lambda: store.info()["t"].hidden_items == 0)
         assert store.info()["t"].samples == 3
+
+
+def test_steps_are_not_fetched_much_further_ahead_than_prefetch(open_store, dataset):
+    store = open_store(Table("t"))
+    fill(store, [1] * 100)
+    iterator = iter(dataset(store, "t", steps=True, batch_size=4, prefetch=8))
+    for _ in range(24):
+        next(iterator)
+    time.sleep(0.2)
+    assert store.info()["t"].samples <= 24 * 4 + 3 * 8 * 4, "a block in TensorFlow, one fetched, one on its way"
+
+
+def test_elements_before_an_error_in_a_block_count_as_sampled(open_store, dataset, tf):
+    store = open_store(Table("t"))
+    fill(store, [3] * 60 + [4])
+    spec = {"x": tf.TensorSpec([3], tf.int64), "y": [tf.TensorSpec([3, 1], tf.float32)]}
+    iterator = iter(dataset(store, "t", element_spec=spec))
+    yielded = 0
+    with pytest.raises(tf.errors.InvalidArgumentError, match="does not match"):
+        while True:
+            next(iterator)
+            yielded += 1
+    del iterator
+    gc.collect()
+    wait_until(lambda: store.info()["t"].samples == yielded)
+
+
+@pytest.mark.parametrize("options", [{"batch_size": 2}, {}, {"steps": True}])
+def test_elements_of_a_table_that_became_a_queue_are_consumed_at_once(open_store, dataset, options):
+    store = open_store(Table("t", max_size=4))
+    fill(store, [1] * 4)
+    elements = dataset(store, "t", **options)
+    store.drop_table("t")
+    store.create_table(queue(max_size=4))
+    fill(store, [1] * 4)
+    iterator = iter(elements)
+    next(iterator)
+    store.insert({"x": np.arange(1), "y": [np.float32([[0]])]}, {"t": 1.0}, time_axis=True, timeout=10)
+
+
+def test_the_column_that_differs_in_length_is_named(dataset, tf):
+    limiter = rate_limiters.SampleToInsertRatio(5, 1, 5)
+    with Store([Table("t", rate_limiter=limiter)]) as store:
+        with store.writer(history=4) as writer:
+            for length in (2, 3):
+                for step in range(length):
+                    writer.append({"a": np.int64(step), "x": np.int64(step)})
+                history = writer.history
+                writer.create_item("t", 1.0, {"a": history["a"][-1], "x": history["x"][-length:]})
+        spec = {"a": tf.TensorSpec([8], tf.int64), "x": tf.TensorSpec([8, None], tf.int64)}
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"column `x`.*differ in length"):
+            next(iter(dataset(store, "t", batch_size=8, prefetch=4, element_spec=spec)))

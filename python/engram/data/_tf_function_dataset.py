@@ -8,7 +8,9 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
-__all__ = ["function_dataset", "pack_arrays"]
+from engram.errors import InvalidArgumentError
+
+__all__ = ["check_rows", "function_dataset", "pack_arrays", "unbatch"]
 
 Next = Callable[[npt.NDArray[Any]], Sequence[Any]]
 
@@ -33,9 +35,9 @@ def function_dataset(
 
     Args:
         next_element: A module-level function, as TensorFlow keeps it for the life of the process. It returns one array
-            per spec; text is arrays of `bytes` objects.
+            per spec, but see `num_packed`; text is arrays of `bytes` objects.
         iterator_number: The argument of `next_element`, an i64 tensor `[]`.
-        specs: A `tf.TensorSpec` for each array.
+        specs: A `tf.TensorSpec` for each tensor of the dataset's tuples.
         num_packed: If not 0, `next_element` returns the first `num_packed` arrays as one array of `pack_arrays`:
             TensorFlow takes about 5 us for each array that a Python function returns.
     """
@@ -65,6 +67,28 @@ def function_dataset(
         **_IN_CALLING_THREAD,
     )
     return tf.data.experimental.from_variant(variant, tuple(specs))
+
+
+def unbatch(dataset: Any, *, empty_rows: bool) -> Any:  # noqa: ANN401, TensorFlow's
+    """Returns a dataset of the rows of a dataset's tuples.
+
+    TensorFlow's own `unbatch` is faster, but ends the process with a segmentation fault if a row has an axis of size 0.
+    Unless `empty_rows` is True, the caller has to check all arrays with `check_rows`.
+    """
+    if empty_rows:
+        split = tf.autograph.experimental.do_not_convert(lambda *tensors: tf.data.Dataset.from_tensor_slices(tensors))
+        return dataset.flat_map(split)
+    return dataset.unbatch()
+
+
+def check_rows(arrays: Sequence[npt.NDArray[Any]]) -> None:
+    """Raises an InvalidArgumentError if an array has rows with an axis of size 0."""
+    for array in arrays:
+        if array.size == 0 and len(array):
+            raise InvalidArgumentError(
+                f"a column has values of shape {list(array.shape[1:])}, and its spec does not have the axis of size 0; "
+                "give a spec with all sizes but that of the time axis"
+            )
 
 
 def pack_arrays(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:

@@ -117,7 +117,7 @@ def step_block(native: _engram.Batch) -> tuple[ColumnBlock, list[int]]:
     if first is None or any(each is None or not np.array_equal(each, first) for each in lengths):
         raise SignatureError(_different_lengths(block, lengths))
     columns = [
-        column.reshape(-1, *column.shape[2:]) if split is None else column
+        column.reshape(column.shape[0] * column.shape[1], *column.shape[2:]) if split is None else column
         for column, split in zip(block.columns, block.splits, strict=True)
     ]
     info = Info(*(np.repeat(array, first) for array in block.info))
@@ -154,11 +154,20 @@ class BatchBuffer:
         Raises:
             SignatureError: The block differs from the buffered parts in columns, dtypes or shapes.
         """
-        rows = self.rows_of_full_batches(block)
-        return [_part(rows, slice(i, i + self._batch_size)) for i in range(0, rows.size, self._batch_size)]
+        batches, start = [], 0
+        if self._parts:
+            _check_same_layout(self._parts[0], block)
+            start = self._batch_size - self._count
+            if block.size < start:
+                return []
+            batches.append(_concatenate([*self._parts, _part(block, slice(0, start))]))
+        return batches + [
+            _part(block, slice(begin, begin + self._batch_size))
+            for begin in range(start, block.size - self._batch_size + 1, self._batch_size)
+        ]
 
     def rows_of_full_batches(self, block: ColumnBlock) -> ColumnBlock:
-        """Returns the rows of all batches of `full_batches` as one block, without copies if the buffer is empty."""
+        """Returns the rows of all batches of `full_batches` as one block; copies them if the buffer is not empty."""
         rows = self._count + block.size
         if self._parts:
             _check_same_layout(self._parts[0], block)

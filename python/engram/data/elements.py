@@ -74,7 +74,8 @@ class Options(TypedDict, total=False):
         prefetch: Number of batches that are fetched in advance, 1 or more. Datasets of steps and of single items fetch
             blocks of items, and this many blocks in advance. A block has as many items as make about 4 MiB, estimated
             from the items read so far, but at most as many as a batch needs, or 64 without `batch_size`. In tables with
-            `max_times_sampled`, where other readers may wait for the items, it is one item. Default: 2.
+            `max_times_sampled`, where other readers may wait for the items, it is one item. For TensorFlow, a block may
+            have the items of `prefetch` batches of steps; then one block is fetched in advance. Default: 2.
         max_batches: Number of elements after which the dataset ends, 1 or more. Default: None, no limit.
         timeout: Seconds to wait for one element; the dataset ends if it does not arrive. Default: None, wait
             forever. Items that the table can return at once are waited for up to 0.5 s even if `timeout` is smaller:

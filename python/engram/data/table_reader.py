@@ -124,7 +124,7 @@ class TableReader:
         Args:
             make: Receives the block of one element, if several cannot be made together because they differ in length.
             make_together: Receives the items or steps of several elements, one element after the other, or of none. If
-                the items of one read differ in length and batches of items are read, it receives just these items.
+                batches of items are read and the items of one read differ in length, it receives these, and must raise.
             batches_per_call: Number of batches that one call of `make_together` receives: at most of items, about of
                 steps. Without `batch_size`, it receives a block.
             poll_interval: Seconds without data after which None is yielded. Default: never.
@@ -208,7 +208,13 @@ class TableReader:
         size, is_estimated = block_size.items(), block_size.is_estimated
         # Every item has at least one step, so no more items are needed.
         max_items = None if left is None else min(left * (self.batch_size or 1), _checks.MAX_I64)
-        dataset = self._dataset(size, at_least=1, max_items=max_items, max_batches=None if is_estimated else 1)
+        dataset = self._dataset(
+            size,
+            at_least=1,
+            prefetch=splitter.prefetched_blocks(self.prefetch),
+            max_items=max_items,
+            max_batches=None if is_estimated else 1,
+        )
         tracker, pieces_per_element = splitter.tracker, self.batch_size or 1
         interval = (
             INSERT_CHECK_INTERVAL if poll_interval is None and self.steps and pieces_per_element > 1 else poll_interval
@@ -304,8 +310,7 @@ class _BlockSplitter(Generic[R]):
     """Splits blocks of items into elements.
 
     Attributes:
-        tracker: Counts the consumed items.
-        makes_several: True if one result may be of several elements.
+        tracker: Counts the items; also the consumed ones unless `makes_several`.
         last: Elements to yield after the end of the data.
         has_ended: True if there is no more data.
     """
@@ -325,7 +330,6 @@ class _BlockSplitter(Generic[R]):
         self._make_together = make_together
         self._batches_per_block = batches_per_block
         self.tracker = ConsumptionTracker(self._make_last)
-        self.makes_several = False
         self.last: list[R] = []
         self.has_ended = False
 
@@ -334,8 +338,18 @@ class _BlockSplitter(Generic[R]):
         batch_size = None if self._batch_size is None else self._batch_size * self._batches_per_block
         self._block_size = _BlockSize(info, batch_size, steps=self._steps)
         self.tracker.removes_items = self._block_size.is_single
-        self.makes_several = self._make_together is not None and not self._block_size.is_single
+        if self._block_size.is_single:
+            self._make_together = None
         return self._block_size
+
+    def prefetched_blocks(self, prefetch: int) -> int:
+        """Returns the number of blocks that are fetched in advance."""
+        return prefetch if self._batch_size is None else math.ceil(prefetch / self._batches_per_block)
+
+    @property
+    def makes_several(self) -> bool:
+        """True if one result may be of several elements; the tracker then does not count them."""
+        return self._make_together is not None
 
     def split(self, native: _engram.Batch) -> Iterator[R]:
         """Returns the elements of a block.
@@ -348,7 +362,7 @@ class _BlockSplitter(Generic[R]):
         else:
             block, lengths = column_block.item_block(native), [1] * len(native)
         make = self._make
-        if self._make_together is not None and self.makes_several and all(split is None for split in block.splits):
+        if self._make_together is not None and all(split is None for split in block.splits):
             make = self._make_together
             parts = iter([block if self._buffer is None else self._buffer.rows_of_full_batches(block)])
         elif not self._steps:

@@ -24,7 +24,7 @@ from engram.store import TableStore
 with importing_extra("tensorflow", "engram.data.tensorflow"):
     import tensorflow as tf
 
-    from engram.data._tf_function_dataset import function_dataset, pack_arrays
+    from engram.data._tf_function_dataset import check_rows, function_dataset, pack_arrays, unbatch
 
 __all__ = ["dataset"]
 
@@ -32,7 +32,7 @@ Spec = Any
 """A `tf.TensorSpec` or `tf.RaggedTensorSpec`; `Any`, so that type checks do not require TensorFlow."""
 
 _MAX_BATCHES_PER_CALL = 64
-"""Maximum number of batches of items that one call into Python returns."""
+"""Maximum number of batches that one call into Python returns."""
 
 _INFO_DTYPES = Info(np.uint64, np.float64, np.int64, np.float64, np.int32)
 
@@ -118,7 +118,8 @@ def dataset(
     flat_elements = _FlatElements(reader, columns, _engram.names(structure), spec_source)
 
     def elements_of(slot: Any) -> Any:  # noqa: ANN401, TensorFlow's
-        elements = function_dataset(_next, slot, flat_elements.specs, num_packed=len(_INFO_DTYPES)).unbatch()
+        calls = function_dataset(_next, slot, flat_elements.specs, num_packed=len(_INFO_DTYPES))
+        elements = unbatch(calls, empty_rows=flat_elements.have_empty_rows)
         return count_elements(elements, slot) if flat_elements.are_stacked else elements
 
     slots = tf.data.Dataset.from_generator(flat_elements.iterations, output_signature=tf.TensorSpec([], tf.int64))
@@ -215,7 +216,7 @@ def _describe_column(name: str) -> str:
 
 def _as_ragged(array: Array) -> list[Array]:
     count, length = array.shape[:2]
-    return [array.reshape(-1, *array.shape[2:]), np.arange(count + 1, dtype=np.int64) * length]
+    return [array.reshape(count * length, *array.shape[2:]), np.arange(count + 1, dtype=np.int64) * length]
 
 
 def _columns(reader: TableReader, element_spec: Any) -> tuple[list[_Column], str, str]:  # noqa: ANN401, a nest
@@ -322,6 +323,7 @@ class _FlatElements:
     Attributes:
         specs: A `tf.TensorSpec` for each array of `info` and each part.
         are_stacked: True if one call may pass on several elements.
+        have_empty_rows: True if a column has an axis of size 0.
     """
 
     def __init__(self, reader: TableReader, columns: list[_Column], names: list[str], spec_source: str) -> None:
@@ -337,11 +339,12 @@ class _FlatElements:
         columns_parts = [part for column in columns for part in column.parts()]
         parts = [*info, *columns_parts]
         self.specs = [tf.TensorSpec([None, *part.shape], part.dtype) for part in parts]
+        self.have_empty_rows = any(0 in column.shape for column in columns)
         self._no_elements = (pack_arrays([_empty(part) for part in info]), *map(_empty, columns_parts))
         dense = not reader.pad and not any(column.is_ragged for column in columns)
         has_item_batches = reader.batch_size is not None and not reader.steps
-        can_stack = dense and (has_item_batches or reader.max_batches is None)
         self._batches_per_call = min(reader.prefetch, _MAX_BATCHES_PER_CALL)
+        can_stack = dense and (self._batches_per_call > 1 if has_item_batches else reader.max_batches is None)
         self.are_stacked = can_stack and reader.keeps_items
 
     def iterations(self) -> Generator[int]:
@@ -364,9 +367,15 @@ class _FlatElements:
 
     def _iterate(self, counter: TfElementCounter) -> Generator[tuple[Any, ...]]:
         """Yields the arrays of one element, or of several if `are_stacked`; of none after a while without data."""
-        reads = self._iterate_stacked(counter) if self.are_stacked else self._reader.read(self._flatten, POLL_INTERVAL)
+        # The table may have been dropped and created again since `are_stacked` was determined.
+        if self.are_stacked and self._reader.keeps_items:
+            reads = self._iterate_stacked(counter)
+        else:
+            reads = self._reader.read(self._flatten, POLL_INTERVAL)
         with closing(reads) as elements:
             for arrays in elements:
+                if arrays is not None and not self.have_empty_rows:
+                    check_rows(arrays[1:])
                 # TensorFlow cancels an iterator only between calls, so an idle one returns no elements now and then.
                 yield self._no_elements if arrays is None else arrays
 
@@ -378,7 +387,7 @@ class _FlatElements:
             for arrays in elements:
                 try:
                     yield arrays
-                except GeneratorExit:
+                except BaseException:  # the generator is closed, or Ctrl-C
                     tracker.consumed = tracker.count_pieces_up_to(counter.elements * self._batch_size)
                     raise
                 # TensorFlow requests more only after it has taken all elements.
@@ -397,11 +406,10 @@ class _FlatElements:
         self._check_structure(block)
         batch = () if self._reader.batch_size is None else (self._reader.batch_size,)
         count = block.size // self._batch_size
-        parts = []
         for column, array, split in zip(self._columns, block.columns, block.splits, strict=True):
             row_shape = array.shape[1:] if split is None else (None, *array.shape[1:])
-            column.check(array, (*batch, *row_shape), ragged=split is not None)
-            parts.append(array.reshape(count, *batch, *row_shape))
+            column.check(array, (*batch, *row_shape), ragged=split is not None)  # no column may be ragged
+        parts = (array.reshape(count, *batch, *array.shape[1:]) for array in block.columns)
         return (pack_arrays(block.info).reshape(len(_INFO_DTYPES), count, *batch), *parts)
 
     def _check_structure(self, block: ColumnBlock) -> None:

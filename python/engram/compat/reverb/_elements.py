@@ -59,7 +59,9 @@ def timesteps(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> El
     """Converts each step of each item to one element with the item's info."""
     lengths = steps_per_item(table, block)
     columns: list[Array] = [
-        column if squeezed or splits is not None else column.reshape(-1, *column.shape[2:])
+        column
+        if squeezed or splits is not None
+        else column.reshape(column.shape[0] * column.shape[1], *column.shape[2:])
         for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True)
     ]
     _check_types(table, specs, [(column.dtype, column.shape[1:]) for column in columns])
@@ -142,9 +144,9 @@ def _ragged_shape(spec_shape: Shape, column: Array, splits: Array) -> Shape:
 
 def _with_column_count(specs: Sequence[TensorSpec], block: ColumnBlock) -> list[TensorSpec]:
     """Cuts or pads the specs to the number of columns, so that the columns can be listed in an error."""
-    missing = len(block.columns) - len(specs)
-    padding = [TensorSpec(None, np.float32)] * missing if missing > 0 else []
-    return [*specs, *padding][: len(block.columns)]
+    if (missing := len(block.columns) - len(specs)) <= 0:
+        return list(specs[: len(block.columns)])
+    return [*specs, *[TensorSpec(None, np.float32)] * missing]
 
 
 def _check_types(table: str, specs: Sequence[TensorSpec], types: Sequence[tuple[Any, Shape]]) -> None:

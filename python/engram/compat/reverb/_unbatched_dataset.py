@@ -1,4 +1,4 @@
-"""A dataset that reads blocks of elements from Python and splits them in TensorFlow: one Python call per block."""
+"""A dataset of single elements, read in blocks: one Python call per block, or per element if they differ in shape."""
 
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -61,13 +61,20 @@ def _unbatched(
 ) -> tuple[Any, Any]:
     """Does what `unbatched_dataset` describes, without a counter."""
     tf = import_tensorflow("a dataset")
-    from engram.data._tf_function_dataset import pack_arrays  # noqa: PLC0415, imports TensorFlow
+    from engram.data._tf_function_dataset import (  # noqa: PLC0415, imports TensorFlow
+        check_rows,
+        pack_arrays,
+        unbatch,
+    )
 
     def pack(arrays: list[Any]) -> list[Any]:
+        if not empty_rows:
+            check_rows(arrays)
         return [pack_arrays(arrays[:num_packed]), *arrays[num_packed:]] if num_packed else arrays
 
     shapes = [None if spec.shape.rank is None else [None, *spec.shape] for spec in specs]
     batched = [tf.TensorSpec(shape, spec.dtype) for shape, spec in zip(shapes, specs, strict=True)]
+    empty_rows = any(shape is not None and 0 in shape for shape in shapes)
     empty = pack([_empty(spec) for spec in specs])
 
     def arrays(*values: Any) -> Iterator[Sequence[Any]]:  # noqa: ANN401, arrays
@@ -81,7 +88,7 @@ def _unbatched(
 
     variant, keep_alive = generator_dataset(arrays, args, batched, num_packed=num_packed)
     source = tf.data.experimental.from_variant(variant, tuple(batched))
-    result = source.unbatch()
+    result = unbatch(source, empty_rows=empty_rows)
     return tf.data.experimental.to_variant(result), (keep_alive, source, result)
 
 
