@@ -1,7 +1,6 @@
 """Tables: selectors, limits, time to live, queues and stacks, and `info`."""
 
 import dataclasses
-import math
 import re
 import time
 
@@ -169,7 +168,7 @@ def test_info_has_every_field_with_its_value(open_store):
         "waiting_samples": 0,
         "inserting_blocked": None,
         "sampling_blocked": "`t`: sampling waits: the table is empty (MinSize)",
-        "rate_limiter": ("MinSize", 1.0, 2, -math.inf, math.inf),
+        "rate_limiter": rate_limiters.MinSize(2),
         "sampler": selectors.Uniform(),
         "remover": selectors.Fifo(),
         "max_times_sampled": None,
