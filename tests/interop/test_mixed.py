@@ -16,9 +16,9 @@ def serve():
     """Starts servers and stops them after the test."""
     servers = []
 
-    def start(*tables, path=None, port=0):
+    def start(*tables, path=None, **options):
         store = engram.Store(tables) if path is None else engram.Store.open(path, tables)
-        servers.append(engram.Server(store, port=port))
+        servers.append(engram.Server(store, **options))
         return servers[-1], f"localhost:{servers[-1].port}"
 
     yield start

@@ -37,11 +37,11 @@ def test_program_observes_the_same_at_both_servers(name, programs, engram_addres
 
 TABLES_FILE = """
 [steps]
-sampler = "fifo"
+sampler = "Fifo"
 reverb_signature = { action = ["int32[]", "bool[2]"], observation = "float32[3]" }
 
 [sequences]
-sampler = "fifo"
+sampler = "Fifo"
 reverb_signature = { action = ["int32[?]"], observation = "float32[?,3]" }
 
 [timeout]
