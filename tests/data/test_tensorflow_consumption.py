@@ -289,7 +289,7 @@ def test_elements_of_a_table_that_became_a_queue_are_consumed_at_once(open_store
     fill(store, [1] * 4)
     elements = dataset(store, "t", **options)
     store.drop_table("t")
-    store.create_table(queue(max_size=4))
+    store.create_table(Table.queue("t", max_size=4))
     fill(store, [1] * 4)
     iterator = iter(elements)
     next(iterator)
