@@ -81,3 +81,11 @@ def certificates(tmp_path_factory):
 def other_certificates(tmp_path_factory):
     """Certificates signed by another authority."""
     return Certificates(tmp_path_factory.mktemp("other_certificates"))
+
+
+@pytest.fixture
+def tf():
+    """TensorFlow. The marker `frameworks` skips the test if it is not installed."""
+    import tensorflow as tf  # noqa: PLC0415, the extra
+
+    return tf

@@ -22,13 +22,6 @@ def dataset():
     return tensorflow.dataset
 
 
-@pytest.fixture
-def tf():
-    import tensorflow as tf  # noqa: PLC0415, the extra
-
-    return tf
-
-
 def xs(elements):
     return [element.data["x"].numpy().tolist() for element in elements]
 

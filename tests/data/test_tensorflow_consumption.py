@@ -25,17 +25,6 @@ def dataset():
     return tensorflow.dataset
 
 
-@pytest.fixture
-def tf():
-    import tensorflow as tf  # noqa: PLC0415, the extra
-
-    return tf
-
-
-def xs(elements):
-    return [element.data["x"].numpy().tolist() for element in elements]
-
-
 @pytest.mark.parametrize("options", [{}, {"batch_size": 1, "pad": True}, {"steps": True}])
 def test_items_that_were_not_yielded_are_returned(open_store, dataset, options):
     store = open_store(queue())
