@@ -343,8 +343,9 @@ class _BlockSplitter(Generic[R]):
         return self._block_size
 
     def prefetched_blocks(self, prefetch: int) -> int:
-        """Returns the number of blocks that are fetched in advance."""
-        return prefetch if self._batch_size is None else math.ceil(prefetch / self._batches_per_block)
+        """Returns the number of blocks to fetch in advance so that they have about `prefetch` batches."""
+        has_several_batches = self._batch_size is not None and not self._block_size.is_single
+        return math.ceil(prefetch / self._batches_per_block) if has_several_batches else prefetch
 
     @property
     def makes_several(self) -> bool:
