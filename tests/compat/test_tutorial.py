@@ -1,7 +1,5 @@
-"""Reverb's tutorial with Engram: what the program prints, and the notebook generated from it."""
+"""Reverb's tutorial with Engram: what the program prints."""
 
-import importlib.util
-import json
 import re
 import runpy
 from pathlib import Path
@@ -10,7 +8,6 @@ import pytest
 
 ROOT = Path(__file__).parents[2]
 TUTORIAL = ROOT / "examples" / "reverb_tutorial.py"
-NOTEBOOK = TUTORIAL.with_suffix(".ipynb")
 
 PRINTED = re.compile(r"shape=\(([\d, ]*)\), dtype=(\w+)\)")
 IN_COMMENTS = re.compile(r"print\(.*\) +# \(\[([\d, ]*)\], (\w+)\)")
@@ -45,29 +42,6 @@ def test_the_tutorial_prints_the_shapes_in_its_comments(capsys, tf):
     finally:
         for name in ("simple_server", "complete_episode_server", "multitable_server"):
             variables[name].stop()
-
-
-def import_script(name):
-    spec = importlib.util.spec_from_file_location(name, ROOT / "scripts" / f"{name}.py")
-    module = importlib.util.module_from_spec(spec)
-    spec.loader.exec_module(module)
-    return module
-
-
-def test_the_notebook_is_generated_from_the_program():
-    notebook = import_script("make_notebooks").notebook(TUTORIAL.read_text())
-    assert NOTEBOOK.read_text() == notebook, "run `python scripts/make_notebooks.py`"
-
-
-def test_the_notebook_runs_the_same_code():
-    cells = json.loads(NOTEBOOK.read_text())["cells"]
-    code = "\n".join("".join(cell["source"]) for cell in cells if cell["cell_type"] == "code")
-    prose = [cell for cell in cells if cell["cell_type"] == "markdown"]
-    program = [line for line in TUTORIAL.read_text().splitlines() if line and not line.startswith("#")]
-    assert [line for line in code.splitlines() if line and not line.startswith("#")] == program
-    assert len(prose) == TUTORIAL.read_text().count("[markdown]")
-    assert len(cells) == TUTORIAL.read_text().count("# %%")
-    compile(code, str(NOTEBOOK), "exec")
 
 
 def test_only_the_import_names_engram():
