@@ -93,7 +93,7 @@ print(f"{len(rewards)} batches; mean reward {np.mean(rewards):.2f}")
 # ## Make the faster side wait
 #
 # A **rate limiter** bounds how far samples and inserts may run apart. This one needs 100 items for the first sample,
-# and allows 4 samples for each insert. A call waits for at most its `timeout`. The error says what it waited for.
+# and allows 4 samples for each insert. A call waits for at most its `timeout`. The error states what it waited for.
 
 # %%
 limiter = engram.rate_limiters.SampleToInsertRatio(4.0, min_size=100, error_buffer=400)
