@@ -11,7 +11,7 @@ use crate::patterns::{PatternConfig, check_signature};
 use crate::sender::Sender;
 use crate::step_recorder::{StepEffects, StepRecorder};
 use crate::store::Store;
-use crate::structure::with_list_hint;
+use crate::structure::with_array_hint;
 use crate::writer::writer_options;
 use crate::{arguments, errors};
 
@@ -25,6 +25,7 @@ pub(crate) struct PatternWriter {
 #[derive(Debug)]
 struct PatternState {
     recorder: Recorder,
+    /// Flattens and checks steps, and writes them into `recorder`.
     steps: StepRecorder,
     sender: Sender,
     patterns: PatternSet,
@@ -209,7 +210,7 @@ impl PatternWriter {
             .steps
             .finish(&mut state.recorder, partial_step, &effects, py, ready);
         if let Err(error) = finished {
-            let error = with_list_hint(error, step);
+            let error = with_array_hint(error, step);
             // The first step that is recorded determines the structure.
             if state.appends == 0 {
                 state.restart(py)?;
@@ -277,7 +278,7 @@ impl PatternWriter {
         Ok(this.state.get(py)?.appends)
     }
 
-    /// True if items wait in a full chunk, which a flush would send before the next step.
+    /// True if items wait for the open chunk to be sealed although it is full: the next step seals it, or a flush.
     #[getter]
     fn has_full_unsent_chunk(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let py = slf.py();
@@ -285,7 +286,7 @@ impl PatternWriter {
         Ok(this.state.get(py)?.recorder.has_full_unsent_chunk())
     }
 
-    /// Number of created items that wait for a chunk that is not complete: their own, or that of an earlier item.
+    /// Number of created items that wait for a chunk that is not sealed: their own, or that of an earlier item.
     #[getter]
     fn unsent_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
         let py = slf.py();

@@ -1,4 +1,4 @@
-//! Writes Python steps into a recorder: flattens, checks and copies them.
+//! Writes Python steps into a writer's recorder: flattens, checks and copies them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,7 +13,8 @@ use crate::fast_path::FastPath;
 use crate::leaf::{Leaf, describe_column};
 use crate::structure::{Structure, merge, prune};
 
-/// Structure of a writer's steps so far.
+/// Flattens Python steps, checks them, and writes them into the writer's [`Recorder`]. Keeps the structure of the
+/// steps so far and the recorder's column of each leaf.
 #[derive(Debug, Default)]
 pub(crate) struct StepRecorder {
     structure: Option<Arc<Structure>>,
