@@ -13,7 +13,7 @@ use crate::gil::{ForkGuard, Timeout, exclusive, shared};
 use crate::leaf::{Leaf, bytes_of, describe_column, prevent_resize};
 use crate::patterns::{PatternConfig, check_signature};
 use crate::sender::Sender;
-use crate::step_recorder::structure_differs;
+use crate::step_flattener::structure_differs;
 use crate::store::Store;
 use crate::structure::{Structure, with_array_hint};
 use crate::writer::writer_options;

@@ -10,7 +10,7 @@ use crate::arrays;
 use crate::dtypes;
 use crate::errors;
 use crate::gil::shared;
-use crate::step_recorder::StepLeaf;
+use crate::step_flattener::StepLeaf;
 use crate::writer::{TrajectoryState, TrajectoryWriter};
 
 /// The steps of one column since the last `end_episode(clear=True)`, oldest first. It includes steps that the writer no

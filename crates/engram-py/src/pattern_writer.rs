@@ -9,7 +9,7 @@ use pyo3::prelude::*;
 use crate::gil::{ForkGuard, Timeout, exclusive, shared};
 use crate::patterns::{PatternConfig, check_signature};
 use crate::sender::Sender;
-use crate::step_recorder::{StepEffects, StepRecorder};
+use crate::step_flattener::{StepEffects, StepFlattener};
 use crate::store::Store;
 use crate::structure::with_array_hint;
 use crate::writer::writer_options;
@@ -26,7 +26,7 @@ pub(crate) struct PatternWriter {
 struct PatternState {
     recorder: Recorder,
     /// Flattens and checks steps, and writes them into `recorder`.
-    steps: StepRecorder,
+    steps: StepFlattener,
     sender: Sender,
     patterns: PatternSet,
     /// Python function that compiles the declared patterns for the structure of a step.
@@ -109,7 +109,7 @@ impl PatternState {
     fn restart(&mut self, py: Python<'_>) -> PyResult<()> {
         let recorder = Recorder::new(self.options.clone(), self.sender.unique_number());
         self.recorder = recorder.map_err(|error| errors::to_py(py, &error))?;
-        self.steps = StepRecorder::default();
+        self.steps = StepFlattener::default();
         self.patterns = PatternSet::new(self.num_patterns);
         self.compiled = false;
         self.checked_schema = None;
@@ -155,7 +155,7 @@ impl PatternWriter {
             .map_err(|error| errors::to_py(py, &error))?;
         let state = PatternState {
             recorder,
-            steps: StepRecorder::default(),
+            steps: StepFlattener::default(),
             sender: Sender::new(&tables, max_in_flight_items, timeout),
             patterns: PatternSet::new(patterns),
             compile,

@@ -12,7 +12,7 @@ use pyo3::prelude::*;
 use crate::gil::{ForkGuard, Timeout, exclusive, shared};
 use crate::history::{ColumnHistory, TrajectoryColumn};
 use crate::sender::Sender;
-use crate::step_recorder::{StepEffects, StepLeaf, StepRecorder};
+use crate::step_flattener::{StepEffects, StepFlattener, StepLeaf};
 use crate::store::Store;
 use crate::structure::{Structure, with_array_hint, with_array_hint_for};
 use crate::{arguments, errors};
@@ -28,7 +28,7 @@ pub(crate) struct TrajectoryWriter {
 pub(crate) struct TrajectoryState {
     pub(crate) recorder: Recorder,
     /// Flattens and checks steps, and writes them into `recorder`.
-    pub(crate) steps: StepRecorder,
+    pub(crate) steps: StepFlattener,
     sender: Sender,
     /// Position of the step with index 0 in `history`: the first one since the last `end_episode(clear=True)`.
     first_indexed: u64,
@@ -200,7 +200,7 @@ impl TrajectoryWriter {
             .map_err(|error| errors::to_py(py, &error))?;
         let state = TrajectoryState {
             recorder,
-            steps: StepRecorder::default(),
+            steps: StepFlattener::default(),
             sender: Sender::new(&tables, max_in_flight_items, timeout),
             first_indexed: 0,
             structure_version: 0,

@@ -16,7 +16,7 @@ use crate::structure::{Structure, merge, prune};
 /// Flattens Python steps, checks them, and writes them into the writer's [`Recorder`]. Keeps the structure of the
 /// steps so far and the recorder's column of each leaf.
 #[derive(Debug, Default)]
-pub(crate) struct StepRecorder {
+pub(crate) struct StepFlattener {
     structure: Option<Arc<Structure>>,
     /// The recorder's column of each leaf; `None` for leaves that have not had a value yet.
     columns: Vec<Option<usize>>,
@@ -61,7 +61,7 @@ pub(crate) struct StepEffects {
     pub(crate) column_map: Option<Vec<usize>>,
 }
 
-impl StepRecorder {
+impl StepFlattener {
     /// The structure so far, `None` before the first step.
     pub(crate) fn structure(&self) -> Option<&Arc<Structure>> {
         self.structure.as_ref()
@@ -83,7 +83,7 @@ impl StepRecorder {
         self.column(current.names.iter().position(|other| other == name)?)
     }
 
-    /// Writes a step or a partial step. The caller must call [`StepRecorder::finish`] even after an error. `effects`
+    /// Writes a step or a partial step. The caller must call [`StepFlattener::finish`] even after an error. `effects`
     /// reports what changed, also after an error.
     ///
     /// With `exact`, the step must have the structure of earlier steps.
