@@ -86,7 +86,7 @@ class TableStore:
         Args:
             history: Number of most recent steps that items can refer to.
             chunk_length: Number of steps per chunk. Default: as many as fit into about 16 KiB, from 1 to 16. Items
-                become visible when their chunk is full, at the end of an episode, or on `flush`.
+                become visible at the first append after their chunk is full, at the end of an episode, or on `flush`.
             max_in_flight_items: Maximum number of items in flight: sent, and not yet known to be in their tables.
                 `append` and `create_item` wait while there are more. They also wait briefly while more than 4 MiB are
                 in flight to a server.

@@ -1,7 +1,7 @@
 """Writers: they accept steps, and insert items that refer to these steps.
 
-A writer collects steps in chunks. An item becomes visible when its chunk is full, at the end of an episode, or on
-`flush`. A writer belongs to one thread; a store can have any number of writers.
+A writer collects steps in chunks. An item becomes visible at the first append after its chunk is full, at the end of
+an episode, or on `flush`. A writer belongs to one thread; a store can have any number of writers.
 """
 
 import warnings

@@ -78,9 +78,9 @@ def test_a_valid_token_is_accepted_and_a_server_without_a_token_ignores_it():
     ("token", "problem"),
     [
         ("", "the given token is empty"),
-        ("ä", "character 1 of 1 of the given token is not one"),
+        ("ä", "character 1 of 1 of the given token is not visible ASCII"),
         ("two words", "character 4 of 9 of the given token is white space"),
-        ("ümlaut", "character 1 of 6 of the given token is not one"),
+        ("ümlaut", "character 1 of 6 of the given token is not visible ASCII"),
         ("line\n", "character 5 of 5 of the given token is a line break"),
     ],
 )

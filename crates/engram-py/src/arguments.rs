@@ -70,7 +70,7 @@ pub(crate) fn seconds(what: impl Display, value: &Bound<'_, PyAny>) -> PyResult<
 /// Returns the error of a check in `engram._checks`, or `error` if that check allows the value.
 #[cold]
 fn check_error(value: &Bound<'_, PyAny>, check: &str, what: impl Display, error: PyErr) -> PyErr {
-    if !errors::is_rejection(value.py(), &error) {
+    if !errors::is_ordinary_error(value.py(), &error) {
         return error;
     }
     let checks = value.py().import("engram._checks");

@@ -13,9 +13,9 @@ use crate::gil::{ForkGuard, Timeout, exclusive, shared};
 use crate::leaf::{Leaf, bytes_of, describe_column, prevent_resize};
 use crate::patterns::{PatternConfig, check_signature};
 use crate::sender::Sender;
-use crate::step_recorder::structure_differs;
+use crate::step_flattener::structure_differs;
 use crate::store::Store;
-use crate::structure::{Structure, with_list_hint};
+use crate::structure::{Structure, with_array_hint};
 use crate::writer::writer_options;
 
 /// Writes one step of N environments at a time, and creates items as patterns declare.
@@ -264,7 +264,7 @@ impl BatchedWriter {
         };
         state
             .append(steps, ends.as_deref())
-            .map_err(|error| with_list_hint(error, steps))
+            .map_err(|error| with_array_hint(error, steps))
     }
 
     fn flush(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>) -> PyResult<()> {

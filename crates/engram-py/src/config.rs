@@ -142,7 +142,7 @@ pub(crate) fn signature_to_python<'py>(
         .collect::<PyResult<_>>()?;
     match Structure::parse(py, &signature.structure) {
         Ok(structure) if structure.names.len() == leaves.len() => structure.unflatten(py, leaves),
-        Err(error) if !errors::is_rejection(py, &error) => Err(error),
+        Err(error) if !errors::is_ordinary_error(py, &error) => Err(error),
         // Another program wrote a structure that cannot be parsed here; the columns are still valid.
         _ => Ok(PyTuple::new(py, leaves)?.into_any()),
     }
@@ -156,7 +156,7 @@ fn signature(py: Python<'_>, nest: &Bound<'_, PyAny>) -> PyResult<Signature> {
         .zip(&structure.names)
         .map(|(leaf, name)| {
             let invalid_leaf = |error| {
-                errors::replace_rejection(py, error, || {
+                errors::replace_ordinary_error(py, error, || {
                     let place = if name.is_empty() { String::new() } else { format!(" for `{name}`") };
                     let text = errors::class_name(leaf).map(|class| format!(
                         "each leaf of `signature` must be an ArraySpec, or have a `shape` and a `dtype`; got {class}{place}"
@@ -167,7 +167,7 @@ fn signature(py: Python<'_>, nest: &Bound<'_, PyAny>) -> PyResult<Signature> {
             let shape = leaf.getattr("shape").map_err(invalid_leaf)?;
             let dtype = leaf.getattr("dtype").map_err(invalid_leaf)?;
             let invalid_shape = |error| {
-                errors::replace_rejection(py, error, || {
+                errors::replace_ordinary_error(py, error, || {
                     let place = if name.is_empty() { String::new() } else { format!(" of `{name}`") };
                     let text = errors::repr(&shape).map(|shape| format!(
                         "the `shape`{place} in `signature` must be a sequence of sizes, None for any size; got {shape}"
@@ -210,7 +210,7 @@ fn dtype_of(dtype: &Bound<'_, PyAny>) -> PyResult<Option<DType>> {
     }
     match PyArrayDescr::new(dtype.py(), dtype) {
         Ok(descr) => Ok(dtypes::from_numpy(&descr)),
-        Err(error) if errors::is_rejection(dtype.py(), &error) => Ok(None),
+        Err(error) if errors::is_ordinary_error(dtype.py(), &error) => Ok(None),
         Err(error) => Err(error),
     }
 }

@@ -48,7 +48,7 @@ fn create(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
         DType::String => PyArrayDescr::new(py, "O"),
         DType::Bfloat16 | DType::Float8E4m3fn | DType::Float8E5m2 => {
             let missing = |error| {
-                errors::replace_rejection(py, error, || {
+                errors::replace_ordinary_error(py, error, || {
                     let text = format!(
                         "columns of {dtype} need the package `ml_dtypes`: pip install ml_dtypes"
                     );

@@ -52,18 +52,19 @@ pub(crate) fn in_use(py: Python<'_>) -> PyErr {
     new(py, "EngramError", text.into())
 }
 
-/// True if an error means that a value is unsuitable, unlike Ctrl-C, an exit or a lack of memory.
-pub(crate) fn is_rejection(py: Python<'_>, error: &PyErr) -> bool {
+/// True for an error that an unsuitable value may have caused; false for Ctrl-C, an exit or a lack of memory, which the
+/// caller must get unchanged.
+pub(crate) fn is_ordinary_error(py: Python<'_>, error: &PyErr) -> bool {
     error.is_instance_of::<PyException>(py) && !error.is_instance_of::<PyMemoryError>(py)
 }
 
-/// Replaces an error that is a rejection, as [`is_rejection`] defines it.
-pub(crate) fn replace_rejection(
+/// Replaces an error if it is ordinary, as [`is_ordinary_error`] defines it.
+pub(crate) fn replace_ordinary_error(
     py: Python<'_>,
     error: PyErr,
     replacement: impl FnOnce() -> PyErr,
 ) -> PyErr {
-    if is_rejection(py, &error) {
+    if is_ordinary_error(py, &error) {
         replacement()
     } else {
         error
@@ -123,7 +124,7 @@ pub(crate) fn append_text(py: Python<'_>, error: PyErr, text: &str) -> PyErr {
             appended.set_cause(py, error.cause(py));
             appended
         }
-        Err(raised) => replace_rejection(py, raised, || error),
+        Err(raised) => replace_ordinary_error(py, raised, || error),
     }
 }
 

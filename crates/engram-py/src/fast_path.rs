@@ -1,5 +1,5 @@
 //! Fast path for the common step, in which every leaf is an array or NumPy scalar with exactly its column's dtype and
-//! shape. Such a step is copied in one pass. Other steps are left to [`crate::step_recorder`].
+//! shape. Such a step is copied in one pass. Other steps are left to [`crate::step_flattener`].
 
 use std::sync::Arc;
 

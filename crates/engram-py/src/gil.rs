@@ -1,5 +1,5 @@
-//! Calls from Python into the engine: they release the GIL, can be interrupted, and convert errors.
-//! Also guards against the use of engine objects in forked child processes.
+//! Calls from Python into the engine: they release the GIL and convert errors, and a signal such as Ctrl-C interrupts
+//! those that wait for a ticket. Also guards against the use of engine objects in forked child processes.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::{Duration, Instant};
@@ -116,7 +116,7 @@ impl<T: Send> Drop for ForkGuard<T> {
     }
 }
 
-/// Runs engine work without the GIL.
+/// Runs engine work without the GIL. Signals are handled after it: Ctrl-C does not interrupt it.
 pub(crate) fn detached<T: Send>(
     py: Python<'_>,
     work: impl FnOnce() -> Result<T> + Send,
@@ -162,7 +162,7 @@ impl Timeout {
     }
 }
 
-/// Waits for a ticket without the GIL; returns `None` at the deadline.
+/// Waits for a ticket without the GIL; returns `None` at the deadline. Signal handlers run during the wait.
 ///
 /// # Errors
 /// The ticket's error, or the exception of a signal handler, such as Ctrl-C.

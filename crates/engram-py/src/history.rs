@@ -10,7 +10,7 @@ use crate::arrays;
 use crate::dtypes;
 use crate::errors;
 use crate::gil::shared;
-use crate::step_recorder::StepLeaf;
+use crate::step_flattener::StepLeaf;
 use crate::writer::{TrajectoryState, TrajectoryWriter};
 
 /// The steps of one column since the last `end_episode(clear=True)`, oldest first. It includes steps that the writer no
@@ -134,7 +134,7 @@ fn step_index(index: &Bound<'_, PyAny>, column: impl Fn() -> String) -> PyResult
         if error.is_instance_of::<PyOverflowError>(index.py()) {
             return error;
         }
-        errors::replace_rejection(index.py(), error, || {
+        errors::replace_ordinary_error(index.py(), error, || {
             errors::class_name(index).map_or_else(
                 |raised| raised,
                 |class| {
@@ -152,15 +152,15 @@ fn step_index(index: &Bound<'_, PyAny>, column: impl Fn() -> String) -> PyResult
 impl ColumnHistory {
     fn __len__(&self, py: Python<'_>) -> PyResult<usize> {
         let writer = self.writer(py)?;
-        let visible = shared(&writer)?.state(py)?.visible_steps();
-        Ok(usize::try_from(visible.end - visible.start).unwrap_or(usize::MAX))
+        let indexed = shared(&writer)?.state(py)?.indexed_steps();
+        Ok(usize::try_from(indexed.end - indexed.start).unwrap_or(usize::MAX))
     }
 
     fn __getitem__(&self, index: &Bound<'_, PyAny>) -> PyResult<TrajectoryColumn> {
         let py = index.py();
         let writer = self.writer(py)?;
-        let visible = shared(&writer)?.state(py)?.visible_steps();
-        let len = visible.end - visible.start;
+        let indexed = shared(&writer)?.state(py)?.indexed_steps();
+        let len = indexed.end - indexed.start;
         let column = || describe_history(&self.leaf);
         if let Ok(slice) = index.cast::<PySlice>() {
             let bounds = slice.indices(isize::try_from(len).unwrap_or(isize::MAX))?;
@@ -168,7 +168,7 @@ impl ColumnHistory {
             let nth_position = |n: u64| {
                 let offset = i64::try_from(bounds.start).unwrap_or(0)
                     + i64::try_from(n).unwrap_or(0) * i64::try_from(bounds.step).unwrap_or(1);
-                visible.start.saturating_add_signed(offset)
+                indexed.start.saturating_add_signed(offset)
             };
             let positions = match u64::try_from(bounds.step) {
                 Ok(stride) => Positions::Range {
@@ -183,14 +183,14 @@ impl ColumnHistory {
         if let Ok(list) = index.cast::<PyList>() {
             let positions = list
                 .iter()
-                .map(|index| position(&index, visible.start, len, column));
+                .map(|index| position(&index, indexed.start, len, column));
             return Ok(self.column(
                 &writer,
                 Positions::List(positions.collect::<PyResult<_>>()?),
                 false,
             ));
         }
-        let first = position(index, visible.start, len, column)?;
+        let first = position(index, indexed.start, len, column)?;
         Ok(self.column(
             &writer,
             Positions::Range {

@@ -15,7 +15,7 @@ use crate::errors;
 use crate::gil::{Timeout, detached};
 use crate::insert_item::{insert_local, insert_remote};
 use crate::leaf::{Leaf, describe_column, prevent_resize};
-use crate::structure::{Structure, with_list_hint};
+use crate::structure::{Structure, with_array_hint};
 use crate::tables::{TOTAL_REPLY_GRACE, Tables};
 
 /// Maximum wait for the tables' statistics, which explain in the error text why a deadline was missed.
@@ -62,7 +62,7 @@ impl Inserter {
             let until = (timeout, deadline);
             let (key, options, items) = self
                 .prepare(tables, data, priorities, until, time_axis)
-                .map_err(|error| with_list_hint(error, data))?;
+                .map_err(|error| with_array_hint(error, data))?;
             let accepted = match tables {
                 Tables::Local(engine) => insert_local(py, engine, &names, items, deadline)?,
                 Tables::Remote(remote) => insert_remote(py, remote, &options, items, until)?,

@@ -302,7 +302,7 @@ fn store_number(
         });
         errors::signature_about(py, text)
     };
-    let rejected = |error| errors::replace_rejection(py, error, out_of_range);
+    let rejected = |error| errors::replace_ordinary_error(py, error, out_of_range);
     macro_rules! store {
         ($type:ty) => {
             out.copy_from_slice(&value.extract::<$type>().map_err(rejected)?.to_le_bytes())
@@ -358,7 +358,7 @@ fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, P
     let array = asarray
         .bind(py)
         .call1((value,))
-        .map_err(|error| errors::replace_rejection(py, error, not_an_array))?;
+        .map_err(|error| errors::replace_ordinary_error(py, error, not_an_array))?;
     array.cast_into().map_err(|_| not_an_array())
 }
 

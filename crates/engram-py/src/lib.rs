@@ -22,7 +22,7 @@ mod patterns;
 mod sender;
 mod server;
 mod snapshot;
-mod step_recorder;
+mod step_flattener;
 mod store;
 mod stream;
 mod structure;

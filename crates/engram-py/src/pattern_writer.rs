@@ -9,9 +9,9 @@ use pyo3::prelude::*;
 use crate::gil::{ForkGuard, Timeout, exclusive, shared};
 use crate::patterns::{PatternConfig, check_signature};
 use crate::sender::Sender;
-use crate::step_recorder::{StepEffects, StepRecorder};
+use crate::step_flattener::{StepEffects, StepFlattener};
 use crate::store::Store;
-use crate::structure::with_list_hint;
+use crate::structure::with_array_hint;
 use crate::writer::writer_options;
 use crate::{arguments, errors};
 
@@ -25,7 +25,8 @@ pub(crate) struct PatternWriter {
 #[derive(Debug)]
 struct PatternState {
     recorder: Recorder,
-    steps: StepRecorder,
+    /// Flattens and checks steps, and writes them into `recorder`.
+    steps: StepFlattener,
     sender: Sender,
     patterns: PatternSet,
     /// Python function that compiles the declared patterns for the structure of a step.
@@ -108,7 +109,7 @@ impl PatternState {
     fn restart(&mut self, py: Python<'_>) -> PyResult<()> {
         let recorder = Recorder::new(self.options.clone(), self.sender.unique_number());
         self.recorder = recorder.map_err(|error| errors::to_py(py, &error))?;
-        self.steps = StepRecorder::default();
+        self.steps = StepFlattener::default();
         self.patterns = PatternSet::new(self.num_patterns);
         self.compiled = false;
         self.checked_schema = None;
@@ -154,7 +155,7 @@ impl PatternWriter {
             .map_err(|error| errors::to_py(py, &error))?;
         let state = PatternState {
             recorder,
-            steps: StepRecorder::default(),
+            steps: StepFlattener::default(),
             sender: Sender::new(&tables, max_in_flight_items, timeout),
             patterns: PatternSet::new(patterns),
             compile,
@@ -209,7 +210,7 @@ impl PatternWriter {
             .steps
             .finish(&mut state.recorder, partial_step, &effects, py, ready);
         if let Err(error) = finished {
-            let error = with_list_hint(error, step);
+            let error = with_array_hint(error, step);
             // The first step that is recorded determines the structure.
             if state.appends == 0 {
                 state.restart(py)?;
@@ -277,7 +278,7 @@ impl PatternWriter {
         Ok(this.state.get(py)?.appends)
     }
 
-    /// True if items wait in a full chunk, which a flush would send before the next step.
+    /// True if items wait for the open chunk to be sealed although it is full: the next step seals it, or a flush.
     #[getter]
     fn has_full_unsent_chunk(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let py = slf.py();
@@ -285,7 +286,7 @@ impl PatternWriter {
         Ok(this.state.get(py)?.recorder.has_full_unsent_chunk())
     }
 
-    /// Number of created items that wait for a chunk that is not complete: their own, or that of an earlier item.
+    /// Number of created items that wait for a chunk that is not sealed: their own, or that of an earlier item.
     #[getter]
     fn unsent_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
         let py = slf.py();

@@ -275,7 +275,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends items whose chunks are complete. `unsent` is the number of other items.
+    /// Sends items whose chunks are sealed. `unsent` is the number of other items.
     pub(crate) fn send(
         &mut self,
         py: Python<'_>,

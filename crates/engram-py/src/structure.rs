@@ -3,8 +3,8 @@
 //! Mappings are ordered by key, sequences and namedtuples by position. Node types registered with optree in the
 //! namespace `engram` are mappings of their path entries. Everything else, including `None`, is a leaf.
 
+mod array_hint;
 mod explore;
-mod list_hint;
 mod text;
 
 use std::collections::HashMap;
@@ -19,8 +19,8 @@ use serde_json::Value;
 
 use crate::errors;
 use crate::history::TrajectoryColumn;
+pub(crate) use array_hint::{with_array_hint, with_array_hint_for};
 use explore::{explore, list_of, registered_children};
-pub(crate) use list_hint::{with_list_hint, with_list_hint_for};
 use text::node_from_json;
 pub(crate) use text::{merge, prune};
 
@@ -49,9 +49,9 @@ pub(crate) struct Structure {
 /// Cache of parsed structures, by text.
 static PARSED: Mutex<Option<HashMap<String, Arc<Structure>>>> = Mutex::new(None);
 
-/// Clears the cache. Called after a namedtuple class was redefined, as in notebooks, so that later nests have the new
-/// class.
-fn clear_parsed() {
+/// Clears the cache of parsed structures. Called after a namedtuple class was redefined, as in notebooks, so that later
+/// nests have the new class.
+fn clear_structure_cache() {
     let parsed = PARSED.lock().unwrap_or_else(PoisonError::into_inner).take();
     drop(parsed);
 }
@@ -126,7 +126,7 @@ impl Structure {
             serde_json::from_str(text).map_err(|error| unreadable(py, text, &error.to_string()))?;
         let mut names = Vec::new();
         let root = node_from_json(py, &value, "", &mut names).map_err(|error| {
-            errors::replace_rejection(py, error.clone_ref(py), || {
+            errors::replace_ordinary_error(py, error.clone_ref(py), || {
                 let cause = error.value(py);
                 let why = errors::class_name(cause)
                     .and_then(|class| Ok(format!("{class}: {}", errors::str(cause)?)));
@@ -280,7 +280,7 @@ impl Node {
             Self::List(children) | Self::Tuple(children) => {
                 let values = match tree.try_iter() {
                     Ok(values) => values,
-                    Err(error) if errors::is_rejection(py, &error) => return Ok(false),
+                    Err(error) if errors::is_ordinary_error(py, &error) => return Ok(false),
                     Err(error) => return Err(error),
                 };
                 let values = list_of(values.as_any())?;
@@ -369,7 +369,7 @@ fn find_entry<'a, 'py>(
 ) -> PyResult<Option<&'a Bound<'py, PyAny>>> {
     for (other, value) in children {
         let same = other.eq(entry).or_else(|error| {
-            if errors::is_rejection(other.py(), &error) {
+            if errors::is_ordinary_error(other.py(), &error) {
                 Ok(false)
             } else {
                 Err(error)

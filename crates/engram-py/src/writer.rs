@@ -12,9 +12,9 @@ use pyo3::prelude::*;
 use crate::gil::{ForkGuard, Timeout, exclusive, shared};
 use crate::history::{ColumnHistory, TrajectoryColumn};
 use crate::sender::Sender;
-use crate::step_recorder::{StepEffects, StepLeaf, StepRecorder};
+use crate::step_flattener::{StepEffects, StepFlattener, StepLeaf};
 use crate::store::Store;
-use crate::structure::{Structure, with_list_hint, with_list_hint_for};
+use crate::structure::{Structure, with_array_hint, with_array_hint_for};
 use crate::{arguments, errors};
 
 /// Writes steps, and items of slices of their history.
@@ -27,10 +27,11 @@ pub(crate) struct TrajectoryWriter {
 #[derive(Debug)]
 pub(crate) struct TrajectoryState {
     pub(crate) recorder: Recorder,
-    pub(crate) steps: StepRecorder,
+    /// Flattens and checks steps, and writes them into `recorder`.
+    pub(crate) steps: StepFlattener,
     sender: Sender,
-    /// Position of the first visible step of the history.
-    first_visible: u64,
+    /// Position of the step with index 0 in `history`: the first one since the last `end_episode(clear=True)`.
+    first_indexed: u64,
     /// Incremented when the structure changes, so that nests of column histories are rebuilt.
     structure_version: u64,
     /// Layouts of trajectories, by structure text.
@@ -69,9 +70,9 @@ impl TrajectoryState {
         self.sender.pool()
     }
 
-    /// Positions of the history's steps, including expired ones.
-    pub(crate) fn visible_steps(&self) -> Range<u64> {
-        self.first_visible..self.recorder.available_steps().end
+    /// Positions of the steps that have an index in `history`. The recorder may no longer retain the first ones.
+    pub(crate) fn indexed_steps(&self) -> Range<u64> {
+        self.first_indexed..self.recorder.available_steps().end
     }
 
     fn send(&mut self, py: Python<'_>) -> PyResult<()> {
@@ -160,14 +161,14 @@ impl TrajectoryState {
     ) -> PyErr {
         let error = errors::to_py(py, error);
         match (trajectory, self.steps.structure()) {
-            (Some(nest), _) => with_list_hint(error, nest),
+            (Some(nest), _) => with_array_hint(error, nest),
             (None, Some(structure)) => {
                 let cells = &self.recorder.schema().cells;
                 let is_number = |leaf| {
                     let column = self.steps.column(leaf);
                     column.is_some_and(|column| cells[column].shape.is_empty())
                 };
-                with_list_hint_for(py, error, structure, is_number)
+                with_array_hint_for(py, error, structure, is_number)
             }
             (None, None) => error,
         }
@@ -199,9 +200,9 @@ impl TrajectoryWriter {
             .map_err(|error| errors::to_py(py, &error))?;
         let state = TrajectoryState {
             recorder,
-            steps: StepRecorder::default(),
+            steps: StepFlattener::default(),
             sender: Sender::new(&tables, max_in_flight_items, timeout),
-            first_visible: 0,
+            first_indexed: 0,
             structure_version: 0,
             layouts: HashMap::new(),
             last_trajectory: None,
@@ -237,7 +238,7 @@ impl TrajectoryWriter {
         state
             .steps
             .finish(&mut state.recorder, partial_step, &effects, py, wrote)
-            .map_err(|error| with_list_hint(error, step))?;
+            .map_err(|error| with_array_hint(error, step))?;
         state.send(py)
     }
 
@@ -301,7 +302,7 @@ impl TrajectoryWriter {
             (Some(tree), None) => {
                 let (layout, columns) = state
                     .layout(tree)
-                    .map_err(|error| with_list_hint(error, tree))?;
+                    .map_err(|error| with_array_hint(error, tree))?;
                 let mut selections = Vec::with_capacity(columns.len());
                 for (column, name) in columns.iter().zip(&layout.names) {
                     let column = column.get();
@@ -379,7 +380,7 @@ impl TrajectoryWriter {
             .end_episode(clear)
             .map_err(|error| errors::to_py(py, &error))?;
         if clear {
-            state.first_visible = state.recorder.available_steps().end;
+            state.first_indexed = state.recorder.available_steps().end;
         }
         state.send(py)?;
         state.sender.wait(py, timeout, 0)
@@ -404,7 +405,7 @@ impl TrajectoryWriter {
         Ok(this.state.get(py)?.recorder.episode_steps())
     }
 
-    /// True if items wait in a full chunk, which a flush would send before the next step.
+    /// True if items wait for the open chunk to be sealed although it is full: the next step seals it, or a flush.
     #[getter]
     fn has_full_unsent_chunk(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let py = slf.py();
@@ -412,7 +413,7 @@ impl TrajectoryWriter {
         Ok(this.state.get(py)?.recorder.has_full_unsent_chunk())
     }
 
-    /// Number of created items that wait for a chunk that is not complete: their own, or that of an earlier item.
+    /// Number of created items that wait for a chunk that is not sealed: their own, or that of an earlier item.
     #[getter]
     fn unsent_items(slf: &Bound<'_, Self>) -> PyResult<usize> {
         let py = slf.py();

@@ -65,7 +65,7 @@ fn check_token(token: &str) -> Result<()> {
             let what = match c {
                 '\n' | '\r' => "a line break",
                 c if c.is_whitespace() => "white space",
-                _ => "not one",
+                _ => "not visible ASCII",
             };
             format!("character {number} of {length} of the given token is {what}")
         },

@@ -62,8 +62,8 @@ class Adder(ClosingContext):
     """Takes the time steps of an episode one by one, and writes items. Use it from one thread.
 
     This is the base class; its subclasses define which items they create. Data is copied, so an environment may reuse
-    its arrays. An item becomes visible when its chunk is full, at the end of its episode, or with `flush`. The end of a
-    `with` block flushes and closes the adder; after an exception it does not wait:
+    its arrays. An item becomes visible at the first append after its chunk is full, at the end of its episode, or
+    with `flush`. The end of a `with` block flushes and closes the adder; after an exception it does not wait:
 
         with NStepTransitionAdder(store, 1, 0.99, priority_fns={"replay": 1.0}) as adder:
             adder.add_first(timestep)

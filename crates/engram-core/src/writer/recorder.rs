@@ -347,7 +347,7 @@ impl Recorder {
         Ok(())
     }
 
-    /// True if items wait for an open chunk that is full. The next step or a flush makes them ready.
+    /// True if items wait for the open chunk to be sealed although it is full: the next step seals it, or a flush.
     #[must_use]
     pub fn has_full_unsent_chunk(&self) -> bool {
         self.pending.needs_open_chunk() && self.open.as_ref().is_some_and(OpenChunk::is_full)

@@ -46,7 +46,8 @@ pub(crate) struct CheckpointHeader {
     pub(crate) next_table: u64,
     /// The log before `first_log`, and each earlier one that contains chunks in use: number, and bytes of its records.
     pub(crate) earlier_logs: Vec<(u64, u64)>,
-    /// True if the checkpoint has contents that a replay of the logs cannot produce, such as added tables.
+    /// True if the checkpoint has contents that a replay of the logs cannot produce, such as restored or imported
+    /// tables.
     pub(crate) has_unlogged: bool,
     /// Serials of the chunks that the checkpoint's items refer to.
     pub(crate) serials: SerialRanges,

@@ -166,11 +166,11 @@ impl Storage {
     ) -> Result<Opened> {
         finish_recovery(&*files, &recovered)
             .map_err(|error| storage_error(&*files, "cannot be written", &error))?;
-        // The logs may have lost changes that the checkpoint contains.
+        // The logs may end before changes that the checkpoint contains, after damage. The next change then needs a
+        // higher number than these, and a replay from an older checkpoint must not skip them: see `checkpoint`.
         let last_changes = recovered.tables.values().map(|table| table.last_lsn().0);
-        let change_after_checkpoint = last_changes.max().unwrap_or_default() + 1;
-        let has_unlogged =
-            recovered.has_unlogged || change_after_checkpoint > recovered.next_change;
+        let min_next_change = last_changes.max().unwrap_or_default() + 1;
+        let has_unlogged = recovered.has_unlogged || min_next_change > recovered.next_change;
         let set_aside = if recovered.repaired {
             unused_files(&*files, &recovered)
         } else {
@@ -197,7 +197,7 @@ impl Storage {
             },
         );
         if let Some(checkpoint) = recovered.checkpoint_read.filter(|_| has_unlogged) {
-            journal.record_unlogged(checkpoint, change_after_checkpoint);
+            journal.record_unlogged(checkpoint, min_next_change);
         }
         let file = log::create(&*files, store, log)
             .map_err(|error| storage_error(&*files, "a log cannot be created", &error))?;
@@ -303,13 +303,13 @@ impl Storage {
     }
 
     /// Writes a checkpoint; waits for one in progress first. `take_view` must first call its argument with the
-    /// reading of the store's clock: that switches to a new log. It must then take the snapshots, because changes in
-    /// the new log are replayed after the checkpoint.
+    /// reading of the store's clock: that switches to a new log. It must then take the snapshots: a replay of this
+    /// checkpoint begins with the new log, so a change made before the switch must be in the snapshots.
     ///
-    /// `has_unlogged` is true for a checkpoint with contents that the logs lack, such as added tables. Then, an
-    /// `unlogged` record is written to the log after it: at this record, a replay from an older checkpoint fails
-    /// instead of silently losing these contents. If the process ends before that, the record is written when the
-    /// store is opened from this checkpoint.
+    /// `has_unlogged` is true for a checkpoint with contents that the logs lack, such as restored or imported tables.
+    /// Once such a checkpoint is valid, an `unlogged` record is written to the current log: at this record, a replay
+    /// from an older checkpoint fails instead of silently losing these contents. If the process ends before that, the
+    /// record is written when the store is opened from this checkpoint.
     ///
     /// # Errors
     /// [`Error::Storage`] if it cannot be written (earlier checkpoints stay valid), if the directory is no longer
@@ -521,6 +521,7 @@ impl Opened {
     pub(super) fn write_checkpoint(&mut self) -> Result<Checkpoint> {
         let tables = &mut self.tables;
         self.storage.checkpoint(false, |start_log| {
+            let position = start_log(self.clock);
             let tables = tables.iter_mut().map(|(id, table)| {
                 let options = Arc::clone(table.options());
                 (*id, options, *table.snapshot())
@@ -529,7 +530,7 @@ impl Opened {
                 tables: tables.collect(),
                 next_table: self.next_table,
             };
-            Ok((start_log(self.clock), view))
+            Ok((position, view))
         })
     }
 }

@@ -8,7 +8,7 @@ use pyo3::types::{PyDict, PyList, PyString, PyTuple};
 use serde_json::{Value, json};
 
 use super::text::remember_class;
-use super::{Leaves, Node, child_path, clear_parsed, is_mapping};
+use super::{Leaves, Node, child_path, clear_structure_cache, is_mapping};
 use crate::errors;
 
 /// Namespace in which node types are registered with optree.
@@ -66,7 +66,8 @@ pub(super) fn explore<'py>(
         }
         let name = class.name()?.to_str()?.to_owned();
         if remember_class(&name, &fields, &class) {
-            clear_parsed();
+            // The cache refers to the class that this one replaces.
+            clear_structure_cache();
         }
         return Ok((
             Node::Named(class.unbind(), nodes),
@@ -93,7 +94,7 @@ pub(super) fn explore<'py>(
     let mut entry_names = HashSet::new();
     for (key, item) in entries {
         // The stored key, not its repr: an enum member is stored as its value.
-        let stored = key_text(&key)?;
+        let stored = stored_key(&key)?;
         let name = match &stored {
             Value::String(text) => text.clone(),
             other => other.to_string(),
@@ -122,7 +123,7 @@ fn sorted_entries<'py>(
     let py = mapping.py();
     let keys = list_of(&mapping.call_method0("keys")?)?;
     keys.as_any().call_method0("sort").map_err(|error| {
-        errors::replace_rejection(py, error, || {
+        errors::replace_ordinary_error(py, error, || {
             let text = errors::repr(&keys).map(|shown| {
                 format!("the keys of a mapping must be all str or all int; got {shown}")
             });
@@ -141,14 +142,14 @@ pub(super) fn list_of<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, Py
 }
 
 /// Returns the stored form of a mapping's key: a string or an integer.
-fn key_text(key: &Bound<'_, PyAny>) -> PyResult<Value> {
+fn stored_key(key: &Bound<'_, PyAny>) -> PyResult<Value> {
     let py = key.py();
     let value = match key.cast::<PyString>() {
         Ok(text) => text.to_str().map(|text| json!(text)),
         Err(_) => key.extract::<i64>().map(|number| json!(number)),
     };
     value.map_err(|error| {
-        errors::replace_rejection(py, error, || {
+        errors::replace_ordinary_error(py, error, || {
             let text = errors::repr(key)
                 .map(|shown| format!("the keys of a mapping must be str or int; got {shown}"));
             errors::signature_about(py, text)
@@ -177,7 +178,7 @@ pub(super) fn registered_children<'py>(
     options.set_item("namespace", NAMESPACE)?;
     let flat = match flatten.bind(py).call((tree,), Some(&options)) {
         Ok(flat) => flat,
-        Err(error) if errors::is_rejection(py, &error) => return Ok(None),
+        Err(error) if errors::is_ordinary_error(py, &error) => return Ok(None),
         Err(error) => return Err(error),
     };
     let (children, _, entries): (

@@ -107,7 +107,7 @@ pub(super) fn node_from_json(
                 return Ok(Node::Named(class, nodes));
             }
             // Another program wrote a name that is not a Python identifier. The fields become a mapping.
-            Err(error) if errors::is_rejection(py, &error) => {}
+            Err(error) if errors::is_ordinary_error(py, &error) => {}
             Err(error) => return Err(error),
         }
     }

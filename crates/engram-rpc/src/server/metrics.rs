@@ -128,7 +128,8 @@ const TABLE_METRICS: [TableMetric; 21] = [
     ),
     metric(
         "table_limiter_diff",
-        "Inserts times samples_per_insert minus samples, which the rate limiter keeps between min_diff and max_diff",
+        "Inserts times samples_per_insert minus samples, which the rate limiter keeps between min_diff and max_diff; \
+         starts at 0, which may be below min_diff",
         |t| Value::Real(t.stats.limiter.diff()),
     ),
     metric(
@@ -138,7 +139,8 @@ const TABLE_METRICS: [TableMetric; 21] = [
     ),
     metric(
         "table_limiter_max_diff",
-        "Upper bound of the rate limiter's difference: an insert that would make it larger waits",
+        "Upper bound of the rate limiter's difference: an insert that would make it larger waits, unless the table \
+         then has at most min_size items",
         |t| Value::Real(t.stats.limiter.limits.max_diff),
     ),
     metric(

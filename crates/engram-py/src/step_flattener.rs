@@ -1,4 +1,4 @@
-//! Writes Python steps into a recorder: flattens, checks and copies them.
+//! Writes Python steps into a writer's recorder: flattens, checks and copies them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -13,9 +13,10 @@ use crate::fast_path::FastPath;
 use crate::leaf::{Leaf, describe_column};
 use crate::structure::{Structure, merge, prune};
 
-/// Structure of a writer's steps so far.
+/// Flattens Python steps, checks them, and writes them into the writer's [`Recorder`]. Keeps the structure of the
+/// steps so far and the recorder's column of each leaf.
 #[derive(Debug, Default)]
-pub(crate) struct StepRecorder {
+pub(crate) struct StepFlattener {
     structure: Option<Arc<Structure>>,
     /// The recorder's column of each leaf; `None` for leaves that have not had a value yet.
     columns: Vec<Option<usize>>,
@@ -60,7 +61,7 @@ pub(crate) struct StepEffects {
     pub(crate) column_map: Option<Vec<usize>>,
 }
 
-impl StepRecorder {
+impl StepFlattener {
     /// The structure so far, `None` before the first step.
     pub(crate) fn structure(&self) -> Option<&Arc<Structure>> {
         self.structure.as_ref()
@@ -82,7 +83,7 @@ impl StepRecorder {
         self.column(current.names.iter().position(|other| other == name)?)
     }
 
-    /// Writes a step or a partial step. The caller must call [`StepRecorder::finish`] even after an error. `effects`
+    /// Writes a step or a partial step. The caller must call [`StepFlattener::finish`] even after an error. `effects`
     /// reports what changed, also after an error.
     ///
     /// With `exact`, the step must have the structure of earlier steps.

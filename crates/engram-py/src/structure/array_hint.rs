@@ -9,14 +9,14 @@ use crate::history::ColumnHistory;
 
 /// Adds the hint to an error about a list of numbers in the nest.
 #[cold]
-pub(crate) fn with_list_hint(error: PyErr, nest: &Bound<'_, PyAny>) -> PyErr {
+pub(crate) fn with_array_hint(error: PyErr, nest: &Bound<'_, PyAny>) -> PyErr {
     let py = nest.py();
     if !errors::is_about_columns(py, &error) {
         return error;
     }
     let (structure, leaves) = match Structure::of(nest) {
         Ok(parsed) => parsed,
-        Err(raised) => return errors::replace_rejection(py, raised, || error),
+        Err(raised) => return errors::replace_ordinary_error(py, raised, || error),
     };
     // In a trajectory, a history stands for a number: that of each step.
     let is_number = |leaf: usize| {
@@ -26,12 +26,12 @@ pub(crate) fn with_list_hint(error: PyErr, nest: &Bound<'_, PyAny>) -> PyErr {
                 || value.cast::<ColumnHistory>().is_ok()
         })
     };
-    with_list_hint_for(py, error, &structure, is_number)
+    with_array_hint_for(py, error, &structure, is_number)
 }
 
 /// Adds the hint to an error about a list of the structure whose leaves are all numbers.
 #[cold]
-pub(crate) fn with_list_hint_for(
+pub(crate) fn with_array_hint_for(
     py: Python<'_>,
     error: PyErr,
     structure: &Structure,
@@ -42,7 +42,7 @@ pub(crate) fn with_list_hint_for(
     }
     let text = match errors::str(error.value(py)) {
         Ok(text) => text,
-        Err(raised) => return errors::replace_rejection(py, raised, || error),
+        Err(raised) => return errors::replace_ordinary_error(py, raised, || error),
     };
     let mut lists = Vec::new();
     structure
