@@ -92,8 +92,8 @@ with client.writer(max_sequence_length=3) as writer:
 # %% [markdown]
 # Both items have the same priority here; usually the priority is computed for each item, for example from TD errors.
 #
-# A dataset streams the steps of sampled items, one item after the other. Batches as long as an item restore the
-# sequences.
+# A dataset streams the steps of sampled items, one item after the other. Batching by the length of the items turns
+# these steps into sequences again.
 
 # %%
 # Sets the sequence length to match the length of the prioritized items

@@ -60,7 +60,7 @@ def server(task: Task) -> float:
 
 
 def fill(task: Task, store: TableStore) -> None:
-    """Inserts `task.items` items with unequal priorities, step by step as for Reverb."""
+    """Inserts `task.items` items with unequal priorities, in the same steps as the worker of Reverb."""
     stream = itertools.cycle(common.steps(task.step))
     with store.writer(history=task.length) as writer:
         for _ in range(task.length - task.every):
@@ -221,6 +221,7 @@ def update(task: Task) -> float:
 
     if task.variant == "threads":
         return common.rate_in_threads(CONCURRENT_UPDATES, block, task.seconds)
+    # Changes are applied in order: when this empty one is answered, all before it are done.
     return common.rate(block, task.seconds, finish=lambda: store.update_priorities(TABLE, [], []))
 
 

@@ -247,6 +247,7 @@ class Dataset(Generic[T]):
         drawn = self._num_drawn()
         open_timeout = None
         if self._timeout is not None:
+            # Rounded, because the text of the error states it.
             open_timeout = max(0.0, self._timeout + OPEN_GRACE - round(time.monotonic() - started, 1))
         stream = self._store._native.stream(  # noqa: SLF001, the store's native object
             self._table,

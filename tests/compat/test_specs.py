@@ -1,4 +1,4 @@
-"""Specs, the notes of tables, nests and their leaves, and classes with the interface of protobuf messages."""
+"""Specs, `Table.note`, nests and their leaves, and classes with the interface of protobuf messages."""
 
 import collections
 import pickle
@@ -234,7 +234,7 @@ def test_dtype_names_and_compatible_shapes():
     assert _signatures.shape_text(None) == "<unknown>"
 
 
-def test_notes_of_other_tables_are_ignored():
+def test_notes_that_this_package_did_not_write_are_ignored():
     for note in (None, "", "mine", "[1]", "{}", '{"reverb": 3}'):
         assert _table_note.decode(note) == (None, None, None)
 

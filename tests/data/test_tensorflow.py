@@ -1,6 +1,7 @@
 """A table as a `tf.data.Dataset`."""
 
 import gc
+import re
 from collections import namedtuple
 
 import numpy as np
@@ -221,7 +222,7 @@ def test_dtypes_are_kept(dataset, name):
 def test_float8_is_rejected(dataset):
     signature = {"x": ArraySpec((None,), "float8_e5m2")}
     text = (
-        "column `x` has dtype float8_e5m2, which `tf.data` does not support here; read this table with "
+        "column `x` has dtype float8_e5m2, which `engram.data.tensorflow` does not support; read this table with "
         "`engram.data.numpy`, or store another dtype"
     )
     with Store([queue(signature=signature)]) as store, raises(InvalidArgumentError, text):
@@ -245,6 +246,18 @@ def test_an_element_spec_may_be_given(dataset, tf):
         [element] = same.take(1)
     assert xs([element]) == [[[0, 1], [2, 3]]]
     assert element.data["y"][0].to_list() == [[[0], [1]], [[2], [3]]]
+
+
+def test_a_spec_must_state_that_an_axis_has_size_0(dataset, tf):
+    with Store([queue()]) as store:
+        insert(store, np.zeros((2, 0, 3)))
+        elements = dataset(store, "t", element_spec=tf.TensorSpec([None, None, 3], tf.float64))
+        text = (
+            "a column has values of shape [2, 0, 3], but its spec does not state that an axis has size 0; give a spec "
+            "with all sizes except that of the time axis"
+        )
+        with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(text)):
+            next(iter(elements))
 
 
 def test_row_splits_may_have_32_bits(dataset, tf):

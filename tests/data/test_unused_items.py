@@ -136,7 +136,8 @@ def test_items_that_are_held_for_too_long_count_as_consumed(open_store, monkeypa
     assert remaining(store) == [4]
 
 
-def test_a_batch_may_need_more_blocks_than_a_server_leases_at_a_time(open_store):
+def test_a_batch_may_need_more_items_than_a_stream_can_lease(open_store):
+    """Items of a queue are leased one by one, and a server leases at most 1,024 batches, here items, to a stream."""
     store = open_store(queue())
     fill(store, [1] * 1_300)
     iterator = iter(data.dataset(store, "t", steps=True, batch_size=1_200))

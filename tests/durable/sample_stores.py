@@ -1,12 +1,29 @@
 """Stores for tests that damage files. Their logs and checkpoints have records of every kind except `unlogged`."""
 
 import shutil
+from pathlib import Path
+from typing import NamedTuple
 
 from crash_workload import all_values, steps, table_states
 
 from engram import Client, Pattern, Server, Store, Table, selectors
 
 QUEUE = "queue"
+
+
+class State(NamedTuple):
+    """What opening a store shows: the state of its tables, the numbers in the queue, and the store's notes."""
+
+    tables: dict[str, object]
+    queue: list[int]
+    notes: tuple[str, ...]
+
+
+class SampleStore(NamedTuple):
+    """The directory of a store, and its state."""
+
+    path: Path
+    state: State
 
 
 def tables():
@@ -75,7 +92,7 @@ def copied(path, to):
 
 
 def state(path):
-    """Opens a copy; returns the state of its tables, the numbers in the queue, and the store's notes."""
+    """Opens a copy of the directory; returns its `State`."""
     copy = copied(path, path.with_name("state"))
     with open_sample(copy) as store:
-        return table_states(store), all_values(store, QUEUE), store.notes
+        return State(table_states(store), all_values(store, QUEUE), store.notes)

@@ -44,7 +44,7 @@ def test_a_store_is_marked_while_it_is_closed(sample, tmp_path):
         assert not (tmp_path / "open" / "CLOSED").exists()
         assert store.notes == ()
         # A copy of the open store's files is what a killed process leaves.
-        assert state(tmp_path / "open")[2] == ()
+        assert state(tmp_path / "open").notes == ()
 
 
 def test_a_log_that_was_cut_between_records_is_reported(sample, tmp_path):
@@ -59,11 +59,11 @@ def test_a_log_that_was_cut_between_records_is_reported(sample, tmp_path):
         assert inspection.notes == (note,)
         reason = f"the file ends there, but had {size_of(log)} bytes when the store was closed"
         assert inspection.problems == (f"{log.name} is damaged at byte {offset}: {reason}",)
-        assert state(damaged)[1:] == (values[: len(state(damaged)[1])], (note,))
+        assert state(damaged)[1:] == (values[: len(state(damaged).queue)], (note,))
         # The next close marks what is left.
         with open_sample(damaged) as store:
             assert store.notes == (note,)
-        assert state(damaged)[2] == ()
+        assert state(damaged).notes == ()
 
 
 def test_a_log_that_was_cut_within_a_record_is_reported(sample, tmp_path):
@@ -76,7 +76,7 @@ def test_a_log_that_was_cut_within_a_record_is_reported(sample, tmp_path):
         f"{log.name} is intact only up to byte {last.offset}: expected a record header of 24 bytes, found 10 bytes; "
         f"the rest (10 bytes) is not used, but the store was closed with {size_of(log)} bytes in this log: {CAUSES}"
     )
-    assert state(damaged)[2] == (note,)
+    assert state(damaged).notes == (note,)
     inspection = inspect_directory(damaged)
     assert inspection.notes == (note,)
     assert inspection.problems[0].startswith(f"{log.name} is damaged at byte {last.offset}: ")
@@ -88,7 +88,7 @@ def test_a_missing_last_log_is_reported(tmp_path):
     log = newest_log(path)
     log.unlink()
     note = f"{log.name}, the last log of the closed store, is missing: acknowledged changes are lost"
-    assert state(path)[2] == (note,)
+    assert state(path).notes == (note,)
     inspection = inspect_directory(path)
     assert inspection.notes == (note,)
     reason = "it is missing, but was there when the store was closed"
@@ -128,7 +128,7 @@ def test_marks_that_are_damaged_or_outdated_are_ignored(sample, tmp_path):
         damage(damaged / "CLOSED")
         assert state(damaged)[1:] == (values, ())
         cut(damaged / log.name, offset)
-        assert state(damaged)[2] == ()
+        assert state(damaged).notes == ()
     # The store was opened again, and has created a log since the mark.
     outdated = copied(path, tmp_path / "outdated")
     mark = (outdated / "CLOSED").read_bytes()

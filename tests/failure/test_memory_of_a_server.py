@@ -46,8 +46,8 @@ sys.stdin.read()
 """
 
 
-class ServerProcess:
-    """A server in its own process."""
+class LimitedServer:
+    """A server in its own process, whose address space and CPUs can be limited."""
 
     def __init__(self, *, max_address_space: int = 0, cpus: int = 0) -> None:
         """Starts the server; 0 means no limit of its address space, and all CPUs."""
@@ -86,8 +86,8 @@ def start_server():
     """Starts servers that are ended after the test."""
     servers = []
 
-    def start(**options) -> ServerProcess:
-        servers.append(ServerProcess(**options))
+    def start(**options) -> LimitedServer:
+        servers.append(LimitedServer(**options))
         return servers[-1]
 
     yield start
@@ -125,7 +125,7 @@ def reverb_request(table: str, n: int) -> bytes:
     return message(field(1, table.encode()) + field(2, n))
 
 
-def longest_sample(server: ServerProcess, seconds: float, table: str = "large") -> float:
+def longest_sample(server: LimitedServer, seconds: float, table: str = "large") -> float:
     """Samples for some seconds on a connection of its own; returns the duration of the longest call in seconds."""
     longest = 0.0
     with engram.Client(server.address) as client:
@@ -155,7 +155,7 @@ def test_announced_lengths_of_messages_are_not_allocated(start_server, record_pr
     assert all(connection.is_open for connection in server.connections)
 
 
-def hold_unread(server: ServerProcess, path: str, request: bytes, streams: int) -> None:
+def hold_unread(server: LimitedServer, path: str, request: bytes, streams: int) -> None:
     """Opens `streams` streams on each of 8 connections, reads no replies, and waits until memory no longer grows."""
     for _ in range(8):
         connection = server.connect(window=1_000)

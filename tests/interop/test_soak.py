@@ -37,7 +37,7 @@ max_size = 10_000_000
 """
 
 
-class ServerProcess:
+class SoakServer:
     """A server in a separate process."""
 
     def __init__(self, folder):
@@ -65,7 +65,7 @@ class ServerProcess:
 @pytest.fixture
 def served(tmp_path):
     """A server with a queue, whose items are sampled once, and a table `log` that keeps its items."""
-    server = ServerProcess(tmp_path)
+    server = SoakServer(tmp_path)
     yield server
     server.process.kill()
     server.process.wait()

@@ -86,8 +86,8 @@ def check_rows(arrays: Sequence[npt.NDArray[Any]]) -> None:
     for array in arrays:
         if array.size == 0 and len(array):
             raise InvalidArgumentError(
-                f"a column has values of shape {list(array.shape[1:])}, and its spec does not have the axis of size 0; "
-                "give a spec with all sizes but that of the time axis"
+                f"a column has values of shape {list(array.shape[1:])}, but its spec does not state that an axis has "
+                "size 0; give a spec with all sizes except that of the time axis"
             )
 
 

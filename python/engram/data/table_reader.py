@@ -121,17 +121,20 @@ class TableReader:
     ) -> tuple[ConsumptionTracker, Generator[R | None]]:
         """Reads several elements at once; for tables without `max_times_sampled`.
 
+        The reader's `max_batches` must be None, unless elements are batches of items.
+
         Args:
             make: Receives the block of one element, if several cannot be made together because they differ in length.
-            make_together: Receives the items or steps of several elements, one element after the other, or of none. If
-                batches of items are read and the items of one read differ in length, it receives these, and must raise.
-            batches_per_call: Number of batches that one call of `make_together` receives: at most of items, about of
-                steps. Without `batch_size`, it receives a block.
+            make_together: Receives a block with the items or steps of several elements, one element after the other, or
+                of none. If elements are batches of items, the block may have ragged columns, because its items differ
+                in length: then `make_together` must raise.
+            batches_per_call: Number of batches per call of `make_together`: the maximum if they consist of items, an
+                approximate number if they consist of steps. Without `batch_size`, each call receives one block.
             poll_interval: Seconds without data after which None is yielded. Default: never.
 
         Returns:
             The tracker that counts the items or steps read, whose `consumed` the caller sets; and a generator of what
-            `make` and `make_together` return. `max_batches` must be None unless batches of items are read.
+            `make` and `make_together` return.
         """
         if self.steps or self.batch_size is None:
             splitter = _BlockSplitter(self, make, make_together, batches_per_call)

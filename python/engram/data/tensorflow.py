@@ -138,8 +138,8 @@ class _Column:
     def __init__(self, name: str, spec: Spec, spec_source: str, *, pad: bool) -> None:
         if spec.dtype.name.startswith("float8"):
             raise InvalidArgumentError(
-                f"{_describe_column(name)} has dtype {spec.dtype.name}, which `tf.data` does not support here; read "
-                "this table with `engram.data.numpy`, or store another dtype"
+                f"{_describe_column(name)} has dtype {spec.dtype.name}, which `engram.data.tensorflow` does not "
+                "support; read this table with `engram.data.numpy`, or store another dtype"
             )
         self.name = name
         self.spec = spec

@@ -84,8 +84,8 @@ class DQNConfig:
     actor_lead: int = 32
     """Maximum number of items that an actor has in flight.
 
-    With several processes, also the number of steps by which the actors together may be ahead of the learner, or behind
-    it, but at least the `learn_period` steps of one batch."""
+    With several processes, also how many steps the actors together may be ahead of the learner, or behind it. If
+    `learn_period` is larger, it applies instead, because the learner samples one batch per `learn_period` steps."""
     publish_period: int = 10
     """With several processes, learner steps between two publications of the network for the actors."""
     refresh_period: int = 20

@@ -76,6 +76,7 @@ class RateLimiter:
         return copy
 
     def __repr__(self) -> str:
+        # As in Reverb, with the underscore after `min_diff`.
         return (
             f"RateLimiter(samples_per_insert={self._samples_per_insert:g}, min_diff_={self._min_diff:g}, "
             f"max_diff={self._max_diff:g}, min_size_to_sample={self._min_size_to_sample})"

@@ -94,9 +94,10 @@ def make_reverb_fifo_sampler_dataset(  # noqa: PLR0917, FTW's signature
             iteration of an iterable: an item does not fit the specs, or the elements of a batch differ in shape.
         TypeError: A client, or another argument, has the wrong type.
         ImportError: The framework is not installed.
-        ClosedError, UnavailableError: A store is closed, or a server is unreachable and the dataset does not wait for
-            it (see `client`). Raised immediately without an `environment_spec`, otherwise during iteration of an
-            iterable, as is `UnknownTableError`.
+        ClosedError, UnavailableError: During iteration of an iterable, as `UnknownTableError`: a store is closed, or a
+            server is unreachable and the dataset does not wait for it (see `client`). Without an `environment_spec`,
+            this call raises these errors, too, because it reads the signature from the first of the clients: it waits
+            1 s for an unreachable server, or the `reconnect_timeout` of an `engram.Client`.
         tf.errors.InvalidArgumentError: During iteration of a `tf.data.Dataset`, in place of the ValueError of an
             iterable. Other errors are raised as the closest of `tf.errors`, with their text.
     """
