@@ -151,23 +151,12 @@ impl Engine {
     }
 
     /// Ends a sample at its deadline, `seconds` after it began. Returns the sample if it was completed in
-    /// the meantime, or, if `partial`, the items drawn so far, if there are any. Otherwise, the drawn items return to
-    /// the table.
+    /// the meantime. Otherwise, the drawn items return to the table.
     ///
     /// # Errors
     /// [`Error::DeadlineExceeded`] with the number of items drawn and why no more were.
-    pub fn finish_at_deadline(
-        &self,
-        ticket: SampleTicket,
-        seconds: f64,
-        partial: bool,
-    ) -> Result<Sample> {
-        let outcome = if partial {
-            ticket.take_partial_or_error(seconds)
-        } else {
-            ticket.cancel(seconds)
-        };
-        outcome.map_err(|error| match (error, self.unsent_items_note()) {
+    pub fn finish_at_deadline(&self, ticket: SampleTicket, seconds: f64) -> Result<Sample> {
+        ticket.cancel(seconds).map_err(|error| match (error, self.unsent_items_note()) {
             (Error::DeadlineExceeded(text), Some(note)) => {
                 Error::DeadlineExceeded(format!("{text}; {note}"))
             }
