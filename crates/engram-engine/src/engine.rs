@@ -156,12 +156,14 @@ impl Engine {
     /// # Errors
     /// [`Error::DeadlineExceeded`] with the number of items drawn and why no more were.
     pub fn finish_at_deadline(&self, ticket: SampleTicket, seconds: f64) -> Result<Sample> {
-        ticket.cancel(seconds).map_err(|error| match (error, self.unsent_items_note()) {
-            (Error::DeadlineExceeded(text), Some(note)) => {
-                Error::DeadlineExceeded(format!("{text}; {note}"))
-            }
-            (error, _) => error,
-        })
+        ticket
+            .cancel(seconds)
+            .map_err(|error| match (error, self.unsent_items_note()) {
+                (Error::DeadlineExceeded(text), Some(note)) => {
+                    Error::DeadlineExceeded(format!("{text}; {note}"))
+                }
+                (error, _) => error,
+            })
     }
 
     /// Creates an empty table.

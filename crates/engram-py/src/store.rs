@@ -520,9 +520,7 @@ fn sample_local(
     })?;
     let sample = match wait_for(py, &mut ticket, deadline)? {
         Some(sample) => sample,
-        None => detached(py, || {
-            engine.finish_at_deadline(ticket, timeout.seconds())
-        })?,
+        None => detached(py, || engine.finish_at_deadline(ticket, timeout.seconds()))?,
     };
     let (columns, sample) = detached(py, || sample.gather(length_policy, engine.pool()))?;
     let infos = sample.draws.iter().map(Draw::info).collect();

@@ -110,9 +110,11 @@ const TABLE_METRICS: [TableMetric; 21] = [
         "Items removed since creation, opening or reset because they could not be read",
         |t| Value::Total(t.unreadable_items),
     ),
-    metric("table_waiting_inserts", "Waiting insert calls", |t| {
-        Value::Count(t.waiting_inserts as u64)
-    }),
+    metric(
+        "table_waiting_inserts",
+        "Writers and insert calls whose items wait",
+        |t| Value::Count(t.waiting_inserts as u64),
+    ),
     metric("table_waiting_samples", "Waiting sample calls", |t| {
         Value::Count(t.waiting_samples as u64)
     }),
