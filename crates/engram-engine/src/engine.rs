@@ -2,7 +2,7 @@
 
 mod durable;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,6 +25,8 @@ pub use durable::OpenOptions;
 pub struct Engine {
     /// Tables by name.
     tables: RwLock<BTreeMap<String, Arc<Table>>>,
+    /// Names of the tables that are being added. Locked after `tables`.
+    reserved_names: Mutex<BTreeSet<String>>,
     /// Locked for reading while a table is created or added, so that closing waits for that.
     is_closed: RwLock<bool>,
     clock: Arc<dyn Clock>,
@@ -89,6 +91,7 @@ impl Engine {
     fn without_tables(backend: Backend, clock: Arc<dyn Clock>, entropy: u64) -> Self {
         Self {
             tables: RwLock::default(),
+            reserved_names: Mutex::default(),
             is_closed: RwLock::new(false),
             clock,
             backend,
@@ -178,7 +181,8 @@ impl Engine {
             return Err(closed_error());
         }
         let mut tables = self.tables.write();
-        if tables.contains_key(&options.name) {
+        if tables.contains_key(&options.name) || self.reserved_names.lock().contains(&options.name)
+        {
             return Err(name_exists(&options.name));
         }
         let name = options.name.clone();
