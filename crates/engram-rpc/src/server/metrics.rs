@@ -87,8 +87,9 @@ const TABLE_METRICS: [TableMetric; 21] = [
     ),
     metric(
         "table_samples",
-        "Items sampled since creation or reset, repetitions included",
-        |t| Value::Total(t.stats.limiter.samples),
+        "Items sampled since creation or reset, repetitions included, without samples on lease",
+        // Samples on lease may be returned, and a counter must not decrease.
+        |t| Value::Total(t.stats.limiter.samples.saturating_sub(t.stats.leased)),
     ),
     metric(
         "table_deletes",
@@ -98,7 +99,7 @@ const TABLE_METRICS: [TableMetric; 21] = [
     metric(
         "table_unique_samples",
         "Items sampled at least once since creation or reset",
-        |t| Value::Total(t.stats.num_unique_samples),
+        |t| Value::Count(t.stats.num_unique_samples),
     ),
     metric(
         "table_deleted_episodes",
