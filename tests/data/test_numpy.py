@@ -74,7 +74,7 @@ def test_single_items_may_have_no_time_axis(open_store):
             "word": (np.ndarray, ()),
             "v": (np.ndarray, (3,)),
         }
-        assert (element.data["x"].item(), element.data["word"].item()) == (3, b"ab")
+        assert (element.data["x"].item(), element.data["word"].item()) == (3, "ab")
 
 
 def test_single_items_may_differ_in_columns_dtypes_and_shapes(open_store):

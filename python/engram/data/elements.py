@@ -54,7 +54,8 @@ class Element(NamedTuple):
 
     Attributes:
         info: Metadata of the items, or of each step's item: `[B]`, or `[]` without a batch.
-        data: The nest that was written, in the dtypes that were written. In NumPy, text is arrays of `bytes` objects.
+        data: The nest that was written, in the dtypes that were written. Text is arrays of `str` objects and bytes
+            are arrays of `bytes` objects, except in TensorFlow, whose strings are bytes: text is encoded in UTF-8.
             Leaves of items are `[B, T, ...]`, or `[B, ...]` for columns without a time axis; leaves of steps are
             `[B, ...]`. Without a batch there is no `B`.
         mask: With `pad`, a nest like `data` whose leaves are bool `[B, T]`, True for real steps, or None for columns
