@@ -1,10 +1,12 @@
 """Batches by value: what replaces the native object of a batch that is pickled or copied."""
 
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
+
+from engram._importance_weights import Divisor, importance_weights
 
 if TYPE_CHECKING:
     from engram import _engram
@@ -38,11 +40,9 @@ class BatchValues:
     def __len__(self) -> int:
         return len(self.probability)
 
-    def importance_weights(self, beta: float, normalize: Literal["batch", "table"] | None) -> npt.NDArray[np.float32]:
+    def importance_weights(self, beta: float, normalize: Divisor) -> npt.NDArray[np.float32]:
         """Returns f32 `[B]`; see `Batch.importance_weights`."""
-        weights = (1 / (self.candidates * self.probability)) ** beta
-        if normalize == "batch":
-            weights /= weights.max()
-        elif normalize == "table":
-            weights /= (1 / (self.candidates * self.min_probability)) ** beta
-        return weights.astype(np.float32)
+        weights = importance_weights(
+            self.probability, self.min_probability, self.candidates, beta=beta, normalize=normalize
+        )
+        return np.asarray(weights, np.float32)

@@ -1,13 +1,14 @@
 """Batches, as sampling returns them."""
 
-from typing import Any, Literal, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
-from engram import _checks, _engram
+from engram import _engram
 from engram._batch_values import BatchValues
 from engram._display import aligned, array_text, column_rows, html_table
+from engram._importance_weights import Divisor, check_arguments
 from engram._text import counted
 
 __all__ = ["Batch", "BatchInfo", "Sample"]
@@ -131,9 +132,7 @@ class Batch:
         ]
         return _engram.unflatten(structure, masks)
 
-    def importance_weights(
-        self, beta: float = 1.0, *, normalize: Literal["batch", "table"] | None = "batch"
-    ) -> npt.NDArray[np.float32]:
+    def importance_weights(self, beta: float = 1.0, *, normalize: Divisor = "batch") -> npt.NDArray[np.float32]:
         """Computes importance-sampling weights, which correct for drawing some items more often than others.
 
         The weight of an item is `(1 / (N * p)) ** beta`. Here `p` is the probability of the item, and `N` is the number
@@ -150,9 +149,7 @@ class Batch:
         Raises:
             InvalidArgumentError: `beta` is not finite, or `normalize` is none of these values.
         """
-        beta = _checks.finite("`beta`", beta)
-        _checks.choice("`normalize`", normalize, ("batch", "table", None))
-        return self._native.importance_weights(beta, normalize)
+        return self._native.importance_weights(check_arguments(beta, normalize), normalize)
 
     def __getstate__(self) -> tuple[BatchInfo, list[_Flattened]]:
         return self.info, [_flattened(nest) for nest in (self.data, self.row_splits, self.lengths)]

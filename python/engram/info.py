@@ -52,7 +52,8 @@ class TableInfo:
             durable store: 0 again each time it is opened.
         inserts_per_s: Average number of inserts per second over the last 5 seconds.
         samples_per_s: Average number of samples per second over the last 5 seconds.
-        waiting_inserts: Number of insert calls that wait now.
+        waiting_inserts: Number of writers and insert calls whose items wait now. A writer counts once, however many of
+            its items wait; of dm-reverb's clients, each waiting item counts.
         waiting_samples: Number of sample calls that wait now.
         inserting_blocked: Reason why an insert would wait now; None if it would not.
         sampling_blocked: Reason why a sample would wait now; None if it would not.

@@ -17,21 +17,21 @@ __all__ = ["Fifo", "Lifo", "MaxHeap", "MinHeap", "Prioritized", "Selector", "Uni
 class Uniform:
     """Chooses every item with the same probability."""
 
-    kind: ClassVar[str] = "uniform"
+    kind: ClassVar[str] = "Uniform"
 
 
 @dataclass(frozen=True, slots=True)
 class Fifo:
     """Chooses the item that was inserted first."""
 
-    kind: ClassVar[str] = "fifo"
+    kind: ClassVar[str] = "Fifo"
 
 
 @dataclass(frozen=True, slots=True)
 class Lifo:
     """Chooses the item that was inserted last."""
 
-    kind: ClassVar[str] = "lifo"
+    kind: ClassVar[str] = "Lifo"
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Prioritized:
             likely. Below 0: low priorities are preferred.
     """
 
-    kind: ClassVar[str] = "prioritized"
+    kind: ClassVar[str] = "Prioritized"
     exponent: float = 0.6
 
     def __post_init__(self) -> None:
@@ -56,14 +56,14 @@ class Prioritized:
 class MinHeap:
     """Chooses the item with the lowest priority; of equal ones, the item inserted or updated least recently."""
 
-    kind: ClassVar[str] = "min_heap"
+    kind: ClassVar[str] = "MinHeap"
 
 
 @dataclass(frozen=True, slots=True)
 class MaxHeap:
     """Chooses the item with the highest priority; of equal ones, the item inserted or updated least recently."""
 
-    kind: ClassVar[str] = "max_heap"
+    kind: ClassVar[str] = "MaxHeap"
 
 
 _SELECTORS = {selector.kind: selector for selector in (Uniform, Fifo, Lifo, MinHeap, MaxHeap)}

@@ -216,7 +216,7 @@ class TableStore:
         n = _checks.integer("`n`", n, high=_checks.MAX_BATCH)
         if at_least is not None:
             at_least = _checks.minimum_size(at_least, "`n`", n)
-        return Batch(self._native.sample(table, n, at_least, timeout, partial=False, pad=pad))
+        return Batch(self._native.sample(table, n, at_least, timeout, pad=pad))
 
     @overload
     def update_priorities(

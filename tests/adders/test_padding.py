@@ -34,10 +34,10 @@ def test_text_is_padded_with_empty_text():
             adder.add_first(steps[0])
             adder.add("left", steps[1], {"word": np.array("x", object)})
         data = store.sample("priority_table", 1).data
-    assert data.observation[0].tolist() == [b"see 1", b"see 2", b"", b""]
+    assert data.observation[0].tolist() == ["see 1", "see 2", "", ""]
     assert (data.action[0].tolist(), data.extras["word"][0].tolist()) == (
-        [b"left", b"", b"", b""],
-        [b"x", b"", b"", b""],
+        ["left", "", "", ""],
+        ["x", "", "", ""],
     )
     assert data.reward[0].tolist() == [1, 0, 1, 1]
 
@@ -49,7 +49,7 @@ def test_text_of_the_final_row_is_empty():
             adder.add_first(steps[0])
             adder.add("left", steps[1], [np.array([b"x"], object)])
         data = store.sample("priority_table", 1).data
-    assert (data.action[0].tolist(), data.extras[0][0].tolist()) == ([b"left", b""], [[b"x"], [b""]])
+    assert (data.action[0].tolist(), data.extras[0][0].tolist()) == (["left", ""], [[b"x"], [b""]])
 
 
 def test_should_insert_fns_receive_the_rows_of_one_item():

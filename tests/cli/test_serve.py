@@ -121,6 +121,23 @@ def test_bad_options_are_rejected(run, options, text):
 
 
 @pytest.mark.parametrize(
+    ("args", "parameter"),
+    [
+        (("serve", "--port", 0, "--path", ""), "--path"),
+        (("inspect", ""), "path"),
+        (("import-reverb", "checkpoint", "--into", ""), "--into"),
+    ],
+)
+def test_an_empty_path_is_not_the_working_directory(run, tmp_path, monkeypatch, args, parameter):
+    monkeypatch.chdir(tmp_path)
+    result = run(*args)
+    assert (result.exit_code, result.stdout) == (2, "")
+    text = f"Invalid value for '{parameter}': must not be empty; give a directory (. is the working directory)"
+    assert text in result.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
     ("option", "value"),
     [("--durability", "process"), ("--durability", "disk"), ("--checkpoint-interval", "60")],  # also default values
 )

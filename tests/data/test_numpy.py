@@ -38,7 +38,8 @@ def test_batches_contain_the_items_in_order(open_store):
     assert [element.data["y"][0].shape for element in elements] == [(2, 2, 1)] * 2
     assert [element.mask for element in elements] == [None, None]
     assert elements[0].info.priority.tolist() == [2, 2]
-    assert [array.dtype.name for array in elements[0].info] == ["uint64", "float64", "int64", "float64", "int32"]
+    dtypes = ["uint64", "float64", "int64", "float64", "int32", "float64", "float64"]
+    assert [array.dtype.name for array in elements[0].info] == dtypes
     assert type(elements[0]) is Element
     assert type(elements[0].info) is Info
 
@@ -49,7 +50,7 @@ def test_single_items_have_no_batch_axis(open_store):
     elements = list(dataset(store, "t", timeout=0.1))
     assert xs(elements) == [[0, 1], [2, 3, 4]]
     assert [float(element.info.priority) for element in elements] == [2, 3]
-    assert [(type(array), array.shape) for element in elements for array in element.info] == [(np.ndarray, ())] * 10
+    assert [(type(array), array.shape) for element in elements for array in element.info] == [(np.ndarray, ())] * 14
 
 
 def test_single_items_of_a_block_are_those_inserted(open_store):
@@ -73,7 +74,7 @@ def test_single_items_may_have_no_time_axis(open_store):
             "word": (np.ndarray, ()),
             "v": (np.ndarray, (3,)),
         }
-        assert (element.data["x"].item(), element.data["word"].item()) == (3, b"ab")
+        assert (element.data["x"].item(), element.data["word"].item()) == (3, "ab")
 
 
 def test_single_items_may_differ_in_columns_dtypes_and_shapes(open_store):

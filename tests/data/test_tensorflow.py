@@ -47,8 +47,9 @@ def test_batches_contain_the_items_in_order(open_store, dataset, tf):
     sampled = list(elements)
     assert xs(sampled) == [[[0, 1], [2, 3]], [[4, 5], [6, 7]]]
     assert (type(sampled[0]), type(sampled[0].info), sampled[0].mask) == (Element, Info, ())
-    assert [array.dtype.name for array in sampled[0].info] == ["uint64", "float64", "int64", "float64", "int32"]
-    assert [array.shape.as_list() for array in sampled[0].info] == [[2]] * 5
+    dtypes = ["uint64", "float64", "int64", "float64", "int32", "float64", "float64"]
+    assert [array.dtype.name for array in sampled[0].info] == dtypes
+    assert [array.shape.as_list() for array in sampled[0].info] == [[2]] * 7
     assert sampled[0].info.priority.numpy().tolist() == [2, 2]
     assert isinstance(sampled[0].data["y"], tuple), "tf.data treats lists as tensors"
     assert sampled[0].data["y"][0].shape == (2, 2, 1)

@@ -42,11 +42,11 @@ def test_text_and_info_stay_numpy_arrays(dataset):
         single, batch = (next(iter(dataset(store, "t", batch_size=batch_size, max_batches=1))) for batch_size in (1, 2))
         insert(store, {"word": np.array(["a", "b"])}, {"word": np.array(["c"])})
         [ragged] = dataset(store, "t", batch_size=2, max_batches=1)
-    assert single.data["word"].tolist() == [[b"a", b"b"]]
-    assert batch.data["word"].tolist() == [[b"c"], [b"d"]]
+    assert single.data["word"].tolist() == [["a", "b"]]
+    assert batch.data["word"].tolist() == [["c"], ["d"]]
     assert isinstance(ragged.data["word"], Ragged)
     assert (ragged.data["word"].values.tolist(), ragged.data["word"].row_splits.tolist()) == (
-        [b"a", b"b", b"c"],
+        ["a", "b", "c"],
         [0, 2, 3],
     )
     assert single.info.key.dtype == np.uint64

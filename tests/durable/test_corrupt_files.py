@@ -218,6 +218,24 @@ def test_a_damaged_checkpoint_is_not_used(sample, tmp_path, kind):
         assert state(damaged) == (table_states, values, (f"{NEW} is not used: it is incomplete",))
 
 
+@pytest.mark.parametrize("kind", IN_CHECKPOINTS)
+@sample_store(checkpointed)
+def test_a_checkpoint_whose_records_have_further_bytes_is_not_used(sample, tmp_path, kind):
+    path, (table_states, values, _) = sample
+    damaged = copied(path, tmp_path / "damaged")
+    content, number = (path / NEW).read_bytes()[:FILE_HEAD], records.Head.of(path / NEW).number
+    offset = None
+    for record in records.records(path / NEW):
+        moved = record._replace(offset=len(content))
+        if record.kind == kind and offset is None:
+            offset = moved.offset
+            moved = moved._replace(body=record.body + bytes(8))
+        content += moved.bytes(number)
+    (damaged / NEW).write_bytes(content)
+    note = f"{NEW} is not used: it has a record at byte {offset} that cannot be used: 8 extra bytes at the end"
+    assert state(damaged) == (table_states, values, (note,))
+
+
 @sample_store(checkpointed)
 def test_files_are_kept_until_two_checkpoints_are_valid_again(sample, tmp_path):
     path, (table_states, values, _) = sample

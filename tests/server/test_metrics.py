@@ -69,7 +69,7 @@ def test_metrics_match_info(server):
             "inserts_total": info.inserts,
             "samples_total": info.samples,
             "deletes_total": info.deletes,
-            "unique_samples_total": info.num_unique_samples,
+            "unique_samples": info.num_unique_samples,
             "deleted_episodes_total": info.num_deleted_episodes,
             "unreadable_items_total": info.unreadable_items,
             "waiting_inserts": info.waiting_inserts,
@@ -90,6 +90,21 @@ def test_metrics_match_info(server):
     client.sample("queue", 1, timeout=10)
     waiting.result()
     assert scrape(server)["engram_table_waiting_inserts", "queue"] == 0
+
+
+def test_the_counter_of_samples_does_not_decrease_when_leases_return(server):
+    client = engram.Client(server.address)
+    for value in range(5):
+        client.insert({"x": np.float32(value)}, {"plain": 1.0})
+    samples = lambda: scrape(server)["engram_table_samples_total", "plain"]  # noqa: E731
+    batches = iter(engram.Dataset(client, "plain", 2, prefetch=3))
+    for _ in range(2):
+        next(batches)
+    wait_until(lambda: server.store.info()["plain"].samples > 4)
+    before = samples()
+    batches.close()
+    wait_until(lambda: server.store.info()["plain"].samples == 4)
+    assert before <= samples() == 4
 
 
 def test_connections_and_calls_are_counted(server):

@@ -98,7 +98,7 @@ def test_a_late_insert_reports_which_tables_have_the_item(open_store):
 
 DTYPES = (
     "bool, int8, int16, int32, int64, uint8, uint16, uint32, uint64, "
-    "float16, float32, float64, complex64, complex128, bfloat16, float8_e4m3fn, float8_e5m2, string"
+    "float16, float32, float64, complex64, complex128, bfloat16, float8_e4m3fn, float8_e5m2, string, str"
 )
 UNEVEN = "with time_axis=True all columns must have the same number of steps, at least 1; "
 OBJECT = "column `x` contains a Python object of type object; supported are str, bytes and values with a NumPy dtype"
@@ -224,7 +224,7 @@ def test_signature_errors_name_both_sides(open_store, data, problem, item_column
 
 
 def test_a_signature_may_have_unknown_sizes_and_text(open_store):
-    signature = {"x": ArraySpec((None, 2), np.int8), "y": ArraySpec((None,), "string")}
+    signature = {"x": ArraySpec((None, 2), np.int8), "y": ArraySpec((None,), str)}
     store = open_store(Table("t", signature=signature))
     for steps in (1, 3):
         item = {"x": np.zeros((steps, 2), np.int8), "y": np.array(["a"] * steps)}

@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from engram import Table, errors, selectors
+from engram import Store, Table, errors, selectors
 from engram.errors import InvalidArgumentError
 from engram.rate_limiters import MinSize, Queue, RateLimiter, SampleToInsertRatio, Stack
 
@@ -164,10 +164,12 @@ def test_min_size_may_equal_max_size():
 # --- selectors -----------------------------------------------------------------------------------
 
 
-def test_each_selector_has_its_kind():
-    kinds = {c().kind for c in (selectors.Uniform, selectors.Fifo, selectors.Lifo)}
-    kinds |= {c().kind for c in (selectors.Prioritized, selectors.MinHeap, selectors.MaxHeap)}
-    assert kinds == {"uniform", "fifo", "lifo", "prioritized", "min_heap", "max_heap"}
+@pytest.mark.parametrize("name", ["Uniform", "Fifo", "Lifo", "Prioritized", "MinHeap", "MaxHeap"])
+def test_the_kind_of_a_selector_is_its_name(name):
+    selector = getattr(selectors, name)()
+    assert selector.kind == name
+    with Store([Table("t", sampler=selector, remover=selector)]) as store:
+        assert (store.info()["t"].sampler, store.info()["t"].remover) == (selector, selector)
 
 
 def test_prioritized_has_an_exponent():

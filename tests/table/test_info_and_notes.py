@@ -6,9 +6,9 @@ import typing
 
 import numpy as np
 import pytest
-from support import raises
+from support import BackgroundCall, raises, wait_until
 
-from engram import ArraySpec, Store, Table, rate_limiters, selectors
+from engram import ArraySpec, Pattern, Store, Table, rate_limiters, selectors
 from engram.errors import InvalidArgumentError
 
 SIGNATURE = {"obs": ArraySpec((None, 3), np.float32), "more": [ArraySpec((), "string"), ArraySpec((2,), "bfloat16")]}
@@ -61,6 +61,24 @@ def test_info_has_the_rate_limiters_that_the_tables_were_given(open_store):
     for limiter in LIMITERS:
         store.set_rate_limiter("0", limiter)
         assert store.info()["0"].rate_limiter == limiter
+
+
+def test_waiting_inserts_are_the_writers_and_calls_that_wait_now(open_store):
+    store = open_store(Table("q", rate_limiter=rate_limiters.Queue(1), sampler=selectors.Fifo(), max_times_sampled=1))
+    waiting = lambda: store.info()["q"].waiting_inserts  # noqa: E731
+    store.insert({"x": 0}, {"q": 1.0})
+    assert waiting() == 0
+    writer = store.pattern_writer([Pattern("q", num_steps=1)], max_in_flight_items=3, chunk_length=1)
+    appends = BackgroundCall(lambda: [writer.append({"x": np.int64(t)}) for t in range(6)])
+    wait_until(lambda: waiting() == 1)
+    inserts = [BackgroundCall(lambda: store.insert({"x": 0}, {"q": 1.0}, timeout=60)) for _ in range(2)]
+    wait_until(lambda: waiting() == 3)
+    reader = BackgroundCall(lambda: [store.sample("q", 1, timeout=60) for _ in range(9)])
+    for call in (appends, *inserts):
+        call.result()
+    writer.close()
+    reader.result()
+    wait_until(lambda: waiting() == 0)
 
 
 @pytest.mark.parametrize("kind", ["MinSize", "SampleToInsertRatio", "Queue", "RateLimiter", "Other"])

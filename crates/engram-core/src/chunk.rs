@@ -10,7 +10,6 @@ use smallvec::SmallVec;
 
 use crate::aligned::{AlignedBytes, align_up};
 use crate::codec::{Codec, Compressor, decompress_lz4, delta};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::holders::Holders;
 use crate::payload::{Payload, Pinned};
@@ -275,7 +274,7 @@ impl ChunkBuilder {
                 .ok_or_else(|| too_large(&schema, capacity))?;
         }
         let columns = schema.cells.len();
-        let any_strings = schema.cells.iter().any(|c| c.dtype == DType::String);
+        let any_strings = schema.cells.iter().any(|c| c.dtype.is_string());
         Ok(Self {
             buffer: allocate(bytes, capacity)?,
             capacity,
@@ -391,7 +390,7 @@ impl ChunkBuilder {
 
     /// Commits the cell written or staged at the next row of a column.
     pub fn commit(&mut self, column: usize) {
-        if self.schema.cells[column].dtype == DType::String {
+        if self.schema.cells[column].dtype.is_string() {
             self.strings[column].commit();
         }
         self.rows[column] += 1;
@@ -444,7 +443,7 @@ impl ChunkBuilder {
     pub(crate) fn pack(&self, compressor: &mut Compressor) -> Result<PackedColumns> {
         let packed: SmallVec<[Option<EncodedColumn>; 4]> = (self.schema.cells.iter().enumerate())
             .map(|(column, cell)| {
-                if cell.dtype == DType::String {
+                if cell.dtype.is_string() {
                     return Some((Codec::Raw, self.strings[column].encode()));
                 }
                 compressor.compress(column, self.column(column), cell)

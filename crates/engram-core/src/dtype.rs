@@ -27,11 +27,13 @@ pub enum DType {
     /// Byte strings of any length. A cell is stored as its elements, each a `u32` length and the
     /// bytes.
     String,
+    /// Text of any length: strings that writers in Python gave as `str`. Stored like [`Self::String`], in UTF-8.
+    Text,
 }
 
 impl DType {
     /// Every dtype; a dtype's index is its number, `dtype as u8`.
-    pub const ALL: [Self; 18] = [
+    pub const ALL: [Self; 19] = [
         Self::Bool,
         Self::Int8,
         Self::Int16,
@@ -50,12 +52,19 @@ impl DType {
         Self::Float8E4m3fn,
         Self::Float8E5m2,
         Self::String,
+        Self::Text,
     ];
 
     /// True for signed and unsigned integers; false for bool.
     #[must_use]
     pub const fn is_integer(self) -> bool {
         self as u8 >= Self::Int8 as u8 && self as u8 <= Self::Uint64 as u8
+    }
+
+    /// True for strings, whose elements vary in length: bytes and text.
+    #[must_use]
+    pub const fn is_string(self) -> bool {
+        matches!(self, Self::String | Self::Text)
     }
 
     /// Size of one element in bytes; 0 for strings, whose length varies.
@@ -67,11 +76,11 @@ impl DType {
             Self::Int32 | Self::Uint32 | Self::Float32 => 4,
             Self::Int64 | Self::Uint64 | Self::Float64 | Self::Complex64 => 8,
             Self::Complex128 => 16,
-            Self::String => 0,
+            Self::String | Self::Text => 0,
         }
     }
 
-    /// Name of the type in NumPy or `ml_dtypes`; `string` for byte strings.
+    /// Name of the type in NumPy or `ml_dtypes`; `string` for byte strings, `str` for text.
     #[must_use]
     pub const fn name(self) -> &'static str {
         match self {
@@ -93,6 +102,7 @@ impl DType {
             Self::Float8E4m3fn => "float8_e4m3fn",
             Self::Float8E5m2 => "float8_e5m2",
             Self::String => "string",
+            Self::Text => "str",
         }
     }
 

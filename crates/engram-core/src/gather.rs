@@ -8,7 +8,6 @@ use std::sync::{Arc, OnceLock};
 
 use crate::chunk::string_cells;
 use crate::codec::Codec;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PooledBytes};
 use crate::prefetch::prefetch_line;
@@ -338,7 +337,7 @@ impl ColumnPlan {
     }
 
     fn is_string(&self) -> bool {
-        self.cell.dtype == DType::String
+        self.cell.dtype.is_string()
     }
 
     /// Returns the batch column: its gathered bytes, or its strings, which are gathered here.
@@ -555,6 +554,7 @@ fn prefetch_cells(trajectory: &Trajectory, plans: &[ColumnPlan]) {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::dtype::DType;
     use smallvec::smallvec;
 
     #[test]

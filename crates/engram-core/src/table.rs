@@ -207,6 +207,8 @@ pub struct TableStats {
     pub num_deleted_episodes: u64,
     /// Number of items sampled at least once, since creation or reset. Items that have left the table stay counted.
     pub num_unique_samples: u64,
+    /// Number of samples on lease. They count in `limiter`, until they are returned.
+    pub leased: u64,
     /// Limits and counters of the rate limiter.
     pub limiter: RateLimiter,
 }
@@ -542,6 +544,7 @@ impl TableState {
             num_episodes: self.contents.num_episodes,
             num_deleted_episodes: self.num_deleted_episodes,
             num_unique_samples: self.num_unique_samples,
+            leased: self.leased,
             limiter: self.limiter.clone(),
         }
     }

@@ -2,7 +2,7 @@
 
 mod durable;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -25,6 +25,8 @@ pub use durable::OpenOptions;
 pub struct Engine {
     /// Tables by name.
     tables: RwLock<BTreeMap<String, Arc<Table>>>,
+    /// Names of the tables that are being added. Locked after `tables`.
+    reserved_names: Mutex<BTreeSet<String>>,
     /// Locked for reading while a table is created or added, so that closing waits for that.
     is_closed: RwLock<bool>,
     clock: Arc<dyn Clock>,
@@ -89,6 +91,7 @@ impl Engine {
     fn without_tables(backend: Backend, clock: Arc<dyn Clock>, entropy: u64) -> Self {
         Self {
             tables: RwLock::default(),
+            reserved_names: Mutex::default(),
             is_closed: RwLock::new(false),
             clock,
             backend,
@@ -151,28 +154,19 @@ impl Engine {
     }
 
     /// Ends a sample at its deadline, `seconds` after it began. Returns the sample if it was completed in
-    /// the meantime, or, if `partial`, the items drawn so far, if there are any. Otherwise, the drawn items return to
-    /// the table.
+    /// the meantime. Otherwise, the drawn items return to the table.
     ///
     /// # Errors
     /// [`Error::DeadlineExceeded`] with the number of items drawn and why no more were.
-    pub fn finish_at_deadline(
-        &self,
-        ticket: SampleTicket,
-        seconds: f64,
-        partial: bool,
-    ) -> Result<Sample> {
-        let outcome = if partial {
-            ticket.take_partial_or_error(seconds)
-        } else {
-            ticket.cancel(seconds)
-        };
-        outcome.map_err(|error| match (error, self.unsent_items_note()) {
-            (Error::DeadlineExceeded(text), Some(note)) => {
-                Error::DeadlineExceeded(format!("{text}; {note}"))
-            }
-            (error, _) => error,
-        })
+    pub fn finish_at_deadline(&self, ticket: SampleTicket, seconds: f64) -> Result<Sample> {
+        ticket
+            .cancel(seconds)
+            .map_err(|error| match (error, self.unsent_items_note()) {
+                (Error::DeadlineExceeded(text), Some(note)) => {
+                    Error::DeadlineExceeded(format!("{text}; {note}"))
+                }
+                (error, _) => error,
+            })
     }
 
     /// Creates an empty table.
@@ -187,7 +181,8 @@ impl Engine {
             return Err(closed_error());
         }
         let mut tables = self.tables.write();
-        if tables.contains_key(&options.name) {
+        if tables.contains_key(&options.name) || self.reserved_names.lock().contains(&options.name)
+        {
             return Err(name_exists(&options.name));
         }
         let name = options.name.clone();

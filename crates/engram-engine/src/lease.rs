@@ -26,8 +26,8 @@ const MAX_LISTED_KEYS: usize = 10;
 pub struct Sample {
     /// The table of the items.
     pub table: Arc<Table>,
-    /// The drawn items: as many as requested; fewer if the call has a smaller minimum; possibly none for a partial
-    /// sample.
+    /// The drawn items: as many as requested; fewer if the call has a smaller minimum; possibly none for
+    /// [`SampleTicket::take_partial`](crate::SampleTicket::take_partial).
     pub draws: Vec<Draw>,
     /// Their lease, if one was requested.
     pub lease: Option<Lease>,

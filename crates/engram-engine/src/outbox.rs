@@ -3,6 +3,7 @@
 use std::collections::VecDeque;
 use std::pin::Pin;
 use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
 use std::task::{Context, Poll, Waker, ready};
 
 use engram_core::{Lsn, NewItem, Result};
@@ -11,11 +12,24 @@ use crate::engine::Engine;
 use crate::table::Table;
 use crate::ticket::{InsertTicket, JournalSpace, UntilDurable};
 
+/// Identifies an outbox in this process.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct OutboxId(u64);
+
+impl Default for OutboxId {
+    /// Returns a new id.
+    fn default() -> Self {
+        static LAST: AtomicU64 = AtomicU64::new(0);
+        Self(LAST.fetch_add(1, Ordering::Relaxed))
+    }
+}
+
 /// A writer's items that are not in their tables yet, oldest first.
 ///
 /// As a future, it waits as set by [`Outbox::until_complete`] or [`Outbox::until_in_flight_at_most`].
 #[derive(Debug, Default)]
 pub struct Outbox {
+    id: OutboxId,
     /// Tables by the number that `table_number` returned.
     tables: Vec<Arc<Table>>,
     /// Number of items and ticket of each pending insert, oldest first.
@@ -83,7 +97,7 @@ impl Outbox {
             }
             let count = batch.len();
             let table = &self.tables[number as usize];
-            match table.insert(batch) {
+            match table.insert_from_outbox(batch, self.id) {
                 Ok(mut ticket) => match ticket.poll_applied(Waker::noop()) {
                     Poll::Ready(Ok(lsn)) => record_applied(&mut self.durable, &ticket, lsn),
                     Poll::Ready(Err(error)) => outcome = outcome.and(Err(error)),

@@ -22,6 +22,7 @@ use parking_lot::Mutex;
 
 use crate::clock::Clock;
 use crate::fair_mutex::FairMutex;
+use crate::outbox::OutboxId;
 use crate::session::SessionRun;
 use crate::table_info::{Meter, TableInfo};
 use crate::ticket::{InsertTicket, JournalSpace, SampleTicket, UntilDurable};
@@ -168,7 +169,16 @@ impl Table {
     /// # Errors
     /// Those of [`TableOptions::check_item`], before any item is inserted; [`Error::Closed`].
     pub fn insert(self: &Arc<Self>, items: Vec<NewItem>) -> Result<InsertTicket> {
-        self.insert_with(items, None, false)
+        self.insert_with(items, None, None, false)
+    }
+
+    /// Like [`Table::insert`]; all waiting inserts of an outbox count as one in [`TableInfo::waiting_inserts`].
+    pub(crate) fn insert_from_outbox(
+        self: &Arc<Self>,
+        items: Vec<NewItem>,
+        outbox: OutboxId,
+    ) -> Result<InsertTicket> {
+        self.insert_with(items, None, Some(outbox), false)
     }
 
     /// Like [`Table::insert`], except for an item whose key the table already has: it only updates the
@@ -177,7 +187,7 @@ impl Table {
     /// # Errors
     /// Those of [`Table::insert`].
     pub fn insert_or_update(self: &Arc<Self>, items: Vec<NewItem>) -> Result<InsertTicket> {
-        self.insert_with(items, None, true)
+        self.insert_with(items, None, None, true)
     }
 
     /// Like [`Table::insert`], for items that may be sent again: an item whose number in its session was
@@ -195,13 +205,14 @@ impl Table {
         items: Vec<NewItem>,
         run: Option<SessionRun>,
     ) -> Result<InsertTicket> {
-        self.insert_with(items, run, false)
+        self.insert_with(items, run, None, false)
     }
 
     fn insert_with(
         self: &Arc<Self>,
         items: Vec<NewItem>,
         run: Option<SessionRun>,
+        outbox: Option<OutboxId>,
         updates_existing: bool,
     ) -> Result<InsertTicket> {
         for item in &items {
@@ -220,6 +231,7 @@ impl Table {
             let wait = WaitingInsert {
                 items: items.into(),
                 cursor: run.map(SessionCursor::from),
+                outbox,
                 updates_existing,
                 waker: None,
             };
@@ -422,8 +434,8 @@ impl Table {
                 options: Arc::clone(&self.options),
                 inserts_per_s,
                 samples_per_s,
-                waiting_inserts: locked.inserts.len(),
-                waiting_samples: locked.samples.len(),
+                waiting_inserts: locked.waiting_inserts(),
+                waiting_samples: locked.waiting_samples(),
                 inserting_blocked: with_name(inserting_blocked),
                 sampling_blocked: with_name(sampling_blocked),
                 storage_problem,

@@ -19,7 +19,7 @@ pub struct TableInfo {
     /// Number of items removed because they could not be read, since the table was created, opened or
     /// reset.
     pub unreadable_items: u64,
-    /// Number of waiting insert calls.
+    /// Number of writers and insert calls whose items wait: an outbox or session counts once.
     pub waiting_inserts: usize,
     /// Number of waiting sample calls.
     pub waiting_samples: usize,

@@ -172,24 +172,6 @@ impl SampleTicket {
         self.take_sample()
     }
 
-    /// Like [`Self::take_partial`], but an empty sample is an error. `seconds` is the time waited, for its text.
-    ///
-    /// # Errors
-    /// [`Error::DeadlineExceeded`] if nothing was drawn.
-    pub(crate) fn take_partial_or_error(self, seconds: f64) -> Result<Sample> {
-        let (table, n) = (Arc::clone(&self.table), self.n);
-        let sample = self.take_partial();
-        if !sample.draws.is_empty() {
-            return Ok(sample);
-        }
-        Err(Error::DeadlineExceeded(format!(
-            "table `{}` yielded 0 of {} within {seconds} s{}",
-            table.options().name,
-            count(n, "sample"),
-            table.sampling_blocked_reason()
-        )))
-    }
-
     /// Stops waiting. Returns the sample if it was completed in the meantime; otherwise returns the
     /// items drawn so far to the table. `seconds` is the time waited, for the error text.
     ///

@@ -13,7 +13,7 @@ use numpy::npyffi::{self, PY_ARRAY_API, npy_intp};
 use numpy::{PyArrayDescrMethods, PyUntypedArray};
 use pyo3::PyTypeInfo;
 use pyo3::prelude::*;
-use pyo3::types::{PyBytes, PyList};
+use pyo3::types::{PyBytes, PyList, PyString};
 
 use crate::dtypes;
 use crate::errors;
@@ -88,11 +88,12 @@ pub(crate) fn from_bytes<'py>(
     }
 }
 
-/// Returns an array of Python `bytes` objects, one per string. `encoded` has the length of each string in 4 bytes, and
-/// then its bytes.
+/// Returns an array of Python objects, one per string: `str` if `dtype` is text, otherwise `bytes`. `encoded` has the
+/// length of each string in 4 bytes, and then its bytes.
 pub(crate) fn from_strings<'py>(
     py: Python<'py>,
     encoded: &[u8],
+    dtype: DType,
     shape: &[usize],
 ) -> PyResult<Bound<'py, PyAny>> {
     let list = PyList::empty(py);
@@ -102,10 +103,14 @@ pub(crate) fn from_strings<'py>(
         let Some((text, tail)) = tail.split_at_checked(len) else {
             break;
         };
-        list.append(PyBytes::new(py, text))?;
+        if dtype == DType::Text {
+            list.append(decode_text(py, text)?)?;
+        } else {
+            list.append(PyBytes::new(py, text))?;
+        }
         rest = tail;
     }
-    // NumPy would convert a list of `bytes` to fixed-length strings, which lose trailing NUL characters.
+    // NumPy would convert the list to fixed-length strings, which lose trailing NUL characters.
     let array = py
         .import("numpy")?
         .getattr("empty")?
@@ -115,4 +120,12 @@ pub(crate) fn from_strings<'py>(
         .call_method1("reshape", (shape.to_vec(),))?
         .cast_into::<PyUntypedArray>()?
         .into_any())
+}
+
+/// Returns text. Bytes that are not UTF-8, which only another program can have written, become surrogates.
+fn decode_text<'py>(py: Python<'py>, text: &[u8]) -> PyResult<Bound<'py, PyAny>> {
+    match std::str::from_utf8(text) {
+        Ok(text) => Ok(PyString::new(py, text).into_any()),
+        Err(_) => PyBytes::new(py, text).call_method1("decode", ("utf-8", "surrogateescape")),
+    }
 }

@@ -121,7 +121,9 @@ fn to_array(
     let shape: Vec<usize> = outer.chain(column.cell.shape.iter().copied()).collect();
     match column.data {
         ColumnData::Bytes(bytes) => arrays::from_bytes(py, bytes, column.cell.dtype, &shape),
-        ColumnData::Strings(encoded) => arrays::from_strings(py, &encoded, &shape),
+        ColumnData::Strings(encoded) => {
+            arrays::from_strings(py, &encoded, column.cell.dtype, &shape)
+        }
     }
 }
 

@@ -96,12 +96,12 @@ impl TableConfig<'_> {
 fn selector(selector: &Bound<'_, PyAny>) -> PyResult<SelectorKind> {
     let kind: String = selector.getattr("kind")?.extract()?;
     Ok(match kind.as_str() {
-        "fifo" => SelectorKind::Fifo,
-        "lifo" => SelectorKind::Lifo,
-        "uniform" => SelectorKind::Uniform,
-        "min_heap" => SelectorKind::MinHeap,
-        "max_heap" => SelectorKind::MaxHeap,
-        "prioritized" => SelectorKind::Prioritized {
+        "Fifo" => SelectorKind::Fifo,
+        "Lifo" => SelectorKind::Lifo,
+        "Uniform" => SelectorKind::Uniform,
+        "MinHeap" => SelectorKind::MinHeap,
+        "MaxHeap" => SelectorKind::MaxHeap,
+        "Prioritized" => SelectorKind::Prioritized {
             exponent: selector.getattr("exponent")?.extract()?,
         },
         _ => {
@@ -116,12 +116,12 @@ fn selector(selector: &Bound<'_, PyAny>) -> PyResult<SelectorKind> {
 /// Returns the kind of a selector, and its exponent if it has one.
 pub(crate) fn selector_to_python(selector: SelectorKind) -> (&'static str, Option<f64>) {
     match selector {
-        SelectorKind::Fifo => ("fifo", None),
-        SelectorKind::Lifo => ("lifo", None),
-        SelectorKind::Uniform => ("uniform", None),
-        SelectorKind::MinHeap => ("min_heap", None),
-        SelectorKind::MaxHeap => ("max_heap", None),
-        SelectorKind::Prioritized { exponent } => ("prioritized", Some(exponent)),
+        SelectorKind::Fifo => ("Fifo", None),
+        SelectorKind::Lifo => ("Lifo", None),
+        SelectorKind::Uniform => ("Uniform", None),
+        SelectorKind::MinHeap => ("MinHeap", None),
+        SelectorKind::MaxHeap => ("MaxHeap", None),
+        SelectorKind::Prioritized { exponent } => ("Prioritized", Some(exponent)),
     }
 }
 

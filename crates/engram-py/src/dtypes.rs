@@ -24,7 +24,9 @@ pub(crate) fn from_numpy(descr: &Bound<'_, PyArrayDescr>) -> Option<DType> {
         (b'f', 8) => DType::Float64,
         (b'c', 8) => DType::Complex64,
         (b'c', 16) => DType::Complex128,
-        (b'S' | b'U' | b'O' | b'T', _) => DType::String,
+        // Whether objects are bytes or text, their elements decide.
+        (b'S' | b'O', _) => DType::String,
+        (b'U' | b'T', _) => DType::Text,
         // `ml_dtypes` registers additional dtypes with NumPy. Their name is that of the scalar class. It is read from the
         // class, because `dtype.name` runs Python code, which Ctrl-C may interrupt.
         _ => return DType::from_name(descr.typeobj().name().ok()?.to_str().ok()?),
@@ -45,7 +47,7 @@ pub(crate) fn to_numpy(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArr
 
 fn create(py: Python<'_>, dtype: DType) -> PyResult<Bound<'_, PyArrayDescr>> {
     match dtype {
-        DType::String => PyArrayDescr::new(py, "O"),
+        DType::String | DType::Text => PyArrayDescr::new(py, "O"),
         DType::Bfloat16 | DType::Float8E4m3fn | DType::Float8E5m2 => {
             let missing = |error| {
                 errors::replace_ordinary_error(py, error, || {

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
+use engram_core::Schema;
 use engram_core::writer::Recorder;
-use engram_core::{DType, Schema};
 use numpy::npyffi::PY_ARRAY_API;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
@@ -24,7 +24,7 @@ pub(crate) struct FastPath {
 impl FastPath {
     /// Creates the fast path for a schema.
     pub(crate) fn new(py: Python<'_>, schema: &Arc<Schema>) -> PyResult<Self> {
-        let has_only_fixed_size_cells = schema.cells.iter().all(|cell| cell.dtype != DType::String);
+        let has_only_fixed_size_cells = schema.cells.iter().all(|cell| !cell.dtype.is_string());
         let class = |dtype| Ok(dtypes::to_numpy(py, dtype)?.typeobj().unbind());
         let scalars = if has_only_fixed_size_cells {
             schema

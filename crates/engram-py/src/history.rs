@@ -1,7 +1,7 @@
 //! Histories of columns, and slices of them for trajectories.
 
+use engram_core::Error;
 use engram_core::text::count;
-use engram_core::{DType, Error};
 use pyo3::exceptions::{PyIndexError, PyOverflowError, PyTypeError};
 use pyo3::prelude::*;
 use pyo3::types::{PyList, PySlice, PyWeakrefMethods, PyWeakrefReference};
@@ -285,8 +285,8 @@ impl TrajectoryColumn {
                 .read_cell(column, position, &mut bytes)
                 .map_err(|error| errors::to_py(py, &error))?;
         }
-        if cell.dtype == DType::String {
-            return arrays::from_strings(py, &bytes, &shape);
+        if cell.dtype.is_string() {
+            return arrays::from_strings(py, &bytes, cell.dtype, &shape);
         }
         let mut buffer = state.pool().take(bytes.len()).ok_or_else(|| {
             let slice = format!("a slice of {}", describe_history(&self.leaf));

@@ -25,8 +25,12 @@ pub(crate) enum Leaf<'py> {
         value: Bound<'py, PyAny>,
         dtype: DType,
     },
-    /// Strings, encoded as the engine stores them.
-    Strings { shape: Shape, encoded: Vec<u8> },
+    /// Bytes or text, encoded as the engine stores strings.
+    Strings {
+        dtype: DType,
+        shape: Shape,
+        encoded: Vec<u8>,
+    },
 }
 
 /// Names a column in error texts. Data that is one array has one column, whose name is empty.
@@ -73,8 +77,9 @@ impl<'py> Leaf<'py> {
         // Not by NumPy, which would remove trailing NUL characters. NumPy's own scalars `str_` and `bytes_` keep them.
         if value.cast::<PyString>().is_ok() || value.cast::<PyBytes>().is_ok() {
             let mut encoded = Vec::new();
-            encode_string(value, path, &mut encoded)?;
+            let dtype = encode_string(value, path, &mut encoded)?;
             return Ok(Self::Strings {
+                dtype,
                 shape: Shape::new(),
                 encoded,
             });
@@ -98,8 +103,8 @@ impl<'py> Leaf<'py> {
             );
             return Err(errors::signature(array.py(), text));
         };
-        if dtype == DType::String {
-            return encode_strings(array, path);
+        if dtype.is_string() {
+            return encode_strings(array, dtype, path);
         }
         if array.is_c_contiguous()
             && array.is_aligned()
@@ -150,8 +155,8 @@ impl<'py> Leaf<'py> {
                 dtype: *dtype,
                 shape: Shape::new(),
             },
-            Self::Strings { shape, .. } => CellSpec {
-                dtype: DType::String,
+            Self::Strings { dtype, shape, .. } => CellSpec {
+                dtype: *dtype,
                 shape: shape.clone(),
             },
         }
@@ -165,7 +170,7 @@ impl<'py> Leaf<'py> {
                 *dtype == cell.dtype && array.shape() == cell.shape.as_slice()
             }
             Self::Number { dtype, .. } => cell.shape.is_empty() && fits(*dtype, cell.dtype),
-            Self::Strings { shape, .. } => cell.dtype == DType::String && *shape == cell.shape,
+            Self::Strings { dtype, shape, .. } => *dtype == cell.dtype && *shape == cell.shape,
         }
     }
 
@@ -266,7 +271,7 @@ fn base_of<'py>(array: &Bound<'py, PyUntypedArray>) -> Option<Bound<'py, PyUntyp
 fn fits(number: DType, column: DType) -> bool {
     use DType::{
         Bfloat16, Bool, Complex64, Complex128, Float8E4m3fn, Float8E5m2, Float16, Float32, Float64,
-        String,
+        String, Text,
     };
     match number {
         Bool => column == Bool,
@@ -282,7 +287,7 @@ fn fits(number: DType, column: DType) -> bool {
                 | Complex64
                 | Complex128
         ),
-        _ => !matches!(column, Bool | String),
+        _ => !matches!(column, Bool | String | Text),
     }
 }
 
@@ -362,25 +367,39 @@ fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, P
     array.cast_into().map_err(|_| not_an_array())
 }
 
-fn encode_strings<'py>(array: &Bound<'py, PyUntypedArray>, path: &str) -> PyResult<Leaf<'py>> {
+/// Encodes an array of strings. `dtype` is that of its NumPy dtype; the elements of an array of objects decide theirs.
+fn encode_strings<'py>(
+    array: &Bound<'py, PyUntypedArray>,
+    mut dtype: DType,
+    path: &str,
+) -> PyResult<Leaf<'py>> {
     let mut encoded = Vec::new();
     let flat = array.call_method0("ravel")?.call_method0("tolist")?;
-    for element in flat.try_iter()? {
-        encode_string(&element?, path, &mut encoded)?;
+    for (index, element) in flat.try_iter()?.enumerate() {
+        let element_dtype = encode_string(&element?, path, &mut encoded)?;
+        if index > 0 && element_dtype != dtype {
+            let text = format!(
+                "{} contains str and bytes; a column is either text or bytes",
+                describe_column(path)
+            );
+            return Err(errors::signature(array.py(), text));
+        }
+        dtype = element_dtype;
     }
     Ok(Leaf::Strings {
+        dtype,
         shape: Shape::from_slice(array.shape()),
         encoded,
     })
 }
 
-/// Appends a string: its length and its bytes.
-fn encode_string(element: &Bound<'_, PyAny>, path: &str, encoded: &mut Vec<u8>) -> PyResult<()> {
+/// Appends a string: its length and its bytes. Returns its dtype.
+fn encode_string(element: &Bound<'_, PyAny>, path: &str, encoded: &mut Vec<u8>) -> PyResult<DType> {
     let py = element.py();
-    let bytes = if let Ok(bytes) = element.cast::<PyBytes>() {
-        bytes.as_bytes()
+    let (dtype, bytes) = if let Ok(bytes) = element.cast::<PyBytes>() {
+        (DType::String, bytes.as_bytes())
     } else if let Ok(text) = element.cast::<PyString>() {
-        text.to_str()?.as_bytes()
+        (DType::Text, text.to_str()?.as_bytes())
     } else {
         let text = format!(
             "{} contains a Python object of type {}; supported are str, bytes and values with a NumPy dtype",
@@ -401,7 +420,7 @@ fn encode_string(element: &Bound<'_, PyAny>, path: &str, encoded: &mut Vec<u8>) 
     })?;
     encoded.extend_from_slice(&len.to_le_bytes());
     encoded.extend_from_slice(bytes);
-    Ok(())
+    Ok(dtype)
 }
 
 /// Size in bytes of the first `elements` encoded strings.

@@ -276,11 +276,7 @@ impl Store {
         self.tables(py)?.call(py, names, Client::tables)
     }
 
-    #[expect(
-        clippy::too_many_arguments,
-        reason = "one per argument of Store.sample"
-    )]
-    #[pyo3(signature = (table, n, at_least, timeout, partial, pad))]
+    #[pyo3(signature = (table, n, at_least, timeout, pad))]
     fn sample(
         &self,
         py: Python<'_>,
@@ -288,12 +284,10 @@ impl Store {
         n: usize,
         at_least: Option<usize>,
         timeout: &Bound<'_, PyAny>,
-        partial: &Bound<'_, PyAny>,
         pad: &Bound<'_, PyAny>,
     ) -> PyResult<Batch> {
         let table = arguments::table_name("`table`", table)?;
         let timeout = Timeout::from_python(timeout)?;
-        let partial = arguments::boolean("`partial`", partial)?;
         let pad = arguments::boolean("`pad`", pad)?;
         let length_policy = if pad {
             LengthPolicy::Pad
@@ -303,7 +297,7 @@ impl Store {
         match self.tables(py)? {
             Tables::Local(engine) => {
                 let n = (n, at_least.unwrap_or(n));
-                sample_local(py, &engine, table, n, timeout, partial, length_policy)
+                sample_local(py, &engine, table, n, timeout, length_policy)
             }
             Tables::Remote(remote) => {
                 let request = BatchRequest {
@@ -311,7 +305,6 @@ impl Store {
                     n: u32::try_from(n).unwrap_or(u32::MAX),
                     at_least: u32::try_from(at_least.unwrap_or(n)).unwrap_or(u32::MAX),
                     timeout: timeout.duration(),
-                    allow_partial: partial,
                     pad,
                     lease: false,
                 };
@@ -516,7 +509,6 @@ fn sample_local(
     table: &str,
     (n, at_least): (usize, usize),
     timeout: Timeout,
-    partial: bool,
     length_policy: LengthPolicy,
 ) -> PyResult<Batch> {
     let deadline = timeout.deadline();
@@ -528,9 +520,7 @@ fn sample_local(
     })?;
     let sample = match wait_for(py, &mut ticket, deadline)? {
         Some(sample) => sample,
-        None => detached(py, || {
-            engine.finish_at_deadline(ticket, timeout.seconds(), partial)
-        })?,
+        None => detached(py, || engine.finish_at_deadline(ticket, timeout.seconds()))?,
     };
     let (columns, sample) = detached(py, || sample.gather(length_policy, engine.pool()))?;
     let infos = sample.draws.iter().map(Draw::info).collect();

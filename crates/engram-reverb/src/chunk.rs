@@ -4,8 +4,8 @@ use std::collections::HashMap;
 use std::sync::Arc;
 
 use engram_core::{
-    CellSpec, Chunk, ChunkBuilder, Compression, Compressor, DType, Layout, Origin, Schema,
-    Signature, TableOptions,
+    CellSpec, Chunk, ChunkBuilder, Compression, Compressor, Layout, Origin, Schema, Signature,
+    TableOptions,
 };
 use tonic::Status;
 
@@ -91,7 +91,7 @@ impl ChunkDecoder {
         let mut builder = ChunkBuilder::new(Arc::clone(&cached.schema), rows as usize)
             .map_err(|error| status(&error))?;
         for (column, header) in headers.iter().enumerate() {
-            if header.cell.dtype == DType::String {
+            if header.cell.dtype.is_string() {
                 header.read_strings(|row| {
                     builder
                         .push_string(column, row)
@@ -208,6 +208,8 @@ fn origin(key: u64, range: Option<&SequenceRange>, rows: u32) -> Origin {
 
 #[cfg(test)]
 mod tests {
+    use engram_core::DType;
+
     use super::*;
     use crate::pb::chunk_data::Data;
     use crate::tensor_encoder::encode_tensor;

@@ -4,8 +4,8 @@ use engram_core::DType;
 
 use crate::pb::tensorflow::DataType;
 
-/// The dtypes that both Engram and TensorFlow have.
-const DTYPES: [(DType, DataType); 16] = [
+/// The dtypes that both Engram and TensorFlow have. TensorFlow's strings are bytes.
+const DTYPES: [(DType, DataType); 17] = [
     (DType::Bool, DataType::DtBool),
     (DType::Int8, DataType::DtInt8),
     (DType::Int16, DataType::DtInt16),
@@ -22,6 +22,7 @@ const DTYPES: [(DType, DataType); 16] = [
     (DType::Complex128, DataType::DtComplex128),
     (DType::Bfloat16, DataType::DtBfloat16),
     (DType::String, DataType::DtString),
+    (DType::Text, DataType::DtString),
 ];
 
 /// The dtype of a TensorFlow type number; `None` if Engram has none.
@@ -56,13 +57,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn all_dtypes_except_float8_round_trip() {
+    fn all_dtypes_except_float8_and_text_round_trip() {
         for dtype in DType::ALL {
             let number = to_tensorflow(dtype);
             let missing = matches!(dtype, DType::Float8E4m3fn | DType::Float8E5m2);
             assert_eq!(number.is_none(), missing, "{dtype}");
             if let Some(number) = number {
-                assert_eq!(from_tensorflow(number as i32), Some(dtype));
+                let expected = if dtype == DType::Text {
+                    DType::String
+                } else {
+                    dtype
+                };
+                assert_eq!(from_tensorflow(number as i32), Some(expected));
             }
         }
         assert_eq!(from_tensorflow(11), None);

@@ -28,7 +28,7 @@ pub(crate) fn tensor_decode_work(tensor: &TensorProto) -> usize {
     let mut sizes = dims.map(|dim| usize::try_from(dim.size).unwrap_or(0));
     let rows = sizes.next().unwrap_or(0);
     let row_bytes = match from_tensorflow(tensor.dtype) {
-        None | Some(DType::String) => 0,
+        None | Some(DType::String | DType::Text) => 0,
         Some(dtype) => sizes.fold(dtype.size(), usize::saturating_mul),
     };
     let raw = rows
@@ -104,7 +104,7 @@ impl TensorHeader<'_> {
     /// Number of raw bytes that dtype and shape imply; for strings, the number of elements.
     fn size(&self) -> u64 {
         let per_row = match self.cell.dtype {
-            DType::String => self.cell.elements(),
+            DType::String | DType::Text => self.cell.elements(),
             _ => self.cell.bytes(),
         };
         u64::from(self.rows).saturating_mul(per_row as u64)
@@ -113,7 +113,7 @@ impl TensorHeader<'_> {
     /// Number of rows of a tensor of strings whose rows have no elements; 0 for other tensors. Such rows take no bytes
     /// on the wire, but an offset each in memory.
     pub(crate) fn empty_string_rows(&self) -> usize {
-        let is_empty = self.cell.dtype == DType::String && self.cell.elements() == 0;
+        let is_empty = self.cell.dtype.is_string() && self.cell.elements() == 0;
         if is_empty { self.rows as usize } else { 0 }
     }
 
@@ -124,7 +124,7 @@ impl TensorHeader<'_> {
 
     fn check(&self) -> Result<(), Status> {
         let (size, stored) = (self.size(), self.content.len());
-        if self.cell.dtype == DType::String {
+        if self.cell.dtype.is_string() {
             // The length of each string takes at least one byte.
             if size > stored as u64 {
                 return Err(invalid(format!(

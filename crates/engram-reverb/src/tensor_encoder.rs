@@ -20,7 +20,7 @@ pub fn encode_tensor(cell: &CellSpec, rows: usize, raw: &[u8]) -> Result<TensorP
         ))
     })?;
     let content = match cell.dtype {
-        DType::String => encode_strings(raw),
+        DType::String | DType::Text => encode_strings(raw),
         _ => snap::raw::Encoder::new()
             .compress_vec(raw)
             .map_err(|_| {

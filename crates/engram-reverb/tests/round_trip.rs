@@ -40,11 +40,11 @@ fn chunk(tensors: Vec<TensorProto>, delta_encoded: bool) -> pb::ChunkData {
     }
 }
 
-/// A column of a dtype that dm-reverb supports, with cells of up to two axes, and its number of rows.
+/// A column of a dtype that dm-reverb has too, with cells of up to two axes, and its number of rows.
 fn column() -> impl Strategy<Value = (CellSpec, usize)> {
     let dtypes: Vec<DType> = DType::ALL
         .into_iter()
-        .filter(|dtype| !dtype.name().starts_with("float8"))
+        .filter(|dtype| !dtype.name().starts_with("float8") && *dtype != DType::Text)
         .collect();
     let shape = prop::collection::vec(0_usize..4, 0..3);
     (prop::sample::select(dtypes), shape, 0_usize..40).prop_map(|(dtype, shape, rows)| {
@@ -56,7 +56,7 @@ fn column() -> impl Strategy<Value = (CellSpec, usize)> {
 /// The bytes of `rows` random cells. Strings are preceded by their lengths.
 fn bytes(cell: &CellSpec, rows: usize, noise: &[u8]) -> Vec<u8> {
     let mut noise = noise.iter().copied().cycle();
-    if cell.dtype != DType::String {
+    if !cell.dtype.is_string() {
         return noise.take(rows * cell.bytes()).collect();
     }
     let mut out = Vec::new();
@@ -71,7 +71,7 @@ fn bytes(cell: &CellSpec, rows: usize, noise: &[u8]) -> Vec<u8> {
 /// The decoded bytes of a chunk's only column.
 fn stored(chunk: &engram_core::Chunk) -> Vec<u8> {
     let pinned = chunk.payload().pin().unwrap();
-    if chunk.schema().cells[0].dtype == DType::String {
+    if chunk.schema().cells[0].dtype.is_string() {
         // The cells follow `rows + 1` offsets.
         let rows = chunk.extents()[0].rows as usize;
         return chunk.stored(&pinned, 0)[4 * (rows + 1)..].to_vec();

@@ -121,8 +121,11 @@ def _zero(leaf: object) -> Any:  # noqa: ANN401, an array
     if leaf is None:
         return None
     array = np.asarray(leaf)
+    if array.dtype != object:
+        return np.zeros_like(array)
     # For dtype object, `zeros_like` would return the integer 0.
-    return np.full(array.shape, b"", object) if array.dtype == object else np.zeros_like(array)
+    empty = "" if any(isinstance(element, str) for element in array.flat) else b""
+    return np.full(array.shape, empty, object)
 
 
 def final_row(observation: Any, last: Step) -> Step:  # noqa: ANN401, a nest

@@ -7,6 +7,7 @@ from typing import Annotated
 import typer
 
 import engram
+from engram.cli.directory import directory
 from engram.cli.output import echo
 from engram.cli.server_options import exit_on_error
 
@@ -18,7 +19,14 @@ Source = Annotated[
     ),
 ]
 Into = Annotated[
-    Path, typer.Option("--into", help="Directory of the store; created if it does not exist.", show_default=False)
+    Path,
+    typer.Option(
+        "--into",
+        parser=directory,
+        metavar="PATH",
+        help="Directory of the store; created if it does not exist.",
+        show_default=False,
+    ),
 ]
 
 

@@ -13,6 +13,7 @@ from rich.table import Table
 
 import engram
 from engram._text import counted
+from engram.cli.directory import directory
 from engram.cli.info import format_bytes
 from engram.cli.output import stdout_console, text
 from engram.cli.server_options import JsonFlag, exit_on_error
@@ -25,7 +26,7 @@ if TYPE_CHECKING:
 
     from engram.inspection import InspectedCheckpoint, InspectedFile, InspectedOpening, InspectedTable, Inspection
 
-Directory = Annotated[Path, typer.Argument(help="The store's directory.", show_default=False)]
+Directory = Annotated[Path, typer.Argument(parser=directory, help="The store's directory.", show_default=False)]
 
 STYLES = {"torn": "yellow", "unfinished": "yellow", "set aside": "yellow", "damaged": "red", "unusable": "red"}
 

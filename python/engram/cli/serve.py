@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 import engram
+from engram.cli.directory import directory
 from engram.cli.load_progress import load_progress
 from engram.cli.output import echo
 from engram.cli.program_name import program_name
@@ -84,7 +85,12 @@ def serve(
     ] = False,
     seed: Annotated[int | None, typer.Option(help="Seed of the tables' random choices. Default: random.")] = None,
     path: Annotated[
-        Path | None, typer.Option(help="Directory that stores the tables. Default: tables are in memory only.")
+        Path | None,
+        typer.Option(
+            parser=directory,
+            metavar="PATH",
+            help="Directory that stores the tables. Default: tables are in memory only.",
+        ),
     ] = None,
     durability: Annotated[
         Durability | None,

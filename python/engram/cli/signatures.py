@@ -39,8 +39,9 @@ _DTYPES = (
     "complex64",
     "complex128",
     "string",
+    "str",
 )
-_NOT_SUPPORTED_BY_REVERB = ("float8_e4m3fn", "float8_e5m2")
+_NOT_SUPPORTED_BY_REVERB = ("float8_e4m3fn", "float8_e5m2", "str")
 
 _COLUMN = re.compile(r"\s*(\w+)\s*(?:\[([^\[\]]*)\])?\s*")
 _SIZE = re.compile(r"\?|\d{1,18}")

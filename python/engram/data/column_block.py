@@ -65,7 +65,15 @@ def numpy_leaves(columns: list[Array], splits: list[Array | None]) -> list[Any]:
 def item_block(native: _engram.Batch) -> ColumnBlock:
     """Returns the items of a batch."""
     columns, splits, lengths, structure = native.flat()
-    info = Info(native.key(), native.probability(), native.table_size(), native.priority(), native.times_sampled())
+    info = Info(
+        native.key(),
+        native.probability(),
+        native.table_size(),
+        native.priority(),
+        native.times_sampled(),
+        native.candidates(),
+        native.min_probability(),
+    )
     return ColumnBlock(info, columns, splits, lengths, native.squeezed, structure)
 
 

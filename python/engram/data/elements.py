@@ -1,6 +1,12 @@
 """What datasets yield, and the options that all of them share."""
 
+import sys
 from typing import Any, NamedTuple, TypedDict
+
+import numpy as np
+
+from engram._importance_weights import Divisor, check_arguments, importance_weights
+from engram.errors import InvalidArgumentError
 
 __all__ = ["Element", "Info", "Options", "Ragged"]
 
@@ -16,6 +22,8 @@ class Info(NamedTuple):
         table_size: i64, number of items in the table when the item was drawn.
         priority: f64, the item's priority when it was drawn.
         times_sampled: i32, number of times the item has been sampled, including this time.
+        candidates: f64, number of items that could have been drawn, not counting those of priority 0.
+        min_probability: f64, smallest probability of these items.
     """
 
     key: Any
@@ -23,6 +31,8 @@ class Info(NamedTuple):
     table_size: Any
     priority: Any
     times_sampled: Any
+    candidates: Any
+    min_probability: Any
 
 
 class Ragged(NamedTuple):
@@ -44,7 +54,8 @@ class Element(NamedTuple):
 
     Attributes:
         info: Metadata of the items, or of each step's item: `[B]`, or `[]` without a batch.
-        data: The nest that was written, in the dtypes that were written. In NumPy, text is arrays of `bytes` objects.
+        data: The nest that was written, in the dtypes that were written. Text is arrays of `str` objects and bytes
+            are arrays of `bytes` objects, except in TensorFlow, whose strings are bytes: text is encoded in UTF-8.
             Leaves of items are `[B, T, ...]`, or `[B, ...]` for columns without a time axis; leaves of steps are
             `[B, ...]`. Without a batch there is no `B`.
         mask: With `pad`, a nest like `data` whose leaves are bool `[B, T]`, True for real steps, or None for columns
@@ -55,6 +66,44 @@ class Element(NamedTuple):
     info: Info
     data: Any
     mask: Any = None
+
+    def importance_weights(self, beta: float = 1.0, *, normalize: Divisor = "batch") -> Any:  # noqa: ANN401, an array or tensor
+        """Computes importance-sampling weights, as `engram.Batch.importance_weights` does.
+
+            for element in dataset(store, "replay", batch_size=256):
+                learn(element.data, element.importance_weights(0.4))
+
+        The weight of an item is `(1 / (N * p)) ** beta`: `N` is `info.candidates` and `p` is `info.probability` (Schaul
+        et al. 2016, section 3.4). A step has the weight of its item.
+
+        Args:
+            beta: How much of the bias to correct, from 0 (nothing) to 1 (all of it).
+            normalize: Divisor of the weights: `"batch"`, the largest weight in this batch; `"table"`, the largest that
+                any item of the table could have. Both keep weights at most 1. None: the weights are not divided.
+
+        Returns:
+            f32 `[B]`: the weights, `[]` without a batch. A tensor if `info` has TensorFlow's tensors, else a NumPy
+            array.
+
+        Raises:
+            InvalidArgumentError: `beta` is not finite, `normalize` is none of these values, or it is `"batch"` and the
+                element has no batch.
+        """
+        beta = check_arguments(beta, normalize)
+        arrays = [self.info.probability, self.info.min_probability, self.info.candidates]
+        if normalize == "batch" and len(arrays[0].shape) == 0:
+            raise InvalidArgumentError(
+                '`normalize` is "batch", and this element has no batch, so its weight would always be 1; give '
+                '`normalize="table"` or None, or a `batch_size` to the dataset'
+            )
+        tf: Any = sys.modules.get("tensorflow")
+        if tf is not None and tf.is_tensor(arrays[0]):
+            return tf.cast(
+                importance_weights(*arrays, beta=beta, normalize=normalize, maximum=tf.reduce_max), tf.float32
+            )
+        # A DataLoader may have made tensors of the arrays.
+        arrays = [np.asarray(array) for array in arrays]
+        return np.asarray(importance_weights(*arrays, beta=beta, normalize=normalize), np.float32)
 
 
 class Options(TypedDict, total=False):

@@ -34,7 +34,7 @@ Spec = Any
 _MAX_BATCHES_PER_CALL = 64
 """Maximum number of batches that one call into Python returns."""
 
-_INFO_DTYPES = Info(np.uint64, np.float64, np.int64, np.float64, np.int32)
+_INFO_DTYPES = Info(np.uint64, np.float64, np.int64, np.float64, np.int32, np.float64, np.float64)
 
 _iterators: dict[int, Generator[Sequence[Any]]] = {}
 """The running iterations of all datasets, by the slot of their element counter."""

@@ -7,7 +7,6 @@ use smallvec::SmallVec;
 use crate::aligned::ALIGN;
 use crate::chunk::{Chunk, Extent, MAX_CHUNK_BYTES, Origin};
 use crate::codec::{Codec, MAX_LZ4_BYTES, check_lz4};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::holders::Holders;
 use crate::payload::Payload;
@@ -74,7 +73,7 @@ impl Chunk {
         let cells = self.schema.cells.iter();
         let mut strings = cells
             .enumerate()
-            .filter(|(_, cell)| cell.dtype == DType::String)
+            .filter(|(_, cell)| cell.dtype.is_string())
             .peekable();
         if strings.peek().is_none() {
             return Ok(());
@@ -148,7 +147,7 @@ fn column_bytes(cell: &CellSpec, extent: &Extent, payload: u64) -> Result<u64, S
         return Err(format!("has cells of {cell}, which are too large"));
     };
     let stored = u64::from(stored);
-    if cell.dtype == DType::String {
+    if cell.dtype.is_string() {
         let offsets = 4 * (u64::from(rows) + 1);
         return match codec {
             Codec::Lz4 | Codec::Delta => {

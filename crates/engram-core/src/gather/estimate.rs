@@ -57,7 +57,7 @@ fn batch_column_bytes<T: AsTrajectory>(
         let items = items.iter().map(AsTrajectory::trajectory);
         items.filter(|item| index < item.columns())
     };
-    if alike && cell.dtype != DType::String {
+    if alike && !cell.dtype.is_string() {
         let bytes = items[0].trajectory().column(index).len;
         return bytes
             .saturating_mul(cell.bytes())
@@ -74,7 +74,7 @@ fn batch_column_bytes<T: AsTrajectory>(
     });
     // Strings are padded with empty ones.
     let cell_bytes = match cell.dtype {
-        DType::String => cell.elements().saturating_mul(size_of::<u32>()),
+        DType::String | DType::Text => cell.elements().saturating_mul(size_of::<u32>()),
         _ => cell.bytes(),
     };
     let padding = longest.saturating_mul(items.len()).saturating_sub(sum);
@@ -84,7 +84,7 @@ fn batch_column_bytes<T: AsTrajectory>(
 /// Bytes of an item's column.
 fn column_bytes(item: &Trajectory, index: usize) -> usize {
     let column = item.column(index);
-    if column.cell.dtype != DType::String {
+    if !column.cell.dtype.is_string() {
         return column.len.saturating_mul(column.cell.bytes());
     }
     let mut bytes = 0_usize;

@@ -4,7 +4,6 @@ use std::ops::Range;
 use std::sync::Arc;
 
 use crate::chunk::{Chunk, MAX_CHUNK_BYTES, string_cells};
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::schema::CellSpec;
 use crate::text::{count, describe_column};
@@ -177,7 +176,7 @@ impl TrajectoryParts<'_> {
 /// Bytes of gathered cells, or an upper bound for strings that would have to be fetched.
 fn gathered_bytes(chunk: &Chunk, column: usize, first: usize, len: usize) -> Result<u64> {
     let cell = &chunk.schema().cells[column];
-    if cell.dtype != DType::String {
+    if !cell.dtype.is_string() {
         return Ok((len as u64).saturating_mul(cell.bytes() as u64));
     }
     let extent = &chunk.extents()[column];

@@ -49,8 +49,10 @@ pub(super) fn check(
     let specs = schema.cells.iter().zip(&schema.layout.names);
     for (column, (cell, name)) in columns.iter().zip(specs) {
         let (got, expected, unit) = match (column, cell.dtype) {
-            (BatchColumn::Strings(cells), DType::String) => (cells.len(), envs, "cell"),
-            (BatchColumn::Cells(_), DType::String) => (0, envs, "string cell"),
+            (BatchColumn::Strings(cells), DType::String | DType::Text) => {
+                (cells.len(), envs, "cell")
+            }
+            (BatchColumn::Cells(_), DType::String | DType::Text) => (0, envs, "string cell"),
             (BatchColumn::Strings(_), _) => (0, envs * cell.bytes(), "byte"),
             (BatchColumn::Cells(bytes), _) => (bytes.len(), envs * cell.bytes(), "byte"),
         };

@@ -9,7 +9,6 @@ use super::batch_column::BatchColumn;
 use crate::aligned::ALIGN;
 use crate::chunk::{Chunk, ChunkBuilder, MAX_CHUNK_BYTES, Origin, PackedColumns};
 use crate::codec::Compressor;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::schema::{CellSpec, Schema};
 use crate::shared_bytes::SharedBytes;
@@ -233,14 +232,14 @@ impl OpenBatch {
         let builder = &mut self.builders[group];
         let capacity_steps = self.grouping.capacity_steps;
         for (column, cell) in self.schema.cells.iter().enumerate() {
-            if cell.dtype != DType::String {
+            if !cell.dtype.is_string() {
                 let (stride, used) = (cell.bytes() * capacity_steps, cell.bytes() * self.steps);
                 compact(builder.column_mut(column), stride, used);
                 builder.set_rows(column, rows);
             }
         }
         for (column, strings) in self.strings.iter().enumerate() {
-            if self.schema.cells[column].dtype == DType::String {
+            if self.schema.cells[column].dtype.is_string() {
                 for env in members.clone() {
                     for cell in strings.iter().skip(env).step_by(self.grouping.envs) {
                         builder.push_string(column, cell)?;
@@ -256,7 +255,7 @@ impl OpenBatch {
         let builder = &mut self.builders[group];
         let capacity_steps = self.grouping.capacity_steps;
         for (column, cell) in self.schema.cells.iter().enumerate() {
-            if cell.dtype == DType::String {
+            if cell.dtype.is_string() {
                 builder.clear_strings(column);
             } else {
                 let (stride, used) = (cell.bytes() * capacity_steps, cell.bytes() * self.steps);

@@ -8,7 +8,6 @@ use super::StepPosition;
 use super::row_map::RowMap;
 use crate::chunk::{Chunk, ChunkBuilder, Origin, PackedColumns};
 use crate::codec::Compressor;
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::schema::Schema;
 
@@ -157,7 +156,7 @@ impl OpenChunk {
 
     /// Returns the bytes of one cell. Strings are encoded.
     pub(super) fn cell(&self, column: usize, row: u32) -> &[u8] {
-        if self.schema().cells[column].dtype != DType::String {
+        if !self.schema().cells[column].dtype.is_string() {
             self.builder.cell(column, row as usize)
         } else if row < self.builder.rows(column) {
             self.builder.string_cell(column, row as usize)
@@ -194,7 +193,7 @@ impl OpenChunk {
 
     /// Writes the open step's cell in a column of any type.
     fn write(&mut self, column: usize, cell: &[u8]) -> Result<()> {
-        if self.schema().cells[column].dtype == DType::String {
+        if self.schema().cells[column].dtype.is_string() {
             return self.set_string(column, cell);
         }
         self.cell_mut(column).copy_from_slice(cell);

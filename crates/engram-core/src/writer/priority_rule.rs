@@ -89,7 +89,7 @@ impl TdErrorStats {
         len: usize,
     ) -> Result<()> {
         let spec = &chunk.schema().cells[column];
-        if spec.dtype == DType::String {
+        if spec.dtype.is_string() {
             return Err(not_a_td_error(name, spec));
         }
         let size = spec.bytes();

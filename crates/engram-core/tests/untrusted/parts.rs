@@ -62,6 +62,7 @@ fn column() -> impl Strategy<Value = RandomColumn> {
         Just(DType::Float32),
         Just(DType::Complex128),
         Just(DType::String),
+        Just(DType::Text),
     ];
     let shape = prop_oneof![
         3 => Just(Shape::new()),
@@ -70,7 +71,7 @@ fn column() -> impl Strategy<Value = RandomColumn> {
         2 => Just(smallvec![2000]),
     ];
     (dtype, shape, any::<bool>()).prop_map(|(dtype, mut shape, flat)| {
-        if dtype == DType::String {
+        if dtype.is_string() {
             shape.retain(|size| *size < 10);
         }
         RandomColumn {
@@ -107,7 +108,7 @@ fn build_chunk(columns: &[RandomColumn], steps: u32, envs: usize, seed: u8) -> C
     };
     for (index, column) in columns.iter().enumerate() {
         for row in 0..rows {
-            if column.cell.dtype == DType::String {
+            if column.cell.dtype.is_string() {
                 let mut encoded = Vec::new();
                 for _ in 0..column.cell.elements() {
                     let len = next_byte(column.flat) % 5;

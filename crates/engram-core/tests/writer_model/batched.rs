@@ -69,7 +69,7 @@ impl Run {
         }
         let joined: Vec<Vec<u8>> = columns.iter().map(|cells| cells.concat()).collect();
         let batch = (0..self.cells.len()).map(|column| match self.cells[column].dtype {
-            DType::String => BatchColumn::Strings(&columns[column]),
+            DType::String | DType::Text => BatchColumn::Strings(&columns[column]),
             _ => BatchColumn::cells(&joined[column]),
         });
         let ended: Vec<bool> = (0..count).map(|env| mask >> (env % 8) & 1 == 1).collect();

@@ -49,7 +49,7 @@ pub(crate) fn spec(dtype: DType, shape: &[usize]) -> CellSpec {
 /// Returns a cell derived from `number`. Distinct numbers give distinct cells if the cell is large
 /// enough.
 pub(crate) fn cell_value(spec: &CellSpec, number: u64) -> Cell {
-    if spec.dtype == DType::String {
+    if spec.dtype.is_string() {
         let text = format!("text {number}{}", "x".repeat(number as usize % 5));
         let element = [&(text.len() as u32).to_le_bytes()[..], text.as_bytes()].concat();
         return element.repeat(spec.elements());
@@ -83,7 +83,7 @@ pub(crate) fn read(item: &NewItem) -> Item {
                     let pinned = chunk.payload().pin()?;
                     let bytes = expected.cell.bytes();
                     for row in first..first + len {
-                        cells.push(if expected.cell.dtype == DType::String {
+                        cells.push(if expected.cell.dtype.is_string() {
                             let raw = chunk.raw(&pinned, chunk_column).unwrap();
                             let rows = chunk.extents()[chunk_column].rows as usize;
                             string_cells(raw, rows, row, 1)?.to_vec()

@@ -32,7 +32,13 @@ pub(crate) enum ItemError {
 pub(crate) type CreatedItem = (u64, Item);
 
 /// Dtypes of the writer's columns.
-const DTYPES: [DType; 4] = [DType::Uint8, DType::Int64, DType::Float32, DType::String];
+const DTYPES: [DType; 5] = [
+    DType::Uint8,
+    DType::Int64,
+    DType::Float32,
+    DType::String,
+    DType::Text,
+];
 
 /// Rejects some priorities that were computed from TD errors, for every table alike.
 pub(crate) fn check_priority(_: u32, priority: f64) -> Result<(), Error> {

@@ -235,7 +235,7 @@ impl RecorderAndModel {
             self.counter += 1;
             let spec = &self.model.cells[column];
             let cell = cell_value(spec, self.counter);
-            let outcome = if spec.dtype == DType::String {
+            let outcome = if spec.dtype.is_string() {
                 self.recorder.set_string(column, &cell)
             } else {
                 let target = self.recorder.cell_mut(column);

@@ -26,7 +26,7 @@ pub(super) fn read_first_record(
     let offset = file_reader.offset();
     match next_record(&mut file_reader)? {
         Some((kind::LOGS, body)) => {
-            let header = read_header(&mut BodyReader(body));
+            let header = read_header(BodyReader(body));
             Ok(header.map_err(|reason| unusable_record("it", offset, &reason))?)
         }
         _ => corrupt("its first record is not a `logs` record"),
@@ -54,11 +54,12 @@ pub(super) fn verify(mut file_reader: RecordReader) -> Result<CheckpointHeader, 
         let at_record = |reason: CorruptRecord| unusable_record("it", offset, &reason);
         match kind {
             kind::LOGS if header.is_none() => {
-                header = Some(read_header(&mut reader).map_err(at_record)?);
+                header = Some(read_header(reader).map_err(at_record)?);
             }
             kind::SERIALS => {
                 let ranges = reader.list(16, |reader| Ok((reader.u64()?, reader.u64()?)));
                 serials.extend(ranges.map_err(at_record)?);
+                reader.check_end().map_err(at_record)?;
             }
             kind::END => {
                 // The number of tables, then the number of records.
@@ -66,6 +67,7 @@ pub(super) fn verify(mut file_reader: RecordReader) -> Result<CheckpointHeader, 
                 if count.map_err(at_record)? != records {
                     return corrupt("some of its records are missing");
                 }
+                reader.check_end().map_err(at_record)?;
                 ended = true;
             }
             _ => {}
@@ -240,8 +242,9 @@ fn corrupt<T>(reason: impl Into<String>) -> Result<T, RecoveryError> {
 pub(super) const MAX_COUNTER: u64 = 1 << 62;
 
 /// Reads and checks the body of a `logs` record.
-fn read_header(reader: &mut BodyReader<'_>) -> Result<CheckpointHeader, CorruptRecord> {
-    let header = read_header_unchecked(reader)?;
+fn read_header(mut reader: BodyReader<'_>) -> Result<CheckpointHeader, CorruptRecord> {
+    let header = read_header_unchecked(&mut reader)?;
+    reader.check_end()?;
     let numbers = [
         header.first_log,
         header.first_change,

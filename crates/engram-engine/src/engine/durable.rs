@@ -88,6 +88,21 @@ fn unknown_stored_table(argument: &str, name: &str, existing: &[&str]) -> Error 
     ))
 }
 
+/// Reserves names in [`Engine::reserved_names`]; dropping it frees them.
+struct ReservedNames<'a> {
+    engine: &'a Engine,
+    names: Vec<String>,
+}
+
+impl Drop for ReservedNames<'_> {
+    fn drop(&mut self) {
+        let mut reserved = self.engine.reserved_names.lock();
+        for name in &self.names {
+            reserved.remove(name);
+        }
+    }
+}
+
 impl Engine {
     /// Opens the engine stored in a directory: its stored tables, and those of `tables` that are not
     /// stored yet. Also returns notes about what was damaged or unfinished. Writes a checkpoint if stored tables
@@ -243,55 +258,60 @@ impl Engine {
         conflict: &dyn Fn(&str) -> Error,
     ) -> Result<Vec<String>> {
         self.check_open()?;
-        let mut used_names: BTreeSet<String> = self.tables.read().keys().cloned().collect();
-        for state in &states {
-            let name = &state.options().name;
-            if !used_names.insert(name.clone()) {
-                return Err(conflict(name));
-            }
-        }
+        let names: Vec<String> = states
+            .iter()
+            .map(|state| state.options().name.clone())
+            .collect();
+        // No table of such a name may be created until the tables are added.
+        let reserved = self.reserve_names(&names).map_err(conflict)?;
         let tables: Vec<_> = states
             .into_iter()
             .map(|state| self.table_from_state(state))
             .collect();
-        let name = |table: &Arc<Table>| table.options().name.clone();
         // No other checkpoint, which would lack these tables, may be written until they are added.
         let checkpoint_lock = self.checkpoint_lock.lock();
-        let record_dropped = || {
-            if let Backend::Disk { storage, .. } = &self.backend {
+        if let Backend::Disk { storage, .. } = &self.backend {
+            // If this fails, the checkpoint's file may still exist after a power loss. The tables are recorded as
+            // dropped, so that the store does not have them when it is opened again.
+            self.checkpoint_with(&tables, true).inspect_err(|_| {
                 for table in &tables {
                     storage.record_table_dropped(table.number());
                 }
-            }
-        };
-        if matches!(self.backend, Backend::Disk { .. }) {
-            // If this fails, the checkpoint's file may still exist after a power loss. The tables are recorded as
-            // dropped, so that the store does not have them when it is opened again.
-            self.checkpoint_with(&tables, true)
-                .inspect_err(|_| record_dropped())?;
+            })?;
         }
         let is_closed = self.is_closed.read();
         if *is_closed {
             return match self.backend {
                 // The engine was closed after the checkpoint was written, so the directory has the tables.
-                Backend::Disk { .. } => Ok(tables.iter().map(name).collect()),
+                Backend::Disk { .. } => Ok(names),
                 Backend::Memory(_) => Err(closed_error()),
             };
         }
         let mut existing = self.tables.write();
-        let names: Vec<String> = tables.iter().map(name).collect();
-        if let Some(name) = names.iter().find(|name| existing.contains_key(*name)) {
-            record_dropped();
-            let error = conflict(name);
-            drop((existing, is_closed));
-            if matches!(self.backend, Backend::Disk { .. }) {
-                self.checkpoint_with(&[], false)?;
-            }
-            return Err(error);
-        }
         existing.extend(names.iter().cloned().zip(tables));
+        drop(reserved);
         drop((existing, is_closed, checkpoint_lock));
         Ok(names)
+    }
+
+    /// Reserves names for tables until the result is dropped.
+    ///
+    /// # Errors
+    /// A name that exists, is reserved, or is given twice.
+    fn reserve_names<'a>(&self, names: &'a [String]) -> Result<ReservedNames<'_>, &'a str> {
+        let tables = self.tables.read();
+        let mut reserved = self.reserved_names.lock();
+        for (index, name) in names.iter().enumerate() {
+            let is_used = tables.contains_key(name) || reserved.contains(name);
+            if is_used || names[..index].contains(name) {
+                return Err(name);
+            }
+        }
+        reserved.extend(names.iter().cloned());
+        Ok(ReservedNames {
+            engine: self,
+            names: names.to_vec(),
+        })
     }
 
     /// Creates a table of this engine, with a new number, from a table's state.

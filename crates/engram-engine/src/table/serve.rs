@@ -18,12 +18,13 @@
 //! (`is_being_served`). After a few of these, it wakes the task of the first waiting sample, which
 //! continues in its place.
 
-use std::collections::{BTreeMap, VecDeque};
+use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::task::Waker;
 
 use engram_core::table::{Admission, MAX_REMOVALS_PER_CALL};
 use engram_core::{DeferredDrops, Draw, Error, NewItem, Result, SessionNumber, TableState};
 
+use crate::outbox::OutboxId;
 use crate::session::SessionRun;
 use crate::table::MAX_FINISHED_PER_LOCK;
 use crate::table_info::Meter;
@@ -53,9 +54,20 @@ pub(super) struct WaitingInsert {
     pub(super) items: VecDeque<NewItem>,
     /// Position in the session; `None` for an insert without a session.
     pub(super) cursor: Option<SessionCursor>,
+    /// The outbox of the writer in this process that inserts, if one does.
+    pub(super) outbox: Option<OutboxId>,
     /// True if an item whose key exists only updates the existing item's priority.
     pub(super) updates_existing: bool,
     pub(super) waker: Option<Waker>,
+}
+
+/// Whose items wait.
+#[derive(PartialEq, Eq, Hash)]
+enum Inserter {
+    Outbox(OutboxId),
+    Session(u64),
+    /// A call by itself, by its ticket id.
+    Call(u64),
 }
 
 /// Position of a waiting insert in its session.
@@ -274,6 +286,25 @@ impl LockedTable {
         if let Some(cursor) = cursor.filter(|cursor| cursor.wait_reported) {
             self.state.end_wait(cursor.next.session, now);
         }
+    }
+
+    /// As in [`TableInfo`](crate::TableInfo).
+    pub(super) fn waiting_inserts(&self) -> usize {
+        let inserters = self.inserts.iter().map(|(id, insert)| {
+            let session = insert.cursor.map(|cursor| cursor.next.session);
+            match (insert.outbox, session) {
+                (Some(outbox), _) => Inserter::Outbox(outbox),
+                (None, Some(session)) => Inserter::Session(session),
+                (None, None) => Inserter::Call(*id),
+            }
+        });
+        inserters.collect::<HashSet<_>>().len()
+    }
+
+    /// As in [`TableInfo`](crate::TableInfo).
+    pub(super) fn waiting_samples(&self) -> usize {
+        let samples = self.samples.values();
+        samples.filter(|sample| !sample.served).count()
     }
 
     /// Id of the first waiting sample that is not complete.

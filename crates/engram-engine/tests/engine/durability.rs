@@ -120,22 +120,25 @@ fn added_tables_are_stored_if_and_only_if_adding_them_succeeds() {
     for round in 0..20 {
         let engine = open();
         let state = TableState::new(Arc::new(fifo_options("t")), Arc::new(Volatile)).unwrap();
-        let outcome = std::thread::scope(|scope| {
-            scope.spawn(|| {
+        let (outcome, created) = std::thread::scope(|scope| {
+            let other = scope.spawn(|| {
                 // The checkpoint that contains the table is being written, or finished.
                 let checkpoint = path.join("checkpoint-0000000001");
                 while !checkpoint.with_extension("tmp").exists() && !checkpoint.exists() {
                     std::thread::yield_now();
                 }
+                // Another table of the same name must not be created meanwhile.
+                let created = (round % 2 == 1).then(|| engine.create_table(fifo_options("t")));
                 engine.close().unwrap();
+                created.is_some_and(|created| created.is_ok())
             });
-            engine.add_tables(vec![state])
+            (engine.add_tables(vec![state]), other.join().unwrap())
         });
         let engine = open();
         assert_eq!(
             engine.tables().unwrap().len(),
-            usize::from(outcome.is_ok()),
-            "{round}: {outcome:?}"
+            usize::from(outcome.is_ok()) + usize::from(created),
+            "{round}: {outcome:?}, {created}"
         );
         engine.close().unwrap();
         std::fs::remove_dir_all(&path).unwrap();

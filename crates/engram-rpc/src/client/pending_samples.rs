@@ -83,7 +83,6 @@ impl PendingSample {
             table,
             n,
             at_least,
-            allow_partial,
             pad,
             lease,
             ..
@@ -101,7 +100,6 @@ impl PendingSample {
             table,
             n,
             timeout_s: timeout.map(|timeout| timeout.as_secs_f64()),
-            allow_partial,
             pad,
             lease,
             at_least,
@@ -392,7 +390,6 @@ mod tests {
             n: 1,
             at_least: 1,
             timeout: None,
-            allow_partial: false,
             pad: false,
             lease: true,
         };

@@ -175,8 +175,6 @@ pub struct BatchRequest {
     pub at_least: u32,
     /// How long the server may wait for `at_least` items; `None` means without limit.
     pub timeout: Option<Duration>,
-    /// At the timeout, return the items that are available, if there are any, instead of an error.
-    pub allow_partial: bool,
     /// Pad shorter items instead of returning ragged columns.
     pub pad: bool,
     /// Put the batch on lease. A batch of a table with `max_times_sampled` is on lease in any case.

@@ -132,7 +132,6 @@ impl RemoteStream {
                 n: u32::try_from(n).unwrap_or(u32::MAX),
                 at_least: u32::try_from(at_least).unwrap_or(u32::MAX),
                 timeout: None,
-                allow_partial: false,
                 pad: length_policy == LengthPolicy::Pad,
                 lease: true,
             });

@@ -87,8 +87,9 @@ const TABLE_METRICS: [TableMetric; 21] = [
     ),
     metric(
         "table_samples",
-        "Items sampled since creation or reset, repetitions included",
-        |t| Value::Total(t.stats.limiter.samples),
+        "Items sampled since creation or reset, repetitions included, without samples on lease",
+        // Samples on lease may be returned, and a counter must not decrease.
+        |t| Value::Total(t.stats.limiter.samples.saturating_sub(t.stats.leased)),
     ),
     metric(
         "table_deletes",
@@ -98,7 +99,7 @@ const TABLE_METRICS: [TableMetric; 21] = [
     metric(
         "table_unique_samples",
         "Items sampled at least once since creation or reset",
-        |t| Value::Total(t.stats.num_unique_samples),
+        |t| Value::Count(t.stats.num_unique_samples),
     ),
     metric(
         "table_deleted_episodes",
@@ -110,9 +111,11 @@ const TABLE_METRICS: [TableMetric; 21] = [
         "Items removed since creation, opening or reset because they could not be read",
         |t| Value::Total(t.unreadable_items),
     ),
-    metric("table_waiting_inserts", "Waiting insert calls", |t| {
-        Value::Count(t.waiting_inserts as u64)
-    }),
+    metric(
+        "table_waiting_inserts",
+        "Writers and insert calls whose items wait",
+        |t| Value::Count(t.waiting_inserts as u64),
+    ),
     metric("table_waiting_samples", "Waiting sample calls", |t| {
         Value::Count(t.waiting_samples as u64)
     }),

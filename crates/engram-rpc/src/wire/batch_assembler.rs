@@ -4,7 +4,7 @@ use std::sync::Arc;
 
 use engram_core::gather::{Column, ColumnData, Columns, TimeAxis};
 use engram_core::pool::{Pool, PooledBytes};
-use engram_core::{CellSpec, DType, DrawDistribution, Error, Result, SampledItemInfo};
+use engram_core::{CellSpec, DrawDistribution, Error, Result, SampledItemInfo};
 
 use super::{decode_cell_spec, decode_f64s, decode_i64s, decode_layout, decode_u32s, decode_u64s};
 use crate::pb;
@@ -194,7 +194,7 @@ fn prepare_column(
         None => return Err(inconsistent("a column has no `time_axis`")),
     };
     let len = usize::try_from(column.bytes).map_err(|_| inconsistent("a column is too large"))?;
-    if cell.dtype == DType::String {
+    if cell.dtype.is_string() {
         let bytes = Vec::new();
         return Ok((cell, time, Buffer::Strings { bytes, len }));
     }

@@ -343,6 +343,7 @@ pub fn encode_info(info: &TableInfo) -> pb::TableInfo {
         sampling_blocked: info.sampling_blocked.clone(),
         storage_problem: info.storage_problem.clone(),
         unreadable_items: info.unreadable_items,
+        leased_samples: stats.leased,
     }
 }
 
@@ -365,6 +366,7 @@ pub fn decode_info(info: pb::TableInfo) -> Result<TableInfo> {
             num_episodes: info.num_episodes,
             num_deleted_episodes: info.num_deleted_episodes,
             num_unique_samples: info.num_unique_samples,
+            leased: info.leased_samples,
             limiter,
         },
         inserts_per_s: info.inserts_per_s,

@@ -197,7 +197,6 @@ fn sample_requests() -> Vec<Request> {
         table: "table".into(),
         n: 256,
         timeout_s: Some(1.5),
-        allow_partial: true,
         pad: true,
         lease: true,
         at_least: 3,

@@ -75,7 +75,6 @@ async fn changes_of_a_client_keep_their_order_while_an_acknowledgement_is_in_fli
             n: 1,
             at_least: 1,
             timeout: None,
-            allow_partial: false,
             pad: false,
             lease: true,
         };

@@ -124,7 +124,7 @@ proptest! {
                 writer.send(first_message(1)).await;
                 writer.send(items_message([row_items("t", 1, 10, 1)])).await;
                 let mut reader = open_sample_stream(&mut client).await;
-                let short_request = |id, n| pb::BatchRequest { timeout_s: Some(0.01), allow_partial: true, ..batch_request(id, n) };
+                let short_request = |id, n| pb::BatchRequest { timeout_s: Some(0.01), at_least: 1, ..batch_request(id, n) };
                 reader.request_batch(short_request(1, 3)).await;
                 reader.receive().await;
                 send(&mut client, Call::SetLimits(set)).await;

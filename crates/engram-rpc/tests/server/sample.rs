@@ -233,20 +233,20 @@ async fn a_deadline_error_reports_the_progress_and_returns_items() {
     let text = "table `t` yielded 3 of 5 samples within 0.1 s; `t`: ";
     assert!(error.text.starts_with(text), "{}", error.text);
     assert_eq!((table.info().stats.size, hidden_items(&table)), (3, 0));
-    let partial = pb::BatchRequest {
+    let smaller = pb::BatchRequest {
         id: 2,
-        allow_partial: true,
+        at_least: 1,
         ..with_deadline
     };
-    stream.request_batch(partial.clone()).await;
+    stream.request_batch(smaller.clone()).await;
     let (_, batch) = stream.receive_and_acknowledge().await;
     assert_eq!(keys(&batch), [0, 1, 2]);
     wait_until("they are acknowledged", || table.info().stats.size == 0).await;
     stream
-        .request_batch(pb::BatchRequest { id: 3, ..partial })
+        .request_batch(pb::BatchRequest { id: 3, ..smaller })
         .await;
     let (_, error) = stream.receive_error().await;
-    let text = "table `t` yielded 0 of 5 samples within 0.1 s; `t`: ";
+    let text = "table `t` yielded 0 of 5 samples (at least 1 needed) within 0.1 s; `t`: ";
     assert!(error.text.starts_with(text), "{}", error.text);
 }
 

@@ -231,7 +231,6 @@ async fn an_acknowledgement_that_is_durable_is_not_waited_for_again() {
             n: 1,
             at_least: 1,
             timeout: None,
-            allow_partial: false,
             pad: false,
             lease: false,
         });

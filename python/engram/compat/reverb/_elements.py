@@ -8,6 +8,7 @@ import numpy as np
 from engram.compat.reverb import _nest
 from engram.compat.reverb._block_reader import MismatchError
 from engram.compat.reverb._signatures import shape_text
+from engram.compat.reverb.replay_sample import SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec, as_spec, dtype_name, is_compatible
 from engram.data.column_block import Array, ColumnBlock
 
@@ -52,7 +53,7 @@ def trajectories(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) ->
         for spec, column, splits in zip(_with_column_count(specs, block), block.columns, block.splits, strict=True)
     ]
     _check_types(table, specs, types)
-    return [*map(TensorBlock, block.info), *map(TensorBlock, block.columns, block.splits)]
+    return [*map(TensorBlock, _sample_info(block)), *map(TensorBlock, block.columns, block.splits)]
 
 
 def timesteps(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> Elements:
@@ -65,7 +66,7 @@ def timesteps(table: str, specs: Sequence[TensorSpec], block: ColumnBlock) -> El
         for column, splits, squeezed in zip(block.columns, block.splits, block.squeezed, strict=True)
     ]
     _check_types(table, specs, [(column.dtype, column.shape[1:]) for column in columns])
-    return [*(TensorBlock(np.repeat(field, lengths)) for field in block.info), *map(TensorBlock, columns)]
+    return [*(TensorBlock(np.repeat(field, lengths)) for field in _sample_info(block)), *map(TensorBlock, columns)]
 
 
 def sequences(sequence_length: int | None) -> Convert:
@@ -78,7 +79,7 @@ def sequences(sequence_length: int | None) -> Convert:
         lengths = steps_per_item(table, block)
         _check_lengths(table, sequence_length, lengths)
         splits = next((splits for splits in block.splits if splits is not None), None)
-        info: list[Array] = [np.repeat(field, lengths) for field in block.info]
+        info: list[Array] = [np.repeat(field, lengths) for field in _sample_info(block)]
         columns: list[Array]
         if splits is None:
             info = [field.reshape(block.size, -1) for field in info]
@@ -100,6 +101,11 @@ def fixed_length_timesteps(sequence_length: int) -> Convert:
         return timesteps(table, specs, block)
 
     return convert
+
+
+def _sample_info(block: ColumnBlock) -> tuple[Array, ...]:
+    """Returns the fields of `SampleInfo`, which `Info` begins with."""
+    return block.info[: len(SampleInfo._fields)]
 
 
 def _check_lengths(table: str, sequence_length: int | None, lengths: Array) -> None:

@@ -80,7 +80,7 @@ class Column:
         self.shape = shape
         types: list[type] = []
         if not shape and self.dtype is not None:
-            types = [str, bytes] if self.dtype == object else [self.dtype.type]
+            types = [bytes] if self.dtype == object else [self.dtype.type]
             types += [_PYTHON_TYPES[self.dtype]] if self.dtype in _PYTHON_TYPES else []
         self.scalar_types = frozenset(types)
 

@@ -69,8 +69,10 @@ def _options(selector: selectors.Selector) -> KeyDistributionOptions:
             return KeyDistributionOptions(heap=heap, is_deterministic=True)
         case selectors.Uniform():
             return KeyDistributionOptions(uniform=True)
-        case _:
-            return KeyDistributionOptions(**{selector.kind: True}, is_deterministic=True)
+        case selectors.Fifo():
+            return KeyDistributionOptions(fifo=True, is_deterministic=True)
+        case selectors.Lifo():
+            return KeyDistributionOptions(lifo=True, is_deterministic=True)
 
 
 def _finite(bound: float) -> float:

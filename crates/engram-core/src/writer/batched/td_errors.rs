@@ -42,7 +42,7 @@ pub(super) fn td_error_stats(
                 let spec = &open.schema().cells[source];
                 for step in step..step + len {
                     let cell = match spec.dtype {
-                        DType::String => &[],
+                        DType::String | DType::Text => &[],
                         _ => open.cell(source, env, step),
                     };
                     stats.add(name, spec, cell)?;

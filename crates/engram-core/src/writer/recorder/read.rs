@@ -5,7 +5,6 @@ use super::super::priority_rule::TdErrorStats;
 use super::super::selection::OPEN;
 use super::Recorder;
 use crate::chunk::string_cells;
-use crate::dtype::DType;
 use crate::error::Result;
 use crate::schema::CellSpec;
 use crate::trajectory::Slice;
@@ -56,7 +55,7 @@ impl Recorder {
             let cell = &chunk.schema().cells[chunk_column];
             let from = row * cell.bytes();
             match chunk.raw(&pinned, chunk_column) {
-                Some(raw) if cell.dtype == DType::String => {
+                Some(raw) if cell.dtype.is_string() => {
                     let rows = chunk.extents()[chunk_column].rows as usize;
                     out.extend_from_slice(string_cells(raw, rows, row, 1)?);
                 }

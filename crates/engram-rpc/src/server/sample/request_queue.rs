@@ -235,7 +235,7 @@ async fn wait_for_batch(
             outcome = &mut ticket => break outcome,
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                 let seconds = request.timeout_s.unwrap_or(f64::INFINITY);
-                break engine.finish_at_deadline(ticket, seconds, request.allow_partial);
+                break engine.finish_at_deadline(ticket, seconds);
             }
             // Polling again removes expired items, which may unblock inserts.
             () = sleep(POLL_INTERVAL), if items_expire => {}
