@@ -145,8 +145,8 @@ class TrajectoryWriter(_Writer):
             SignatureError: A leaf has a different dtype than before, or one that is not supported. Nothing of the step
                 is stored.
             InvalidArgumentError: A leaf already has a value in this step.
-            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and the
-                writer's timeout has passed. Nothing is stored; the call can be repeated.
+            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
+                the writer's timeout has passed. Nothing is stored; the call can be repeated.
             UnsatisfiableError, ClosedError: A table rejected an earlier item.
         """
         self._native.append(step, partial_step=partial_step)
@@ -196,8 +196,8 @@ class TrajectoryWriter(_Writer):
             DeadlineExceededError: The server did not describe the table within the writer's timeout.
             InvalidArgumentError: An argument is invalid.
             UnknownTableError: There is no table of this name.
-            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and the
-                writer's timeout has passed. Nothing is stored; the call can be repeated.
+            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
+                the writer's timeout has passed. Nothing is stored; the call can be repeated.
             UnsatisfiableError, ClosedError: A table rejected an earlier item.
         """
         return self._native.create_item(table, priority, trajectory, num_steps)
@@ -280,8 +280,8 @@ class PatternWriter(_Writer):
         Raises:
             SignatureError: The step differs from earlier steps, or its items would not match their table's signature.
                 Nothing of the step is stored.
-            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and the
-                writer's timeout has passed. Nothing is stored; the call can be repeated.
+            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
+                the writer's timeout has passed. Nothing is stored; the call can be repeated.
             DeadlineExceededError: The server did not describe a table within the writer's timeout.
             PriorityError: The TD errors of an item are NaN or infinite, or its table rejects their priority. The step
                 is stored, and the items of other patterns are created.
@@ -361,8 +361,8 @@ class BatchedWriter(_Writer):
             SignatureError: The steps differ from earlier ones, or their items would not match their table's signature.
                 Nothing is stored.
             InvalidArgumentError: `episode_ends` has another shape than `[N]`.
-            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and the
-                writer's timeout has passed. Nothing is stored; the call can be repeated.
+            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
+                the writer's timeout has passed. Nothing is stored; the call can be repeated.
             DeadlineExceededError: The server did not describe a table within the writer's timeout.
             PriorityError: As in `PatternWriter.append`. The steps are stored, and all other items are created.
             UnsatisfiableError, ClosedError: A table rejected an item. The steps are stored nevertheless.
