@@ -178,6 +178,7 @@ class TrajectoryWriter:
         history: int,
         chunk_length: int | None,
         max_in_flight_items: int,
+        max_waiting_items: int | None,
         timeout: float | None,
         compression: str,
     ) -> TrajectoryWriter: ...
@@ -191,6 +192,10 @@ class TrajectoryWriter:
     def extend_history(self, history: int) -> None: ...
     def end_episode(self, timeout: float | None, clear: bool) -> None: ...
     def close(self, timeout: float | None) -> None: ...
+    @property
+    def waits_for_tables(self) -> bool: ...  # while False, writes do not wait for earlier items
+    @waits_for_tables.setter
+    def waits_for_tables(self, waits: bool) -> None: ...
     @property
     def episode_steps(self) -> int: ...
     @property
@@ -209,6 +214,7 @@ class PatternWriter:
         compile: Any,  # function from the structure of a step to the compiled patterns
         chunk_length: int | None,
         max_in_flight_items: int,
+        max_waiting_items: int | None,
         timeout: float | None,
         compression: str,
         uniform: bool,  # True if every append has the same structure
@@ -218,6 +224,10 @@ class PatternWriter:
     def flush(self, timeout: float | None, allowed: int = 0) -> None: ...
     def end_episode(self, timeout: float | None, clear: bool) -> None: ...
     def close(self, timeout: float | None) -> None: ...
+    @property
+    def waits_for_tables(self) -> bool: ...  # while False, writes do not wait for earlier items
+    @waits_for_tables.setter
+    def waits_for_tables(self, waits: bool) -> None: ...
     @property
     def episode_steps(self) -> int: ...
     @property
@@ -238,6 +248,7 @@ class BatchedWriter:
         compile: Any,  # function from the structure of a step to the compiled patterns
         chunk_length: int | None,
         max_in_flight_items: int,
+        max_waiting_items: int | None,
         timeout: float | None,
         compression: str,
     ) -> BatchedWriter: ...

@@ -113,9 +113,11 @@ class ForkedError(EngramError, RuntimeError):
 
 
 class BackpressureError(EngramError, RuntimeError):
-    """A writer's `timeout` has passed while it had more than `max_in_flight_items` items in flight.
+    """A writer's `timeout` has passed while too many of its items waited for rate limiters or were in flight.
 
-    Or the disk of a durable store could not keep up during that time.
+    See `max_waiting_items` and `max_in_flight_items` of `Store.writer`. Or the disk of a durable store could not keep
+    up during that time. Also raised by a writer that waits in the only thread of a process, so that nothing can be
+    sampled. The call has stored nothing, and can be repeated.
     """
 
 

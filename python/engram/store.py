@@ -19,7 +19,7 @@ from engram.info import Checkpoint, TableInfo
 from engram.patterns import Pattern
 from engram.rate_limiters import AnyRateLimiter
 from engram.table import Table
-from engram.writer import BatchedWriter, Compression, PatternWriter, TrajectoryWriter
+from engram.writer import DEFAULT_MAX_WAITING_ITEMS, BatchedWriter, Compression, PatternWriter, TrajectoryWriter
 
 __all__ = ["Store", "TableStore"]
 
@@ -78,6 +78,7 @@ class TableStore:
         history: int = 64,
         chunk_length: int | None = None,
         max_in_flight_items: int = 1_024,
+        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
         timeout: float | None = None,
         compression: Compression = "auto",
     ) -> TrajectoryWriter:
@@ -88,9 +89,13 @@ class TableStore:
             chunk_length: Number of steps per chunk. Default: as many as fit into about 16 KiB, from 1 to 16. Items
                 become visible at the first append after their chunk is full, at the end of an episode, or on `flush`.
             max_in_flight_items: Maximum number of items in flight: sent, and not yet known to be in their tables.
-                `append` and `create_item` wait while there are more. They also wait briefly while more than 4 MiB are
-                in flight to a server.
-            timeout: Seconds that `append` and `create_item` wait at that limit, for a full write buffer of a durable
+                `append` and `create_item` wait while there are as many. They also wait briefly while more than 4 MiB
+                are in flight to a server.
+            max_waiting_items: Maximum number of items that wait because the rate limiters of their tables are closed,
+                items in a chunk that is not full included. `append` and `create_item` wait while there are as many. A
+                call that creates or sends several items may exceed it by these. Default: 16. `None`: only
+                `max_in_flight_items` applies.
+            timeout: Seconds that `append` and `create_item` wait at these limits, for a full write buffer of a durable
                 store, or for a server's description of a table. `None` waits forever, 0 does not wait.
             compression: `"auto"` compresses large columns if that saves memory. `"off"` never compresses. `"delta"`
                 compresses integers as differences between steps, which suits images that change little.
@@ -106,6 +111,7 @@ class TableStore:
             history=history,
             chunk_length=chunk_length,
             max_in_flight_items=max_in_flight_items,
+            max_waiting_items=max_waiting_items,
             timeout=timeout,
             compression=compression,
         )
@@ -116,6 +122,7 @@ class TableStore:
         *,
         chunk_length: int | None = None,
         max_in_flight_items: int = 1_024,
+        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
         timeout: float | None = None,
         compression: Compression = "auto",
     ) -> PatternWriter:
@@ -125,6 +132,7 @@ class TableStore:
             patterns: Patterns that create the items; at least one.
             chunk_length: As in `writer`.
             max_in_flight_items: As in `writer`.
+            max_waiting_items: As in `writer`.
             timeout: As in `writer`, in seconds.
             compression: As in `writer`.
 
@@ -139,6 +147,7 @@ class TableStore:
             patterns,
             chunk_length=chunk_length,
             max_in_flight_items=max_in_flight_items,
+            max_waiting_items=max_waiting_items,
             timeout=timeout,
             compression=compression,
         )
@@ -150,6 +159,7 @@ class TableStore:
         *,
         chunk_length: int | None = None,
         max_in_flight_items: int = 65_536,
+        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
         timeout: float | None = None,
         compression: Compression = "auto",
     ) -> BatchedWriter:
@@ -160,6 +170,7 @@ class TableStore:
             patterns: Patterns that create the items of each environment; at least one.
             chunk_length: As in `writer`.
             max_in_flight_items: As in `writer`, for all environments together.
+            max_waiting_items: As in `writer`, for all environments together.
             timeout: As in `writer`, in seconds.
             compression: As in `writer`.
 
@@ -175,6 +186,7 @@ class TableStore:
             patterns,
             chunk_length=chunk_length,
             max_in_flight_items=max_in_flight_items,
+            max_waiting_items=max_waiting_items,
             timeout=timeout,
             compression=compression,
         )

@@ -21,6 +21,9 @@ if TYPE_CHECKING:
 
 __all__ = ["BatchedWriter", "Compression", "PatternWriter", "TrajectoryWriter"]
 
+DEFAULT_MAX_WAITING_ITEMS = 16
+"""Default of `max_waiting_items`; see `Store.writer`."""
+
 Compression: TypeAlias = Literal["auto", "delta", "off"]
 """Compression of chunks; see `Store.writer`."""
 
@@ -108,6 +111,7 @@ class TrajectoryWriter(_Writer):
         history: int,
         chunk_length: int | None,
         max_in_flight_items: int,
+        max_waiting_items: int | None,
         timeout: float | None,
         compression: Compression,
     ) -> None:
@@ -117,6 +121,9 @@ class TrajectoryWriter(_Writer):
             _checks.integer("`history`", history),
             chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
+            max_waiting_items
+            if max_waiting_items is None
+            else _checks.integer("`max_waiting_items`", max_waiting_items),
             timeout,
             compression,
         )
@@ -138,8 +145,8 @@ class TrajectoryWriter(_Writer):
             SignatureError: A leaf has a different dtype than before, or one that is not supported. Nothing of the step
                 is stored.
             InvalidArgumentError: A leaf already has a value in this step.
-            BackpressureError: Too many items are in flight, or the disk cannot keep up, and the writer's timeout has
-                passed.
+            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
+                the writer's timeout has passed. Nothing is stored; the call can be repeated.
             UnsatisfiableError, ClosedError: A table rejected an earlier item.
         """
         self._native.append(step, partial_step=partial_step)
@@ -189,8 +196,8 @@ class TrajectoryWriter(_Writer):
             DeadlineExceededError: The server did not describe the table within the writer's timeout.
             InvalidArgumentError: An argument is invalid.
             UnknownTableError: There is no table of this name.
-            BackpressureError: Too many items are in flight, or the disk cannot keep up, and the writer's timeout has
-                passed.
+            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
+                the writer's timeout has passed. Nothing is stored; the call can be repeated.
             UnsatisfiableError, ClosedError: A table rejected an earlier item.
         """
         return self._native.create_item(table, priority, trajectory, num_steps)
@@ -237,6 +244,7 @@ class PatternWriter(_Writer):
         *,
         chunk_length: int | None,
         max_in_flight_items: int,
+        max_waiting_items: int | None,
         timeout: float | None,
         compression: Compression,
         uniform: bool = False,  # True if every append has the same structure, including appends of partial steps
@@ -250,6 +258,9 @@ class PatternWriter(_Writer):
             pattern_compiler(checked),
             chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
+            max_waiting_items
+            if max_waiting_items is None
+            else _checks.integer("`max_waiting_items`", max_waiting_items),
             timeout,
             compression,
             uniform,
@@ -269,8 +280,8 @@ class PatternWriter(_Writer):
         Raises:
             SignatureError: The step differs from earlier steps, or its items would not match their table's signature.
                 Nothing of the step is stored.
-            BackpressureError: Too many items are in flight, or the disk cannot keep up, and the writer's timeout has
-                passed.
+            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
+                the writer's timeout has passed. Nothing is stored; the call can be repeated.
             DeadlineExceededError: The server did not describe a table within the writer's timeout.
             PriorityError: The TD errors of an item are NaN or infinite, or its table rejects their priority. The step
                 is stored, and the items of other patterns are created.
@@ -317,6 +328,7 @@ class BatchedWriter(_Writer):
         *,
         chunk_length: int | None,
         max_in_flight_items: int,
+        max_waiting_items: int | None,
         timeout: float | None,
         compression: Compression,
     ) -> None:
@@ -330,6 +342,9 @@ class BatchedWriter(_Writer):
             pattern_compiler(checked),
             chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
+            max_waiting_items
+            if max_waiting_items is None
+            else _checks.integer("`max_waiting_items`", max_waiting_items),
             timeout,
             compression,
         )
@@ -346,8 +361,8 @@ class BatchedWriter(_Writer):
             SignatureError: The steps differ from earlier ones, or their items would not match their table's signature.
                 Nothing is stored.
             InvalidArgumentError: `episode_ends` has another shape than `[N]`.
-            BackpressureError: Too many items are in flight, or the disk cannot keep up, and the writer's timeout has
-                passed.
+            BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
+                the writer's timeout has passed. Nothing is stored; the call can be repeated.
             DeadlineExceededError: The server did not describe a table within the writer's timeout.
             PriorityError: As in `PatternWriter.append`. The steps are stored, and all other items are created.
             UnsatisfiableError, ClosedError: A table rejected an item. The steps are stored nevertheless.

@@ -68,25 +68,26 @@ def test_ctrl_c_interrupts_a_writer_that_waits_for_its_items(open_store, call):
     writer.close()
 
 
+@pytest.mark.parametrize("limit", ["max_in_flight_items", "max_waiting_items"])
 @pytest.mark.parametrize("kind", ["trajectory", "pattern", "batched"])
-def test_ctrl_c_interrupts_append_at_the_limit(open_store, kind):
+def test_ctrl_c_interrupts_append_at_the_limit(open_store, kind, limit):
     store = open_store(Table.queue("q", max_size=1))
     patterns = [Pattern("q", num_steps=1)]
     if kind == "trajectory":
-        writer = store.writer(max_in_flight_items=1, chunk_length=1)
+        writer = store.writer(chunk_length=1, **{limit: 1})
 
         def append(value):
             writer.append({"x": value})
             writer.create_item("q", num_steps=1)
 
     elif kind == "pattern":
-        writer = store.pattern_writer(patterns, max_in_flight_items=1, chunk_length=1)
+        writer = store.pattern_writer(patterns, chunk_length=1, **{limit: 1})
 
         def append(value):
             writer.append({"x": value})
 
     else:
-        writer = store.batched_writer(1, patterns, max_in_flight_items=1, chunk_length=1)
+        writer = store.batched_writer(1, patterns, chunk_length=1, **{limit: 1})
 
         def append(value):
             writer.append_batch({"x": np.array([value])})

@@ -1,5 +1,7 @@
 //! Rate limiters: how far inserts and samples may get ahead of each other.
 
+mod allowed;
+
 use std::cmp::Ordering;
 
 use crate::error::{Error, Result};
@@ -47,6 +49,12 @@ impl RateLimits {
             min_diff: 0.0,
             max_diff,
         }
+    }
+
+    /// True if no insert is ever blocked in practice.
+    #[must_use]
+    pub fn never_block_inserts(&self) -> bool {
+        RateLimiter::new(self.clone()).inserts_allowed_if_undone(0) == u64::MAX
     }
 
     /// Name of the limiter, with the ratio if it has one.
@@ -159,33 +167,6 @@ impl RateLimiter {
             self.inserts.saturating_add(n) as f64 * self.limits.samples_per_insert;
         self.size().saturating_add(n) <= self.limits.min_size
             || allowed_samples - remaining_samples as f64 <= self.limits.max_diff
-    }
-
-    /// Number of samples, up to `n`, that may be taken now, provided that none of them removes its item.
-    #[must_use]
-    pub fn samples_allowed(&self, n: u64) -> u64 {
-        if self.can_sample(n) {
-            return n;
-        }
-        if !self.can_sample(1) {
-            return 0;
-        }
-        // `can_sample(1)` is true and `can_sample(n)` is false, so the result is in `1..n`.
-        let allowed = (self.diff() - self.limits.min_diff).floor();
-        #[expect(
-            clippy::cast_possible_truncation,
-            clippy::cast_sign_loss,
-            reason = "clamped to the range"
-        )]
-        let allowed = (allowed as u64).clamp(1, n - 1);
-        // This subtraction and that of `can_sample` can round differently.
-        if self.can_sample(allowed + 1) {
-            allowed + 1
-        } else if self.can_sample(allowed) {
-            allowed
-        } else {
-            allowed - 1
-        }
     }
 
     /// Why the limiter blocks samples; `None` if it allows one.

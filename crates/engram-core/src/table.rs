@@ -313,6 +313,18 @@ impl TableState {
         self.limiter.can_insert(n) && (has_space || self.limiter_allows_eviction(n))
     }
 
+    /// Number of items that can be inserted now, one after the other; `u64::MAX` if there is practically no limit.
+    /// `max_bytes` is not considered.
+    #[must_use]
+    pub fn inserts_allowed(&self) -> u64 {
+        let allowed = self.limiter.inserts_allowed_if_undone(0);
+        if self.hidden() == 0 {
+            return allowed;
+        }
+        let free = self.options.max_size.saturating_sub(self.contents.size);
+        allowed.min(free.max(self.limiter.inserts_allowed_if_undone(self.leased)))
+    }
+
     /// True if the limiter allows `n` samples now, and at least `min_size` items are not hidden.
     #[must_use]
     pub fn can_sample(&self, n: u64) -> bool {

@@ -27,7 +27,7 @@ pub use disk::{
 };
 pub use engine::{Engine, OpenOptions, derive_number, unsent_items_note};
 pub use lease::{Lease, Sample};
-pub use outbox::Outbox;
+pub use outbox::{Outbox, Until};
 pub use session::SessionRun;
 pub use stream::{Stream, StreamBatch, StreamOptions};
 pub use table::Table;

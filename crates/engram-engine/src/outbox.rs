@@ -24,9 +24,21 @@ impl Default for OutboxId {
     }
 }
 
+/// What a writer's outbox waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Until {
+    /// All items are in their tables and as durable as the store promises, or rejected.
+    #[default]
+    Complete,
+    /// At most this many items are in flight; the others need not be durable.
+    InFlightAtMost(usize),
+    /// At most this many items wait for the rate limiters of their tables.
+    WaitingAtMost(usize),
+}
+
 /// A writer's items that are not in their tables yet, oldest first.
 ///
-/// As a future, it waits as set by [`Outbox::until_complete`] or [`Outbox::until_in_flight_at_most`].
+/// As a future, it waits as set by [`Outbox::until`].
 #[derive(Debug, Default)]
 pub struct Outbox {
     id: OutboxId,
@@ -36,8 +48,7 @@ pub struct Outbox {
     tickets: VecDeque<(usize, InsertTicket)>,
     /// Number of items of pending inserts.
     in_flight: usize,
-    /// Maximum number of items in flight with which the future is ready; `None`: until all items are complete.
-    max_in_flight: Option<usize>,
+    until: Until,
     /// Ready when the last applied insert is durable; `None` if all applied inserts are. All tables
     /// belong to one store, so one future is enough.
     durable: Option<UntilDurable>,
@@ -162,16 +173,20 @@ impl Outbox {
         outcome
     }
 
-    /// Makes the future wait until all items are in their tables and as durable as the store promises.
-    pub fn until_complete(&mut self) -> &mut Self {
-        self.max_in_flight = None;
+    /// Sets what the future waits for.
+    pub fn until(&mut self, until: Until) -> &mut Self {
+        self.until = until;
         self
     }
 
-    /// Makes the future wait until at most `max_in_flight` items are in flight; the others need not be durable.
-    pub fn until_in_flight_at_most(&mut self, max_in_flight: usize) -> &mut Self {
-        self.max_in_flight = Some(max_in_flight);
-        self
+    /// Ready when at most `limit` items are not in their tables.
+    fn poll_waiting(&mut self, limit: usize, context: &mut Context<'_>) -> Poll<Result<()>> {
+        self.remove_finished(context)?;
+        if self.items_left() <= limit {
+            Poll::Ready(Ok(()))
+        } else {
+            Poll::Pending
+        }
     }
 
     /// Ready when at most `limit` items are in flight.
@@ -211,11 +226,12 @@ impl Future for Outbox {
 
     fn poll(self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Result<()>> {
         let this = self.get_mut();
-        let limit = this.max_in_flight.unwrap_or(0);
-        ready!(this.poll_tables(limit, context))?;
-        if this.max_in_flight.is_none()
-            && let Some(durable) = &mut this.durable
-        {
+        match this.until {
+            Until::WaitingAtMost(limit) => return this.poll_waiting(limit, context),
+            Until::InFlightAtMost(limit) => return this.poll_tables(limit, context),
+            Until::Complete => ready!(this.poll_tables(0, context))?,
+        }
+        if let Some(durable) = &mut this.durable {
             // After an error, `durable` stays, so that the next poll retries.
             ready!(Pin::new(durable).poll(context))?;
             this.durable = None;

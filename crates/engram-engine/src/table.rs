@@ -250,6 +250,18 @@ impl Table {
         })
     }
 
+    /// Number of items that could be inserted now without waiting; `u64::MAX` if there is practically no limit, 0 while
+    /// inserts wait.
+    #[must_use]
+    pub fn inserts_allowed(&self) -> u64 {
+        let locked = self.state.lock();
+        if locked.inserts.is_empty() {
+            locked.state.inserts_allowed()
+        } else {
+            0
+        }
+    }
+
     /// Samples exactly `n` items, waiting for them if necessary. If `leased`, the sample has a lease, which the caller
     /// acknowledges or drops; otherwise it is final.
     ///

@@ -220,6 +220,7 @@ impl BatchedWriter {
         compile: Py<PyAny>,
         chunk_length: Option<usize>,
         max_in_flight_items: usize,
+        max_waiting_items: Option<usize>,
         timeout: &Bound<'_, PyAny>,
         compression: &str,
     ) -> PyResult<Self> {
@@ -229,7 +230,7 @@ impl BatchedWriter {
             options: writer_options(1, chunk_length, compression, py)?,
             num_envs,
             recording: None,
-            sender: Sender::new(&tables, max_in_flight_items, timeout),
+            sender: Sender::new(&tables, max_in_flight_items, max_waiting_items, timeout),
             compile,
             patterns: Vec::new(),
             tables: Vec::new(),

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::time::Instant;
 
 use engram_core::{Error, NewItem, Result, TableOptions};
-use engram_engine::Engine;
+use engram_engine::{Engine, Until};
 use engram_rpc::client::RemoteOutbox;
 use pyo3::prelude::*;
 
@@ -83,7 +83,7 @@ fn insert_through(
         .map(|options| outbox.table_number(options))
         .collect();
     detached(py, || outbox.send(numbers.iter().copied().zip(items)))?;
-    if wait_for(py, outbox.until_complete(), deadline)?.is_some() {
+    if wait_for(py, outbox.until(Until::Complete), deadline)?.is_some() {
         return Ok(None);
     }
     let replied = py.detach(|| outbox.finish(REPLY_GRACE));

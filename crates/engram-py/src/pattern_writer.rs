@@ -144,6 +144,7 @@ impl PatternWriter {
         compile: Py<PyAny>,
         chunk_length: Option<usize>,
         max_in_flight_items: usize,
+        max_waiting_items: Option<usize>,
         timeout: &Bound<'_, PyAny>,
         compression: &str,
         uniform: bool,
@@ -156,7 +157,7 @@ impl PatternWriter {
         let state = PatternState {
             recorder,
             steps: StepFlattener::default(),
-            sender: Sender::new(&tables, max_in_flight_items, timeout),
+            sender: Sender::new(&tables, max_in_flight_items, max_waiting_items, timeout),
             patterns: PatternSet::new(patterns),
             compile,
             compiled: false,
@@ -260,6 +261,22 @@ impl PatternWriter {
         }
         state.flush(py, Timeout::from_python(timeout)?, 0)?;
         state.sender.closed = true;
+        Ok(())
+    }
+
+    /// False while writes do not wait for items that are on their way; an adder sets it before the last rows of an episode.
+    #[getter]
+    fn waits_for_tables(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        let py = slf.py();
+        let this = shared(slf)?;
+        Ok(this.state.get(py)?.sender.waits_for_tables)
+    }
+
+    #[setter]
+    fn set_waits_for_tables(slf: &Bound<'_, Self>, waits: bool) -> PyResult<()> {
+        let py = slf.py();
+        let mut this = exclusive(slf)?;
+        this.state.get_mut(py)?.sender.waits_for_tables = waits;
         Ok(())
     }
 

@@ -6,12 +6,13 @@ use std::time::{Duration, Instant};
 use engram_core::pool::Pool;
 use engram_core::text::count;
 use engram_core::{Error, NewItem, TableOptions};
-use engram_engine::{Engine, Outbox};
+use engram_engine::{Engine, Outbox, Until};
 use engram_rpc::client::RemoteOutbox;
 use pyo3::prelude::*;
 
 use crate::errors;
 use crate::gil::{Timeout, detached, wait_for};
+use crate::server;
 use crate::tables::{RemoteTables, Tables};
 
 /// Minimum wait for a server's reply, even if the caller's timeout is shorter.
@@ -24,6 +25,9 @@ const MAX_BYTES_IN_FLIGHT: u64 = 4 << 20;
 /// limit on items applies.
 const MAX_PROGRESS_WAIT: Duration = Duration::from_millis(20);
 
+/// How often a waiting writer checks whether another thread could end the wait.
+const DEADLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
 /// Number of items after which the sums over earlier items are halved, so that recent items count more.
 const AVERAGING_WINDOW: u64 = 1024;
 
@@ -32,11 +36,15 @@ const AVERAGING_WINDOW: u64 = 1024;
 pub(crate) struct Sender {
     tables: Tables,
     outbox: AnyOutbox,
-    /// Maximum number of items in flight: sent, and not known to be in their tables.
+    /// Maximum number of items in flight: sent, and not known to be in their tables. At least 1.
     max_in_flight: usize,
+    /// Maximum number of items that wait for the rate limiters of their tables, at least 1; `None`: no limit of its own.
+    max_waiting: Option<usize>,
     /// Limit of the wait before each write.
     timeout: Timeout,
     pub(crate) closed: bool,
+    /// False while writes do not wait for items: for the rest of a step or an episode that must not end half-way.
+    pub(crate) waits_for_tables: bool,
     /// Number of items that wait for an unfinished chunk, as reported last.
     unsent: u64,
     stats: SendStats,
@@ -94,7 +102,12 @@ enum AnyOutbox {
 }
 
 impl Sender {
-    pub(crate) fn new(tables: &Tables, max_in_flight: usize, timeout: Timeout) -> Self {
+    pub(crate) fn new(
+        tables: &Tables,
+        max_in_flight: usize,
+        max_waiting: Option<usize>,
+        timeout: Timeout,
+    ) -> Self {
         let outbox = match tables {
             Tables::Local(engine) => AnyOutbox::Local(Arc::clone(engine), Outbox::default()),
             Tables::Remote(remote) => AnyOutbox::Remote(Arc::clone(remote), remote.client.outbox()),
@@ -102,9 +115,11 @@ impl Sender {
         Self {
             tables: tables.clone(),
             outbox,
-            max_in_flight,
+            max_in_flight: max_in_flight.max(1),
+            max_waiting,
             timeout,
             closed: false,
+            waits_for_tables: true,
             unsent: 0,
             stats: SendStats::default(),
         }
@@ -169,38 +184,35 @@ impl Sender {
         })
     }
 
-    /// Waits until at most `allowed` items are in flight; for 0, also until all items are durable. Returns false at the
-    /// deadline.
+    /// Number of items that the rate limiters of their tables block, as far as known.
+    fn waiting(&self, py: Python<'_>) -> usize {
+        match &self.outbox {
+            AnyOutbox::Local(_, outbox) => py.detach(|| outbox.items_left()),
+            AnyOutbox::Remote(_, outbox) => outbox.waiting(),
+        }
+    }
+
+    /// Waits for the items that were sent. Returns false at the deadline.
     fn wait_until(
         &mut self,
         py: Python<'_>,
-        allowed: usize,
+        until: Until,
         deadline: Option<Instant>,
     ) -> PyResult<bool> {
         let done = match &mut self.outbox {
-            AnyOutbox::Local(_, outbox) => {
-                let until = match allowed {
-                    0 => outbox.until_complete(),
-                    allowed => outbox.until_in_flight_at_most(allowed),
-                };
-                wait_for(py, until, deadline)?
-            }
+            AnyOutbox::Local(_, outbox) => wait_for(py, outbox.until(until), deadline)?,
             AnyOutbox::Remote(_, outbox) => {
                 // Items need at least the time of a reply, even if no table blocks.
                 let earliest = Instant::now() + MIN_REPLY_WAIT;
                 let deadline = deadline.map(|deadline| deadline.max(earliest));
-                let until = match allowed {
-                    0 => outbox.until_complete(),
-                    allowed => outbox.until_in_flight_at_most(allowed),
-                };
-                wait_for(py, until, deadline)?
+                wait_for(py, outbox.until(until), deadline)?
             }
         };
         Ok(done.is_some())
     }
 
-    /// Prepares for a write: waits while too many items are in flight or, for a local writer, the journal's buffer is
-    /// full. If only too many bytes are in flight, waits briefly.
+    /// Prepares for a write: waits while too many items wait for their tables or are in flight or, for a local writer,
+    /// while the journal's buffer is full. If only too many bytes are in flight, waits briefly.
     ///
     /// # Errors
     /// `BackpressureError` after the writer's timeout, the error of an earlier item, or that of a closed writer.
@@ -224,26 +236,95 @@ impl Sender {
         }
         // Reports the errors of earlier items before anything is written.
         self.collect_finished(py)?;
-        let in_flight = self.in_flight();
-        if in_flight <= self.max_in_flight.min(self.stats.max_in_flight()) {
+        if !self.waits_for_tables || self.in_flight() == 0 {
             return Ok(());
         }
-        if in_flight <= self.max_in_flight {
-            return self.wait_for_progress(py, in_flight);
+        self.wait_for_limiters(py)?;
+        let in_flight = self.in_flight();
+        if in_flight < self.max_in_flight {
+            return if in_flight <= self.stats.max_in_flight() {
+                Ok(())
+            } else {
+                self.wait_for_progress(py, in_flight)
+            };
         }
-        if self.wait_until(py, self.max_in_flight, self.timeout.deadline())? {
+        let until = Until::InFlightAtMost(self.max_in_flight - 1);
+        if self.wait_until(py, until, self.timeout.deadline())? {
             return Ok(());
         }
         let in_flight = self.in_flight();
         let text = format!(
-            "the writer has {} in flight, above `max_in_flight_items` = {}, and the tables did not accept enough \
-             of them within {} s (`timeout`){}",
+            "the writer has {} in flight (`max_in_flight_items` = {}), and the tables did not accept enough of them \
+             within {} s (`timeout`){}",
             count(in_flight, "item"),
             self.max_in_flight,
             self.timeout.seconds(),
             self.blocked_reason(py)
         );
         Err(errors::to_py(py, &Error::Backpressure(text)))
+    }
+
+    /// Waits while rate limiters block too many of the writer's items. Items of unfinished chunks count too, but they do
+    /// not wait for a table: with them alone, this returns at once.
+    fn wait_for_limiters(&mut self, py: Python<'_>) -> PyResult<()> {
+        let Some(max_waiting) = self.max_waiting else {
+            return Ok(());
+        };
+        let unsent = usize::try_from(self.unsent).unwrap_or(usize::MAX);
+        let allowed = (max_waiting - 1).saturating_sub(unsent);
+        if self.in_flight() <= allowed || self.waiting(py) <= allowed {
+            return Ok(());
+        }
+        let until = Until::WaitingAtMost(allowed);
+        let deadline = self.timeout.deadline();
+        let timed_out = loop {
+            let check = match &self.outbox {
+                AnyOutbox::Local(..) => Some(Instant::now() + DEADLOCK_CHECK_INTERVAL),
+                AnyOutbox::Remote(..) => None,
+            };
+            let next = check.into_iter().chain(deadline).min();
+            if self.wait_until(py, until, next)? {
+                return Ok(());
+            }
+            if next == deadline {
+                break true;
+            }
+            if self.is_deadlock(py)? {
+                break false;
+            }
+        };
+        let waiting = count(self.waiting(py), "item");
+        let unsent = match unsent {
+            0 => String::new(),
+            unsent => format!(" and {unsent} not sent yet"),
+        };
+        let within = if timed_out {
+            let seconds = self.timeout.seconds();
+            format!(", and the tables did not accept enough of them within {seconds} s (`timeout`)")
+        } else {
+            String::new()
+        };
+        let deadlock = if self.is_deadlock(py)? {
+            "; this is the only thread of the process, so nothing is sampled while it waits: sample before you write \
+             more, or increase `max_waiting_items`"
+        } else {
+            ""
+        };
+        let reason = self.blocked_reason(py);
+        let text = format!(
+            "the writer has {waiting} waiting for tables{unsent} (`max_waiting_items` = {max_waiting}){within}{reason}{deadlock}"
+        );
+        Err(errors::to_py(py, &Error::Backpressure(text)))
+    }
+
+    /// True if no other thread could sample from a local table: this is the only thread of Python, and the process has
+    /// never started a server.
+    fn is_deadlock(&self, py: Python<'_>) -> PyResult<bool> {
+        if matches!(self.outbox, AnyOutbox::Remote(..)) || server::was_started() {
+            return Ok(false);
+        }
+        let frames = py.import("sys")?.call_method0("_current_frames")?;
+        Ok(frames.len()? == 1)
     }
 
     /// Updates the number of items in flight. Returns the error of a rejected item, or that of a closed client.
@@ -268,7 +349,7 @@ impl Sender {
             return Ok(());
         }
         let deadline = Some(Instant::now() + MAX_PROGRESS_WAIT);
-        let until = outbox.until_in_flight_at_most(stats.max_in_flight());
+        let until = outbox.until(Until::InFlightAtMost(stats.max_in_flight()));
         if wait_for(py, until, deadline)?.is_none() {
             stats.stalled_at = Some(stats.total.saturating_sub(outbox.in_flight()));
         }
@@ -309,7 +390,11 @@ impl Sender {
         timeout: Timeout,
         allowed: usize,
     ) -> PyResult<()> {
-        if self.wait_until(py, allowed, timeout.deadline())? {
+        let until = match allowed {
+            0 => Until::Complete,
+            allowed => Until::InFlightAtMost(allowed),
+        };
+        if self.wait_until(py, until, timeout.deadline())? {
             return Ok(());
         }
         let (left, seconds) = (self.items_left(py), timeout.seconds());

@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use engram_core::Error;
@@ -11,6 +12,14 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::gil::{ForkGuard, detached};
 use crate::store::Store;
+
+/// True once this process has started a server.
+static STARTED: AtomicBool = AtomicBool::new(false);
+
+/// True if this process has started a server, whose clients may sample at any time.
+pub(crate) fn was_started() -> bool {
+    STARTED.load(Ordering::Relaxed)
+}
 
 /// Replaces timeouts that are too long for a `Duration`.
 const MAX_LEASE_TIMEOUT: Duration = Duration::from_secs(u64::MAX / 4);
@@ -69,6 +78,7 @@ impl PyServer {
             ..ServerOptions::default()
         };
         let server = detached(py, || Server::start(Arc::clone(&engine), options))?;
+        STARTED.store(true, Ordering::Relaxed);
         Ok(Self(ForkGuard::new("server", server)))
     }
 

@@ -184,12 +184,14 @@ impl TrajectoryWriter {
 #[pymethods]
 impl TrajectoryWriter {
     #[new]
+    #[expect(clippy::too_many_arguments, reason = "one per keyword of Store.writer")]
     fn new(
         py: Python<'_>,
         store: &Store,
         history: u64,
         chunk_length: Option<usize>,
         max_in_flight_items: usize,
+        max_waiting_items: Option<usize>,
         timeout: &Bound<'_, PyAny>,
         compression: &str,
     ) -> PyResult<Self> {
@@ -201,7 +203,7 @@ impl TrajectoryWriter {
         let state = TrajectoryState {
             recorder,
             steps: StepFlattener::default(),
-            sender: Sender::new(&tables, max_in_flight_items, timeout),
+            sender: Sender::new(&tables, max_in_flight_items, max_waiting_items, timeout),
             first_indexed: 0,
             structure_version: 0,
             layouts: HashMap::new(),
@@ -395,6 +397,22 @@ impl TrajectoryWriter {
         }
         state.flush(py, Timeout::from_python(timeout)?, 0)?;
         state.sender.closed = true;
+        Ok(())
+    }
+
+    /// False while writes do not wait for items that are on their way; an adder sets it before the last rows of an episode.
+    #[getter]
+    fn waits_for_tables(slf: &Bound<'_, Self>) -> PyResult<bool> {
+        let py = slf.py();
+        let this = shared(slf)?;
+        Ok(this.state.get(py)?.sender.waits_for_tables)
+    }
+
+    #[setter]
+    fn set_waits_for_tables(slf: &Bound<'_, Self>, waits: bool) -> PyResult<()> {
+        let py = slf.py();
+        let mut this = exclusive(slf)?;
+        this.state.get_mut(py)?.sender.waits_for_tables = waits;
         Ok(())
     }
 

@@ -2,7 +2,7 @@
 
 import abc
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import AbstractContextManager, contextmanager, suppress
 from typing import Any, ClassVar, Protocol
 
 import numpy as np
@@ -47,6 +47,9 @@ class ItemWriter(Protocol):
 
     def raise_item_error(self) -> None:
         """Raises the first error of an item since the last call; the rows of the item stay written."""
+
+    def without_waiting(self) -> AbstractContextManager[None]:
+        """In this block, rows and items are written even if too many items wait for tables."""
 
     def end_episode(self, timeout: float | None) -> None:
         """Ends the episode, and waits until the tables have its items."""
@@ -147,9 +150,9 @@ class Adder(ClosingContext):
                 for example for priorities that are functions, this is the cause of an `ItemError` instead.
             PriorityError: A constant priority is negative, infinite or too large, and its table's selector rejects it.
                 Nothing is kept. If items are created one by one, this is the cause of an `ItemError` instead.
-            BackpressureError: Too many items wait for their tables, or the disk cannot keep up, and the adder's
-                `timeout` passed. Nothing is kept, except at the end of an episode, where rows that were not accepted
-                are lost.
+            BackpressureError: Too many items wait for their tables (`max_waiting_items`), or the disk cannot keep up,
+                and the adder's `timeout` passed. Nothing is kept. Only if the disk cannot keep up with the last rows of
+                an episode, those that were not accepted are lost.
             DeadlineExceededError: The episode has ended, and its tables did not accept all items in time; they stay
                 queued. Or the server did not send the options of a table in time, and nothing is kept.
             ItemError: The transition was added, but an item that ends with it was not created, because a function of
@@ -186,7 +189,9 @@ class Adder(ClosingContext):
         with self._raising_item_errors():
             if is_last:
                 self._in_episode = False
-                self._end(final_row(next_observation, row))
+                # After its last transition, nothing of the episode may be rejected.
+                with self._items.without_waiting():
+                    self._end(final_row(next_observation, row))
 
     def reset(self) -> None:
         """Abandons the episode in progress, and waits until the tables have the items that were created before.
@@ -203,7 +208,7 @@ class Adder(ClosingContext):
 
     def _abandon_episode(self, timeout: float | None) -> None:
         """Ends the episode with `_abandon`, then raises the errors of its items."""
-        with self._raising_item_errors():
+        with self._raising_item_errors(), self._items.without_waiting():
             self._abandon(timeout)
 
     @contextmanager

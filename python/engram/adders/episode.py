@@ -12,7 +12,7 @@ from engram.adders.item_writers import ItemSchedule, Priority, TrajectoryItemWri
 from engram.adders.step import Step, is_text, map_leaves, zeros_like
 from engram.errors import InvalidArgumentError
 from engram.store import TableStore
-from engram.writer import Compression
+from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression
 
 __all__ = ["EpisodeAdder", "PaddingFn"]
 
@@ -42,6 +42,7 @@ class EpisodeAdder(Adder):
         priority_fns: Mapping[str, Priority | None] | None = None,
         padding_fn: PaddingFn | None = None,
         chunk_length: int | None = None,
+        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
         timeout: float | None = None,
         compression: Compression = "auto",
     ) -> None:
@@ -60,6 +61,8 @@ class EpisodeAdder(Adder):
                 None, items are as long as their episodes.
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
+            max_waiting_items: Number of items that may wait for closed rate limiters before `add` waits, too; see
+                `Store.writer`. Default: 16; None: no limit.
             timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.
             compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
                 `Store.writer`. Default: `"auto"`.
@@ -78,7 +81,12 @@ class EpisodeAdder(Adder):
             for table, priority in table_priorities(priority_fns).items()
         ]
         self._item_writer = TrajectoryItemWriter(
-            client, self._schedules, chunk_length=chunk_length, timeout=timeout, compression=compression
+            client,
+            self._schedules,
+            chunk_length=chunk_length,
+            max_waiting_items=max_waiting_items,
+            timeout=timeout,
+            compression=compression,
         )
         super().__init__(self._item_writer, timeout)
 

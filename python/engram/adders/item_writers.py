@@ -1,7 +1,8 @@
 """Which items of an episode's rows a table gets, and the writers that create them."""
 
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any, Protocol, cast
 
@@ -106,6 +107,7 @@ def open_item_writer(
     *,
     single_items: bool = False,
     chunk_length: int | None,
+    max_waiting_items: int | None,
     timeout: float | None,
     compression: Compression,
 ) -> ScheduledItemWriter:
@@ -117,7 +119,14 @@ def open_item_writer(
     _checks.seconds("`timeout`", timeout)
     single_items = single_items or any(schedule.depends_on_data() for schedule in schedules)
     kind = TrajectoryItemWriter if single_items else PatternItemWriter
-    return kind(store, schedules, chunk_length=chunk_length, timeout=timeout, compression=compression)
+    return kind(
+        store,
+        schedules,
+        chunk_length=chunk_length,
+        max_waiting_items=max_waiting_items,
+        timeout=timeout,
+        compression=compression,
+    )
 
 
 def append_padding(
@@ -165,6 +174,16 @@ class BaseItemWriter:
         if error is not None:
             raise error
 
+    @contextmanager
+    def without_waiting(self) -> Iterator[None]:
+        """In this block, rows and items are written even if too many items wait for tables."""
+        native = self._writer._native  # noqa: SLF001, same package
+        before, native.waits_for_tables = native.waits_for_tables, False
+        try:
+            yield
+        finally:
+            native.waits_for_tables = before
+
     def end_episode(self, timeout: float | None) -> None:
         """Ends the episode, and waits until the tables have its items."""
         self._writer.end_episode(timeout)
@@ -187,6 +206,7 @@ class PatternItemWriter(BaseItemWriter):
         schedules: Sequence[ItemSchedule],
         *,
         chunk_length: int | None,
+        max_waiting_items: int | None,
         timeout: float | None,
         compression: Compression,
     ) -> None:
@@ -195,7 +215,11 @@ class PatternItemWriter(BaseItemWriter):
         self._counts_padding = len({(schedule.length, schedule.period) for schedule in schedules}) > 1
         patterns = [pattern for schedule in schedules for pattern in self._patterns(schedule)]
         self._writer: PatternWriter = store.pattern_writer(
-            patterns, chunk_length=chunk_length, timeout=timeout, compression=compression
+            patterns,
+            chunk_length=chunk_length,
+            max_waiting_items=max_waiting_items,
+            timeout=timeout,
+            compression=compression,
         )
 
     def _patterns(self, schedule: ItemSchedule) -> list[Pattern]:
@@ -226,13 +250,18 @@ class TrajectoryItemWriter(BaseItemWriter):
         schedules: Sequence[ItemSchedule],
         *,
         chunk_length: int | None,
+        max_waiting_items: int | None,
         timeout: float | None,
         compression: Compression,
     ) -> None:
         self._schedules = schedules
         history = max(schedule.length for schedule in schedules)
         self._writer: TrajectoryWriter = store.writer(
-            history=history, chunk_length=chunk_length, timeout=timeout, compression=compression
+            history=history,
+            chunk_length=chunk_length,
+            max_waiting_items=max_waiting_items,
+            timeout=timeout,
+            compression=compression,
         )
         inspected = [schedule.length for schedule in schedules if schedule.should_insert is not None]
         self._newest_rows: deque[Any] = deque(maxlen=max(inspected, default=0))  # for `should_insert`
@@ -243,9 +272,11 @@ class TrajectoryItemWriter(BaseItemWriter):
         if self._newest_rows.maxlen:
             # A copy, as the caller may reuse the row's arrays.
             self._newest_rows.append(map_leaves(copy_leaf, row))
-        for schedule in self._schedules:
-            if schedule.is_due(self.count, padding):
-                self.create(schedule, schedule.length)
+        due = [schedule for schedule in self._schedules if schedule.is_due(self.count, padding)]
+        if due:
+            with self.without_waiting():  # the row is written, so its items must follow
+                for schedule in due:
+                    self.create(schedule, schedule.length)
 
     def create(self, schedule: ItemSchedule, length: int) -> None:
         """Creates an item of the last `length` rows, unless `should_insert` rejects it.

@@ -17,7 +17,7 @@ from engram.adders.item_writers import (
 )
 from engram.adders.step import MaskedStep, Step, map_leaves, zeros_like
 from engram.store import TableStore
-from engram.writer import Compression
+from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression
 
 __all__ = ["NonOverlappingRNNSequenceAdder"]
 
@@ -52,6 +52,7 @@ class NonOverlappingRNNSequenceAdder(Adder):
         pad_end_of_episode: bool = True,
         overlap: bool = False,
         chunk_length: int | None = None,
+        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
         timeout: float | None = None,
         compression: Compression = "auto",
     ) -> None:
@@ -70,6 +71,8 @@ class NonOverlappingRNNSequenceAdder(Adder):
                 two items.
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
+            max_waiting_items: Number of items that may wait for closed rate limiters before `add` waits, too; see
+                `Store.writer`. Default: 16; None: no limit.
             timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.
             compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
                 `Store.writer`. Default: `"auto"`.
@@ -93,7 +96,12 @@ class NonOverlappingRNNSequenceAdder(Adder):
         self._pad_end_of_episode = pad_end_of_episode
         self._overlap = overlap
         self._item_writer = open_item_writer(
-            client, self._schedules, chunk_length=chunk_length, timeout=timeout, compression=compression
+            client,
+            self._schedules,
+            chunk_length=chunk_length,
+            max_waiting_items=max_waiting_items,
+            timeout=timeout,
+            compression=compression,
         )
         super().__init__(self._item_writer, timeout)
 

@@ -17,7 +17,7 @@ from engram.adders.item_writers import (
 from engram.adders.step import Step, zeros_like
 from engram.errors import EngramError, InvalidArgumentError
 from engram.store import TableStore
-from engram.writer import Compression
+from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression
 
 __all__ = ["EndBehavior", "SequenceAdder"]
 
@@ -63,6 +63,7 @@ class SequenceAdder(Adder):
         priority_fns: Mapping[str, Priority | None] | None = None,
         end_of_episode_behavior: EndBehavior | str = EndBehavior.ZERO_PAD,
         chunk_length: int | None = None,
+        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
         timeout: float | None = None,
         compression: Compression = "auto",
     ) -> None:
@@ -80,6 +81,8 @@ class SequenceAdder(Adder):
                 text, for example `"truncate"`. Default: `EndBehavior.ZERO_PAD`.
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
+            max_waiting_items: Number of items that may wait for closed rate limiters before `add` waits, too; see
+                `Store.writer`. Default: 16; None: no limit.
             timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.
             compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
                 `Store.writer`. Default: `"auto"`.
@@ -107,6 +110,7 @@ class SequenceAdder(Adder):
             self._schedules,
             single_items=single_items,
             chunk_length=chunk_length,
+            max_waiting_items=max_waiting_items,
             timeout=timeout,
             compression=compression,
         )

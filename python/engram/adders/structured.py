@@ -11,7 +11,7 @@ from engram.adders.step import Step, map_leaves
 from engram.errors import EngramError
 from engram.patterns import Pattern, checked_patterns
 from engram.store import TableStore
-from engram.writer import Compression, PatternWriter
+from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression, PatternWriter
 
 __all__ = ["StructuredAdder"]
 
@@ -34,6 +34,7 @@ class StructuredAdder(Adder):
         patterns: Sequence[Pattern],
         *,
         chunk_length: int | None = None,
+        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
         timeout: float | None = None,
         compression: Compression = "auto",
     ) -> None:
@@ -45,6 +46,8 @@ class StructuredAdder(Adder):
                 `leaf[-2:]` is `[2, ...]`, `leaf[-1]` is `[...]`.
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
+            max_waiting_items: Number of items that may wait for closed rate limiters before `add` waits, too; see
+                `Store.writer`. Default: 16; None: no limit.
             timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.
             compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
                 `Store.writer`. Default: `"auto"`.
@@ -57,7 +60,13 @@ class StructuredAdder(Adder):
         _checks.seconds("`timeout`", timeout)
         checked = checked_patterns(patterns)
         self._item_writer = _StructuredItemWriter(
-            lambda: client.pattern_writer(checked, chunk_length=chunk_length, timeout=timeout, compression=compression)
+            lambda: client.pattern_writer(
+                checked,
+                chunk_length=chunk_length,
+                max_waiting_items=max_waiting_items,
+                timeout=timeout,
+                compression=compression,
+            )
         )
         super().__init__(self._item_writer, timeout)
 

@@ -9,7 +9,7 @@ from engram.adders.item_writers import ItemSchedule, Priority, open_item_writer,
 from engram.adders.n_step_returns import NStepReturns, RewardLayout
 from engram.adders.step import Step, Transition, final_row, map_leaves
 from engram.store import TableStore
-from engram.writer import Compression
+from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression
 
 __all__ = ["NStepTransitionAdder"]
 
@@ -42,6 +42,7 @@ class NStepTransitionAdder(Adder):
         *,
         priority_fns: Mapping[str, Priority | None] | None = None,
         chunk_length: int | None = None,
+        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
         timeout: float | None = None,
         compression: Compression = "auto",
     ) -> None:
@@ -56,6 +57,8 @@ class NStepTransitionAdder(Adder):
                 priority 1.
             chunk_length: Rows per chunk. Default: None, 1 to 16 rows, for chunks of about 16 KiB; see
                 `Store.writer`.
+            max_waiting_items: Number of items that may wait for closed rate limiters before `add` waits, too; see
+                `Store.writer`. Default: 16; None: no limit.
             timeout: Seconds that `add` and `reset` wait for tables. Default: None, wait forever; 0: do not wait.
             compression: `"auto"`, `"off"`, or `"delta"` for integers that change little from step to step; see
                 `Store.writer`. Default: `"auto"`.
@@ -69,7 +72,12 @@ class NStepTransitionAdder(Adder):
             for table, priority in table_priorities(priority_fns).items()
         ]
         self._item_writer = open_item_writer(
-            client, schedules, chunk_length=chunk_length, timeout=timeout, compression=compression
+            client,
+            schedules,
+            chunk_length=chunk_length,
+            max_waiting_items=max_waiting_items,
+            timeout=timeout,
+            compression=compression,
         )
         self._last_row: Step | None = None  # of the last transition
         super().__init__(self._item_writer, timeout)

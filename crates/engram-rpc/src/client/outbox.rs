@@ -6,7 +6,7 @@ use std::task::{Context, Poll};
 use std::time::{Duration, Instant};
 
 use engram_core::{NewItem, Result, TableOptions};
-use engram_engine::{WaitOptions, WaitOutcome, wait};
+use engram_engine::{Until, WaitOptions, WaitOutcome, wait};
 use tokio::sync::mpsc;
 use tokio::task::JoinHandle;
 
@@ -23,7 +23,7 @@ const CLOSE_TIMEOUT: Duration = Duration::from_millis(900);
 
 /// Sends a writer's items and tracks those that are in flight: sent, and not known to be in their tables or rejected.
 ///
-/// As a future, it waits as set by [`RemoteOutbox::until_complete`] or [`RemoteOutbox::until_in_flight_at_most`].
+/// As a future, it waits as set by [`RemoteOutbox::until`].
 #[derive(Debug)]
 pub struct RemoteOutbox {
     client: Arc<Client>,
@@ -34,8 +34,7 @@ pub struct RemoteOutbox {
     progress: Arc<InsertProgress>,
     /// The options of each table, by its number.
     tables: Vec<Arc<TableOptions>>,
-    /// Maximum number of items in flight with which the future is ready; `None`: until all items are complete.
-    max_in_flight: Option<usize>,
+    until: Until,
 }
 
 impl RemoteOutbox {
@@ -51,7 +50,7 @@ impl RemoteOutbox {
             task: Some(task),
             progress,
             tables: Vec::new(),
-            max_in_flight: None,
+            until: Until::Complete,
         }
     }
 
@@ -85,11 +84,12 @@ impl RemoteOutbox {
             // The table was dropped and exists again. Its items continue the old numbering, because the session is the
             // same.
             self.tables[dropped] = options;
-            self.progress.restore_table(dropped);
+            self.progress
+                .restore_table(dropped, &self.tables[dropped].limits);
             return u32::try_from(dropped).unwrap_or(u32::MAX);
         }
+        self.progress.add_table(&options.limits);
         self.tables.push(options);
-        self.progress.add_table();
         self.send_command(InsertCommand::AddTable(name.into()));
         u32::try_from(self.tables.len() - 1).unwrap_or(u32::MAX)
     }
@@ -104,6 +104,13 @@ impl RemoteOutbox {
     #[must_use]
     pub fn in_flight(&self) -> usize {
         self.progress.in_flight()
+    }
+
+    /// Number of items sent that the rate limiters of their tables did not allow when the server last answered. Before
+    /// the first answer, all items count that a limiter might block.
+    #[must_use]
+    pub fn waiting(&self) -> usize {
+        self.progress.waiting()
     }
 
     /// Number of items in flight, plus rejected items. A rejected item counts until [`RemoteOutbox::check_errors`]
@@ -180,20 +187,9 @@ impl RemoteOutbox {
         reason.map_or_else(String::new, |reason| format!("; {reason}"))
     }
 
-    /// Makes the future wait until all items are in their tables and as durable as the server's store promises, or
-    /// rejected. Reconnects if the server could not be reached before.
-    pub fn until_complete(&mut self) -> &mut Self {
-        self.wait_until(None)
-    }
-
-    /// Makes the future wait until at most `max_in_flight` items are in flight; the others need not be durable.
-    /// Reconnects if the server could not be reached before.
-    pub fn until_in_flight_at_most(&mut self, max_in_flight: usize) -> &mut Self {
-        self.wait_until(Some(max_in_flight))
-    }
-
-    fn wait_until(&mut self, max_in_flight: Option<usize>) -> &mut Self {
-        self.max_in_flight = max_in_flight;
+    /// Sets what the future waits for. Reconnects if the server could not be reached before.
+    pub fn until(&mut self, until: Until) -> &mut Self {
+        self.until = until;
         self.send_command(InsertCommand::Retry);
         self
     }
@@ -206,9 +202,10 @@ impl Future for RemoteOutbox {
         let this = self.get_mut();
         this.progress.waker.register(context.waker());
         this.check_errors()?;
-        let done = match this.max_in_flight {
-            None => this.progress.incomplete() == 0,
-            Some(max_in_flight) => this.progress.in_flight() <= max_in_flight,
+        let done = match this.until {
+            Until::Complete => this.progress.incomplete() == 0,
+            Until::InFlightAtMost(max_in_flight) => this.progress.in_flight() <= max_in_flight,
+            Until::WaitingAtMost(max_waiting) => this.progress.waiting() <= max_waiting,
         };
         if done {
             return Poll::Ready(Ok(()));

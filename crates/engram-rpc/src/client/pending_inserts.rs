@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use engram_core::text::count;
-use engram_core::{Error, NewItem, Result};
+use engram_core::{Error, NewItem, RateLimits, Result};
 use parking_lot::Mutex;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Status, Streaming};
@@ -45,6 +45,11 @@ struct TableCounts {
     inserted: u64,
     /// Durable as far as the store promises, or rejected.
     completed: u64,
+    /// The table's rate limiter allows items up to this one, as of the last response. Before the first response on a
+    /// connection: `allowed_at_first`.
+    allowed: u64,
+    /// Number of the last item if the table's rate limiter never blocks inserts, otherwise 0.
+    allowed_at_first: u64,
 }
 
 impl TableCounts {
@@ -55,11 +60,21 @@ impl TableCounts {
     fn incomplete(&self) -> u64 {
         self.sent - self.completed
     }
+
+    fn waiting(&self) -> u64 {
+        let accepted = self.inserted.max(self.completed).max(self.allowed);
+        self.sent.saturating_sub(accepted)
+    }
 }
 
 impl InsertProgress {
-    pub(crate) fn add_table(&self) {
-        self.state.lock().counts.push(TableCounts::default());
+    pub(crate) fn add_table(&self, limits: &RateLimits) {
+        let allowed = allowed_at_first(limits);
+        self.state.lock().counts.push(TableCounts {
+            allowed,
+            allowed_at_first: allowed,
+            ..TableCounts::default()
+        });
     }
 
     pub(crate) fn count_sent(&self, table: u32, items: u64) {
@@ -76,6 +91,11 @@ impl InsertProgress {
         self.sum(TableCounts::in_flight)
     }
 
+    /// Number of items sent and not known to be allowed by the rate limiters of their tables.
+    pub(crate) fn waiting(&self) -> usize {
+        self.sum(TableCounts::waiting)
+    }
+
     /// Number of items sent and not completed.
     pub(crate) fn incomplete(&self) -> usize {
         self.sum(TableCounts::incomplete)
@@ -85,10 +105,12 @@ impl InsertProgress {
         self.state.lock().counts[table as usize].incomplete()
     }
 
-    /// Returns the number of the first table that has items in flight.
+    /// Returns the number of the first table that has items that wait, or else of the first that has items in flight.
     pub(crate) fn first_table_in_flight(&self) -> Option<u32> {
         let state = self.state.lock();
-        let first = (state.counts.iter()).position(|counts| counts.in_flight() > 0);
+        let find = |is_first: fn(&TableCounts) -> bool| state.counts.iter().position(is_first);
+        let waiting = find(|counts| counts.waiting() > 0);
+        let first = waiting.or_else(|| find(|counts| counts.in_flight() > 0));
         first.and_then(|table| u32::try_from(table).ok())
     }
 
@@ -111,16 +133,26 @@ impl InsertProgress {
         self.state.lock().durability_error.take()
     }
 
-    /// Records that a dropped table exists again.
-    pub(crate) fn restore_table(&self, table: usize) {
-        self.state
-            .lock()
-            .dropped
-            .retain(|dropped| *dropped as usize != table);
+    /// Records that a dropped table exists again, with these limits.
+    pub(crate) fn restore_table(&self, table: usize, limits: &RateLimits) {
+        let mut state = self.state.lock();
+        state.dropped.retain(|dropped| *dropped as usize != table);
+        let allowed = allowed_at_first(limits);
+        state.counts[table].allowed = allowed;
+        state.counts[table].allowed_at_first = allowed;
     }
 
     pub(crate) fn is_dropped(&self, table: u32) -> bool {
         self.state.lock().dropped.contains(&table)
+    }
+}
+
+/// See [`TableCounts::allowed_at_first`].
+fn allowed_at_first(limits: &RateLimits) -> u64 {
+    if limits.never_block_inserts() {
+        u64::MAX
+    } else {
+        0
     }
 }
 
@@ -302,6 +334,7 @@ impl ReconnectingStream for PendingInserts {
         state.durability_error = None;
         for counts in &mut state.counts {
             counts.inserted = counts.completed;
+            counts.allowed = counts.allowed_at_first;
         }
         drop(state);
         self.dictionary = SentDictionary::default();
@@ -354,6 +387,10 @@ impl ReconnectingStream for PendingInserts {
                 }
                 state.errors.push_back((error, count));
             }
+        }
+        for allowed in message.allowed {
+            let table = self.queue_index(&allowed.table)?;
+            self.progress.state.lock().counts[table].allowed = allowed.number;
         }
         self.progress.waker.wake();
         Ok(())

@@ -7,6 +7,7 @@ mod ack_queue;
 mod batch_wait;
 mod insert_queues;
 mod pending_memory;
+mod used_tables;
 
 use std::sync::Arc;
 

@@ -97,6 +97,7 @@ impl DecodedSize for pb::InsertResponse {
     const FIELDS: &'static [Field] = &[
         repeated::<pb::Completed>(1, &[string(1), message(3, ERROR)]),
         repeated::<pb::Inserted>(2, &[string(1), message(3, ERROR)]),
+        repeated::<pb::Allowed>(3, &[string(1)]),
     ];
 }
 

@@ -93,9 +93,14 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         number: 9,
         durability_error: error,
     });
+    let allowed = vec![pb::Allowed {
+        table: "table".into(),
+        number: 12,
+    }];
     let response = pb::InsertResponse {
         completed: completed.into(),
         inserted: inserted.into(),
+        allowed,
     };
     add(Kind::InsertResponse, response.encode_to_vec());
     for response in [

@@ -15,6 +15,7 @@ mod manage_garbage;
 mod message_claims;
 mod metrics;
 mod outbox;
+mod pacing;
 mod rejections;
 mod reply_bounds;
 mod reverb;

@@ -8,6 +8,7 @@ use engram_core::{
     AlignedBytes, Error, Layout, NewItem, Payload, RateLimits, Result, Slice, SpanColumn,
     TableOptions, Trajectory, WindowShape,
 };
+use engram_engine::Until;
 use engram_rpc::Server;
 use engram_rpc::client::{Client, ClientOptions, RemoteOutbox};
 use tokio::time::timeout;
@@ -27,7 +28,11 @@ fn outbox(server: &Server) -> RemoteOutbox {
 async fn send(outbox: &mut RemoteOutbox, table: u32, items: Vec<NewItem>, max_in_flight: usize) {
     let items = items.into_iter().map(|item| (table, item));
     outbox.send(items).unwrap();
-    let sent = timeout(STEP_TIMEOUT, outbox.until_in_flight_at_most(max_in_flight)).await;
+    let sent = timeout(
+        STEP_TIMEOUT,
+        outbox.until(Until::InFlightAtMost(max_in_flight)),
+    )
+    .await;
     sent.unwrap().unwrap();
 }
 
@@ -156,10 +161,10 @@ async fn an_item_that_cannot_be_read_is_rejected_once() {
         outbox
             .send(sent.into_iter().map(|item| (number, item)))
             .unwrap();
-        let flushed = timeout(STEP_TIMEOUT, outbox.until_complete()).await;
+        let flushed = timeout(STEP_TIMEOUT, outbox.until(Until::Complete)).await;
         let error = flushed.unwrap().unwrap_err();
         assert_eq!(error, Error::Payload("chunk 7 is gone".into()));
-        let flushed = timeout(STEP_TIMEOUT, outbox.until_complete()).await;
+        let flushed = timeout(STEP_TIMEOUT, outbox.until(Until::Complete)).await;
         flushed.unwrap().unwrap();
         inserted += u64::from(before + after);
         assert_eq!(outbox.items_left(), 0);

@@ -30,6 +30,7 @@ def pattern_writer(store: Any, configs: Sequence[Config], *, chunk_length: int) 
         # None: the engine chooses the length, and may store small steps more compactly.
         chunk_length=chunk_length if chunk_length < LONGEST_CHUNK else None,
         max_in_flight_items=MAX_IN_FLIGHT_ITEMS,
+        max_waiting_items=None,
         timeout=None,
         compression="auto",
         uniform=True,

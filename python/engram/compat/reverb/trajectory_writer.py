@@ -150,6 +150,7 @@ class TrajectoryWriter:
                 # None: the engine chooses the length, and may store small steps more compactly.
                 chunk_length=chunk if self._has_fixed_chunk_length else None,
                 max_in_flight_items=_sending.MAX_IN_FLIGHT_ITEMS,
+                max_waiting_items=None,
             )
         self._native = self._state.native = writer._native  # noqa: SLF001, same package
         self._finalizer = _sending.close_on_drop(self, self._native, "TrajectoryWriter", None)

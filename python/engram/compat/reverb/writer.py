@@ -77,7 +77,9 @@ class Writer:
             writer = client._store.writer(  # noqa: SLF001, same package
                 history=max_sequence_length,
                 chunk_length=chunk_length,
-                max_in_flight_items=max_in_flight_items,
+                # Reverb's writer blocks only once it has created one item more.
+                max_in_flight_items=min(max_in_flight_items + 1, _sending.ANY_NUMBER),
+                max_waiting_items=None,
                 compression="delta" if delta_encoded else "auto",
             )
         self._native: Any = writer._native  # noqa: SLF001, same package

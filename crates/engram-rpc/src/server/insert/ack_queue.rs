@@ -25,12 +25,14 @@ pub(super) struct AckQueue {
     completed: VecDeque<pb::Completed>,
     /// One per table: the largest number reported, and the last error.
     inserted: Vec<pb::Inserted>,
+    /// One per table: the last number reported.
+    allowed: Vec<pb::Allowed>,
 }
 
 impl AckQueue {
     /// Number of entries.
     pub(super) fn len(&self) -> usize {
-        self.completed.len() + self.inserted.len()
+        self.completed.len() + self.inserted.len() + self.allowed.len()
     }
 
     /// Reports that a table has inserted items up to a number, and why they cannot be made durable now, if so. The
@@ -49,6 +51,18 @@ impl AckQueue {
                 table: table.into(),
                 number,
                 durability_error,
+            });
+        }
+    }
+
+    /// Reports that a table's rate limiter allows items up to a number.
+    pub(super) fn push_allowed(&mut self, table: &str, number: u64) {
+        if let Some(last) = self.allowed.iter_mut().find(|last| last.table == table) {
+            last.number = number;
+        } else {
+            self.allowed.push(pb::Allowed {
+                table: table.into(),
+                number,
             });
         }
     }
@@ -78,10 +92,12 @@ impl AckQueue {
             completed.push(ack);
         }
         let inserted = std::mem::take(&mut self.inserted);
-        let has_acks = !(completed.is_empty() && inserted.is_empty());
+        let allowed = std::mem::take(&mut self.allowed);
+        let has_acks = !(completed.is_empty() && inserted.is_empty() && allowed.is_empty());
         has_acks.then_some(pb::InsertResponse {
             completed,
             inserted,
+            allowed,
         })
     }
 }

@@ -2,7 +2,8 @@
 //!
 //! Each table has a queue of batches, in the order of their item numbers. The writer receives two numbers per table:
 //! all items up to the first are *completed* (durable or rejected), all items up to the second are *inserted* (perhaps
-//! not durable yet). So a batch is reported only once the batches before it are, even if it is done earlier.
+//! not durable yet). So a batch is reported only once the batches before it are, even if it is done earlier. A third number
+//! tells the writer how far it may go without waiting: up to it, the table's rate limiter *allows* items.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -16,6 +17,7 @@ use tokio::time::sleep;
 use super::ack_queue::{AckQueue, MAX_ERROR_BYTES, bounded_error, error_bytes};
 use super::batch_wait::{BatchProgress, BatchStatus, BatchWait, DURABILITY_RETRY_DELAY};
 use super::pending_memory::{BatchMemory, PendingMemory};
+use super::used_tables::UsedTables;
 use crate::pb;
 
 /// The server reads no further items while this many acknowledgements wait to be sent.
@@ -68,6 +70,11 @@ impl InsertBatch {
         }
     }
 
+    /// True if all items are inserted (perhaps not durable yet) or rejected.
+    fn is_inserted(&self) -> bool {
+        self.not_inserted == 0 || self.outcome.is_some()
+    }
+
     /// Returns the number up to which items are completed and counts them as reported. `None` if they were reported
     /// before, or if all items of the batch are durable: these are reported when the batch is done.
     fn next_completed(&mut self) -> Option<u64> {
@@ -93,14 +100,20 @@ impl Queue {
         self.batches.get_mut(index.ok()?)
     }
 
+    /// Returns the number before that of the first item that waits; `None` if none waits.
+    fn number_before_wait(&self) -> Option<u64> {
+        let mut batches = self.batches.range(self.inserted_batches..);
+        let waiting = batches.find(|batch| !batch.is_inserted())?;
+        Some(waiting.number - waiting.not_inserted as u64)
+    }
+
     /// Returns the number up to which items are inserted and counts them as reported; `None` if no item was inserted
     /// since the last report.
     fn next_inserted(&mut self) -> Option<u64> {
-        let is_inserted = |batch: &InsertBatch| batch.not_inserted == 0 || batch.outcome.is_some();
         while self
             .batches
             .get(self.inserted_batches)
-            .is_some_and(is_inserted)
+            .is_some_and(InsertBatch::is_inserted)
         {
             self.inserted_batches += 1;
         }
@@ -139,6 +152,7 @@ impl Queue {
 #[derive(Default)]
 pub(super) struct InsertQueues {
     queues: HashMap<Arc<str>, Queue>,
+    used_tables: UsedTables,
     waits: SelectAll<BatchWait>,
     pending_memory: PendingMemory,
     acks: AckQueue,
@@ -163,6 +177,7 @@ impl InsertQueues {
         let is_final = |outcome: &Outcome| outcome.is_ok() || !ticket.is_applied();
         batch.outcome = outcome.map(encode_outcome).filter(is_final);
         self.journal_full = ticket.table().journal_space();
+        self.used_tables.record(table, ticket.table(), batch.number);
         let (id, left) = (self.next_id, batch.not_durable);
         if let Some(table_name) = self.push(table, batch) {
             let mut wait = BatchWait::new(table_name, id, ticket, left);
@@ -172,6 +187,16 @@ impl InsertQueues {
             if let Some(progress) = status {
                 self.record(progress);
             }
+        }
+        self.push_allowed(table);
+    }
+
+    /// Reports up to which number the rate limiter of a table allows items, if that has changed.
+    fn push_allowed(&mut self, table: &str) {
+        let queue = self.queues.get(table);
+        let before_wait = queue.and_then(Queue::number_before_wait);
+        if let Some(number) = self.used_tables.next_allowed(table, before_wait) {
+            self.acks.push_allowed(table, number);
         }
     }
 
@@ -231,6 +256,7 @@ impl InsertQueues {
             BatchStatus::Inserted(left) => self.record_inserted(&table, id, left),
             BatchStatus::StorageError(error) => self.record_storage_error(&table, id, &error),
         }
+        self.push_allowed(&table);
     }
 
     /// Records inserted items, and reports them once all items before them are inserted.

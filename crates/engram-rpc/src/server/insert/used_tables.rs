@@ -1,0 +1,51 @@
+//! The tables of one stream, and how far their rate limiters let the writer go.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+
+use engram_engine::Table;
+
+/// A table that a stream inserts into.
+#[derive(Debug)]
+struct UsedTable {
+    table: Arc<Table>,
+    /// Number of the last item that was passed to the table.
+    last_number: u64,
+    /// The number that was reported as allowed last; `None` before the first report.
+    allowed: Option<u64>,
+}
+
+/// The tables that a stream inserts into, by name.
+#[derive(Debug, Default)]
+pub(super) struct UsedTables(HashMap<Arc<str>, UsedTable>);
+
+impl UsedTables {
+    /// Records that items up to a number were passed to a table.
+    pub(super) fn record(&mut self, name: &str, table: &Arc<Table>, last_number: u64) {
+        if let Some(used) = self.0.get_mut(name) {
+            used.last_number = last_number;
+            if !Arc::ptr_eq(&used.table, table) {
+                used.table = Arc::clone(table); // It was dropped and created again.
+            }
+        } else {
+            let used = UsedTable {
+                table: Arc::clone(table),
+                last_number,
+                allowed: None,
+            };
+            self.0.insert(name.into(), used);
+        }
+    }
+
+    /// Returns the number up to which a table's rate limiter allows items, if that has changed since the last call:
+    /// `before_wait`, the number before that of the first item that waits; or, if none waits, that of the last item plus
+    /// the number of items that could be inserted now.
+    pub(super) fn next_allowed(&mut self, name: &str, before_wait: Option<u64>) -> Option<u64> {
+        let used = self.0.get_mut(name)?;
+        let allowed = before_wait.unwrap_or_else(|| {
+            used.last_number
+                .saturating_add(used.table.inserts_allowed())
+        });
+        (used.allowed.replace(allowed) != Some(allowed)).then_some(allowed)
+    }
+}
