@@ -7,10 +7,9 @@ from os import PathLike
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
-import numpy as np
 import numpy.typing as npt
 
-from engram import _checks, _engram
+from engram import _checks, _engram, _updates
 from engram._checkpoint_thread import CheckpointThread
 from engram._text import number_text
 from engram.batch import Batch
@@ -268,7 +267,7 @@ class TableStore:
             UnknownTableError: There is no table of this name.
             ClosedError: The store was closed, or the table dropped.
         """
-        return self._native.update_priorities(table, _keys(keys), _priorities(priorities), wait)
+        return self._native.update_priorities(table, _updates.keys(keys), _updates.priorities(priorities), wait)
 
     @overload
     def delete(self, table: str, keys: npt.ArrayLike, *, wait: Literal[True] = True) -> int: ...
@@ -294,7 +293,7 @@ class TableStore:
             UnknownTableError: There is no table of this name.
             ClosedError: The store was closed, or the table dropped.
         """
-        return self._native.delete(table, _keys(keys), wait)
+        return self._native.delete(table, _updates.keys(keys), wait)
 
     def reset(self, table: str) -> None:
         """Deletes all items of a table and sets its counters to 0.
@@ -581,30 +580,3 @@ def _progress(progress: Callable[[int, int], object] | None) -> Callable[[int, i
 def _seed(seed: int | None) -> int:
     """Returns the seed; a random one for None."""
     return secrets.randbits(64) if seed is None else _checks.integer("`seed`", seed, low=0, high=_checks.MAX_U64)
-
-
-def _column(what: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
-    array = np.ascontiguousarray(values)
-    if array.ndim != 1:
-        raise InvalidArgumentError(f"{what} must have one axis; got shape {array.shape}")
-    return array
-
-
-def _keys(values: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    array = _column("`keys`", values)
-    if array.dtype.kind not in "iu" and array.size:
-        raise InvalidArgumentError(f"`keys` must be integers; got {array.dtype}")
-    if array.dtype.kind == "i" and array.size and array.min() < 0:
-        raise InvalidArgumentError(f"`keys` must be at least 0; got {array.min()}")
-    return array.astype(np.uint64, copy=False)
-
-
-def _priorities(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    array = _column("`priorities`", values)
-    try:
-        return array.astype(np.float64, casting="same_kind", copy=False)
-    except TypeError:
-        # Floats of other packages, such as bfloat16, have no NumPy kind.
-        if array.dtype.kind == "V" and array.dtype.names is None and np.can_cast(array.dtype, np.float64):
-            return array.astype(np.float64)
-        raise InvalidArgumentError(f"`priorities` must be numbers; got {array.dtype}") from None

@@ -486,12 +486,7 @@ def test_an_episode_whose_end_is_rejected_has_ended(make, steps_of_first):
 def test_returns_contain_no_rewards_of_an_episode_that_was_rejected_and_abandoned():
     with Store([blocked()]) as store:
         adder = NStepTransitionAdder(store, 3, 1.0, timeout=0, chunk_length=1)
-        with pytest.raises(BackpressureError):
-            for rewards in [[100.0] * 2] + [[100.0] * 3] * 1_200:
-                with suppress(DeadlineExceededError):
-                    play(adder, timesteps(rewards))
-        with suppress(DeadlineExceededError):
-            adder.reset()
+        assert any(try_to_play(adder, 100.0, steps) for steps in [2] + [3] * 1_200)
         with pytest.raises(InvalidArgumentError, match="none is in progress"):
             adder.add(np.float32(0), timesteps([1.0])[1])
         unblock(store)

@@ -85,7 +85,7 @@ def test_a_writer_stays_near_a_closed_limiter(open_store, kind):
     assert (
         "inserting waits: writers are 32,000 samples ahead of the learner, the limit of SampleToInsertRatio(16)" in text
     )
-    # The limiter opens for 100 items: nothing was lost, and the writer goes on until it is closed again.
+    # The limiter opens for 100 items: nothing was lost, and the writer continues until it is closed again.
     store.sample("replay", 1_600, timeout=10)
     more, _ = append_until_closed(store, append, 2_100)
     assert 2_100 < (steps + more) * num_envs <= 2_100 + ahead
@@ -312,7 +312,7 @@ def test_a_writer_in_the_only_thread_reports_a_deadlock():
             written += 1
     except engram.errors.BackpressureError as error:
         print(error)
-    # Nothing is lost, and the writer goes on.
+    # Nothing is lost, and the writer continues.
     for value in range(2):
         assert store.sample("q", 1).data["x"].tolist() == [[value]]
     writer.append({"x": 3})

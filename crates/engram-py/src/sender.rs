@@ -236,11 +236,11 @@ impl Sender {
         }
         // Reports the errors of earlier items before anything is written.
         self.collect_finished(py)?;
-        if !self.waits_for_tables || self.in_flight() == 0 {
+        let in_flight = self.in_flight();
+        if !self.waits_for_tables || in_flight == 0 {
             return Ok(());
         }
-        self.wait_for_limiters(py)?;
-        let in_flight = self.in_flight();
+        let in_flight = self.wait_for_limiters(py, in_flight)?;
         if in_flight < self.max_in_flight {
             return if in_flight <= self.stats.max_in_flight() {
                 Ok(())
@@ -265,15 +265,15 @@ impl Sender {
     }
 
     /// Waits while rate limiters block too many of the writer's items. Items of unfinished chunks count too, but they do
-    /// not wait for a table: with them alone, this returns at once.
-    fn wait_for_limiters(&mut self, py: Python<'_>) -> PyResult<()> {
+    /// not wait for a table: with them alone, this returns at once. Receives and returns the number of items in flight.
+    fn wait_for_limiters(&mut self, py: Python<'_>, in_flight: usize) -> PyResult<usize> {
         let Some(max_waiting) = self.max_waiting else {
-            return Ok(());
+            return Ok(in_flight);
         };
         let unsent = usize::try_from(self.unsent).unwrap_or(usize::MAX);
         let allowed = (max_waiting - 1).saturating_sub(unsent);
-        if self.in_flight() <= allowed || self.waiting(py) <= allowed {
-            return Ok(());
+        if in_flight <= allowed || self.waiting(py) <= allowed {
+            return Ok(in_flight);
         }
         let until = Until::WaitingAtMost(allowed);
         let deadline = self.timeout.deadline();
@@ -284,7 +284,7 @@ impl Sender {
             };
             let next = check.into_iter().chain(deadline).min();
             if self.wait_until(py, until, next)? {
-                return Ok(());
+                return Ok(self.in_flight());
             }
             if next == deadline {
                 break true;

@@ -3,7 +3,7 @@
 //! Each table has a queue of batches, in the order of their item numbers. The writer receives two numbers per table:
 //! all items up to the first are *completed* (durable or rejected), all items up to the second are *inserted* (perhaps
 //! not durable yet). So a batch is reported only once the batches before it are, even if it is done earlier. A third number
-//! tells the writer how far it may go without waiting: up to it, the table's rate limiter *allows* items.
+//! reports how far the writer may go without waiting: up to it, the table's rate limiter *allows* items.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
