@@ -142,8 +142,8 @@ class TrajectoryWriter(_Writer):
             partial_step: True if the next `append` continues this step with other leaves.
 
         Raises:
-            SignatureError: A leaf has a different dtype than before, or one that is not supported. Nothing of the step
-                is stored.
+            SignatureError: A leaf has a different dtype than before, or one that is not supported, or the step changes
+                the nesting of earlier ones, for example a dict to a list. Nothing of the step is stored.
             InvalidArgumentError: A leaf already has a value in this step.
             BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
                 the writer's timeout has passed. Nothing is stored; the call can be repeated.

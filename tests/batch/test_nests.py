@@ -194,7 +194,8 @@ def test_text_and_integer_keys_do_not_merge(open_store, first, second):
             described = (
                 "the same names in a different structure, such as a list instead of a dict, or int instead of str keys"
             )
-        with raises(SignatureError, f"all steps of a writer must have the same columns, `{first}`; got {described}"):
+        text = "steps may add or omit columns, but must keep the nesting of earlier steps"
+        with raises(SignatureError, f"{text}, `{first}`; got {described}"):
             writer.append({second: 2})
         writer.append({first: 3})
         assert list(writer.history) == [first]

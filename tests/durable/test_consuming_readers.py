@@ -12,7 +12,7 @@ from contextlib import suppress
 import numpy as np
 import pytest
 from faults import Proxy
-from support import BackgroundCall
+from support import BackgroundCall, raises
 
 from engram import Client, Dataset, Store, Table
 from engram.data import numpy as data
@@ -153,5 +153,9 @@ def test_a_sample_that_the_server_does_not_confirm_raises_an_error(tmp_path):
         proxy.hold()  # the request was forwarded, the acknowledgement of its reply is not
         time.sleep(1.5)
         server.kill()
-        with pytest.raises(UnavailableError, match="before it confirmed"):
+        text = (
+            "the connection to the server was lost before it confirmed that the sampled items are acknowledged; they "
+            "may or may not be sampled again"
+        )
+        with raises(UnavailableError, text):
             sampling.result()

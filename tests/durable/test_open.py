@@ -14,6 +14,10 @@ from engram.errors import ClosedError, InvalidArgumentError, SignatureError, Sto
 
 LEVELS = ("none", "process", "disk")
 
+IN_MEMORY = (
+    "this store is in memory only, so it has no checkpoints; create a store on disk with `engram.Store.open(path)`"
+)
+
 
 def tables():
     return [
@@ -166,7 +170,7 @@ def test_arguments_are_checked(tmp_path):
     ):
         with pytest.raises(InvalidArgumentError, match=re.escape(text)):
             Store.open(tmp_path, tables(), **options)
-    with Store(tables()) as store, pytest.raises(InvalidArgumentError, match="this store is in memory only"):
+    with Store(tables()) as store, raises(InvalidArgumentError, IN_MEMORY):
         store.checkpoint()
 
 
@@ -202,7 +206,7 @@ def test_the_tables_of_a_server_are_restored(tmp_path):
         fill(client, 100)
     with Store.open(tmp_path) as store, Server(store) as server:
         assert Client(server.address).info()["weighted"].size == 40
-    with Server(tables()) as server, pytest.raises(InvalidArgumentError, match="this store is in memory only"):
+    with Server(tables()) as server, raises(InvalidArgumentError, IN_MEMORY):
         Client(server.address).checkpoint()
 
 

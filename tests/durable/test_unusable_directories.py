@@ -12,7 +12,7 @@ import pytest
 import records
 from crash_workload import all_values, steps
 from records import Head, files
-from sample_stores import QUEUE, checkpointed, copied, logged, logged_twice, open_sample, state, tables
+from sample_stores import QUEUE, SampleStore, checkpointed, copied, logged, logged_twice, open_sample, state, tables
 from support import raises
 
 import engram
@@ -25,10 +25,10 @@ OLD, NEW = "checkpoint-0000000001", "checkpoint-0000000002"
 
 @pytest.fixture(scope="module")
 def sample(request, tmp_path_factory):
-    """The directory of a store of `sample_stores`, and its state. Tests use copies."""
+    """A store of `sample_stores`. Tests use copies of its directory."""
     path = tmp_path_factory.mktemp("sample") / "store"
     request.param(path)
-    return path, state(path)
+    return SampleStore(path, state(path))
 
 
 def sample_store(how):
@@ -52,7 +52,7 @@ def expect_open_error(path, text, error=StorageError):
 def test_missing_directories_are_created(tmp_path):
     with open_sample(tmp_path / "some" / "where") as store:
         store.insert(steps(7), {QUEUE: 1.0})
-    assert state(tmp_path / "some" / "where")[1] == [7]
+    assert state(tmp_path / "some" / "where").queue == [7]
 
 
 OPEN_UNPRIVILEGED = """
@@ -78,7 +78,7 @@ def error_without_privileges(path):
 
 @sample_store(checkpointed)
 def test_a_directory_or_lock_without_write_permission_is_rejected(sample, tmp_path):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     (path / "log-0000000099.tmp").write_text("not finished")
     before = files(path)
     modes = {each: each.stat().st_mode for each in (path, *path.iterdir())}
@@ -96,18 +96,18 @@ def test_a_directory_or_lock_without_write_permission_is_rejected(sample, tmp_pa
             each.chmod(mode)
     del before["log-0000000099.tmp"]
     assert files(path) == before
-    assert state(path) == sample[1]
+    assert state(path) == sample.state
 
 
 @sample_store(checkpointed)
 def test_a_file_without_read_permission_is_rejected(sample, tmp_path):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     (path / NEW).chmod(0)
     # The checkpoint is not damaged, so the earlier one must not be used instead.
     assert error_without_privileges(path) == f"{path}: {NEW} cannot be read: Permission denied"
     for name in (OLD, NEW):
         (path / name).chmod(0o644)
-    assert state(path) == sample[1]
+    assert state(path) == sample.state
 
 
 HOLDER = """
@@ -122,7 +122,7 @@ sys.stdin.read()
 
 @sample_store(logged)
 def test_a_directory_that_another_process_has_open_is_rejected(sample, tmp_path):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     with subprocess.Popen(
         [sys.executable, "-c", HOLDER, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as holder:
@@ -137,7 +137,7 @@ def test_a_directory_that_another_process_has_open_is_rejected(sample, tmp_path)
         # A killed process no longer holds the lock.
         holder.kill()
         holder.wait()
-    assert state(path) == sample[1]
+    assert state(path) == sample.state
 
 
 PARENT = """
@@ -154,7 +154,7 @@ os.wait()
 
 @sample_store(logged)
 def test_children_of_a_killed_process_do_not_hold_the_lock(sample, tmp_path):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     with subprocess.Popen(
         [sys.executable, "-c", PARENT, path], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
     ) as parent:
@@ -209,7 +209,7 @@ except StorageError as error:
 @pytest.mark.parametrize("sample", [checkpointed, logged], indirect=True, ids=["checkpointed", "logged"])
 @pytest.mark.parametrize("repair", ["", "repair"])
 def test_too_few_open_files_are_not_reported_as_damage(sample, tmp_path, repair):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     before = files(path)
     name = re.escape(str(path))
     error_text = rf"{name}(:|(/LOCK)? cannot be used:).* Too many open files\n"
@@ -226,12 +226,12 @@ def test_too_few_open_files_are_not_reported_as_damage(sample, tmp_path, repair)
         assert files(path) == before
     assert outputs[-1] == "opened ()\n"
     assert any(re.match(rf"{name}: (checkpoint|log)-\d+ cannot be read: Too many", text) for text in outputs), outputs
-    assert state(path) == sample[1]
+    assert state(path) == sample.state
 
 
 @sample_store(logged)
 def test_unfinished_files_are_removed_and_files_with_other_names_are_kept(sample, tmp_path):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     (path / "log-0000000002.tmp").write_text("not finished")
     (path / "checkpoint-0000000001.tmp").write_text("not finished")
     others = {"notes.txt": "x", "notes.tmp": "y", "log-7": "z", "checkpoint-0000000001~": "", "old-log-0000000001": "w"}
@@ -243,7 +243,7 @@ def test_unfinished_files_are_removed_and_files_with_other_names_are_kept(sample
             store.checkpoint()
     assert not list(path.glob("*-*.tmp"))
     assert {name: (path / name).read_text() for name in others} == others
-    assert state(path)[1] == sample[1][1]
+    assert state(path).queue == sample.state.queue
 
 
 # --- files of other versions and stores ----------------------------------------------------------
@@ -252,50 +252,50 @@ def test_unfinished_files_are_removed_and_files_with_other_names_are_kept(sample
 @pytest.mark.parametrize("name", [FIRST, SECOND])
 @sample_store(logged_twice)
 def test_a_log_of_a_newer_version_is_rejected(sample, tmp_path, name):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     Head.of(path / name)._replace(version=2).write(path / name)
     expect_open_error(path, f"{path}: {name} has format version 2, but this release reads only version 1")
     Head.of(path / name)._replace(version=1).write(path / name)
-    assert state(path) == sample[1]
+    assert state(path) == sample.state
 
 
 @sample_store(checkpointed)
 def test_a_checkpoint_of_a_newer_version_is_rejected(sample, tmp_path):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     Head.of(path / NEW)._replace(version=2).write(path / NEW)
     expect_open_error(path, f"{path}: {NEW} has format version 2, but this release reads only version 1")
     Head.of(path / NEW)._replace(version=1).write(path / NEW)
-    assert state(path) == sample[1]
+    assert state(path) == sample.state
 
 
 @sample_store(logged_twice)
 def test_a_log_of_another_store_is_rejected(sample, tmp_path):
-    path, other = copied(sample[0], tmp_path / "store"), tmp_path / "other"
+    path, other = copied(sample.path, tmp_path / "store"), tmp_path / "other"
     logged_twice(other)
     shutil.copy(other / SECOND, path / SECOND)
     expect_open_error(path, f"{path}: {SECOND} belongs to another store{ADVICE}")
-    shutil.copy(sample[0] / SECOND, path / SECOND)
-    assert state(path) == sample[1]
+    shutil.copy(sample.path / SECOND, path / SECOND)
+    assert state(path) == sample.state
 
 
 @sample_store(checkpointed)
 def test_a_checkpoint_of_another_store_is_not_used(sample, tmp_path):
-    path, other = copied(sample[0], tmp_path / "store"), tmp_path / "other"
+    path, other = copied(sample.path, tmp_path / "store"), tmp_path / "other"
     checkpointed(other)
     shutil.copy(other / NEW, path / NEW)
     table_states, values, notes = state(path)
-    assert (table_states, values) == sample[1][:2]
+    assert (table_states, values) == sample.state[:2]
     assert len(notes) == 1
     assert re.fullmatch(rf"{NEW} is not used: it needs log-\d+, which belongs to another store", notes[0])
 
 
 @sample_store(checkpointed)
 def test_a_file_under_another_name_is_not_used(sample, tmp_path):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     third = "checkpoint-0000000003"
     for name in (OLD, FIRST):
-        shutil.copy((sample[0] if (sample[0] / name).exists() else path) / name, path / third)
-        expected = (*sample[1][:2], (f"{third} is not used: it is another file, renamed or copied to this name",))
+        shutil.copy(sample.path / name, path / third)
+        expected = (*sample.state[:2], (f"{third} is not used: it is another file, renamed or copied to this name",))
         assert state(path) == expected
     (path / third).unlink()
     last = max(path.glob("log-*"))
@@ -307,7 +307,7 @@ def test_a_file_under_another_name_is_not_used(sample, tmp_path):
 
 @sample_store(checkpointed)
 def test_a_store_without_the_first_log_of_its_newest_checkpoint_is_rejected(sample, tmp_path):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     first = next(record for record in records.records(path / NEW) if record.kind == "logs").u64(0)
     (path / f"log-{first:010}").unlink()
     expect_open_error(path, f"{path}: log-{first:010} is missing{ADVICE}")
@@ -315,7 +315,7 @@ def test_a_store_without_the_first_log_of_its_newest_checkpoint_is_rejected(samp
 
 @sample_store(logged_twice)
 def test_a_store_without_a_checkpoint_and_without_its_first_log_is_rejected(sample, tmp_path):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     (path / FIRST).unlink()
     last = records.records(path / SECOND)[0].u64(0) - 1
     expect_open_error(path, f"{path}: changes 1 to {last} are missing before {SECOND}{ADVICE}")
@@ -348,7 +348,7 @@ FORGED = {
 @pytest.mark.parametrize(("kind", "change", "reason"), FORGED.values(), ids=FORGED)
 @sample_store(logged)
 def test_a_record_with_invalid_content_is_rejected(sample, tmp_path, kind, change, reason):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     error_start = forge(
         path / FIRST, kind, lambda body: [body.__setitem__(offset, value) for offset, value in change.items()]
     )
@@ -357,7 +357,7 @@ def test_a_record_with_invalid_content_is_rejected(sample, tmp_path, kind, chang
 
 @sample_store(logged)
 def test_a_change_with_a_repeated_number_is_rejected(sample, tmp_path):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     record = next(record for record in records.records(path / FIRST) if record.kind == "changes")
     number = record.u64(8)
 
@@ -381,33 +381,33 @@ def advice_to_drop(table):
 
 @sample_store(checkpointed)
 def test_a_signature_that_items_do_not_match_and_a_repeated_table_name_are_rejected(sample, tmp_path):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     signature = {"n": engram.ArraySpec((), np.float32), "x": engram.ArraySpec((24,), np.uint8)}
     text = (
         "does not fit the options given for table `queue`: "
         "item does not match the signature of table `queue`: columns `n`, `x` have a time axis, but the "
-        "signature has none; begin each shape in the signature with the number of steps, or None (`?` in a file) for "
-        "any number; signature: `n` float32[], `x` uint8[24]; item: `n` uint64[1], `x` uint8[1,24]; "
+        "signature has none; begin each shape in the signature with the number of steps, or with None (in a TOML file "
+        "`?`) for any number; signature: `n` float32[], `x` uint8[24]; item: `n` uint64[1], `x` uint8[1,24]; "
         + advice_to_drop("queue")
     )
     with pytest.raises(SignatureError, match=rf"\Astored item \d+ {re.escape(text)}\Z"):
         Store.open(path, [Table.queue(QUEUE, max_size=1_000, signature=signature)])
     with raises(InvalidArgumentError, "`tables`: two tables have the name `uniform`; give each table its own name"):
         Store.open(path, [Table("uniform"), Table("uniform")])
-    assert state(path)[:2] == sample[1][:2]
+    assert state(path)[:2] == sample.state[:2]
 
 
 @sample_store(checkpointed)
 def test_tables_that_are_not_passed_to_open_are_kept(sample, tmp_path):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     with Store.open(path, [Table("other")]) as store:
         assert store.tables == sorted(["other", *(table.name for table in tables())])
-        assert all_values(store, QUEUE) == sample[1][1]
+        assert all_values(store, QUEUE) == sample.state.queue
 
 
 @sample_store(checkpointed)
 def test_renaming_or_dropping_an_unknown_table_is_rejected(sample, tmp_path):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     for argument, value in (("rename", {"q": "r"}), ("drop", ["q"])):
         with pytest.raises(InvalidArgumentError, match=f"^`{argument}`: the store has no table `q`; its tables: `"):
             Store.open(path, **{argument: value})
@@ -415,7 +415,7 @@ def test_renaming_or_dropping_an_unknown_table_is_rejected(sample, tmp_path):
 
 @sample_store(checkpointed)
 def test_tables_renamed_to_the_same_name_are_rejected(sample, tmp_path):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     first, second, *_ = sorted(table.name for table in tables())
     with raises(InvalidArgumentError, "`rename`: two tables would have the name `new`; give each table its own name"):
         Store.open(path, rename={first: "new", second: "new"})
@@ -437,7 +437,7 @@ def test_a_selector_that_stored_priorities_do_not_fit_is_rejected(tmp_path):
 
 @sample_store(checkpointed)
 def test_a_repair_that_finds_nothing_raises_an_error(sample, tmp_path):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     for name in (OLD, NEW):
         (path / name).write_text("")
     (path / FIRST).unlink()
@@ -451,17 +451,17 @@ def test_a_repair_that_finds_nothing_raises_an_error(sample, tmp_path):
 
 @sample_store(checkpointed)
 def test_a_repair_without_checkpoints_restores_everything_from_complete_logs(sample, tmp_path):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     for name in (OLD, NEW):
         (path / name).write_text("")
     with open_sample(path, repair=True):
         pass
-    assert state(path) == sample[1]
+    assert state(path) == sample.state
 
 
 @sample_store(logged_twice)
 def test_a_repair_without_the_first_log_reports_that_all_changes_are_lost(sample, tmp_path):
-    path = copied(sample[0], tmp_path / "store")
+    path = copied(sample.path, tmp_path / "store")
     (path / FIRST).unlink()
     last = records.records(path / SECOND)[0].u64(0) - 1
     missing = f"changes 1 to {last} are missing before {SECOND}"

@@ -208,7 +208,7 @@ def test_a_store_in_memory_has_no_checkpoint(programs, serve):
     _, address = serve(engram.Table("table"))
     assert programs.run("checkpoint", address) == (
         "ValueError",
-        "this store is in memory only, so it has no checkpoints; open the store with a path",
+        "this store is in memory only, so it has no checkpoints; create a store on disk with `engram.Store.open(path)`",
     )
 
 

@@ -300,8 +300,8 @@ def test_calls_of_a_closed_store_raise(open_store):
 @pytest.mark.parametrize(("exponent", "priority"), [(2, "1e300"), (-2, "1e-200")])
 def test_a_priority_whose_power_is_too_large_is_rejected(exponent, priority):
     text = (
-        f"priority {priority} for table `t` has too large a weight: its power with the selector's exponent {exponent} "
-        "must be at most 1e290; got inf"
+        f"priority {priority} for table `t`: its weight, `priority ** {exponent}` (the exponent of the Prioritized "
+        "selector), must be at most 1e290; got inf; give a priority closer to 1 or an exponent closer to 0"
     )
     with engram.Store([Table("t", sampler=selectors.Prioritized(float(exponent)))]) as store:
         store.insert({"x": np.zeros(1)}, {"t": 1.0})

@@ -261,7 +261,7 @@ impl Signature {
         if only_item_has_axis {
             format!(
                 "{names} {have} a time axis, but the signature has none; begin {shape} in the \
-                 signature with the number of steps, or None (`?` in a file) for any number"
+                 signature with the number of steps, or with None (in a TOML file `?`) for any number"
             )
         } else {
             format!(
@@ -414,8 +414,8 @@ mod tests {
         assert_eq!(
             problem(&signature, &item).unwrap(),
             "columns `n`, `x` have a time axis, but the signature has none; begin each shape in the \
-             signature with the number of steps, or None (`?` in a file) for any number; signature: `n` float32[], `x` \
-             float32[3]; item: `n` float32[5], `x` float32[5,3]"
+             signature with the number of steps, or with None (in a TOML file `?`) for any number; signature: `n` \
+             float32[], `x` float32[3]; item: `n` float32[5], `x` float32[5,3]"
         );
         let signature = [("n", FLOAT, &[][..]), ("x", FLOAT, &[None, Some(3)])];
         let item = [("n", None, FLOAT, &[][..]), ("x", None, FLOAT, &[3])];

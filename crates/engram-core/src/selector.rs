@@ -68,8 +68,9 @@ impl SelectorKind {
             return Ok(());
         }
         Err(Error::Priority(format!(
-            "priority {priority:?} for table `{table}` has too large a weight: its power with the selector's exponent \
-             {exponent} must be at most {:e}; got {weight:e}",
+            "priority {priority:?} for table `{table}`: its weight, `priority ** {exponent}` (the exponent of the \
+             Prioritized selector), must be at most {:e}; got {weight:e}; give a priority closer to 1 or an exponent \
+             closer to 0",
             prioritized::MAX_WEIGHT
         )))
     }

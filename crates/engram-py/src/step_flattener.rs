@@ -219,10 +219,10 @@ impl StepFlattener {
             self.structure = Some(Arc::new(given));
             return Ok(values);
         };
-        let differs = || structure_differs(py, &given.names, &known.names);
         if exact {
-            return Err(differs());
+            return Err(structure_differs(py, &given.names, &known.names));
         }
+        let differs = || nesting_differs(py, &given.names, &known.names);
         let parse = |text: &str| serde_json::from_str::<Value>(text).ok();
         let merged = parse(&known.text)
             .zip(parse(&given.text))
@@ -313,18 +313,34 @@ fn check_dtype(
     Err(errors::signature(py, text))
 }
 
-/// The error for a step whose structure differs from earlier ones.
+/// The error for a step whose structure differs from earlier ones, for a writer whose steps all have the same structure.
 pub(crate) fn structure_differs(py: Python<'_>, given: &[String], known: &[String]) -> PyErr {
-    let detail = if given == known {
-        "the same names in a different structure, such as a list instead of a dict, or int instead of str keys".into()
-    } else {
-        quote_names(given)
-    };
     let text = format!(
-        "all steps of a writer must have the same columns, {}; got {detail}",
-        quote_names(known)
+        "all steps of a writer must have the same columns, {}; got {}",
+        quote_names(known),
+        describe_given(given, known)
     );
     errors::signature(py, text)
+}
+
+/// The error for a step whose structure cannot be merged with that of earlier ones, for a writer whose steps may add and
+/// omit columns.
+fn nesting_differs(py: Python<'_>, given: &[String], known: &[String]) -> PyErr {
+    let text = format!(
+        "steps may add or omit columns, but must keep the nesting of earlier steps, {}; got {}",
+        quote_names(known),
+        describe_given(given, known)
+    );
+    errors::signature(py, text)
+}
+
+/// Describes the columns of a rejected step.
+fn describe_given(given: &[String], known: &[String]) -> String {
+    if given == known {
+        return "the same names in a different structure, such as a list instead of a dict, or int instead of str keys"
+            .into();
+    }
+    quote_names(given)
 }
 
 /// Lists columns in an error text. A step that is one array has one column, whose name is empty.

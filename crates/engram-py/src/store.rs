@@ -541,7 +541,7 @@ fn sample_local(
 /// Waits until a server has made an acknowledgement durable.
 ///
 /// # Errors
-/// `UnavailableError` if the connection is lost before: then it is unknown whether the samples are used up.
+/// `UnavailableError` if the connection is lost before: then it is unknown whether the samples are acknowledged.
 fn wait_until_durable(py: Python<'_>, durable: PendingResponse<()>) -> PyResult<()> {
     let mut durable = Box::pin(async move {
         match durable.await {

@@ -363,7 +363,9 @@ impl Engine {
         } = &self.backend
         else {
             return Err(Error::InvalidArgument(
-                "this store is in memory only, so it has no checkpoints; open the store with a path".into(),
+                "this store is in memory only, so it has no checkpoints; create a store on disk with \
+                 `engram.Store.open(path)`"
+                    .into(),
             ));
         };
         storage.checkpoint(has_unlogged_content, |start_log| {

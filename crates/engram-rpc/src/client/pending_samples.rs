@@ -370,8 +370,8 @@ impl ReconnectingStream for PendingSamples {
 /// The error of an acknowledgement whose connection was lost.
 fn lost_acknowledgement() -> Error {
     Error::Unavailable(
-        "the connection to the server was lost before it confirmed that the sampled items are used up; they may or may \
-         not be sampled again"
+        "the connection to the server was lost before it confirmed that the sampled items are acknowledged; they may or \
+         may not be sampled again"
             .into(),
     )
 }
