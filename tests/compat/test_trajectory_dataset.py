@@ -163,6 +163,28 @@ def test_text_scalars_and_lists_are_supported(tf):
         assert number == 1j
 
 
+@pytest.mark.parametrize("in_flight", [1, 10])
+def test_small_and_large_columns_of_any_dtype_keep_their_values(tf, in_flight):
+    names = ("bool", "uint8", "int16", "uint64", "float64", "complex128", "bfloat16")
+    keys = {f"{name}_{size}": (tf.as_dtype(name), size) for name in names for size in (2, 300)}
+    dtypes = {key: dtype for key, (dtype, _) in keys.items()}
+    shapes = {key: tf.TensorShape([size]) for key, (_, size) in keys.items()}
+    steps = [
+        {key: (np.arange(size) % 7 + i).astype(dtype.as_numpy_dtype) for key, (dtype, size) in keys.items()}
+        for i in range(12)
+    ]
+    with serving(queue()) as (_, client):
+        with client.trajectory_writer(1) as writer:
+            for step in steps:
+                writer.append(step)
+                writer.create_item("t", 1.0, {key: column[-1] for key, column in writer.history.items()})
+        dataset = reverb.TrajectoryDataset(client.server_address, "t", dtypes, shapes, in_flight)
+        for step, element in zip(steps, dataset.take(12), strict=True):
+            for key, values in step.items():
+                assert element.data[key].dtype == dtypes[key]
+                np.testing.assert_array_equal(element.data[key].numpy(), values)
+
+
 def test_elements_have_the_requested_nest(tf):
     import collections  # noqa: PLC0415, here only
 

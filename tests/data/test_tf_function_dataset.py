@@ -19,12 +19,13 @@ def make_dataset():
 
     from engram.data import _tf_function_dataset  # noqa: PLC0415, the extra
 
-    def make(iterator, *specs, **options):
+    def make(iterator, *specs, packed=()):
         number = len(ITERATORS)
-        ITERATORS[number] = iterator
         specs = [tf.TensorSpec(*spec) for spec in specs]
+        packer = _tf_function_dataset.ArrayPacker(specs, [i in packed for i in range(len(specs))])
+        ITERATORS[number] = map(packer.pack, iterator)
         numbers = tf.data.Dataset.from_tensors(np.int64(number))
-        return numbers.flat_map(lambda number: _tf_function_dataset.function_dataset(step, number, specs, **options))
+        return numbers.flat_map(lambda number: _tf_function_dataset.function_dataset(step, number, packer))
 
     return make
 
@@ -38,22 +39,35 @@ def test_arrays_of_any_memory_order_and_text_are_yielded(make_dataset):
             np.testing.assert_array_equal(tensor.numpy(), array)
 
 
-@pytest.mark.parametrize("shape", [[], [2], [2, 3], [0]])
-def test_packed_arrays_keep_their_values(make_dataset, shape):
-    from engram.data._tf_function_dataset import pack_arrays  # noqa: PLC0415, the extra
-
-    arrays = [
+@pytest.mark.parametrize("value_shape", [[], [3], [2, 2]])
+@pytest.mark.parametrize("axes", [[], [2], [2, 3], [0]])
+def test_packed_arrays_keep_their_values(make_dataset, axes, value_shape):
+    shape = [*axes, *value_shape]
+    packed = [
         np.full(shape, 2**64 - 1, np.uint64),
         np.full(shape, np.nan),
         np.full(shape, -(2**63)),
         np.full(shape, 5e-324),
         np.full(shape, -(2**31), np.int32),
+        np.ones(shape, np.bool_),
+        np.full(shape, 255, np.uint8),
+        np.full(shape, -128, np.int8),
+        np.full(shape, 1.5, np.float16),
+        np.full(shape, 1 - 2j, np.complex128),
+        np.arange(np.prod(shape, dtype=int), dtype=np.float32).reshape(shape[::-1]).T,
     ]
-    specs = [([None] * len(shape), array.dtype.name) for array in arrays]
-    other = np.float32([1.5])
-    elements = make_dataset(iter([[pack_arrays(arrays), other]]), *specs, ([1], "float32"), num_packed=5)
-    for tensor, array in zip(next(iter(elements)), [*arrays, other], strict=True):
+    text, number = np.array([b"text"], object), np.float32([1.5])
+    specs = [([None] * len(axes) + value_shape, array.dtype.name) for array in packed]
+    elements = make_dataset(
+        iter([[text, *packed, number]]),
+        ([1], "string"),
+        *specs,
+        ([1], "float32"),
+        packed=range(1, 1 + len(packed)),
+    )
+    for tensor, array in zip(next(iter(elements)), [text, *packed, number], strict=True):
         assert tensor.dtype.as_numpy_dtype == array.dtype
+        assert tensor.shape == array.shape
         np.testing.assert_array_equal(tensor.numpy(), array)
 
 

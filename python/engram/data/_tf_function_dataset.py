@@ -1,7 +1,9 @@
 """A `tf.data.Dataset` of the results of a Python function, with little overhead per call."""
 
 import inspect
-from collections.abc import Callable, Sequence
+import math
+from collections.abc import Callable, Iterator, Sequence
+from itertools import compress
 from typing import Any
 
 import numpy as np
@@ -10,7 +12,7 @@ import tensorflow as tf
 
 from engram.errors import InvalidArgumentError
 
-__all__ = ["check_rows", "function_dataset", "pack_arrays", "unbatch"]
+__all__ = ["ArrayPacker", "check_rows", "function_dataset", "unbatch"]
 
 Next = Callable[[npt.NDArray[Any]], Sequence[Any]]
 
@@ -23,9 +25,7 @@ _IN_CALLING_THREAD = (
 def function_dataset(
     next_element: Next,
     iterator_number: Any,  # noqa: ANN401, a tensor
-    specs: Sequence[Any],
-    *,
-    num_packed: int = 0,
+    packer: "ArrayPacker",
 ) -> Any:  # noqa: ANN401, TensorFlow's
     """Returns a dataset of the results of repeated calls `next_element(iterator_number)` until StopIteration.
 
@@ -34,23 +34,14 @@ def function_dataset(
     than most calls do, and only the main thread notices Ctrl-C.
 
     Args:
-        next_element: A module-level function, as TensorFlow keeps it for the life of the process. It returns one array
-            per spec, but see `num_packed`; text is arrays of `bytes` objects.
+        next_element: A module-level function, as TensorFlow keeps it for the life of the process. It returns arrays as
+            `packer.pack` does; text is arrays of `bytes` objects.
         iterator_number: The argument of `next_element`, an i64 tensor `[]`.
-        specs: A `tf.TensorSpec` for each tensor of the dataset's tuples.
-        num_packed: If not 0, `next_element` returns the first `num_packed` arrays as one array of `pack_arrays`:
-            TensorFlow takes about 5 us for each array that a Python function returns.
+        packer: An `ArrayPacker` for the tensors of the dataset's tuples.
     """
-    dtypes = [spec.dtype for spec in specs]
-    packed_specs, other_specs = specs[:num_packed], specs[num_packed:]
 
     def call(number: Any) -> list[Any]:  # noqa: ANN401, a tensor
-        packed_dtypes = [tf.int64] if packed_specs else []
-        results = list(tf.numpy_function(next_element, [number], packed_dtypes + dtypes[num_packed:]))
-        unpacked = _unpack(results.pop(0), packed_specs) if packed_specs else []
-        for tensor, spec in zip(results, other_specs, strict=True):
-            tensor.set_shape(spec.shape)
-        return unpacked + results
+        return packer.unpack(tf.numpy_function(next_element, [number], packer.dtypes))
 
     function = tf.function(call, input_signature=[tf.TensorSpec([], tf.int64)], autograph=False)
     traced = function.get_concrete_function()
@@ -60,13 +51,13 @@ def function_dataset(
         input_dataset=tf.data.experimental.to_variant(numbers),
         other_arguments=[],
         f=traced,
-        output_types=dtypes,
-        output_shapes=[spec.shape for spec in specs],
+        output_types=[spec.dtype for spec in packer.specs],
+        output_shapes=[spec.shape for spec in packer.specs],
         use_inter_op_parallelism=False,
         preserve_cardinality=False,  # so that a StopIteration ends the dataset instead of failing it
         **_IN_CALLING_THREAD,
     )
-    return tf.data.experimental.from_variant(variant, tuple(specs))
+    return tf.data.experimental.from_variant(variant, packer.specs)
 
 
 def unbatch(dataset: Any, *, empty_rows: bool) -> Any:  # noqa: ANN401, TensorFlow's
@@ -91,20 +82,62 @@ def check_rows(arrays: Sequence[npt.NDArray[Any]]) -> None:
             )
 
 
-def pack_arrays(arrays: Sequence[npt.NDArray[Any]]) -> npt.NDArray[np.int64]:
-    """Returns arrays of one shape as one array, i64 `[N, ...]`: 8-byte numbers by their bits, i32 by value."""
-    packed = np.empty((len(arrays), *arrays[0].shape), np.int64)
-    for row, array in enumerate(arrays):
-        packed[row] = array if array.itemsize < packed.itemsize else array.view(np.int64)
-    return packed
+class ArrayPacker:
+    """Passes several arrays to TensorFlow as one, which takes about 5 us for each array that a Python function returns.
 
+    Attributes:
+        specs: A `tf.TensorSpec` for each tensor.
+        dtypes: The dtypes of the arrays that `pack` returns.
+    """
 
-def _unpack(packed: Any, specs: Sequence[Any]) -> list[Any]:  # noqa: ANN401, a tensor
-    """Returns the tensors of an array of `pack_arrays`."""
-    tensors: list[Any] = tf.unstack(packed, len(specs))
-    for i, spec in enumerate(specs):
-        tensors[i].set_shape(spec.shape)
-        if spec.dtype != tf.int64:
-            convert = tf.bitcast if spec.dtype.size == tf.int64.size else tf.cast
-            tensors[i] = convert(tensors[i], spec.dtype)
-    return tensors
+    def __init__(self, specs: Sequence[Any], is_packed: Sequence[bool]) -> None:
+        """Creates a packer.
+
+        Args:
+            specs: A `tf.TensorSpec` for each tensor.
+            is_packed: For each of them, True if it is packed. It must be of numbers or bools; its shape consists of
+                leading axes of unknown size, which all packed tensors share, and of axes of known size other than 0.
+        """
+        self.specs = tuple(specs)
+        self._is_packed = list(is_packed)
+        self._is_other = [not packed for packed in is_packed]
+        self._packed_specs = list(compress(specs, self._is_packed))
+        shapes = [spec.shape.as_list() for spec in self._packed_specs]
+        self._num_axes = shapes[0].count(None) if shapes else 0
+        self._value_shapes = [shape[self._num_axes :] for shape in shapes]
+        self._value_bytes = [
+            spec.dtype.size * math.prod(shape)
+            for spec, shape in zip(self._packed_specs, self._value_shapes, strict=True)
+        ]
+        self._total_bytes = sum(self._value_bytes)
+        self.dtypes = [spec.dtype for spec in compress(specs, self._is_other)]
+        if self._packed_specs:
+            self.dtypes.insert(0, tf.uint8)
+
+    def pack(self, arrays: Sequence[npt.NDArray[Any]]) -> list[npt.NDArray[Any]]:
+        """Returns the packed arrays as one, if there are any, and then the others."""
+        others = list(compress(arrays, self._is_other))
+        if not self._packed_specs:
+            return others
+        packed = list(compress(arrays, self._is_packed))
+        data = np.frombuffer(b"".join([array.tobytes() for array in packed]), np.uint8)
+        # In this shape, TensorFlow can split it into the bytes of each array without knowing the sizes of the axes.
+        return [data.reshape(self._total_bytes, *packed[0].shape[: self._num_axes]), *others]
+
+    def unpack(self, tensors: Sequence[Any]) -> list[Any]:
+        """Returns one tensor per spec from the tensors of the arrays of `pack`."""
+        others = iter(tensors)
+        packed = self._split(next(others)) if self._packed_specs else iter(())
+        result = [next(packed if is_packed else others) for is_packed in self._is_packed]
+        for tensor, spec in zip(result, self.specs, strict=True):
+            tensor.set_shape(spec.shape)
+        return result
+
+    def _split(self, packed: Any) -> Iterator[Any]:  # noqa: ANN401, tensors
+        packed.set_shape([self._total_bytes, *[None] * self._num_axes])
+        axes = [-1] if self._num_axes == 1 else tf.unstack(tf.shape(packed)[1:])
+        parts = tf.split(packed, self._value_bytes)
+        for part, spec, shape in zip(parts, self._packed_specs, self._value_shapes, strict=True):
+            width = [] if spec.dtype.size == 1 else [spec.dtype.size]
+            tensor = tf.reshape(part, [*axes, *shape, *width])
+            yield tf.cast(tensor, tf.bool) if spec.dtype == tf.bool else tf.bitcast(tensor, spec.dtype)

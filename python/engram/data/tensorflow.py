@@ -1,10 +1,11 @@
 """A table as a `tf.data.Dataset`."""
 
+import math
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from dataclasses import replace
 from functools import partial
-from itertools import islice
+from itertools import chain, islice
 from typing import Any, Unpack
 
 import numpy as np
@@ -24,7 +25,7 @@ from engram.store import TableStore
 with importing_extra("tensorflow", "engram.data.tensorflow"):
     import tensorflow as tf
 
-    from engram.data._tf_function_dataset import check_rows, function_dataset, pack_arrays, unbatch
+    from engram.data._tf_function_dataset import ArrayPacker, check_rows, function_dataset, unbatch
 
 __all__ = ["dataset"]
 
@@ -118,7 +119,7 @@ def dataset(
     flat_elements = _FlatElements(reader, columns, _engram.names(structure), spec_source)
 
     def elements_of(slot: Any) -> Any:  # noqa: ANN401, TensorFlow's
-        calls = function_dataset(_next, slot, flat_elements.specs, num_packed=len(_INFO_DTYPES))
+        calls = function_dataset(_next, slot, flat_elements.packer)
         elements = unbatch(calls, empty_rows=flat_elements.have_empty_rows)
         return count_elements(elements, slot) if flat_elements.are_stacked else elements
 
@@ -321,7 +322,7 @@ class _FlatElements:
     `info`, the first of others.
 
     Attributes:
-        specs: A `tf.TensorSpec` for each array of `info` and each part.
+        packer: Packs `info`; its `specs` has a `tf.TensorSpec` for each array of `info` and each part.
         are_stacked: True if one call may pass on several elements.
         have_empty_rows: True if a column has an axis of size 0.
     """
@@ -338,9 +339,10 @@ class _FlatElements:
         info = [tf.TensorSpec([] if single else [None], dtype) for dtype in _INFO_DTYPES]
         columns_parts = [part for column in columns for part in column.parts()]
         parts = [*info, *columns_parts]
-        self.specs = [tf.TensorSpec([None, *part.shape], part.dtype) for part in parts]
+        specs = [tf.TensorSpec([None, *part.shape], part.dtype) for part in parts]
+        self.packer = ArrayPacker(specs, [i < len(info) for i in range(len(parts))])
         self.have_empty_rows = any(0 in column.shape for column in columns)
-        self._no_elements = (pack_arrays([_empty(part) for part in info]), *map(_empty, columns_parts))
+        self._no_elements = self.packer.pack([_empty(part) for part in parts])
         dense = not reader.pad and not any(column.is_ragged for column in columns)
         has_item_batches = reader.batch_size is not None and not reader.steps
         self._batches_per_call = min(reader.prefetch, _MAX_BATCHES_PER_CALL)
@@ -365,7 +367,7 @@ class _FlatElements:
                 iterator.close()
                 counter.close()
 
-    def _iterate(self, counter: TfElementCounter) -> Generator[tuple[Any, ...]]:
+    def _iterate(self, counter: TfElementCounter) -> Generator[list[Any]]:
         """Yields the arrays of one element, or of several if `are_stacked`; of none after a while without data."""
         # The table may have been dropped and created again since `are_stacked` was determined.
         if self.are_stacked and self._reader.keeps_items:
@@ -379,7 +381,7 @@ class _FlatElements:
                 # TensorFlow cancels an iterator only between calls, so an idle one returns no elements now and then.
                 yield self._no_elements if arrays is None else arrays
 
-    def _iterate_stacked(self, counter: TfElementCounter) -> Generator[tuple[Any, ...] | None]:
+    def _iterate_stacked(self, counter: TfElementCounter) -> Generator[list[Any] | None]:
         """Yields the arrays of several elements; None after a while without data."""
         tracker, reads = self._reader.read_together(self._flatten, self._stack, self._batches_per_call, POLL_INTERVAL)
         delivered = 0
@@ -391,17 +393,17 @@ class _FlatElements:
                     tracker.consumed = tracker.count_pieces_up_to(counter.elements * self._batch_size)
                     raise
                 # TensorFlow requests more only after it has taken all elements.
-                delivered += 0 if arrays is None else arrays[0].size // len(_INFO_DTYPES)
+                delivered += 0 if arrays is None else math.prod(arrays[0].shape[1:])
                 tracker.consumed = tracker.count_pieces_up_to(delivered)
 
-    def _flatten(self, block: ColumnBlock) -> tuple[Any, ...]:
+    def _flatten(self, block: ColumnBlock) -> list[Any]:
         """Returns the arrays of one element."""
         self._check_structure(block)
         columns = zip(self._columns, block.columns, block.splits, block.lengths, strict=True)
         parts = (column.flatten(array, split, lengths) for column, array, split, lengths in columns)
-        return (pack_arrays(block.info)[:, None], *(array[None] for arrays in parts for array in arrays))
+        return self.packer.pack([array[None] for array in chain(block.info, *parts)])
 
-    def _stack(self, block: ColumnBlock) -> tuple[Any, ...]:
+    def _stack(self, block: ColumnBlock) -> list[Any]:
         """Returns the arrays of several dense elements from the items or steps of all of them."""
         self._check_structure(block)
         batch = () if self._reader.batch_size is None else (self._reader.batch_size,)
@@ -409,8 +411,8 @@ class _FlatElements:
         for column, array, split in zip(self._columns, block.columns, block.splits, strict=True):
             row_shape = array.shape[1:] if split is None else (None, *array.shape[1:])
             column.check(array, (*batch, *row_shape), ragged=split is not None)  # no column may be ragged
-        parts = (array.reshape(count, *batch, *array.shape[1:]) for array in block.columns)
-        return (pack_arrays(block.info).reshape(len(_INFO_DTYPES), count, *batch), *parts)
+        arrays = (*block.info, *block.columns)
+        return self.packer.pack([array.reshape(count, *batch, *array.shape[1:]) for array in arrays])
 
     def _check_structure(self, block: ColumnBlock) -> None:
         if block.structure == self._checked_structure:

@@ -31,7 +31,9 @@ _exit_guard = ExitGuard(_close_all)
 
 
 def generator_dataset(
-    begin: Callable[..., Iterator[Sequence[Any]]], args: Sequence[Any], specs: Sequence[Any], *, num_packed: int = 0
+    begin: Callable[..., Iterator[Sequence[Any]]],
+    args: Sequence[Any],
+    packer: Any,  # noqa: ANN401, imports TensorFlow
 ) -> tuple[Any, tuple[Any, ...]]:
     """Creates a dataset of the arrays that the generator `begin(*args)` yields. Each iteration has its own generator.
 
@@ -39,10 +41,9 @@ def generator_dataset(
     dataset raises errors as `_tf_errors.numpy_function` does.
 
     Args:
-        begin: A generator function. Its arguments are arrays or bytes.
+        begin: A generator function. Its arguments are arrays or bytes. It yields arrays as `packer.pack` does.
         args: Tensors, evaluated when an iteration begins.
-        specs: `tf.TensorSpec` of each yielded array.
-        num_packed: As in `function_dataset`.
+        packer: An `ArrayPacker` for the tensors of an element.
 
     Returns:
         The dataset as a variant tensor, and the objects that must live as long as the dataset.
@@ -56,9 +57,7 @@ def generator_dataset(
     variant, functions = _traced_generator_dataset(lambda *values: _number_of(begin(*values)), args, number_spec)
     numbers = tf.data.experimental.from_variant(variant, tuple(number_spec))
     result = numbers.flat_map(
-        tf.autograph.experimental.do_not_convert(
-            lambda number: function_dataset(_next, number, specs, num_packed=num_packed)
-        )
+        tf.autograph.experimental.do_not_convert(lambda number: function_dataset(_next, number, packer))
     )
     return tf.data.experimental.to_variant(result), (functions, numbers, result)
 

@@ -12,6 +12,9 @@ from engram.data._tf_element_counter import TfElementCounter, with_element_count
 
 __all__ = ["unbatched_dataset"]
 
+_MAX_SMALL_BYTES = 256
+"""Maximum size of the values that are packed. In a block of many elements, copying larger ones takes too long."""
+
 
 def unbatched_dataset(
     read_blocks: Callable[..., Iterator[Elements | None]],
@@ -28,8 +31,7 @@ def unbatched_dataset(
             generator is closed when an iteration ends.
         args: Tensors, passed to `read_blocks` as arrays.
         specs: `tf.TensorSpec` of each tensor of an element.
-        num_packed: Number of first tensors that have the same shape and numbers of 8 bytes or int32: they are passed as
-            one array, as in `function_dataset`.
+        num_packed: Number of first tensors that are passed as one array whatever their size, see `ArrayPacker`.
         counted: If True, `read_blocks` also receives a `TfElementCounter` of the elements that have left the dataset.
 
     Returns:
@@ -62,19 +64,20 @@ def _unbatched(
     """Does what `unbatched_dataset` describes, without a counter."""
     tf = import_tensorflow("a dataset")
     from engram.data._tf_function_dataset import (  # noqa: PLC0415, imports TensorFlow
+        ArrayPacker,
         check_rows,
-        pack_arrays,
         unbatch,
     )
 
     def pack(arrays: list[Any]) -> list[Any]:
         if not empty_rows:
             check_rows(arrays)
-        return [pack_arrays(arrays[:num_packed]), *arrays[num_packed:]] if num_packed else arrays
+        return packer.pack(arrays)
 
     shapes = [None if spec.shape.rank is None else [None, *spec.shape] for spec in specs]
     batched = [tf.TensorSpec(shape, spec.dtype) for shape, spec in zip(shapes, specs, strict=True)]
     empty_rows = any(shape is not None and 0 in shape for shape in shapes)
+    packer = ArrayPacker(batched, [i < num_packed or _is_small(spec) for i, spec in enumerate(specs)])
     empty = pack([_empty(spec) for spec in specs])
 
     def arrays(*values: Any) -> Iterator[Sequence[Any]]:  # noqa: ANN401, arrays
@@ -86,7 +89,7 @@ def _unbatched(
             else:
                 yield from map(pack, _split(elements))
 
-    variant, keep_alive = generator_dataset(arrays, args, batched, num_packed=num_packed)
+    variant, keep_alive = generator_dataset(arrays, args, packer)
     source = tf.data.experimental.from_variant(variant, tuple(batched))
     result = unbatch(source, empty_rows=empty_rows)
     return tf.data.experimental.to_variant(result), (keep_alive, source, result)
@@ -101,6 +104,14 @@ def _split(elements: Elements) -> Iterator[list[Any]]:
             tensor.values[i : i + 1] if rows is None else tensor.values[None, rows[i] : rows[i + 1]]
             for tensor, rows in zip(elements, splits, strict=True)
         ]
+
+
+def _is_small(spec: Any) -> bool:  # noqa: ANN401, TensorFlow's
+    """True if all values of a tensor have the same small size, and a dtype that `ArrayPacker` can pack."""
+    dtype = np.dtype(spec.dtype.as_numpy_dtype)
+    if dtype.isbuiltin != 1 or dtype.kind == "O" or not spec.shape.is_fully_defined():
+        return False
+    return 0 < spec.shape.num_elements() * dtype.itemsize <= _MAX_SMALL_BYTES
 
 
 def _empty(spec: Any) -> Any:  # noqa: ANN401, an array
