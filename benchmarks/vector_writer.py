@@ -1,9 +1,10 @@
-"""`python -m benchmarks.vector_writer`: compares a `VectorWriter` with a bare `BatchedWriter` that writes equal rows and items.
+"""`python -m benchmarks.vector_writer`: compares a `VectorWriter` with a `BatchedWriter` of equal rows and items.
 
 Both write 3-step transitions of environments with 4 numbers per observation and episodes of about 25 steps, as CartPole
 with random actions has, into one table. The bare writer is given what the `VectorWriter` computes: the returns, the
-discounts and when an episode ends. Its patterns create as many items, also at the end of an episode. The environments are
-not stepped: their results are prepared. Runs alternate, and the figures are medians.
+discounts and when an episode ends. Its patterns create as many items, also at the end of an episode. The environments
+are not stepped: their results are prepared. Runs alternate, and the figures are medians of the time that the processor
+spent, which depends less on what else the machine does.
 """
 
 import argparse
@@ -42,7 +43,7 @@ def pattern(k: int) -> engram.Pattern:
 
 
 def prepare(envs: int) -> list[tuple[np.ndarray, ...]]:
-    """Returns actions, observations, rewards, terminated and truncated of steps; no episode ends where one was reset."""
+    """Returns actions, observations, rewards, terminated and truncated of steps; no reset step ends an episode."""
     rng = np.random.default_rng(0)
     steps, ended = [], np.ones(envs, bool)
     for step in range(PREPARED):
@@ -57,7 +58,12 @@ def time_bare(envs: int, calls: int) -> float:
     """Returns the seconds per call of a bare writer."""
     rows = [
         (
-            {"obs": obs, "action": actions, "return": rewards.astype(np.float32), "discount": rewards.astype(np.float32)},
+            {
+                "obs": obs,
+                "action": actions,
+                "return": rewards.astype(np.float32),
+                "discount": rewards.astype(np.float32),
+            },
             ended,
         )
         for actions, obs, rewards, ended, _ in prepare(envs)
@@ -65,11 +71,11 @@ def time_bare(envs: int, calls: int) -> float:
     store = open_store()
     with store.batched_writer(envs, [pattern(k) for k in range(N_STEP, 0, -1)]) as writer:
         writer.append_batch(rows[0][0])
-        start = time.perf_counter()
+        start = time.process_time()
         for call in range(calls):
             row, ended = rows[call % PREPARED]
             writer.append_batch(row, episode_ends=ended)
-        return (time.perf_counter() - start) / calls
+        return (time.process_time() - start) / calls
 
 
 def time_vector(envs: int, calls: int, mode: str) -> float:
@@ -79,15 +85,19 @@ def time_vector(envs: int, calls: int, mode: str) -> float:
         final = np.full(envs, None, object)
         for env in np.flatnonzero(step[3]):
             final[env] = step[1][env]
-        steps.append((*step, {"final_obs": final, "_final_obs": step[3]} if mode == "SAME_STEP" and step[3].any() else {}))
+        steps.append(
+            (*step, {"final_obs": final, "_final_obs": step[3]} if mode == "SAME_STEP" and step[3].any() else {})
+        )
     store = open_store()
-    with VectorWriter(store, envs, [Transitions("replay", n_step=N_STEP, discount=0.99)], autoreset_mode=mode) as writer:
+    with VectorWriter(
+        store, envs, [Transitions("replay", n_step=N_STEP, discount=0.99)], autoreset_mode=mode
+    ) as writer:
         writer.reset(steps[-1][1])
         writer.step(*steps[-1])
-        start = time.perf_counter()
+        start = time.process_time()
         for call in range(calls):
             writer.step(*steps[call % PREPARED])
-        return (time.perf_counter() - start) / calls
+        return (time.process_time() - start) / calls
 
 
 def main() -> None:
@@ -101,7 +111,10 @@ def main() -> None:
     for envs in (8, 64, 256):
         writers: list[Callable[[], float]] = [
             lambda envs=envs: time_bare(envs, arguments.calls),
-            *(lambda envs=envs, mode=mode: time_vector(envs, arguments.calls, mode) for mode in ("NEXT_STEP", "SAME_STEP")),
+            *(
+                lambda envs=envs, mode=mode: time_vector(envs, arguments.calls, mode)
+                for mode in ("NEXT_STEP", "SAME_STEP")
+            ),
         ]
         runs = [[measure() for measure in writers] for _ in range(arguments.runs)]
         bare, *vector = (1e6 * statistics.median(run) for run in zip(*runs, strict=True))

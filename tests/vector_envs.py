@@ -66,12 +66,12 @@ class Scripted(gymnasium.Env):
         x = np.array([self.number, self.episode, self.time], np.float32)
         return {"x": x, "step": np.int64(self.time)} if self.nested else x
 
-    def reset(self, *, seed=None, options=None):
+    def reset(self, *, seed=None, options=None):  # noqa: ARG002, arguments of every environment
         self.episode += 1
         self.time = 0
         return self.observation(), {}
 
-    def step(self, action):
+    def step(self, action):  # noqa: ARG002, the lengths are scripted
         self.time += 1
         length = self.lengths[self.episode % len(self.lengths)]
         ended = self.time >= abs(length)

@@ -337,19 +337,19 @@ class BatchedWriter(_Writer):
     def append_batch(self, steps: Any, *, episode_ends: npt.ArrayLike | None = None) -> None:  # noqa: ANN401, a nest
         """Adds one step of every environment, and creates the items whose patterns apply.
 
-        For vector environments of Gymnasium, use `engram.gymnasium.VectorWriter`: it takes what their `step` returns. With
-        steps of an observation and the action taken on it, an episode needs one more step, with its last observation, and
-        that step is the one with `episode_ends`: `terminated | truncated` of the step before is one step early, and no item
-        would have the end of an episode.
+        For vector environments of Gymnasium, use `engram.gymnasium.VectorWriter`: it takes what their `step` returns.
+        With steps of an observation and the action taken on it, an episode needs one more step, with its last
+        observation, and that step is the one with `episode_ends`: `terminated | truncated` of the step before is one
+        step early, and no item would have the end of an episode.
 
         Args:
             steps: Nest of arrays `[N, ...]`, with the same structure at every step. `N` is `num_envs`.
-            episode_ends: bool `[N]`: True if this is the last step of the environment's episode that is appended. Items of
-                its next episode do not refer to this one. Default: all False.
+            episode_ends: bool `[N]`: True if this is the last step of the environment's episode that is appended. Items
+                of its next episode do not refer to this one. Default: all False.
 
         Warns:
-            UserWarning: Once per column: no item has a bool column True, because the column is True at the last step of an
-                episode only, and the patterns use it at earlier steps only.
+            UserWarning: Once per column: no item has a bool column True, because the column is True at the last step of
+                an episode only, and the patterns use it at earlier steps only.
 
         Raises:
             SignatureError: The steps differ from earlier ones, or their items would not match their table's signature.
@@ -373,7 +373,7 @@ class BatchedWriter(_Writer):
             )
         if given.dtype != np.bool_ and not np.array_equal(given, ends):
             raise InvalidArgumentError(
-                f"`episode_ends` must be bools; got {_checks.short_repr(given.tolist())}; an environment's number is not "
-                "allowed in place of its flag"
+                f"`episode_ends` must be bools; got {_checks.short_repr(given.tolist())}; an environment's number is "
+                "not allowed in place of its flag"
             )
         self._native.append_batch(steps, ends.view(np.uint8))

@@ -14,6 +14,10 @@ REWARDS = np.zeros(2)
 NO = np.zeros(2, bool)
 FIRST_ENDS = np.array([True, False])
 ACTIONS = np.zeros(2, np.int64)
+MODE_MISMATCH = (
+    '`info` has "final_obs", which only environments with `autoreset_mode` SAME_STEP return; create the writer with '
+    "the `autoreset_mode` of the environments"
+)
 ITEMS = [Transitions("replay", discount=0.5)]
 
 
@@ -21,13 +25,15 @@ def open_writer(store, mode="NEXT_STEP", items=ITEMS, **options):
     return VectorWriter(store, 2, items, autoreset_mode=mode, **options)
 
 
-def step(writer, obs=OBS, actions=ACTIONS, rewards=REWARDS, terminated=NO, truncated=NO, info=None, **kwargs):
+def step(  # noqa: PLR0917, what a step returns
+    writer, obs=OBS, actions=ACTIONS, rewards=REWARDS, terminated=NO, truncated=NO, info=None, **kwargs
+):
     writer.step(actions, obs, rewards, terminated, truncated, info, **kwargs)
 
 
 def test_step_before_reset(open_store):
     with open_writer(open_store(engram.Table("replay"))) as writer:
-        text = "`reset` must be called before `step`, with the observations that the environments returned from theirs"
+        text = "`reset` must be called before `step`, with the observations that `reset` of the environments returned"
         with raises(InvalidArgumentError, text):
             step(writer)
 
@@ -90,8 +96,7 @@ def test_wrong_arguments_of_a_step_store_nothing(open_store):
              "column `action` must have int64[] per environment, as before; got int64[1]"),
             ({"extras": OBS}, InvalidArgumentError, "`extras` must be given at every step or at none"),
             ({"terminated": FIRST_ENDS, "info": {"final_obs": OBS}}, InvalidArgumentError,
-             '`info` has "final_obs", which only environments with `autoreset_mode` SAME_STEP return; create the writer '
-             "with the `autoreset_mode` of the environments"),
+             MODE_MISMATCH),
         ]  # fmt: skip
         for arguments, error, text in wrong:
             with raises(error, text):
@@ -112,8 +117,8 @@ def test_an_episode_cannot_end_while_it_is_reset(open_store):
         writer.reset(OBS)
         step(writer, terminated=FIRST_ENDS)
         text = (
-            "environment 0 ended an episode in the step before, so with `autoreset_mode` NEXT_STEP this step resets it and "
-            "cannot end an episode; check the `autoreset_mode` of the environments"
+            "environment 0 ended an episode in the step before, so with `autoreset_mode` NEXT_STEP this step resets it "
+            "and cannot end an episode; check the `autoreset_mode` of the environments"
         )
         with raises(InvalidArgumentError, text):
             step(writer, terminated=FIRST_ENDS)
@@ -135,15 +140,18 @@ def test_final_observations_that_are_missing_or_differ(open_store):
             "`autoreset_mode` of the environments"
         )
         missing = (
-            '`info["final_obs"]` has no observation of environment 0, whose episode ended in this step; pass the `info` '
-            "that `step` returned"
+            '`info["final_obs"]` has no observation of environment 0, whose episode ended in this step; pass the '
+            "`info` that `step` returned"
         )
         for info, text in [
             (None, needed),
             ({}, needed),
             ({"final_obs": objects(None, OBS[0])}, missing),
             ({"final_obs": OBS, "_final_obs": NO}, missing),
-            ({"final_obs": objects({"x": OBS[0]}, None)}, '`info["final_obs"]` must have observations of the structure of `obs`'),
+            (
+                {"final_obs": objects({"x": OBS[0]}, None)},
+                '`info["final_obs"]` must have observations of the structure of `obs`',
+            ),
             ({"final_obs": {"x": OBS}}, '`info["final_obs"]` must have the structure of `obs`'),
         ]:
             with raises(InvalidArgumentError, text):
@@ -177,7 +185,9 @@ def test_errors_of_the_first_step_leave_the_writer_usable(open_store):
 
 
 def test_cut_sequences_need_a_signature_of_any_length():
-    store = engram.Store([engram.Table("t", signature=Sequences("t", length=4).signature(vector_of([Scripted(0, [3])], "DISABLED")[0]))])
+    store = engram.Store(
+        [engram.Table("t", signature=Sequences("t", length=4).signature(vector_of([Scripted(0, [3])], "DISABLED")[0]))]
+    )
     with VectorWriter(store, 1, [Episodes("t", max_length=4)], autoreset_mode="DISABLED") as writer:
         writer.reset(OBS[:1])
         with pytest.raises(SignatureError):
@@ -235,11 +245,17 @@ def test_arguments_of_the_writer():
         Transitions("t", discount=2)
     with raises(InvalidArgumentError, "Sequences for table `t`: `length` must be at least 1; got 0"):
         Sequences("t", length=0)
-    with raises(InvalidArgumentError, 'Sequences for table `t`: `at_end` must be "pad", "cut" or "drop"; got \'x\' (str)'):
+    with raises(
+        InvalidArgumentError, 'Sequences for table `t`: `at_end` must be "pad", "cut" or "drop"; got \'x\' (str)'
+    ):
         Sequences("t", length=2, at_end="x")
     with raises(InvalidArgumentError, "Episodes for table `t`: `max_length` must be at least 1; got 0"):
         Episodes("t", max_length=0)
-    with pytest.raises(InvalidArgumentError, match=r"`envs` must be a vector environment with `single_observation_space`"):
+    with pytest.raises(
+        InvalidArgumentError, match=r"`envs` must be a vector environment with `single_observation_space`"
+    ):
         ITEMS[0].signature(3)
     with VectorWriter(store, envs, ITEMS) as writer:
-        assert repr(writer) == "VectorWriter(num_envs=1, autoreset_mode='SAME_STEP', tables=['replay'], pending_items=0)"
+        assert (
+            repr(writer) == "VectorWriter(num_envs=1, autoreset_mode='SAME_STEP', tables=['replay'], pending_items=0)"
+        )

@@ -109,7 +109,9 @@ def test_cart_pole_has_terminal_transitions_and_none_that_cross_resets(mode, ope
     episodes = [episode for log in logs for episode in log]
     items = found["replay"]
     assert sum(item["discount"] == 0 for item in items) == sum(any(episode.terminated) for episode in episodes) > 50
-    pairs = {(a.tobytes(), b.tobytes()) for episode in episodes for a, b in zip(episode.obs, episode.obs[1:], strict=False)}
+    pairs = {
+        (a.tobytes(), b.tobytes()) for episode in episodes for a, b in zip(episode.obs, episode.obs[1:], strict=False)
+    }
     assert all((item["obs"].tobytes(), item["next_obs"].tobytes()) in pairs for item in items)
     # Every step of every episode that ended is in a sequence.
     steps = sum(len(episode) for episode in episodes if episode.ended)

@@ -28,6 +28,7 @@ mod stream;
 mod structure;
 mod table_info;
 mod tables;
+mod vector_arguments;
 mod vector_items;
 mod vector_writer;
 mod writer;

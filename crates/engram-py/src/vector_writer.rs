@@ -3,19 +3,17 @@
 use std::sync::Arc;
 
 use engram_core::writer::{AutoresetMode, BatchColumn, VectorRecorder, VectorStep};
-use engram_core::{CellSpec, DType, Layout, Schema, SharedBytes};
-use numpy::{PyArray1, PyArrayMethods, PyUntypedArray};
+use engram_core::{Layout, Schema, SharedBytes};
+use numpy::PyUntypedArray;
 use pyo3::prelude::*;
 use pyo3::types::{PyDict, PyList};
 
-use crate::batched_writer::env_cell;
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, exclusive, shared};
-use crate::leaf::{Leaf, MIN_DETACHED_BYTES, bytes_of, prevent_resize};
+use crate::leaf::{MIN_DETACHED_BYTES, bytes_of, prevent_resize};
 use crate::sender::Sender;
-use crate::step_recorder::structure_differs;
 use crate::store::Store;
-use crate::structure::{Leaves, Structure, with_list_hint};
+use crate::vector_arguments::{Nest, read_flags, read_objects, read_rewards};
 use crate::vector_items::ItemsConfig;
 use crate::writer::writer_options;
 
@@ -58,139 +56,6 @@ struct Recording {
     /// The action and, if the first step had any, the extras.
     others: Vec<Nest>,
     recorder: VectorRecorder,
-}
-
-/// Structure and cells of one of the nests that a step consists of.
-#[derive(Debug)]
-struct Nest {
-    structure: Structure,
-    cells: Vec<CellSpec>,
-}
-
-impl Nest {
-    /// Reads a nest of arrays `[num_envs, ...]`. `name` is the name of the argument.
-    fn of<'py>(
-        nest: &Bound<'py, PyAny>,
-        name: &str,
-        envs: usize,
-    ) -> PyResult<(Self, Vec<Bound<'py, PyUntypedArray>>)> {
-        let (mut structure, values) =
-            Structure::of(nest).map_err(|error| with_list_hint(error, nest))?;
-        for leaf in &mut structure.names {
-            *leaf = if leaf.is_empty() {
-                name.into()
-            } else {
-                format!("{name}/{leaf}")
-            };
-        }
-        let (arrays, cells) = read_arrays(&values, &structure.names, envs)
-            .map_err(|error| with_list_hint(error, nest))?;
-        Ok((Self { structure, cells }, arrays))
-    }
-
-    /// Appends the arrays of a nest of the same structure, dtypes and shapes to `arrays`.
-    fn read<'py>(
-        &self,
-        nest: &Bound<'py, PyAny>,
-        envs: usize,
-        arrays: &mut Vec<Bound<'py, PyUntypedArray>>,
-    ) -> PyResult<()> {
-        let py = nest.py();
-        let mut values = Leaves::new();
-        if !self.structure.flatten(nest, &mut values)? {
-            let (given, _) = Structure::of(nest)?;
-            let error = structure_differs(py, &given.names, &self.structure.names);
-            return Err(with_list_hint(error, nest));
-        }
-        let (read, cells) = read_arrays(&values, &self.structure.names, envs)?;
-        arrays.extend(read);
-        let columns = self.cells.iter().zip(&cells).zip(&self.structure.names);
-        for ((known, given), name) in columns {
-            if known != given {
-                let text = format!(
-                    "column `{name}` must have {known} per environment, as before; got {given}"
-                );
-                return Err(errors::signature(py, text));
-            }
-        }
-        Ok(())
-    }
-}
-
-/// Reads arrays `[num_envs, ...]`, and the dtypes and shapes of one environment's parts.
-fn read_arrays<'py>(
-    values: &[Bound<'py, PyAny>],
-    names: &[String],
-    envs: usize,
-) -> PyResult<(Vec<Bound<'py, PyUntypedArray>>, Vec<CellSpec>)> {
-    let mut arrays = Vec::with_capacity(values.len());
-    let mut cells = Vec::with_capacity(values.len());
-    for (value, name) in values.iter().zip(names) {
-        let leaf = Leaf::new(value, name)?;
-        cells.push(env_cell(value.py(), &leaf, name, envs)?);
-        match leaf {
-            Leaf::Array { array, .. } => arrays.push(array),
-            _ => {
-                let text = format!(
-                    "column `{name}` has text, which a vector writer does not store; encode it as numbers"
-                );
-                return Err(errors::signature(value.py(), text));
-            }
-        }
-    }
-    Ok((arrays, cells))
-}
-
-/// Reads an argument of one bool per environment.
-fn read_flags(value: &Bound<'_, PyAny>, name: &str, envs: usize) -> PyResult<Vec<bool>> {
-    let leaf = Leaf::new(value, name)?;
-    let spec = leaf.spec();
-    match &leaf {
-        Leaf::Array { array, .. } if spec.dtype == DType::Bool && *spec.shape == [envs] => {
-            let mut bytes = vec![0; envs];
-            bytes_of(array).copy_to(&mut bytes);
-            Ok(bytes.into_iter().map(|byte| byte != 0).collect())
-        }
-        _ => {
-            let text = format!(
-                "`{name}` must have shape [{envs}] and dtype bool, one entry per environment; got {spec}"
-            );
-            Err(errors::invalid(value.py(), text))
-        }
-    }
-}
-
-/// Reads one reward per environment.
-fn read_rewards(value: &Bound<'_, PyAny>, envs: usize) -> PyResult<Vec<f64>> {
-    let py = value.py();
-    let leaf = Leaf::new(value, "rewards")?;
-    let spec = leaf.spec();
-    let is_number = !matches!(
-        spec.dtype,
-        DType::Complex64 | DType::Complex128 | DType::String
-    );
-    match &leaf {
-        Leaf::Array { array, .. } if *spec.shape == [envs] && is_number => {
-            if spec.dtype == DType::Float64 {
-                let mut bytes = vec![0; 8 * envs];
-                bytes_of(array).copy_to(&mut bytes);
-                let (rewards, _) = bytes.as_chunks();
-                return Ok(rewards
-                    .iter()
-                    .map(|bytes| f64::from_le_bytes(*bytes))
-                    .collect());
-            }
-            let converted = array.call_method1("astype", ("float64",))?;
-            let converted = converted.cast::<PyArray1<f64>>()?;
-            Ok(converted.readonly().as_slice()?.to_vec())
-        }
-        _ => {
-            let text = format!(
-                "`rewards` must have shape [{envs}], one number per environment; got {spec}"
-            );
-            Err(errors::invalid(py, text))
-        }
-    }
 }
 
 impl VectorState {
@@ -260,8 +125,8 @@ impl VectorState {
         let mut arrays = Vec::with_capacity(8);
         let mut new_nests = Vec::new();
         let Some(known) = &self.observations else {
-            let text = "`reset` must be called before `step`, with the observations that the environments returned \
-                        from theirs";
+            let text = "`reset` must be called before `step`, with the observations that `reset` of the environments \
+                        returned";
             return Err(errors::invalid(py, text.into()));
         };
         known.read(observations, envs, &mut arrays)?;
@@ -302,14 +167,14 @@ impl VectorState {
         let total: usize = arrays.iter().map(|array| bytes_of(array).len()).sum();
         let is_large = total >= MIN_DETACHED_BYTES;
         // Before any address or length is read, because preventing a resize may run Python code.
-        let resize_guards = (arrays.iter().chain(&last).filter(|_| is_large))
+        let resize_guards = (arrays.iter().filter(|_| is_large))
             .map(prevent_resize)
             .collect::<PyResult<Vec<_>>>()?;
         let columns: Vec<_> = arrays
             .iter()
             .map(|array| BatchColumn::Cells(bytes_of(array)))
             .collect();
-        let last: Vec<SharedBytes<'_>> = last.iter().map(bytes_of).collect();
+        let last: Vec<SharedBytes<'_>> = last.iter().map(|b| b.as_slice().into()).collect();
         debug_assert!(last.is_empty() || last.len() == observation_arrays);
         let step = VectorStep {
             columns: &columns,
@@ -336,14 +201,15 @@ impl VectorState {
         Ok(())
     }
 
-    /// Returns the last observations of the episodes that ended, one array per column; none if they are in `observations`.
-    fn last_observations<'py>(
+    /// Returns the last observations of the episodes that ended, the cells of each column; none if they are in
+    /// `observations`.
+    fn last_observations(
         &self,
-        observations: &Bound<'py, PyAny>,
+        observations: &Bound<'_, PyAny>,
         terminated: &[bool],
         truncated: &[bool],
-        info: &Bound<'py, PyAny>,
-    ) -> PyResult<Vec<Bound<'py, PyUntypedArray>>> {
+        info: &Bound<'_, PyAny>,
+    ) -> PyResult<Vec<Vec<u8>>> {
         let py = info.py();
         let ended: Vec<usize> = (terminated.iter().zip(truncated).enumerate())
             .filter(|(_, (terminated, truncated))| **terminated || **truncated)
@@ -362,12 +228,21 @@ impl VectorState {
             }
             return Ok(Vec::new());
         }
+        if let Some(known) = &self.observations
+            && let Some(cells) = read_objects(known, info, &ended)?
+        {
+            return Ok(cells);
+        }
         let arrays = (self.final_observations.bind(py)).call1((info, ended, observations))?;
-        arrays
-            .cast::<PyList>()?
-            .iter()
-            .map(|array| Ok(array.cast_into::<PyUntypedArray>()?))
-            .collect()
+        let arrays = arrays.cast::<PyList>()?.iter();
+        let cells = arrays.map(|array| {
+            let array = array.cast_into::<PyUntypedArray>()?;
+            let bytes = bytes_of(&array);
+            let mut cells = vec![0; bytes.len()];
+            bytes.copy_to(&mut cells);
+            Ok(cells)
+        });
+        cells.collect()
     }
 
     /// Creates the recorder once the columns of a step are known.

@@ -31,8 +31,8 @@ def final_observations(info: Any, ended: Sequence[int], obs: Any) -> list[npt.ND
     if final is None:
         raise InvalidArgumentError(
             f'`info` must have "final_obs", the last observations of the episodes that ended (environment {ended[0]}), '
-            "because `autoreset_mode` is SAME_STEP; pass the `info` that `step` returned, or create the writer with the "
-            "`autoreset_mode` of the environments"
+            "because `autoreset_mode` is SAME_STEP; pass the `info` that `step` returned, or create the writer with "
+            "the `autoreset_mode` of the environments"
         )
     mask = info.get("_final_obs")
     missing = [] if mask is None else [env for env in ended if not mask[env]]
@@ -46,7 +46,7 @@ def final_observations(info: Any, ended: Sequence[int], obs: Any) -> list[npt.ND
         flat = [_engram.flatten(nest) for nest in nests]
         if any(other != structure for _, _, other in flat):
             raise InvalidArgumentError('`info["final_obs"]` must have observations of the structure of `obs`')
-        rows = [list(column) for column in zip(*(leaves for leaves, _, _ in flat), strict=True)]
+        rows: list[Any] = [list(column) for column in zip(*(leaves for leaves, _, _ in flat), strict=True)]
     else:
         if missing:
             raise _missing(missing[0])
@@ -54,7 +54,7 @@ def final_observations(info: Any, ended: Sequence[int], obs: Any) -> list[npt.ND
         if other != structure:
             raise InvalidArgumentError('`info["final_obs"]` must have the structure of `obs`')
         rows = [np.asarray(leaf)[list(ended)] for leaf in leaves]
-    last = []
+    last: list[npt.NDArray[Any]] = []
     for column, row, name in zip(columns, rows, names, strict=True):
         like = np.asarray(column)
         try:
@@ -63,14 +63,14 @@ def final_observations(info: Any, ended: Sequence[int], obs: Any) -> list[npt.ND
         except (TypeError, ValueError) as error:
             column_text = f"column `obs/{name}`" if name else "`obs`"
             raise InvalidArgumentError(
-                f'`info["final_obs"]` must have {like.dtype}{list(like.shape[1:])} per environment, as {column_text} has: '
-                f"{error}"
+                f'`info["final_obs"]` must have {like.dtype}{list(like.shape[1:])} per environment, as {column_text} '
+                f"has: {error}"
             ) from None
     return last
 
 
 def _missing(env: int) -> InvalidArgumentError:
     return InvalidArgumentError(
-        f'`info["final_obs"]` has no observation of environment {env}, whose episode ended in this step; pass the `info` '
-        "that `step` returned"
+        f'`info["final_obs"]` has no observation of environment {env}, whose episode ended in this step; pass the '
+        "`info` that `step` returned"
     )

@@ -106,8 +106,8 @@ class Transitions(_ItemsOf):
     - `next_obs`: the observation after the `k` steps, which is the last one of the episode at its end;
     - `extras`, if the writer is given any: those of the first step.
 
-    The learner's target is `reward + discount * V(next_obs)`. A truncated episode does not have discount 0, so the target
-    includes the value of its last observation.
+    The learner's target is `reward + discount * V(next_obs)`. A truncated episode does not have discount 0, so the
+    target includes the value of its last observation.
 
     Attributes:
         table: Name of the table.
@@ -135,7 +135,7 @@ class Transitions(_ItemsOf):
             extras: Nest of `ArraySpec`, one environment's part of the extras, without a time axis. Default: none.
 
         Raises:
-            InvalidArgumentError: `envs` has no such spaces, or a space has no fixed shape.
+            InvalidArgumentError: `envs` lacks these spaces, or a space has no fixed shape.
         """
         obs, action = _spaces(envs)
         scalar = ArraySpec((), "float32")
@@ -192,7 +192,8 @@ class Sequences(_SequenceItems):
     - `valid` `[T]`: False in padding.
 
     Sequences never cross the end of an episode. They begin every `period` steps from its start. At its end, the first
-    sequence that does not fit is treated as `at_end` says, unless its steps are in a sequence of full length already:
+    sequence that does not fit is treated according to `at_end`, unless its steps are in a sequence of full length
+    already:
 
     - `"pad"`: zeros follow its last step, and its last observation. The steps have `valid` False.
     - `"cut"`: the item is shorter. `Store.sample(..., pad=True)` pads it to the longest of the batch; `valid` is False
@@ -236,8 +237,8 @@ class Sequences(_SequenceItems):
 class Episodes(_SequenceItems):
     """An item for each episode, with the columns of `Sequences`, whose `T` is the number of steps of the episode.
 
-    An episode longer than `max_length` becomes several items: each but the last has `max_length` steps, and only the last
-    one ends with `terminated` or `truncated` True.
+    An episode longer than `max_length` becomes several items: each but the last has `max_length` steps, and only the
+    last one ends with `terminated` or `truncated` True.
 
     Attributes:
         table: Name of the table.
@@ -270,7 +271,9 @@ Items: TypeAlias = Transitions | Sequences | Episodes
 def checked_items(items: Iterable[Items]) -> list[Items]:
     """Returns the items of a writer, after checking them."""
     if isinstance(items, Items):
-        raise InvalidArgumentError(f"`items` must be a sequence, such as [{type(items).__name__}(...)]; got a single one")
+        raise InvalidArgumentError(
+            f"`items` must be a sequence, such as [{type(items).__name__}(...)]; got a single one"
+        )
     checked = _checks.elements("`items`", items, "a sequence of Transitions, Sequences and Episodes")
     if not checked:
         raise InvalidArgumentError("`items` must contain at least one of Transitions, Sequences and Episodes; got none")

@@ -102,8 +102,8 @@ class VectorWriter(_Writer):
     def reset(self, obs: Any, info: Any = None, *, mask: "npt.ArrayLike | None" = None) -> None:  # noqa: ANN401, nests
         """Begins episodes with the observations that `reset` of the environments returned.
 
-        An episode that has not ended yet ends with its newest step, as if that had been truncated; its `truncated` stays
-        False.
+        An episode that has not ended yet ends with its newest step, as if that had been truncated; its `truncated`
+        stays False.
 
         Args:
             obs: Nest of arrays `[N, ...]`.
@@ -118,7 +118,7 @@ class VectorWriter(_Writer):
         """
         self._native.reset(obs, info, mask=mask)
 
-    def step(
+    def step(  # noqa: PLR0917, what a step returns
         self,
         actions: Any,  # noqa: ANN401, a nest
         obs: Any,  # noqa: ANN401, a nest
@@ -131,22 +131,22 @@ class VectorWriter(_Writer):
     ) -> None:
         """Adds one step of every environment, and creates the items that are due.
 
-        After an error that says that nothing is stored, the same call can be repeated.
+        After an error nothing of the call is stored, and the same call can be repeated.
 
         Args:
             actions: Nest of arrays `[N, ...]`: the actions that were passed to `step` of the environments.
             obs: Nest of arrays `[N, ...]`: the observations that it returned. They are copied.
             rewards: Numbers `[N]`, stored as float32. NaN is allowed.
             terminated: bool `[N]`: True if the episode ended in a terminal state.
-            truncated: bool `[N]`: True if the episode ended for another reason, such as a time limit. An episode that is
-                both counts as terminated.
+            truncated: bool `[N]`: True if the episode ended for another reason, such as a time limit. An episode that
+                is both counts as terminated.
             info: What `step` of the environments returned. Needed with SAME_STEP autoreset only.
-            extras: Nest of arrays `[N, ...]` that belong to the actions, such as their log-probabilities or the recurrent
-                states before them. Given at every step or at none.
+            extras: Nest of arrays `[N, ...]` that belong to the actions, such as their log-probabilities or the
+                recurrent states before them. Given at every step or at none.
 
         Raises:
-            SignatureError: An array has another shape than `[N, ...]`, or differs from earlier steps in structure, dtype or
-                shape, or the items would not match their table's signature. Nothing is stored.
+            SignatureError: An array has another shape than `[N, ...]`, or differs from earlier steps in structure,
+                dtype or shape, or the items would not match their table's signature. Nothing is stored.
             InvalidArgumentError: `rewards`, `terminated` or `truncated` has another shape than `[N]` or an unsuitable
                 dtype; `reset` was not called, or an environment has to be reset first; `info` does not fit
                 `autoreset_mode`. Nothing is stored.
@@ -155,8 +155,7 @@ class VectorWriter(_Writer):
             DeadlineExceededError: The server did not describe a table within the writer's timeout. Nothing is stored.
             UnknownTableError: There is no table of this name. Nothing is stored.
             PriorityError: A table rejects the priority of its items. Nothing is stored.
-            UnsatisfiableError, ClosedError: A table rejected an earlier item. If this is known before the step, nothing is
-                stored.
+            UnsatisfiableError, ClosedError: A table rejected an earlier item. Nothing of this step is stored.
         """
         self._native.step(actions, obs, rewards, terminated, truncated, info, extras=extras)
 
@@ -166,8 +165,8 @@ def _mode_of(envs: Any, given: Any) -> str:  # noqa: ANN401, see `VectorWriter`
     declared = (getattr(envs, "metadata", None) or {}).get("autoreset_mode")
     if given is None and declared is None:
         raise InvalidArgumentError(
-            '`autoreset_mode` must be given, because `envs` has no metadata["autoreset_mode"]: "NEXT_STEP", "SAME_STEP" or '
-            '"DISABLED", as the environments were created with'
+            '`autoreset_mode` must be given, because `envs` has no metadata["autoreset_mode"]: "NEXT_STEP", '
+            '"SAME_STEP" or "DISABLED", as the environments were created with'
         )
     name = _mode_name(declared if given is None else given)
     if declared is not None and name != _mode_name(declared):
