@@ -39,6 +39,7 @@ AUDITED = [
     *of_compat(),
     "engram.adders",
     "engram.data",
+    "engram.gymnasium",
     "engram.data.numpy",
     pytest.param("engram.data.jax", marks=pytest.mark.jax),
     pytest.param("engram.data.tensorflow", marks=pytest.mark.frameworks),

@@ -26,7 +26,15 @@ def test_import_alone_loads_no_framework_agent_or_command():
     loaded = set(run_python("import engram, sys; print(*sys.modules)").split())
     assert "engram" in loaded
     assert not loaded & HEAVY
-    unused = ("engram.adders.", "engram.agents.", "engram.cli.", "engram.compat.", "engram.data.", "html.")
+    unused = (
+        "engram.adders.",
+        "engram.agents.",
+        "engram.cli.",
+        "engram.compat.",
+        "engram.data.",
+        "engram.gymnasium.",
+        "html.",
+    )
     assert not {name for name in loaded if f"{name}.".startswith(unused)}
 
 

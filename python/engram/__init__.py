@@ -41,6 +41,7 @@ __all__ = [
     "adders",
     "data",
     "errors",
+    "gymnasium",
     "import_reverb",
     "inspect_directory",
     "patterns",
@@ -49,9 +50,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from engram import adders, data
+    from engram import adders, data, gymnasium
 else:
-    __getattr__ = lazy_modules("engram", ("adders", "data"))
+    __getattr__ = lazy_modules("engram", ("adders", "data", "gymnasium"))
 
 
 def __dir__() -> list[str]:

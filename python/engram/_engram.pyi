@@ -257,3 +257,35 @@ class BatchedWriter:
     def close(self, timeout: float | None) -> None: ...
     @property
     def pending_items(self) -> int: ...
+
+@final
+class VectorWriter:
+    def __new__(
+        cls,
+        store: Store,
+        num_envs: int,
+        autoreset_mode: str,
+        compile: Any,  # function from the structures of a step's nests to the compiled items
+        final_observations: Any,  # engram.gymnasium.final_observations.final_observations
+        chunk_length: int | None,
+        max_in_flight_items: int,
+        max_waiting_items: int | None,
+        timeout: float | None,
+        compression: str,
+    ) -> VectorWriter: ...
+    def reset(self, obs: Any, info: Any = None, *, mask: npt.ArrayLike | None = None) -> None: ...
+    def step(
+        self,
+        actions: Any,
+        obs: Any,
+        rewards: npt.ArrayLike,
+        terminated: npt.ArrayLike,
+        truncated: npt.ArrayLike,
+        info: Any = None,
+        *,
+        extras: Any = None,
+    ) -> None: ...
+    def flush(self, timeout: float | None) -> None: ...
+    def close(self, timeout: float | None) -> None: ...
+    @property
+    def pending_items(self) -> int: ...

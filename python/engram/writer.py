@@ -352,25 +352,43 @@ class BatchedWriter(_Writer):
     def append_batch(self, steps: Any, *, episode_ends: npt.ArrayLike | None = None) -> None:  # noqa: ANN401, a nest
         """Adds one step of every environment, and creates the items whose patterns apply.
 
+        For vector environments of Gymnasium, use `engram.gymnasium.VectorWriter`: it takes what their `step` returns.
+        With steps of an observation and the action taken on it, an episode needs one more step, with its last
+        observation, and that step is the one with `episode_ends`: `terminated | truncated` of the step before is one
+        step early, and no item would have the end of an episode.
+
         Args:
             steps: Nest of arrays `[N, ...]`, with the same structure at every step. `N` is `num_envs`.
-            episode_ends: bool `[N]`: True if this is the last step of the environment's episode. Items of its next
-                episode do not refer to this one. Default: all False.
+            episode_ends: bool `[N]`: True if this is the last step of the environment's episode that is appended. Items
+                of its next episode do not refer to this one. Default: all False.
+
+        Warns:
+            UserWarning: Once per column: no item has a bool column True, because the column is True at the last step of
+                an episode only, and the patterns use it at earlier steps only.
 
         Raises:
             SignatureError: The steps differ from earlier ones, or their items would not match their table's signature.
                 Nothing is stored.
-            InvalidArgumentError: `episode_ends` has another shape than `[N]`.
+            InvalidArgumentError: `episode_ends` has another shape than `[N]`, or numbers that are neither 0 nor 1.
             BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
                 the writer's timeout has passed. Nothing is stored; the call can be repeated.
             DeadlineExceededError: The server did not describe a table within the writer's timeout.
             PriorityError: As in `PatternWriter.append`. The steps are stored, and all other items are created.
             UnsatisfiableError, ClosedError: A table rejected an item. The steps are stored nevertheless.
         """
-        ends = None if episode_ends is None else np.ascontiguousarray(episode_ends, dtype=np.bool_).view(np.uint8)
-        if ends is not None and ends.ndim != 1:
+        if episode_ends is None:
+            self._native.append_batch(steps, None)
+            return
+        given = np.asarray(episode_ends)
+        ends = np.ascontiguousarray(given, dtype=np.bool_)
+        if given.ndim != 1:
             raise InvalidArgumentError(
                 f"`episode_ends` must have shape [{self._num_envs}], one bool per environment (`num_envs`); "
-                f"got {list(ends.shape)}"
+                f"got {list(given.shape)}"
             )
-        self._native.append_batch(steps, ends)
+        if given.dtype != np.bool_ and not np.array_equal(given, ends):
+            raise InvalidArgumentError(
+                f"`episode_ends` must be bools; got {_checks.short_repr(given.tolist())}; an environment's number is "
+                "not allowed in place of its flag"
+            )
+        self._native.append_batch(steps, ends.view(np.uint8))

@@ -172,3 +172,46 @@ def test_a_batched_writer_equals_one_pattern_writer_per_environment(patterns, en
         for writer in single:
             writer.close()
         assert contents(batched_store) == contents(single_store)
+
+
+def test_numbers_of_environments_are_not_flags(store):
+    with store.batched_writer(4, [Pattern("t", num_steps=1)]) as writer:
+        steps = {"x": np.zeros(4)}
+        text = (
+            "`episode_ends` must be bools; got [0, 3, 0, 0]; an environment's number is not allowed in place of its "
+            "flag"
+        )
+        with raises(InvalidArgumentError, text):
+            writer.append_batch(steps, episode_ends=[0, 3, 0, 0])
+        writer.append_batch(steps, episode_ends=np.array([0, 1, 0, 1]))
+    assert store.info()["t"].size == 4
+
+
+TRANSITION = Pattern("t", lambda s: {"x": s["x"][-2], "terminated": s["terminated"][-2], "next_x": s["x"][-1]})
+
+
+def test_flags_that_no_item_has_cause_a_warning(store):
+    text = (
+        "column `terminated` is True at the last step of an episode, but the patterns use it at earlier steps only, so "
+        "no item has it True: `episode_ends` must be True one step later, at a step with the last observation. For "
+        "vector environments of Gymnasium, use engram.gymnasium.VectorWriter"
+    )
+    with store.batched_writer(2, [TRANSITION]) as writer:
+
+        def append(terminated):
+            writer.append_batch({"x": np.zeros(2), "terminated": terminated}, episode_ends=terminated)
+
+        append(np.array([False, False]))
+        with pytest.warns(UserWarning, match="VectorWriter") as warned:
+            append(np.array([False, True]))
+        assert [str(each.message) for each in warned] == [text]
+        assert warned[0].filename == __file__
+        append(np.array([False, False]))
+        append(np.array([True, False]))  # each column is reported once
+
+
+def test_flags_one_step_before_the_last_cause_no_warning(store):
+    with store.batched_writer(1, [TRANSITION]) as writer:
+        for flag, ends in [(False, False), (True, False), (True, True), (False, False), (False, True)]:
+            writer.append_batch({"x": np.zeros(1), "terminated": np.array([flag])}, episode_ends=[ends])
+    assert store.info()["t"].size == 3

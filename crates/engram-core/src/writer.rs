@@ -22,10 +22,15 @@ mod recorder;
 mod row_map;
 mod selection;
 mod selection_error;
+mod side_cells;
 mod window_shape_cache;
 
 pub use batch_column::BatchColumn;
 pub use batched::BatchedRecorder;
+pub use batched::vector::{
+    AtEnd, AutoresetMode, ItemColumn, ItemKind, ItemRule, ItemSource, Part, VectorRecorder,
+    VectorStep,
+};
 pub use condition::{Comparison, Condition, ConditionInput};
 pub use item_columns::ItemColumns;
 pub use key_source::KeySource;

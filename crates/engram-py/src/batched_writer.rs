@@ -6,6 +6,7 @@ use engram_core::text::count;
 use engram_core::writer::{BatchColumn, BatchedRecorder, Pattern};
 use engram_core::{CellSpec, Layout, Schema, Shape, TableOptions};
 use numpy::PyReadonlyArray1;
+use pyo3::exceptions::PyUserWarning;
 use pyo3::prelude::*;
 
 use crate::errors;
@@ -41,7 +42,12 @@ struct BatchedState {
 }
 
 /// Dtype and shape of one environment's part of a leaf, whose first axis must have size `envs`.
-fn env_cell(py: Python<'_>, leaf: &Leaf<'_>, name: &str, envs: usize) -> PyResult<CellSpec> {
+pub(crate) fn env_cell(
+    py: Python<'_>,
+    leaf: &Leaf<'_>,
+    name: &str,
+    envs: usize,
+) -> PyResult<CellSpec> {
     let CellSpec { dtype, shape } = leaf.spec();
     match shape.split_first() {
         Some((first, rest)) if *first == envs => Ok(CellSpec {
@@ -58,6 +64,25 @@ fn env_cell(py: Python<'_>, leaf: &Leaf<'_>, name: &str, envs: usize) -> PyResul
             Err(errors::signature(py, text))
         }
     }
+}
+
+fn recorder_of(
+    recording: &mut Option<(Structure, BatchedRecorder)>,
+) -> Option<&mut BatchedRecorder> {
+    recording.as_mut().map(|(_, recorder)| recorder)
+}
+
+/// Warns that no item has a flag of the end of an episode.
+#[cold]
+fn warn_of_lost_flag(py: Python<'_>, column: &str) -> PyResult<()> {
+    let text = format!(
+        "{} is True at the last step of an episode, but the patterns use it at earlier steps only, so no item has it True: \
+         `episode_ends` must be True one step later, at a step with the last observation. For vector environments of \
+         Gymnasium, use engram.gymnasium.VectorWriter",
+        describe_column(column)
+    );
+    let text = std::ffi::CString::new(text)?;
+    PyErr::warn(py, &py.get_type::<PyUserWarning>(), &text, 2)
 }
 
 impl BatchedState {
@@ -182,7 +207,11 @@ impl BatchedState {
         let appended = py.detach(|| recorder.append_batch(&columns, ends, accepts));
         let sent = self.send(py);
         appended.map_err(to_py)?;
-        sent
+        sent?;
+        match recorder_of(&mut self.recording).and_then(BatchedRecorder::take_lost_flag) {
+            Some(column) => warn_of_lost_flag(py, column),
+            None => Ok(()),
+        }
     }
 
     fn send(&mut self, py: Python<'_>) -> PyResult<()> {

@@ -28,6 +28,9 @@ mod stream;
 mod structure;
 mod table_info;
 mod tables;
+mod vector_arguments;
+mod vector_items;
+mod vector_writer;
 mod writer;
 
 use pyo3::prelude::*;
@@ -45,6 +48,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<server::PyServer>()?;
     module.add_class::<snapshot::TableSnapshot>()?;
     module.add_class::<store::Store>()?;
+    module.add_class::<vector_writer::VectorWriter>()?;
     module.add_class::<writer::TrajectoryWriter>()?;
     module.add_class::<stream::PyStream>()?;
     module.add_function(wrap_pyfunction!(gil::after_fork_in_child, module)?)?;

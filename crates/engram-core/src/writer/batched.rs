@@ -1,8 +1,10 @@
 //! Records the steps of many environments that step together, and creates items by patterns.
 
 mod create_items;
+mod lost_flags;
 mod split_window;
 mod td_errors;
+pub(super) mod vector;
 
 use std::collections::VecDeque;
 use std::sync::Arc;
@@ -21,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::item::NewItem;
 use crate::schema::{CellSpec, Schema};
 use crate::text::count;
+use lost_flags::LostFlags;
 
 /// The open chunks are full once the strings appended to them have more than this many bytes, in all chunks together.
 const STRING_BUDGET: usize = 256 << 10;
@@ -38,6 +41,10 @@ pub struct BatchedRecorder {
     open: Option<OpenBatch>,
     pending: PendingItems,
     patterns: Vec<BatchedPattern>,
+    /// Number of newest steps that items can refer to, including the newest.
+    lookback: u64,
+    /// Number of open chunks that were sealed.
+    sealed: u64,
     /// Number of steps recorded of each environment.
     complete_steps: StepPosition,
     /// Per environment, the first step of its current episode.
@@ -46,6 +53,7 @@ pub struct BatchedRecorder {
     episode: Vec<u64>,
     /// Environments whose current episode is not listed in the open chunk yet.
     envs_with_new_episode: Vec<usize>,
+    lost_flags: LostFlags,
 }
 
 /// The sealed chunks of a range of steps, one chunk per group of environments.
@@ -58,6 +66,10 @@ struct BatchSegment {
     /// Number of environments that share a chunk.
     envs_per_group: usize,
     chunks: Vec<Arc<Chunk>>,
+    /// The side cells of the open chunks, if there were any.
+    side: Option<Arc<Chunk>>,
+    /// `OpenBatch::ordinal` of the open chunks.
+    ordinal: u64,
 }
 
 #[derive(Debug)]
@@ -98,8 +110,13 @@ impl BatchedRecorder {
                 applied: vec![0; envs],
             }
         });
+        let patterns: Vec<_> = patterns.collect();
+        let lookback = patterns.iter().map(|p| p.pattern.lookback).max();
         Ok(Self {
-            patterns: patterns.collect(),
+            lookback: lookback.unwrap_or(0),
+            lost_flags: LostFlags::new(patterns.iter().map(|p| &p.pattern), &schema),
+            patterns,
+            sealed: 0,
             compressor: Compressor::new(options.compression),
             options,
             episode: (0..envs).map(|_| keys.next_key()).collect(),
@@ -137,6 +154,13 @@ impl BatchedRecorder {
     #[must_use]
     pub fn pending_items(&self) -> usize {
         self.pending.len()
+    }
+
+    /// Returns the name of a bool column of which no item has a value that is true, because it is true at the last step of
+    /// an episode only, and the patterns use it at earlier steps only. Returns each such column once.
+    pub fn take_lost_flag(&mut self) -> Option<&str> {
+        let column = self.lost_flags.take()?;
+        Some(&self.schema.layout.names[column])
     }
 
     /// Changes the shapes of the cells, starting with the next step.
@@ -188,6 +212,21 @@ impl BatchedRecorder {
         check_priority: impl Fn(u32, f64) -> Result<()>,
     ) -> Result<usize> {
         check(columns, episode_ends, &self.schema, self.envs)?;
+        self.push_step(columns)?;
+        let created = self.create_due_items(episode_ends, &check_priority);
+        let ends = episode_ends.into_iter().flatten().enumerate();
+        for (env, _) in ends.filter(|(_, end)| **end) {
+            if let Some(open) = &self.open {
+                let steps = self.complete_steps - self.episode_start[env];
+                self.lost_flags.check_last_step(open, env, steps);
+            }
+            self.start_episode(env);
+        }
+        created
+    }
+
+    /// Writes one step of every environment, whose columns were checked. On failure nothing is written.
+    fn push_step(&mut self, columns: &[BatchColumn<'_>]) -> Result<()> {
         if self.open.as_ref().is_none_or(|o| o.is_full(STRING_BUDGET)) {
             self.begin_chunks()?;
         }
@@ -195,21 +234,22 @@ impl BatchedRecorder {
             unreachable!("begin_chunks sets `open`")
         };
         open.push(columns)?;
+        if open.lists_no_episodes() {
+            self.envs_with_new_episode.clear();
+            self.envs_with_new_episode.extend(0..self.envs);
+        }
         for env in self.envs_with_new_episode.drain(..) {
             open.add_episode(env, self.episode[env]);
         }
         self.complete_steps += 1;
-        let created = self.create_due_items(episode_ends, &check_priority);
-        for (env, _) in episode_ends
-            .iter()
-            .flat_map(|ends| ends.iter().enumerate())
-            .filter(|(_, end)| **end)
-        {
-            self.episode_start[env] = self.complete_steps;
-            self.episode[env] = self.keys.next_key();
-            self.envs_with_new_episode.push(env);
-        }
-        created
+        Ok(())
+    }
+
+    /// The environment's next step begins a new episode.
+    fn start_episode(&mut self, env: usize) {
+        self.episode_start[env] = self.complete_steps;
+        self.episode[env] = self.keys.next_key();
+        self.envs_with_new_episode.push(env);
     }
 
     /// Seals the open chunks if items wait for them. Afterwards all items are ready.
@@ -248,26 +288,19 @@ impl BatchedRecorder {
                 grouping.capacity_steps
             )));
         }
-        let lookback = self.patterns.iter().map(|p| p.pattern.lookback).max();
-        let overlap = self.options.overlap_steps(
-            &self.schema,
-            grouping.capacity_steps,
-            lookback.unwrap_or(0),
-        );
+        let overlap =
+            (self.options).overlap_steps(&self.schema, grouping.capacity_steps, self.lookback);
         let overlap = match &self.open {
             Some(open) => open.steps.min(overlap as usize),
             None => 0,
         };
         let first = self.complete_steps - overlap as StepPosition;
-        let mut next = OpenBatch::new(&self.schema, grouping, first)?;
+        let ordinal = self.sealed + u64::from(self.open.is_some());
+        let mut next = OpenBatch::new(&self.schema, grouping, ordinal, first)?;
         if let Some(open) = &self.open {
             next.copy_last_steps(open, overlap);
         }
         self.seal_open_chunks()?;
-        for (env, episode) in self.episode.iter().enumerate() {
-            next.add_episode(env, *episode);
-        }
-        self.envs_with_new_episode.clear();
         self.open = Some(next);
         Ok(())
     }
@@ -279,6 +312,7 @@ impl BatchedRecorder {
             return Ok(());
         };
         let (grouping, first, steps) = (open.grouping, open.first, open.steps);
+        let ordinal = open.ordinal;
         let Grouping {
             envs_per_group,
             capacity_steps,
@@ -291,6 +325,7 @@ impl BatchedRecorder {
         } else {
             &mut self.compressor
         };
+        let side = open.side.seal(self.keys.next_key(), first)?;
         let packed = open.pack(compressor)?;
         let Some(open) = self.open.take() else {
             unreachable!("`open` is set above")
@@ -298,8 +333,12 @@ impl BatchedRecorder {
         let keys = std::iter::repeat_with(|| self.keys.next_key());
         let chunks = open.seal(packed, keys);
         self.pending.resolve(|row| {
-            // Rows of pending items count over all environments: `env * capacity_steps + step`.
-            let (env, step) = (row as usize / capacity_steps, row as usize % capacity_steps);
+            // Rows of pending items count over all environments: `env * capacity_steps + step`. Side cells follow.
+            let row = row as usize;
+            if let (Some(side_row), Some(side)) = (row.checked_sub(grouping.rows()), &side) {
+                return (side, u32::try_from(side_row).unwrap_or(u32::MAX));
+            }
+            let (env, step) = (row / capacity_steps, row % capacity_steps);
             let row = u32::try_from(env % envs_per_group * steps + step).unwrap_or(u32::MAX);
             (&chunks[env / envs_per_group], row)
         });
@@ -308,9 +347,11 @@ impl BatchedRecorder {
             steps,
             envs_per_group,
             chunks,
+            side,
+            ordinal,
         });
-        let lookback = self.patterns.iter().map(|p| p.pattern.lookback).max();
-        let first_available = self.complete_steps.saturating_sub(lookback.unwrap_or(0));
+        self.sealed += 1;
+        let first_available = self.complete_steps.saturating_sub(self.lookback);
         while (self.history.front())
             .is_some_and(|s| s.first + s.steps as StepPosition <= first_available)
         {
@@ -441,7 +482,7 @@ mod tests {
     fn strings_copied_from_the_previous_chunks_are_counted() {
         let mut recorder = recorder(2).unwrap();
         recorder.options.chunk_length = None;
-        recorder.patterns[0].pattern.lookback = 2;
+        recorder.lookback = 2;
         // One step fits into the open chunks. A second one does not, because the new chunks also
         // have a copy of the first step.
         let bytes = MAX_BYTES_WITH_STRINGS * 3 / 10;

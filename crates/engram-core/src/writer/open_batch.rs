@@ -6,6 +6,7 @@ use smallvec::SmallVec;
 
 use super::StepPosition;
 use super::batch_column::BatchColumn;
+use super::side_cells::SideCells;
 use crate::aligned::ALIGN;
 use crate::chunk::{Chunk, ChunkBuilder, MAX_CHUNK_BYTES, Origin, PackedColumns};
 use crate::codec::Compressor;
@@ -20,6 +21,9 @@ pub(super) const MAX_BYTES_WITH_STRINGS: usize = if cfg!(test) {
 } else {
     MAX_CHUNK_BYTES / 2
 };
+
+/// The open chunks are full once their side cells have more than this many bytes.
+const MAX_SIDE_BYTES: usize = 64 << 20;
 
 /// How the environments of a batch share chunks.
 #[derive(Clone, Copy, Debug)]
@@ -38,6 +42,12 @@ impl Grouping {
         self.envs.div_ceil(self.envs_per_group)
     }
 
+    /// Number of rows that the open chunks of all groups have room for: `env * capacity_steps + step` is below it. Larger
+    /// numbers stand for side cells.
+    pub(super) fn rows(&self) -> usize {
+        self.envs * self.capacity_steps
+    }
+
     /// The environments of a group.
     fn members(&self, group: usize) -> std::ops::Range<usize> {
         group * self.envs_per_group..self.envs.min((group + 1) * self.envs_per_group)
@@ -49,6 +59,8 @@ impl Grouping {
 #[derive(Debug)]
 pub(super) struct OpenBatch {
     pub(super) grouping: Grouping,
+    /// Number of earlier open chunks of the recorder.
+    pub(super) ordinal: u64,
     /// First step of the chunks.
     pub(super) first: StepPosition,
     /// Number of steps written so far, those copied from the previous chunks included.
@@ -65,12 +77,15 @@ pub(super) struct OpenBatch {
     string_bytes: usize,
     /// The same for the steps copied from the previous chunks.
     overlap_bytes: usize,
+    /// Cells outside the rows of these chunks.
+    pub(super) side: SideCells,
 }
 
 impl OpenBatch {
     pub(super) fn new(
         schema: &Arc<Schema>,
         grouping: Grouping,
+        ordinal: u64,
         first: StepPosition,
     ) -> Result<Self> {
         let builder = |group| {
@@ -83,8 +98,10 @@ impl OpenBatch {
             strings: vec![Vec::new(); schema.cells.len()],
             string_bytes: 0,
             overlap_bytes: 0,
+            side: SideCells::new(Arc::clone(schema)),
             schema: Arc::clone(schema),
             grouping,
+            ordinal,
             first,
             steps: 0,
         })
@@ -94,15 +111,22 @@ impl OpenBatch {
         &self.schema
     }
 
-    /// True if the chunks have no room for another step, or if the strings in all of them, except those copied from
-    /// the previous chunks, have more than `string_budget` bytes.
+    /// True if the chunks have no room for another step, if the strings in all of them, except those copied from the
+    /// previous chunks, have more than `string_budget` bytes, or if there are many side cells.
     pub(super) fn is_full(&self, string_budget: usize) -> bool {
-        self.steps == self.grouping.capacity_steps || self.string_bytes > string_budget
+        self.steps == self.grouping.capacity_steps
+            || self.string_bytes > string_budget
+            || self.side.bytes() > MAX_SIDE_BYTES
     }
 
     /// Records that the following steps of the environment belong to this episode.
     pub(super) fn add_episode(&mut self, env: usize, episode: u64) {
         self.episodes[env / self.grouping.envs_per_group].push(episode);
+    }
+
+    /// True before the first `add_episode`.
+    pub(super) fn lists_no_episodes(&self) -> bool {
+        self.episodes.iter().all(SmallVec::is_empty)
     }
 
     /// Adds one step of all environments. The caller has checked the columns against the schema.
@@ -168,6 +192,27 @@ impl OpenBatch {
     /// Returns an environment's newest cell of a fixed-size column.
     pub(super) fn newest(&self, column: usize, env: usize) -> &[u8] {
         self.cell(column, env, self.steps - 1)
+    }
+
+    /// Copies an environment's newest cell of a fixed-size column to the side cells, replaces it, and returns the row of
+    /// the copy. `episode` is the episode of the copy.
+    pub(super) fn replace_newest(
+        &mut self,
+        column: usize,
+        env: usize,
+        cell: &[u8],
+        episode: u64,
+    ) -> u32 {
+        let Grouping {
+            envs_per_group,
+            capacity_steps,
+            ..
+        } = self.grouping;
+        let row = env % envs_per_group * capacity_steps + self.steps - 1;
+        let newest = self.builders[env / envs_per_group].cell_mut(column, row);
+        let copy = self.side.push(column, newest, episode);
+        newest.copy_from_slice(cell);
+        copy
     }
 
     /// Returns an environment's cell of a fixed-size column, at a step counted from `first`.

@@ -223,7 +223,7 @@ impl PatternColumn {
     }
 
     /// Last selected step, a negative number like `start`.
-    fn last(&self) -> i64 {
+    pub(super) fn last(&self) -> i64 {
         self.start + (self.stop - 1 - self.start) / self.step * self.step
     }
 }

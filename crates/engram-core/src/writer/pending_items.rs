@@ -3,6 +3,8 @@
 
 use std::sync::Arc;
 
+use smallvec::SmallVec;
+
 use crate::chunk::Chunk;
 use crate::item::NewItem;
 use crate::schema::Layout;
@@ -42,9 +44,12 @@ pub(super) struct OpenSpans {
 }
 
 impl OpenSpans {
-    /// Returns the trajectory. `open` is the open chunk after sealing; `None` if no slice refers to it.
-    pub(super) fn finish(mut self, open: Option<&Arc<Chunk>>) -> Trajectory {
-        self.sealed.extend(open.cloned());
+    /// Returns the trajectory. `open` are the open chunks that slices refer to, after sealing.
+    pub(super) fn finish<'a>(
+        mut self,
+        open: impl IntoIterator<Item = &'a Arc<Chunk>>,
+    ) -> Trajectory {
+        self.sealed.extend(open.into_iter().cloned());
         Trajectory::Spans(Arc::new(Spans {
             layout: self.layout,
             chunks: self.sealed.into(),
@@ -150,14 +155,19 @@ impl PendingItems {
                 }
                 PendingTrajectory::Spans(mut spans) => {
                     let open_index = spans.sealed.len();
-                    let mut open = None;
+                    // At most two: an item belongs to one environment, so its rows are in one chunk, and its side
+                    // cells in another one.
+                    let mut open: SmallVec<[&Arc<Chunk>; 2]> = SmallVec::new();
                     for slice in &mut spans.slices {
                         if slice.chunk as usize == open_index {
-                            // An item belongs to one environment, so its slices of the open chunk
-                            // end up in the same sealed chunk.
                             let (chunk, offset) = locate(slice.offset);
+                            let known = open.iter().position(|other| Arc::ptr_eq(other, chunk));
+                            let index = known.unwrap_or(open.len());
+                            if known.is_none() {
+                                open.push(chunk);
+                            }
                             slice.offset = offset;
-                            open = Some(chunk);
+                            slice.chunk += u32::from(index > 0);
                         }
                     }
                     spans.finish(open)

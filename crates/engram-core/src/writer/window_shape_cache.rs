@@ -113,7 +113,7 @@ impl PendingTrajectory {
     /// Converts spans to a sealed trajectory if they do not refer to the open chunk.
     fn seal_if_possible(self) -> Self {
         match self {
-            Self::Spans(spans) if !spans.uses_open_chunk => Self::Sealed(spans.finish(None)),
+            Self::Spans(spans) if !spans.uses_open_chunk => Self::Sealed(spans.finish([])),
             trajectory => trajectory,
         }
     }

@@ -27,7 +27,7 @@ impl BatchedRecorder {
         };
         let mut outcome = Ok(());
         let old_len = self.pending.len();
-        let longest = self.patterns.iter().map(|p| p.pattern.lookback).max();
+        let longest = self.lookback;
         for BatchedPattern { pattern, applied } in &mut self.patterns {
             let Some(first) = self.complete_steps.checked_sub(pattern.lookback) else {
                 continue;
@@ -61,7 +61,7 @@ impl BatchedRecorder {
                             step_index: self.complete_steps - 1 - self.episode_start[env],
                             since_applied: self.complete_steps - applied[env],
                             history_length: (self.complete_steps - self.episode_start[env])
-                                .min(longest.unwrap_or(0)),
+                                .min(longest),
                             end_of_episode,
                         };
                         all_met(&pattern.conditions, context, open, &self.schema, env)
@@ -114,7 +114,7 @@ impl BatchedRecorder {
 }
 
 /// A pattern's window that lies entirely in the open chunks.
-struct OpenWindow<'a> {
+pub(super) struct OpenWindow<'a> {
     pattern: &'a Pattern,
     /// `Some(squeeze)` if the items are rows of all columns.
     as_rows: Option<bool>,
@@ -125,7 +125,12 @@ struct OpenWindow<'a> {
 }
 
 impl<'a> OpenWindow<'a> {
-    fn new(pattern: &'a Pattern, open: &OpenBatch, schema: &Schema, first: StepPosition) -> Self {
+    pub(super) fn new(
+        pattern: &'a Pattern,
+        open: &OpenBatch,
+        schema: &Schema,
+        first: StepPosition,
+    ) -> Self {
         Self {
             pattern,
             as_rows: pattern.as_rows(schema),
@@ -135,7 +140,7 @@ impl<'a> OpenWindow<'a> {
     }
 
     /// Returns the trajectory of one environment's item.
-    fn trajectory(&self, env: usize) -> PendingTrajectory {
+    pub(super) fn trajectory(&self, env: usize) -> PendingTrajectory {
         // `begin_chunks` checked that the rows of all environments fit 32 bits.
         let row = (env * self.capacity_steps) as StepPosition + self.step;
         let offset = u32::try_from(row).unwrap_or(u32::MAX);

@@ -166,13 +166,13 @@ impl<'a> SplitWindow<'a> {
         if spans.uses_open_chunk {
             PendingTrajectory::Spans(Box::new(spans))
         } else {
-            PendingTrajectory::Sealed(spans.finish(None))
+            PendingTrajectory::Sealed(spans.finish([]))
         }
     }
 }
 
 /// Placeholder for the open chunk's index among the item's chunks, which `SplitWindow::new` replaces.
-const OPEN: u32 = u32::MAX;
+pub(super) const OPEN: u32 = u32::MAX;
 
 impl BatchSegment {
     /// Returns the first row of an environment in its group's chunk.
@@ -215,6 +215,6 @@ fn mixed_shapes(pattern: &Pattern, column: usize, first: &Shape, other: &Shape) 
 }
 
 /// Converts a number of rows, columns or slices. These fit 32 bits, which was checked before.
-fn to_u32(n: u64) -> u32 {
+pub(super) fn to_u32(n: u64) -> u32 {
     u32::try_from(n).unwrap_or(u32::MAX)
 }

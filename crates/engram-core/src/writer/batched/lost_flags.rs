@@ -1,0 +1,57 @@
+//! Finds flags of the end of an episode that no item can have.
+
+use super::super::open_batch::OpenBatch;
+use super::super::pattern::Pattern;
+use crate::dtype::DType;
+use crate::schema::Schema;
+
+/// Bool columns that items have at earlier steps than the newest only. If such a column, for example `terminated`, is true
+/// at the last step of an episode and not at the step before, `episode_ends` is probably one step early: items with the
+/// value would need one more step, with the last observation.
+#[derive(Debug, Default)]
+pub(super) struct LostFlags {
+    /// The columns that were not reported yet.
+    columns: Vec<usize>,
+    /// A column whose values were lost; `take` reports it.
+    lost: Option<usize>,
+}
+
+impl LostFlags {
+    pub(super) fn new<'a>(
+        patterns: impl Iterator<Item = &'a Pattern> + Clone,
+        schema: &Schema,
+    ) -> Self {
+        let is_flag = |column: &usize| {
+            let cell = &schema.cells[*column];
+            let mut uses = (patterns.clone())
+                .flat_map(|pattern| &pattern.columns)
+                .filter(|used| used.source == *column)
+                .peekable();
+            let is_bool = cell.dtype == DType::Bool && cell.elements() == 1;
+            is_bool && uses.peek().is_some() && uses.all(|used| used.last() < -1)
+        };
+        Self {
+            columns: (0..schema.cells.len()).filter(is_flag).collect(),
+            lost: None,
+        }
+    }
+
+    /// Checks the newest step of an environment, which is the last of an episode of `steps` steps.
+    pub(super) fn check_last_step(&mut self, open: &OpenBatch, env: usize, steps: u64) {
+        if steps < 2 || open.steps < 2 {
+            return;
+        }
+        let is_true = |column: usize, step: usize| open.cell(column, env, step) != [0];
+        let is_lost = |column: &&usize| {
+            is_true(**column, open.steps - 1) && !is_true(**column, open.steps - 2)
+        };
+        self.lost = self.lost.or(self.columns.iter().find(is_lost).copied());
+    }
+
+    /// Returns a column whose values were lost, once.
+    pub(super) fn take(&mut self) -> Option<usize> {
+        let lost = self.lost.take()?;
+        self.columns.retain(|column| *column != lost);
+        Some(lost)
+    }
+}

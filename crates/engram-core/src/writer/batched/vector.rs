@@ -1,0 +1,491 @@
+//! Records the transitions of many environments that step together, and creates items that never cross the end of an
+//! episode.
+//!
+//! ```text
+//!   call of `step`:        1      2      3      4      5         (SAME_STEP; the episode ends in call 3)
+//!                      +------+------+------+------+------+
+//!   rows of one        | a0   | a1   | a2   | b0   | b1   |      actions a, rewards, ...
+//!   environment        | o1   | o2   | o3   | p1   | p2   |      observations o, then those of the next episode, p
+//!                      +------+------+------+------+------+
+//!   side cells      o0                 p0                        first observations
+//! ```
+//!
+//! * The **row** of a transition has its action, its reward and the observation that follows. One call of `step` writes one
+//!   row for each environment, so the rows of all environments stay aligned, as in the [`BatchedRecorder`] that writes
+//!   them.
+//! * A **first observation** belongs to no transition. With [`AutoresetMode::NextStep`] the row of the step that resets
+//!   the environment has it. Otherwise it is a side cell, as is one given to `reset`.
+//! * The newest row has the return of a full n-step window. Those of the shorter windows at the end of an episode are side
+//!   cells.
+
+mod create_items;
+mod env_window;
+mod returns;
+mod rule;
+
+use std::sync::Arc;
+
+use super::super::batch_column::BatchColumn;
+use super::super::options::WriterOptions;
+use super::super::side_cells::zero_chunk;
+use super::BatchedRecorder;
+use crate::chunk::Chunk;
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::item::NewItem;
+use crate::schema::{ActualColumn, CellSpec, Layout, Schema, Shape};
+use crate::shared_bytes::SharedBytes;
+use crate::text::count;
+use env_window::SideRow;
+use returns::encode;
+use rule::BoundRule;
+pub use rule::{AtEnd, ItemColumn, ItemKind, ItemRule, ItemSource, Part};
+
+/// When an environment whose episode has ended is reset.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum AutoresetMode {
+    /// The next step resets it: that step ignores its action, and returns the first observation.
+    NextStep,
+    /// The same step resets it: it returns the first observation of the next episode.
+    SameStep,
+    /// The caller resets it before the next step.
+    Disabled,
+}
+
+/// What one step of all environments returned. Each list has an entry per environment.
+#[derive(Clone, Copy, Debug)]
+pub struct VectorStep<'a> {
+    /// The columns of the observations, then those of the transition, such as the action.
+    pub columns: &'a [BatchColumn<'a>],
+    /// The rewards.
+    pub rewards: &'a [f64],
+    /// True if the episode ended in a terminal state.
+    pub terminated: &'a [bool],
+    /// True if the episode ended in another way.
+    pub truncated: &'a [bool],
+    /// With [`AutoresetMode::SameStep`], if episodes ended: per column of the observations, the last observations of these
+    /// episodes, in the order of environments.
+    pub last_observations: &'a [SharedBytes<'a>],
+}
+
+/// Records transitions, and creates items by rules. See the module's documentation.
+#[derive(Debug)]
+pub struct VectorRecorder {
+    rows: BatchedRecorder,
+    mode: AutoresetMode,
+    /// Number of columns of the observations. They are the first columns of the rows.
+    observations: usize,
+    /// Number of columns that the caller gives.
+    given: usize,
+    /// The columns of the rows after the given ones, without those of returns.
+    flags: Vec<ItemSource>,
+    rules: Vec<BoundRule>,
+    episodes: Episodes,
+    /// Zeros that pad items; `None` if no rule needs them.
+    zeros: Option<Arc<Chunk>>,
+    /// The bytes of the columns after the given ones; reused.
+    buffers: Vec<Vec<u8>>,
+}
+
+/// The current episodes, one entry per environment.
+#[derive(Debug)]
+struct Episodes {
+    /// False before the first observation of the first episode, and after the end of an episode until the next one begins.
+    running: Vec<bool>,
+    /// Number of transitions.
+    transitions: Vec<u64>,
+    /// The first observation, unless it is in the row before the first transition.
+    first: Vec<Option<SideRow>>,
+    /// True if the newest row ended the episode in a terminal state.
+    terminated: Vec<bool>,
+}
+
+impl VectorRecorder {
+    /// Returns a recorder of `envs` environments. The first `observations` columns of `schema` are those of the
+    /// observations, the others are given for each transition. The keys of items, chunks and episodes are derived from `base`, which
+    /// should be random.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] for strings, and those of [`BatchedRecorder::new`] and of invalid rules.
+    pub fn new(
+        options: WriterOptions,
+        base: u64,
+        envs: usize,
+        mode: AutoresetMode,
+        schema: &Schema,
+        observations: usize,
+        rules: &[ItemRule],
+    ) -> Result<Self> {
+        let given = schema.cells.len();
+        let mut names = schema.layout.names.to_vec();
+        let mut cells = schema.cells.to_vec();
+        if let Some(text) = cells.iter().position(|cell| cell.dtype.is_string()) {
+            return Err(Error::InvalidArgument(format!(
+                "column `{}` has text, which a writer of vector environments does not store; encode it as numbers",
+                names[text]
+            )));
+        }
+        let mut add = |name: String, dtype| {
+            names.push(name.into());
+            cells.push(CellSpec {
+                dtype,
+                shape: Shape::new(),
+            });
+        };
+        let is_used = |source| {
+            let mut columns = rules.iter().flat_map(|rule| &rule.columns);
+            columns.any(|column| column.source == source)
+        };
+        let flags: Vec<_> = [
+            (ItemSource::Reward, "reward", DType::Float32),
+            (ItemSource::Terminated, "terminated", DType::Bool),
+            (ItemSource::Truncated, "truncated", DType::Bool),
+            (ItemSource::Valid, "valid", DType::Bool),
+        ]
+        .into_iter()
+        .filter(|(source, ..)| is_used(*source))
+        .map(|(source, name, dtype)| {
+            add(name.into(), dtype);
+            source
+        })
+        .collect();
+        let first_return = given + flags.len();
+        let mut next_return = first_return;
+        let mut return_columns = Vec::new();
+        for rule in rules {
+            return_columns.push([next_return, next_return + 1]);
+            if matches!(rule.kind, ItemKind::Transitions { .. }) {
+                add(
+                    format!("return of rule {}", next_return - first_return),
+                    DType::Float32,
+                );
+                add(
+                    format!("discount of rule {}", next_return - first_return),
+                    DType::Float32,
+                );
+                next_return += 2;
+            }
+        }
+        let schema = Arc::new(Schema {
+            layout: Arc::new(Layout {
+                // A list of columns. Items have structures of their own.
+                structure: format!("{{\"l\":[{}]}}", vec!["0"; names.len()].join(",")).into(),
+                names: names.into(),
+            }),
+            cells: cells.into(),
+        });
+        let bind = |(rule, returns): (&ItemRule, [usize; 2])| {
+            let column = |source| match source {
+                ItemSource::Observation(column) => column,
+                ItemSource::Step(column) => observations + column,
+                ItemSource::Return => returns[0],
+                ItemSource::Discount => returns[1],
+                flag => given + flags.iter().position(|other| *other == flag).unwrap_or(0),
+            };
+            BoundRule::new(rule, envs, &schema, column, returns)
+        };
+        let rules = rules.iter().zip(return_columns).map(bind);
+        let rules = rules.collect::<Result<Vec<_>>>()?;
+        let mut rows = BatchedRecorder::new(options, base, envs, Arc::clone(&schema), Vec::new())?;
+        rows.lookback = rules
+            .iter()
+            .map(|rule| rule.full.lookback)
+            .max()
+            .unwrap_or(1);
+        let padded = rules.iter().filter(|rule| rule.at_end == Some(AtEnd::Pad));
+        let zeros = match padded.map(|rule| rule.length).max() {
+            Some(length) => {
+                let (key, length) = (
+                    rows.keys.next_key(),
+                    u32::try_from(length).unwrap_or(u32::MAX),
+                );
+                Some(zero_chunk(&schema, length, key, rows.episode[0])?)
+            }
+            None => None,
+        };
+        Ok(Self {
+            buffers: vec![Vec::new(); schema.cells.len() - given],
+            rows,
+            mode,
+            observations,
+            given,
+            flags,
+            rules,
+            zeros,
+            episodes: Episodes {
+                running: vec![false; envs],
+                transitions: vec![0; envs],
+                first: vec![None; envs],
+                terminated: vec![false; envs],
+            },
+        })
+    }
+
+    /// Dtypes and shapes of the columns that the caller gives.
+    #[must_use]
+    pub fn given_cells(&self) -> &[CellSpec] {
+        &self.rows.schema.cells[..self.given]
+    }
+
+    /// Returns the columns of the longest and of the shortest items of each rule, with the caller's number of its table, to
+    /// be checked against the table's signature.
+    pub fn item_columns(
+        &self,
+    ) -> impl Iterator<Item = (u32, impl Iterator<Item = ActualColumn<'_>> + Clone + '_)> + '_ {
+        let lengths = |rule| [(rule, false), (rule, true)];
+        let items = self.rules.iter().flat_map(lengths);
+        items
+            .filter(|(rule, cut): &(&BoundRule, bool)| !cut || rule.at_end == Some(AtEnd::Cut))
+            .map(|(rule, cut)| (rule.table(), rule.item_columns(&self.rows.schema, cut)))
+    }
+
+    /// Number of items created and not yet removed by [`take_ready`](Self::take_ready).
+    #[must_use]
+    pub fn pending_items(&self) -> usize {
+        self.rows.pending_items()
+    }
+
+    /// Number of items that [`take_ready`](Self::take_ready) would return now.
+    #[must_use]
+    pub fn ready_items(&self) -> usize {
+        self.rows.ready_items()
+    }
+
+    /// Removes and returns the ready items, as [`BatchedRecorder::take_ready`] does.
+    pub fn take_ready(&mut self) -> std::vec::Drain<'_, (u32, NewItem)> {
+        self.rows.take_ready()
+    }
+
+    /// Makes all items ready, as [`BatchedRecorder::flush`] does.
+    ///
+    /// # Errors
+    /// Those of [`BatchedRecorder::flush`].
+    pub fn flush(&mut self) -> Result<()> {
+        self.rows.flush()
+    }
+
+    /// Begins a new episode in each environment for which `started` is true. If its current episode has not ended, it ends
+    /// as if it had been truncated by the newest step. `observations` are the columns of the first observations of all
+    /// environments.
+    ///
+    /// # Errors
+    /// [`Error::Signature`] for columns that do not match the schema; those of [`BatchedRecorder::flush`]. Nothing changes
+    /// then.
+    pub fn reset(&mut self, observations: &[SharedBytes<'_>], started: &[bool]) -> Result<()> {
+        self.check_bytes(observations, &vec![true; self.rows.envs])?;
+        self.check_length("mask", started.len())?;
+        if self.rows.open.is_none() {
+            self.rows.begin_chunks()?; // it changes nothing if it fails
+        }
+        let mut cell = Vec::new();
+        for env in (0..self.rows.envs).filter(|env| started[*env]) {
+            if self.episodes.running[env] {
+                self.episodes.terminated[env] = false;
+                let has_rows =
+                    self.episodes.transitions[env] > 0 || self.episodes.first[env].is_none();
+                self.end_episode(env);
+                if has_rows {
+                    self.rows.start_episode(env);
+                }
+            }
+            let (Some(open), episode) = (&mut self.rows.open, self.rows.episode[env]) else {
+                unreachable!("begin_chunks sets `open`")
+            };
+            let mut row = 0;
+            for (column, bytes) in observations.iter().enumerate() {
+                cell.resize(self.rows.schema.cells[column].bytes(), 0);
+                let (_, rest) = bytes.split_at(env * cell.len());
+                rest.split_at(cell.len()).0.copy_to(&mut cell);
+                row = open.side.push(column, &cell, episode);
+            }
+            let ordinal = open.ordinal;
+            self.episodes.begin(env, Some(SideRow { ordinal, row }));
+        }
+        Ok(())
+    }
+
+    /// Records one step of all environments, and creates the items that are due.
+    ///
+    /// # Errors
+    /// [`Error::Signature`] for columns that do not match the schema, [`Error::InvalidArgument`] for lists of the wrong
+    /// length, for an environment that has to be reset first, or for one whose episode ends while it is reset; those of
+    /// [`BatchedRecorder::append_batch`] for a step that cannot be written. Nothing changes then.
+    pub fn step(&mut self, step: &VectorStep<'_>) -> Result<()> {
+        self.check_step(step)?;
+        self.encode_columns(step);
+        let buffers = self.buffers.iter().map(|buffer| BatchColumn::cells(buffer));
+        let columns: Vec<_> = step.columns.iter().copied().chain(buffers).collect();
+        self.rows.push_step(&columns)?;
+        // Nothing fails from here on.
+        let ended: Vec<usize> = (0..self.rows.envs)
+            .filter(|env| step.terminated[*env] || step.truncated[*env])
+            .collect();
+        let next_episodes = self.replace_last_observations(step, &ended);
+        for env in 0..self.rows.envs {
+            if self.episodes.running[env] {
+                self.episodes.transitions[env] += 1;
+            } else {
+                self.rows.episode_start[env] = self.rows.complete_steps - 1;
+                self.episodes.begin(env, None);
+            }
+        }
+        for (returns, _) in self
+            .rules
+            .iter_mut()
+            .filter_map(|rule| rule.returns.as_mut())
+        {
+            returns.push(step.rewards);
+        }
+        self.create_full_items();
+        for (index, env) in ended.into_iter().enumerate() {
+            self.episodes.terminated[env] = step.terminated[env];
+            self.end_episode(env);
+            self.rows.start_episode(env);
+            if let Some(first) = next_episodes.get(index) {
+                self.episodes.begin(env, Some(*first));
+            }
+        }
+        Ok(())
+    }
+
+    /// Checks everything that a step gives.
+    fn check_step(&self, step: &VectorStep<'_>) -> Result<()> {
+        let envs = self.rows.envs;
+        for (name, len) in [
+            ("rewards", step.rewards.len()),
+            ("terminated", step.terminated.len()),
+            ("truncated", step.truncated.len()),
+        ] {
+            self.check_length(name, len)?;
+        }
+        let cells = self.given_cells();
+        let names = &self.rows.schema.layout.names;
+        let sizes = step.columns.iter().map(|column| match column {
+            BatchColumn::Cells(bytes) => Some(bytes.len()),
+            BatchColumn::Strings(_) => None,
+        });
+        let expected = cells.iter().map(|cell| Some(cell.bytes() * envs));
+        if !sizes.eq(expected) {
+            return Err(Error::Signature(format!(
+                "the step must have the columns {:?} of {}, as the first one had",
+                &names[..self.given],
+                count(envs, "environment")
+            )));
+        }
+        if self.mode == AutoresetMode::SameStep {
+            let ended = step.terminated.iter().zip(step.truncated);
+            let ended: Vec<_> = ended.map(|(a, b)| *a || *b).collect();
+            if ended.contains(&true) {
+                self.check_bytes(step.last_observations, &ended)?;
+            }
+        }
+        let flags = step.terminated.iter().zip(step.truncated);
+        for (env, ((terminated, truncated), running)) in
+            flags.zip(&self.episodes.running).enumerate()
+        {
+            if *running {
+                continue;
+            }
+            if self.mode != AutoresetMode::NextStep || self.rows.steps() == 0 {
+                return Err(Error::InvalidArgument(format!(
+                    "environment {env} must be reset before this step: call `reset` of the environments, and then of this \
+                     writer, with a mask of the environments that were reset (default: all)"
+                )));
+            }
+            if *terminated || *truncated {
+                return Err(Error::InvalidArgument(format!(
+                    "environment {env} ended an episode in the step before, so with `autoreset_mode` NEXT_STEP this step \
+                     resets it and cannot end an episode; check the `autoreset_mode` of the environments"
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    fn check_length(&self, name: &str, len: usize) -> Result<()> {
+        let envs = self.rows.envs;
+        if len == envs {
+            return Ok(());
+        }
+        Err(Error::InvalidArgument(format!(
+            "`{name}` must have shape [{envs}], one entry per environment; got shape [{len}]"
+        )))
+    }
+
+    /// Checks the columns of observations of the environments for which `given` is true.
+    fn check_bytes(&self, observations: &[SharedBytes<'_>], given: &[bool]) -> Result<()> {
+        let envs = given.iter().filter(|given| **given).count();
+        let cells = &self.rows.schema.cells[..self.observations];
+        let sizes = observations.iter().map(|bytes| bytes.len());
+        if sizes.eq(cells.iter().map(|cell| cell.bytes() * envs)) {
+            return Ok(());
+        }
+        Err(Error::Signature(format!(
+            "the observations must have the columns {:?} of {}",
+            &self.rows.schema.layout.names[..self.observations],
+            count(envs, "environment")
+        )))
+    }
+
+    /// Encodes the columns after the given ones into `buffers`.
+    fn encode_columns(&mut self, step: &VectorStep<'_>) {
+        for buffer in &mut self.buffers {
+            buffer.clear();
+        }
+        let (flags, returns) = self.buffers.split_at_mut(self.flags.len());
+        for (source, buffer) in self.flags.iter().zip(flags) {
+            match source {
+                ItemSource::Reward => {
+                    buffer.extend(step.rewards.iter().flat_map(|reward| encode(*reward)));
+                }
+                ItemSource::Terminated => {
+                    buffer.extend(step.terminated.iter().map(|b| u8::from(*b)))
+                }
+                ItemSource::Truncated => buffer.extend(step.truncated.iter().map(|b| u8::from(*b))),
+                _ => buffer.resize(self.rows.envs, 1),
+            }
+        }
+        let with_returns = self.rules.iter().filter_map(|rule| rule.returns.as_ref());
+        for ((sums, _), buffers) in with_returns.zip(returns.chunks_exact_mut(2)) {
+            let [returns, discounts] = buffers else {
+                continue;
+            };
+            sums.encode_full(step.rewards, step.terminated, returns, discounts);
+        }
+    }
+
+    /// With [`AutoresetMode::SameStep`], moves the first observations of the next episodes from the newest rows of the
+    /// environments in `ended` to the side cells, and writes the last observations into these rows. Returns where the first
+    /// observations are.
+    fn replace_last_observations(
+        &mut self,
+        step: &VectorStep<'_>,
+        ended: &[usize],
+    ) -> Vec<SideRow> {
+        let (AutoresetMode::SameStep, Some(open)) = (self.mode, &mut self.rows.open) else {
+            return Vec::new();
+        };
+        let ordinal = open.ordinal;
+        let mut firsts = vec![SideRow { ordinal, row: 0 }; ended.len()];
+        let mut cell = Vec::new();
+        for (column, bytes) in step.last_observations.iter().enumerate() {
+            cell.resize(self.rows.schema.cells[column].bytes(), 0);
+            for (index, env) in ended.iter().enumerate() {
+                let (_, rest) = bytes.split_at(index * cell.len());
+                rest.split_at(cell.len()).0.copy_to(&mut cell);
+                let episode = self.rows.episode[*env];
+                firsts[index].row = open.replace_newest(column, *env, &cell, episode);
+            }
+        }
+        firsts
+    }
+}
+
+impl Episodes {
+    /// Begins an episode of an environment.
+    fn begin(&mut self, env: usize, first: Option<SideRow>) {
+        self.running[env] = true;
+        self.transitions[env] = 0;
+        self.first[env] = first;
+    }
+}

@@ -1,0 +1,186 @@
+//! Reads the arguments of a vector writer: nests of arrays, flags, rewards, and observations that are objects.
+
+use engram_core::{CellSpec, DType};
+use numpy::{PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
+use pyo3::prelude::*;
+use pyo3::types::PyDict;
+
+use crate::batched_writer::env_cell;
+use crate::errors;
+use crate::leaf::{Leaf, bytes_of};
+use crate::step_flattener::structure_differs;
+use crate::structure::{Leaves, Structure, with_array_hint};
+
+/// Structure and cells of one of the nests that a step consists of.
+#[derive(Debug)]
+pub(crate) struct Nest {
+    pub(crate) structure: Structure,
+    pub(crate) cells: Vec<CellSpec>,
+}
+
+impl Nest {
+    /// Reads a nest of arrays `[num_envs, ...]`. `name` is the name of the argument.
+    pub(crate) fn of<'py>(
+        nest: &Bound<'py, PyAny>,
+        name: &str,
+        envs: usize,
+    ) -> PyResult<(Self, Vec<Bound<'py, PyUntypedArray>>)> {
+        let (mut structure, values) =
+            Structure::of(nest).map_err(|error| with_array_hint(error, nest))?;
+        for leaf in &mut structure.names {
+            *leaf = if leaf.is_empty() {
+                name.into()
+            } else {
+                format!("{name}/{leaf}")
+            };
+        }
+        let (arrays, cells) = read_arrays(&values, &structure.names, envs)
+            .map_err(|error| with_array_hint(error, nest))?;
+        Ok((Self { structure, cells }, arrays))
+    }
+
+    /// Appends the arrays of a nest of the same structure, dtypes and shapes to `arrays`.
+    pub(crate) fn read<'py>(
+        &self,
+        nest: &Bound<'py, PyAny>,
+        envs: usize,
+        arrays: &mut Vec<Bound<'py, PyUntypedArray>>,
+    ) -> PyResult<()> {
+        let py = nest.py();
+        let mut values = Leaves::new();
+        if !self.structure.flatten(nest, &mut values)? {
+            let (given, _) = Structure::of(nest)?;
+            let error = structure_differs(py, &given.names, &self.structure.names);
+            return Err(with_array_hint(error, nest));
+        }
+        let (read, cells) = read_arrays(&values, &self.structure.names, envs)?;
+        arrays.extend(read);
+        let columns = self.cells.iter().zip(&cells).zip(&self.structure.names);
+        for ((known, given), name) in columns {
+            if known != given {
+                let text = format!(
+                    "column `{name}` must have {known} per environment, as before; got {given}"
+                );
+                return Err(errors::signature(py, text));
+            }
+        }
+        Ok(())
+    }
+}
+
+/// Reads arrays `[num_envs, ...]`, and the dtypes and shapes of one environment's parts.
+fn read_arrays<'py>(
+    values: &[Bound<'py, PyAny>],
+    names: &[String],
+    envs: usize,
+) -> PyResult<(Vec<Bound<'py, PyUntypedArray>>, Vec<CellSpec>)> {
+    let mut arrays = Vec::with_capacity(values.len());
+    let mut cells = Vec::with_capacity(values.len());
+    for (value, name) in values.iter().zip(names) {
+        let leaf = Leaf::new(value, name)?;
+        cells.push(env_cell(value.py(), &leaf, name, envs)?);
+        match leaf {
+            Leaf::Array { array, .. } => arrays.push(array),
+            _ => {
+                let text = format!(
+                    "column `{name}` has text, which a vector writer does not store; encode it as numbers"
+                );
+                return Err(errors::signature(value.py(), text));
+            }
+        }
+    }
+    Ok((arrays, cells))
+}
+
+/// Reads an argument of one bool per environment.
+pub(crate) fn read_flags(value: &Bound<'_, PyAny>, name: &str, envs: usize) -> PyResult<Vec<bool>> {
+    let leaf = Leaf::new(value, name)?;
+    let spec = leaf.spec();
+    match &leaf {
+        Leaf::Array { array, .. } if spec.dtype == DType::Bool && *spec.shape == [envs] => {
+            let mut bytes = vec![0; envs];
+            bytes_of(array).copy_to(&mut bytes);
+            Ok(bytes.into_iter().map(|byte| byte != 0).collect())
+        }
+        _ => {
+            let text = format!(
+                "`{name}` must have shape [{envs}] and dtype bool, one entry per environment; got {spec}"
+            );
+            Err(errors::invalid(value.py(), text))
+        }
+    }
+}
+
+/// Reads one reward per environment.
+pub(crate) fn read_rewards(value: &Bound<'_, PyAny>, envs: usize) -> PyResult<Vec<f64>> {
+    let py = value.py();
+    let leaf = Leaf::new(value, "rewards")?;
+    let spec = leaf.spec();
+    let is_number = !matches!(
+        spec.dtype,
+        DType::Complex64 | DType::Complex128 | DType::String | DType::Text
+    );
+    match &leaf {
+        Leaf::Array { array, .. } if *spec.shape == [envs] && is_number => {
+            if spec.dtype == DType::Float64 {
+                let mut bytes = vec![0; 8 * envs];
+                bytes_of(array).copy_to(&mut bytes);
+                let (rewards, _) = bytes.as_chunks();
+                return Ok(rewards
+                    .iter()
+                    .map(|bytes| f64::from_le_bytes(*bytes))
+                    .collect());
+            }
+            let converted = array.call_method1("astype", ("float64",))?;
+            let converted = converted.cast::<PyArray1<f64>>()?;
+            Ok(converted.readonly().as_slice()?.to_vec())
+        }
+        _ => {
+            let text = format!(
+                "`rewards` must have shape [{envs}], one number per environment; got {spec}"
+            );
+            Err(errors::invalid(py, text))
+        }
+    }
+}
+
+/// Reads the observations of the environments in `ended` from `info["final_obs"]`, an array of objects. Returns the cells of
+/// each column; `None` for an array of another kind, or if an observation differs from `known` in any way.
+pub(crate) fn read_objects(
+    known: &Nest,
+    info: &Bound<'_, PyAny>,
+    ended: &[usize],
+) -> PyResult<Option<Vec<Vec<u8>>>> {
+    let Ok(info) = info.cast::<PyDict>() else {
+        return Ok(None);
+    };
+    let Some(objects) = info.get_item("final_obs")? else {
+        return Ok(None);
+    };
+    let Ok(array) = objects.cast::<PyUntypedArray>() else {
+        return Ok(None);
+    };
+    if array.dtype().kind() != b'O' || array.ndim() != 1 {
+        return Ok(None);
+    }
+    let mut columns = vec![Vec::new(); known.cells.len()];
+    let mut values = Leaves::new();
+    for env in ended {
+        let nest = objects.get_item(*env)?;
+        values.clear();
+        if nest.is_none() || !known.structure.flatten(&nest, &mut values)? {
+            return Ok(None);
+        }
+        let cells = known.cells.iter().zip(&known.structure.names);
+        for ((value, (cell, name)), column) in values.iter().zip(cells).zip(&mut columns) {
+            let leaf = Leaf::new(value, name)?;
+            if !leaf.matches(cell) {
+                return Ok(None);
+            }
+            let used = column.len();
+            column.resize(used + cell.bytes(), 0);
+            leaf.copy_to(cell.dtype, &mut column[used..], name)?;
+        }
+    }
+    Ok(Some(columns))
+}

@@ -1,0 +1,9 @@
+"""Transitions, sequences and episodes from vector environments, right in every autoreset mode.
+
+See docs/gymnasium.md. Gymnasium itself is not imported.
+"""
+
+from engram.gymnasium.items import Episodes, Sequences, Transitions
+from engram.gymnasium.vector_writer import VectorWriter
+
+__all__ = ["Episodes", "Sequences", "Transitions", "VectorWriter"]

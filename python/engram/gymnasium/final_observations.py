@@ -1,0 +1,76 @@
+"""The last observations of episodes, as vector environments with same-step autoreset return them."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engram import _engram
+from engram.errors import InvalidArgumentError
+
+__all__ = ["final_observations"]
+
+
+def final_observations(info: Any, ended: Sequence[int], obs: Any) -> list[npt.NDArray[Any]]:  # noqa: ANN401, nests
+    """Returns the last observations of the environments `ended`, from `info["final_obs"]`.
+
+    Args:
+        info: What `step` of the environments returned. `info["final_obs"]` is an array of N objects, of which those of
+            the environments in `ended` are observations, or a nest of arrays `[N, ...]`.
+        ended: Indices of the environments whose episode ended, ascending.
+        obs: The observations that `step` returned, a nest of arrays `[N, ...]`.
+
+    Returns:
+        For each column of `obs`, an array `[len(ended), ...]` of its dtype, in C order.
+
+    Raises:
+        InvalidArgumentError: A last observation is missing, or differs from `obs` in structure, dtype or shape.
+    """
+    final = info.get("final_obs") if isinstance(info, Mapping) else None
+    if final is None:
+        raise InvalidArgumentError(
+            f'`info` must have "final_obs", the last observations of the episodes that ended (environment {ended[0]}), '
+            "because `autoreset_mode` is SAME_STEP; pass the `info` that `step` returned, or create the writer with "
+            "the `autoreset_mode` of the environments"
+        )
+    mask = info.get("_final_obs")
+    missing = [] if mask is None else [env for env in ended if not mask[env]]
+    columns, names, structure = _engram.flatten(obs)
+    if isinstance(final, np.ndarray) and final.dtype == object:
+        # The objects of the other environments are None.
+        nests = [final[env] for env in ended]
+        missing += [env for env, nest in zip(ended, nests, strict=True) if nest is None]
+        if missing:
+            raise _missing(missing[0])
+        flat = [_engram.flatten(nest) for nest in nests]
+        if any(other != structure for _, _, other in flat):
+            raise InvalidArgumentError('`info["final_obs"]` must have observations of the structure of `obs`')
+        rows: list[Any] = [list(column) for column in zip(*(leaves for leaves, _, _ in flat), strict=True)]
+    else:
+        if missing:
+            raise _missing(missing[0])
+        leaves, _, other = _engram.flatten(final)
+        if other != structure:
+            raise InvalidArgumentError('`info["final_obs"]` must have the structure of `obs`')
+        rows = [np.asarray(leaf)[list(ended)] for leaf in leaves]
+    last: list[npt.NDArray[Any]] = []
+    for column, row, name in zip(columns, rows, names, strict=True):
+        like = np.asarray(column)
+        try:
+            # As Gymnasium copies the observations of all environments into one array.
+            last.append(np.stack(row, out=np.empty((len(ended), *like.shape[1:]), like.dtype)))
+        except (TypeError, ValueError) as error:
+            column_text = f"column `obs/{name}`" if name else "`obs`"
+            raise InvalidArgumentError(
+                f'`info["final_obs"]` must have {like.dtype}{list(like.shape[1:])} per environment, as {column_text} '
+                f"has: {error}"
+            ) from None
+    return last
+
+
+def _missing(env: int) -> InvalidArgumentError:
+    return InvalidArgumentError(
+        f'`info["final_obs"]` has no observation of environment {env}, whose episode ended in this step; pass the '
+        "`info` that `step` returned"
+    )

@@ -1,0 +1,191 @@
+"""A writer of vector environments: rows and items that are right in every autoreset mode."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from engram import _checks, _engram
+from engram.errors import InvalidArgumentError
+from engram.gymnasium.final_observations import final_observations
+from engram.gymnasium.items import CompiledItems, Items, checked_items
+from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression, _Writer
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+    from engram.store import TableStore
+
+__all__ = ["VectorWriter"]
+
+_MODES = {"NextStep": "NEXT_STEP", "SameStep": "SAME_STEP", "Disabled": "DISABLED"}
+"""The modes of `gymnasium.vector.AutoresetMode`: names by value."""
+
+
+class VectorWriter(_Writer):
+    """Writes what N environments return, and creates transitions, sequences and episodes that never cross a reset.
+
+    The `with` block flushes and closes it:
+
+        with VectorWriter(store, envs, [Transitions("replay", n_step=3, discount=0.99)]) as writer:
+            obs, info = envs.reset(seed=0)
+            writer.reset(obs, info)
+            for _ in range(1000):
+                actions = policy(obs)
+                obs, rewards, terminated, truncated, info = envs.step(actions)
+                writer.step(actions, obs, rewards, terminated, truncated, info)
+
+    It knows from `autoreset_mode` which of the observations begin an episode, and where the last one of an episode is:
+
+    - `NEXT_STEP`: the step after the end of an episode resets the environment. It is not a transition; its action and
+      reward are not stored.
+    - `SAME_STEP`: the step that ends an episode returns the first observation of the next one. The last one is in
+      `info["final_obs"]`.
+    - `DISABLED`: `envs.reset(options={"reset_mask": mask})` resets environments whose episode has ended, and
+      `writer.reset(obs, info, mask=mask)` must follow before the next step.
+
+    A writer belongs to one thread. The last `n_step - 1` transitions, and the last sequence, of an episode that has not
+    ended when the writer is closed are not stored.
+
+    Args:
+        store: A `Store` or a `Client`.
+        envs: The vector environment, whose `num_envs` and `metadata["autoreset_mode"]` are used, or the number of
+            environments.
+        items: `Transitions`, `Sequences` and `Episodes` to create; at least one.
+        autoreset_mode: A `gymnasium.vector.AutoresetMode`, or `"NEXT_STEP"`, `"SAME_STEP"` or `"DISABLED"`. Default:
+            that of `envs`; required if `envs` is a number.
+        chunk_length: As in `Store.writer`.
+        max_in_flight_items: As in `Store.writer`, for all environments together.
+        max_waiting_items: As in `Store.writer`, for all environments together.
+        timeout: As in `Store.writer`, in seconds.
+        compression: As in `Store.writer`.
+
+    Raises:
+        InvalidArgumentError: An argument is invalid, or `autoreset_mode` is not that of `envs`.
+    """
+
+    _shown = ("_num_envs", "_autoreset_mode", "_tables", "pending_items")
+
+    def __init__(
+        self,
+        store: "TableStore",
+        envs: Any,  # noqa: ANN401, a gymnasium.vector.VectorEnv or a number
+        items: Sequence[Items],
+        *,
+        autoreset_mode: Any = None,  # noqa: ANN401, a gymnasium.vector.AutoresetMode or a str
+        chunk_length: int | None = None,
+        max_in_flight_items: int = 65_536,
+        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
+        timeout: float | None = None,
+        compression: Compression = "auto",
+    ) -> None:
+        _checks.choice("`compression`", compression, ("auto", "delta", "off"))
+        checked = checked_items(items)
+        self._tables = sorted({each.table for each in checked})
+        self._num_envs = _checks.integer("`envs`", getattr(envs, "num_envs", envs), high=_checks.MAX_I32)
+        self._autoreset_mode = _mode_of(envs, autoreset_mode)
+
+        def compile_all(obs: str, action: str, extras: str | None) -> list[CompiledItems]:
+            return [each.compile(obs, action, extras) for each in checked]
+
+        self._native: _engram.VectorWriter = _engram.VectorWriter(
+            store._native,  # noqa: SLF001, the store's native object
+            self._num_envs,
+            self._autoreset_mode,
+            compile_all,
+            final_observations,
+            chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
+            _checks.integer("`max_in_flight_items`", max_in_flight_items),
+            max_waiting_items if max_waiting_items is None else _checks.integer("`max_waiting_items`", max_waiting_items),
+            timeout,
+            compression,
+        )
+        # Skips the Python method below, which costs more than the checks of the native call.
+        if type(self).step is VectorWriter.step:
+            self.step = self._native.step  # type: ignore[method-assign]
+
+    def reset(self, obs: Any, info: Any = None, *, mask: "npt.ArrayLike | None" = None) -> None:  # noqa: ANN401, nests
+        """Begins episodes with the observations that `reset` of the environments returned.
+
+        An episode that has not ended yet ends with its newest step, as if that had been truncated; its `truncated`
+        stays False.
+
+        Args:
+            obs: Nest of arrays `[N, ...]`.
+            info: Not used; so that what `envs.reset` returns can be passed on as it is.
+            mask: bool `[N]`: True for environments that were reset, as in `options={"reset_mask": mask}`; the
+                observations of the others are not used. Default: all True.
+
+        Raises:
+            SignatureError: The observations differ from earlier ones in structure, dtype or shape. Nothing is stored.
+            InvalidArgumentError: `mask` is not bool `[N]`. Nothing is stored.
+            BackpressureError, UnsatisfiableError, ClosedError: As in `step`.
+        """
+        self._native.reset(obs, info, mask=mask)
+
+    def step(  # noqa: PLR0917, what a step returns
+        self,
+        actions: Any,  # noqa: ANN401, a nest
+        obs: Any,  # noqa: ANN401, a nest
+        rewards: "npt.ArrayLike",
+        terminated: "npt.ArrayLike",
+        truncated: "npt.ArrayLike",
+        info: Any = None,  # noqa: ANN401, a mapping
+        *,
+        extras: Any = None,  # noqa: ANN401, a nest
+    ) -> None:
+        """Adds one step of every environment, and creates the items that are due.
+
+        After an error nothing of the call is stored, and the same call can be repeated.
+
+        Args:
+            actions: Nest of arrays `[N, ...]`: the actions that were passed to `step` of the environments.
+            obs: Nest of arrays `[N, ...]`: the observations that it returned. They are copied.
+            rewards: Numbers `[N]`, stored as float32. NaN is allowed.
+            terminated: bool `[N]`: True if the episode ended in a terminal state.
+            truncated: bool `[N]`: True if the episode ended for another reason, such as a time limit. An episode that
+                is both counts as terminated.
+            info: What `step` of the environments returned. Needed with SAME_STEP autoreset only.
+            extras: Nest of arrays `[N, ...]` that belong to the actions, such as their log-probabilities or the
+                recurrent states before them. Given at every step or at none.
+
+        Raises:
+            SignatureError: An array has another shape than `[N, ...]`, or differs from earlier steps in structure,
+                dtype or shape, or the items would not match their table's signature. Nothing is stored.
+            InvalidArgumentError: `rewards`, `terminated` or `truncated` has another shape than `[N]` or an unsuitable
+                dtype; `reset` was not called, or an environment has to be reset first; `info` does not fit
+                `autoreset_mode`. Nothing is stored.
+            BackpressureError: Too many items are in flight, or the disk cannot keep up, and the writer's timeout has
+                passed. Nothing is stored.
+            DeadlineExceededError: The server did not describe a table within the writer's timeout. Nothing is stored.
+            UnknownTableError: There is no table of this name. Nothing is stored.
+            PriorityError: A table rejects the priority of its items. Nothing is stored.
+            UnsatisfiableError, ClosedError: A table rejected an earlier item. Nothing of this step is stored.
+        """
+        self._native.step(actions, obs, rewards, terminated, truncated, info, extras=extras)
+
+
+def _mode_of(envs: Any, given: Any) -> str:  # noqa: ANN401, see `VectorWriter`
+    """Returns the name of the autoreset mode that was given, or else that of the environments."""
+    declared = (getattr(envs, "metadata", None) or {}).get("autoreset_mode")
+    if given is None and declared is None:
+        raise InvalidArgumentError(
+            '`autoreset_mode` must be given, because `envs` has no metadata["autoreset_mode"]: "NEXT_STEP", '
+            '"SAME_STEP" or "DISABLED", as the environments were created with'
+        )
+    name = _mode_name(declared if given is None else given)
+    if declared is not None and name != _mode_name(declared):
+        raise InvalidArgumentError(
+            f"`autoreset_mode` must be that of `envs`, {_mode_name(declared)}; got {name}; leave it out"
+        )
+    return name
+
+
+def _mode_name(mode: Any) -> str:  # noqa: ANN401, see `VectorWriter`
+    value = getattr(mode, "value", mode)  # that of a gymnasium.vector.AutoresetMode
+    if isinstance(value, str):
+        name = _MODES.get(value, value)
+        if name in _MODES.values():
+            return name
+    raise InvalidArgumentError(
+        '`autoreset_mode` must be a gymnasium.vector.AutoresetMode, "NEXT_STEP", "SAME_STEP" or "DISABLED"; got '
+        f"{_checks.short_repr(mode)}"
+    )

@@ -1,0 +1,261 @@
+"""Calls that are wrong raise an error and store nothing: the same call can be repeated once it is right."""
+
+import numpy as np
+import pytest
+from support import raises
+from vector_envs import Scripted, vector_of
+
+import engram
+from engram.errors import ClosedError, InvalidArgumentError, PriorityError, SignatureError, UnknownTableError
+from engram.gymnasium import Episodes, Sequences, Transitions, VectorWriter
+
+OBS = np.zeros((2, 3), np.float32)
+REWARDS = np.zeros(2)
+NO = np.zeros(2, bool)
+FIRST_ENDS = np.array([True, False])
+ACTIONS = np.zeros(2, np.int64)
+MODE_MISMATCH = (
+    '`info` has "final_obs", which only environments with `autoreset_mode` SAME_STEP return; create the writer with '
+    "the `autoreset_mode` of the environments"
+)
+ITEMS = [Transitions("replay", discount=0.5)]
+
+
+def open_writer(store, mode="NEXT_STEP", items=ITEMS, **options):
+    return VectorWriter(store, 2, items, autoreset_mode=mode, **options)
+
+
+def step(  # noqa: PLR0917, what a step returns
+    writer, obs=OBS, actions=ACTIONS, rewards=REWARDS, terminated=NO, truncated=NO, info=None, **kwargs
+):
+    writer.step(actions, obs, rewards, terminated, truncated, info, **kwargs)
+
+
+def test_step_before_reset(open_store):
+    with open_writer(open_store(engram.Table("replay"))) as writer:
+        text = "`reset` must be called before `step`, with the observations that `reset` of the environments returned"
+        with raises(InvalidArgumentError, text):
+            step(writer)
+
+
+def must_reset(env):
+    return (
+        f"environment {env} must be reset before this step: call `reset` of the environments, and then of this writer, "
+        "with a mask of the environments that were reset (default: all)"
+    )
+
+
+@pytest.mark.parametrize("mode", ["NEXT_STEP", "SAME_STEP", "DISABLED"])
+def test_environments_that_were_never_reset(mode, open_store):
+    store = open_store(engram.Table("replay"))
+    with open_writer(store, mode) as writer:
+        writer.reset(OBS, mask=FIRST_ENDS)
+        for _ in range(2):
+            with raises(InvalidArgumentError, must_reset(1)):
+                step(writer, actions=np.zeros(2, np.int32))
+        writer.reset(OBS, mask=~FIRST_ENDS)
+        step(writer)  # the columns are those of the first step that is stored
+    assert store.info()["replay"].size == 2
+
+
+def test_environments_that_ended_must_be_reset_if_autoreset_is_disabled(open_store):
+    store = open_store(engram.Table("replay"))
+    with open_writer(store, "DISABLED") as writer:
+        writer.reset(OBS)
+        step(writer, truncated=FIRST_ENDS)
+        with raises(InvalidArgumentError, must_reset(0)):
+            step(writer)
+        writer.reset(OBS + 7, mask=FIRST_ENDS)
+        step(writer, obs=OBS + 8)
+    assert store.info()["replay"].size == 4
+    obs = store.sample("replay", 64).data["obs"]
+    assert {0.0, 7.0} == set(obs[:, 0].tolist())
+
+
+def test_wrong_arguments_of_a_step_store_nothing(open_store):
+    store = open_store(engram.Table("replay"))
+    with open_writer(store) as writer:
+        writer.reset(OBS)
+        step(writer)
+        per_env = "one entry per environment"
+        wrong = [
+            ({"rewards": REWARDS[:1]}, InvalidArgumentError,
+             "`rewards` must have shape [2], one number per environment; got float64[1]"),
+            ({"rewards": REWARDS + 1j}, InvalidArgumentError,
+             "`rewards` must have shape [2], one number per environment; got complex128[2]"),
+            ({"terminated": np.zeros(3, bool)}, InvalidArgumentError,
+             f"`terminated` must have shape [2] and dtype bool, {per_env}; got bool[3]"),
+            ({"truncated": REWARDS}, InvalidArgumentError,
+             f"`truncated` must have shape [2] and dtype bool, {per_env}; got float64[2]"),
+            ({"obs": OBS[:1]}, SignatureError,
+             "column `obs` must have shape [2, ...] with 2 environments; got shape [1, 3]"),
+            ({"obs": np.zeros((2, 3))}, SignatureError,
+             "column `obs` must have float32[3] per environment, as before; got float64[3]"),
+            ({"obs": {"x": OBS}}, SignatureError, "all steps of a writer must have the same columns, `obs`; got `x`"),
+            ({"actions": np.zeros((2, 1), np.int64)}, SignatureError,
+             "column `action` must have int64[] per environment, as before; got int64[1]"),
+            ({"extras": OBS}, InvalidArgumentError, "`extras` must be given at every step or at none"),
+            ({"terminated": FIRST_ENDS, "info": {"final_obs": OBS}}, InvalidArgumentError,
+             MODE_MISMATCH),
+        ]  # fmt: skip
+        for arguments, error, text in wrong:
+            with raises(error, text):
+                step(writer, **arguments)
+        with raises(SignatureError, "column `obs` must have float32[3] per environment, as before; got float32[2]"):
+            writer.reset(OBS[:, :2])
+        with raises(InvalidArgumentError, f"`mask` must have shape [2] and dtype bool, {per_env}; got int64[2]"):
+            writer.reset(OBS, mask=ACTIONS)
+        step(writer, rewards=np.array([np.nan, 1], np.float32))
+    assert store.info()["replay"].size == 4
+    rewards = store.sample("replay", 64).data["reward"]
+    assert rewards.dtype == np.float32
+    assert np.isnan(rewards).any()
+
+
+def test_an_episode_cannot_end_while_it_is_reset(open_store):
+    with open_writer(open_store(engram.Table("replay"))) as writer:
+        writer.reset(OBS)
+        step(writer, terminated=FIRST_ENDS)
+        text = (
+            "environment 0 ended an episode in the step before, so with `autoreset_mode` NEXT_STEP this step resets it "
+            "and cannot end an episode; check the `autoreset_mode` of the environments"
+        )
+        with raises(InvalidArgumentError, text):
+            step(writer, terminated=FIRST_ENDS)
+
+
+def objects(*values):
+    array = np.empty(len(values), object)
+    array[:] = values
+    return array
+
+
+def test_final_observations_that_are_missing_or_differ(open_store):
+    store = open_store(engram.Table("replay"))
+    with open_writer(store, "SAME_STEP") as writer:
+        writer.reset(OBS)
+        needed = (
+            '`info` must have "final_obs", the last observations of the episodes that ended (environment 0), because '
+            "`autoreset_mode` is SAME_STEP; pass the `info` that `step` returned, or create the writer with the "
+            "`autoreset_mode` of the environments"
+        )
+        missing = (
+            '`info["final_obs"]` has no observation of environment 0, whose episode ended in this step; pass the '
+            "`info` that `step` returned"
+        )
+        for info, text in [
+            (None, needed),
+            ({}, needed),
+            ({"final_obs": objects(None, OBS[0])}, missing),
+            ({"final_obs": OBS, "_final_obs": NO}, missing),
+            (
+                {"final_obs": objects({"x": OBS[0]}, None)},
+                '`info["final_obs"]` must have observations of the structure of `obs`',
+            ),
+            ({"final_obs": {"x": OBS}}, '`info["final_obs"]` must have the structure of `obs`'),
+        ]:
+            with raises(InvalidArgumentError, text):
+                step(writer, terminated=FIRST_ENDS, info=info)
+        with pytest.raises(InvalidArgumentError, match=r"must have float32\[3\] per environment, as `obs` has: "):
+            step(writer, terminated=FIRST_ENDS, info={"final_obs": objects(np.zeros(2), None)})
+        step(writer, obs=OBS + 1, terminated=FIRST_ENDS, info={"final_obs": OBS + 9})  # arrays of all environments
+        step(writer, obs=OBS + 2)
+    assert store.info()["replay"].size == 4
+    data = store.sample("replay", 64).data
+    pairs = set(zip(data["obs"][:, 0].tolist(), data["next_obs"][:, 0].tolist(), strict=True))
+    assert pairs == {(0.0, 9.0), (0.0, 1.0), (1.0, 2.0)}
+
+
+def test_errors_of_the_first_step_leave_the_writer_usable(open_store):
+    store = open_store(engram.Table("replay", signature={"obs": engram.ArraySpec((3,), "float32")}))
+    with open_writer(store, items=[Transitions("other", discount=0.5)]) as writer:
+        writer.reset(OBS)
+        with pytest.raises(UnknownTableError):
+            step(writer)
+    with open_writer(store) as writer:
+        writer.reset(OBS)
+        with pytest.raises(SignatureError):
+            step(writer)
+    store.create_table(engram.Table("per", sampler=engram.selectors.Prioritized()))
+    with open_writer(store, items=[Transitions("per", discount=0.5, priority=-1)]) as writer:
+        writer.reset(OBS)
+        with pytest.raises(PriorityError):
+            step(writer)
+    assert store.info()["replay"].size == 0
+
+
+def test_cut_sequences_need_a_signature_of_any_length():
+    store = engram.Store(
+        [engram.Table("t", signature=Sequences("t", length=4).signature(vector_of([Scripted(0, [3])], "DISABLED")[0]))]
+    )
+    with VectorWriter(store, 1, [Episodes("t", max_length=4)], autoreset_mode="DISABLED") as writer:
+        writer.reset(OBS[:1])
+        with pytest.raises(SignatureError):
+            step(writer, OBS[:1], ACTIONS[:1], REWARDS[:1], NO[:1], NO[:1])
+
+
+def test_text_is_rejected():
+    store = engram.Store([engram.Table("replay")])
+    with open_writer(store) as writer:
+        text = "column `obs` has text, which a vector writer does not store; encode it as numbers"
+        with raises(SignatureError, text):
+            writer.reset(np.array(["a", "b"]))
+
+
+def test_a_closed_store_is_reported_before_the_next_step(open_store):
+    store = open_store(engram.Table("replay"))
+    writer = open_writer(store, chunk_length=1)
+    writer.reset(OBS)
+    step(writer)
+    store.close()
+    with pytest.raises(ClosedError):
+        for _ in range(100):
+            step(writer)
+            writer.flush()
+
+
+def test_arguments_of_the_writer():
+    store = engram.Store([engram.Table("replay")])
+    envs, _ = vector_of([Scripted(0, [3])], "SAME_STEP")
+    with raises(
+        InvalidArgumentError,
+        '`autoreset_mode` must be given, because `envs` has no metadata["autoreset_mode"]: "NEXT_STEP", "SAME_STEP" or '
+        '"DISABLED", as the environments were created with',
+    ):
+        VectorWriter(store, 2, ITEMS)
+    with raises(
+        InvalidArgumentError,
+        '`autoreset_mode` must be a gymnasium.vector.AutoresetMode, "NEXT_STEP", "SAME_STEP" or "DISABLED"; got '
+        "'LATER'",
+    ):
+        VectorWriter(store, 2, ITEMS, autoreset_mode="LATER")
+    with raises(
+        InvalidArgumentError, "`autoreset_mode` must be that of `envs`, SAME_STEP; got NEXT_STEP; leave it out"
+    ):
+        VectorWriter(store, envs, ITEMS, autoreset_mode="NextStep")
+    with raises(InvalidArgumentError, "`items` must be a sequence, such as [Transitions(...)]; got a single one"):
+        VectorWriter(store, envs, ITEMS[0])
+    with raises(
+        InvalidArgumentError, "`items` must contain at least one of Transitions, Sequences and Episodes; got none"
+    ):
+        VectorWriter(store, envs, [])
+    with raises(InvalidArgumentError, "Transitions for table `t`: `n_step` must be at least 1; got 0"):
+        Transitions("t", n_step=0, discount=0.9)
+    with raises(InvalidArgumentError, "Transitions for table `t`: `discount` must be from 0 to 1; got 2"):
+        Transitions("t", discount=2)
+    with raises(InvalidArgumentError, "Sequences for table `t`: `length` must be at least 1; got 0"):
+        Sequences("t", length=0)
+    with raises(
+        InvalidArgumentError, 'Sequences for table `t`: `at_end` must be "pad", "cut" or "drop"; got \'x\' (str)'
+    ):
+        Sequences("t", length=2, at_end="x")
+    with raises(InvalidArgumentError, "Episodes for table `t`: `max_length` must be at least 1; got 0"):
+        Episodes("t", max_length=0)
+    with pytest.raises(
+        InvalidArgumentError, match=r"`envs` must be a vector environment with `single_observation_space`"
+    ):
+        ITEMS[0].signature(3)
+    with VectorWriter(store, envs, ITEMS) as writer:
+        assert (
+            repr(writer) == "VectorWriter(num_envs=1, autoreset_mode='SAME_STEP', tables=['replay'], pending_items=0)"
+        )
