@@ -73,6 +73,13 @@ class Stream:
     def close(self, timeout: float, durability_timeout: float | None) -> bool: ...
 
 @final
+class Scan:
+    @property
+    def num_items(self) -> int: ...
+    def next(self) -> Batch | None: ...  # None: the scan has ended
+    def close(self) -> None: ...
+
+@final
 class Snapshot:
     def __len__(self) -> int: ...
     def describe(self) -> str: ...
@@ -146,6 +153,14 @@ class Store:
         pad: bool,
         hold: bool,
     ) -> Stream: ...
+    def scan(
+        self,
+        table: str,
+        batch_size: int | None,
+        newest_first: bool,
+        keys: npt.NDArray[np.uint64] | None,
+        pad: bool,
+    ) -> Scan: ...
     def update_priorities(
         self, table: str, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64], wait: bool
     ) -> int | None: ...

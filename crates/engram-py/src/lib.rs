@@ -19,6 +19,8 @@ mod leaf;
 mod memory;
 mod pattern_writer;
 mod patterns;
+mod sample;
+mod scan;
 mod sender;
 mod server;
 mod snapshot;
@@ -42,6 +44,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_class::<history::ColumnHistory>()?;
     module.add_class::<history::TrajectoryColumn>()?;
     module.add_class::<pattern_writer::PatternWriter>()?;
+    module.add_class::<scan::PyScan>()?;
     module.add_class::<server::PyServer>()?;
     module.add_class::<snapshot::TableSnapshot>()?;
     module.add_class::<store::Store>()?;

@@ -1,0 +1,39 @@
+"""Arrays of item keys and priorities, as arguments."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engram.errors import InvalidArgumentError
+
+__all__ = ["key_array", "priority_array"]
+
+
+def _column(what: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
+    array = np.ascontiguousarray(values)
+    if array.ndim != 1:
+        raise InvalidArgumentError(f"{what} must have one axis; got shape {array.shape}")
+    return array
+
+
+def key_array(values: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+    """Returns keys as u64 `[B]`."""
+    array = _column("`keys`", values)
+    if array.dtype.kind not in "iu" and array.size:
+        raise InvalidArgumentError(f"`keys` must be integers; got {array.dtype}")
+    if array.dtype.kind == "i" and array.size and array.min() < 0:
+        raise InvalidArgumentError(f"`keys` must be at least 0; got {array.min()}")
+    return array.astype(np.uint64, copy=False)
+
+
+def priority_array(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Returns priorities as f64 `[B]`."""
+    array = _column("`priorities`", values)
+    try:
+        return array.astype(np.float64, casting="same_kind", copy=False)
+    except TypeError:
+        # Floats of other packages, such as bfloat16, have no NumPy kind.
+        if array.dtype.kind == "V" and array.dtype.names is None and np.can_cast(array.dtype, np.float64):
+            return array.astype(np.float64)
+        raise InvalidArgumentError(f"`priorities` must be numbers; got {array.dtype}") from None
