@@ -114,15 +114,17 @@ impl Scan {
         error: Error,
         pool: &Arc<Pool>,
     ) -> Error {
-        let mut reported = error.clone();
-        if matches!(error, Error::Payload(_))
-            && let Some(unreadable) = UnreadableItems::find(&items, pool)
-        {
+        let unreadable = match error {
+            Error::Payload(_) => UnreadableItems::find(&items, pool),
+            _ => None,
+        };
+        let reported = unreadable.map_or(error, |unreadable| {
             let name = &self.table.options().name;
-            reported = Error::Payload(unreadable.describe(name, &items, LEFT_OUT, ALL_LEFT_OUT));
+            let text = unreadable.describe(name, &items, LEFT_OUT, ALL_LEFT_OUT);
             let mut is_unreadable = unreadable.flags();
             items.retain(|_| !is_unreadable.next().unwrap_or(false));
-        }
+            Error::Payload(text)
+        });
         items.append(&mut self.next);
         self.next = items;
         reported

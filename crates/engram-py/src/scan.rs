@@ -125,7 +125,7 @@ impl PyScan {
         let batch = match &mut *open {
             None => None,
             Some(BatchScan::Local(scan, pool)) => self.next_local(scan, pool)?,
-            Some(BatchScan::Remote(scan)) => match wait(&mut scan.next(), options) {
+            Some(BatchScan::Remote(scan)) => match wait(&mut scan.next_batch(), options) {
                 WaitOutcome::Ready(batch) => batch?.map(|batch| (batch.columns, batch.infos)),
                 WaitOutcome::TimedOut | WaitOutcome::Interrupted => {
                     return Ok(Fetched::Interrupted);

@@ -232,7 +232,7 @@ impl Client {
                 scan::begin(Arc::clone(&connector), pool, request).await
             };
             tokio::select! {
-                begun = begin => begun,
+                scan = begin => scan,
                 () = connector.closed() => Err(closed_error()),
             }
         })

@@ -53,7 +53,7 @@ pub struct RemoteScan {
     requests: UnboundedSender<pb::ScanRequest>,
     /// `Ok(None)` at the end.
     batches: UnboundedReceiver<Result<Option<ReceivedBatch>>>,
-    /// What [`Self::next`] returns after the last message: the end, or why the connection was lost.
+    /// What [`Self::next_batch`] returns after the last message: the end, or why the connection was lost.
     outcome: Result<()>,
 }
 
@@ -69,19 +69,20 @@ impl RemoteScan {
     /// # Errors
     /// After an error of the server, the scan continues with the next call. [`Error::Unavailable`] if the connection
     /// was lost: then all later calls fail.
-    pub fn next(&mut self) -> impl Future<Output = Result<Option<ReceivedBatch>>> + Send + Unpin {
+    pub fn next_batch(
+        &mut self,
+    ) -> impl Future<Output = Result<Option<ReceivedBatch>>> + Send + Unpin {
         poll_fn(|context| {
             self.batches.poll_recv(context).map(|received| {
                 let Some(batch) = received else {
                     return self.outcome.clone().map(|()| None);
                 };
                 match &batch {
-                    Ok(Some(_)) => {}
                     Ok(None) => self.outcome = Ok(()),
                     Err(error @ (Error::Unavailable(_) | Error::Closed(_))) => {
                         self.outcome = Err(error.clone());
                     }
-                    Err(_) => {}
+                    Ok(Some(_)) | Err(_) => {}
                 }
                 // Fails if the stream has ended.
                 let _ = self.requests.send(Request::Batches(1).into());

@@ -116,8 +116,8 @@ impl ScanStream {
             return Ok(());
         };
         let num_items = open.scan.num_items();
-        let begun = Outcome::Begun(pb::ScanBegun { num_items });
-        let mut is_open = send(&self.replies, begun).await;
+        let first = Outcome::Begun(pb::ScanBegun { num_items });
+        let mut is_open = send(&self.replies, first).await;
         while is_open && self.receive_requests().await? {
             self.requested -= 1;
             let items = open.next_items();

@@ -82,6 +82,10 @@ impl OutgoingBatch {
 
 /// The content of one message of a batch.
 #[derive(Debug, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "moved at once into an outcome of the same size"
+)]
 pub enum BatchMessage {
     /// The first message.
     First(pb::Batch),
