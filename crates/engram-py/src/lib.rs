@@ -24,6 +24,7 @@ mod scan;
 mod sender;
 mod server;
 mod snapshot;
+mod step_arrays;
 mod step_recorder;
 mod store;
 mod stream;
