@@ -12,6 +12,7 @@ the cost of fresh memory from the system is not measured here.
 """
 
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -73,6 +74,12 @@ def record_latencies(
     writer.close()
 
 
+def scan(store: engram.Store) -> None:
+    """Reads all items of the table in use."""
+    for _ in store.scan("live", batch_size=1_000):
+        pass
+
+
 def measure(items: int) -> Phases:
     """Measures all phases, in an order that gives each one full tables."""
     phases: Phases = {}
@@ -87,6 +94,11 @@ def measure(items: int) -> Phases:
             snapshot = store._native.snapshot("live")  # noqa: SLF001, the public API has only checkpoints
             time.sleep(1.0)  # inserts now copy the pages that they write
             del snapshot
+        with record_latencies(store, phases, "two scans at the same time", reference):
+            other = threading.Thread(target=scan, args=(store,))
+            other.start()
+            scan(store)
+            other.join()
         with record_latencies(store, phases, "drop of another table", reference):
             store.drop_table("other")
         with record_latencies(store, phases, "reset of the table in use", reference):

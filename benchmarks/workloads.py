@@ -172,6 +172,22 @@ def draws() -> Iterator[Workload]:
         )
 
 
+def scans() -> Iterator[Workload]:
+    """Reading all items of a big table once."""
+    yield Workload(
+        "scan",
+        job="scan",
+        unit="items/s",
+        items=5_000_000,
+        quick_items=100_000,
+        more={"batch": 1_000},
+        contenders=(
+            Contender("engram", "Engram, `store.scan`, batches of 1,000", "store", target=value(2_000_000)),
+            Contender("engram", "Engram, `client.scan`, from a server", "client", more={"remote": True}),
+        ),
+    )
+
+
 def others() -> Iterator[Workload]:
     """Updates of priorities, memory per item, import time."""
     yield Workload(
@@ -217,6 +233,7 @@ def others() -> Iterator[Workload]:
 WORKLOADS: tuple[Workload, ...] = (
     *inserts("small", "", 100_000),
     *samples("small", "", 100_000),
+    *scans(),
     *others(),
     *draws(),
     *inserts("atari", "_atari", 10_000),

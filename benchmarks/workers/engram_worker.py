@@ -192,6 +192,17 @@ def sample(task: Task) -> float:
     return common.rate(sampling(task, store), task.seconds)
 
 
+def scan(task: Task) -> float:
+    """Items per second of scans of the whole table, from the call to the last batch."""
+    store = Endpoint(task).store
+    envs = 1_000
+    step = {name: np.stack([np.asarray(value)] * envs) for name, value in common.steps(task.step)[0].items()}
+    with store.batched_writer(envs, [engram.Pattern(TABLE, num_steps=1)]) as writer:
+        for _ in range(task.items // envs):
+            writer.append_batch(step)
+    return common.rate(lambda: sum(map(len, store.scan(TABLE, batch_size=task.batch))), task.seconds)
+
+
 def balance(task: Task) -> float:
     """Samples per second while a writer inserts as fast as the rate limiter allows."""
     endpoint = Endpoint(task)
@@ -311,5 +322,5 @@ def draw(task: Task) -> float:
 
 
 if __name__ == "__main__":
-    jobs = [insert, sample, balance, update, latency, memory, draw, server, save, save_again, prepare, restore]
+    jobs = [insert, sample, scan, balance, update, latency, memory, draw, server, save, save_again, prepare, restore]
     common.run_task(["engram", "numpy"], {job.__name__: job for job in jobs})

@@ -13,6 +13,7 @@ from engram.importing import import_reverb
 from engram.info import Checkpoint, TableInfo
 from engram.inspection import inspect_directory
 from engram.patterns import Pattern
+from engram.scan import Scan
 from engram.server import Server
 from engram.specs import ArraySpec
 from engram.store import Store, TableStore
@@ -31,6 +32,7 @@ __all__ = [
     "Pattern",
     "PatternWriter",
     "Sample",
+    "Scan",
     "Server",
     "Store",
     "Table",

@@ -1,6 +1,5 @@
 """The store, a set of named tables in this process; and `TableStore`, the methods that a store and a client share."""
 
-import secrets
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from os import PathLike
@@ -9,14 +8,17 @@ from typing import Any, Literal, Self, overload
 
 import numpy.typing as npt
 
-from engram import _checks, _engram, _updates
+from engram import _checks, _engram
 from engram._checkpoint_thread import CheckpointThread
+from engram._item_arrays import key_array, priority_array
+from engram._store_options import checked_progress, checked_seed, checked_tables, open_options
 from engram._text import number_text
-from engram.batch import Batch
+from engram.batch import Batch, Sample
 from engram.errors import ClosedError, ForkedError, InvalidArgumentError
 from engram.info import Checkpoint, TableInfo
 from engram.patterns import Pattern
 from engram.rate_limiters import AnyRateLimiter
+from engram.scan import Order, Scan
 from engram.table import Table
 from engram.writer import DEFAULT_MAX_WAITING_ITEMS, BatchedWriter, Compression, PatternWriter, TrajectoryWriter
 
@@ -230,6 +232,57 @@ class TableStore:
         return Batch(self._native.sample(table, n, at_least, timeout, pad=pad))
 
     @overload
+    def scan(
+        self,
+        table: str,
+        *,
+        batch_size: int = ...,
+        order: Order = ...,
+        keys: Iterable[int] | None = ...,
+        pad: bool = ...,
+    ) -> Scan[Batch]: ...
+
+    @overload
+    def scan(
+        self, table: str, *, batch_size: None, order: Order = ..., keys: Iterable[int] | None = ..., pad: bool = ...
+    ) -> Scan[Sample]: ...
+
+    def scan(
+        self,
+        table: str,
+        *,
+        batch_size: int | None = 256,
+        order: Order = "oldest_first",
+        keys: Iterable[int] | None = None,
+        pad: bool = False,
+    ) -> Scan[Batch] | Scan[Sample]:
+        """Reads every item of a table once, without sampling: no counter, order or rate limiter changes.
+
+        The items are read as they are at one moment during this call, with their priorities and counts; later changes
+        of the table, and `reset`, do not affect the scan. Other calls use the table meanwhile.
+
+        Args:
+            table: Name of the table.
+            batch_size: Maximum number of items per batch, at most 65,536. A batch is smaller at the end, and before an
+                item that cannot be stacked with it: its columns differ in name, nesting, dtype or cell shape, or only
+                some have a time axis. `None`: single items, as `Sample`.
+            order: `"oldest_first"`, the order in which the items were inserted, or `"newest_first"`.
+            keys: Read only the items with these keys, at most 4,194,304, each item once. Keys that are not in the table
+                are skipped. Default: all items.
+            pad: Pad shorter items with zeros instead of returning ragged columns.
+
+        Returns:
+            An iterator of batches, which can be closed early.
+
+        Raises:
+            OutOfMemoryError: The items do not fit into memory.
+            InvalidArgumentError: An argument is invalid.
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store was closed, or the table dropped.
+        """
+        return Scan(self._native, table, batch_size, order, keys, pad=pad)
+
+    @overload
     def update_priorities(
         self, table: str, keys: npt.ArrayLike, priorities: npt.ArrayLike, *, wait: Literal[True] = True
     ) -> int: ...
@@ -267,7 +320,7 @@ class TableStore:
             UnknownTableError: There is no table of this name.
             ClosedError: The store was closed, or the table dropped.
         """
-        return self._native.update_priorities(table, _updates.keys(keys), _updates.priorities(priorities), wait)
+        return self._native.update_priorities(table, key_array(keys), priority_array(priorities), wait)
 
     @overload
     def delete(self, table: str, keys: npt.ArrayLike, *, wait: Literal[True] = True) -> int: ...
@@ -293,7 +346,7 @@ class TableStore:
             UnknownTableError: There is no table of this name.
             ClosedError: The store was closed, or the table dropped.
         """
-        return self._native.delete(table, _updates.keys(keys), wait)
+        return self._native.delete(table, key_array(keys), wait)
 
     def reset(self, table: str) -> None:
         """Deletes all items of a table and sets its counters to 0.
@@ -410,7 +463,7 @@ class Store(TableStore):
         Raises:
             InvalidArgumentError: Two tables have the same name, or an argument is invalid.
         """
-        self._begin(_engram.Store(_tables(tables), _seed(seed)), ())
+        self._begin(_engram.Store(checked_tables(tables), checked_seed(seed)), ())
 
     @classmethod
     def open(
@@ -479,11 +532,11 @@ class Store(TableStore):
         keep = _checks.integer("`keep`", keep, low=1, high=1_000)
         native, notes = _engram.Store.open(
             directory,
-            _tables(tables),
-            _seed(seed),
+            checked_tables(tables),
+            checked_seed(seed),
             (durability, sync_interval, keep),
-            _open_options(rename, drop, repair=repair),
-            _progress(progress),
+            open_options(rename, drop, repair=repair),
+            checked_progress(progress),
         )
         store = cls.__new__(cls)
         store._begin(native, notes)  # noqa: SLF001, its own
@@ -528,8 +581,8 @@ class Store(TableStore):
                 exist.
             ClosedError: This store is closed.
         """
-        options = _open_options(rename, drop, repair=repair)
-        names, notes = self._native.restore(_checks.path("`path`", path), options, _progress(progress))
+        options = open_options(rename, drop, repair=repair)
+        names, notes = self._native.restore(_checks.path("`path`", path), options, checked_progress(progress))
         self.notes += tuple(notes)
         return tuple(names)
 
@@ -554,29 +607,3 @@ class Store(TableStore):
             return f"Store({self.tables})"
         except (ClosedError, ForkedError):
             return "Store(closed)"
-
-
-def _tables(tables: Iterable[Table]) -> list[Table]:
-    if isinstance(tables, Table):
-        raise InvalidArgumentError(f"`tables` must be a sequence of tables; got the table `{tables.name}` itself")
-    listed = _checks.elements("`tables`", tables, "a sequence of tables")
-    for table in listed:
-        _checks.instance_of("each of `tables`", table, Table, "an engram.Table")
-    return listed
-
-
-def _open_options(
-    rename: Mapping[str, str] | None, drop: Iterable[str], *, repair: bool
-) -> tuple[dict[str, str], set[str], bool]:
-    _checks.boolean("`repair`", repair)
-    return _checks.renamed("`rename`", rename), _checks.names("`drop`", drop), repair
-
-
-def _progress(progress: Callable[[int, int], object] | None) -> Callable[[int, int], object] | None:
-    _checks.function("`progress`", progress)
-    return progress
-
-
-def _seed(seed: int | None) -> int:
-    """Returns the seed; a random one for None."""
-    return secrets.randbits(64) if seed is None else _checks.integer("`seed`", seed, low=0, high=_checks.MAX_U64)

@@ -91,3 +91,19 @@ def test_a_store_with_an_invalid_structure_of_a_layout_is_not_opened(directory):
         records.replace(path / LOG, layout._replace(body=layout.body.replace(old, new)))
         with pytest.raises(StorageError, match=re.escape(f"the structure of a layout {problem}")):
             Store.open(path)
+
+
+@pytest.mark.parametrize("where", ["in process", "served"])
+@pytest.mark.parametrize("batch_size", [2, 10])
+def test_a_scan_names_the_unreadable_item_and_continues_without_it(directory, where, batch_size):
+    path, keys = directory
+    with opened(path, where) as store:
+        before = store.info()["q"]
+        scan = store.scan("q", batch_size=batch_size)
+        found = []
+        text = f"item {keys[1]} of table `q` cannot be read, and the scan leaves it out: {CAUSE}"
+        with raises(EngramError, text):
+            found += [int(x) for batch in scan for x in batch.data["x"][:, 0, 0]]
+        found += [int(x) for batch in scan for x in batch.data["x"][:, 0, 0]]
+        assert found == [0, 2]
+        assert store.info()["q"] == before

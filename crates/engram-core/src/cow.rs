@@ -62,6 +62,31 @@ impl<T> Default for FrozenPages<T> {
 }
 
 impl<T> FrozenPages<T> {
+    /// Number of pages.
+    #[must_use]
+    pub fn page_count(&self) -> usize {
+        self.pages.len()
+    }
+
+    /// The entry at `index`; `None` if its page was released.
+    #[must_use]
+    pub fn get(&self, index: usize) -> Option<&T> {
+        let page = self.pages.get(index / ENTRIES_PER_COW_PAGE)?.as_ref()?;
+        Some(&page[index % ENTRIES_PER_COW_PAGE])
+    }
+
+    /// Prefetches an entry.
+    pub fn prefetch(&self, index: usize) {
+        if let Some(entry) = self.get(index) {
+            prefetch_line(entry);
+        }
+    }
+
+    /// Releases a page, whose entries are no longer needed. [`FrozenPages::iter`] then skips them.
+    pub fn release(&mut self, page: usize) {
+        self.pages[page] = None;
+    }
+
     /// All entries, in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.pages.iter().flatten().flat_map(|page| page.iter())

@@ -17,6 +17,7 @@ use crate::table::Draw;
 use crate::text::{count, describe_column};
 use crate::trajectory::Trajectory;
 use alike::are_alike;
+pub use alike::stackable_prefix;
 pub use estimate::{Estimate, estimate};
 use unpacked_columns::UnpackedColumns;
 

@@ -62,6 +62,21 @@ impl<'a> SharedBytes<'a> {
         };
     }
 
+    /// Piece `index` of consecutive pieces of `size` bytes.
+    ///
+    /// # Panics
+    /// If the bytes end before the end of the piece.
+    #[must_use]
+    #[inline]
+    pub fn piece(self, index: usize, size: usize) -> Self {
+        let end = index.checked_add(1).and_then(|end| end.checked_mul(size));
+        assert!(
+            end.is_some_and(|end| end <= self.len),
+            "the piece must lie within the bytes"
+        );
+        self.part(index * size, size)
+    }
+
     /// Splits into the first `offset` bytes and the rest.
     pub(crate) fn split_at(self, offset: usize) -> (Self, Self) {
         assert!(offset <= self.len, "`offset` must not exceed the length");

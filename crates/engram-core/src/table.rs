@@ -12,6 +12,7 @@ mod apply;
 mod draw;
 mod options;
 mod restore;
+mod scan;
 mod sessions;
 mod snapshot;
 
@@ -33,11 +34,13 @@ use crate::trajectory::Trajectory;
 pub use draw::{Draw, Handle, SampledItemInfo};
 pub use options::{MAX_NAME_BYTES, MAX_NOTE_BYTES, TableOptions};
 pub use restore::{Restore, SavedItem};
+pub use scan::{MAX_KEYS_PER_LOOKUP, ScanItems, ScanOrder};
 pub use sessions::SESSION_IDLE;
 use sessions::Sessions;
 use snapshot::SnapshotInProgress;
 pub use snapshot::{
-    Counters, Snapshot, SnapshotBuffers, SnapshotItem, SnapshotPageCounts, SnapshotStep,
+    Counters, Snapshot, SnapshotBuffers, SnapshotItem, SnapshotPageCounts, SnapshotParts,
+    SnapshotStep,
 };
 
 /// Bytes that `max_bytes` counts for the bookkeeping of each item: its slot, key, and entries in the selectors.

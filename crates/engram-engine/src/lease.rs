@@ -6,20 +6,15 @@
 //!                     └─ drop ─────────► the item is available again, as if it had not been sampled
 //! ```
 
-use std::collections::HashSet;
-use std::fmt::Write as _;
 use std::sync::Arc;
 
 use engram_core::gather::{Columns, Estimate, LengthPolicy, gather};
 use engram_core::pool::Pool;
-use engram_core::text::count;
 use engram_core::{Draw, Error, Result};
 
 use crate::table::Table;
 use crate::ticket::UntilDurable;
-
-/// Maximum number of keys in the error about unreadable items.
-const MAX_LISTED_KEYS: usize = 10;
+use crate::unreadable::UnreadableItems;
 
 /// Result of a sampling call.
 #[derive(Debug)]
@@ -74,44 +69,23 @@ impl Sample {
         if !matches!(error, Error::Payload(_)) {
             return error;
         }
-        let cause = |draw: &Draw| {
-            let gathered = gather(std::slice::from_ref(draw), LengthPolicy::Ragged, pool);
-            match gathered {
-                Err(Error::Payload(cause)) => Some(cause),
-                _ => None,
-            }
-        };
-        let causes: Vec<Option<String>> = self.draws.iter().map(cause).collect();
-        let unreadable = self.draws.iter().zip(&causes);
-        let unreadable: Vec<(&Draw, &String)> = unreadable
-            .filter_map(|(draw, cause)| Some((draw, cause.as_ref()?)))
-            .collect();
-        let Some((first, cause)) = unreadable.first() else {
+        let Some(unreadable) = UnreadableItems::find(&self.draws, pool) else {
             return error;
         };
-        // An item may have been drawn several times.
-        let mut distinct = HashSet::new();
-        let keys = unreadable.iter().map(|(draw, _)| draw.key);
-        let keys: Vec<u64> = keys.filter(|key| distinct.insert(*key)).collect();
-        let table = &self.table.options().name;
-        let text = if let [key] = *keys {
-            format!("item {key} of table `{table}` cannot be read and was removed: {cause}")
-        } else {
-            let listed = keys.iter().take(MAX_LISTED_KEYS).map(u64::to_string);
-            let mut listed = listed.collect::<Vec<_>>().join(", ");
-            let others = keys.len().saturating_sub(MAX_LISTED_KEYS);
-            if others > 0 {
-                let _ = write!(listed, " and {}", count(others, "other"));
-            }
-            format!(
-                "items {listed} of table `{table}` cannot be read and were removed; item {}: {cause}",
-                first.key
-            )
-        };
-        let handles: Vec<_> = unreadable.iter().map(|(draw, _)| draw.handle).collect();
+        let name = &self.table.options().name;
+        let handles = self.draws.iter().zip(unreadable.flags());
+        let handles =
+            handles.filter_map(|(draw, is_unreadable)| is_unreadable.then_some(draw.handle));
+        let handles: Vec<_> = handles.collect();
+        let text = unreadable.describe(
+            name,
+            &self.draws,
+            " cannot be read and was removed",
+            " cannot be read and were removed",
+        );
         self.table.remove_unreadable(&handles);
         if let Some(lease) = self.lease.take() {
-            lease.acknowledge_each(causes.iter().map(Option::is_some));
+            lease.acknowledge_each(unreadable.flags());
         }
         Error::Payload(text)
     }

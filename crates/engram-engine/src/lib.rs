@@ -11,11 +11,13 @@ pub mod engine;
 mod fair_mutex;
 pub mod lease;
 pub mod outbox;
+pub mod scan;
 pub mod session;
 pub mod stream;
 pub mod table;
 pub mod table_info;
 pub mod ticket;
+mod unreadable;
 mod wait;
 
 pub use clock::{Clock, SystemClock};
@@ -28,6 +30,7 @@ pub use disk::{
 pub use engine::{Engine, OpenOptions, derive_number, unsent_items_note};
 pub use lease::{Lease, Sample};
 pub use outbox::{Outbox, Until};
+pub use scan::{Scan, ScanOptions};
 pub use session::SessionRun;
 pub use stream::{Stream, StreamBatch, StreamOptions};
 pub use table::Table;

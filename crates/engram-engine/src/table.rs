@@ -9,13 +9,14 @@ mod tickets;
 
 use std::collections::BTreeMap;
 use std::ops::Range;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, MutexGuard};
 use std::task::{Poll, Waker};
 
-use engram_core::table::{SnapshotBuffers, SnapshotStep};
+use engram_core::table::{ScanOrder, SnapshotBuffers, SnapshotParts, SnapshotStep};
 use engram_core::text::count;
 use engram_core::{
-    DeferredDrops, Error, Handle, NewItem, OpSink, Printable, RateLimits, Result, Snapshot,
+    DeferredDrops, Draw, Error, Handle, NewItem, OpSink, Printable, RateLimits, Result, Snapshot,
     TableOptions, TableState,
 };
 use parking_lot::Mutex;
@@ -54,6 +55,8 @@ pub struct Table {
     state: FairMutex<LockedTable>,
     /// Locked while a snapshot is taken: one at a time.
     snapshot_lock: Mutex<()>,
+    /// True once the table was closed: for callers that check it often and need no lock otherwise.
+    is_closed: AtomicBool,
 }
 
 impl Table {
@@ -95,6 +98,7 @@ impl Table {
             sink,
             state,
             snapshot_lock: Mutex::default(),
+            is_closed: AtomicBool::new(false),
         }
     }
 
@@ -396,6 +400,7 @@ impl Table {
     pub fn close(&self, reason: Error) {
         self.change(|locked, after, _| {
             locked.close_reason.get_or_insert(reason);
+            self.is_closed.store(true, Ordering::Release);
             let wakers = locked.inserts.values_mut().map(|wait| &mut wait.waker);
             let wakers = wakers.chain(locked.samples.values_mut().map(|wait| &mut wait.waker));
             after.wakers.extend(wakers.filter_map(Option::take));
@@ -406,7 +411,7 @@ impl Table {
     /// True once the table was closed.
     #[must_use]
     pub fn is_closed(&self) -> bool {
-        self.state.lock().close_reason.is_some()
+        self.is_closed.load(Ordering::Acquire)
     }
 
     /// Returns options, sizes, rates, and why calls are blocked.
@@ -463,16 +468,21 @@ impl Table {
     /// # Errors
     /// [`Error::Closed`].
     pub fn snapshot(&self) -> Result<Snapshot> {
+        self.snapshot_of(SnapshotParts::All)
+    }
+
+    /// Like [`Self::snapshot`], for some parts of the table.
+    pub(crate) fn snapshot_of(&self, parts: SnapshotParts) -> Result<Snapshot> {
         let _snapshot_lock = self.snapshot_lock.lock();
         loop {
             let pages = {
                 let mut locked = self.state.lock();
                 // A closed table has discarded its items.
                 locked.check_open()?;
-                locked.state.snapshot_page_counts()
+                locked.state.snapshot_page_counts(parts)
             };
             let buffers = SnapshotBuffers::new(pages);
-            self.state.lock().state.begin_snapshot(buffers);
+            (self.state.lock().state).begin_snapshot(parts, buffers);
             loop {
                 let step = {
                     let mut locked = self.state.lock();
@@ -487,6 +497,28 @@ impl Table {
                 }
             }
         }
+    }
+
+    /// The items with these keys, at most [`MAX_KEYS_PER_LOOKUP`](engram_core::table::MAX_KEYS_PER_LOOKUP), as they are
+    /// now, in the order of a scan. Unknown keys are ignored.
+    pub(crate) fn items_with_keys(&self, keys: &[u64], order: ScanOrder) -> Result<Vec<Draw>> {
+        self.change(|locked, _, _| {
+            locked.check_open()?;
+            Ok(locked.state.items_with_keys(keys, order))
+        })
+    }
+
+    /// Removes expired items.
+    pub(crate) fn expire(&self) -> Result<()> {
+        self.change(|locked, _, _| locked.check_open())
+    }
+
+    /// Fails if the table was closed.
+    pub(crate) fn check_open(&self) -> Result<()> {
+        if !self.is_closed() {
+            return Ok(());
+        }
+        self.state.lock().check_open()
     }
 
     /// True if the rate limiter allows `n` samples now. Items that have reached `max_times_sampled` and are still

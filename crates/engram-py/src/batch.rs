@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engram_core::gather::{Column, ColumnData, Columns, TimeAxis};
+use engram_core::gather::{Column, ColumnData, Columns, LengthPolicy, TimeAxis};
 use engram_core::{DrawDistribution, SampledItemInfo};
 use numpy::PyArray1;
 use pyo3::prelude::*;
@@ -98,6 +98,15 @@ impl Batch {
             leaf_lengths,
             structure,
         })
+    }
+}
+
+/// How a batch represents items of different lengths, given the argument `pad`.
+pub(crate) fn length_policy(pad: bool) -> LengthPolicy {
+    if pad {
+        LengthPolicy::Pad
+    } else {
+        LengthPolicy::Ragged
     }
 }
 

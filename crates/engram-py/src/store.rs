@@ -12,17 +12,15 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::time::Duration;
 
-use engram_core::gather::LengthPolicy;
-use engram_core::text::count;
-use engram_core::{Draw, Error, RateLimits, TableOptions};
+use engram_core::{RateLimits, TableOptions};
 use engram_engine::{Engine, Stream, StreamOptions};
-use engram_rpc::client::{BatchRequest, Client, ClientOptions, ClientTls, PendingResponse};
+use engram_rpc::client::{BatchRequest, Client, ClientOptions, ClientTls};
 use numpy::PyReadonlyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
 use crate::arguments;
-use crate::batch::Batch;
+use crate::batch::{Batch, length_policy};
 use crate::config::{LimiterConfig, TableConfig};
 use crate::durable::{open_options, storage_options, with_progress};
 use crate::errors;
@@ -30,13 +28,12 @@ use crate::gil::{ForkGuard, Timeout, detached, wait_for};
 use crate::insert::Inserter;
 use crate::inspection::clean_all;
 use crate::memory;
+use crate::sample::{sample_local, sample_remote};
+use crate::scan::{self, PyScan};
 use crate::snapshot::TableSnapshot;
 use crate::stream::{BatchStream, PyStream};
 use crate::table_info::table_info_dict;
 use crate::tables::{Location, RemoteStore, Tables};
-
-/// Extra time for a server's reply after the deadline of a sample request.
-const SAMPLE_REPLY_GRACE: Duration = Duration::from_millis(750);
 
 /// Certificate authority, the client's certificate and key, and the server's name.
 type TlsConfig = (Vec<u8>, Option<(Vec<u8>, Vec<u8>)>, Option<String>);
@@ -289,11 +286,7 @@ impl Store {
         let table = arguments::table_name("`table`", table)?;
         let timeout = Timeout::from_python(timeout)?;
         let pad = arguments::boolean("`pad`", pad)?;
-        let length_policy = if pad {
-            LengthPolicy::Pad
-        } else {
-            LengthPolicy::Ragged
-        };
+        let length_policy = length_policy(pad);
         match self.tables(py)? {
             Tables::Local(engine) => {
                 let n = (n, at_least.unwrap_or(n));
@@ -337,11 +330,7 @@ impl Store {
         let open_timeout = Timeout::from_python(open_timeout)?;
         let timeout = Timeout::from_python(timeout)?;
         let tables = self.tables(py)?;
-        let length_policy = if pad {
-            LengthPolicy::Pad
-        } else {
-            LengthPolicy::Ragged
-        };
+        let length_policy = length_policy(pad);
         let is_single = batch_size.is_none();
         let batch_size = batch_size.unwrap_or(1);
         let options = StreamOptions {
@@ -366,6 +355,21 @@ impl Store {
             }
         };
         Ok(PyStream::new(stream, timeout, is_single))
+    }
+
+    /// Begins a scan. Python has checked the arguments.
+    #[pyo3(signature = (table, batch_size, newest_first, keys, pad))]
+    fn scan(
+        &self,
+        py: Python<'_>,
+        table: &str,
+        batch_size: Option<usize>,
+        newest_first: bool,
+        keys: Option<PyReadonlyArray1<'_, u64>>,
+        pad: bool,
+    ) -> PyResult<PyScan> {
+        let request = scan::request(table, newest_first, keys, batch_size, pad)?;
+        scan::begin(py, &self.tables(py)?, request, batch_size.is_none())
     }
 
     fn update_priorities(
@@ -501,85 +505,4 @@ fn finish_local_change(
         wait_for(py, &mut engine.journal_space(), None)?;
     }
     Ok(wait.then_some(matched))
-}
-
-fn sample_local(
-    py: Python<'_>,
-    engine: &Engine,
-    table: &str,
-    (n, at_least): (usize, usize),
-    timeout: Timeout,
-    length_policy: LengthPolicy,
-) -> PyResult<Batch> {
-    let deadline = timeout.deadline();
-    // With a limit on samples per item, the items are leased: they return to the table if building the batch fails.
-    let mut ticket = detached(py, || {
-        let table = engine.table(table)?;
-        let leased = table.options().max_times_sampled > 0;
-        table.sample_some(n, at_least, leased)
-    })?;
-    let sample = match wait_for(py, &mut ticket, deadline)? {
-        Some(sample) => sample,
-        None => detached(py, || engine.finish_at_deadline(ticket, timeout.seconds()))?,
-    };
-    let (columns, sample) = detached(py, || sample.gather(length_policy, engine.pool()))?;
-    let infos = sample.draws.iter().map(Draw::info).collect();
-    let batch = Batch::new(py, columns, infos, false)?;
-    if let Some(lease) = sample.lease
-        && let Some(durable) = py.detach(|| lease.acknowledge())
-    {
-        // The caller has the items, so an error is ignored: a store that reopens the directory might sample them again.
-        let mut durable = Box::pin(async move {
-            let _ = durable.await;
-            Ok::<(), Error>(())
-        });
-        wait_for(py, &mut durable, None)?;
-    }
-    Ok(batch)
-}
-
-/// Waits until a server has made an acknowledgement durable.
-///
-/// # Errors
-/// `UnavailableError` if the connection is lost before: then it is unknown whether the samples are acknowledged.
-fn wait_until_durable(py: Python<'_>, durable: PendingResponse<()>) -> PyResult<()> {
-    let mut durable = Box::pin(async move {
-        match durable.await {
-            // Ignored like in process, because the caller has the items.
-            Err(Error::Storage(_)) => Ok(()),
-            outcome => outcome,
-        }
-    });
-    wait_for(py, &mut durable, None).map(|_| ())
-}
-
-fn sample_remote(
-    py: Python<'_>,
-    client: &Client,
-    request: BatchRequest,
-    timeout: Timeout,
-) -> PyResult<Batch> {
-    let (table, n) = (request.table.clone(), request.n);
-    let mut ticket = client.sample(request);
-    // The server enforces the deadline; the client's is for a server that does not reply.
-    let deadline = timeout
-        .deadline()
-        .map(|deadline| deadline + SAMPLE_REPLY_GRACE);
-    let outcome = match wait_for(py, &mut ticket, deadline) {
-        Ok(Some(delivered)) => {
-            let batch = Batch::new(py, delivered.batch.columns, delivered.batch.infos, false)?;
-            if let Some(durable) = delivered.lease.acknowledge() {
-                wait_until_durable(py, durable)?;
-            }
-            return Ok(batch);
-        }
-        Ok(None) => Error::DeadlineExceeded(format!(
-            "the server at {} did not reply within {} s to a request for {} of table `{table}`",
-            client.address(),
-            timeout.seconds(),
-            count(n, "sample")
-        )),
-        Err(error) => return Err(error),
-    };
-    Err(errors::to_py(py, &outcome))
 }

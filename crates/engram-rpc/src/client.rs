@@ -9,6 +9,7 @@ mod pending_response;
 mod pending_samples;
 mod reconnecting_stream;
 mod sample_requests;
+mod scan;
 mod stream;
 mod transport;
 
@@ -38,6 +39,7 @@ pub use connect::{ClientOptions, ClientTls};
 pub use outbox::RemoteOutbox;
 pub use pending_response::PendingResponse;
 pub use sample_requests::{BatchRequest, LeasedBatch, RemoteLease, RemoteSampleTicket};
+pub use scan::{RemoteScan, ScanRequest};
 pub use stream::{RemoteNextBatch, RemoteStream};
 
 /// How long [`Client::wait_for_acks`] waits if no acknowledgement has to become durable; otherwise a lower bound.
@@ -216,6 +218,24 @@ impl Client {
             self.streams.add(&requests);
         }
         RemoteStream::new((requests, task), &self.connector, table, options)
+    }
+
+    /// Begins a scan, on a connection of its own.
+    #[must_use]
+    pub fn scan(&self, request: ScanRequest) -> PendingResponse<RemoteScan> {
+        let (connector, pool) = (Arc::clone(&self.connector), Arc::clone(&self.pool));
+        let streams = Arc::clone(&self.streams);
+        self.spawn(async move {
+            let begin = async {
+                // The scan must see the effect of every batch that was acknowledged before it.
+                streams.flush_acks().await?;
+                scan::begin(Arc::clone(&connector), pool, request).await
+            };
+            tokio::select! {
+                scan = begin => scan,
+                () = connector.closed() => Err(closed_error()),
+            }
+        })
     }
 
     /// Sets priorities; returns how many of the keys exist. The server applies or rejects each request of at most

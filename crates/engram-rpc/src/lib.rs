@@ -31,6 +31,12 @@ pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
 /// Maximum total size in bytes of a batch's columns.
 pub const MAX_BATCH_BYTES: usize = 4 << 30;
 
+/// Maximum number of items of a batch: their descriptions must fit into one message.
+pub const MAX_ITEMS_PER_BATCH: u32 = 65_536;
+
+/// Maximum number of keys of a scan.
+pub const MAX_KEYS_PER_SCAN: usize = 4_194_304;
+
 /// A sender puts about this many payload bytes into one message, and splits larger payloads.
 pub const PART_BYTES: usize = 256 << 10;
 

@@ -13,6 +13,7 @@ mod manage;
 mod metrics;
 mod router;
 mod sample;
+mod scan;
 mod serve;
 mod service;
 mod shutdown;

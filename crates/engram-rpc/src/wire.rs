@@ -21,7 +21,7 @@ pub use options::{
     decode_cell_spec, decode_error, decode_info, decode_layout, decode_limits, decode_options,
     encode_cell_spec, encode_error, encode_info, encode_layout, encode_limits, encode_options,
 };
-pub use outgoing_batch::{HEADER_BYTES_PER_ITEM, OutgoingBatch};
+pub use outgoing_batch::{BatchMessage, HEADER_BYTES_PER_ITEM, OutgoingBatch};
 pub use received_dictionary::{InsertStreamError, ReceivedDictionary};
 
 pub(crate) use options::check_signature_size;

@@ -1,4 +1,4 @@
-//! A cheap comparison of items.
+//! Comparisons of items: whether they can be in one batch.
 
 use std::sync::Arc;
 
@@ -11,6 +11,33 @@ pub(super) fn are_alike<T: AsTrajectory>(items: &[T]) -> bool {
     let mut items = items.iter().map(AsTrajectory::trajectory);
     let first = items.next();
     first.is_none_or(|first| items.all(|item| is_alike(first, item)))
+}
+
+/// Number of first items that can be in one batch: their columns have the names, nesting, dtypes and cell shapes of the
+/// first item's columns, and a time axis if the first item's have one.
+pub fn stackable_prefix<T: AsTrajectory>(items: &[T]) -> usize {
+    let Some(first) = items.first().map(AsTrajectory::trajectory) else {
+        return 0;
+    };
+    // The last item that was compared column by column: the next ones are usually like it.
+    let mut last_equal = first;
+    let differs = items.iter().position(|item| {
+        let item = item.trajectory();
+        let differs = !is_alike(last_equal, item) && !is_stackable(first, item);
+        last_equal = item;
+        differs
+    });
+    differs.unwrap_or(items.len())
+}
+
+/// True if the columns of two items can be stacked.
+fn is_stackable(one: &Trajectory, other: &Trajectory) -> bool {
+    let same_layout = Arc::ptr_eq(one.layout(), other.layout()) || one.layout() == other.layout();
+    same_layout
+        && (0..one.columns()).all(|index| {
+            let (one, other) = (one.column(index), other.column(index));
+            one.cell == other.cell && one.squeeze == other.squeeze
+        })
 }
 
 /// [`are_alike`] for two items.

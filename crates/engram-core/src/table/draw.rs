@@ -1,6 +1,6 @@
 //! Drawing samples, with or without a lease.
 
-use crate::item::Slot;
+use crate::item::{Item, Slot};
 use crate::op::{Removal, TableOp};
 use crate::prefetch::prefetch_value;
 use crate::selector::DrawDistribution;
@@ -49,6 +49,31 @@ pub struct SampledItemInfo {
 }
 
 impl Draw {
+    /// An item as a scan returns it: not drawn at random, and not counted. `None` for a vacant slot.
+    pub(super) fn of_item(item: &Item, slot: Slot, table_size: u64) -> Option<Self> {
+        Some(Self {
+            trajectory: item.trajectory.clone()?,
+            handle: Handle {
+                slot,
+                seq: item.seq,
+            },
+            key: item.key,
+            probability: 1.0,
+            priority: item.priority,
+            times_sampled: item.times_sampled,
+            table_size,
+            distribution: DrawDistribution {
+                candidates: 1,
+                min_probability: 1.0,
+            },
+        })
+    }
+
+    /// Insertion number of the item.
+    pub(super) fn seq(&self) -> u64 {
+        self.handle.seq
+    }
+
     /// The properties of the sampled item.
     #[must_use]
     pub fn info(&self) -> SampledItemInfo {

@@ -11,6 +11,8 @@
 //!                    └──────── a reset, or another caller received it: Aborted ────────────┘
 //! ```
 //!
+//! A scan needs only the items: [`SnapshotParts::Items`].
+//!
 //! A second call of `begin_snapshot` replaces the snapshot in progress: all callers continue the new one, and one
 //! of them receives it.
 //!
@@ -111,10 +113,20 @@ impl SnapshotBuffers {
     }
 }
 
+/// Which parts of a table a snapshot contains, besides the counters.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SnapshotParts {
+    /// All parts.
+    All,
+    /// Only the items, without their insertion times.
+    Items,
+}
+
 /// A snapshot that has begun and is not complete.
 #[derive(Debug)]
 pub(super) struct SnapshotInProgress {
     snapshot: Snapshot,
+    parts: SnapshotParts,
     /// True until the items are copied.
     needs_items: bool,
     /// True if the table had sessions when the snapshot began.
@@ -154,6 +166,11 @@ pub struct SnapshotItem<'a> {
 }
 
 impl Snapshot {
+    /// The items by slot; vacant slots included.
+    pub(super) fn into_pages(self) -> FrozenPages<Item> {
+        self.items
+    }
+
     /// All items. An item's position in this order identifies it in [`Snapshot::orders`].
     pub fn items(&self) -> impl Iterator<Item = SnapshotItem<'_>> {
         let slots = self.items.iter().enumerate();
@@ -203,8 +220,14 @@ impl Snapshot {
 impl TableState {
     /// Number of pages that a snapshot would need now.
     #[must_use]
-    pub fn snapshot_page_counts(&mut self) -> SnapshotPageCounts {
+    pub fn snapshot_page_counts(&mut self, parts: SnapshotParts) -> SnapshotPageCounts {
         let contents = &mut self.contents;
+        if parts == SnapshotParts::Items {
+            return SnapshotPageCounts {
+                items: contents.items.page_count(),
+                ..SnapshotPageCounts::default()
+            };
+        }
         let expiry = contents.expiry.as_ref();
         let sessions = self.sessions.as_ref();
         SnapshotPageCounts {
@@ -224,29 +247,17 @@ impl TableState {
 
     /// Begins a snapshot of the current state; [`TableState::continue_snapshot`] completes it.
     /// Drops a snapshot in progress.
-    pub fn begin_snapshot(&mut self, buffers: SnapshotBuffers) {
-        let contents = &mut self.contents;
-        contents.items.begin_snapshot(buffers.items);
-        if let Some(slots) = contents.sampler.slots() {
-            slots.begin_copy(buffers.sampler);
-        }
-        if let Some(slots) = contents.remover.slots() {
-            slots.begin_copy(buffers.remover);
-        }
-        if let Some(expiry) = &mut contents.expiry {
-            expiry.inserted_at.begin_copy(buffers.inserted_at);
-        }
-        if let Some(sessions) = &mut self.sessions {
-            sessions.entries_mut().begin_copy(buffers.sessions);
-        }
-        let order = |selector: &mut Selector| {
-            let len = selector.len();
-            selector.slots().map(|_| SlotOrder { slots: None, len })
+    pub fn begin_snapshot(&mut self, parts: SnapshotParts, mut buffers: SnapshotBuffers) {
+        let items = std::mem::take(&mut buffers.items);
+        self.contents.items.begin_snapshot(items);
+        let orders = match parts {
+            SnapshotParts::All => self.begin_other_copies(buffers),
+            SnapshotParts::Items => [None, None],
         };
-        let orders = [order(&mut contents.sampler), order(&mut contents.remover)];
         self.snapshot_in_progress = Some(SnapshotInProgress {
+            parts,
             needs_items: true,
-            had_sessions: self.sessions.is_some(),
+            had_sessions: parts == SnapshotParts::All && self.sessions.is_some(),
             snapshot: Snapshot {
                 counters: Counters {
                     limiter: self.limiter.clone(),
@@ -265,6 +276,28 @@ impl TableState {
                 sessions: None,
             },
         });
+    }
+
+    /// Begins to copy all parts but the items. Returns what is known of the orders now.
+    fn begin_other_copies(&mut self, buffers: SnapshotBuffers) -> [Option<SlotOrder>; 2] {
+        let contents = &mut self.contents;
+        if let Some(slots) = contents.sampler.slots() {
+            slots.begin_copy(buffers.sampler);
+        }
+        if let Some(slots) = contents.remover.slots() {
+            slots.begin_copy(buffers.remover);
+        }
+        if let Some(expiry) = &mut contents.expiry {
+            expiry.inserted_at.begin_copy(buffers.inserted_at);
+        }
+        if let Some(sessions) = &mut self.sessions {
+            sessions.entries_mut().begin_copy(buffers.sessions);
+        }
+        let order = |selector: &mut Selector| {
+            let len = selector.len();
+            selector.slots().map(|_| SlotOrder { slots: None, len })
+        };
+        [order(&mut contents.sampler), order(&mut contents.remover)]
     }
 
     /// Takes one bounded step of the snapshot in progress.
@@ -303,6 +336,9 @@ impl TableState {
             *items = frozen;
             in_progress.needs_items = false;
         }
+        if in_progress.parts == SnapshotParts::Items {
+            return true;
+        }
         for (selector, order) in [sampler, remover].into_iter().zip(orders) {
             if let (Some(order), Some(slots)) = (order, selector.slots())
                 && order.slots.is_none()
@@ -330,8 +366,9 @@ impl TableState {
     /// Takes a snapshot in one call, for tables that no other thread uses.
     #[must_use]
     pub fn snapshot(&mut self) -> Box<Snapshot> {
-        let buffers = SnapshotBuffers::new(self.snapshot_page_counts());
-        self.begin_snapshot(buffers);
+        let parts = SnapshotParts::All;
+        let buffers = SnapshotBuffers::new(self.snapshot_page_counts(parts));
+        self.begin_snapshot(parts, buffers);
         loop {
             if let SnapshotStep::Done(snapshot) = self.continue_snapshot() {
                 return snapshot;

@@ -5,6 +5,7 @@
 mod durability;
 mod leases;
 mod queue_space;
+mod scans;
 mod sessions;
 mod streams;
 mod stress;

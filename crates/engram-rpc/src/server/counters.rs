@@ -25,6 +25,7 @@ pub(super) enum Call {
     Insert,
     Sample,
     Change,
+    Scan,
     // Calls of dm-reverb's service:
     InsertStream,
     SampleStream,
@@ -40,12 +41,13 @@ pub(super) enum Call {
 pub(super) struct OpenGuard(Arc<OpenCounter>);
 
 impl Call {
-    pub(super) const ALL: [Self; 12] = [
+    pub(super) const ALL: [Self; 13] = [
         Self::Hello,
         Self::Manage,
         Self::Insert,
         Self::Sample,
         Self::Change,
+        Self::Scan,
         Self::InsertStream,
         Self::SampleStream,
         Self::MutatePriorities,
@@ -77,6 +79,7 @@ impl Call {
             Self::Insert => ("engram", "insert"),
             Self::Sample => ("engram", "sample"),
             Self::Change => ("engram", "change"),
+            Self::Scan => ("engram", "scan"),
             Self::InsertStream => ("reverb", "insert_stream"),
             Self::SampleStream => ("reverb", "sample_stream"),
             Self::MutatePriorities => ("reverb", "mutate_priorities"),

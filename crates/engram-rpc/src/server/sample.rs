@@ -38,7 +38,10 @@ use request_queue::RequestQueue;
 const MAX_OUTSTANDING: usize = 1024;
 
 /// Messages buffered between a stream's task and the transport.
-const REPLY_BUFFER: usize = 4;
+pub(super) const REPLY_BUFFER: usize = 4;
+
+/// Batches of at least this size are gathered outside of the runtime's shared threads, because that takes long.
+pub(super) const LARGE_BATCH_BYTES: usize = 1 << 20;
 
 type Message = Reply<pb::SampleResponse>;
 

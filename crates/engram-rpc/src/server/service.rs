@@ -14,7 +14,7 @@ use tonic::{Request, Response, Status, Streaming};
 use super::counters::{Call, Counters, OpenGuard};
 use super::listeners::Listeners;
 use super::shutdown::ShutdownSignal;
-use super::{ServerOptions, change, insert, manage, sample};
+use super::{ServerOptions, change, insert, manage, sample, scan};
 use crate::pb::engram_server::Engram;
 use crate::{MAX_BATCH_BYTES, PROTOCOL_VERSION, pb, random_u64};
 
@@ -95,6 +95,7 @@ impl Engram for Service {
     type InsertStream = Replies<pb::InsertResponse>;
     type SampleStream = ReplyStream<pb::SampleResponse>;
     type ChangeStream = Replies<pb::ChangeResponse>;
+    type ScanStream = ReplyStream<pb::ScanResponse>;
 
     async fn hello(
         &self,
@@ -155,5 +156,15 @@ impl Engram for Service {
         let call = self.begin(Call::Change);
         let replies = change::serve(&self.state, request.into_inner(), call);
         Ok(Response::new(replies))
+    }
+
+    async fn scan(
+        &self,
+        request: Request<Streaming<pb::ScanRequest>>,
+    ) -> Result<Response<Self::ScanStream>, Status> {
+        let call = self.begin(Call::Scan);
+        let replies = CallReplies::of(&request);
+        let stream = scan::serve(&self.state, request.into_inner(), replies, call);
+        Ok(stream.into_response())
     }
 }

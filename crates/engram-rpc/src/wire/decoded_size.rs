@@ -18,6 +18,11 @@ const SIGNATURE: &[Field] = &[
 ];
 const LIMITS: &[Field] = &[string(1)];
 const LIST: &[Field] = &[string(2)];
+const BATCH: &[Field] = &[
+    message(1, LAYOUT),
+    repeated::<pb::Column>(2, &[message(1, CELL)]),
+    repeated::<pb::DrawRun>(7, &[]),
+];
 const OPTIONS: &[Field] = &[
     string(1),
     message(8, LIMITS),
@@ -107,17 +112,18 @@ impl DecodedSize for pb::SampleRequest {
 
 impl DecodedSize for pb::SampleResponse {
     const FIELDS: &'static [Field] = &[
-        message(
-            2,
-            &[
-                message(1, LAYOUT),
-                repeated::<pb::Column>(2, &[message(1, CELL)]),
-                repeated::<pb::DrawRun>(7, &[]),
-            ],
-        ),
+        message(2, BATCH),
         message(4, ERROR),
         message(5, &[message(1, ERROR)]),
     ];
+}
+
+impl DecodedSize for pb::ScanRequest {
+    const FIELDS: &'static [Field] = &[message(2, &[string(1)])];
+}
+
+impl DecodedSize for pb::ScanResponse {
+    const FIELDS: &'static [Field] = &[message(2, BATCH), message(4, ERROR)];
 }
 
 impl DecodedSize for pb::ChangeRequest {

@@ -11,7 +11,7 @@ use prost::Message;
 use super::{encode_cell_spec, encode_layout, encode_numbers};
 use crate::PART_BYTES;
 use crate::pb;
-use crate::pb::sample_response::Outcome;
+use crate::pb::{sample_response, scan_response};
 
 /// Maximum encoded size of a batch's first message without its payload, so that the message stays
 /// below 4 MiB.
@@ -80,16 +80,47 @@ impl OutgoingBatch {
     }
 }
 
-impl Iterator for OutgoingBatch {
-    type Item = Outcome;
+/// The content of one message of a batch.
+#[derive(Debug, PartialEq)]
+#[expect(
+    clippy::large_enum_variant,
+    reason = "moved at once into an outcome of the same size"
+)]
+pub enum BatchMessage {
+    /// The first message.
+    First(pb::Batch),
+    /// More bytes of the columns.
+    Part(Bytes),
+}
 
-    fn next(&mut self) -> Option<Outcome> {
+impl From<BatchMessage> for sample_response::Outcome {
+    fn from(message: BatchMessage) -> Self {
+        match message {
+            BatchMessage::First(batch) => Self::Batch(batch),
+            BatchMessage::Part(bytes) => Self::BatchPart(bytes),
+        }
+    }
+}
+
+impl From<BatchMessage> for scan_response::Outcome {
+    fn from(message: BatchMessage) -> Self {
+        match message {
+            BatchMessage::First(batch) => Self::Batch(batch),
+            BatchMessage::Part(bytes) => Self::BatchPart(bytes),
+        }
+    }
+}
+
+impl Iterator for OutgoingBatch {
+    type Item = BatchMessage;
+
+    fn next(&mut self) -> Option<BatchMessage> {
         if let Some(header) = self.header.take() {
             self.header_bytes = 0;
             let payload = take_part(&mut self.unsent);
-            return Some(Outcome::Batch(pb::Batch { payload, ..header }));
+            return Some(BatchMessage::First(pb::Batch { payload, ..header }));
         }
-        (!self.unsent.is_empty()).then(|| Outcome::BatchPart(take_part(&mut self.unsent)))
+        (!self.unsent.is_empty()).then(|| BatchMessage::Part(take_part(&mut self.unsent)))
     }
 }
 
@@ -202,9 +233,8 @@ mod tests {
         let (mut received, mut messages) = (Vec::new(), Vec::new());
         while !batch.is_empty() {
             let bytes = match batch.next().unwrap() {
-                Outcome::Batch(batch) => batch.payload,
-                Outcome::BatchPart(part) => part,
-                other => panic!("{other:?}"),
+                BatchMessage::First(batch) => batch.payload,
+                BatchMessage::Part(part) => part,
             };
             messages.push(bytes.len());
             received.extend_from_slice(&bytes);

@@ -15,7 +15,7 @@ use engram_rpc::pb::manage_request::Call;
 use engram_rpc::pb::manage_response::Outcome as ManageOutcome;
 use engram_rpc::pb::sample_request::Request;
 use engram_rpc::pb::sample_response::Outcome as SampleOutcome;
-use engram_rpc::pb::{self, change_request, change_response};
+use engram_rpc::pb::{self, change_request, change_response, scan_request};
 use engram_rpc::wire::{
     InsertRequestBuilder, OutgoingBatch, SentDictionary, encode_error, encode_info, encode_limits,
     encode_numbers, encode_options,
@@ -51,6 +51,23 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
             change: Some(change),
         };
         add(Kind::ChangeRequest, request.encode_to_vec());
+    }
+    for request in [
+        scan_request::Request::KeysLe(encode_numbers([1_u64, 2, 3].into_iter())),
+        scan_request::Request::Begin(pb::BeginScan {
+            table: "table".into(),
+            order: 1,
+            only_keys: true,
+            batch_size: 8,
+            pad: true,
+        }),
+        scan_request::Request::Batches(2),
+    ] {
+        let request = Some(request);
+        add(
+            Kind::ScanRequest,
+            pb::ScanRequest { request }.encode_to_vec(),
+        );
     }
     for call in manage_calls() {
         let request = pb::ManageRequest { call: Some(call) };
@@ -376,7 +393,8 @@ fn sample_outcomes() -> Vec<SampleOutcome> {
     for length_policy in [LengthPolicy::Ragged, LengthPolicy::Pad] {
         for draws in [&draws[..], &draws[..1]] {
             let columns = gather(draws, length_policy, &pool).unwrap();
-            outcomes.extend(OutgoingBatch::new(columns, draws, true, true).unwrap());
+            let batch = OutgoingBatch::new(columns, draws, true, true).unwrap();
+            outcomes.extend(batch.map(SampleOutcome::from));
         }
     }
     outcomes.push(SampleOutcome::BatchPart(vec![0; 100].into()));

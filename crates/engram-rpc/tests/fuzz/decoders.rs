@@ -9,7 +9,7 @@ use engram_core::{Error, Trajectory};
 use engram_rpc::pb::manage_request::Call;
 use engram_rpc::pb::manage_response::Outcome as ManageOutcome;
 use engram_rpc::pb::sample_response::Outcome as SampleOutcome;
-use engram_rpc::pb::{self, change_request, change_response};
+use engram_rpc::pb::{self, change_request, change_response, scan_request};
 use engram_rpc::wire::{
     BatchAssembler, DecodedSize, InsertStreamError, ReceivedDictionary, check_decoded_size,
     decode_error, decode_f64s, decode_info, decode_limits, decode_options, decode_u64s,
@@ -26,6 +26,7 @@ pub(crate) enum Kind {
     InsertRequest,
     SampleRequest,
     ChangeRequest,
+    ScanRequest,
     HelloResponse,
     ManageResponse,
     InsertResponse,
@@ -70,6 +71,7 @@ pub(crate) fn is_valid(kind: Kind, message: &[u8]) -> bool {
         }),
         Kind::SampleRequest => decode::<pb::SampleRequest>(message).is_some(),
         Kind::ChangeRequest => decode(message).is_some_and(change),
+        Kind::ScanRequest => decode(message).is_some_and(scan),
         Kind::ManageResponse => decode(message).is_some_and(manage_response),
         Kind::InsertResponse => decode(message).is_some_and(|response: pb::InsertResponse| {
             let errors = response
@@ -160,6 +162,13 @@ fn insert(
         dictionary.release_chunk(chunk);
     }
     Ok(())
+}
+
+fn scan(request: pb::ScanRequest) -> bool {
+    match request.request {
+        Some(scan_request::Request::KeysLe(keys)) => decode_u64s("keys_le", &keys).is_ok(),
+        request => request.is_some(),
+    }
 }
 
 fn sample_response(response: pb::SampleResponse) -> bool {

@@ -26,5 +26,6 @@ mod reverb_metrics;
 mod sample;
 mod sample_bounds;
 mod sample_durability;
+mod scan;
 mod support;
 mod unreadable;

@@ -187,7 +187,7 @@ impl<Q, R> TestStream<Q, R> {
 }
 
 /// Returns the ends of a channel for requests: the sender for the test, and the receiver for the client.
-fn request_channel<Q>() -> (mpsc::Sender<Q>, ReceiverStream<Q>) {
+pub(crate) fn request_channel<Q>() -> (mpsc::Sender<Q>, ReceiverStream<Q>) {
     let (requests, receiver) = mpsc::channel(4096);
     (requests, ReceiverStream::new(receiver))
 }

@@ -8,12 +8,10 @@ use engram_core::{Error, Result};
 use engram_engine::{Lease, Sample};
 
 use super::request_queue::ServedRequest;
-use super::{Message, encode_response, error_outcome};
+use super::{LARGE_BATCH_BYTES, Message, encode_response, error_outcome};
+use crate::pb::sample_response::Outcome;
 use crate::server::service::ServiceState;
 use crate::wire::{HEADER_BYTES_PER_ITEM, OutgoingBatch};
-
-/// Batches of at least this size are gathered outside of the runtime's shared threads, because that takes long.
-const LARGE_BATCH_BYTES: usize = 1 << 20;
 
 /// A served request that waits for memory for its batch.
 pub(super) struct ReservingReply {
@@ -104,7 +102,7 @@ impl OutgoingReply {
     pub(super) fn next_message(&mut self) -> Option<Message> {
         let bytes = self.messages.bytes();
         let outcome = match &mut self.messages {
-            Messages::Batch(batch) => batch.next(),
+            Messages::Batch(batch) => batch.next().map(Outcome::from),
             Messages::Error(error) => error.take().map(|error| error_outcome(&error)),
         }?;
         let reservation = if self.is_complete() {

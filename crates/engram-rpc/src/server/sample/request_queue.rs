@@ -14,11 +14,8 @@ use futures_util::future::{AbortHandle, Abortable};
 use futures_util::stream::FuturesUnordered;
 use tokio::time::{Instant, sleep, sleep_until};
 
-use crate::pb;
 use crate::server::table_names;
-
-/// Maximum number of items of one request: their descriptions must fit into one message.
-const MAX_ITEMS_PER_REQUEST: u32 = 65_536;
+use crate::{MAX_ITEMS_PER_BATCH, pb};
 
 /// How often a waiting request checks for expired items, in tables whose items expire.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
@@ -204,9 +201,9 @@ fn start_sampling(engine: &Engine, request: &pb::BatchRequest) -> Result<SampleT
         )));
     }
     let table = table_names::find_table(engine, &request.table)?;
-    if request.n > MAX_ITEMS_PER_REQUEST {
+    if request.n > MAX_ITEMS_PER_BATCH {
         return Err(Error::InvalidArgument(format!(
-            "a batch of table `{}` from a server has at most {MAX_ITEMS_PER_REQUEST} items; got {} (`n` or \
+            "a batch of table `{}` from a server has at most {MAX_ITEMS_PER_BATCH} items; got {} (`n` or \
              `batch_size`)",
             request.table, request.n
         )));

@@ -1,4 +1,4 @@
-"""Keys and priorities as arguments of updates and deletions."""
+"""Arrays of item keys and priorities, as arguments."""
 
 from typing import Any
 
@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from engram.errors import InvalidArgumentError
 
-__all__ = ["keys", "priorities"]
+__all__ = ["key_array", "priority_array"]
 
 
 def _column(what: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
@@ -17,8 +17,8 @@ def _column(what: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
     return array
 
 
-def keys(values: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    """Returns keys as an array `[K]`."""
+def key_array(values: npt.ArrayLike) -> npt.NDArray[np.uint64]:
+    """Returns keys as u64 `[B]`."""
     array = _column("`keys`", values)
     if array.dtype.kind not in "iu" and array.size:
         raise InvalidArgumentError(f"`keys` must be integers; got {array.dtype}")
@@ -27,8 +27,8 @@ def keys(values: npt.ArrayLike) -> npt.NDArray[np.uint64]:
     return array.astype(np.uint64, copy=False)
 
 
-def priorities(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
-    """Returns priorities as an array `[K]`."""
+def priority_array(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Returns priorities as f64 `[B]`."""
     array = _column("`priorities`", values)
     try:
         return array.astype(np.float64, casting="same_kind", copy=False)

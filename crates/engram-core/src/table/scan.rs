@@ -1,0 +1,130 @@
+//! Reads the items of a table once, without sampling them: no counter, lease or order changes.
+
+use std::collections::HashSet;
+
+use crate::cow::{ENTRIES_PER_COW_PAGE, FrozenPages};
+use crate::item::{Item, Slot};
+use crate::table::{Draw, Snapshot, TableState};
+
+/// Maximum number of keys of one [`TableState::items_with_keys`], which bounds the time that the lock is held.
+pub const MAX_KEYS_PER_LOOKUP: usize = 1024;
+
+/// How many items ahead the memory of an item is prefetched.
+const PREFETCHED_ITEMS: usize = 16;
+
+/// The order in which a scan returns items.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum ScanOrder {
+    /// The item that was inserted first is first.
+    #[default]
+    OldestFirst,
+    /// The item that was inserted last is first.
+    NewestFirst,
+}
+
+/// The items of a snapshot that were not taken yet, in the order of a scan.
+///
+/// Once all items of a page were taken, the page is released: a snapshot keeps removed items in memory.
+#[derive(Debug, Default)]
+pub struct ScanItems {
+    pages: FrozenPages<Item>,
+    /// The last one is taken next.
+    slots: Vec<Slot>,
+    /// Per page, number of items that are not taken yet.
+    left_in_page: Vec<u8>,
+    /// Number of items in the table.
+    table_size: u64,
+}
+
+const _: () = assert!(ENTRIES_PER_COW_PAGE <= u8::MAX as usize);
+
+impl ScanItems {
+    /// The items of a snapshot; with `keys`, only those with one of these keys.
+    #[must_use]
+    pub fn new(snapshot: Snapshot, order: ScanOrder, keys: Option<&HashSet<u64>>) -> Self {
+        let mut pages = snapshot.into_pages();
+        let mut left_in_page = vec![0; pages.page_count()];
+        let mut table_size = 0;
+        let mut found: Vec<(u64, Slot)> = Vec::new();
+        for (slot, item) in (0..).zip(pages.iter()) {
+            if item.trajectory.is_none() {
+                continue;
+            }
+            table_size += 1;
+            if keys.is_none_or(|keys| keys.contains(&item.key)) {
+                found.push((item.seq, slot));
+                left_in_page[slot as usize / ENTRIES_PER_COW_PAGE] += 1;
+            }
+        }
+        for (page, _) in left_in_page
+            .iter()
+            .enumerate()
+            .filter(|(_, left)| **left == 0)
+        {
+            pages.release(page);
+        }
+        // The items of most tables are in few runs of ascending numbers, which a stable sort only merges.
+        match order {
+            ScanOrder::OldestFirst => found.sort_by_key(|(seq, _)| std::cmp::Reverse(*seq)),
+            ScanOrder::NewestFirst => found.sort_by_key(|(seq, _)| *seq),
+        }
+        Self {
+            pages,
+            slots: found.into_iter().map(|(_, slot)| slot).collect(),
+            left_in_page,
+            table_size,
+        }
+    }
+
+    /// Number of items that are not taken yet.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.slots.len()
+    }
+
+    /// True if all items were taken.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.slots.is_empty()
+    }
+
+    /// Takes the next `n` items, or all that are left, and appends them to `draws`.
+    pub fn take(&mut self, n: usize, draws: &mut Vec<Draw>) {
+        let first = self.slots.len().saturating_sub(n);
+        draws.reserve(self.slots.len() - first);
+        for index in (first..self.slots.len()).rev() {
+            if let Some(later) = index.checked_sub(PREFETCHED_ITEMS) {
+                self.pages.prefetch(self.slots[later] as usize);
+            }
+            let slot = self.slots[index];
+            let item = self.pages.get(slot as usize);
+            draws.extend(item.and_then(|item| Draw::of_item(item, slot, self.table_size)));
+            let page = slot as usize / ENTRIES_PER_COW_PAGE;
+            self.left_in_page[page] -= 1;
+            if self.left_in_page[page] == 0 {
+                self.pages.release(page);
+            }
+        }
+        self.slots.truncate(first);
+    }
+}
+
+impl TableState {
+    /// The items with these keys, at most [`MAX_KEYS_PER_LOOKUP`], in the order of a scan and each once. Unknown keys are
+    /// ignored.
+    #[must_use]
+    pub fn items_with_keys(&self, keys: &[u64], order: ScanOrder) -> Vec<Draw> {
+        let contents = &self.contents;
+        let keys = keys.iter().take(MAX_KEYS_PER_LOOKUP);
+        let slots = keys.filter_map(|key| contents.keys.get(*key));
+        let draws = slots
+            .filter_map(|slot| Draw::of_item(&contents.items[slot as usize], slot, contents.size));
+        let mut draws: Vec<Draw> = draws.collect();
+        draws.sort_by_key(Draw::seq);
+        draws.dedup_by_key(|draw| draw.seq());
+        if order == ScanOrder::NewestFirst {
+            draws.reverse();
+        }
+        draws
+    }
+}

@@ -1,0 +1,132 @@
+//! Scans: read the items of a table once, as they are when the scan begins.
+
+use std::collections::HashSet;
+use std::sync::Arc;
+
+use engram_core::gather::stackable_prefix;
+use engram_core::pool::Pool;
+use engram_core::table::{MAX_KEYS_PER_LOOKUP, ScanItems, ScanOrder, SnapshotParts};
+use engram_core::{Draw, Error, Result};
+
+use crate::table::Table;
+use crate::unreadable::UnreadableItems;
+
+/// How the error describes one and several unreadable items.
+const LEFT_OUT: &str = " cannot be read, and the scan leaves it out";
+const ALL_LEFT_OUT: &str = " cannot be read, and the scan leaves them out";
+
+/// Which items a scan reads, and in which order.
+#[derive(Clone, Debug, Default)]
+pub struct ScanOptions {
+    /// The order of the items.
+    pub order: ScanOrder,
+    /// Only the items with these keys; unknown keys are ignored. `None`: all items.
+    pub keys: Option<Vec<u64>>,
+}
+
+/// The items of a table at one moment. Reading them changes nothing.
+///
+/// Holds the memory of the items that were not returned yet, also of those that the table removes meanwhile.
+#[derive(Debug)]
+pub struct Scan {
+    table: Arc<Table>,
+    num_items: u64,
+    items: ScanItems,
+    /// The next items, before those of `items`.
+    next: Vec<Draw>,
+    /// The error of a table that was closed before all items were returned.
+    closed: Option<Error>,
+}
+
+impl Scan {
+    /// Begins a scan. Other calls can use the table meanwhile. Expired items are left out.
+    ///
+    /// # Errors
+    /// [`Error::Closed`].
+    pub fn begin(table: &Arc<Table>, options: &ScanOptions) -> Result<Self> {
+        let mut scan = Self {
+            table: Arc::clone(table),
+            num_items: 0,
+            items: ScanItems::default(),
+            next: Vec::new(),
+            closed: None,
+        };
+        match &options.keys {
+            Some(keys) if keys.len() <= MAX_KEYS_PER_LOOKUP => {
+                scan.next = table.items_with_keys(keys, options.order)?;
+            }
+            keys => {
+                let keys = keys.as_ref().map(|keys| keys.iter().copied().collect());
+                let keys: Option<HashSet<u64>> = keys;
+                table.expire()?;
+                let snapshot = table.snapshot_of(SnapshotParts::Items)?;
+                scan.items = ScanItems::new(snapshot, options.order, keys.as_ref());
+            }
+        }
+        scan.num_items = (scan.items.len() + scan.next.len()) as u64;
+        Ok(scan)
+    }
+
+    /// The table.
+    #[must_use]
+    pub fn table(&self) -> &Arc<Table> {
+        &self.table
+    }
+
+    /// Number of items that the scan reads in total.
+    #[must_use]
+    pub fn num_items(&self) -> u64 {
+        self.num_items
+    }
+
+    /// Returns the next items that can form a batch, from 1 to `n`; none at the end.
+    ///
+    /// # Errors
+    /// [`Error::Closed`] if the table was closed. The items' memory is then released.
+    pub fn next_items(&mut self, n: usize) -> Result<Vec<Draw>> {
+        if let Some(error) = &self.closed {
+            return Err(error.clone());
+        }
+        if self.next.is_empty() && self.items.is_empty() {
+            return Ok(Vec::new());
+        }
+        if let Err(error) = self.table.check_open() {
+            self.next = Vec::new();
+            self.items = ScanItems::default();
+            self.closed = Some(error.clone());
+            return Err(error);
+        }
+        if let Some(missing) = n.checked_sub(self.next.len()) {
+            self.items.take(missing, &mut self.next);
+        }
+        let first = &self.next[..n.min(self.next.len())];
+        let rest = self.next.split_off(stackable_prefix(first));
+        Ok(std::mem::replace(&mut self.next, rest))
+    }
+
+    /// Handles the error of items that could not be gathered: the scan continues with those that it may be possible to
+    /// read, which are all but those of an [`Error::Payload`]. Returns the error to report, which names the items that
+    /// are left out.
+    #[must_use]
+    pub fn leave_out_unreadable(
+        &mut self,
+        mut items: Vec<Draw>,
+        error: Error,
+        pool: &Arc<Pool>,
+    ) -> Error {
+        let unreadable = match error {
+            Error::Payload(_) => UnreadableItems::find(&items, pool),
+            _ => None,
+        };
+        let reported = unreadable.map_or(error, |unreadable| {
+            let name = &self.table.options().name;
+            let text = unreadable.describe(name, &items, LEFT_OUT, ALL_LEFT_OUT);
+            let mut is_unreadable = unreadable.flags();
+            items.retain(|_| !is_unreadable.next().unwrap_or(false));
+            Error::Payload(text)
+        });
+        items.append(&mut self.next);
+        self.next = items;
+        reported
+    }
+}

@@ -1,0 +1,290 @@
+//! Scan streams: each reads the items of one table once, in batches that the client requests.
+//!
+//! A stream has one task, which gathers the next batch once it was requested and its memory was reserved from the budget
+//! for replies that are not read yet.
+
+use std::sync::Arc;
+
+use engram_codec::{CallReplies, ConnectionReplies, Reply, ReplyStream, Reservation};
+use engram_core::gather::{Estimate, LengthPolicy, estimate};
+use engram_core::table::ScanOrder;
+use engram_core::text::count;
+use engram_core::{Draw, Error, Result};
+use engram_engine::{Scan, ScanOptions};
+use tokio::runtime::Handle;
+use tokio::sync::mpsc::{self, Sender};
+use tonic::{Status, Streaming};
+
+use super::counters::OpenGuard;
+use super::sample::{LARGE_BATCH_BYTES, REPLY_BUFFER};
+use super::service::ServiceState;
+use super::table_names::find_table;
+use crate::pb::scan_request::Request;
+use crate::pb::scan_response::Outcome;
+use crate::wire::{HEADER_BYTES_PER_ITEM, OutgoingBatch, decode_u64s, encode_error};
+use crate::{MAX_ITEMS_PER_BATCH, MAX_KEYS_PER_SCAN, pb};
+
+/// Maximum number of batches of a stream that are requested and not sent.
+const MAX_REQUESTED: u32 = 1024;
+
+/// The items of batches of more items are collected outside of the runtime's shared threads.
+const LARGE_BATCH_ITEMS: usize = 4096;
+
+type Message = Reply<pb::ScanResponse>;
+
+/// Serves one stream until the client ends it, the connection breaks or the server shuts down.
+pub(super) fn serve(
+    state: &Arc<ServiceState>,
+    requests: Streaming<pb::ScanRequest>,
+    call_replies: CallReplies,
+    call: OpenGuard,
+) -> ReplyStream<pb::ScanResponse> {
+    let (replies, receiver) = mpsc::channel(REPLY_BUFFER);
+    let stream = ScanStream {
+        _call: call,
+        state: Arc::clone(state),
+        connection: call_replies.connection().clone(),
+        requests,
+        requested: 0,
+        replies: replies.clone(),
+    };
+    let mut shutdown = state.shutdown.clone();
+    tokio::spawn(async move {
+        let end = tokio::select! {
+            () = shutdown.wait() => {
+                let _ = send(&replies, Outcome::Error(encode_error(&shutdown.error()))).await;
+                Err(shutdown.status())
+            }
+            () = replies.closed() => Ok(()),
+            end = stream.run() => end,
+        };
+        if let Err(status) = end {
+            let _ = replies.send(Err(status).into()).await;
+        }
+    });
+    ReplyStream::new(receiver, call_replies)
+}
+
+/// The state of one stream.
+struct ScanStream {
+    _call: OpenGuard,
+    state: Arc<ServiceState>,
+    connection: ConnectionReplies,
+    requests: Streaming<pb::ScanRequest>,
+    /// Number of batches that the client has requested and not received.
+    requested: u32,
+    replies: Sender<Message>,
+}
+
+/// A scan and its parameters.
+struct OpenScan {
+    scan: Scan,
+    batch_size: usize,
+    length_policy: LengthPolicy,
+}
+
+/// Drops the scan in a thread that may block: it may have to free many items.
+struct DropOutside(Option<OpenScan>);
+
+impl Drop for DropOutside {
+    fn drop(&mut self) {
+        let scan = self.0.take();
+        // There is no runtime if the server has stopped.
+        if let Ok(runtime) = Handle::try_current() {
+            runtime.spawn_blocking(move || drop(scan));
+        }
+    }
+}
+
+impl ScanStream {
+    /// Serves the stream until it ends.
+    ///
+    /// # Errors
+    /// The status that the stream ends with.
+    async fn run(mut self) -> Result<(), Status> {
+        let Some((begin, keys)) = self.receive_begin().await? else {
+            return Ok(());
+        };
+        let mut open = match self.begin(begin, keys).await {
+            Ok(open) => DropOutside(Some(open)),
+            Err(error) => {
+                let _ = send(&self.replies, Outcome::Error(encode_error(&error))).await;
+                return Ok(());
+            }
+        };
+        let Some(open) = &mut open.0 else {
+            return Ok(());
+        };
+        let num_items = open.scan.num_items();
+        let first = Outcome::Begun(pb::ScanBegun { num_items });
+        let mut is_open = send(&self.replies, first).await;
+        while is_open && self.receive_requests().await? {
+            self.requested -= 1;
+            let items = open.next_items();
+            is_open = match items {
+                Ok(items) if items.is_empty() => {
+                    send(&self.replies, Outcome::End(pb::Empty {})).await;
+                    return Ok(());
+                }
+                Ok(items) => self.send_batch(open, items).await,
+                Err(error) => send(&self.replies, Outcome::Error(encode_error(&error))).await,
+            };
+        }
+        Ok(())
+    }
+
+    /// Receives the keys and the beginning of the scan. `None` if the client ends the stream before.
+    async fn receive_begin(&mut self) -> Result<Option<(pb::BeginScan, Vec<u64>)>, Status> {
+        let mut keys = Vec::new();
+        while let Some(message) = self.requests.message().await? {
+            match message.request {
+                Some(Request::KeysLe(more)) => {
+                    let more = decode_u64s("keys_le", &more);
+                    let more = more.map_err(|error| Status::invalid_argument(error.to_string()))?;
+                    if keys.len() + more.len() > MAX_KEYS_PER_SCAN {
+                        return Err(Status::resource_exhausted(format!(
+                            "too many keys: a scan may have at most {MAX_KEYS_PER_SCAN}"
+                        )));
+                    }
+                    keys.extend(more);
+                }
+                Some(Request::Begin(begin)) => return Ok(Some((begin, keys))),
+                Some(Request::Batches(_)) | None => {
+                    return Err(Status::invalid_argument(
+                        "the scan has not begun; `begin` must be set before `batches`",
+                    ));
+                }
+            }
+        }
+        Ok(None)
+    }
+
+    async fn begin(&self, begin: pb::BeginScan, keys: Vec<u64>) -> Result<OpenScan> {
+        if !(1..=MAX_ITEMS_PER_BATCH).contains(&begin.batch_size) {
+            return Err(Error::InvalidArgument(format!(
+                "`batch_size` must be from 1 to {MAX_ITEMS_PER_BATCH}; got {}",
+                begin.batch_size
+            )));
+        }
+        let batch_size = begin.batch_size as usize;
+        let order = match begin.order() {
+            pb::begin_scan::Order::OldestFirst => ScanOrder::OldestFirst,
+            pb::begin_scan::Order::NewestFirst => ScanOrder::NewestFirst,
+        };
+        let length_policy = if begin.pad {
+            LengthPolicy::Pad
+        } else {
+            LengthPolicy::Ragged
+        };
+        let table = find_table(&self.state.engine, &begin.table)?;
+        let options = ScanOptions {
+            order,
+            keys: begin.only_keys.then_some(keys),
+        };
+        // Takes a snapshot, which may wait for another one.
+        let scan = tokio::task::spawn_blocking(move || Scan::begin(&table, &options));
+        let scan = scan
+            .await
+            .unwrap_or_else(|_| Err(Error::Closed("the scan was stopped while it began".into())))?;
+        Ok(OpenScan {
+            scan,
+            batch_size,
+            length_policy,
+        })
+    }
+
+    /// Waits until a batch is requested. False if the client ends the stream before.
+    async fn receive_requests(&mut self) -> Result<bool, Status> {
+        while self.requested == 0 {
+            let Some(message) = self.requests.message().await? else {
+                return Ok(false);
+            };
+            let Some(Request::Batches(more)) = message.request else {
+                return Err(Status::invalid_argument(
+                    "the scan has begun already; only `batches` may follow `begin`",
+                ));
+            };
+            if more > MAX_REQUESTED {
+                return Err(Status::resource_exhausted(format!(
+                    "too many batches: a scan may request at most {MAX_REQUESTED} at once; got {}",
+                    count(more, "batch")
+                )));
+            }
+            self.requested = more;
+        }
+        Ok(true)
+    }
+
+    /// Gathers and sends a batch, or the error that replaces it. False if the client is gone.
+    async fn send_batch(&self, open: &mut OpenScan, items: Vec<Draw>) -> bool {
+        let estimate = estimate(&items, open.length_policy);
+        let header_bytes = HEADER_BYTES_PER_ITEM * items.len();
+        let bytes = estimate.bytes.saturating_add(header_bytes);
+        let reservation = self.connection.reserve(bytes).await;
+        let batch = if estimate.bytes >= LARGE_BATCH_BYTES {
+            tokio::task::block_in_place(|| open.gather(items, &estimate, &self.state))
+        } else {
+            open.gather(items, &estimate, &self.state)
+        };
+        match batch {
+            Ok(batch) => self.send_messages(batch, reservation).await,
+            Err(error) => send(&self.replies, Outcome::Error(encode_error(&error))).await,
+        }
+    }
+
+    async fn send_messages(&self, mut batch: OutgoingBatch, mut reservation: Reservation) -> bool {
+        reservation.set_created(batch.bytes());
+        let mut reservation = Some(Arc::new(reservation));
+        loop {
+            let bytes = batch.bytes();
+            let Some(message) = batch.next() else {
+                return true;
+            };
+            let reply = Reply {
+                message: Ok(encode_response(message.into())),
+                reservation: if batch.is_empty() {
+                    reservation.take()
+                } else {
+                    reservation.clone()
+                },
+                bytes: bytes - batch.bytes(),
+            };
+            if self.replies.send(reply).await.is_err() {
+                return false;
+            }
+        }
+    }
+}
+
+impl OpenScan {
+    fn next_items(&mut self) -> Result<Vec<Draw>> {
+        if self.batch_size > LARGE_BATCH_ITEMS {
+            tokio::task::block_in_place(|| self.scan.next_items(self.batch_size))
+        } else {
+            self.scan.next_items(self.batch_size)
+        }
+    }
+
+    fn gather(
+        &mut self,
+        items: Vec<Draw>,
+        estimate: &Estimate,
+        state: &ServiceState,
+    ) -> Result<OutgoingBatch> {
+        let batch = (estimate.gather(&items, &state.pool))
+            .and_then(|columns| OutgoingBatch::new(columns, &items, false, false));
+        batch.map_err(|error| (self.scan).leave_out_unreadable(items, error, &state.pool))
+    }
+}
+
+/// Sends a small message. False if the client is gone.
+async fn send(replies: &Sender<Message>, outcome: Outcome) -> bool {
+    let reply = Ok(encode_response(outcome)).into();
+    replies.send(reply).await.is_ok()
+}
+
+fn encode_response(outcome: Outcome) -> pb::ScanResponse {
+    pb::ScanResponse {
+        outcome: Some(outcome),
+    }
+}

@@ -1,0 +1,36 @@
+"""Checks of the arguments that create and open stores."""
+
+import secrets
+from collections.abc import Callable, Iterable, Mapping
+
+from engram import _checks
+from engram.errors import InvalidArgumentError
+from engram.table import Table
+
+__all__ = ["checked_progress", "checked_seed", "checked_tables", "open_options"]
+
+
+def checked_tables(tables: Iterable[Table]) -> list[Table]:
+    if isinstance(tables, Table):
+        raise InvalidArgumentError(f"`tables` must be a sequence of tables; got the table `{tables.name}` itself")
+    listed = _checks.elements("`tables`", tables, "a sequence of tables")
+    for table in listed:
+        _checks.instance_of("each of `tables`", table, Table, "an engram.Table")
+    return listed
+
+
+def open_options(
+    rename: Mapping[str, str] | None, drop: Iterable[str], *, repair: bool
+) -> tuple[dict[str, str], set[str], bool]:
+    _checks.boolean("`repair`", repair)
+    return _checks.renamed("`rename`", rename), _checks.names("`drop`", drop), repair
+
+
+def checked_progress(progress: Callable[[int, int], object] | None) -> Callable[[int, int], object] | None:
+    _checks.function("`progress`", progress)
+    return progress
+
+
+def checked_seed(seed: int | None) -> int:
+    """Returns the seed; a random one for None."""
+    return secrets.randbits(64) if seed is None else _checks.integer("`seed`", seed, low=0, high=_checks.MAX_U64)

@@ -1,0 +1,116 @@
+"""Scans: read the items of a table once, without sampling them."""
+
+from collections.abc import Iterable, Iterator
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Generic, Literal, Self, TypeAlias, TypeVar, cast
+
+import numpy as np
+import numpy.typing as npt
+
+from engram import _checks, _engram
+from engram._item_arrays import key_array
+from engram.batch import Batch, Sample
+from engram.errors import ForkedError, InvalidArgumentError
+
+__all__ = ["Order", "Scan"]
+
+Order: TypeAlias = Literal["oldest_first", "newest_first"]
+"""Order of the items of a scan."""
+
+MAX_BATCH_SIZE = 65_536
+"""Maximum number of items per batch; a server has the same limit."""
+
+MAX_KEYS = 4_194_304
+"""Maximum number of keys of a scan; a server has the same limit."""
+
+T_co = TypeVar("T_co", Batch, Sample, covariant=True)
+
+
+class Scan(Generic[T_co]):
+    """An iterator over the items of a table, as they were when the scan began: the result of `TableStore.scan`.
+
+        for batch in store.scan("replay"):
+            evaluate(batch.data)
+
+    In `batch.info`, `priority`, `times_sampled` and `table_size` are those at the beginning of the scan, and
+    `probability` is 1.
+
+    The scan holds the memory of the items that it has not returned, even if they are removed from the table meanwhile,
+    until it has ended, is closed or is garbage-collected. A client requests two batches ahead.
+
+    After `close` or `drop_table`, the iterator raises `ClosedError`. A scan of a client ends with `UnavailableError` if
+    the connection to the server is lost: begin it again. In a forked child process, the iterator raises `ForkedError`.
+    If items cannot be read because their stored bytes are corrupt, it raises an `EngramError` that names them once;
+    `next` then continues with the other items.
+    """
+
+    def __init__(
+        self,
+        native: _engram.Store,
+        table: str,
+        batch_size: int | None,
+        order: Order,
+        keys: Iterable[int] | None,
+        *,
+        pad: bool,
+    ) -> None:
+        """Begins a scan; use `TableStore.scan`.
+
+        Args:
+            native: The store's native object.
+            table: As in `TableStore.scan`, as are the other arguments.
+            batch_size: Maximum number of items per batch.
+            order: Order of the items.
+            keys: Keys of the items to read.
+            pad: Pad shorter items.
+        """
+        _checks.table_name("`table`", table)
+        if batch_size is not None:
+            batch_size = _checks.integer("`batch_size`", batch_size, high=MAX_BATCH_SIZE)
+        _checks.choice("`order`", order, ("oldest_first", "newest_first"))
+        _checks.boolean("`pad`", pad)
+        selected = None if keys is None else _selected(keys)
+        self._native: _engram.Scan = native.scan(table, batch_size, order == "newest_first", selected, bool(pad))
+        self._single = batch_size is None
+        self._table = table
+
+    @property
+    def num_items(self) -> int:
+        """Number of items that the scan reads in total, for example for a progress display."""
+        return self._native.num_items
+
+    def __iter__(self) -> Iterator[T_co]:
+        return self
+
+    def __next__(self) -> T_co:
+        native = self._native.next()
+        if native is None:
+            raise StopIteration
+        batch: Any = Batch(native)
+        return cast("T_co", Sample(batch.info, batch.data) if self._single else batch)
+
+    def close(self) -> None:
+        """Ends the scan and releases its memory. Can be called more than once."""
+        self._native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(ForkedError):  # in a forked child, the parent closes the scan
+            self.close()
+
+    def __repr__(self) -> str:
+        return f"Scan({self._table!r}, {self.num_items} items)"
+
+
+def _selected(keys: Iterable[int]) -> npt.NDArray[np.uint64]:
+    array = key_array(keys if isinstance(keys, np.ndarray) else _checks.elements("`keys`", keys, "a sequence of keys"))
+    if len(array) > MAX_KEYS:
+        raise InvalidArgumentError(
+            f"`keys` must have at most {MAX_KEYS} keys; got {len(array)}; scan them in several calls"
+        )
+    return array
