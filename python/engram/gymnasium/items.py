@@ -71,12 +71,28 @@ class _ItemsOf(ABC):
     table: str
     priority: float
 
-    def compile(self, obs: str, action: str, extras: str | None) -> CompiledItems:
+    def _compile(self, obs: str, action: str, extras: str | None) -> CompiledItems:
         """Returns the items for these structures of the observations, actions and extras of a step."""
         markers, names, structure = _engram.flatten(self._item(_Nests(obs, action, extras)))
         discount, length, period, at_end = self._form()
         columns = [marker.column for marker in markers]
         return CompiledItems(self.table, self.priority, names, structure, columns, discount, length, period, at_end)
+
+    def signature(self, envs: Any, extras: Any = None) -> dict[str, Any]:  # noqa: ANN401, an environment and a nest
+        """Returns the signature of the items, for `Table`. Time axes have any size if the items differ in length.
+
+        Args:
+            envs: Gymnasium vector environment, whose `single_observation_space` and `single_action_space` are used.
+            extras: Nest of `ArraySpec`, one environment's part of the extras, without a time axis. Default: none.
+
+        Raises:
+            InvalidArgumentError: `envs` lacks these spaces, or a space has no fixed shape and dtype.
+        """
+        return self._signature(*_spaces(envs), extras)
+
+    @abstractmethod
+    def _signature(self, obs: Any, action: Any, extras: Any) -> dict[str, Any]:  # noqa: ANN401, nests
+        """Returns the signature for the specs of an observation, an action and the extras of one environment."""
 
     @abstractmethod
     def _item(self, nests: _Nests) -> Any:  # noqa: ANN401, a nest
@@ -114,6 +130,9 @@ class Transitions(_ItemsOf):
         n_step: Maximum number of steps of an item.
         discount: Discount per step, from 0 to 1.
         priority: Priority of the items.
+
+    Raises:
+        InvalidArgumentError: An attribute is invalid.
     """
 
     table: str
@@ -127,17 +146,7 @@ class Transitions(_ItemsOf):
         object.__setattr__(self, "n_step", _checks.integer(f"{about}`n_step`", self.n_step, high=_checks.MAX_I32))
         object.__setattr__(self, "discount", _checks.fraction(f"{about}`discount`", self.discount))
 
-    def signature(self, envs: Any, extras: Any = None) -> dict[str, Any]:  # noqa: ANN401, an environment and a nest
-        """Returns the signature of the items, for `Table`.
-
-        Args:
-            envs: Gymnasium vector environment, whose `single_observation_space` and `single_action_space` are used.
-            extras: Nest of `ArraySpec`, one environment's part of the extras, without a time axis. Default: none.
-
-        Raises:
-            InvalidArgumentError: `envs` lacks these spaces, or a space has no fixed shape.
-        """
-        obs, action = _spaces(envs)
+    def _signature(self, obs: Any, action: Any, extras: Any) -> dict[str, Any]:  # noqa: ANN401, nests
         scalar = ArraySpec((), "float32")
         columns = {"obs": obs, "action": action, "reward": scalar, "discount": scalar, "next_obs": obs}
         return columns if extras is None else {**columns, "extras": extras}
@@ -159,8 +168,9 @@ class Transitions(_ItemsOf):
 class _SequenceItems(_ItemsOf):
     """What sequences and episodes share."""
 
-    def _signature(self, envs: Any, extras: Any, length: int | None) -> dict[str, Any]:  # noqa: ANN401
-        obs, action = _spaces(envs)
+    def _signature(self, obs: Any, action: Any, extras: Any) -> dict[str, Any]:  # noqa: ANN401, nests
+        _, full_length, _, at_end = self._form()
+        length = None if at_end == "cut" else full_length
         obs_length = None if length is None else length + 1
         flag = ArraySpec((length,), "bool")
         columns = {
@@ -206,6 +216,9 @@ class Sequences(_SequenceItems):
         period: Number of steps from the start of a sequence to the start of the next. Default: `length`.
         at_end: `"pad"`, `"cut"` or `"drop"`.
         priority: Priority of the items.
+
+    Raises:
+        InvalidArgumentError: An attribute is invalid.
     """
 
     table: str
@@ -222,13 +235,6 @@ class Sequences(_SequenceItems):
             object.__setattr__(self, "period", _checks.integer(f"{about}`period`", self.period, high=_checks.MAX_I32))
         _checks.choice(f"{about}`at_end`", self.at_end, ("pad", "cut", "drop"))
 
-    def signature(self, envs: Any, extras: Any = None) -> dict[str, Any]:  # noqa: ANN401, an environment and a nest
-        """Returns the signature of the items, as `Transitions.signature` does.
-
-        The time axes have any size with `at_end="cut"`.
-        """
-        return self._signature(envs, extras, None if self.at_end == "cut" else self.length)
-
     def _form(self) -> tuple[float | None, int, int, str]:
         return None, self.length, self.period or self.length, self.at_end
 
@@ -244,6 +250,9 @@ class Episodes(_SequenceItems):
         table: Name of the table.
         max_length: Maximum number of steps of an item. The writer keeps this many steps of each environment in memory.
         priority: Priority of the items.
+
+    Raises:
+        InvalidArgumentError: An attribute is invalid.
     """
 
     table: str
@@ -255,10 +264,6 @@ class Episodes(_SequenceItems):
         about = self._check()
         length = _checks.integer(f"{about}`max_length`", self.max_length, high=_checks.MAX_I32)
         object.__setattr__(self, "max_length", length)
-
-    def signature(self, envs: Any, extras: Any = None) -> dict[str, Any]:  # noqa: ANN401, an environment and a nest
-        """Returns the signature of the items, as `Transitions.signature` does. The time axes have any size."""
-        return self._signature(envs, extras, None)
 
     def _form(self) -> tuple[float | None, int, int, str]:
         return None, self.max_length, self.max_length, "cut"

@@ -84,7 +84,7 @@ class VectorWriter(_Writer):
         self._autoreset_mode = _mode_of(envs, autoreset_mode)
 
         def compile_all(obs: str, action: str, extras: str | None) -> list[CompiledItems]:
-            return [each.compile(obs, action, extras) for each in checked]
+            return [each._compile(obs, action, extras) for each in checked]  # noqa: SLF001, this package's own
 
         self._native: _engram.VectorWriter = _engram.VectorWriter(
             store._native,  # noqa: SLF001, the store's native object

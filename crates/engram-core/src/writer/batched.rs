@@ -114,7 +114,7 @@ impl BatchedRecorder {
         let lookback = patterns.iter().map(|p| p.pattern.lookback).max();
         Ok(Self {
             lookback: lookback.unwrap_or(0),
-            lost_flags: LostFlags::new(patterns.iter().map(|p| &p.pattern), &schema),
+            lost_flags: LostFlags::new(&patterns, &schema),
             patterns,
             sealed: 0,
             compressor: Compressor::new(options.compression),

@@ -21,6 +21,7 @@
 mod create_items;
 mod env_window;
 mod returns;
+mod row_columns;
 mod rule;
 
 use std::sync::Arc;
@@ -30,14 +31,14 @@ use super::super::options::WriterOptions;
 use super::super::side_cells::zero_chunk;
 use super::BatchedRecorder;
 use crate::chunk::Chunk;
-use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::item::NewItem;
-use crate::schema::{ActualColumn, CellSpec, Layout, Schema, Shape};
+use crate::schema::{ActualColumn, CellSpec, Schema};
 use crate::shared_bytes::SharedBytes;
 use crate::text::count;
 use env_window::SideRow;
 use returns::encode;
+use row_columns::RowColumns;
 use rule::BoundRule;
 pub use rule::{AtEnd, ItemColumn, ItemKind, ItemRule, ItemSource, Part};
 
@@ -117,63 +118,11 @@ impl VectorRecorder {
         rules: &[ItemRule],
     ) -> Result<Self> {
         let given = schema.cells.len();
-        let mut names = schema.layout.names.to_vec();
-        let mut cells = schema.cells.to_vec();
-        if let Some(text) = cells.iter().position(|cell| cell.dtype.is_string()) {
-            return Err(Error::InvalidArgument(format!(
-                "column `{}` has text, which a writer of vector environments does not store; encode it as numbers",
-                names[text]
-            )));
-        }
-        let mut add = |name: String, dtype| {
-            names.push(name.into());
-            cells.push(CellSpec {
-                dtype,
-                shape: Shape::new(),
-            });
-        };
-        let is_used = |source| {
-            let mut columns = rules.iter().flat_map(|rule| &rule.columns);
-            columns.any(|column| column.source == source)
-        };
-        let flags: Vec<_> = [
-            (ItemSource::Reward, "reward", DType::Float32),
-            (ItemSource::Terminated, "terminated", DType::Bool),
-            (ItemSource::Truncated, "truncated", DType::Bool),
-            (ItemSource::Valid, "valid", DType::Bool),
-        ]
-        .into_iter()
-        .filter(|(source, ..)| is_used(*source))
-        .map(|(source, name, dtype)| {
-            add(name.into(), dtype);
-            source
-        })
-        .collect();
-        let first_return = given + flags.len();
-        let mut next_return = first_return;
-        let mut return_columns = Vec::new();
-        for rule in rules {
-            return_columns.push([next_return, next_return + 1]);
-            if matches!(rule.kind, ItemKind::Transitions { .. }) {
-                add(
-                    format!("return of rule {}", next_return - first_return),
-                    DType::Float32,
-                );
-                add(
-                    format!("discount of rule {}", next_return - first_return),
-                    DType::Float32,
-                );
-                next_return += 2;
-            }
-        }
-        let schema = Arc::new(Schema {
-            layout: Arc::new(Layout {
-                // A list of columns. Items have structures of their own.
-                structure: format!("{{\"l\":[{}]}}", vec!["0"; names.len()].join(",")).into(),
-                names: names.into(),
-            }),
-            cells: cells.into(),
-        });
+        let RowColumns {
+            schema,
+            flags,
+            returns,
+        } = RowColumns::new(schema, rules)?;
         let bind = |(rule, returns): (&ItemRule, [usize; 2])| {
             let column = |source| match source {
                 ItemSource::Observation(column) => column,
@@ -184,7 +133,7 @@ impl VectorRecorder {
             };
             BoundRule::new(rule, envs, &schema, column, returns)
         };
-        let rules = rules.iter().zip(return_columns).map(bind);
+        let rules = rules.iter().zip(returns).map(bind);
         let rules = rules.collect::<Result<Vec<_>>>()?;
         let mut rows = BatchedRecorder::new(options, base, envs, Arc::clone(&schema), Vec::new())?;
         rows.lookback = rules
@@ -439,7 +388,7 @@ impl VectorRecorder {
                     buffer.extend(step.rewards.iter().flat_map(|reward| encode(*reward)));
                 }
                 ItemSource::Terminated => {
-                    buffer.extend(step.terminated.iter().map(|b| u8::from(*b)))
+                    buffer.extend(step.terminated.iter().map(|b| u8::from(*b)));
                 }
                 ItemSource::Truncated => buffer.extend(step.truncated.iter().map(|b| u8::from(*b))),
                 _ => buffer.resize(self.rows.envs, 1),
