@@ -11,7 +11,7 @@ from benchmarks.workers import common, disk, processes, saving
 from benchmarks.workers.common import CONCURRENT_UPDATES, ERROR_BUFFER, MIN_SIZE, Block, Result, Task
 from engram import rate_limiters
 from engram.patterns import TdError, step_index, td_error
-from engram.store import TableStore
+from engram.table_store import TableStore
 
 TABLE = "replay"
 

@@ -16,8 +16,9 @@ from engram.patterns import Pattern
 from engram.scan import Scan
 from engram.server import Server
 from engram.specs import ArraySpec
-from engram.store import Store, TableStore
+from engram.store import Store
 from engram.table import Table
+from engram.table_store import TableStore
 from engram.writer import BatchedWriter, PatternWriter, TrajectoryWriter
 
 __all__ = [

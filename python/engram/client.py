@@ -8,7 +8,7 @@ from typing import Any
 from engram import _checks, _engram
 from engram.errors import InvalidArgumentError
 from engram.server import read_pem
-from engram.store import TableStore
+from engram.table_store import TableStore
 
 __all__ = ["Client"]
 

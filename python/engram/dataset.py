@@ -12,7 +12,8 @@ from engram._consumption import ConsumptionTracker
 from engram.batch import Batch, BatchInfo, Sample
 from engram.errors import DeadlineExceededError, EngramError, ForkedError, UnavailableError
 from engram.info import TableInfo
-from engram.store import Store, TableStore
+from engram.store import Store
+from engram.table_store import TableStore
 
 __all__ = ["Dataset"]
 

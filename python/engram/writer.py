@@ -17,7 +17,7 @@ from engram.errors import ClosedError, EngramError, ForkedError, InvalidArgument
 from engram.patterns import Pattern, checked_patterns, pattern_compiler
 
 if TYPE_CHECKING:
-    from engram.store import TableStore
+    from engram.table_store import TableStore
 
 __all__ = ["BatchedWriter", "Compression", "PatternWriter", "TrajectoryWriter"]
 

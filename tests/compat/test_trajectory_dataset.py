@@ -572,28 +572,16 @@ def test_dtypes_and_shapes_must_have_the_same_nest(tf):
 
 
 def test_arguments_are_those_of_reverb(tf):
+    limits = ["max_in_flight_samples_per_worker", "num_workers_per_iterator", "max_samples_per_stream"]
     names = list(inspect.signature(reverb.TrajectoryDataset).parameters)
     assert names == [
-        "server_address",
-        "table",
-        "dtypes",
-        "shapes",
-        "max_in_flight_samples_per_worker",
-        "num_workers_per_iterator",
-        "max_samples_per_stream",
-        "rate_limiter_timeout_ms",
-        "max_samples",
+        *("server_address", "table", "dtypes", "shapes", *limits),
+        *("rate_limiter_timeout_ms", "max_samples"),
     ]
     names = list(inspect.signature(reverb.TrajectoryDataset.from_table_signature).parameters)
     assert names == [
-        "server_address",
-        "table",
-        "max_in_flight_samples_per_worker",
-        "num_workers_per_iterator",
-        "max_samples_per_stream",
-        "rate_limiter_timeout_ms",
-        "get_signature_timeout_secs",
-        "max_samples",
+        *("server_address", "table", *limits),
+        *("rate_limiter_timeout_ms", "get_signature_timeout_secs", "max_samples"),
     ]
     with serving(queue()) as (_, client):
         put_items(client, "t", lengths=[3])

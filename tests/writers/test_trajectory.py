@@ -495,7 +495,7 @@ def test_a_subclass_can_override_append(store, monkeypatch, base):
         def append(self, step, *, partial_step=False):
             super().append({"x": 2 * step["x"]}, partial_step=partial_step)
 
-    monkeypatch.setattr(f"engram.store.{base.__name__}", Doubling)
+    monkeypatch.setattr(f"engram.table_store.{base.__name__}", Doubling)
     patterns = base is engram.PatternWriter
     with store.pattern_writer([engram.Pattern("t", num_steps=1)]) if patterns else store.writer() as writer:
         writer.append({"x": 3})

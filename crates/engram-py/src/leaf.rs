@@ -367,7 +367,7 @@ fn as_array<'py>(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Bound<'py, P
     array.cast_into().map_err(|_| not_an_array())
 }
 
-/// Encodes an array of strings. `dtype` is that of its NumPy dtype; the elements of an array of objects decide theirs.
+/// Encodes an array of strings. `dtype` is that of its NumPy dtype; for an array of objects, the elements decide.
 fn encode_strings<'py>(
     array: &Bound<'py, PyUntypedArray>,
     mut dtype: DType,

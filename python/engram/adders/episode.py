@@ -11,7 +11,7 @@ from engram.adders.base import Adder
 from engram.adders.item_writers import ItemSchedule, Priority, TrajectoryItemWriter, table_priorities
 from engram.adders.step import Step, is_text, map_leaves, zeros_like
 from engram.errors import InvalidArgumentError
-from engram.store import TableStore
+from engram.table_store import TableStore
 from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression
 
 __all__ = ["EpisodeAdder", "PaddingFn"]

@@ -11,7 +11,7 @@ from engram.adders.base import ItemWriter
 from engram.adders.step import DEFAULT_PRIORITY_TABLE, Step, copy_leaf, map_leaves
 from engram.errors import InvalidArgumentError, ItemError
 from engram.patterns import Condition, Pattern, column, step_index
-from engram.store import TableStore
+from engram.table_store import TableStore
 from engram.writer import Compression, PatternWriter, TrajectoryWriter
 
 __all__ = [

@@ -16,7 +16,7 @@ from engram.adders.item_writers import (
     table_priorities,
 )
 from engram.adders.step import MaskedStep, Step, map_leaves, zeros_like
-from engram.store import TableStore
+from engram.table_store import TableStore
 from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression
 
 __all__ = ["NonOverlappingRNNSequenceAdder"]

@@ -16,7 +16,7 @@ from engram.adders.item_writers import (
 )
 from engram.adders.step import Step, zeros_like
 from engram.errors import EngramError, InvalidArgumentError
-from engram.store import TableStore
+from engram.table_store import TableStore
 from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression
 
 __all__ = ["EndBehavior", "SequenceAdder"]

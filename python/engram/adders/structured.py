@@ -10,7 +10,7 @@ from engram.adders.item_writers import BaseItemWriter
 from engram.adders.step import Step, map_leaves
 from engram.errors import EngramError
 from engram.patterns import Pattern, checked_patterns
-from engram.store import TableStore
+from engram.table_store import TableStore
 from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression, PatternWriter
 
 __all__ = ["StructuredAdder"]

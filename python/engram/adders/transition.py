@@ -8,7 +8,7 @@ from engram.adders.base import Adder
 from engram.adders.item_writers import ItemSchedule, Priority, open_item_writer, table_priorities
 from engram.adders.n_step_returns import NStepReturns, RewardLayout
 from engram.adders.step import Step, Transition, final_row, map_leaves
-from engram.store import TableStore
+from engram.table_store import TableStore
 from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression
 
 __all__ = ["NStepTransitionAdder"]

@@ -13,7 +13,7 @@ from engram.data.elements import Element, Options
 from engram.data.prefetch_thread import POLL_INTERVAL, prefetch_in_thread
 from engram.data.table_reader import TableReader
 from engram.errors import InvalidArgumentError, SignatureError
-from engram.store import TableStore
+from engram.table_store import TableStore
 
 with importing_extra("jax", "engram.data.jax"):
     import jax

@@ -5,7 +5,7 @@ from typing import Unpack
 
 from engram.data.elements import Element, Options
 from engram.data.table_reader import TableReader
-from engram.store import TableStore
+from engram.table_store import TableStore
 
 __all__ = ["dataset"]
 

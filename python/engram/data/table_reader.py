@@ -18,7 +18,7 @@ from engram.data.elements import Element, Options
 from engram.dataset import OPEN_GRACE, Dataset, table_info
 from engram.errors import DeadlineExceededError, EngramError, InvalidArgumentError, SignatureError
 from engram.info import TableInfo
-from engram.store import TableStore
+from engram.table_store import TableStore
 
 __all__ = ["TableReader"]
 

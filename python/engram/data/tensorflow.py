@@ -20,7 +20,7 @@ from engram.data.elements import Element, Info, Options
 from engram.data.prefetch_thread import POLL_INTERVAL
 from engram.data.table_reader import TableReader
 from engram.errors import DeadlineExceededError, InvalidArgumentError, SignatureError
-from engram.store import TableStore
+from engram.table_store import TableStore
 
 with importing_extra("tensorflow", "engram.data.tensorflow"):
     import tensorflow as tf

@@ -11,7 +11,8 @@ from engram.data.column_block import Array, ColumnConverter
 from engram.data.elements import Element, Info, Options, Ragged
 from engram.data.table_reader import TableReader
 from engram.errors import InvalidArgumentError, SignatureError
-from engram.store import Store, TableStore
+from engram.store import Store
+from engram.table_store import TableStore
 
 with importing_extra("torch", "engram.data.torch"):
     import torch

@@ -12,7 +12,7 @@ from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression, _Writer
 if TYPE_CHECKING:
     import numpy.typing as npt
 
-    from engram.store import TableStore
+    from engram.table_store import TableStore
 
 __all__ = ["VectorWriter"]
 
@@ -94,7 +94,9 @@ class VectorWriter(_Writer):
             final_observations,
             chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
-            max_waiting_items if max_waiting_items is None else _checks.integer("`max_waiting_items`", max_waiting_items),
+            max_waiting_items
+            if max_waiting_items is None
+            else _checks.integer("`max_waiting_items`", max_waiting_items),
             timeout,
             compression,
         )

@@ -11,7 +11,7 @@ from engram import Dataset, _engram
 from engram._consumption import ConsumptionTracker
 from engram.data.column_block import ColumnBlock, item_block
 from engram.errors import ClosedError, DeadlineExceededError, SignatureError, UnavailableError
-from engram.store import TableStore
+from engram.table_store import TableStore
 
 __all__ = ["FetchOptions", "MismatchError", "read_blocks"]
 

@@ -20,7 +20,7 @@ from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec, as_spec
 from engram.data.column_block import ColumnBlock
 from engram.errors import ClosedError, UnavailableError
-from engram.store import TableStore
+from engram.table_store import TableStore
 
 __all__ = [
     "ElementSource",

@@ -111,7 +111,7 @@ def _is_small(spec: Any) -> bool:  # noqa: ANN401, TensorFlow's
     dtype = np.dtype(spec.dtype.as_numpy_dtype)
     if dtype.isbuiltin != 1 or dtype.kind == "O" or not spec.shape.is_fully_defined():
         return False
-    return 0 < spec.shape.num_elements() * dtype.itemsize <= _MAX_SMALL_BYTES
+    return bool(0 < spec.shape.num_elements() * dtype.itemsize <= _MAX_SMALL_BYTES)
 
 
 def _empty(spec: Any) -> Any:  # noqa: ANN401, an array

@@ -23,7 +23,7 @@ from engram.compat.reverb.replay_sample import ReplaySample, SampleInfo
 from engram.compat.reverb.tensor_spec import TensorSpec
 from engram.data.column_block import Array, ColumnBlock
 from engram.errors import UnsatisfiableError
-from engram.store import TableStore
+from engram.table_store import TableStore
 
 __all__ = ["ArrayDataset", "array_converter"]
 

@@ -7,7 +7,7 @@ from engram.compat.ftw.datasets._options import DatasetOptions
 from engram.compat.reverb import _nest
 from engram.compat.reverb._dataset_common import init_table_dataset
 from engram.compat.reverb._lazy_tensorflow import DatasetMixin, LazyDataset, import_tensorflow
-from engram.store import TableStore
+from engram.table_store import TableStore
 
 __all__ = ["tensorflow_dataset"]
 

@@ -14,7 +14,7 @@ from engram.compat.reverb._block_reader import FetchOptions
 from engram.compat.reverb._dataset_common import ElementSource
 from engram.compat.reverb._elements import timesteps
 from engram.compat.reverb._nest import flatten
-from engram.store import TableStore
+from engram.table_store import TableStore
 
 __all__ = ["make_reverb_fifo_sampler_dataset", "make_reverb_rnn_sequence_fifo_sampler_dataset"]
 

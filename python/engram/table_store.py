@@ -1,0 +1,438 @@
+"""`TableStore`: the methods that a store and a client share."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from types import TracebackType
+from typing import Any, Literal, Self, overload
+
+import numpy.typing as npt
+
+from engram import _checks, _engram
+from engram._item_arrays import key_array, priority_array
+from engram.batch import Batch, Sample
+from engram.errors import ForkedError, InvalidArgumentError
+from engram.info import Checkpoint, TableInfo
+from engram.patterns import Pattern
+from engram.rate_limiters import AnyRateLimiter
+from engram.scan import Order, Scan
+from engram.table import Table
+from engram.writer import DEFAULT_MAX_WAITING_ITEMS, BatchedWriter, Compression, PatternWriter, TrajectoryWriter
+
+__all__ = ["TableStore"]
+
+
+class TableStore:
+    """Tables that can be written and sampled: the methods shared by `Store` and `Client`.
+
+    All methods are thread-safe. Ctrl-C interrupts calls that wait. If a durable store cannot write a change, because
+    the disk is full for example, the call that made the change raises `StorageError`; the change stays in memory and
+    is written as soon as that is possible.
+    """
+
+    _native: _engram.Store
+
+    def insert(
+        self,
+        data: Any,  # noqa: ANN401, a nest
+        priorities: Mapping[str, float],
+        *,
+        timeout: float | None = None,
+        time_axis: bool = False,
+    ) -> int:
+        """Inserts one item into one or several tables, and waits until all of them have it.
+
+        Args:
+            data: Nest of arrays, numbers and strings: dicts, lists, tuples, namedtuples, and node types registered with
+                optree in the namespace "engram", which are returned as dicts. Each leaf is a column. By default the
+                data is one step, whose columns are sampled without a time axis, as `[B, ...]`.
+            priorities: Priority of the item in each table, by table name. The tables share the data.
+            timeout: Seconds to wait for the tables' rate limiters. `None` waits forever.
+            time_axis: True if the leaves are `[T, ...]`, to be sampled as `[B, T, ...]`.
+
+        Returns:
+            Key of the item, the same in all tables.
+
+        Raises:
+            SignatureError: The data does not match a table's signature. No table has the item.
+            PriorityError: A priority is NaN, or it is negative, infinite or too large and the table's selector is
+                Prioritized.
+            DeadlineExceededError: A table did not accept the item in time. The text names the tables that have it.
+            UnsatisfiableError: The item is larger than a table's `max_bytes`.
+            InvalidArgumentError: `priorities` is empty or not a mapping, or another argument is invalid.
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store was closed, or a table dropped.
+        """
+        if not isinstance(priorities, Mapping):
+            raise InvalidArgumentError(
+                f'`priorities` must map table names to priorities, such as {{"replay": 1.0}}; '
+                f"got {_checks.short_repr(priorities)}"
+            )
+        return self._native.insert(data, list(priorities.items()), timeout, time_axis)
+
+    def writer(
+        self,
+        *,
+        history: int = 64,
+        chunk_length: int | None = None,
+        max_in_flight_items: int = 1_024,
+        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
+        timeout: float | None = None,
+        compression: Compression = "auto",
+    ) -> TrajectoryWriter:
+        """Creates a writer that builds items from arbitrary slices of its steps.
+
+        Args:
+            history: Number of most recent steps that items can refer to.
+            chunk_length: Number of steps per chunk. Default: as many as fit into about 16 KiB, from 1 to 16. Items
+                become visible at the first append after their chunk is full, at the end of an episode, or on `flush`.
+            max_in_flight_items: Maximum number of items in flight: sent, and not yet known to be in their tables.
+                `append` and `create_item` wait while there are as many. They also wait briefly while more than 4 MiB
+                are in flight to a server.
+            max_waiting_items: Maximum number of items that wait because the rate limiters of their tables are closed,
+                items in a chunk that is not full included. `append` and `create_item` wait while there are as many. A
+                call that creates or sends several items may exceed it by these. Default: 16. `None`: only
+                `max_in_flight_items` applies.
+            timeout: Seconds that `append` and `create_item` wait at these limits, for a full write buffer of a durable
+                store, or for a server's description of a table. `None` waits forever, 0 does not wait.
+            compression: `"auto"` compresses large columns if that saves memory. `"off"` never compresses. `"delta"`
+                compresses integers as differences between steps, which suits images that change little.
+
+        Returns:
+            The writer. It belongs to one thread.
+
+        Raises:
+            InvalidArgumentError: An argument is invalid.
+        """
+        return TrajectoryWriter(
+            self,
+            history=history,
+            chunk_length=chunk_length,
+            max_in_flight_items=max_in_flight_items,
+            max_waiting_items=max_waiting_items,
+            timeout=timeout,
+            compression=compression,
+        )
+
+    def pattern_writer(
+        self,
+        patterns: Sequence[Pattern],
+        *,
+        chunk_length: int | None = None,
+        max_in_flight_items: int = 1_024,
+        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
+        timeout: float | None = None,
+        compression: Compression = "auto",
+    ) -> PatternWriter:
+        """Creates a writer whose items are declared as patterns.
+
+        Args:
+            patterns: Patterns that create the items; at least one.
+            chunk_length: As in `writer`.
+            max_in_flight_items: As in `writer`.
+            max_waiting_items: As in `writer`.
+            timeout: As in `writer`, in seconds.
+            compression: As in `writer`.
+
+        Returns:
+            The writer. It belongs to one thread.
+
+        Raises:
+            InvalidArgumentError: An argument is invalid.
+        """
+        return PatternWriter(
+            self,
+            patterns,
+            chunk_length=chunk_length,
+            max_in_flight_items=max_in_flight_items,
+            max_waiting_items=max_waiting_items,
+            timeout=timeout,
+            compression=compression,
+        )
+
+    def batched_writer(
+        self,
+        num_envs: int,
+        patterns: Sequence[Pattern],
+        *,
+        chunk_length: int | None = None,
+        max_in_flight_items: int = 65_536,
+        max_waiting_items: int | None = DEFAULT_MAX_WAITING_ITEMS,
+        timeout: float | None = None,
+        compression: Compression = "auto",
+    ) -> BatchedWriter:
+        """Creates a writer for environments that step together, whose items are declared as patterns.
+
+        Args:
+            num_envs: Number of environments.
+            patterns: Patterns that create the items of each environment; at least one.
+            chunk_length: As in `writer`.
+            max_in_flight_items: As in `writer`, for all environments together.
+            max_waiting_items: As in `writer`, for all environments together.
+            timeout: As in `writer`, in seconds.
+            compression: As in `writer`.
+
+        Returns:
+            The writer. It belongs to one thread.
+
+        Raises:
+            InvalidArgumentError: An argument is invalid.
+        """
+        return BatchedWriter(
+            self,
+            num_envs,
+            patterns,
+            chunk_length=chunk_length,
+            max_in_flight_items=max_in_flight_items,
+            max_waiting_items=max_waiting_items,
+            timeout=timeout,
+            compression=compression,
+        )
+
+    def sample(
+        self,
+        table: str,
+        n: int,
+        *,
+        at_least: int | None = None,
+        timeout: float | None = None,
+        pad: bool = False,
+    ) -> Batch:
+        """Draws `n` items with replacement, and waits until they are available.
+
+        Args:
+            table: Name of the table.
+            n: Number of items. The rate limiter need not allow all of them at once.
+            at_least: Minimum number of items. If at least this many are available, return them instead of waiting for
+                `n`. Default: `n`.
+            timeout: Seconds to wait. `None` waits forever. On timeout, all drawn items return to the table. With 0 and
+                `at_least=1`, the call returns the available items, if there are any, without waiting.
+            pad: Pad shorter items with zeros instead of returning ragged columns.
+
+        Returns:
+            A batch of `B` items with columns `[B, T, ...]`, or `[B, ...]` without a time axis. `B` is `n`, or with
+            `at_least` from `at_least` to `n`.
+
+        Raises:
+            DeadlineExceededError: Too few items became available in time. The text states how many, and what the call
+                waited for.
+            UnsatisfiableError: The table can never provide this many items.
+            SignatureError: The items' columns differ and cannot be stacked.
+            OutOfMemoryError: The batch needs more memory than the system provides.
+            InvalidArgumentError: An argument is invalid.
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store was closed, or the table dropped.
+        """
+        n = _checks.integer("`n`", n, high=_checks.MAX_BATCH)
+        if at_least is not None:
+            at_least = _checks.minimum_size(at_least, "`n`", n)
+        return Batch(self._native.sample(table, n, at_least, timeout, pad=pad))
+
+    @overload
+    def scan(
+        self,
+        table: str,
+        *,
+        batch_size: int = ...,
+        order: Order = ...,
+        keys: Iterable[int] | None = ...,
+        pad: bool = ...,
+    ) -> Scan[Batch]: ...
+
+    @overload
+    def scan(
+        self, table: str, *, batch_size: None, order: Order = ..., keys: Iterable[int] | None = ..., pad: bool = ...
+    ) -> Scan[Sample]: ...
+
+    def scan(
+        self,
+        table: str,
+        *,
+        batch_size: int | None = 256,
+        order: Order = "oldest_first",
+        keys: Iterable[int] | None = None,
+        pad: bool = False,
+    ) -> Scan[Batch] | Scan[Sample]:
+        """Reads every item of a table once, without sampling: no counter, order or rate limiter changes.
+
+        The items are read as they are at one moment during this call, with their priorities and counts; later changes
+        of the table, and `reset`, do not affect the scan. Other calls use the table meanwhile.
+
+        Args:
+            table: Name of the table.
+            batch_size: Maximum number of items per batch, at most 65,536. A batch is smaller at the end, and before an
+                item that cannot be stacked with it: its columns differ in name, nesting, dtype or cell shape, or only
+                some have a time axis. `None`: single items, as `Sample`.
+            order: `"oldest_first"`, the order in which the items were inserted, or `"newest_first"`.
+            keys: Read only the items with these keys, at most 4,194,304, each item once. Keys that are not in the table
+                are skipped. Default: all items.
+            pad: Pad shorter items with zeros instead of returning ragged columns.
+
+        Returns:
+            An iterator of batches, which can be closed early.
+
+        Raises:
+            OutOfMemoryError: The items do not fit into memory.
+            InvalidArgumentError: An argument is invalid.
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store was closed, or the table dropped.
+        """
+        return Scan(self._native, table, batch_size, order, keys, pad=pad)
+
+    @overload
+    def update_priorities(
+        self, table: str, keys: npt.ArrayLike, priorities: npt.ArrayLike, *, wait: Literal[True] = True
+    ) -> int: ...
+
+    @overload
+    def update_priorities(
+        self, table: str, keys: npt.ArrayLike, priorities: npt.ArrayLike, *, wait: bool
+    ) -> int | None: ...
+
+    def update_priorities(
+        self, table: str, keys: npt.ArrayLike, priorities: npt.ArrayLike, *, wait: bool = True
+    ) -> int | None:
+        """Sets the priorities of items. Keys that are no longer in the table are skipped.
+
+        Updates of thousands of keys are not atomic: other threads can see some of them applied before the rest. A
+        client sends more than 8,192 keys in several requests; if the server becomes unreachable, some of them may be
+        applied and others not.
+
+        Args:
+            table: Name of the table.
+            keys: `[B]` integers, as in `batch.info.key`.
+            priorities: `[B]` numbers.
+            wait: If False, a store does not wait until the change is durable, and a client does not wait for the
+                server's reply, unless 8 such changes are in flight. The server applies them in order. An error of the
+                server is raised by a later change or by `close`. More than 8,192 keys are first checked against the
+                table's configuration, which may have to be fetched from the server.
+
+        Returns:
+            Number of keys found in the table; None if `wait` is False.
+
+        Raises:
+            PriorityError: A priority is NaN, or it is negative, infinite or too large and the table's selector is
+                Prioritized. No priority is changed.
+            InvalidArgumentError: `keys` and `priorities` differ in length, have more than one axis, or are not numbers.
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store was closed, or the table dropped.
+        """
+        return self._native.update_priorities(table, key_array(keys), priority_array(priorities), wait)
+
+    @overload
+    def delete(self, table: str, keys: npt.ArrayLike, *, wait: Literal[True] = True) -> int: ...
+
+    @overload
+    def delete(self, table: str, keys: npt.ArrayLike, *, wait: bool) -> int | None: ...
+
+    def delete(self, table: str, keys: npt.ArrayLike, *, wait: bool = True) -> int | None:
+        """Deletes items. Keys that are no longer in the table are skipped.
+
+        Deleting thousands of keys is not atomic; see `update_priorities`.
+
+        Args:
+            table: Name of the table.
+            keys: `[B]` integers, as in `batch.info.key`.
+            wait: As in `update_priorities`.
+
+        Returns:
+            Number of keys found in the table; None if `wait` is False.
+
+        Raises:
+            InvalidArgumentError: `keys` has more than one axis, or is not integers.
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store was closed, or the table dropped.
+        """
+        return self._native.delete(table, key_array(keys), wait)
+
+    def reset(self, table: str) -> None:
+        """Deletes all items of a table and sets its counters to 0.
+
+        Waiting calls are not ended; a waiting sample loses the items that it has already drawn.
+
+        Args:
+            table: Name of the table.
+
+        Raises:
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store is closed.
+        """
+        self._native.reset(table)
+
+    def info(self) -> dict[str, TableInfo]:
+        """Returns each table's configuration and statistics, by table name."""
+        return {info["name"]: TableInfo.from_native(info) for info in self._native.info()}
+
+    @property
+    def tables(self) -> list[str]:
+        """Names of the tables, sorted."""
+        return self._native.tables()
+
+    def create_table(self, table: Table) -> None:
+        """Adds a table.
+
+        Args:
+            table: Configuration of the table.
+
+        Raises:
+            InvalidArgumentError: A table of this name exists.
+            ClosedError: The store is closed.
+        """
+        _checks.instance_of("`table`", table, Table, "an engram.Table")
+        self._native.create_table(table)
+
+    def drop_table(self, table: str) -> None:
+        """Removes a table and its items. Calls that wait for it raise `ClosedError`.
+
+        Args:
+            table: Name of the table.
+
+        Raises:
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store is closed.
+        """
+        self._native.drop_table(table)
+
+    def set_rate_limiter(self, table: str, rate_limiter: AnyRateLimiter) -> None:
+        """Replaces a table's rate limiter. The counts of inserts, samples and deletes stay.
+
+        Args:
+            table: Name of the table.
+            rate_limiter: The new limiter, one of `engram.rate_limiters`.
+
+        Raises:
+            InvalidArgumentError: Nothing could ever be sampled under this limiter.
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store is closed.
+        """
+        _checks.instance_of("`rate_limiter`", rate_limiter, AnyRateLimiter, "one of engram.rate_limiters")
+        self._native.set_rate_limiter(table, rate_limiter)
+
+    def checkpoint(self) -> Checkpoint:
+        """Writes all tables to the directory of the store, or of the server's store. Other calls continue meanwhile.
+
+        Returns:
+            The checkpoint, after it is complete: the next store that opens the directory starts from it.
+
+        Raises:
+            InvalidArgumentError: The store has no directory.
+            StorageError: The checkpoint cannot be written. Earlier ones stay valid.
+            ClosedError: The store is closed.
+        """
+        return Checkpoint(*self._native.checkpoint())
+
+    def close(self) -> None:
+        """Ends all waiting calls with `ClosedError`; later calls raise it too. Can be called more than once.
+
+        A store releases all its tables. The tables of a client's server stay. A client first waits for changes made
+        with `wait=False`, and raises the first error among them.
+        """
+        self._native.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        with suppress(ForkedError):  # a forked child cannot close the store; its parent does
+            self.close()
