@@ -482,6 +482,7 @@ mod tests {
     fn strings_copied_from_the_previous_chunks_are_counted() {
         let mut recorder = recorder(2).unwrap();
         recorder.options.chunk_length = None;
+        recorder.patterns[0].pattern.lookback = 2;
         recorder.lookback = 2;
         // One step fits into the open chunks. A second one does not, because the new chunks also
         // have a copy of the first step.

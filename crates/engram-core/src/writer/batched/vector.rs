@@ -37,7 +37,7 @@ use crate::schema::{ActualColumn, CellSpec, Schema};
 use crate::shared_bytes::SharedBytes;
 use crate::text::count;
 use env_window::SideRow;
-use returns::encode;
+use returns::{encode, encode_all};
 use row_columns::RowColumns;
 use rule::BoundRule;
 pub use rule::{AtEnd, ItemColumn, ItemKind, ItemRule, ItemSource, Part};
@@ -385,7 +385,7 @@ impl VectorRecorder {
         for (source, buffer) in self.flags.iter().zip(flags) {
             match source {
                 ItemSource::Reward => {
-                    buffer.extend(step.rewards.iter().flat_map(|reward| encode(*reward)));
+                    encode_all(buffer, step.rewards.iter().map(|reward| encode(*reward)));
                 }
                 ItemSource::Terminated => {
                     buffer.extend(step.terminated.iter().map(|b| u8::from(*b)));

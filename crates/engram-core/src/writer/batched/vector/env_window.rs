@@ -53,7 +53,8 @@ impl<'a> EnvWindow<'a> {
             env: self.env,
             rows,
             chunks: SmallVec::new(),
-            slices: Vec::new(),
+            // One slice per column, unless rows are in several chunks.
+            slices: Vec::with_capacity(rule.columns.len()),
         };
         let mut columns = Vec::with_capacity(rule.columns.len());
         for column in &rule.columns {

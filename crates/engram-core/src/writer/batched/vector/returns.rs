@@ -19,7 +19,7 @@ impl Returns {
         }
     }
 
-    /// Appends the encoded returns and discounts of full windows that end with the next transition.
+    /// Writes the encoded returns and discounts of full windows that end with the next transition.
     pub(super) fn encode_full(
         &self,
         rewards: &[f64],
@@ -30,13 +30,17 @@ impl Returns {
         let power = self.powers[self.sums.len()];
         let full_discount = encode(self.powers[self.sums.len() + 1]);
         match self.sums.last() {
-            Some(sums) => returns.extend(
-                (sums.iter().zip(rewards)).flat_map(|(sum, reward)| encode(sum + power * reward)),
-            ),
-            None => returns.extend(rewards.iter().flat_map(|reward| encode(*reward))),
+            Some(sums) => {
+                let sums = sums.iter().zip(rewards);
+                encode_all(
+                    returns,
+                    sums.map(|(sum, reward)| encode(sum + power * reward)),
+                );
+            }
+            None => encode_all(returns, rewards.iter().map(|reward| encode(*reward))),
         }
         let discount = |terminated: &bool| if *terminated { [0; 4] } else { full_discount };
-        discounts.extend(terminated.iter().flat_map(discount));
+        encode_all(discounts, terminated.iter().map(discount));
     }
 
     /// Adds the rewards of the next transition.
@@ -68,6 +72,14 @@ impl Returns {
 )]
 pub(super) fn encode(value: f64) -> [u8; 4] {
     (value as f32).to_le_bytes()
+}
+
+/// Replaces the contents of a buffer by encoded numbers.
+pub(super) fn encode_all(buffer: &mut Vec<u8>, cells: impl ExactSizeIterator<Item = [u8; 4]>) {
+    buffer.resize(4 * cells.len(), 0);
+    for (target, cell) in buffer.as_chunks_mut().0.iter_mut().zip(cells) {
+        *target = cell;
+    }
 }
 
 #[cfg(test)]

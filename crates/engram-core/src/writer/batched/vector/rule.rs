@@ -189,7 +189,9 @@ impl BoundRule {
 
     /// True if the item of full length that ends with transition number `count` of an episode, counted from 1, is due.
     pub(super) fn is_due(&self, count: u64) -> bool {
-        count >= self.length && (count - self.length).is_multiple_of(self.period)
+        // Most rules have period 1, which needs no division.
+        count >= self.length
+            && (self.period == 1 || (count - self.length).is_multiple_of(self.period))
     }
 
     /// Number of the transitions, out of all `count` of an episode, that are in the sequence that its end cuts short: the
