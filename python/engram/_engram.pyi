@@ -16,6 +16,7 @@ __all__ = [
     "Stream",
     "TrajectoryColumn",
     "TrajectoryWriter",
+    "VectorWriter",
     "__version__",
     "after_fork_in_child",
     "flatten",

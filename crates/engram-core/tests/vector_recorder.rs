@@ -113,7 +113,7 @@ impl Episode {
                     if stop - start < n_step as u32 && !self.ended {
                         return None;
                     }
-                    let power = |k: u32| discount.powi(k as i32);
+                    let power = |k: u32| discount.powi(i32::try_from(k).unwrap());
                     let sum: f64 = (start..stop)
                         .map(|i| power(i - start) * self.reward(i))
                         .sum();

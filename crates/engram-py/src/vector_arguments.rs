@@ -79,15 +79,13 @@ fn read_arrays<'py>(
     for (value, name) in values.iter().zip(names) {
         let leaf = Leaf::new(value, name)?;
         cells.push(env_cell(value.py(), &leaf, name, envs)?);
-        match leaf {
-            Leaf::Array { array, .. } => arrays.push(array),
-            _ => {
-                let text = format!(
-                    "column `{name}` has text, which a vector writer does not store; encode it as numbers"
-                );
-                return Err(errors::signature(value.py(), text));
-            }
-        }
+        let Leaf::Array { array, .. } = leaf else {
+            let text = format!(
+                "column `{name}` has text, which a vector writer does not store; encode it as numbers"
+            );
+            return Err(errors::signature(value.py(), text));
+        };
+        arrays.push(array);
     }
     Ok((arrays, cells))
 }

@@ -184,13 +184,13 @@ impl VectorState {
             last_observations: &last,
         };
         let recorder = &mut recording.recorder;
-        let recorded = if is_large {
+        let outcome = if is_large {
             py.detach(|| recorder.step(&step))
         } else {
             recorder.step(&step)
         };
         drop(resize_guards);
-        if let Err(error) = recorded {
+        if let Err(error) = outcome {
             if is_first {
                 self.recording = None; // another first step may have other columns
             }
