@@ -7,6 +7,7 @@ import signal
 import hypothesis
 import pytest
 from certificates import Certificates
+from store_types import STORE_TYPES, RemoteStore
 
 import engram
 
@@ -20,21 +21,6 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 # even those that use only PyTorch.
 FRAMEWORKS = {"frameworks": ("tensorflow",), "torch": ("torch",), "jax": ("jax",)}
 
-
-class RemoteStore(engram.Client):
-    """A client with its own server."""
-
-    def __init__(self, tables, *, seed) -> None:
-        self.server = engram.Server(engram.Store(tables, seed=seed))
-        super().__init__(self.server.address)
-
-    def close(self) -> None:
-        """Closes the server's store, not the client, so that tests of a closed store also apply to a remote one."""
-        self.server.store.close()
-
-
-# Tests with `open_store` run with each of these types.
-STORE_TYPES = {"in_process": engram.Store, "remote": RemoteStore}
 
 hypothesis.settings.register_profile("fast", max_examples=50, deadline=None)
 hypothesis.settings.register_profile("slow", max_examples=500, deadline=None, derandomize=True)

@@ -289,28 +289,6 @@ class PatternWriter(_Writer):
         """
         self._native.append(step, partial_step=partial_step)
 
-    def append_steps(self, steps: Any) -> None:  # noqa: ANN401, a nest
-        """Adds many consecutive steps of the episode at once, such as a recorded episode.
-
-        The result is that of one `append` per step, without a Python loop. It does not end the episode.
-
-            writer.append_steps({"obs": observations, "action": actions})  # arrays [T, ...]
-            writer.end_episode()
-
-        Args:
-            steps: Nest of arrays `[T, ...]`: the columns of `T` steps, with the structure of the steps of `append`.
-
-        Raises:
-            SignatureError: The arrays differ in `T` or from the columns of earlier steps, or items would not match
-                their table's signature. The text names the column. Nothing is stored.
-            InvalidArgumentError: The last step is not complete (`partial_step`). Nothing is stored.
-            BackpressureError: As in `append`. The steps before, by `episode_steps`, are stored.
-            OutOfMemoryError: A chunk could not be allocated. The steps before are stored.
-            PriorityError, UnsatisfiableError, ClosedError: As in `append`. After a `PriorityError`, all steps are
-                stored, and the other items are created.
-        """
-        self._native.append_steps(steps)
-
     @property
     def episode_steps(self) -> int:
         """Number of complete steps in the current episode."""

@@ -3,9 +3,9 @@
 import gymnasium
 import numpy as np
 import pytest
-from conftest import STORE_TYPES
 from hypothesis import given
 from hypothesis import strategies as st
+from store_types import STORE_TYPES
 from vector_envs import MODES, Scripted, key_of, run, sequences, transitions, vector_of
 
 import engram

@@ -1,6 +1,7 @@
 """Text and bytes: what was given as `str` is returned as `str`, what was given as `bytes` as `bytes`."""
 
 import copy
+from contextlib import nullcontext
 
 import numpy as np
 import pytest
@@ -107,21 +108,34 @@ def test_text_survives_the_log_and_a_checkpoint(tmp_path):
                 store.checkpoint()
 
 
-@pytest.mark.parametrize("dtype", [str, "str", "U", np.dtype("U5")])
-def test_a_signature_of_text_takes_text_only(open_store, dtype):
-    store = open_store(Table("t", signature={"x": ArraySpec((), dtype)}))
-    store.insert({"x": "a"}, {"t": 1.0})
-    assert store.info()["t"].signature == {"x": ArraySpec((), "str")}
-    with pytest.raises(SignatureError, match=r"column `x` must be str\[\]; got string\[\]"):
-        store.insert({"x": b"a"}, {"t": 1.0})
-
-
-@pytest.mark.parametrize("dtype", ["string", bytes, object, "S"])
-def test_a_signature_of_bytes_takes_bytes_only(open_store, dtype):
-    store = open_store(Table("t", signature={"x": ArraySpec((), dtype)}))
+@pytest.mark.parametrize("dtype", [str, "str", "U", np.dtype("U5"), "string", bytes, object, "S"])
+def test_a_signature_of_strings_takes_text_and_bytes(open_store, dtype):
+    store = open_store(queue(signature={"x": ArraySpec((), dtype)}))
+    store.insert({"x": "é"}, {"t": 1.0})
     store.insert({"x": b"a"}, {"t": 1.0})
-    with pytest.raises(SignatureError, match=r"column `x` must be string\[\]; got str\[\]"):
-        store.insert({"x": "a"}, {"t": 1.0})
+    assert [words(store.sample("t", 1).data["x"]) for _ in range(2)] == [["é"], [b"a"]]
+    with pytest.raises(SignatureError, match=r"column `x` must be (str|string)\[\]; got int64\[\]"):
+        store.insert({"x": 1}, {"t": 1.0})
+
+
+@pytest.mark.parametrize("given", [("é", b"a", "b"), (b"a", "é", "b")])
+def test_a_batch_of_text_and_bytes_has_bytes(open_store, given):
+    store = open_store(queue())
+    for value in given:
+        store.insert({"x": value}, {"t": 1.0})
+    expected = [value.encode() if isinstance(value, str) else value for value in given]
+    assert words(store.sample("t", 3).data["x"]) == expected
+
+
+def test_reverbs_api_returns_bytes_for_text(open_store):
+    from engram.compat import reverb  # noqa: PLC0415, only this test
+
+    store = open_store(Table("t"))
+    store.insert({"x": np.array(["é", "b"], object)}, {"t": 1.0}, time_axis=True)
+    with Server(store) if isinstance(store, Store) else nullcontext(store.server) as server:
+        client = reverb.Client(server.address)
+        [sample] = client.sample("t", emit_timesteps=False)
+    assert words(sample.data[0]) == ["é".encode(), b"b"]
 
 
 def test_a_column_is_either_text_or_bytes(open_store):

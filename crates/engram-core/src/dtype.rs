@@ -67,6 +67,13 @@ impl DType {
         matches!(self, Self::String | Self::Text)
     }
 
+    /// True if a column of a signature may have cells of this dtype: they are equal, or both are strings. Clients of
+    /// Reverb send bytes in place of text.
+    #[must_use]
+    pub fn fits(self, signature: Self) -> bool {
+        self == signature || self.is_string() && signature.is_string()
+    }
+
     /// Size of one element in bytes; 0 for strings, whose length varies.
     #[must_use]
     pub const fn size(self) -> usize {

@@ -8,6 +8,7 @@ use std::sync::{Arc, OnceLock};
 
 use crate::chunk::string_cells;
 use crate::codec::Codec;
+use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::pool::{Pool, PooledBytes};
 use crate::prefetch::prefetch_line;
@@ -252,9 +253,11 @@ impl ColumnPlan {
         let first = items[0].trajectory();
         let expected = first.column(index);
         let mut even = true;
+        let mut cell = expected.cell.clone();
         for item in items {
             let column = item.trajectory().column(index);
-            if column.cell != expected.cell || column.squeeze != expected.squeeze {
+            let same_cell = column.cell.dtype.fits(cell.dtype) && column.cell.shape == cell.shape;
+            if !same_cell || column.squeeze != expected.squeeze {
                 let describe = |cell: &CellSpec, squeeze: bool| {
                     let time = if squeeze { "without" } else { "with" };
                     format!("{cell} {time} time axis")
@@ -265,6 +268,9 @@ impl ColumnPlan {
                     describe(expected.cell, expected.squeeze),
                     describe(column.cell, column.squeeze)
                 )));
+            }
+            if column.cell.dtype != cell.dtype {
+                cell.dtype = DType::String; // of text and bytes together, the bytes
             }
             even &= column.len == expected.len;
         }
@@ -288,7 +294,7 @@ impl ColumnPlan {
         };
         Ok(Self {
             cell_bytes: expected.cell.bytes(),
-            cell: expected.cell.clone(),
+            cell,
             time,
         })
     }
@@ -555,7 +561,6 @@ fn prefetch_cells(trajectory: &Trajectory, plans: &[ColumnPlan]) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::dtype::DType;
     use smallvec::smallvec;
 
     #[test]

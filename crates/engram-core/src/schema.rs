@@ -121,7 +121,7 @@ impl ActualColumn<'_> {
     fn matches(&self, spec: &ColumnSpec) -> bool {
         let axes = self.len.into_iter().chain(self.cell.shape.iter().copied());
         *self.name == *spec.name
-            && self.cell.dtype == spec.dtype
+            && self.cell.dtype.fits(spec.dtype)
             && spec.shape.len() == self.cell.shape.len() + usize::from(self.len.is_some())
             && sizes_match(axes, &spec.shape)
     }

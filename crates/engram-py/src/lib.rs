@@ -24,7 +24,6 @@ mod scan;
 mod sender;
 mod server;
 mod snapshot;
-mod step_arrays;
 mod step_flattener;
 mod store;
 mod stream;

@@ -2,22 +2,18 @@
 
 use std::sync::Arc;
 
+use engram_core::Schema;
 use engram_core::writer::{PatternSet, Recorder, WriterOptions};
-use engram_core::{Schema, TableOptions};
 use pyo3::prelude::*;
 
 use crate::gil::{ForkGuard, Timeout, exclusive, shared};
 use crate::patterns::{PatternConfig, check_signature};
 use crate::sender::Sender;
-use crate::step_arrays::{self, StepArrays};
 use crate::step_flattener::{StepEffects, StepFlattener};
 use crate::store::Store;
 use crate::structure::with_array_hint;
 use crate::writer::writer_options;
 use crate::{arguments, errors};
-
-/// Number of steps that [`PatternState::append_steps`] appends before it sends their items.
-const STEPS_PER_SEND: usize = 1024;
 
 /// Writes steps, and creates items as patterns declare.
 #[pyclass(module = "engram._engram")]
@@ -157,60 +153,6 @@ impl PatternState {
         self.apply(py, false)
     }
 
-    /// Appends many steps: the first one like any other, which checks the columns of all of them.
-    fn append_steps(&mut self, py: Python<'_>, steps: &StepArrays<'_>) -> PyResult<()> {
-        if self.recorder.step_is_open() {
-            let text = "the last step is not complete; complete it with `append` first";
-            return Err(errors::invalid(py, text.into()));
-        }
-        if steps.len == 0 {
-            return Ok(());
-        }
-        // Raised at the end, because the other steps are appended nevertheless.
-        let before = self.appends;
-        let mut outcome = self.append(&steps.first_step(py)?, false);
-        if self.appends == before {
-            return outcome;
-        }
-        // Before any address or length is read, because preventing a resize may run Python code.
-        let _resize_guards = steps.prevent_resize()?;
-        let cells = steps.cells(py)?;
-        let columns = (0..cells.len()).map(|leaf| self.steps.column(leaf));
-        let columns: Vec<usize> = columns.map(Option::unwrap_or_default).collect();
-        let patterns = (0..self.num_patterns).filter_map(|number| self.patterns.get(number));
-        let tables = patterns.map(|pattern| {
-            let options = Arc::clone(self.sender.options(pattern.table()));
-            (pattern.table(), options)
-        });
-        let tables: Vec<(u32, Arc<TableOptions>)> = tables.collect();
-        let check_priority = |table: u32, priority: f64| {
-            let options = tables.iter().find(|(number, _)| *number == table);
-            options.map_or(Ok(()), |(_, options)| options.check_priority(priority))
-        };
-        let mut next = 1;
-        while next < steps.len {
-            self.sender.wait_for_capacity(py)?;
-            let end = steps.len.min(next + STEPS_PER_SEND);
-            let (recorder, patterns) = (&mut self.recorder, &mut self.patterns);
-            let appended = py.detach(|| {
-                step_arrays::append(
-                    recorder,
-                    patterns,
-                    (&cells, &columns),
-                    next..end,
-                    check_priority,
-                )
-            });
-            let sent = self.send(py);
-            let created = appended.map_err(|error| errors::to_py(py, &error))?;
-            self.appends += (end - next) as u64;
-            outcome = outcome.and(created.map_err(|error| errors::to_py(py, &error)));
-            sent?;
-            next = end;
-        }
-        outcome
-    }
-
     /// Applies the patterns to the last step, and sends items.
     fn apply(&mut self, py: Python<'_>, end_of_episode: bool) -> PyResult<()> {
         let sender = &self.sender;
@@ -282,15 +224,6 @@ impl PatternWriter {
         let py = slf.py();
         let mut this = exclusive(slf)?;
         this.state.get_mut(py)?.append(step, partial_step)
-    }
-
-    /// Appends the steps of a nest of arrays `[T, ...]`.
-    fn append_steps(slf: &Bound<'_, Self>, steps: &Bound<'_, PyAny>) -> PyResult<()> {
-        let py = slf.py();
-        let mut this = exclusive(slf)?;
-        let state = this.state.get_mut(py)?;
-        let arrays = StepArrays::read(steps).map_err(|error| with_array_hint(error, steps))?;
-        state.append_steps(py, &arrays)
     }
 
     /// Ends the episode, even if tables reject its last items. If the last steps cannot be compressed for lack of

@@ -13,6 +13,7 @@ use pyo3::prelude::*;
 use crate::errors;
 use crate::gil::{Timeout, detached, wait_for};
 use crate::server;
+use crate::stream;
 use crate::tables::{RemoteTables, Tables};
 
 /// Minimum wait for a server's reply, even if the caller's timeout is shorter.
@@ -24,6 +25,9 @@ const MAX_BYTES_IN_FLIGHT: u64 = 4 << 20;
 /// Maximum wait for bytes in flight. If nothing is acknowledged in this time, a table probably blocks, and only the
 /// limit on items applies.
 const MAX_PROGRESS_WAIT: Duration = Duration::from_millis(20);
+
+/// Name of the thread of `engram._checkpoint_thread`.
+const CHECKPOINT_THREAD: &str = "engram-checkpoints";
 
 /// How often a waiting writer checks whether another thread could end the wait.
 const DEADLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
@@ -317,14 +321,30 @@ impl Sender {
         Err(errors::to_py(py, &Error::Backpressure(text)))
     }
 
-    /// True if no other thread could sample from a local table: this is the only thread of Python, and the process has
-    /// never started a server.
+    /// True if no other thread could sample from a local table: this is the only thread of Python, except those that
+    /// write checkpoints; no dataset is open, the process has never started a server, and no item expires.
     fn is_deadlock(&self, py: Python<'_>) -> PyResult<bool> {
-        if matches!(self.outbox, AnyOutbox::Remote(..)) || server::was_started() {
+        let AnyOutbox::Local(engine, _) = &self.outbox else {
+            return Ok(false);
+        };
+        if server::was_started() || stream::any_open() {
+            return Ok(false);
+        }
+        let tables = engine.tables().unwrap_or_default();
+        if tables.iter().any(|table| table.options().ttl.is_some()) {
             return Ok(false);
         }
         let frames = py.import("sys")?.call_method0("_current_frames")?;
-        Ok(frames.len()? == 1)
+        let mut others = frames.len()?;
+        for thread in py
+            .import("threading")?
+            .call_method0("enumerate")?
+            .try_iter()?
+        {
+            let name: String = thread?.getattr("name")?.extract()?;
+            others -= usize::from(name == CHECKPOINT_THREAD);
+        }
+        Ok(others == 1)
     }
 
     /// Updates the number of items in flight. Returns the error of a rejected item, or that of a closed client.

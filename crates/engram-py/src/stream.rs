@@ -1,6 +1,6 @@
 //! Streams of prefetched batches, for `engram.Dataset`.
 
-use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
 
@@ -97,8 +97,23 @@ pub(crate) struct PyStream {
     single: bool,
 }
 
+/// Number of streams that exist. Their native threads sample while Python's threads wait.
+static OPEN: AtomicUsize = AtomicUsize::new(0);
+
+/// True while a stream exists in this process.
+pub(crate) fn any_open() -> bool {
+    OPEN.load(Ordering::Relaxed) > 0
+}
+
+impl Drop for PyStream {
+    fn drop(&mut self) {
+        OPEN.fetch_sub(1, Ordering::Relaxed);
+    }
+}
+
 impl PyStream {
     pub(crate) fn new(stream: BatchStream, timeout: Timeout, single: bool) -> Self {
+        OPEN.fetch_add(1, Ordering::Relaxed);
         Self {
             stream: ForkGuard::new("dataset", Mutex::new(stream)),
             closing: AtomicBool::new(false),

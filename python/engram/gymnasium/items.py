@@ -11,6 +11,9 @@ from engram.specs import ArraySpec
 
 __all__ = ["AtEnd", "CompiledItems", "Episodes", "Items", "Sequences", "Transitions", "checked_items"]
 
+MAX_N_STEP = 10_000
+"""Maximum of `n_step`."""
+
 AtEnd: TypeAlias = Literal["pad", "cut", "drop"]
 """What becomes of a sequence that the end of its episode cuts short; see `Sequences`."""
 
@@ -127,7 +130,8 @@ class Transitions(_ItemsOf):
 
     Attributes:
         table: Name of the table.
-        n_step: Maximum number of steps of an item.
+        n_step: Maximum number of steps of an item, at most 10,000. Each step of the environments costs time and memory in
+            proportion to it.
         discount: Discount per step, from 0 to 1.
         priority: Priority of the items.
 
@@ -143,7 +147,7 @@ class Transitions(_ItemsOf):
 
     def __post_init__(self) -> None:
         about = self._check()
-        object.__setattr__(self, "n_step", _checks.integer(f"{about}`n_step`", self.n_step, high=_checks.MAX_I32))
+        object.__setattr__(self, "n_step", _checks.integer(f"{about}`n_step`", self.n_step, high=MAX_N_STEP))
         object.__setattr__(self, "discount", _checks.fraction(f"{about}`discount`", self.discount))
 
     def _signature(self, obs: Any, action: Any, extras: Any) -> dict[str, Any]:  # noqa: ANN401, nests

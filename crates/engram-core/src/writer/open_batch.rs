@@ -116,7 +116,8 @@ impl OpenBatch {
     pub(super) fn is_full(&self, string_budget: usize) -> bool {
         self.steps == self.grouping.capacity_steps
             || self.string_bytes > string_budget
-            || self.side.bytes() > MAX_SIDE_BYTES
+            // The side cells of the first observations come before any step, and must not be separated from it.
+            || self.steps > 0 && self.side.bytes() > MAX_SIDE_BYTES
     }
 
     /// Records that the following steps of the environment belong to this episode.

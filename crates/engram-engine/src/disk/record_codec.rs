@@ -583,7 +583,7 @@ fn dtype_code(dtype: DType) -> u8 {
 
 fn dtype_from_code(code: u8) -> Result<DType, CorruptRecord> {
     let dtype = DType::ALL.get(usize::from(code)).copied();
-    dtype.ok_or_else(|| CorruptRecord(format!("unknown dtype code {code}, expected 0 to 17")))
+    dtype.ok_or_else(|| CorruptRecord(format!("unknown dtype code {code}")))
 }
 
 fn to_u32(len: usize) -> u32 {

@@ -249,7 +249,10 @@ impl LockedTable {
         {
             if let Some(cursor) = &mut insert.cursor {
                 cursor.next.number += 1;
-                // Wakes the server's task, which reports each inserted item.
+            }
+            // Wakes the server's task, which reports each inserted item, or a writer, which may continue when few of its
+            // items wait.
+            if insert.cursor.is_some() || insert.outbox.is_some() {
                 after.wakers.extend(insert.waker.take());
             }
             if needs_no_insert {

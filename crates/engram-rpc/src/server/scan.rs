@@ -8,7 +8,6 @@ use std::sync::Arc;
 use engram_codec::{CallReplies, ConnectionReplies, Reply, ReplyStream, Reservation};
 use engram_core::gather::{Estimate, LengthPolicy, estimate};
 use engram_core::table::ScanOrder;
-use engram_core::text::count;
 use engram_core::{Draw, Error, Result};
 use engram_engine::{Scan, ScanOptions};
 use tokio::runtime::Handle;
@@ -206,8 +205,7 @@ impl ScanStream {
             };
             if more > MAX_REQUESTED {
                 return Err(Status::resource_exhausted(format!(
-                    "too many batches: a scan may request at most {MAX_REQUESTED} at once; got {}",
-                    count(more, "batch")
+                    "too many batches: a scan may request at most {MAX_REQUESTED} at once; got {more}"
                 )));
             }
             self.requested = more;

@@ -360,7 +360,7 @@ async fn rejected_items_are_acknowledged_with_the_tables_error() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn dropping_a_table_completes_its_waiting_items() {
-    let engine = engine(vec![queue_of_size("full", 1)]);
+    let engine = engine(vec![queue_of_size("full", 1), options("open")]);
     let server = start(&engine);
     let mut stream = open_insert_stream(&mut connect(&server).await).await;
     stream.send(first_message(1)).await;
@@ -371,11 +371,14 @@ async fn dropping_a_table_completes_its_waiting_items() {
         ]))
         .await;
     stream
-        .send(items_message([row_items("full", 6, 4, 1)]))
+        .send(items_message([
+            row_items("full", 6, 4, 1),
+            row_items("open", 10, 1, 1),
+        ]))
         .await;
     stream.wait_completed("full", 1).await;
-    let full = engine.table("full").unwrap();
-    wait_until("two calls wait", || full.info().waiting_inserts == 2).await;
+    // The server has read all items before this one.
+    stream.wait_completed("open", 10).await;
     engine.drop_table("full").unwrap();
     let errors = stream.wait_completed("full", 9).await;
     assert!(errors.iter().all(|(number, _)| *number > 1));

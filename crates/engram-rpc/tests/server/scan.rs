@@ -93,7 +93,7 @@ async fn invalid_requests_end_the_stream() {
         (
             vec![begin("t", 1), Request::Batches(1_025)],
             Code::ResourceExhausted,
-            "too many batches: a scan may request at most 1024 at once; got 1025 batches",
+            "too many batches: a scan may request at most 1024 at once; got 1025",
         ),
         (
             too_many_keys,

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from engram import Dataset, _engram
 from engram._consumption import ConsumptionTracker
+from engram.compat.reverb._nest import without_text
 from engram.data.column_block import ColumnBlock, item_block
 from engram.errors import ClosedError, DeadlineExceededError, SignatureError, UnavailableError
 from engram.table_store import TableStore
@@ -189,6 +190,7 @@ class _BlockReader:
 
     def _convert(self, native: _engram.Batch) -> Any:  # noqa: ANN401, a result of `make`
         block = item_block(native)
+        block = block._replace(columns=[without_text(column) for column in block.columns])
         self._block_items = len(native)
         try:
             return self._make(block)

@@ -141,6 +141,13 @@ def as_array(value: Any) -> npt.NDArray[Any]:  # noqa: ANN401, anything NumPy un
     raise TypeError(f"cannot convert {_describe(value)} to a tensor: the dtype {kind} is not supported")
 
 
+def without_text(array: npt.NDArray[Any]) -> npt.NDArray[Any]:
+    """Returns the array; of an object array with text, a copy with bytes, which Reverb has in its place."""
+    if array.dtype != object or not any(isinstance(element, str) for element in array.flat):
+        return array
+    return _encode_text(array, array)
+
+
 def _encode_text(array: npt.NDArray[Any], value: object) -> npt.NDArray[Any]:
     """Converts the elements of an object array to bytes. `value` is named in the error."""
     encoded = np.empty(array.shape, dtype=object)

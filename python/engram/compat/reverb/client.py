@@ -239,7 +239,7 @@ class Client:
         with closing(self._batches(table, count)) as batches:
             for batch in batches:
                 info = _info(batch)
-                columns = [column[0, ...] for column in _nest.flatten(batch.data)]
+                columns = [_nest.without_text(column[0, ...]) for column in _nest.flatten(batch.data)]
                 if signature is not None:
                     _check_num_columns(table, signature, columns)
                 if emit_timesteps:
