@@ -241,6 +241,8 @@ def test_arguments_of_the_writer():
         VectorWriter(store, envs, [])
     with raises(InvalidArgumentError, "Transitions for table `t`: `n_step` must be at least 1; got 0"):
         Transitions("t", n_step=0, discount=0.9)
+    with raises(InvalidArgumentError, "Transitions for table `t`: `n_step` must be at most 10000; got 1000000000"):
+        Transitions("t", n_step=10**9, discount=0.9)
     with raises(InvalidArgumentError, "Transitions for table `t`: `discount` must be from 0 to 1; got 2"):
         Transitions("t", discount=2)
     with raises(InvalidArgumentError, "Sequences for table `t`: `length` must be at least 1; got 0"):

@@ -186,7 +186,7 @@ def test_an_open_table_has_its_items_while_another_is_closed(open_store):
     written, rejected = 0, 0
     while rejected < 3:
         try:
-            writer.append({"x": written})
+            writer.append({{"x": written}})
             written += 1
         except BackpressureError:
             rejected += store.info()["q"].inserts == 1
@@ -300,10 +300,12 @@ def test_a_timeout_does_not_cut_the_end_of_an_episode(open_store, kind):
     assert sampled == [0, 1, 2, 3, 10, 11, 12, 13]
 
 
-def test_a_writer_in_the_only_thread_reports_a_deadlock():
-    code = """
+@pytest.mark.parametrize("durable", [False, True])
+def test_a_writer_in_the_only_thread_reports_a_deadlock(tmp_path, durable):
+    code = f"""
     import engram
-    store = engram.Store([engram.Table.queue("q", max_size=1)])
+    tables = [engram.Table.queue("q", max_size=1)]
+    store = engram.Store.open({str(tmp_path)!r}, tables) if {durable} else engram.Store(tables)
     writer = store.pattern_writer([engram.Pattern("q", num_steps=1)], chunk_length=1, max_waiting_items=2)
     written = 0
     try:
@@ -315,7 +317,7 @@ def test_a_writer_in_the_only_thread_reports_a_deadlock():
     # Nothing is lost, and the writer continues.
     for value in range(2):
         assert store.sample("q", 1).data["x"].tolist() == [[value]]
-    writer.append({"x": 3})
+    writer.append({{"x": 3}})
     assert store.sample("q", 1).data["x"].tolist() == [[2]]
     writer.flush()
     """
@@ -326,6 +328,24 @@ def test_a_writer_in_the_only_thread_reports_a_deadlock():
         "only thread of the process, so nothing is sampled while it waits: sample before you write more, or increase "
         "`max_waiting_items`\n"
     )
+
+
+def test_an_open_dataset_may_end_the_wait_of_the_only_thread():
+    output = run_python("""
+import engram
+store = engram.Store([engram.Table.queue("q", max_size=1), engram.Table("t")])
+dataset = engram.Dataset(store, "t", 1)
+batches = iter(dataset)
+store.insert(1, {"t": 1.0})
+next(batches)
+writer = store.pattern_writer([engram.Pattern("q", num_steps=1)], chunk_length=1, max_waiting_items=2, timeout=1.5)
+try:
+    for value in range(10):
+        writer.append({"x": value})
+except engram.errors.BackpressureError as error:
+    print("1.5 s" in str(error), "only thread" in str(error))
+""")
+    assert output == "True False\n"
 
 
 @pytest.mark.parametrize(

@@ -130,8 +130,8 @@ class Transitions(_ItemsOf):
 
     Attributes:
         table: Name of the table.
-        n_step: Maximum number of steps of an item, at most 10,000. Each step of the environments costs time and memory in
-            proportion to it.
+        n_step: Maximum number of steps of an item, at most 10,000. The time and memory that a step of the environments
+            costs grow with it.
         discount: Discount per step, from 0 to 1.
         priority: Priority of the items.
 

@@ -1,0 +1,118 @@
+"""Double DQN on CartPole, with eight environments at once: uniform replay, or n-step returns and prioritized replay.
+
+    python examples/dqn.py
+    python examples/dqn.py --n-step 3 --prioritized
+
+Van Hasselt et al. 2016, "Deep Reinforcement Learning with Double Q-learning"; Schaul et al. 2016, "Prioritized
+Experience Replay".
+"""
+
+import argparse
+from typing import Any
+
+import equinox as eqx
+import gymnasium
+import jax
+import jax.numpy as jnp
+import numpy as np
+import optax
+
+import engram
+from engram.gymnasium import Transitions, VectorWriter
+
+TARGET = 195.0
+"""Mean return of 20 episodes at which the task counts as solved; a random policy has about 20."""
+
+NUM_ENVS = 8
+STEPS = 6_000  # of all environments at once
+WARM_UP = 125
+UPDATES_PER_STEP = 4
+BATCH_SIZE = 128
+TARGET_PERIOD = 100  # updates
+DISCOUNT = 0.99
+OPTIMIZER = optax.chain(optax.clip_by_global_norm(10.0), optax.adam(1e-3))
+
+Network = eqx.nn.MLP
+
+
+@eqx.filter_jit
+def q_values(network: Network, obs: Any) -> jax.Array:
+    """Returns the values of all actions, f32[B, A]."""
+    return jax.vmap(network)(obs)
+
+
+@eqx.filter_jit
+def update(
+    network: Network, target: Network, opt_state: Any, batch: dict[str, Any], weights: Any
+) -> tuple[Network, Any, jax.Array]:
+    """Does one gradient step; returns the network, the optimizer's state and the TD errors."""
+
+    def loss(network: Network) -> tuple[jax.Array, jax.Array]:
+        values = jnp.take_along_axis(q_values(network, batch["obs"]), batch["action"][:, None], 1)[:, 0]
+        best = jnp.argmax(q_values(network, batch["next_obs"]), axis=1)
+        next_values = jnp.take_along_axis(q_values(target, batch["next_obs"]), best[:, None], 1)[:, 0]
+        td_error = batch["reward"] + batch["discount"] * jax.lax.stop_gradient(next_values) - values
+        return jnp.mean(weights * optax.losses.huber_loss(td_error)), td_error
+
+    (_, td_error), gradients = eqx.filter_value_and_grad(loss, has_aux=True)(network)
+    changes, opt_state = OPTIMIZER.update(gradients, opt_state)
+    return eqx.apply_updates(network, changes), opt_state, td_error
+
+
+def train(seed: int, *, n_step: int = 1, prioritized: bool = False) -> float:
+    """Trains until the mean return of 20 episodes reaches `TARGET`, or for `STEPS` steps; returns the mean return."""
+    rng = np.random.default_rng(seed)
+    envs = gymnasium.make_vec("CartPole-v1", num_envs=NUM_ENVS)
+    network = target = eqx.nn.MLP(4, 2, width_size=128, depth=2, key=jax.random.key(seed))
+    opt_state = OPTIMIZER.init(eqx.filter(network, eqx.is_array))
+
+    items = Transitions("replay", n_step=n_step, discount=DISCOUNT)
+    table = engram.Table(
+        "replay",
+        max_size=50_000,
+        sampler=engram.selectors.Prioritized(0.6) if prioritized else engram.selectors.Uniform(),
+        signature=items.signature(envs),
+    )
+    with engram.Store([table], seed=seed) as store, VectorWriter(store, envs, [items]) as writer:
+        obs, info = envs.reset(seed=seed)
+        writer.reset(obs, info)
+        returns, finished, updates = np.zeros(NUM_ENVS), [0.0], 0
+        for step in range(STEPS):
+            epsilon = max(0.01, 1 - step / 600)
+            greedy = np.asarray(q_values(network, obs)).argmax(axis=1)
+            actions = np.where(rng.random(NUM_ENVS) < epsilon, rng.integers(2, size=NUM_ENVS), greedy)
+            obs, rewards, terminated, truncated, info = envs.step(actions)
+            writer.step(actions, obs, rewards, terminated, truncated, info)
+
+            returns += rewards
+            ended = terminated | truncated
+            finished += returns[ended].tolist()
+            returns[ended] = 0
+            if np.mean(finished[-20:]) >= TARGET:
+                break
+
+            for _ in range(UPDATES_PER_STEP if step >= WARM_UP else 0):
+                batch = store.sample("replay", BATCH_SIZE, timeout=10)
+                weights = batch.importance_weights(0.4) if prioritized else np.ones(BATCH_SIZE, np.float32)
+                network, opt_state, td_error = update(network, target, opt_state, batch.data, weights)
+                if prioritized:
+                    store.update_priorities("replay", batch.info.key, np.abs(td_error) + 1e-3)
+                updates += 1
+                if updates % TARGET_PERIOD == 0:
+                    target = network
+    envs.close()
+    return float(np.mean(finished[-20:]))
+
+
+def main() -> None:
+    """Trains with the options of the command line, and prints the mean return."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--n-step", type=int, default=1, help="steps of a transition (default: 1)")
+    parser.add_argument("--prioritized", action="store_true", help="sample by priority")
+    options = parser.parse_args()
+    print(f"mean return: {train(options.seed, n_step=options.n_step, prioritized=options.prioritized):.0f}")
+
+
+if __name__ == "__main__":
+    main()
