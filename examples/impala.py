@@ -4,8 +4,8 @@
 
 Espeholt et al. 2018, "IMPALA: Scalable Distributed Deep-RL with Importance Weighted Actor-Learner Architectures". The
 learner serves two tables: `rollouts`, a queue of sequences that blocks the actors while it is full, and `weights`,
-whose only item is the newest network. V-trace corrects for the older policies of the actors. To use more machines, start
-`act` there with the address of the learner's server.
+whose only item is the newest network. V-trace corrects for the older policies of the actors. To use more machines,
+start `act` there with the address of the learner's server.
 """
 
 import argparse

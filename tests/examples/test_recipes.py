@@ -1,0 +1,33 @@
+"""The recipes of docs/recipes.md run, and reach the mean return that they state."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+
+
+def run(*arguments):
+    """What an example prints."""
+    return subprocess.run(
+        [sys.executable, *arguments], check=True, capture_output=True, text=True, timeout=280, cwd=EXAMPLES
+    ).stdout
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(300)
+@pytest.mark.parametrize(
+    "command", ["dqn.py", "dqn.py --n-step 3 --prioritized", "sac.py", "ppo.py", "r2d2.py", "impala.py"]
+)
+def test_a_recipe_reaches_its_return(command):
+    name, *options = command.split()
+    target = float(re.search(r"^TARGET = (.*)$", (EXAMPLES / name).read_text(), re.MULTILINE)[1])
+    [mean] = re.fullmatch(r"mean return: (.*)\n", run(name, *options)).groups()
+    assert float(mean) >= target
+
+
+def test_scans_evaluate_without_consuming():
+    assert run("evaluation.py") == "1528 transitions; mean reward 1.00; sampled 0 times; 1528 left\n"
