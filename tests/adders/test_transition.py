@@ -113,8 +113,8 @@ def test_observations_and_actions_may_be_text():
             adder.add("left", steps[1])
             adder.add("right", steps[2])
         data = store.sample("priority_table", 2).data
-    assert data.action.tolist() == [b"left", b"right"]
-    assert data.next_observation.tolist() == [b"see 2", b"see 3"]
+    assert data.action.tolist() == ["left", "right"]
+    assert data.next_observation.tolist() == ["see 2", "see 3"]
 
 
 def test_reset_creates_the_complete_transitions():

@@ -57,7 +57,7 @@ def test_steps_and_single_items_are_jax_arrays(dataset, options):
         3,
         3,
     ]
-    assert np.concatenate([np.atleast_1d(element.data["word"]) for element in elements]).tolist() == [b"a", b"b"] * 4
+    assert np.concatenate([np.atleast_1d(element.data["word"]) for element in elements]).tolist() == ["a", "b"] * 4
 
 
 def test_64_bits_are_truncated_to_32(dataset):

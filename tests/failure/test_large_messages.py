@@ -17,7 +17,7 @@ def test_items_that_together_exceed_the_maximum_message_size_are_sent_again():
         Server([Table.queue("q", max_size=1)]) as server,
         Proxy(server.port) as proxy,
         Client(proxy.address) as client,
-        client.writer(history=4, chunk_length=2) as writer,
+        client.writer(history=4, chunk_length=2, max_waiting_items=None) as writer,
     ):
         # Items that refer to several chunks many times: 100 kB of slices each.
         for value in range(ITEMS + 3):

@@ -139,7 +139,7 @@ def test_items_of_several_writers_are_in_one_batch(open_store):
             writer.flush()
     (batch,) = store.scan("t")
     assert batch.data["x"].tolist() == [[value] for value in range(6)]
-    assert batch.data["text"].tolist() == [[f"n{value}".encode()] for value in range(6)]
+    assert batch.data["text"].tolist() == [[f"n{value}"] for value in range(6)]
 
 
 def test_changes_after_the_beginning_do_not_affect_a_scan(open_store):

@@ -186,7 +186,7 @@ def test_an_open_table_has_its_items_while_another_is_closed(open_store):
     written, rejected = 0, 0
     while rejected < 3:
         try:
-            writer.append({{"x": written}})
+            writer.append({"x": written})
             written += 1
         except BackpressureError:
             rejected += store.info()["q"].inserts == 1
@@ -310,7 +310,7 @@ def test_a_writer_in_the_only_thread_reports_a_deadlock(tmp_path, durable):
     written = 0
     try:
         while True:
-            writer.append({"x": written})
+            writer.append({{"x": written}})
             written += 1
     except engram.errors.BackpressureError as error:
         print(error)

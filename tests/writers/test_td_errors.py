@@ -68,7 +68,7 @@ def test_batched_and_pattern_writers_compute_the_same_priorities(open_store, num
 
 @pytest.mark.parametrize(
     ("value", "problem"),
-    [(np.ones(2, np.float32), "float32[2]"), (np.int8(1), "int8[]"), (True, "bool[]"), ("text", "string[]")],
+    [(np.ones(2, np.float32), "float32[2]"), (np.int8(1), "int8[]"), (True, "bool[]"), ("text", "str[]")],
 )
 def test_values_that_are_no_td_errors_are_rejected(open_store, value, problem):
     """The step is stored nevertheless, and other patterns create their items."""
