@@ -230,7 +230,9 @@ def _columns(reader: TableReader, element_spec: Any) -> tuple[list[_Column], str
         source = "`element_spec`"
     elif (signature := reader.store.info()[reader.table].signature) is not None:
         arrays, names, structure = _engram.flatten(signature)
-        specs = [_signature_spec(reader, list(array.shape), tf.as_dtype(array.dtype)) for array in arrays]
+        # TensorFlow does not know the name of text's dtype; its strings are bytes.
+        dtypes = [tf.string if array.dtype == "str" else tf.as_dtype(array.dtype) for array in arrays]
+        specs = [_signature_spec(reader, list(array.shape), dtype) for array, dtype in zip(arrays, dtypes, strict=True)]
         source = "the table's signature, from which the dataset derived its specs"
     else:
         block = _first_block(reader)
