@@ -52,17 +52,7 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         };
         add(Kind::ChangeRequest, request.encode_to_vec());
     }
-    for request in [
-        scan_request::Request::KeysLe(encode_numbers([1_u64, 2, 3].into_iter())),
-        scan_request::Request::Begin(pb::BeginScan {
-            table: "table".into(),
-            order: 1,
-            only_keys: true,
-            batch_size: 8,
-            pad: true,
-        }),
-        scan_request::Request::Batches(2),
-    ] {
+    for request in scan_requests() {
         let request = Some(request);
         add(
             Kind::ScanRequest,
@@ -131,6 +121,20 @@ pub(crate) fn corpus() -> Vec<(Kind, Vec<u8>)> {
         add(Kind::ChangeResponse, response.encode_to_vec());
     }
     corpus
+}
+
+fn scan_requests() -> [scan_request::Request; 3] {
+    [
+        scan_request::Request::KeysLe(encode_numbers([1_u64, 2, 3].into_iter())),
+        scan_request::Request::Begin(pb::BeginScan {
+            table: "table".into(),
+            order: 1,
+            only_keys: true,
+            batch_size: 8,
+            pad: true,
+        }),
+        scan_request::Request::Batches(2),
+    ]
 }
 
 fn unknown_table() -> pb::Error {
