@@ -10,6 +10,7 @@ __all__ = [
     "BatchedWriter",
     "ColumnHistory",
     "PatternWriter",
+    "Scan",
     "Server",
     "Snapshot",
     "Store",
