@@ -102,9 +102,10 @@ def test_a_batch_with_other_data_is_shown(open_store):
 def test_metadata_shows_its_values(open_store):
     store = fifo(open_store)
     keys = fill(store, "t", range(2), priority=lambda value: value + 0.5)
+    key_text = np.array2string(np.array(keys, np.uint64), separator=", ")  # aligned: the numbers of digits may differ
     assert repr(store.sample("t", 2).info) == (
         "BatchInfo(2 items)\n"
-        f"  key            uint64   [{keys[0]}, {keys[1]}]\n"
+        f"  key            uint64   {key_text}\n"
         "  probability    float64  [1., 1.]\n"
         "  priority       float64  [0.5, 1.5]\n"
         "  times_sampled  int32    [1, 1]\n"
