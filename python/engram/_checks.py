@@ -38,6 +38,11 @@ def integer(what: str, value: object, *, low: int = 1, high: int = MAX_I64) -> i
     return number
 
 
+def optional_integer(what: str, value: object) -> int | None:
+    """Returns None for None, otherwise an integer of at least 1 as `integer` does."""
+    return None if value is None else integer(what, value)
+
+
 def minimum_size(value: object, what: str, size: int) -> int:
     """Returns `at_least` as an integer from 1 to `size`, which is the value of the argument `what`."""
     at_least = integer("`at_least`", value, low=-MAX_I64)

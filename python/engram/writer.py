@@ -119,11 +119,9 @@ class TrajectoryWriter(_Writer):
         self._native: _engram.TrajectoryWriter = _engram.TrajectoryWriter(
             store._native,  # noqa: SLF001, the store's native object
             _checks.integer("`history`", history),
-            chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
+            _checks.optional_integer("`chunk_length`", chunk_length),
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
-            max_waiting_items
-            if max_waiting_items is None
-            else _checks.integer("`max_waiting_items`", max_waiting_items),
+            _checks.optional_integer("`max_waiting_items`", max_waiting_items),
             timeout,
             compression,
         )
@@ -256,11 +254,9 @@ class PatternWriter(_Writer):
             store._native,  # noqa: SLF001, the store's native object
             len(checked),
             pattern_compiler(checked),
-            chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
+            _checks.optional_integer("`chunk_length`", chunk_length),
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
-            max_waiting_items
-            if max_waiting_items is None
-            else _checks.integer("`max_waiting_items`", max_waiting_items),
+            _checks.optional_integer("`max_waiting_items`", max_waiting_items),
             timeout,
             compression,
             uniform,
@@ -340,11 +336,9 @@ class BatchedWriter(_Writer):
             store._native,  # noqa: SLF001, the store's native object
             self._num_envs,
             pattern_compiler(checked),
-            chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
+            _checks.optional_integer("`chunk_length`", chunk_length),
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
-            max_waiting_items
-            if max_waiting_items is None
-            else _checks.integer("`max_waiting_items`", max_waiting_items),
+            _checks.optional_integer("`max_waiting_items`", max_waiting_items),
             timeout,
             compression,
         )

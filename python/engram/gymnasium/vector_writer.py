@@ -92,11 +92,9 @@ class VectorWriter(_Writer):
             self._autoreset_mode,
             compile_all,
             final_observations,
-            chunk_length if chunk_length is None else _checks.integer("`chunk_length`", chunk_length),
+            _checks.optional_integer("`chunk_length`", chunk_length),
             _checks.integer("`max_in_flight_items`", max_in_flight_items),
-            max_waiting_items
-            if max_waiting_items is None
-            else _checks.integer("`max_waiting_items`", max_waiting_items),
+            _checks.optional_integer("`max_waiting_items`", max_waiting_items),
             timeout,
             compression,
         )
