@@ -370,13 +370,13 @@ async fn dropping_a_table_completes_its_waiting_items() {
             row_items("full", 2, 4, 1),
         ]))
         .await;
+    stream.wait_completed("full", 1).await;
     stream
         .send(items_message([
             row_items("full", 6, 4, 1),
             row_items("open", 10, 1, 1),
         ]))
         .await;
-    stream.wait_completed("full", 1).await;
     // The server has read all items before this one.
     stream.wait_completed("open", 10).await;
     engine.drop_table("full").unwrap();
