@@ -3,7 +3,7 @@
     python examples/atari_dqn.py --game ALE/Breakout-v5 --steps 1000000
 
 Mnih et al. 2015, "Human-level control through deep reinforcement learning"; Machado et al. 2018, "Revisiting the Arcade
-Learning Environment", for the preprocessing. The default number of steps takes some minutes on a CPU, in which the agent
+Learning Environment", for the preprocessing. The default number of steps takes minutes on a CPU, in which the agent
 only begins to learn: look at how it stores and samples.
 """
 
