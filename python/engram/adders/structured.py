@@ -8,7 +8,7 @@ from engram import _checks
 from engram.adders.base import Adder
 from engram.adders.item_writers import BaseItemWriter
 from engram.adders.step import Step, map_leaves
-from engram.errors import EngramError
+from engram.errors import BackpressureError, DeadlineExceededError, EngramError
 from engram.patterns import Pattern, checked_patterns
 from engram.table_store import TableStore
 from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression, PatternWriter
@@ -68,9 +68,12 @@ class StructuredAdder(Adder):
                 compression=compression,
             )
         )
+        self._is_paced = max_waiting_items is not None
         super().__init__(self._item_writer, timeout)
 
     def _add(self, row: Step) -> None:
+        if self._is_paced:
+            self._item_writer.wait_for_earlier(self._timeout)
         self._item_writer.append(row)
 
     def _end(self, row: Step) -> None:
@@ -107,6 +110,18 @@ class _StructuredItemWriter(BaseItemWriter):
             self._writer = self._open_writer()
         finally:
             self._close_earlier_and(None, timeout)
+
+    def wait_for_earlier(self, timeout: float | None) -> None:
+        """Waits until the tables have the items of replaced writers.
+
+        Raises:
+            BackpressureError: They did not accept them within `timeout` seconds.
+        """
+        if self._earlier:
+            try:
+                self._close_earlier_and(None, timeout)
+            except DeadlineExceededError as error:
+                raise BackpressureError(f"items of abandoned episodes wait: {error}") from error
 
     def _close_earlier_and(self, call: Callable[[float | None], None] | None, timeout: float | None) -> None:
         """Closes the earlier writers, then makes the call, if any. All are tried; the first error is raised.
