@@ -49,8 +49,8 @@ pub(crate) struct Sender {
     max_waiting: Option<usize>,
     /// Limit of the wait before each write.
     timeout: Timeout,
-    /// When the waits of the current write end.
-    deadline: Option<Instant>,
+    /// When the waits of the current write end; set by the first of them.
+    deadline: Option<Option<Instant>>,
     pub(crate) closed: bool,
     /// False while writes do not wait for items: for the rest of a step or an episode that must not end half-way.
     pub(crate) waits_for_tables: bool,
@@ -127,7 +127,7 @@ impl Sender {
             max_in_flight: max_in_flight.max(1),
             max_waiting,
             timeout,
-            deadline: timeout.deadline(),
+            deadline: None,
             closed: false,
             waits_for_tables: true,
             unsent: 0,
@@ -150,6 +150,7 @@ impl Sender {
 
     /// Returns the number that stands for a table in [`Sender::send`].
     pub(crate) fn table_number(&mut self, py: Python<'_>, name: &str) -> PyResult<u32> {
+        let deadline = self.deadline();
         match &mut self.outbox {
             AnyOutbox::Local(engine, outbox) => outbox
                 .table_number(engine, name)
@@ -158,7 +159,7 @@ impl Sender {
                 if let Some(number) = outbox.find_table(name) {
                     return Ok(number);
                 }
-                let until = (self.timeout, self.deadline);
+                let until = (self.timeout, deadline);
                 Ok(outbox.table_number(&remote.request_table_options(py, name, until)?))
             }
         }
@@ -170,6 +171,12 @@ impl Sender {
             AnyOutbox::Local(_, outbox) => outbox.table(number).options(),
             AnyOutbox::Remote(_, outbox) => outbox.options(number),
         }
+    }
+
+    /// When the waits of the current write end, of which the first begins now.
+    fn deadline(&mut self) -> Option<Instant> {
+        let timeout = self.timeout;
+        *self.deadline.get_or_insert_with(|| timeout.deadline())
     }
 
     /// Number of items in flight, plus rejected items whose errors were not raised yet.
@@ -263,10 +270,10 @@ impl Sender {
                 &Error::Closed("this writer is closed".into()),
             ));
         }
-        self.deadline = self.timeout.deadline();
+        self.deadline = None;
         if let AnyOutbox::Local(_, outbox) = &self.outbox
             && let Some(mut space) = outbox.journal_space()
-            && wait_for(py, &mut space, self.deadline)?.is_none()
+            && wait_for(py, &mut space, self.deadline())?.is_none()
         {
             let text = format!(
                 "the disk cannot keep up: the buffer of unwritten changes stayed full for {} s (`timeout`); write more \
@@ -290,7 +297,8 @@ impl Sender {
             };
         }
         let until = Until::InFlightAtMost(self.max_in_flight - 1);
-        if self.wait_until(py, until, self.deadline)? {
+        let deadline = self.deadline();
+        if self.wait_until(py, until, deadline)? {
             return Ok(());
         }
         let text = format!(
@@ -314,7 +322,8 @@ impl Sender {
         if in_flight <= allowed || self.waiting(py) <= allowed {
             return Ok(in_flight);
         }
-        if self.wait_until(py, Until::WaitingAtMost(allowed), self.deadline)? {
+        let deadline = self.deadline();
+        if self.wait_until(py, Until::WaitingAtMost(allowed), deadline)? {
             return Ok(self.in_flight());
         }
         let unsent = match unsent {
@@ -335,10 +344,8 @@ impl Sender {
 
     /// For the text of an error: that the writer's timeout has passed; empty if it has not.
     fn describe_timeout(&self) -> String {
-        if self
-            .deadline
-            .is_none_or(|deadline| Instant::now() < deadline)
-        {
+        let deadline = self.deadline.flatten();
+        if deadline.is_none_or(|deadline| Instant::now() < deadline) {
             return String::new();
         }
         let seconds = self.timeout.seconds();

@@ -68,12 +68,12 @@ class StructuredAdder(Adder):
                 compression=compression,
             )
         )
-        self._is_paced = max_waiting_items is not None
+        self._max_waiting = max_waiting_items
         super().__init__(self._item_writer, timeout)
 
     def _add(self, row: Step) -> None:
-        if self._is_paced:
-            self._item_writer.wait_for_earlier(self._timeout)
+        if self._max_waiting is not None:
+            self._item_writer.wait_for_earlier(self._max_waiting, self._timeout)
         self._item_writer.append(row)
 
     def _end(self, row: Step) -> None:
@@ -111,17 +111,24 @@ class _StructuredItemWriter(BaseItemWriter):
         finally:
             self._close_earlier_and(None, timeout)
 
-    def wait_for_earlier(self, timeout: float | None) -> None:
-        """Waits until the tables have the items of replaced writers.
+    def wait_for_earlier(self, max_waiting: int, timeout: float | None) -> None:
+        """Waits if at least `max_waiting` items of replaced writers are not in their tables, for all of these items.
 
         Raises:
-            BackpressureError: They did not accept them within `timeout` seconds.
+            BackpressureError: The tables did not accept enough of them within `timeout` seconds.
         """
-        if self._earlier:
-            try:
-                self._close_earlier_and(None, timeout)
-            except DeadlineExceededError as error:
-                raise BackpressureError(f"items of abandoned episodes wait: {error}") from error
+        if self._earlier_items() < max_waiting:
+            return
+        try:
+            self._close_earlier_and(None, timeout)
+        except DeadlineExceededError as error:
+            if (waiting := self._earlier_items()) >= max_waiting:
+                raise BackpressureError(
+                    f"{waiting} items of abandoned episodes wait for tables (`max_waiting_items` = {max_waiting}): {error}"
+                ) from error
+
+    def _earlier_items(self) -> int:
+        return sum(writer.pending_items for writer in self._earlier)
 
     def _close_earlier_and(self, call: Callable[[float | None], None] | None, timeout: float | None) -> None:
         """Closes the earlier writers, then makes the call, if any. All are tried; the first error is raised.
