@@ -319,8 +319,8 @@ def test_abandoned_episodes_do_not_escape_the_bound(open_store):
     assert added == 6
     adder.add_first(dm_env.restart(0.0))
     text = (
-        "5 items of abandoned episodes wait for tables (`max_waiting_items` = 4): 2 items are not in their tables after "
-        "0 s; they stay queued; `q`: inserting waits: "
+        "5 items of abandoned episodes wait for tables (`max_waiting_items` = 4): 2 items are not in their tables "
+        "after 0 s; they stay queued; `q`: inserting waits: "
     )
     with pytest.raises(BackpressureError, match=rf"\A{re.escape(text)}"):
         adder.add(added, dm_env.transition(0.0, 0.0))
@@ -374,8 +374,8 @@ except engram.errors.BackpressureError as error:
     print(error)
 """)
     assert output == (
-        f"the writer has 2 items in flight (`max_in_flight_items` = 2); {FULL}; this is the only thread of the process, "
-        "so nothing is sampled while it waits: sample before you write more\n"
+        f"the writer has 2 items in flight (`max_in_flight_items` = 2); {FULL}; this is the only thread of the "
+        "process, so nothing is sampled while it waits: sample before you write more\n"
     )
 
 

@@ -124,7 +124,8 @@ class _StructuredItemWriter(BaseItemWriter):
         except DeadlineExceededError as error:
             if (waiting := self._earlier_items()) >= max_waiting:
                 raise BackpressureError(
-                    f"{waiting} items of abandoned episodes wait for tables (`max_waiting_items` = {max_waiting}): {error}"
+                    f"{waiting} items of abandoned episodes wait for tables (`max_waiting_items` = {max_waiting}): "
+                    f"{error}"
                 ) from error
 
     def _earlier_items(self) -> int:
