@@ -49,8 +49,8 @@ pub(crate) struct Sender {
     max_waiting: Option<usize>,
     /// Limit of the wait before each write.
     timeout: Timeout,
-    /// When the waits of the current write end; set by the first of them.
-    deadline: Option<Option<Instant>>,
+    /// When the first wait of the current write began; `None` before it.
+    wait_began: Option<Instant>,
     pub(crate) closed: bool,
     /// False while writes do not wait for items: for the rest of a step or an episode that must not end half-way.
     pub(crate) waits_for_tables: bool,
@@ -127,7 +127,7 @@ impl Sender {
             max_in_flight: max_in_flight.max(1),
             max_waiting,
             timeout,
-            deadline: None,
+            wait_began: None,
             closed: false,
             waits_for_tables: true,
             unsent: 0,
@@ -175,8 +175,8 @@ impl Sender {
 
     /// When the waits of the current write end, of which the first begins now.
     fn deadline(&mut self) -> Option<Instant> {
-        let timeout = self.timeout;
-        *self.deadline.get_or_insert_with(|| timeout.deadline())
+        let began = *self.wait_began.get_or_insert_with(Instant::now);
+        began.checked_add(self.timeout.duration()?)
     }
 
     /// Number of items in flight, plus rejected items whose errors were not raised yet.
@@ -270,7 +270,7 @@ impl Sender {
                 &Error::Closed("this writer is closed".into()),
             ));
         }
-        self.deadline = None;
+        self.wait_began = None;
         if let AnyOutbox::Local(_, outbox) = &self.outbox
             && let Some(mut space) = outbox.journal_space()
             && wait_for(py, &mut space, self.deadline())?.is_none()
@@ -344,8 +344,14 @@ impl Sender {
 
     /// For the text of an error: that the writer's timeout has passed; empty if it has not.
     fn describe_timeout(&self) -> String {
-        let deadline = self.deadline.flatten();
-        if deadline.is_none_or(|deadline| Instant::now() < deadline) {
+        let waited = self
+            .wait_began
+            .map_or(Duration::ZERO, |began| began.elapsed());
+        if self
+            .timeout
+            .duration()
+            .is_none_or(|timeout| waited < timeout)
+        {
             return String::new();
         }
         let seconds = self.timeout.seconds();

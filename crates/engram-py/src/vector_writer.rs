@@ -366,8 +366,8 @@ impl VectorWriter {
             _ => AutoresetMode::NextStep,
         };
         let mut sender = Sender::new(&tables, max_in_flight_items, max_waiting_items, timeout);
-        for name in &table_names {
-            sender.table_number(py, name)?;
+        for name in table_names {
+            sender.table_number(py, &name)?;
         }
         let state = VectorState {
             options: writer_options(1, chunk_length, compression, py)?,
