@@ -3,6 +3,7 @@
 import importlib.util
 import os
 import signal
+import threading
 
 import hypothesis
 import pytest
@@ -55,6 +56,17 @@ def open_store(request: pytest.FixtureRequest):
         store.close()
         if isinstance(store, RemoteStore):
             store.server.close()
+
+
+@pytest.fixture
+def other_thread():
+    """Another thread, so that no writer reports a deadlock."""
+    end = threading.Event()
+    thread = threading.Thread(target=end.wait)
+    thread.start()
+    yield
+    end.set()
+    thread.join()
 
 
 @pytest.fixture(scope="session")

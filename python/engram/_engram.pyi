@@ -282,6 +282,7 @@ class VectorWriter:
         store: Store,
         num_envs: int,
         autoreset_mode: str,
+        table_names: list[str],
         compile: Any,  # function from the structures of a step's nests to the compiled items
         final_observations: Any,  # engram.gymnasium.final_observations.final_observations
         chunk_length: int | None,

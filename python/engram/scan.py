@@ -39,10 +39,11 @@ class Scan(Generic[T_co]):
     The scan holds the memory of the items that it has not returned, even if they are removed from the table meanwhile,
     until it has ended, is closed or is garbage-collected. A client requests two batches ahead.
 
-    After `close` or `drop_table`, the iterator raises `ClosedError`. A scan of a client ends with `UnavailableError` if
-    the connection to the server is lost: begin it again. In a forked child process, the iterator raises `ForkedError`.
-    If items cannot be read because their stored bytes are corrupt, it raises an `EngramError` that names them once;
-    `next` then continues with the other items.
+    After `close` of the store or `drop_table`, the iterator raises `ClosedError`. A scan of a client ends with
+    `UnavailableError` if the connection to the server is lost, and with `DeadlineExceededError` if nothing was read
+    from it for the server's `lease_timeout` (600 s by default): begin it again. In a forked child process, the iterator
+    raises `ForkedError`. If items cannot be read because their stored bytes are corrupt, it raises an `EngramError`
+    that names them once; `next` then continues with the other items.
     """
 
     def __init__(
@@ -91,7 +92,11 @@ class Scan(Generic[T_co]):
         return cast("T_co", Sample(batch.info, batch.data) if self._single else batch)
 
     def close(self) -> None:
-        """Ends the scan and releases its memory. Can be called more than once."""
+        """Ends the scan and releases its memory. Can be called more than once, from any thread and in signal handlers.
+
+        If `next` waits in another thread, it ends as at the end of the items; if it copies a batch, it still returns
+        the batch, and then releases the memory.
+        """
         self._native.close()
 
     def __enter__(self) -> Self:

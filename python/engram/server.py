@@ -63,7 +63,8 @@ class Server:
             client_ca: PEM file with the certificate authority that must have signed the clients' certificates. Default:
                 clients need no certificate.
             insecure: Allow other machines to connect without a token.
-            lease_timeout: Seconds after which the items of an unacknowledged batch return to their table.
+            lease_timeout: Seconds after which the items of an unacknowledged batch return to their table, and a scan
+                from which nothing was read ends.
             metrics_port: Port of `host` that serves Prometheus metrics at `/metrics`, with the same token and
                 certificates. 0 chooses a free one. Default: no metrics.
 

@@ -271,7 +271,7 @@ class TableStore:
             An iterator of batches, which can be closed early.
 
         Raises:
-            OutOfMemoryError: The items do not fit into memory.
+            OutOfMemoryError: The items do not fit into memory, or the server has too many open scans.
             InvalidArgumentError: An argument is invalid.
             UnknownTableError: There is no table of this name.
             ClosedError: The store was closed, or the table dropped.

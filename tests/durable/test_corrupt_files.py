@@ -1,5 +1,7 @@
 """Flipped bits and truncated files at every kind of record: no corrupt data is used, no valid data is deleted."""
 
+import struct
+
 import pytest
 import records
 from records import FILE_HEAD, RECORD_HEAD, cut, files, flip
@@ -233,6 +235,24 @@ def test_a_checkpoint_whose_records_have_further_bytes_is_not_used(sample, tmp_p
         content += moved.bytes(number)
     (damaged / NEW).write_bytes(content)
     note = f"{NEW} is not used: it has a record at byte {offset} that cannot be used: 8 extra bytes at the end"
+    assert state(damaged) == (table_states, values, (note,))
+
+
+@sample_store(checkpointed)
+def test_a_checkpoint_with_a_second_head_is_not_used(sample, tmp_path):
+    path, (table_states, values, _) = sample
+    damaged = copied(path, tmp_path / "damaged")
+    content, number = (path / NEW).read_bytes()[:FILE_HEAD], records.Head.of(path / NEW).number
+    head, *others, end = records.records(path / NEW)
+    assert (head.kind, end.kind) == ("logs", "end")
+    num_tables, num_records = struct.unpack("<IQ", end.body)
+    end = end._replace(body=struct.pack("<IQ", num_tables, num_records + 1))
+    for record in (head, *others, head, end):
+        offset = len(content)
+        content += record._replace(offset=offset).bytes(number)
+    second = offset - len(head._replace(offset=0).bytes(number))
+    (damaged / NEW).write_bytes(content)
+    note = f"{NEW} is not used: it has a second `logs` record, at byte {second}"
     assert state(damaged) == (table_states, values, (note,))
 
 

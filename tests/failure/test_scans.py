@@ -1,16 +1,19 @@
 """Scans of a server that is killed, restarted, stopped, or not there."""
 
+import os
 import re
+import signal
 import threading
+import time
 
 import numpy as np
 import pytest
-from faults import ServerProcess
+from faults import Proxy, ServerProcess
 from forks import PROGRAM, needs_fork
-from support import fill, run_python
+from support import BackgroundCall, fill, raises, run_python
 
 from engram import Client, Pattern, Server, Store, Table
-from engram.errors import ClosedError, UnavailableError
+from engram.errors import ClosedError, DeadlineExceededError, UnavailableError
 
 
 def fill_large(store, items):
@@ -76,6 +79,76 @@ def test_a_client_that_does_not_read_its_scan_keeps_the_server_small():
                 assert client.sample("u", 1, timeout=10).data["x"][0] in range(3)
             for scan in scans:
                 assert sum(map(len, scan)) == 20
+
+
+def test_a_server_ends_an_idle_scan():
+    with Store([Table("t")]) as store, Server(store, lease_timeout=0.2) as server, Client(server.address) as client:
+        fill_large(store, 20)
+        for scan in (client.scan("t", batch_size=1), client.scan("t", batch_size=1, keys=[1])):
+            time.sleep(0.5)
+            if scan.num_items == 0:
+                assert list(scan) == []  # it had ended before
+                continue
+            text = (
+                "the scan was idle for 0.2 s; the server has ended it to release its memory (`lease_timeout`): begin "
+                "it again, and read it without such pauses"
+            )
+            with raises(DeadlineExceededError, text):
+                list(scan)
+            with raises(DeadlineExceededError, text):
+                next(scan)
+        assert sum(map(len, client.scan("t", batch_size=1))) == 20
+
+
+@pytest.fixture
+def stalled():
+    """A scan whose server no longer responds."""
+    with Store([Table("t")]) as store, Server(store) as server, Proxy(server.port) as proxy:
+        fill_large(store, 20)
+        with Client(proxy.address, reconnect_timeout=60.0) as client:
+            scan = client.scan("t", batch_size=1)
+            next(scan)
+            proxy.mute()
+            yield scan
+            proxy.cut()
+
+
+def test_close_ends_a_scan_that_waits_in_another_thread(stalled):
+    reading = BackgroundCall(lambda: list(stalled))
+    time.sleep(0.5)
+    stalled.close()
+    assert len(reading.result()) < 19
+    assert list(stalled) == []
+
+
+def test_a_signal_handler_can_close_a_scan_that_waits(stalled):
+    before = signal.signal(signal.SIGUSR1, lambda *_: stalled.close())
+    timer = threading.Timer(0.5, os.kill, (os.getpid(), signal.SIGUSR1))
+    timer.start()
+    try:
+        assert len(list(stalled)) < 19
+    finally:
+        timer.join()
+        signal.signal(signal.SIGUSR1, before)
+
+
+@pytest.mark.parametrize("change", ["update_priorities", "delete"])
+def test_a_scan_sees_changes_that_its_client_did_not_wait_for(change):
+    with Store([Table("t")]) as store, Server(store) as server, Proxy(server.port) as proxy:
+        keys = fill(store, "t", range(3))
+        with Client(proxy.address) as client:
+            client.update_priorities("t", keys[:1], [1.0])  # connects
+            proxy.hold()
+            if change == "delete":
+                client.delete("t", keys, wait=False)
+                expected = []
+            else:
+                client.update_priorities("t", keys, [5.0, 6.0, 7.0], wait=False)
+                expected = [5.0, 6.0, 7.0]
+            scanning = BackgroundCall(lambda: [p for batch in client.scan("t") for p in batch.info.priority.tolist()])
+            time.sleep(0.5)
+            proxy.release()
+            assert scanning.result() == expected
 
 
 FORK = """

@@ -166,12 +166,15 @@ def test_final_observations_that_are_missing_or_differ(open_store):
     assert pairs == {(0.0, 9.0), (0.0, 1.0), (1.0, 2.0)}
 
 
+def test_an_unknown_table_is_noticed_at_construction(open_store):
+    store = open_store(engram.Table("replay"))
+    items = [Transitions("replay", discount=0.5), Transitions("other", discount=0.5)]
+    with raises(UnknownTableError, "no table `other`; known tables: `replay`"):
+        open_writer(store, items=items)
+
+
 def test_errors_of_the_first_step_leave_the_writer_usable(open_store):
     store = open_store(engram.Table("replay", signature={"obs": engram.ArraySpec((3,), "float32")}))
-    with open_writer(store, items=[Transitions("other", discount=0.5)]) as writer:
-        writer.reset(OBS)
-        with pytest.raises(UnknownTableError):
-            step(writer)
     with open_writer(store) as writer:
         writer.reset(OBS)
         with pytest.raises(SignatureError):

@@ -21,6 +21,7 @@ def write(writer, values):
         writer.create_item("q", num_steps=1)
 
 
+@pytest.mark.usefixtures("other_thread")
 @pytest.mark.parametrize("call", ["flush", "end_episode", "close"])
 def test_a_late_flush_keeps_the_remaining_items(store, call):
     writer = store.writer()
@@ -34,6 +35,7 @@ def test_a_late_flush_keeps_the_remaining_items(store, call):
     assert writer.pending_items == 0
 
 
+@pytest.mark.usefixtures("other_thread")
 @pytest.mark.parametrize(("timeout", "seconds"), [(0, "0"), (0.05, "0.05")])
 def test_append_raises_at_the_limit(store, timeout, seconds):
     writer = store.writer(max_in_flight_items=2, timeout=timeout, chunk_length=1)

@@ -1,16 +1,17 @@
 """A writer does not run ahead of a closed rate limiter: `max_waiting_items`."""
 
 import re
-import threading
+from contextlib import suppress
 
 import dm_env
 import numpy as np
 import pytest
+from faults import Proxy
 from support import BackgroundCall, raises, run_python, sample_x, wait_until
 
 import engram
 from engram import Pattern, Server, Store, Table, rate_limiters
-from engram.adders import NStepTransitionAdder
+from engram.adders import NStepTransitionAdder, StructuredAdder
 from engram.errors import BackpressureError, ClosedError, DeadlineExceededError, InvalidArgumentError, UnavailableError
 
 FULL = "`q`: inserting waits: Queue(1) is full: 1 inserted item is not sampled yet"
@@ -116,17 +117,6 @@ def test_items_keep_their_order_through_waits(open_store, kind, limit):
     assert sorted(values) == np.repeat(range(40), num_envs).tolist()
     if kind != "batched":
         assert values == list(range(40))
-
-
-@pytest.fixture
-def other_thread():
-    """Another thread, so that no writer reports a deadlock."""
-    end = threading.Event()
-    thread = threading.Thread(target=end.wait)
-    thread.start()
-    yield
-    end.set()
-    thread.join()
 
 
 @pytest.mark.usefixtures("other_thread")
@@ -298,6 +288,95 @@ def test_a_timeout_does_not_cut_the_end_of_an_episode(open_store, kind):
     adder.close(10)
     reader.result()
     assert sampled == [0, 1, 2, 3, 10, 11, 12, 13]
+
+
+def test_a_slow_first_reply_is_not_taken_for_a_closed_limiter():
+    with Server([Table.queue("q", max_size=1_000)]) as server, Proxy(server.port) as proxy:
+        client = engram.Client(proxy.address)
+        writer = client.pattern_writer([Pattern("q", num_steps=1)], chunk_length=1, timeout=0)
+        writer.append({"x": 0})  # asks for the table; its item is sent with the next step, on a connection of its own
+        proxy.delay(0.4)
+        for value in range(1, 100):
+            writer.append({"x": value})
+        proxy.delay(0)
+        writer.close(10)
+        assert server.store.info()["q"].inserts == 100
+
+
+def test_abandoned_episodes_do_not_escape_the_bound(open_store):
+    store = open_store(Table.queue("q", max_size=1))
+    pattern = Pattern("q", lambda step: {"x": step.action[-1]})
+    adder = StructuredAdder(store, [pattern], chunk_length=1, max_waiting_items=4, timeout=0)
+    added = 0
+    for _ in range(4):
+        adder.add_first(dm_env.restart(0.0))
+        with suppress(BackpressureError):
+            for _ in range(3):
+                adder.add(added, dm_env.transition(0.0, 0.0))
+                added += 1
+        with suppress(DeadlineExceededError):
+            adder.reset()
+    assert added == 6
+    adder.add_first(dm_env.restart(0.0))
+    text = (
+        "5 items of abandoned episodes wait for tables (`max_waiting_items` = 4): 2 items are not in their tables "
+        "after 0 s; they stay queued; `q`: inserting waits: "
+    )
+    with pytest.raises(BackpressureError, match=rf"\A{re.escape(text)}"):
+        adder.add(added, dm_env.transition(0.0, 0.0))
+    reader = BackgroundCall(lambda: [sample_x(store, "q", 1) for _ in range(7)])
+    while added < 7:
+        with suppress(BackpressureError):
+            adder.add(added, dm_env.transition(0.0, 0.0))
+            added += 1
+    adder.close(10)
+    assert sorted(reader.result()) == [[value] for value in range(7)]
+
+
+@pytest.mark.parametrize("call", ["flush", "end_episode", "close"])
+def test_a_flush_in_the_only_thread_reports_a_deadlock(call):
+    output = run_python(f"""
+import engram
+store = engram.Store([engram.Table.queue("q", max_size=1)])
+writer = store.pattern_writer([engram.Pattern("q", num_steps=1)])
+for value in range(3):
+    writer.append({{"x": value}})
+try:
+    writer.{call}()
+except engram.errors.DeadlineExceededError as error:
+    print(error)
+assert store.sample("q", 1).data["x"].tolist() == [[0]]
+try:
+    writer.{call}(0.1)
+except engram.errors.DeadlineExceededError as error:
+    print(error)
+# Nothing is lost.
+assert [store.sample("q", 1, timeout=5).data["x"].tolist() for _ in range(2)] == [[[1]], [[2]]]
+writer.{call}()
+""")
+    deadlock = "; this is the only thread of the process, so nothing is sampled while it waits: sample first"
+    assert output == (
+        f"2 items are not in their tables; they stay queued; {FULL}{deadlock}\n"
+        f"1 item is not in its table after 0.1 s; it stays queued; {FULL}{deadlock}\n"
+    )
+
+
+def test_the_limit_on_items_in_flight_reports_a_deadlock():
+    output = run_python("""
+import engram
+store = engram.Store([engram.Table.queue("q", max_size=1)])
+patterns = [engram.Pattern("q", num_steps=1)]
+writer = store.pattern_writer(patterns, chunk_length=1, max_in_flight_items=2, max_waiting_items=None)
+try:
+    for value in range(10):
+        writer.append({"x": value})
+except engram.errors.BackpressureError as error:
+    print(error)
+""")
+    assert output == (
+        f"the writer has 2 items in flight (`max_in_flight_items` = 2); {FULL}; this is the only thread of the "
+        "process, so nothing is sampled while it waits: sample before you write more\n"
+    )
 
 
 @pytest.mark.parametrize("durable", [False, True])

@@ -390,6 +390,7 @@ def test_a_double_negation_equals_its_condition():
     assert ~~condition == condition
 
 
+@pytest.mark.usefixtures("other_thread")
 def test_an_episode_end_that_times_out_keeps_its_items(open_store):
     store = open_store(Table.queue("q", max_size=1))
     writer = store.pattern_writer([Pattern("q", num_steps=1)])

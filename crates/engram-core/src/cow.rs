@@ -87,6 +87,12 @@ impl<T> FrozenPages<T> {
         self.pages[page] = None;
     }
 
+    /// The entries of a page, if only this snapshot refers to it: the array has a page of its own since it was written,
+    /// or was dropped.
+    pub fn page_mut(&mut self, page: usize) -> Option<&mut [T; ENTRIES_PER_COW_PAGE]> {
+        Arc::get_mut(self.pages.get_mut(page)?.as_mut()?)
+    }
+
     /// All entries, in order.
     pub fn iter(&self) -> impl Iterator<Item = &T> {
         self.pages.iter().flatten().flat_map(|page| page.iter())

@@ -1,5 +1,6 @@
 //! Scans, for `engram.Scan`.
 
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use engram_core::gather::{Columns, gather};
@@ -82,8 +83,12 @@ pub(crate) fn begin(
             (BatchScan::Remote(Box::new(scan)), num_items)
         }
     };
+    let open = OpenScan {
+        scan: Mutex::new(Some(scan)),
+        is_closed: AtomicBool::new(false),
+    };
     Ok(PyScan {
-        scan: ForkGuard::new("scan", Mutex::new(Some(scan))),
+        scan: ForkGuard::new("scan", open),
         num_items,
         batch_size,
         pad,
@@ -91,12 +96,37 @@ pub(crate) fn begin(
     })
 }
 
+/// A scan that can be closed while `next` runs.
+#[derive(Debug)]
+struct OpenScan {
+    /// `None` once it has ended or was dropped. `next` locks it, without the GIL, for as long as it runs.
+    scan: Mutex<Option<BatchScan>>,
+    is_closed: AtomicBool,
+}
+
+impl OpenScan {
+    fn close(&self) {
+        self.is_closed.store(true, Ordering::SeqCst);
+        self.drop_if_closed();
+    }
+
+    /// Drops the scan if it is closed and `next` does not run. After unlocking it, `next` calls this too: whichever is
+    /// last drops it.
+    fn drop_if_closed(&self) {
+        if self.is_closed.load(Ordering::SeqCst)
+            && let Ok(mut scan) = self.scan.try_lock()
+        {
+            let scan = scan.take();
+            drop(scan);
+        }
+    }
+}
+
 /// The native class of `engram.Scan`.
 #[pyclass(frozen, name = "Scan", module = "engram._engram")]
 #[derive(Debug)]
 pub(crate) struct PyScan {
-    /// `None` once it is closed or has ended. Locked without the GIL.
-    scan: ForkGuard<Mutex<Option<BatchScan>>>,
+    scan: ForkGuard<OpenScan>,
     num_items: u64,
     batch_size: usize,
     pad: bool,
@@ -116,12 +146,11 @@ impl PyScan {
         }
     }
 
-    fn fetch(
-        &self,
-        scan: &Mutex<Option<BatchScan>>,
-        options: &mut WaitOptions<'_>,
-    ) -> Result<Fetched> {
-        let mut open = scan.lock().unwrap_or_else(PoisonError::into_inner);
+    fn fetch(&self, scan: &OpenScan, options: &mut WaitOptions<'_>) -> Result<Fetched> {
+        let mut open = (scan.scan.lock()).unwrap_or_else(PoisonError::into_inner);
+        if scan.is_closed.load(Ordering::SeqCst) {
+            return Ok(Fetched::End);
+        }
         let batch = match &mut *open {
             None => None,
             Some(BatchScan::Local(scan, pool)) => self.next_local(scan, pool)?,
@@ -154,9 +183,13 @@ impl PyScan {
         let fetched = py.detach(|| {
             let mut options = WaitOptions {
                 deadline: None,
-                interrupted: &mut || check_signals(&mut raised),
+                interrupted: &mut || {
+                    check_signals(&mut raised) || scan.is_closed.load(Ordering::SeqCst)
+                },
             };
-            self.fetch(scan, &mut options)
+            let fetched = self.fetch(scan, &mut options);
+            scan.drop_if_closed();
+            fetched
         });
         match fetched.map_err(|error| errors::to_py(py, &error))? {
             Fetched::Batch(batch) => Batch::new(py, batch.0, batch.1, self.single).map(Some),
@@ -164,13 +197,10 @@ impl PyScan {
         }
     }
 
-    /// Releases the items that were not read.
+    /// Ends the scan, also while `next` runs, and releases the items that were not read.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
         let scan = self.scan.get(py)?;
-        py.detach(|| {
-            let open = scan.lock().unwrap_or_else(PoisonError::into_inner).take();
-            drop(open);
-        });
+        py.detach(|| scan.close());
         Ok(())
     }
 }

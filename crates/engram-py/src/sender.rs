@@ -19,6 +19,9 @@ use crate::tables::{RemoteTables, Tables};
 /// Minimum wait for a server's reply, even if the caller's timeout is shorter.
 const MIN_REPLY_WAIT: Duration = Duration::from_millis(200);
 
+/// Minimum wait for a server's first reply on a connection, before which it is not known whether tables block.
+const MIN_FIRST_REPLY_WAIT: Duration = Duration::from_secs(5);
+
 /// Maximum bytes in flight to a server. More is not faster, and needs fresh memory, which is slow.
 const MAX_BYTES_IN_FLIGHT: u64 = 4 << 20;
 
@@ -46,6 +49,8 @@ pub(crate) struct Sender {
     max_waiting: Option<usize>,
     /// Limit of the wait before each write.
     timeout: Timeout,
+    /// When the first wait of the current write began; `None` before it.
+    wait_began: Option<Instant>,
     pub(crate) closed: bool,
     /// False while writes do not wait for items: for the rest of a step or an episode that must not end half-way.
     pub(crate) waits_for_tables: bool,
@@ -122,6 +127,7 @@ impl Sender {
             max_in_flight: max_in_flight.max(1),
             max_waiting,
             timeout,
+            wait_began: None,
             closed: false,
             waits_for_tables: true,
             unsent: 0,
@@ -144,6 +150,7 @@ impl Sender {
 
     /// Returns the number that stands for a table in [`Sender::send`].
     pub(crate) fn table_number(&mut self, py: Python<'_>, name: &str) -> PyResult<u32> {
+        let deadline = self.deadline();
         match &mut self.outbox {
             AnyOutbox::Local(engine, outbox) => outbox
                 .table_number(engine, name)
@@ -152,7 +159,7 @@ impl Sender {
                 if let Some(number) = outbox.find_table(name) {
                     return Ok(number);
                 }
-                let until = (self.timeout, self.timeout.deadline());
+                let until = (self.timeout, deadline);
                 Ok(outbox.table_number(&remote.request_table_options(py, name, until)?))
             }
         }
@@ -164,6 +171,12 @@ impl Sender {
             AnyOutbox::Local(_, outbox) => outbox.table(number).options(),
             AnyOutbox::Remote(_, outbox) => outbox.options(number),
         }
+    }
+
+    /// When the waits of the current write end, of which the first begins now.
+    fn deadline(&mut self) -> Option<Instant> {
+        let began = *self.wait_began.get_or_insert_with(Instant::now);
+        began.checked_add(self.timeout.duration()?)
     }
 
     /// Number of items in flight, plus rejected items whose errors were not raised yet.
@@ -196,8 +209,30 @@ impl Sender {
         }
     }
 
-    /// Waits for the items that were sent. Returns false at the deadline.
+    /// Waits for the items that were sent. Returns false at the deadline, and if no other thread could end the wait.
     fn wait_until(
+        &mut self,
+        py: Python<'_>,
+        until: Until,
+        deadline: Option<Instant>,
+    ) -> PyResult<bool> {
+        loop {
+            let check = match &self.outbox {
+                AnyOutbox::Local(..) => Some(Instant::now() + DEADLOCK_CHECK_INTERVAL),
+                AnyOutbox::Remote(..) => None,
+            };
+            let next = check.into_iter().chain(deadline).min();
+            if self.wait_until_deadline(py, until, next)? {
+                return Ok(true);
+            }
+            if next == deadline || self.is_deadlock(py)? {
+                return Ok(false);
+            }
+        }
+    }
+
+    /// Waits for the items that were sent. Returns false at the deadline.
+    fn wait_until_deadline(
         &mut self,
         py: Python<'_>,
         until: Until,
@@ -207,9 +242,17 @@ impl Sender {
             AnyOutbox::Local(_, outbox) => wait_for(py, outbox.until(until), deadline)?,
             AnyOutbox::Remote(_, outbox) => {
                 // Items need at least the time of a reply, even if no table blocks.
-                let earliest = Instant::now() + MIN_REPLY_WAIT;
-                let deadline = deadline.map(|deadline| deadline.max(earliest));
-                wait_for(py, outbox.until(until), deadline)?
+                let started = Instant::now();
+                let mut deadline = deadline.map(|deadline| deadline.max(started + MIN_REPLY_WAIT));
+                loop {
+                    let done = wait_for(py, outbox.until(until), deadline)?;
+                    let is_unknown =
+                        matches!(until, Until::WaitingAtMost(_)) && outbox.awaits_first_reply();
+                    if done.is_some() || !is_unknown || started.elapsed() > MIN_FIRST_REPLY_WAIT {
+                        break done;
+                    }
+                    deadline = Some(Instant::now() + MIN_REPLY_WAIT);
+                }
             }
         };
         Ok(done.is_some())
@@ -227,9 +270,10 @@ impl Sender {
                 &Error::Closed("this writer is closed".into()),
             ));
         }
+        self.wait_began = None;
         if let AnyOutbox::Local(_, outbox) = &self.outbox
             && let Some(mut space) = outbox.journal_space()
-            && wait_for(py, &mut space, self.timeout.deadline())?.is_none()
+            && wait_for(py, &mut space, self.deadline())?.is_none()
         {
             let text = format!(
                 "the disk cannot keep up: the buffer of unwritten changes stayed full for {} s (`timeout`); write more \
@@ -253,17 +297,16 @@ impl Sender {
             };
         }
         let until = Until::InFlightAtMost(self.max_in_flight - 1);
-        if self.wait_until(py, until, self.timeout.deadline())? {
+        let deadline = self.deadline();
+        if self.wait_until(py, until, deadline)? {
             return Ok(());
         }
-        let in_flight = self.in_flight();
         let text = format!(
-            "the writer has {} in flight (`max_in_flight_items` = {}), and the tables did not accept enough of them \
-             within {} s (`timeout`){}",
-            count(in_flight, "item"),
+            "the writer has {} in flight (`max_in_flight_items` = {}){}{}",
+            count(self.in_flight(), "item"),
             self.max_in_flight,
-            self.timeout.seconds(),
-            self.blocked_reason(py)
+            self.describe_timeout(),
+            self.describe_block(py, ": sample before you write more")?
         );
         Err(errors::to_py(py, &Error::Backpressure(text)))
     }
@@ -279,55 +322,62 @@ impl Sender {
         if in_flight <= allowed || self.waiting(py) <= allowed {
             return Ok(in_flight);
         }
-        let until = Until::WaitingAtMost(allowed);
-        let deadline = self.timeout.deadline();
-        let timed_out = loop {
-            let check = match &self.outbox {
-                AnyOutbox::Local(..) => Some(Instant::now() + DEADLOCK_CHECK_INTERVAL),
-                AnyOutbox::Remote(..) => None,
-            };
-            let next = check.into_iter().chain(deadline).min();
-            if self.wait_until(py, until, next)? {
-                return Ok(self.in_flight());
-            }
-            if next == deadline {
-                break true;
-            }
-            if self.is_deadlock(py)? {
-                break false;
-            }
-        };
-        let waiting = count(self.waiting(py), "item");
+        let deadline = self.deadline();
+        if self.wait_until(py, Until::WaitingAtMost(allowed), deadline)? {
+            return Ok(self.in_flight());
+        }
         let unsent = match unsent {
             0 => String::new(),
             unsent => format!(" and {unsent} not sent yet"),
         };
-        let within = if timed_out {
-            let seconds = self.timeout.seconds();
-            format!(", and the tables did not accept enough of them within {seconds} s (`timeout`)")
-        } else {
-            String::new()
-        };
-        let deadlock = if self.is_deadlock(py)? {
-            "; this is the only thread of the process, so nothing is sampled while it waits: sample before you write \
-             more, or increase `max_waiting_items`"
-        } else {
-            ""
-        };
-        let reason = self.blocked_reason(py);
         let text = format!(
-            "the writer has {waiting} waiting for tables{unsent} (`max_waiting_items` = {max_waiting}){within}{reason}{deadlock}"
+            "the writer has {} waiting for tables{unsent} (`max_waiting_items` = {max_waiting}){}{}",
+            count(self.waiting(py), "item"),
+            self.describe_timeout(),
+            self.describe_block(
+                py,
+                ": sample before you write more, or increase `max_waiting_items`"
+            )?
         );
         Err(errors::to_py(py, &Error::Backpressure(text)))
     }
 
-    /// True if no other thread could sample from a local table: this is the only thread of Python, except those that
-    /// write checkpoints; no dataset is open, the process has never started a server, and no item expires.
+    /// For the text of an error: that the writer's timeout has passed; empty if it has not.
+    fn describe_timeout(&self) -> String {
+        let waited = self
+            .wait_began
+            .map_or(Duration::ZERO, |began| began.elapsed());
+        if self
+            .timeout
+            .duration()
+            .is_none_or(|timeout| waited < timeout)
+        {
+            return String::new();
+        }
+        let seconds = self.timeout.seconds();
+        format!(", and the tables did not accept enough of them within {seconds} s (`timeout`)")
+    }
+
+    /// For the text of an error: why items are not in their tables and, if no other thread could change that, `advice`.
+    fn describe_block(&self, py: Python<'_>, advice: &str) -> PyResult<String> {
+        let reason = self.blocked_reason(py);
+        Ok(if self.is_deadlock(py)? {
+            format!(
+                "{reason}; this is the only thread of the process, so nothing is sampled while it waits{advice}"
+            )
+        } else {
+            reason
+        })
+    }
+
+    /// True if items wait for a local table, and no other thread could sample from it: this is the only thread of Python,
+    /// except those that write checkpoints; no dataset is open, the process has never started a server, and no item
+    /// expires.
     fn is_deadlock(&self, py: Python<'_>) -> PyResult<bool> {
         let AnyOutbox::Local(engine, _) = &self.outbox else {
             return Ok(false);
         };
-        if server::was_started() || stream::any_open() {
+        if server::was_started() || stream::any_open() || self.items_left(py) == 0 {
             return Ok(false);
         }
         let tables = engine.tables().unwrap_or_default();
@@ -403,7 +453,8 @@ impl Sender {
     /// Waits until at most `allowed` items are in flight; for 0, also until all items are durable.
     ///
     /// # Errors
-    /// `DeadlineExceededError` after `timeout`, or the error of a rejected item.
+    /// `DeadlineExceededError` after `timeout`, or if no other thread could end the wait; or the error of a rejected
+    /// item.
     pub(crate) fn wait(
         &mut self,
         py: Python<'_>,
@@ -414,20 +465,27 @@ impl Sender {
             0 => Until::Complete,
             allowed => Until::InFlightAtMost(allowed),
         };
-        if self.wait_until(py, until, timeout.deadline())? {
+        let deadline = timeout.deadline();
+        if self.wait_until(py, until, deadline)? {
             return Ok(());
         }
-        let (left, seconds) = (self.items_left(py), timeout.seconds());
+        let left = self.items_left(py);
+        let after = match deadline {
+            Some(deadline) if deadline <= Instant::now() => {
+                format!(" after {} s", timeout.seconds())
+            }
+            _ => String::new(),
+        };
         let text = if left == 0 {
-            format!("all items are in their tables, but not yet on disk after {seconds} s")
+            format!("all items are in their tables, but not yet on disk{after}")
         } else {
-            let why = self.blocked_reason(py);
+            let why = self.describe_block(py, ": sample first")?;
             let (items, queued) = if left == 1 {
                 ("item is not in its table", "it stays queued")
             } else {
                 ("items are not in their tables", "they stay queued")
             };
-            format!("{left} {items} after {seconds} s; {queued}{why}")
+            format!("{left} {items}{after}; {queued}{why}")
         };
         Err(errors::to_py(py, &Error::DeadlineExceeded(text)))
     }

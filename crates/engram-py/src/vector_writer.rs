@@ -349,6 +349,7 @@ impl VectorWriter {
         store: &Store,
         num_envs: usize,
         autoreset_mode: &str,
+        table_names: Vec<String>,
         compile: Py<PyAny>,
         final_observations: Py<PyAny>,
         chunk_length: Option<usize>,
@@ -364,11 +365,15 @@ impl VectorWriter {
             "DISABLED" => AutoresetMode::Disabled,
             _ => AutoresetMode::NextStep,
         };
+        let mut sender = Sender::new(&tables, max_in_flight_items, max_waiting_items, timeout);
+        for name in table_names {
+            sender.table_number(py, &name)?;
+        }
         let state = VectorState {
             options: writer_options(1, chunk_length, compression, py)?,
             num_envs,
             mode,
-            sender: Sender::new(&tables, max_in_flight_items, max_waiting_items, timeout),
+            sender,
             compile,
             final_observations,
             observations: None,

@@ -225,9 +225,14 @@ impl Client {
     pub fn scan(&self, request: ScanRequest) -> PendingResponse<RemoteScan> {
         let (connector, pool) = (Arc::clone(&self.connector), Arc::clone(&self.pool));
         let streams = Arc::clone(&self.streams);
+        let changes = self.changes.until_handled(&request.table);
         self.spawn(async move {
             let begin = async {
-                // The scan must see the effect of every batch that was acknowledged before it.
+                // The scan must see the effect of every change that was sent and of every batch that was acknowledged
+                // before it.
+                if let Some(changes) = changes {
+                    let _ = changes.await; // an error of the server's is one of the scan too
+                }
                 streams.flush_acks().await?;
                 scan::begin(Arc::clone(&connector), pool, request).await
             };

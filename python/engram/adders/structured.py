@@ -8,7 +8,7 @@ from engram import _checks
 from engram.adders.base import Adder
 from engram.adders.item_writers import BaseItemWriter
 from engram.adders.step import Step, map_leaves
-from engram.errors import EngramError
+from engram.errors import BackpressureError, DeadlineExceededError, EngramError
 from engram.patterns import Pattern, checked_patterns
 from engram.table_store import TableStore
 from engram.writer import DEFAULT_MAX_WAITING_ITEMS, Compression, PatternWriter
@@ -68,9 +68,12 @@ class StructuredAdder(Adder):
                 compression=compression,
             )
         )
+        self._max_waiting = max_waiting_items
         super().__init__(self._item_writer, timeout)
 
     def _add(self, row: Step) -> None:
+        if self._max_waiting is not None:
+            self._item_writer.wait_for_earlier(self._max_waiting, self._timeout)
         self._item_writer.append(row)
 
     def _end(self, row: Step) -> None:
@@ -107,6 +110,26 @@ class _StructuredItemWriter(BaseItemWriter):
             self._writer = self._open_writer()
         finally:
             self._close_earlier_and(None, timeout)
+
+    def wait_for_earlier(self, max_waiting: int, timeout: float | None) -> None:
+        """Waits if at least `max_waiting` items of replaced writers are not in their tables, for all of these items.
+
+        Raises:
+            BackpressureError: The tables did not accept enough of them within `timeout` seconds.
+        """
+        if self._earlier_items() < max_waiting:
+            return
+        try:
+            self._close_earlier_and(None, timeout)
+        except DeadlineExceededError as error:
+            if (waiting := self._earlier_items()) >= max_waiting:
+                raise BackpressureError(
+                    f"{waiting} items of abandoned episodes wait for tables (`max_waiting_items` = {max_waiting}): "
+                    f"{error}"
+                ) from error
+
+    def _earlier_items(self) -> int:
+        return sum(writer.pending_items for writer in self._earlier)
 
     def _close_earlier_and(self, call: Callable[[float | None], None] | None, timeout: float | None) -> None:
         """Closes the earlier writers, then makes the call, if any. All are tried; the first error is raised.

@@ -60,6 +60,10 @@ class VectorWriter(_Writer):
 
     Raises:
         InvalidArgumentError: An argument is invalid, or `autoreset_mode` is not that of `envs`.
+        UnknownTableError: `store` has no table with the name that one of the `items` gives.
+        ClosedError: The store is closed.
+        DeadlineExceededError: The server did not describe a table within `timeout`.
+        UnavailableError: The server cannot be reached.
     """
 
     _shown = ("_num_envs", "_autoreset_mode", "_tables", "pending_items")
@@ -90,6 +94,7 @@ class VectorWriter(_Writer):
             store._native,  # noqa: SLF001, the store's native object
             self._num_envs,
             self._autoreset_mode,
+            self._tables,
             compile_all,
             final_observations,
             _checks.optional_integer("`chunk_length`", chunk_length),
@@ -156,7 +161,7 @@ class VectorWriter(_Writer):
             BackpressureError: Too many items are in flight, or the disk cannot keep up, and the writer's timeout has
                 passed. Nothing is stored.
             DeadlineExceededError: The server did not describe a table within the writer's timeout. Nothing is stored.
-            UnknownTableError: There is no table of this name. Nothing is stored.
+            UnknownTableError: A table was dropped. Nothing is stored.
             PriorityError: A table rejects the priority of its items. Nothing is stored.
             UnsatisfiableError, ClosedError: A table rejected an earlier item. Nothing of this step is stored.
         """

@@ -12,6 +12,10 @@ pub const MAX_KEYS_PER_LOOKUP: usize = 1024;
 /// How many items ahead the memory of an item is prefetched.
 const PREFETCHED_ITEMS: usize = 16;
 
+/// Number of items that are taken per page that is searched for items to release. All pages are searched once while a
+/// quarter of the items of a full table is taken.
+const ITEMS_PER_SEARCHED_PAGE: usize = ENTRIES_PER_COW_PAGE / 4;
+
 /// The order in which a scan returns items.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum ScanOrder {
@@ -24,14 +28,19 @@ pub enum ScanOrder {
 
 /// The items of a snapshot that were not taken yet, in the order of a scan.
 ///
-/// Once all items of a page were taken, the page is released: a snapshot keeps removed items in memory.
+/// A snapshot keeps items in memory that the table removes. Once all items of a page were taken, the page is released.
+/// In a table whose slots are not in the order of insertion, that is late for most pages: removed items that were taken
+/// are therefore searched for, in a few pages per call, and released.
 #[derive(Debug, Default)]
 pub struct ScanItems {
     pages: FrozenPages<Item>,
+    order: ScanOrder,
     /// The last one is taken next.
     slots: Vec<Slot>,
     /// Per page, number of items that are not taken yet.
     left_in_page: Vec<u8>,
+    /// The page that is searched next for items to release.
+    next_searched: usize,
     /// Number of items in the table.
     table_size: u64,
 }
@@ -70,8 +79,10 @@ impl ScanItems {
         }
         Self {
             pages,
+            order,
             slots: found.into_iter().map(|(_, slot)| slot).collect(),
             left_in_page,
+            next_searched: 0,
             table_size,
         }
     }
@@ -105,7 +116,30 @@ impl ScanItems {
                 self.pages.release(page);
             }
         }
+        let taken = self.slots.len() - first;
         self.slots.truncate(first);
+        if let Some(last) = draws.last().map(Draw::seq) {
+            self.release_taken(last, taken.div_ceil(ITEMS_PER_SEARCHED_PAGE));
+        }
+    }
+
+    /// Releases the items up to number `last` in the next `pages` pages, except those that the table still shares:
+    /// nothing of them was removed.
+    fn release_taken(&mut self, last: u64, pages: usize) {
+        let page_count = self.left_in_page.len();
+        for _ in 0..pages.min(page_count) {
+            let page = self.next_searched;
+            self.next_searched = (page + 1) % page_count;
+            for item in self.pages.page_mut(page).into_iter().flatten() {
+                let is_taken = match self.order {
+                    ScanOrder::OldestFirst => item.seq <= last,
+                    ScanOrder::NewestFirst => item.seq >= last,
+                };
+                if is_taken {
+                    item.trajectory = None;
+                }
+            }
+        }
     }
 }
 

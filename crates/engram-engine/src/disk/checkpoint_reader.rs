@@ -56,6 +56,9 @@ pub(super) fn verify(mut file_reader: RecordReader) -> Result<CheckpointHeader, 
             kind::LOGS if header.is_none() => {
                 header = Some(read_header(reader).map_err(at_record)?);
             }
+            kind::LOGS => {
+                return corrupt(format!("it has a second `logs` record, at byte {offset}"));
+            }
             kind::SERIALS => {
                 let ranges = reader.list(16, |reader| Ok((reader.u64()?, reader.u64()?)));
                 serials.extend(ranges.map_err(at_record)?);

@@ -2,6 +2,7 @@
 
 use std::sync::{Arc, Weak};
 
+use engram_core::table::ScanOrder;
 use engram_core::{Chunk, Error};
 use engram_engine::{Scan, ScanOptions};
 
@@ -27,11 +28,44 @@ fn a_scan_releases_the_items_that_it_has_returned() {
         items.iter().map(|item| item.key).collect()
     };
     assert_eq!(keys(&mut scan), (0..40).collect::<Vec<_>>());
-    // The items of a page are released together.
-    assert_eq!(held(), 32);
+    assert_eq!(held(), 24);
     assert_eq!(keys(&mut scan), (40..64).collect::<Vec<_>>());
     assert_eq!(held(), 0);
     assert!(keys(&mut scan).is_empty());
+}
+
+#[test]
+fn a_scan_releases_items_that_are_removed_after_it_has_returned_them() {
+    for order in [ScanOrder::OldestFirst, ScanOrder::NewestFirst] {
+        let table = new_table(fifo_options("t"));
+        let all = items(0..96);
+        let chunks: Vec<Weak<Chunk>> = (all.iter())
+            .map(|item| Arc::downgrade(&item.trajectory.chunks()[0]))
+            .collect();
+        let mut all = all.into_iter();
+        wait_ready(table.insert(all.by_ref().take(64).collect()).unwrap()).unwrap();
+        // The slots of every second item are used again, so that the order of the slots is not that of insertion.
+        let removed: Vec<u64> = (0..64).step_by(2).collect();
+        table.delete(&removed).unwrap();
+        wait_ready(table.insert(all.collect()).unwrap()).unwrap();
+        let held = || {
+            let held = chunks.iter().filter(|chunk| chunk.strong_count() > 0);
+            held.count()
+        };
+        let options = ScanOptions {
+            order,
+            ..ScanOptions::default()
+        };
+        let mut scan = Scan::begin(&table, &options).unwrap();
+        assert_eq!(scan.next_items(32).unwrap().len(), 32);
+        assert_eq!(held(), 64);
+        table.reset().unwrap();
+        assert_eq!(held(), 64);
+        assert_eq!(scan.next_items(16).unwrap().len(), 16);
+        assert_eq!(held(), 16);
+        assert_eq!(scan.next_items(32).unwrap().len(), 16);
+        assert_eq!(held(), 0);
+    }
 }
 
 #[test]

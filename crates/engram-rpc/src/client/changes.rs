@@ -34,6 +34,8 @@ pub(crate) struct ChangeSender {
     delayed: mpsc::UnboundedSender<ChangeCommand>,
     /// Number of commands in `delayed`. While there are any, later commands are delayed too, to keep their order.
     num_delayed: Arc<AtomicUsize>,
+    /// Each command has a clone until it is answered.
+    unanswered: Arc<()>,
 }
 
 /// One request, and where its result is sent.
@@ -43,6 +45,7 @@ pub(crate) struct ChangeCommand {
     /// Number of keys of the whole call, which may consist of several requests.
     total_keys: usize,
     response: oneshot::Sender<Result<u64>>,
+    _unanswered: Arc<()>,
 }
 
 impl ChangeSender {
@@ -64,6 +67,7 @@ impl ChangeSender {
             commands,
             delayed,
             num_delayed: Arc::default(),
+            unanswered: Arc::default(),
         };
         runtime.spawn(changes.send_delayed(receiver));
         changes
@@ -87,6 +91,13 @@ impl ChangeSender {
     /// Deletes items; returns how many of the keys existed.
     pub(crate) fn delete(&self, table: &str, keys: &[u64]) -> PendingResponse<u64> {
         self.change(table, keys, keys.len(), |_| Change::Delete(pb::Empty {}))
+    }
+
+    /// Returns a future that is ready once the server has handled all changes so far; `None` if it has. A change that
+    /// fails is handled too.
+    pub(crate) fn until_handled(&self, table: &str) -> Option<PendingResponse<u64>> {
+        // The server handles changes in order.
+        (Arc::strong_count(&self.unanswered) > 1).then(|| self.delete(table, &[]))
     }
 
     /// Sends a change as one or more requests of at most [`MAX_KEYS_PER_REQUEST`] keys each. `len` is the number of
@@ -136,6 +147,7 @@ impl ChangeSender {
             request,
             total_keys,
             response,
+            _unanswered: Arc::clone(&self.unanswered),
         };
         // If the receiver is closed, `response` is dropped and the caller gets an error.
         if self.num_delayed.load(Ordering::Acquire) == 0 && self.streams.are_acks_flushed() {

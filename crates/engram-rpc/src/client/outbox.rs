@@ -113,6 +113,12 @@ impl RemoteOutbox {
         self.progress.waiting()
     }
 
+    /// True if items count as waiting only because the server has not answered yet on this connection.
+    #[must_use]
+    pub fn awaits_first_reply(&self) -> bool {
+        self.progress.awaits_first_reply()
+    }
+
     /// Number of items in flight, plus rejected items. A rejected item counts until [`RemoteOutbox::check_errors`]
     /// has returned its error.
     #[must_use]

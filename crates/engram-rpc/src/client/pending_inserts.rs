@@ -45,10 +45,10 @@ struct TableCounts {
     inserted: u64,
     /// Durable as far as the store promises, or rejected.
     completed: u64,
-    /// The table's rate limiter allows items up to this one, as of the last response. Before the first response on a
-    /// connection: `allowed_at_first`.
-    allowed: u64,
-    /// Number of the last item if the table's rate limiter never blocks inserts, otherwise 0.
+    /// The table's rate limiter allows items up to this one, as of the last response. `None` before the first response
+    /// on a connection.
+    allowed: Option<u64>,
+    /// As `allowed`, before the first response: the highest number if the limiter never blocks inserts, otherwise 0.
     allowed_at_first: u64,
 }
 
@@ -62,17 +62,20 @@ impl TableCounts {
     }
 
     fn waiting(&self) -> u64 {
-        let accepted = self.inserted.max(self.completed).max(self.allowed);
-        self.sent.saturating_sub(accepted)
+        let allowed = self.allowed.unwrap_or(self.allowed_at_first);
+        self.sent
+            .saturating_sub(self.inserted.max(self.completed).max(allowed))
+    }
+
+    fn awaits_first_reply(&self) -> bool {
+        self.allowed.is_none() && self.waiting() > 0
     }
 }
 
 impl InsertProgress {
     pub(crate) fn add_table(&self, limits: &RateLimits) {
-        let allowed = allowed_at_first(limits);
         self.state.lock().counts.push(TableCounts {
-            allowed,
-            allowed_at_first: allowed,
+            allowed_at_first: allowed_at_first(limits),
             ..TableCounts::default()
         });
     }
@@ -94,6 +97,12 @@ impl InsertProgress {
     /// Number of items sent and not known to be allowed by the rate limiters of their tables.
     pub(crate) fn waiting(&self) -> usize {
         self.sum(TableCounts::waiting)
+    }
+
+    /// True if items count as waiting only because the server has not answered for their table on this connection.
+    pub(crate) fn awaits_first_reply(&self) -> bool {
+        let state = self.state.lock();
+        state.counts.iter().any(TableCounts::awaits_first_reply)
     }
 
     /// Number of items sent and not completed.
@@ -137,9 +146,8 @@ impl InsertProgress {
     pub(crate) fn restore_table(&self, table: usize, limits: &RateLimits) {
         let mut state = self.state.lock();
         state.dropped.retain(|dropped| *dropped as usize != table);
-        let allowed = allowed_at_first(limits);
-        state.counts[table].allowed = allowed;
-        state.counts[table].allowed_at_first = allowed;
+        state.counts[table].allowed = None;
+        state.counts[table].allowed_at_first = allowed_at_first(limits);
     }
 
     pub(crate) fn is_dropped(&self, table: u32) -> bool {
@@ -334,7 +342,7 @@ impl ReconnectingStream for PendingInserts {
         state.durability_error = None;
         for counts in &mut state.counts {
             counts.inserted = counts.completed;
-            counts.allowed = counts.allowed_at_first;
+            counts.allowed = None;
         }
         drop(state);
         self.dictionary = SentDictionary::default();
@@ -390,7 +398,7 @@ impl ReconnectingStream for PendingInserts {
         }
         for allowed in message.allowed {
             let table = self.queue_index(&allowed.table)?;
-            self.progress.state.lock().counts[table].allowed = allowed.number;
+            self.progress.state.lock().counts[table].allowed = Some(allowed.number);
         }
         self.progress.waker.wake();
         Ok(())

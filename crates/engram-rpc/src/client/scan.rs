@@ -68,7 +68,7 @@ impl RemoteScan {
     ///
     /// # Errors
     /// After an error of the server, the scan continues with the next call. [`Error::Unavailable`] if the connection
-    /// was lost: then all later calls fail.
+    /// was lost, [`Error::DeadlineExceeded`] if the scan was idle for too long: then all later calls fail.
     pub fn next_batch(
         &mut self,
     ) -> impl Future<Output = Result<Option<ReceivedBatch>>> + Send + Unpin {
@@ -79,7 +79,11 @@ impl RemoteScan {
                 };
                 match &batch {
                     Ok(None) => self.outcome = Ok(()),
-                    Err(error @ (Error::Unavailable(_) | Error::Closed(_))) => {
+                    Err(
+                        error @ (Error::Unavailable(_)
+                        | Error::Closed(_)
+                        | Error::DeadlineExceeded(_)),
+                    ) => {
                         self.outcome = Err(error.clone());
                     }
                     Ok(Some(_)) | Err(_) => {}
@@ -213,6 +217,9 @@ impl ReceiveError {
             Self::Final(error) => return error,
             Self::Status(status) => status,
         };
+        if status.code() == Code::DeadlineExceeded {
+            return Error::DeadlineExceeded(status.message().into());
+        }
         connector.permanent_error(&status).unwrap_or_else(|| {
             Error::Unavailable(format!(
                 "the connection to the server at {} was lost during a scan of table `{table}`: {}; begin the scan again",

@@ -32,6 +32,7 @@ pub(super) fn accept_connections<IO>(
             info: ConnectionInfo {
                 first_call: FirstCallFlag::default(),
                 replies: reply_budget.add_connection(),
+                scans: Arc::default(),
             },
             first_call_timeout,
             first_call_timer: None,
@@ -53,6 +54,7 @@ pub(super) struct ConnectionInfo {
     pub(super) first_call: FirstCallFlag,
     /// The connection's share of the memory of unread replies.
     pub(super) replies: ConnectionReplies,
+    pub(super) scans: Arc<OpenCounter>,
 }
 
 /// Set by the router once an authenticated call has arrived on a connection.

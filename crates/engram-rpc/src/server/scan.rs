@@ -1,9 +1,10 @@
 //! Scan streams: each reads the items of one table once, in batches that the client requests.
 //!
 //! A stream has one task, which gathers the next batch once it was requested and its memory was reserved from the budget
-//! for replies that are not read yet.
+//! for replies that are not read yet. The keys of a scan that has not begun use the same budget.
 
 use std::sync::Arc;
+use std::time::Duration;
 
 use engram_codec::{CallReplies, ConnectionReplies, Reply, ReplyStream, Reservation};
 use engram_core::gather::{Estimate, LengthPolicy, estimate};
@@ -12,9 +13,10 @@ use engram_core::{Draw, Error, Result};
 use engram_engine::{Scan, ScanOptions};
 use tokio::runtime::Handle;
 use tokio::sync::mpsc::{self, Sender};
+use tokio::time::{interval, timeout};
 use tonic::{Status, Streaming};
 
-use super::counters::OpenGuard;
+use super::counters::{Call, OpenCounter, OpenGuard};
 use super::sample::{LARGE_BATCH_BYTES, REPLY_BUFFER};
 use super::service::ServiceState;
 use super::table_names::find_table;
@@ -29,6 +31,18 @@ const MAX_REQUESTED: u32 = 1024;
 /// The items of batches of more items are collected outside of the runtime's shared threads.
 const LARGE_BATCH_ITEMS: usize = 4096;
 
+/// Maximum number of open scans of a server. One connection may have a quarter of them.
+const MAX_OPEN_SCANS: u64 = 256;
+
+/// The memory of keys is reserved for this many at a time.
+const KEYS_PER_RESERVATION: usize = 65_536;
+
+/// Bytes reserved per key: a vector that grows and a set.
+const BYTES_PER_KEY: usize = 32;
+
+/// How often a scan that begins reports progress, so that its connection is not closed as stalled.
+const PROGRESS_INTERVAL: Duration = Duration::from_millis(25);
+
 type Message = Reply<pb::ScanResponse>;
 
 /// Serves one stream until the client ends it, the connection breaks or the server shuts down.
@@ -37,10 +51,13 @@ pub(super) fn serve(
     requests: Streaming<pb::ScanRequest>,
     call_replies: CallReplies,
     call: OpenGuard,
+    scans_of_connection: Arc<OpenCounter>,
 ) -> ReplyStream<pb::ScanResponse> {
     let (replies, receiver) = mpsc::channel(REPLY_BUFFER);
     let stream = ScanStream {
         _call: call,
+        _scan_of_connection: scans_of_connection.begin(),
+        scans_of_connection,
         state: Arc::clone(state),
         connection: call_replies.connection().clone(),
         requests,
@@ -51,7 +68,8 @@ pub(super) fn serve(
     tokio::spawn(async move {
         let end = tokio::select! {
             () = shutdown.wait() => {
-                let _ = send(&replies, Outcome::Error(encode_error(&shutdown.error()))).await;
+                let stopped = Outcome::Error(encode_error(&shutdown.error()));
+                let _ = replies.send(small_message(stopped)).await;
                 Err(shutdown.status())
             }
             () = replies.closed() => Ok(()),
@@ -67,12 +85,21 @@ pub(super) fn serve(
 /// The state of one stream.
 struct ScanStream {
     _call: OpenGuard,
+    _scan_of_connection: OpenGuard,
+    scans_of_connection: Arc<OpenCounter>,
     state: Arc<ServiceState>,
     connection: ConnectionReplies,
     requests: Streaming<pb::ScanRequest>,
     /// Number of batches that the client has requested and not received.
     requested: u32,
     replies: Sender<Message>,
+}
+
+/// The keys of a scan that has not begun, and the memory that is reserved for them.
+#[derive(Default)]
+struct Keys {
+    keys: Vec<u64>,
+    reserved: Vec<Reservation>,
 }
 
 /// A scan and its parameters.
@@ -107,7 +134,7 @@ impl ScanStream {
         let mut open = match self.begin(begin, keys).await {
             Ok(open) => DropOutside(Some(open)),
             Err(error) => {
-                let _ = send(&self.replies, Outcome::Error(encode_error(&error))).await;
+                self.send(Outcome::Error(encode_error(&error))).await?;
                 return Ok(());
             }
         };
@@ -116,36 +143,49 @@ impl ScanStream {
         };
         let num_items = open.scan.num_items();
         let first = Outcome::Begun(pb::ScanBegun { num_items });
-        let mut is_open = send(&self.replies, first).await;
+        let mut is_open = self.send(first).await?;
         while is_open && self.receive_requests().await? {
             self.requested -= 1;
             let items = open.next_items();
             is_open = match items {
                 Ok(items) if items.is_empty() => {
-                    send(&self.replies, Outcome::End(pb::Empty {})).await;
+                    self.send(Outcome::End(pb::Empty {})).await?;
                     return Ok(());
                 }
-                Ok(items) => self.send_batch(open, items).await,
-                Err(error) => send(&self.replies, Outcome::Error(encode_error(&error))).await,
+                Ok(items) => self.send_batch(open, items).await?,
+                Err(error) => self.send(Outcome::Error(encode_error(&error))).await?,
             };
         }
         Ok(())
     }
 
+    /// Receives the next request. `None` if the client ends the stream.
+    async fn receive(&mut self) -> Result<Option<pb::ScanRequest>, Status> {
+        let idle_timeout = self.state.lease_timeout;
+        while_active(idle_timeout, self.requests.message()).await?
+    }
+
     /// Receives the keys and the beginning of the scan. `None` if the client ends the stream before.
-    async fn receive_begin(&mut self) -> Result<Option<(pb::BeginScan, Vec<u64>)>, Status> {
-        let mut keys = Vec::new();
-        while let Some(message) = self.requests.message().await? {
+    async fn receive_begin(&mut self) -> Result<Option<(pb::BeginScan, Keys)>, Status> {
+        let mut keys = Keys::default();
+        while let Some(message) = self.receive().await? {
             match message.request {
                 Some(Request::KeysLe(more)) => {
                     let more = decode_u64s("keys_le", &more);
                     let more = more.map_err(|error| Status::invalid_argument(error.to_string()))?;
-                    if keys.len() + more.len() > MAX_KEYS_PER_SCAN {
+                    let count = keys.keys.len() + more.len();
+                    if count > MAX_KEYS_PER_SCAN {
                         return Err(Status::resource_exhausted(format!(
                             "too many keys: a scan may have at most {MAX_KEYS_PER_SCAN}"
                         )));
                     }
-                    keys.extend(more);
+                    while keys.reserved.len() * KEYS_PER_RESERVATION < count {
+                        let bytes = KEYS_PER_RESERVATION * BYTES_PER_KEY;
+                        let mut reservation = self.reserve(bytes).await?;
+                        reservation.set_created(bytes);
+                        keys.reserved.push(reservation);
+                    }
+                    keys.keys.extend(more);
                 }
                 Some(Request::Begin(begin)) => return Ok(Some((begin, keys))),
                 Some(Request::Batches(_)) | None => {
@@ -158,7 +198,23 @@ impl ScanStream {
         Ok(None)
     }
 
-    async fn begin(&self, begin: pb::BeginScan, keys: Vec<u64>) -> Result<OpenScan> {
+    /// Checks that the server and the connection do not have too many scans, this one included.
+    fn check_open_scans(&self) -> Result<()> {
+        let scans_of_server = self.state.counters.get(Call::Scan).open();
+        let (owner, max) = if self.scans_of_connection.open() > MAX_OPEN_SCANS / 4 {
+            ("connection", MAX_OPEN_SCANS / 4)
+        } else if scans_of_server > MAX_OPEN_SCANS {
+            ("server", MAX_OPEN_SCANS)
+        } else {
+            return Ok(());
+        };
+        Err(Error::OutOfMemory(format!(
+            "too many scans: this {owner} has {max} open ones already, its limit; close some, or begin this one later"
+        )))
+    }
+
+    async fn begin(&self, begin: pb::BeginScan, keys: Keys) -> Result<OpenScan> {
+        self.check_open_scans()?;
         if !(1..=MAX_ITEMS_PER_BATCH).contains(&begin.batch_size) {
             return Err(Error::InvalidArgument(format!(
                 "`batch_size` must be from 1 to {MAX_ITEMS_PER_BATCH}; got {}",
@@ -176,14 +232,21 @@ impl ScanStream {
             LengthPolicy::Ragged
         };
         let table = find_table(&self.state.engine, &begin.table)?;
+        let Keys { keys, reserved } = keys;
         let options = ScanOptions {
             order,
             keys: begin.only_keys.then_some(keys),
         };
         // Takes a snapshot, which may wait for another one.
-        let scan = tokio::task::spawn_blocking(move || Scan::begin(&table, &options));
+        let mut scan = tokio::task::spawn_blocking(move || Scan::begin(&table, &options));
+        let mut progress = interval(PROGRESS_INTERVAL);
+        let scan = loop {
+            tokio::select! {
+                scan = &mut scan => break scan,
+                _ = progress.tick() => reserved.first().into_iter().for_each(Reservation::progress),
+            }
+        };
         let scan = scan
-            .await
             .unwrap_or_else(|_| Err(Error::Closed("the scan was stopped while it began".into())))?;
         Ok(OpenScan {
             scan,
@@ -195,7 +258,7 @@ impl ScanStream {
     /// Waits until a batch is requested. False if the client ends the stream before.
     async fn receive_requests(&mut self) -> Result<bool, Status> {
         while self.requested == 0 {
-            let Some(message) = self.requests.message().await? else {
+            let Some(message) = self.receive().await? else {
                 return Ok(false);
             };
             let Some(Request::Batches(more)) = message.request else {
@@ -213,12 +276,28 @@ impl ScanStream {
         Ok(true)
     }
 
+    /// Reserves memory of the budget for replies that are not read.
+    async fn reserve(&self, bytes: usize) -> Result<Reservation, Status> {
+        while_active(self.state.lease_timeout, self.connection.reserve(bytes)).await
+    }
+
+    /// Sends a message. False if the client is gone.
+    async fn send_message(&self, message: Message) -> Result<bool, Status> {
+        let sent = while_active(self.state.lease_timeout, self.replies.send(message)).await?;
+        Ok(sent.is_ok())
+    }
+
+    /// Sends a small message. False if the client is gone.
+    async fn send(&self, outcome: Outcome) -> Result<bool, Status> {
+        self.send_message(small_message(outcome)).await
+    }
+
     /// Gathers and sends a batch, or the error that replaces it. False if the client is gone.
-    async fn send_batch(&self, open: &mut OpenScan, items: Vec<Draw>) -> bool {
+    async fn send_batch(&self, open: &mut OpenScan, items: Vec<Draw>) -> Result<bool, Status> {
         let estimate = estimate(&items, open.length_policy);
         let header_bytes = HEADER_BYTES_PER_ITEM * items.len();
         let bytes = estimate.bytes.saturating_add(header_bytes);
-        let reservation = self.connection.reserve(bytes).await;
+        let reservation = self.reserve(bytes).await?;
         let batch = if estimate.bytes >= LARGE_BATCH_BYTES {
             tokio::task::block_in_place(|| open.gather(items, &estimate, &self.state))
         } else {
@@ -226,17 +305,21 @@ impl ScanStream {
         };
         match batch {
             Ok(batch) => self.send_messages(batch, reservation).await,
-            Err(error) => send(&self.replies, Outcome::Error(encode_error(&error))).await,
+            Err(error) => self.send(Outcome::Error(encode_error(&error))).await,
         }
     }
 
-    async fn send_messages(&self, mut batch: OutgoingBatch, mut reservation: Reservation) -> bool {
+    async fn send_messages(
+        &self,
+        mut batch: OutgoingBatch,
+        mut reservation: Reservation,
+    ) -> Result<bool, Status> {
         reservation.set_created(batch.bytes());
         let mut reservation = Some(Arc::new(reservation));
         loop {
             let bytes = batch.bytes();
             let Some(message) = batch.next() else {
-                return true;
+                return Ok(true);
             };
             let reply = Reply {
                 message: Ok(encode_response(message.into())),
@@ -247,8 +330,8 @@ impl ScanStream {
                 },
                 bytes: bytes - batch.bytes(),
             };
-            if self.replies.send(reply).await.is_err() {
-                return false;
+            if !self.send_message(reply).await? {
+                return Ok(false);
             }
         }
     }
@@ -275,10 +358,26 @@ impl OpenScan {
     }
 }
 
-/// Sends a small message. False if the client is gone.
-async fn send(replies: &Sender<Message>, outcome: Outcome) -> bool {
-    let reply = Ok(encode_response(outcome)).into();
-    replies.send(reply).await.is_ok()
+/// Waits for something that the client has to do: send a request, or read its replies.
+///
+/// # Errors
+/// The status that the stream ends with if this takes longer than a scan may be idle.
+async fn while_active<T>(
+    idle_timeout: Duration,
+    wait: impl Future<Output = T>,
+) -> Result<T, Status> {
+    timeout(idle_timeout, wait).await.map_err(|_| {
+        Status::deadline_exceeded(format!(
+            "the scan was idle for {} s; the server has ended it to release its memory (`lease_timeout`): begin it \
+             again, and read it without such pauses",
+            idle_timeout.as_secs_f64()
+        ))
+    })
+}
+
+/// A message that needs no reservation.
+fn small_message(outcome: Outcome) -> Message {
+    Ok(encode_response(outcome)).into()
 }
 
 fn encode_response(outcome: Outcome) -> pb::ScanResponse {

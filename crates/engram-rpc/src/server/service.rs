@@ -11,6 +11,7 @@ use engram_engine::Engine;
 use tokio_stream::wrappers::ReceiverStream;
 use tonic::{Request, Response, Status, Streaming};
 
+use super::connection::ConnectionInfo;
 use super::counters::{Call, Counters, OpenGuard};
 use super::listeners::Listeners;
 use super::shutdown::ShutdownSignal;
@@ -164,7 +165,10 @@ impl Engram for Service {
     ) -> Result<Response<Self::ScanStream>, Status> {
         let call = self.begin(Call::Scan);
         let replies = CallReplies::of(&request);
-        let stream = scan::serve(&self.state, request.into_inner(), replies, call);
+        let connection = request.extensions().get::<ConnectionInfo>();
+        let scans = connection.map(|connection| Arc::clone(&connection.scans));
+        let scans = scans.unwrap_or_default();
+        let stream = scan::serve(&self.state, request.into_inner(), replies, call, scans);
         Ok(stream.into_response())
     }
 }

@@ -27,5 +27,6 @@ mod sample;
 mod sample_bounds;
 mod sample_durability;
 mod scan;
+mod scan_bounds;
 mod support;
 mod unreadable;

@@ -12,10 +12,13 @@ use crate::support::{
     Client, TestStream, connect, engine, fill, items, options, request_channel, start, wait_until,
 };
 
-type ScanStream = TestStream<pb::ScanRequest, pb::ScanResponse>;
+pub(crate) type ScanStream = TestStream<pb::ScanRequest, pb::ScanResponse>;
 
 /// Opens a stream and sends its first requests. The server answers the call itself at once.
-async fn open(client: &mut Client, requests: impl IntoIterator<Item = Request>) -> ScanStream {
+pub(crate) async fn open(
+    client: &mut Client,
+    requests: impl IntoIterator<Item = Request>,
+) -> ScanStream {
     let (sender, receiver) = request_channel();
     let responses = client.scan(receiver).await.unwrap().into_inner();
     let stream = TestStream {
@@ -28,13 +31,13 @@ async fn open(client: &mut Client, requests: impl IntoIterator<Item = Request>) 
     stream
 }
 
-fn message(request: Request) -> pb::ScanRequest {
+pub(crate) fn message(request: Request) -> pb::ScanRequest {
     pb::ScanRequest {
         request: Some(request),
     }
 }
 
-fn begin(table: &str, batch_size: u32) -> Request {
+pub(crate) fn begin(table: &str, batch_size: u32) -> Request {
     Request::Begin(pb::BeginScan {
         table: table.into(),
         batch_size,
@@ -42,7 +45,7 @@ fn begin(table: &str, batch_size: u32) -> Request {
     })
 }
 
-async fn outcome(stream: &mut ScanStream) -> Outcome {
+pub(crate) async fn outcome(stream: &mut ScanStream) -> Outcome {
     stream.receive().await.outcome.unwrap()
 }
 

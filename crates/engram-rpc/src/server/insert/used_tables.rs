@@ -25,7 +25,9 @@ impl UsedTables {
         if let Some(used) = self.0.get_mut(name) {
             used.last_number = last_number;
             if !Arc::ptr_eq(&used.table, table) {
-                used.table = Arc::clone(table); // It was dropped and created again.
+                // It was dropped and created again.
+                used.table = Arc::clone(table);
+                used.allowed = None;
             }
         } else {
             let used = UsedTable {
