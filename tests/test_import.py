@@ -7,7 +7,7 @@ from support import raises, run_python
 
 import engram
 
-HEAVY = {"gymnasium", "jax", "matplotlib", "optax", "ray", "rich", "tensorflow", "torch", "typer"}
+HEAVY = {"gymnasium", "jax", "matplotlib", "minari", "optax", "pyarrow", "ray", "rich", "tensorflow", "torch", "typer"}
 
 
 def test_import_loads_nothing_else():
@@ -33,6 +33,7 @@ def test_import_alone_loads_no_framework_agent_or_command():
         "engram.compat.",
         "engram.data.",
         "engram.gymnasium.",
+        "engram.parquet.",
         "html.",
     )
     assert not {name for name in loaded if f"{name}.".startswith(unused)}
@@ -51,6 +52,25 @@ print(engram.data is sys.modules["engram.data"], dir(engram) == sorted(set(dir(e
         "engram.data.elements False False",
         "engram.data.numpy engram.adders.episode",
         "True True",
+    ]
+
+
+def test_files_are_imported_on_first_use_and_only_by_name():
+    code = """
+import sys, engram
+print("parquet" in dir(engram), "engram.parquet" in sys.modules)
+sys.modules["pyarrow"] = None
+from engram import *
+print("engram.parquet" in sys.modules)
+try:
+    engram.parquet
+except ModuleNotFoundError as error:
+    print(error)
+"""
+    assert run_python(code).splitlines() == [
+        "True False",
+        "False",
+        "engram.parquet needs PyArrow, which is not installed; install it with `pip install 'engram[parquet]'`",
     ]
 
 
