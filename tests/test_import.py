@@ -33,6 +33,7 @@ def test_import_alone_loads_no_framework_agent_or_command():
         "engram.compat.",
         "engram.data.",
         "engram.gymnasium.",
+        "engram.minari.",
         "engram.parquet.",
         "html.",
     )
@@ -58,18 +59,18 @@ print(engram.data is sys.modules["engram.data"], dir(engram) == sorted(set(dir(e
 def test_files_are_imported_on_first_use_and_only_by_name():
     code = """
 import sys, engram
-print("parquet" in dir(engram), "engram.parquet" in sys.modules)
-sys.modules["pyarrow"] = None
+sys.modules["pyarrow"] = sys.modules["h5py"] = None
 from engram import *
-print("engram.parquet" in sys.modules)
-try:
-    engram.parquet
-except ModuleNotFoundError as error:
-    print(error)
+print({"minari", "parquet"} <= set(dir(engram)), {"engram.minari", "engram.parquet"} & set(sys.modules))
+for name in ("minari", "parquet"):
+    try:
+        getattr(engram, name)
+    except ModuleNotFoundError as error:
+        print(error)
 """
     assert run_python(code).splitlines() == [
-        "True False",
-        "False",
+        "True set()",
+        "engram.minari needs h5py, which is not installed; install it with `pip install 'engram[minari]'`",
         "engram.parquet needs PyArrow, which is not installed; install it with `pip install 'engram[parquet]'`",
     ]
 

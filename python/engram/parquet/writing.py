@@ -1,16 +1,14 @@
 """Writes the items of a table to Parquet files."""
 
 import os
-import secrets
-import shutil
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager
+from collections.abc import Iterable
 from pathlib import Path
 
 from engram import _checks
+from engram._complete_output import complete_output
 from engram._progress import progress_bar
 from engram._text import printable
-from engram.errors import EngramError, InvalidArgumentError, StorageError
+from engram.errors import InvalidArgumentError
 from engram.parquet.output import Output
 from engram.scan import Order
 from engram.table_store import TableStore
@@ -78,7 +76,7 @@ def write_parquet(
     _check_target(target, is_directory=items_per_file is not None)
     with (
         store.scan(table, batch_size=batch_size, keys=keys, order=order) as scan,
-        _complete_or_absent(target, is_directory=items_per_file is not None) as temporary,
+        complete_output(target, is_directory=items_per_file is not None) as temporary,
         progress_bar(f"writing {target.name}", scan.num_items, show=progress) as advance,
         Output(temporary, items_per_file, row_group_size) as output,
     ):
@@ -102,22 +100,3 @@ def _check_target(target: Path, *, is_directory: bool) -> None:
             f"`path` must be a file; {printable(str(target))} is a directory; for a directory of files, pass "
             "`items_per_file`"
         )
-
-
-@contextmanager
-def _complete_or_absent(target: Path, *, is_directory: bool) -> Iterator[Path]:
-    """Yields a temporary path, which becomes `target` at the end; after an error, it is removed."""
-    temporary = target.with_name(f".{target.name}.{secrets.token_hex(4)}.tmp")
-    try:
-        try:
-            if is_directory:
-                temporary.mkdir()
-            yield temporary
-            temporary.replace(target)
-        finally:
-            # It no longer exists if it has become `target`.
-            shutil.rmtree(temporary, ignore_errors=True) if is_directory else temporary.unlink(missing_ok=True)
-    except OSError as error:
-        if isinstance(error, EngramError):
-            raise
-        raise StorageError(f"cannot write {printable(str(target))}: {error.strerror or error}") from error
