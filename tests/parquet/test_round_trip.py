@@ -3,6 +3,7 @@
 import itertools
 
 import hypothesis.strategies as st
+import pytest
 from hypothesis import HealthCheck, given, settings
 from item_bits import bits_of, insert_random_items, nests
 
@@ -12,10 +13,16 @@ from engram.parquet import read_parquet, write_parquet
 NUMBERS = itertools.count()
 
 
+@pytest.fixture
+def store(open_store):
+    """One store for all examples of a test."""
+    return open_store()
+
+
 @settings(max_examples=60, suppress_health_check=[HealthCheck.function_scoped_fixture, HealthCheck.too_slow])
 @given(kinds=st.lists(nests(), min_size=1, max_size=2), count=st.integers(1, 5), sizes=st.data())
-def test_items_come_back_bit_for_bit(open_store, tmp_path, kinds, count, sizes):
-    store, path = shared_store(open_store), tmp_path / f"{next(NUMBERS)}"
+def test_items_come_back_bit_for_bit(store, tmp_path, kinds, count, sizes):
+    path = tmp_path / f"{next(NUMBERS)}"
     store.create_table(Table("original"))
     store.create_table(Table("copy"))
     try:
@@ -33,11 +40,3 @@ def test_items_come_back_bit_for_bit(open_store, tmp_path, kinds, count, sizes):
     finally:
         store.drop_table("original")
         store.drop_table("copy")
-
-
-def shared_store(open_store, stores={}):  # noqa: B006, one per test
-    """The store of a test, which all its examples use."""
-    if open_store not in stores:
-        stores.clear()
-        stores[open_store] = open_store()
-    return stores[open_store]
