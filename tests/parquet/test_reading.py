@@ -1,5 +1,6 @@
 """Files that `read_parquet` reads: those of other programs, and damaged ones."""
 
+import gc
 import json
 
 import numpy as np
@@ -228,12 +229,17 @@ def test_items_that_do_not_match_the_signature(open_store, tmp_path):
         read_parquet(store, "t", path, time_axis=True)
 
 
-def test_a_closed_rate_limiter(open_store, tmp_path):
-    path = file_of(tmp_path, x=[*range(5)])
+@pytest.mark.filterwarnings("error")  # such as that of a writer whose items are lost
+@pytest.mark.parametrize("time_axis", [False, True])
+def test_a_closed_rate_limiter(open_store, tmp_path, time_axis):
+    path = file_of(tmp_path, x=[[n] * (n + 1 if time_axis else 2) for n in range(5)])
     store = open_store(Table.queue("t", max_size=3))
     with pytest.raises(DeadlineExceededError, match=rf"^{path}, rows 0 to 4: "):
-        read_parquet(store, "t", path, timeout=0.05)
+        read_parquet(store, "t", path, timeout=0.5, time_axis=time_axis)
+    gc.collect()
     assert store.info()["t"].size == 3
+    store.sample("t", 3)
+    assert store.info()["t"].size == 0, "no item is inserted later"
 
 
 def test_damaged_files(tmp_path):

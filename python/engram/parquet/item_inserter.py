@@ -76,8 +76,13 @@ class ItemInserter:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        if self._writer is not None:
-            self._writer.__exit__(kind, error, trace)
+        if self._writer is None:
+            return
+        if error is None:
+            self._writer.close(self._timeout)
+        else:
+            # Abandons an item that the table has not accepted in time, without the warning of a lost writer.
+            del self._writer._native  # noqa: SLF001, this package's own
 
 
 def _insert_batch(
