@@ -65,8 +65,9 @@ def read_minari(
     _checks.boolean("`progress`", progress)
     dataset = _loaded(dataset)
     total = int(dataset.total_episodes)
+    writer = VectorWriter(store, 1, items, autoreset_mode="DISABLED", timeout=timeout)
     with (
-        VectorWriter(store, 1, items, autoreset_mode="DISABLED", timeout=timeout) as writer,
+        _abandoning(writer),
         progress_bar(f"reading {dataset.id}", total, show=progress) as advance,
         _naming(dataset.id),
     ):
@@ -118,6 +119,17 @@ def _loaded(dataset: str | minari.MinariDataset) -> minari.MinariDataset:
         ) from None
     except (ValueError, KeyError, OSError, ImportError, AssertionError) as error:
         raise StorageError(f"the Minari dataset {dataset!r} cannot be read: {error}") from error
+
+
+@contextmanager
+def _abandoning(writer: VectorWriter) -> Iterator[None]:
+    """Closes the writer at the end of the `with` block; after an error, abandons items that wait for their table."""
+    try:
+        with writer:
+            yield
+    except BaseException:
+        del writer._native  # noqa: SLF001, this package's own; without it, a lost writer does not warn
+        raise
 
 
 @contextmanager
