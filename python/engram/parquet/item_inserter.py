@@ -1,7 +1,7 @@
 """Inserts rows of a file as items."""
 
 from types import TracebackType
-from typing import Any, Self
+from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -48,7 +48,13 @@ class ItemInserter:
         """
         if self._writer is None:
             items = _engram.unflatten(self._structure, [cells.values for cells in columns])
-            _insert_batch(self._store, self._table, items, priorities, timeout=self._timeout)
+            self._store.insert_batch(self._table, items, priorities, timeout=self._timeout)
+            return
+        steps = _equal_steps(columns)
+        if steps is not None:
+            arrays = [cells.values.reshape(len(priorities), steps, *cells.values.shape[1:]) for cells in columns]
+            items = _engram.unflatten(self._structure, arrays)
+            self._store.insert_batch(self._table, items, priorities, time_axis=True, timeout=self._timeout)
             return
         for item, priority in enumerate(priorities.tolist()):
             self._create_item(self._writer, item, columns, priority)
@@ -85,15 +91,10 @@ class ItemInserter:
             del self._writer._native  # noqa: SLF001, this package's own
 
 
-def _insert_batch(
-    store: TableStore,
-    table: str,
-    items: Any,  # noqa: ANN401, a nest
-    priorities: npt.NDArray[np.float64],
-    *,
-    timeout: float | None,
-) -> None:
-    """Inserts items without time axes, whose arrays are stacked along the first axis."""
-    leaves, _, structure = _engram.flatten(items)
-    for item, priority in enumerate(priorities.tolist()):
-        store.insert(_engram.unflatten(structure, [leaf[item] for leaf in leaves]), {table: priority}, timeout=timeout)
+def _equal_steps(columns: list[Cells]) -> int | None:
+    """Returns the number of steps of all columns of all items; None if it differs, or a column has no time axis."""
+    lengths = [None if splits is None else np.diff(splits) for _, splits in columns]
+    first = lengths[0]
+    if first is None or any(each is None or (each != first[0]).any() for each in lengths):
+        return None
+    return int(first[0])
