@@ -9,6 +9,7 @@ import inspect
 import operator
 import re
 import textwrap
+from importlib.util import find_spec
 
 import numpy as np
 import pytest
@@ -41,6 +42,8 @@ AUDITED = [
     "engram.data",
     "engram.gymnasium",
     "engram.data.numpy",
+    pytest.param("engram.minari", marks=pytest.mark.skipif(not find_spec("minari"), reason="needs Minari")),
+    pytest.param("engram.parquet", marks=pytest.mark.skipif(not find_spec("pyarrow"), reason="needs PyArrow")),
     pytest.param("engram.data.jax", marks=pytest.mark.jax),
     pytest.param("engram.data.tensorflow", marks=pytest.mark.frameworks),
     pytest.param("engram.data.torch", marks=[pytest.mark.frameworks, pytest.mark.torch]),

@@ -7,7 +7,7 @@ from support import raises, run_python
 
 import engram
 
-HEAVY = {"gymnasium", "jax", "matplotlib", "optax", "ray", "rich", "tensorflow", "torch", "typer"}
+HEAVY = {"gymnasium", "jax", "matplotlib", "minari", "optax", "pyarrow", "ray", "rich", "tensorflow", "torch", "typer"}
 
 
 def test_import_loads_nothing_else():
@@ -33,6 +33,8 @@ def test_import_alone_loads_no_framework_agent_or_command():
         "engram.compat.",
         "engram.data.",
         "engram.gymnasium.",
+        "engram.minari.",
+        "engram.parquet.",
         "html.",
     )
     assert not {name for name in loaded if f"{name}.".startswith(unused)}
@@ -51,6 +53,25 @@ print(engram.data is sys.modules["engram.data"], dir(engram) == sorted(set(dir(e
         "engram.data.elements False False",
         "engram.data.numpy engram.adders.episode",
         "True True",
+    ]
+
+
+def test_files_are_imported_on_first_use_and_only_by_name():
+    code = """
+import sys, engram
+sys.modules["pyarrow"] = sys.modules["h5py"] = None
+from engram import *
+print({"minari", "parquet"} <= set(dir(engram)), {"engram.minari", "engram.parquet"} & set(sys.modules))
+for name in ("minari", "parquet"):
+    try:
+        getattr(engram, name)
+    except ModuleNotFoundError as error:
+        print(error)
+"""
+    assert run_python(code).splitlines() == [
+        "True set()",
+        "engram.minari needs h5py, which is not installed; install it with `pip install 'engram[minari]'`",
+        "engram.parquet needs PyArrow, which is not installed; install it with `pip install 'engram[parquet]'`",
     ]
 
 

@@ -54,9 +54,13 @@ __all__ = [
 
 if TYPE_CHECKING:
     from engram import adders, data, gymnasium
+    from engram import minari as minari
+    from engram import parquet as parquet
 else:
-    __getattr__ = lazy_modules("engram", ("adders", "data", "gymnasium"))
+    # Not in `__all__`, so that `from engram import *` works without their extras.
+    _EXTRAS = ("minari", "parquet")
+    __getattr__ = lazy_modules("engram", ("adders", "data", "gymnasium", *_EXTRAS))
 
 
 def __dir__() -> list[str]:
-    return sorted({*globals(), *__all__})
+    return sorted({*globals(), *__all__, "minari", "parquet"})

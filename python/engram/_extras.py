@@ -6,15 +6,19 @@ from contextlib import contextmanager
 __all__ = ["importing_extra"]
 
 _PACKAGES = {
+    "PIL": "Pillow",
     "ale_py": "the Arcade Learning Environment (ale-py)",
     "cv2": "OpenCV",
     "google": "protobuf",
     "google.protobuf": "protobuf",
     "gymnasium": "Gymnasium",
+    "h5py": "h5py",
     "jax": "JAX",
     "jaxlib": "JAX",
     "matplotlib": "Matplotlib",
+    "minari": "Minari",
     "optax": "Optax",
+    "pyarrow": "PyArrow",
     "tensorflow": "TensorFlow",
     "threadpoolctl": "threadpoolctl",
     "torch": "PyTorch",

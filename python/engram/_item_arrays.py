@@ -7,7 +7,7 @@ import numpy.typing as npt
 
 from engram.errors import InvalidArgumentError
 
-__all__ = ["key_array", "priority_array"]
+__all__ = ["batch_priorities", "key_array", "priority_array"]
 
 
 def _column(what: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
@@ -29,7 +29,18 @@ def key_array(values: npt.ArrayLike) -> npt.NDArray[np.uint64]:
 
 def priority_array(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Returns priorities as f64 `[B]`."""
-    array = _column("`priorities`", values)
+    return _float64(_column("`priorities`", values))
+
+
+def batch_priorities(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
+    """Returns a priority for all items as an array without axes, or priorities as f64 `[B]`."""
+    array = np.asarray(values)
+    if array.ndim > 1:
+        raise InvalidArgumentError(f"`priorities` must be a number or have one axis; got shape {array.shape}")
+    return _float64(np.array(array, order="C"))
+
+
+def _float64(array: npt.NDArray[Any]) -> npt.NDArray[np.float64]:
     try:
         return array.astype(np.float64, casting="same_kind", copy=False)
     except TypeError:

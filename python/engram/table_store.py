@@ -5,10 +5,11 @@ from contextlib import suppress
 from types import TracebackType
 from typing import Any, Literal, Self, overload
 
+import numpy as np
 import numpy.typing as npt
 
 from engram import _checks, _engram
-from engram._item_arrays import key_array, priority_array
+from engram._item_arrays import batch_priorities, key_array, priority_array
 from engram.batch import Batch, Sample
 from engram.errors import ForkedError, InvalidArgumentError
 from engram.info import Checkpoint, TableInfo
@@ -68,6 +69,50 @@ class TableStore:
                 f"got {_checks.short_repr(priorities)}"
             )
         return self._native.insert(data, list(priorities.items()), timeout, time_axis)
+
+    def insert_batch(
+        self,
+        table: str,
+        items: Any,  # noqa: ANN401, a nest
+        priorities: npt.ArrayLike = 1.0,
+        *,
+        time_axis: bool = False,
+        timeout: float | None = None,
+    ) -> npt.NDArray[np.uint64]:
+        """Inserts many items into a table, in order, and waits until the table has all of them.
+
+        Recorded transitions, for example, are one call:
+
+            store.insert_batch("replay", {"obs": obs, "action": action, "next_obs": next_obs})  # arrays [N, ...]
+
+        `data` of a batch of `scan` or `sample` can be inserted again, into another store too. Small items share chunks
+        of about 16 KiB.
+
+        Args:
+            table: Name of the table.
+            items: Nest of arrays `[N, ...]`, as in `insert`: row `i` of every leaf is item `i`.
+            priorities: Priority of all items, or `[N]`, one for each.
+            time_axis: True if the leaves are `[N, T, ...]`: items of `T` steps, as `insert` with `time_axis` and
+                patterns create them. False: items of one step, without a time axis.
+            timeout: Seconds to wait for the table's rate limiter, for the whole call. `None` waits forever.
+
+        Returns:
+            u64 `[N]`: keys of the items.
+
+        Raises:
+            SignatureError: The arrays differ in `N` or `T`, one is a masked array, or the items do not match the
+                table's signature. Nothing is inserted.
+            PriorityError: A priority is NaN, or it is negative, infinite or too large and the table's selector is
+                Prioritized. Nothing is inserted.
+            InvalidArgumentError: `priorities` has another length, or another argument is invalid. Nothing is inserted.
+            DeadlineExceededError: The table did not accept all items in time. The text states how many it has: the
+                first ones. The others are not inserted later.
+            BackpressureError: As `DeadlineExceededError`, because the call waits in the only thread of the process.
+            UnsatisfiableError: An item is larger than the table's `max_bytes`.
+            UnknownTableError: There is no table of this name.
+            ClosedError: The store was closed, or the table dropped.
+        """
+        return self._native.insert_batch(table, items, batch_priorities(priorities), timeout, time_axis)
 
     def writer(
         self,

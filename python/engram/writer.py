@@ -286,6 +286,29 @@ class PatternWriter(_Writer):
         """
         self._native.append(step, partial_step=partial_step)
 
+    def append_steps(self, steps: Any) -> None:  # noqa: ANN401, a nest
+        """Adds many consecutive steps of the episode, such as a recorded episode, in one call.
+
+        The items are those of one `append` per step, in the same order, but this is much faster. Rate limiters are
+        respected as by `append`: the call waits while a table does not accept items. It does not end the episode.
+
+            writer.append_steps({"obs": observations, "action": actions})  # arrays [T, ...]
+            writer.end_episode()
+
+        Args:
+            steps: Nest of arrays `[T, ...]`: `T` steps, with the structure of the steps of `append`. A leaf that is
+                None has no value at these steps.
+
+        Raises:
+            SignatureError: The arrays differ in `T` or from the columns of earlier steps, one is a masked array, or
+                items would not match their table's signature. Nothing is stored.
+            InvalidArgumentError: The last step is not complete (`partial_step`). Nothing is stored.
+            BackpressureError, OutOfMemoryError, UnsatisfiableError, ClosedError, DeadlineExceededError: As in
+                `append`, at one of the steps. The steps before are stored; the text states how many.
+            PriorityError: As in `append`. All steps are stored, and all other items are created.
+        """
+        self._native.append_steps(steps)
+
     @property
     def episode_steps(self) -> int:
         """Number of complete steps in the current episode."""
@@ -375,15 +398,55 @@ class BatchedWriter(_Writer):
             self._native.append_batch(steps, None)
             return
         given = np.asarray(episode_ends)
-        ends = np.ascontiguousarray(given, dtype=np.bool_)
         if given.ndim != 1:
             raise InvalidArgumentError(
                 f"`episode_ends` must have shape [{self._num_envs}], one bool per environment (`num_envs`); "
                 f"got {list(given.shape)}"
             )
-        if given.dtype != np.bool_ and not np.array_equal(given, ends):
+        self._native.append_batch(steps, _flags(given))
+
+    def append_steps(self, steps: Any, *, episode_ends: npt.ArrayLike | None = None) -> None:  # noqa: ANN401, a nest
+        """Adds many consecutive steps of every environment, such as recorded episodes, in one call.
+
+        The items are those of one `append_batch` per step, in the same order, but this is much faster. Rate limiters
+        are respected as by `append_batch`: the call waits while a table does not accept items.
+
+        Args:
+            steps: Nest of arrays `[N, T, ...]`: `T` steps of each environment, with the structure of the steps of
+                `append_batch`. `N` is `num_envs`.
+            episode_ends: bool `[N, T]`: True if this is the last step of an episode of the environment. Default: all
+                False.
+
+        Warns:
+            UserWarning: As in `append_batch`.
+
+        Raises:
+            SignatureError: The arrays differ in `T` or from the columns of earlier steps, one is a masked array, or
+                items would not match their table's signature. Nothing is stored.
+            InvalidArgumentError: `episode_ends` has another shape than `[N, T]`, or numbers that are neither 0 nor 1.
+                Nothing is stored.
+            BackpressureError, OutOfMemoryError, UnsatisfiableError, ClosedError, DeadlineExceededError: As in
+                `append_batch`, at one of the steps. The steps before are stored; the text states how many.
+            PriorityError: As in `append_batch`. All steps are stored, and all other items are created.
+        """
+        if episode_ends is None:
+            self._native.append_steps(steps, None)
+            return
+        given = np.asarray(episode_ends)
+        if given.ndim != 2 or len(given) != self._num_envs:  # noqa: PLR2004, environments and time
             raise InvalidArgumentError(
-                f"`episode_ends` must be bools; got {_checks.short_repr(given.tolist())}; an environment's number is "
-                "not allowed in place of its flag"
+                f"`episode_ends` must have shape [{self._num_envs}, T], one bool per environment (`num_envs`) and step"
+                f"; got {list(given.shape)}"
             )
-        self._native.append_batch(steps, ends.view(np.uint8))
+        self._native.append_steps(steps, (_flags(given).reshape(-1), given.shape[1]))
+
+
+def _flags(episode_ends: npt.NDArray[Any]) -> npt.NDArray[np.uint8]:
+    """Returns flags as 0 and 1, after checking that they are bools or such numbers."""
+    ends = np.array(episode_ends, dtype=np.bool_, order="C")
+    if episode_ends.dtype != np.bool_ and not np.array_equal(episode_ends, ends):
+        raise InvalidArgumentError(
+            f"`episode_ends` must be bools; got {_checks.short_repr(episode_ends.tolist())}; an environment's number "
+            "is not allowed in place of its flag"
+        )
+    return ends.view(np.uint8)

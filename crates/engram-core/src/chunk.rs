@@ -4,6 +4,7 @@ mod from_parts;
 mod too_large;
 
 use std::fmt;
+use std::ops::Range;
 use std::sync::{Arc, Mutex, PoisonError};
 
 use smallvec::SmallVec;
@@ -14,6 +15,7 @@ use crate::error::{Error, Result};
 use crate::holders::Holders;
 use crate::payload::{Payload, Pinned};
 use crate::schema::Schema;
+use crate::shared_bytes::SharedBytes;
 use crate::text::{count, describe_column};
 use too_large::{advice, padded_bytes, too_large};
 
@@ -399,6 +401,17 @@ impl ChunkBuilder {
     /// Sets the number of committed cells, for columns that are written in any order.
     pub fn set_rows(&mut self, column: usize, rows: u32) {
         self.rows[column] = rows;
+    }
+
+    /// Appends and commits cells of a fixed-size column: those with these indices in `cells`, which are end to end.
+    pub fn push_cells(&mut self, column: usize, cells: SharedBytes<'_>, indices: Range<usize>) {
+        let size = self.schema.cells[column].bytes();
+        let target = self.offsets[column] + self.rows[column] as usize * size;
+        let len = indices.len() * size;
+        cells
+            .slice(indices.start * size, len)
+            .copy_to(&mut self.buffer[target..target + len]);
+        self.rows[column] += u32::try_from(indices.len()).unwrap_or(u32::MAX);
     }
 
     /// Appends and commits one encoded cell of a string column.

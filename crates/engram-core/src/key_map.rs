@@ -33,6 +33,14 @@ impl<V: Copy> KeyMap<V> {
         self.shards[Self::shard_number(key)].get(&key).copied()
     }
 
+    /// Loads the memory that the next calls for these keys use. The cache misses of different keys overlap here, but not
+    /// if other work separates the calls.
+    pub fn prefetch(&self, keys: impl Iterator<Item = u64>) {
+        for key in keys {
+            std::hint::black_box(self.get(key));
+        }
+    }
+
     /// Sets the value of `key`.
     pub fn insert(&mut self, key: u64, value: V) {
         self.shards[Self::shard_number(key)].insert(key, value);

@@ -77,6 +77,21 @@ impl<'a> SharedBytes<'a> {
         self.part(index * size, size)
     }
 
+    /// `len` bytes, starting at `offset`.
+    ///
+    /// # Panics
+    /// If they do not lie within the bytes.
+    #[must_use]
+    #[inline]
+    pub fn slice(self, offset: usize, len: usize) -> Self {
+        let end = offset.checked_add(len);
+        assert!(
+            end.is_some_and(|end| end <= self.len),
+            "the slice must lie within the bytes"
+        );
+        self.part(offset, len)
+    }
+
     /// Splits into the first `offset` bytes and the rest.
     pub(crate) fn split_at(self, offset: usize) -> (Self, Self) {
         assert!(offset <= self.len, "`offset` must not exceed the length");
@@ -135,5 +150,7 @@ mod tests {
         assert!(bytes.pieces(3).map(copy).eq([b"abc", b"def"]));
         assert!(bytes.arrays::<2>().eq([*b"ab", *b"cd", *b"ef"]));
         assert_eq!(bytes.pieces(0).count(), 0);
+        assert_eq!(copy(bytes.slice(1, 3)), b"bcd");
+        assert_eq!(copy(bytes.slice(7, 0)), b"");
     }
 }

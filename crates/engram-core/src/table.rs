@@ -408,6 +408,11 @@ impl TableState {
         true
     }
 
+    /// Loads the memory that the inserts of these items use.
+    pub fn prefetch_inserts<'a>(&self, items: impl Iterator<Item = &'a NewItem>) {
+        self.contents.keys.prefetch(items.map(|item| item.key));
+    }
+
     /// Evicts a bounded number of items while the table exceeds its bounds. Returns true once it is within
     /// its bounds, or no more items may be evicted.
     pub fn shrink(&mut self, deferred: &mut DeferredDrops) -> bool {

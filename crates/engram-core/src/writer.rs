@@ -26,11 +26,11 @@ mod side_cells;
 mod window_shape_cache;
 
 pub use batch_column::BatchColumn;
-pub use batched::BatchedRecorder;
 pub use batched::vector::{
     AtEnd, AutoresetMode, ItemColumn, ItemKind, ItemRule, ItemSource, Part, VectorRecorder,
     VectorStep,
 };
+pub use batched::{AppendedSteps, BatchedRecorder};
 pub use condition::{Comparison, Condition, ConditionInput};
 pub use item_columns::ItemColumns;
 pub use key_source::KeySource;

@@ -12,6 +12,9 @@ use crate::engine::Engine;
 use crate::table::Table;
 use crate::ticket::{InsertTicket, JournalSpace, UntilDurable};
 
+/// Maximum number of items for which memory is allocated before they are known to be for the same table.
+const MAX_RESERVED: usize = 64;
+
 /// Identifies an outbox in this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct OutboxId(u64);
@@ -102,7 +105,8 @@ impl Outbox {
         let mut outcome = Ok(());
         let mut items = items.peekable();
         while let Some((number, first)) = items.next() {
-            let mut batch = vec![first];
+            let mut batch = Vec::with_capacity(items.size_hint().0.min(MAX_RESERVED) + 1);
+            batch.push(first);
             while let Some((_, item)) = items.next_if(|(next, _)| *next == number) {
                 batch.push(item);
             }
@@ -132,6 +136,13 @@ impl Outbox {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => Ok(()),
         }
+    }
+
+    /// Withdraws the items that are not in their tables; returns their number.
+    #[must_use]
+    pub fn withdraw(self) -> usize {
+        let tickets = self.tickets.into_iter();
+        tickets.map(|(_, ticket)| ticket.withdraw()).sum()
     }
 
     /// Returns a ticket to wait for if the journal's buffer is full. `None` if it has space, or if this outbox has

@@ -234,6 +234,7 @@ impl Table {
             }
             let wait = WaitingInsert {
                 items: items.into(),
+                prefetched: 0,
                 cursor: run.map(SessionCursor::from),
                 outbox,
                 updates_existing,

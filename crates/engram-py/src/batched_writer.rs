@@ -1,5 +1,7 @@
 //! The native class of `engram.BatchedWriter`.
 
+mod append_steps;
+
 use std::sync::Arc;
 
 use engram_core::text::count;
@@ -72,6 +74,16 @@ fn recorder_of(
     recording.as_mut().map(|(_, recorder)| recorder)
 }
 
+/// Checks a priority for the table with this number.
+fn check_priority(
+    tables: &[(u32, Arc<TableOptions>)],
+    table: u32,
+    priority: f64,
+) -> engram_core::Result<()> {
+    let options = tables.iter().find(|(number, _)| *number == table);
+    options.map_or(Ok(()), |(_, options)| options.check_priority(priority))
+}
+
 /// Warns that no item has a flag of the end of an episode.
 #[cold]
 fn warn_of_lost_flag(py: Python<'_>, column: &str) -> PyResult<()> {
@@ -133,37 +145,45 @@ impl BatchedState {
         Ok(())
     }
 
-    /// Appends a step of each environment. `ends` is true for each environment whose episode ends with this step.
-    fn append(&mut self, steps: &Bound<'_, PyAny>, ends: Option<&[bool]>) -> PyResult<()> {
-        let py = steps.py();
-        let to_py = |error| errors::to_py(py, &error);
-        let mut values = Vec::new();
-        let new_structure = if let Some((structure, _)) = &self.recording {
-            if !structure.flatten(steps, &mut values)? {
-                let (given, _) = Structure::of(steps)?;
-                return Err(structure_differs(py, &given.names, &structure.names));
-            }
-            None
-        } else {
-            let (structure, leaves) = Structure::of(steps)?;
-            values = leaves;
-            Some(structure)
+    /// Returns the leaves of steps, and their structure if it is that of the first step.
+    fn flatten<'py>(
+        &self,
+        steps: &Bound<'py, PyAny>,
+    ) -> PyResult<(Vec<Bound<'py, PyAny>>, Option<Structure>)> {
+        let Some((structure, _)) = &self.recording else {
+            let (structure, values) = Structure::of(steps)?;
+            return Ok((values, Some(structure)));
         };
-        let names = new_structure
-            .as_ref()
-            .or(self.recording.as_ref().map(|recording| &recording.0))
-            .map(|structure| structure.names.as_slice());
-        let names = names.unwrap_or_default();
-        let mut leaves = Vec::with_capacity(values.len());
-        let mut cells = Vec::with_capacity(values.len());
-        for (value, name) in values.iter().zip(names) {
-            let leaf = Leaf::new(value, name)?;
-            cells.push(env_cell(py, &leaf, name, self.num_envs)?);
-            leaves.push(leaf);
+        let mut values = Vec::new();
+        if !structure.flatten(steps, &mut values)? {
+            let (given, _) = Structure::of(steps)?;
+            return Err(structure_differs(
+                steps.py(),
+                &given.names,
+                &structure.names,
+            ));
         }
+        Ok((values, None))
+    }
+
+    /// The names of the columns. `new_structure` is the second result of [`BatchedState::flatten`].
+    fn names<'a>(&'a self, new_structure: Option<&'a Structure>) -> &'a [String] {
+        let structure = new_structure.or(self.recording.as_ref().map(|recording| &recording.0));
+        structure.map_or(&[], |structure| structure.names.as_slice())
+    }
+
+    /// Prepares the recorder for steps with these cells. `new_structure` is the second result of
+    /// [`BatchedState::flatten`].
+    fn prepare(
+        &mut self,
+        py: Python<'_>,
+        new_structure: Option<Structure>,
+        cells: Vec<CellSpec>,
+    ) -> PyResult<()> {
         if let Some(structure) = new_structure {
-            self.start(py, structure, cells)?;
-        } else if let Some((_, recorder)) = &mut self.recording
+            return self.start(py, structure, cells);
+        }
+        if let Some((_, recorder)) = &mut self.recording
             && *recorder.schema().cells != *cells
         {
             let layout = Arc::clone(&recorder.schema().layout);
@@ -174,8 +194,26 @@ impl BatchedState {
             for pattern in &self.patterns {
                 check_signature(py, pattern, &self.sender, &schema)?;
             }
-            recorder.reshape(schema.cells).map_err(to_py)?;
+            let reshaped = recorder.reshape(schema.cells);
+            reshaped.map_err(|error| errors::to_py(py, &error))?;
         }
+        Ok(())
+    }
+
+    /// Appends a step of each environment. `ends` is true for each environment whose episode ends with this step.
+    fn append(&mut self, steps: &Bound<'_, PyAny>, ends: Option<&[bool]>) -> PyResult<()> {
+        let py = steps.py();
+        let to_py = |error| errors::to_py(py, &error);
+        let (values, new_structure) = self.flatten(steps)?;
+        let names = self.names(new_structure.as_ref());
+        let mut leaves = Vec::with_capacity(values.len());
+        let mut cells = Vec::with_capacity(values.len());
+        for (value, name) in values.iter().zip(names) {
+            let leaf = Leaf::new(value, name)?;
+            cells.push(env_cell(py, &leaf, name, self.num_envs)?);
+            leaves.push(leaf);
+        }
+        self.prepare(py, new_structure, cells)?;
         let Some((_, recorder)) = &mut self.recording else {
             return Ok(());
         };
@@ -199,15 +237,16 @@ impl BatchedState {
             })
             .collect();
         let tables = &self.tables;
-        let accepts = |table, priority| {
-            let mut tables = tables.iter();
-            let options = tables.find(|(number, _)| *number == table);
-            options.map_or(Ok(()), |(_, options)| options.check_priority(priority))
-        };
+        let accepts = |table, priority| check_priority(tables, table, priority);
         let appended = py.detach(|| recorder.append_batch(&columns, ends, accepts));
         let sent = self.send(py);
         appended.map_err(to_py)?;
         sent?;
+        self.warn_of_lost_flags(py)
+    }
+
+    /// Warns once of each column of a flag that no item has.
+    fn warn_of_lost_flags(&mut self, py: Python<'_>) -> PyResult<()> {
         match recorder_of(&mut self.recording).and_then(BatchedRecorder::take_lost_flag) {
             Some(column) => warn_of_lost_flag(py, column),
             None => Ok(()),
@@ -295,6 +334,29 @@ impl BatchedWriter {
         state
             .append(steps, ends.as_deref())
             .map_err(|error| with_array_hint(error, steps))
+    }
+
+    /// Appends the steps of a nest of arrays `[N, T, ...]`. `episode_ends` are the flags `[N, T]`, flattened, and `T`.
+    #[pyo3(signature = (steps, episode_ends))]
+    #[expect(
+        clippy::needless_pass_by_value,
+        reason = "PyO3 passes arguments by value"
+    )]
+    fn append_steps(
+        slf: &Bound<'_, Self>,
+        steps: &Bound<'_, PyAny>,
+        episode_ends: Option<(PyReadonlyArray1<'_, u8>, usize)>,
+    ) -> PyResult<()> {
+        let py = slf.py();
+        let mut this = exclusive(slf)?;
+        let ends = match &episode_ends {
+            Some((ends, total)) => {
+                let ends = ends.as_slice()?.iter().map(|end| *end != 0);
+                Some((ends.collect::<Vec<_>>(), *total))
+            }
+            None => None,
+        };
+        this.state.get_mut(py)?.append_steps(steps, ends.as_ref())
     }
 
     fn flush(slf: &Bound<'_, Self>, timeout: &Bound<'_, PyAny>) -> PyResult<()> {

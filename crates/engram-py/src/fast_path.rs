@@ -68,7 +68,8 @@ impl FastPath {
     /// Writes a cell. Returns false if the value needs the slow path.
     fn write_cell(&self, recorder: &mut Recorder, value: &Bound<'_, PyAny>, column: usize) -> bool {
         let cell = &self.schema.cells[column];
-        if let Ok(array) = value.cast::<PyUntypedArray>() {
+        // Subclasses may be masked arrays, which the slow path rejects.
+        if let Ok(array) = value.cast_exact::<PyUntypedArray>() {
             let descr = array.dtype();
             let fits = array.shape() == cell.shape.as_slice()
                 && dtypes::from_numpy(&descr) == Some(cell.dtype)

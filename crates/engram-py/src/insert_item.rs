@@ -43,6 +43,19 @@ pub(crate) fn insert_local(
     Ok(accepted)
 }
 
+/// Waits until the server has the acknowledgements of earlier samples: one may be necessary before a table has space.
+pub(crate) fn flush_acks(
+    py: Python<'_>,
+    remote: &RemoteTables,
+    deadline: Option<Instant>,
+) -> PyResult<()> {
+    if !remote.client.are_acks_flushed() {
+        let acknowledged_by = deadline.map(|deadline| deadline + REPLY_GRACE);
+        wait_for(py, &mut remote.client.until_acks_flushed(), acknowledged_by)?;
+    }
+    Ok(())
+}
+
 /// Inserts an item into each table of a server. Returns for each table whether it accepted the item.
 pub(crate) fn insert_remote(
     py: Python<'_>,
@@ -51,11 +64,7 @@ pub(crate) fn insert_remote(
     items: Vec<NewItem>,
     (timeout, deadline): (Timeout, Option<Instant>),
 ) -> PyResult<Vec<bool>> {
-    if !remote.client.are_acks_flushed() {
-        // An earlier sample may have to be acknowledged before the table has space.
-        let acknowledged_by = deadline.map(|deadline| deadline + REPLY_GRACE);
-        wait_for(py, &mut remote.client.until_acks_flushed(), acknowledged_by)?;
-    }
+    flush_acks(py, remote, deadline)?;
     let mut outbox = remote.outbox();
     let partly_accepted =
         insert_through(py, remote, &mut outbox, options, items, (timeout, deadline));

@@ -48,7 +48,11 @@ impl<'py> Leaf<'py> {
     /// # Errors
     /// `SignatureError` if columns do not support it.
     pub(crate) fn new(value: &Bound<'py, PyAny>, path: &str) -> PyResult<Self> {
+        if let Ok(array) = value.cast_exact::<PyUntypedArray>() {
+            return Self::of_array(array, path);
+        }
         if let Ok(array) = value.cast::<PyUntypedArray>() {
+            check_not_masked(array, path)?;
             return Self::of_array(array, path);
         }
         let number = |dtype| {
@@ -289,6 +293,29 @@ fn fits(number: DType, column: DType) -> bool {
         ),
         _ => !matches!(column, Bool | String | Text),
     }
+}
+
+/// Rejects NumPy's masked arrays, because only their data could be stored.
+///
+/// # Errors
+/// `SignatureError` for a masked array.
+fn check_not_masked(array: &Bound<'_, PyUntypedArray>, path: &str) -> PyResult<()> {
+    static MASKED_ARRAY: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
+    let py = array.py();
+    let class = MASKED_ARRAY.get_or_try_init(py, || {
+        py.import("numpy.ma")?
+            .getattr("MaskedArray")
+            .map(Bound::unbind)
+    })?;
+    if !array.is_instance(class.bind(py))? {
+        return Ok(());
+    }
+    let text = format!(
+        "{} is a masked array, and its masked elements would be stored as if they were valid; pass `array.filled(value)`, \
+         or its data and its mask as two columns",
+        describe_column(path)
+    );
+    Err(errors::signature(py, text))
 }
 
 fn store_number(

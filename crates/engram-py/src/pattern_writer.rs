@@ -1,5 +1,7 @@
 //! The native class of `engram.PatternWriter`.
 
+mod append_steps;
+
 use std::sync::Arc;
 
 use engram_core::Schema;
@@ -126,6 +128,25 @@ impl PatternState {
         let wrote = self
             .steps
             .write(&mut self.recorder, step, exact, &mut effects);
+        let compiles = self.uniform || !partial_step;
+        let ready = self.update_patterns(py, wrote, compiles, &effects);
+        let finished = self
+            .steps
+            .finish(&mut self.recorder, partial_step, &effects, py, ready);
+        finished.or_else(|error| self.reject(error, step))?;
+        self.appends += 1;
+        self.apply(py, false)
+    }
+
+    /// Adapts the patterns to the columns of a step: renumbers their columns, compiles those that are not compiled if
+    /// `compiles`, and checks them against the tables' signatures. `wrote` is the outcome of writing the step.
+    fn update_patterns<T>(
+        &mut self,
+        py: Python<'_>,
+        wrote: PyResult<T>,
+        compiles: bool,
+        effects: &StepEffects,
+    ) -> PyResult<T> {
         // The columns have moved even if the step is rejected.
         if let Some(map) = &effects.column_map {
             self.compiled = false;
@@ -133,24 +154,22 @@ impl PatternState {
                 .remap(map)
                 .map_err(|error| errors::to_py(py, &error))?;
         }
-        let ready = match wrote {
-            Ok(()) if !self.compiled && (self.uniform || !partial_step) => self.compile(py),
-            Ok(()) => self.check_again(py),
-            other => other,
-        };
-        let finished = self
-            .steps
-            .finish(&mut self.recorder, partial_step, &effects, py, ready);
-        if let Err(error) = finished {
-            let error = with_array_hint(error, step);
-            // The first step that is recorded determines the structure.
-            if self.appends == 0 {
-                self.restart(py)?;
-            }
-            return Err(error);
+        let wrote = wrote?;
+        if !self.compiled && compiles {
+            self.compile(py)?;
+        } else {
+            self.check_again(py)?;
         }
-        self.appends += 1;
-        self.apply(py, false)
+        Ok(wrote)
+    }
+
+    /// Returns the error of a step that was not recorded. The first step that is recorded determines the structure.
+    fn reject<T>(&mut self, error: PyErr, step: &Bound<'_, PyAny>) -> PyResult<T> {
+        let error = with_array_hint(error, step);
+        if self.appends == 0 {
+            self.restart(step.py())?;
+        }
+        Err(error)
     }
 
     /// Applies the patterns to the last step, and sends items.
@@ -224,6 +243,13 @@ impl PatternWriter {
         let py = slf.py();
         let mut this = exclusive(slf)?;
         this.state.get_mut(py)?.append(step, partial_step)
+    }
+
+    /// Appends the steps of a nest of arrays `[T, ...]`.
+    fn append_steps(slf: &Bound<'_, Self>, steps: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = slf.py();
+        let mut this = exclusive(slf)?;
+        this.state.get_mut(py)?.append_steps(steps)
     }
 
     /// Ends the episode, even if tables reject its last items. If the last steps cannot be compressed for lack of

@@ -6,21 +6,13 @@ use std::time::{Duration, Instant};
 use engram_core::pool::Pool;
 use engram_core::text::count;
 use engram_core::{Error, NewItem, TableOptions};
-use engram_engine::{Engine, Outbox, Until};
-use engram_rpc::client::RemoteOutbox;
+use engram_engine::Until;
 use pyo3::prelude::*;
 
 use crate::errors;
-use crate::gil::{Timeout, detached, wait_for};
-use crate::server;
-use crate::stream;
-use crate::tables::{RemoteTables, Tables};
-
-/// Minimum wait for a server's reply, even if the caller's timeout is shorter.
-const MIN_REPLY_WAIT: Duration = Duration::from_millis(200);
-
-/// Minimum wait for a server's first reply on a connection, before which it is not known whether tables block.
-const MIN_FIRST_REPLY_WAIT: Duration = Duration::from_secs(5);
+use crate::gil::{Timeout, wait_for};
+use crate::outbox::{AnyOutbox, WaitEnd};
+use crate::tables::Tables;
 
 /// Maximum bytes in flight to a server. More is not faster, and needs fresh memory, which is slow.
 const MAX_BYTES_IN_FLIGHT: u64 = 4 << 20;
@@ -28,12 +20,6 @@ const MAX_BYTES_IN_FLIGHT: u64 = 4 << 20;
 /// Maximum wait for bytes in flight. If nothing is acknowledged in this time, a table probably blocks, and only the
 /// limit on items applies.
 const MAX_PROGRESS_WAIT: Duration = Duration::from_millis(20);
-
-/// Name of the thread of `engram._checkpoint_thread`.
-const CHECKPOINT_THREAD: &str = "engram-checkpoints";
-
-/// How often a waiting writer checks whether another thread could end the wait.
-const DEADLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
 
 /// Number of items after which the sums over earlier items are halved, so that recent items count more.
 const AVERAGING_WINDOW: u64 = 1024;
@@ -103,13 +89,6 @@ impl SendStats {
     }
 }
 
-/// The outbox of a local or a remote writer.
-#[derive(Debug)]
-enum AnyOutbox {
-    Local(Arc<Engine>, Outbox),
-    Remote(Arc<RemoteTables>, RemoteOutbox),
-}
-
 impl Sender {
     pub(crate) fn new(
         tables: &Tables,
@@ -117,13 +96,9 @@ impl Sender {
         max_waiting: Option<usize>,
         timeout: Timeout,
     ) -> Self {
-        let outbox = match tables {
-            Tables::Local(engine) => AnyOutbox::Local(Arc::clone(engine), Outbox::default()),
-            Tables::Remote(remote) => AnyOutbox::Remote(Arc::clone(remote), remote.client.outbox()),
-        };
         Self {
             tables: tables.clone(),
-            outbox,
+            outbox: AnyOutbox::new(tables),
             max_in_flight: max_in_flight.max(1),
             max_waiting,
             timeout,
@@ -150,27 +125,13 @@ impl Sender {
 
     /// Returns the number that stands for a table in [`Sender::send`].
     pub(crate) fn table_number(&mut self, py: Python<'_>, name: &str) -> PyResult<u32> {
-        let deadline = self.deadline();
-        match &mut self.outbox {
-            AnyOutbox::Local(engine, outbox) => outbox
-                .table_number(engine, name)
-                .map_err(|error| errors::to_py(py, &error)),
-            AnyOutbox::Remote(remote, outbox) => {
-                if let Some(number) = outbox.find_table(name) {
-                    return Ok(number);
-                }
-                let until = (self.timeout, deadline);
-                Ok(outbox.table_number(&remote.request_table_options(py, name, until)?))
-            }
-        }
+        let until = (self.timeout, self.deadline());
+        self.outbox.table_number(py, name, until)
     }
 
     /// Returns the options of a table, by its [`Sender::table_number`].
     pub(crate) fn options(&self, number: u32) -> &Arc<TableOptions> {
-        match &self.outbox {
-            AnyOutbox::Local(_, outbox) => outbox.table(number).options(),
-            AnyOutbox::Remote(_, outbox) => outbox.options(number),
-        }
+        self.outbox.options(number)
     }
 
     /// When the waits of the current write end, of which the first begins now.
@@ -181,81 +142,7 @@ impl Sender {
 
     /// Number of items in flight, plus rejected items whose errors were not raised yet.
     pub(crate) fn items_left(&self, py: Python<'_>) -> usize {
-        py.detach(|| match &self.outbox {
-            AnyOutbox::Local(_, outbox) => outbox.items_left(),
-            AnyOutbox::Remote(_, outbox) => outbox.items_left(),
-        })
-    }
-
-    fn in_flight(&self) -> usize {
-        match &self.outbox {
-            AnyOutbox::Local(_, outbox) => outbox.in_flight(),
-            AnyOutbox::Remote(_, outbox) => outbox.in_flight(),
-        }
-    }
-
-    fn blocked_reason(&self, py: Python<'_>) -> String {
-        py.detach(|| match &self.outbox {
-            AnyOutbox::Local(_, outbox) => outbox.blocked_reason(),
-            AnyOutbox::Remote(_, outbox) => outbox.blocked_reason(),
-        })
-    }
-
-    /// Number of items that the rate limiters of their tables block, as far as known.
-    fn waiting(&self, py: Python<'_>) -> usize {
-        match &self.outbox {
-            AnyOutbox::Local(_, outbox) => py.detach(|| outbox.items_left()),
-            AnyOutbox::Remote(_, outbox) => outbox.waiting(),
-        }
-    }
-
-    /// Waits for the items that were sent. Returns false at the deadline, and if no other thread could end the wait.
-    fn wait_until(
-        &mut self,
-        py: Python<'_>,
-        until: Until,
-        deadline: Option<Instant>,
-    ) -> PyResult<bool> {
-        loop {
-            let check = match &self.outbox {
-                AnyOutbox::Local(..) => Some(Instant::now() + DEADLOCK_CHECK_INTERVAL),
-                AnyOutbox::Remote(..) => None,
-            };
-            let next = check.into_iter().chain(deadline).min();
-            if self.wait_until_deadline(py, until, next)? {
-                return Ok(true);
-            }
-            if next == deadline || self.is_deadlock(py)? {
-                return Ok(false);
-            }
-        }
-    }
-
-    /// Waits for the items that were sent. Returns false at the deadline.
-    fn wait_until_deadline(
-        &mut self,
-        py: Python<'_>,
-        until: Until,
-        deadline: Option<Instant>,
-    ) -> PyResult<bool> {
-        let done = match &mut self.outbox {
-            AnyOutbox::Local(_, outbox) => wait_for(py, outbox.until(until), deadline)?,
-            AnyOutbox::Remote(_, outbox) => {
-                // Items need at least the time of a reply, even if no table blocks.
-                let started = Instant::now();
-                let mut deadline = deadline.map(|deadline| deadline.max(started + MIN_REPLY_WAIT));
-                loop {
-                    let done = wait_for(py, outbox.until(until), deadline)?;
-                    let is_unknown =
-                        matches!(until, Until::WaitingAtMost(_)) && outbox.awaits_first_reply();
-                    if done.is_some() || !is_unknown || started.elapsed() > MIN_FIRST_REPLY_WAIT {
-                        break done;
-                    }
-                    deadline = Some(Instant::now() + MIN_REPLY_WAIT);
-                }
-            }
-        };
-        Ok(done.is_some())
+        self.outbox.items_left(py)
     }
 
     /// Prepares for a write: waits while too many items wait for their tables or are in flight or, for a local writer,
@@ -271,20 +158,20 @@ impl Sender {
             ));
         }
         self.wait_began = None;
-        if let AnyOutbox::Local(_, outbox) = &self.outbox
-            && let Some(mut space) = outbox.journal_space()
-            && wait_for(py, &mut space, self.deadline())?.is_none()
-        {
-            let text = format!(
-                "the disk cannot keep up: the buffer of unwritten changes stayed full for {} s (`timeout`); write more \
-                 slowly, or use durability=\"none\"",
-                self.timeout.seconds()
-            );
-            return Err(errors::to_py(py, &Error::Backpressure(text)));
+        if self.outbox.is_journal_full() {
+            let deadline = self.deadline();
+            if !self.outbox.wait_for_journal(py, deadline)? {
+                let text = format!(
+                    "the disk cannot keep up: the buffer of unwritten changes stayed full for {} s (`timeout`); write more \
+                     slowly, or use durability=\"none\"",
+                    self.timeout.seconds()
+                );
+                return Err(errors::to_py(py, &Error::Backpressure(text)));
+            }
         }
         // Reports the errors of earlier items before anything is written.
-        self.collect_finished(py)?;
-        let in_flight = self.in_flight();
+        self.outbox.collect_finished(py)?;
+        let in_flight = self.outbox.in_flight();
         if !self.waits_for_tables || in_flight == 0 {
             return Ok(());
         }
@@ -298,17 +185,29 @@ impl Sender {
         }
         let until = Until::InFlightAtMost(self.max_in_flight - 1);
         let deadline = self.deadline();
-        if self.wait_until(py, until, deadline)? {
+        if self.outbox.wait_for_others(py, until, deadline)? == WaitEnd::Done {
             return Ok(());
         }
         let text = format!(
             "the writer has {} in flight (`max_in_flight_items` = {}){}{}",
-            count(self.in_flight(), "item"),
+            count(self.outbox.in_flight(), "item"),
             self.max_in_flight,
             self.describe_timeout(),
             self.describe_block(py, ": sample before you write more")?
         );
         Err(errors::to_py(py, &Error::Backpressure(text)))
+    }
+
+    /// Returns the end of the steps `next..total` that may be written after [`Sender::wait_for_capacity`] without calling
+    /// it again, unless a chunk is sealed: all of them, or only one if items wait for their tables or too many are in
+    /// flight.
+    pub(crate) fn run_end(&self, py: Python<'_>, next: usize, total: usize) -> usize {
+        let in_flight = self.outbox.in_flight();
+        let must_wait = self.waits_for_tables
+            && in_flight > 0
+            && (in_flight >= self.max_in_flight
+                || self.max_waiting.is_some() && self.outbox.waiting(py) > 0);
+        if must_wait { next + 1 } else { total }
     }
 
     /// Waits while rate limiters block too many of the writer's items. Items of unfinished chunks count too, but they do
@@ -319,12 +218,13 @@ impl Sender {
         };
         let unsent = usize::try_from(self.unsent).unwrap_or(usize::MAX);
         let allowed = (max_waiting - 1).saturating_sub(unsent);
-        if in_flight <= allowed || self.waiting(py) <= allowed {
+        if in_flight <= allowed || self.outbox.waiting(py) <= allowed {
             return Ok(in_flight);
         }
         let deadline = self.deadline();
-        if self.wait_until(py, Until::WaitingAtMost(allowed), deadline)? {
-            return Ok(self.in_flight());
+        let until = Until::WaitingAtMost(allowed);
+        if self.outbox.wait_for_others(py, until, deadline)? == WaitEnd::Done {
+            return Ok(self.outbox.in_flight());
         }
         let unsent = match unsent {
             0 => String::new(),
@@ -332,7 +232,7 @@ impl Sender {
         };
         let text = format!(
             "the writer has {} waiting for tables{unsent} (`max_waiting_items` = {max_waiting}){}{}",
-            count(self.waiting(py), "item"),
+            count(self.outbox.waiting(py), "item"),
             self.describe_timeout(),
             self.describe_block(
                 py,
@@ -360,53 +260,14 @@ impl Sender {
 
     /// For the text of an error: why items are not in their tables and, if no other thread could change that, `advice`.
     fn describe_block(&self, py: Python<'_>, advice: &str) -> PyResult<String> {
-        let reason = self.blocked_reason(py);
-        Ok(if self.is_deadlock(py)? {
+        let reason = self.outbox.blocked_reason(py);
+        Ok(if self.outbox.is_deadlock(py)? {
             format!(
                 "{reason}; this is the only thread of the process, so nothing is sampled while it waits{advice}"
             )
         } else {
             reason
         })
-    }
-
-    /// True if items wait for a local table, and no other thread could sample from it: this is the only thread of Python,
-    /// except those that write checkpoints; no dataset is open, the process has never started a server, and no item
-    /// expires.
-    fn is_deadlock(&self, py: Python<'_>) -> PyResult<bool> {
-        let AnyOutbox::Local(engine, _) = &self.outbox else {
-            return Ok(false);
-        };
-        if server::was_started() || stream::any_open() || self.items_left(py) == 0 {
-            return Ok(false);
-        }
-        let tables = engine.tables().unwrap_or_default();
-        if tables.iter().any(|table| table.options().ttl.is_some()) {
-            return Ok(false);
-        }
-        let frames = py.import("sys")?.call_method0("_current_frames")?;
-        let mut others = frames.len()?;
-        for thread in py
-            .import("threading")?
-            .call_method0("enumerate")?
-            .try_iter()?
-        {
-            let name: String = thread?.getattr("name")?.extract()?;
-            others -= usize::from(name == CHECKPOINT_THREAD);
-        }
-        Ok(others == 1)
-    }
-
-    /// Updates the number of items in flight. Returns the error of a rejected item, or that of a closed client.
-    fn collect_finished(&mut self, py: Python<'_>) -> PyResult<()> {
-        match &mut self.outbox {
-            AnyOutbox::Local(_, outbox) if outbox.in_flight() == 0 => Ok(()),
-            AnyOutbox::Local(_, outbox) => detached(py, || outbox.collect_finished()),
-            // The stream updates the number.
-            AnyOutbox::Remote(_, outbox) => outbox
-                .check_errors()
-                .map_err(|error| errors::to_py(py, &error)),
-        }
     }
 
     /// Waits briefly while many bytes are in flight to a server, unless the last wait brought no progress.
@@ -442,12 +303,10 @@ impl Sender {
             return Ok(());
         }
         let (outbox, stats) = (&mut self.outbox, &mut self.stats);
-        detached(py, || match outbox {
-            AnyOutbox::Local(_, outbox) => outbox.send(ready),
-            AnyOutbox::Remote(_, outbox) => {
-                outbox.send(ready.inspect(|(_, item)| stats.count(item)))
-            }
-        })
+        if outbox.is_local() {
+            return outbox.send(py, ready);
+        }
+        outbox.send(py, ready.inspect(|(_, item)| stats.count(item)))
     }
 
     /// Waits until at most `allowed` items are in flight; for 0, also until all items are durable.
@@ -466,7 +325,7 @@ impl Sender {
             allowed => Until::InFlightAtMost(allowed),
         };
         let deadline = timeout.deadline();
-        if self.wait_until(py, until, deadline)? {
+        if self.outbox.wait_for_others(py, until, deadline)? == WaitEnd::Done {
             return Ok(());
         }
         let left = self.items_left(py);

@@ -11,6 +11,7 @@ use serde_json::{Value, json};
 use crate::errors;
 use crate::fast_path::FastPath;
 use crate::leaf::{Leaf, describe_column};
+use crate::stacked_leaves::{Axis, StackedLeaves};
 use crate::structure::{Structure, merge, prune};
 
 /// Flattens Python steps, checks them, and writes them into the writer's [`Recorder`]. Keeps the structure of the
@@ -110,9 +111,7 @@ impl StepFlattener {
             return Ok(());
         }
         if !fits {
-            self.before = Some((self.structure.clone(), self.columns.clone()));
-            values = self.extend_structure(step, exact)?;
-            effects.structure_changed = true;
+            values = self.begin_structure(step, exact, effects)?;
         }
         let Some(structure) = self.structure.clone() else {
             return Ok(());
@@ -128,7 +127,10 @@ impl StepFlattener {
             let name = &structure.names[index];
             let leaf = Leaf::new(value, name)?;
             if let Some(column) = self.columns[index] {
-                check_dtype(recorder, column, &leaf, name, py)?;
+                let cell = &recorder.schema().cells[column];
+                if !leaf.matches(cell) {
+                    check_dtype(cell, &leaf.spec(), name, py)?;
+                }
             } else {
                 leaf.check_in_new_column(name)?;
                 has_new_columns = true;
@@ -136,7 +138,9 @@ impl StepFlattener {
             leaves.push(Some(leaf));
         }
         if has_new_columns {
-            effects.column_map = Some(self.add_columns(recorder, &structure, &leaves, py)?);
+            let cells = leaves.iter().map(|leaf| leaf.as_ref().map(Leaf::spec));
+            let cells: Vec<_> = cells.collect();
+            effects.column_map = Some(self.add_columns(recorder, &structure, &cells, py)?);
         }
         for (index, leaf) in leaves.iter().enumerate() {
             let (Some(column), Some(leaf)) = (self.columns[index], leaf) else {
@@ -157,6 +161,79 @@ impl StepFlattener {
             }
         }
         Ok(())
+    }
+
+    /// Prepares for steps that are given as arrays `[T, ...]`: checks that they fit the columns, and adds and reshapes
+    /// columns as [`StepFlattener::write`] does. Returns the arrays with their recorder's columns; those that are None
+    /// have no values. The caller must call [`StepFlattener::settle`] even after an error. `effects` reports what
+    /// changed, also after an error.
+    pub(crate) fn prepare<'py>(
+        &mut self,
+        recorder: &mut Recorder,
+        steps: &Bound<'py, PyAny>,
+        effects: &mut StepEffects,
+    ) -> PyResult<StackedLeaves<'py>> {
+        let py = steps.py();
+        let mut values = Vec::with_capacity(self.columns.len());
+        let fits = match &self.structure {
+            Some(structure) => structure.flatten(steps, &mut values)?,
+            None => false,
+        };
+        if !fits {
+            values = self.begin_structure(steps, true, effects)?;
+        }
+        let Some(structure) = self.structure.clone() else {
+            return Ok(StackedLeaves::default());
+        };
+        let rows = StackedLeaves::read(
+            py,
+            &values,
+            &structure.names,
+            &[Axis::any("T", "step")],
+            true,
+        )?;
+        if rows.sizes == [0] {
+            // The dtype of text is unknown then.
+            return Ok(rows);
+        }
+        let names = structure.names.iter();
+        for ((leaf, column), name) in rows.leaves.iter().zip(&self.columns).zip(names) {
+            if let (Some(leaf), Some(column)) = (leaf, column) {
+                check_dtype(&recorder.schema().cells[*column], &leaf.cell, name, py)?;
+            }
+        }
+        let cells = rows
+            .leaves
+            .iter()
+            .map(|leaf| Some(leaf.as_ref()?.cell.clone()));
+        let cells: Vec<_> = cells.collect();
+        let is_new = |(cell, column): (&Option<_>, &Option<_>)| cell.is_some() && column.is_none();
+        if cells.iter().zip(&self.columns).any(is_new) {
+            effects.column_map = Some(self.add_columns(recorder, &structure, &cells, py)?);
+        }
+        for (column, cell) in self.columns.iter().zip(cells) {
+            if let (Some(column), Some(cell)) = (column, cell)
+                && recorder.schema().cells[*column].shape != cell.shape
+            {
+                recorder
+                    .reshape(*column, cell.shape)
+                    .map_err(|error| errors::to_py(py, &error))?;
+            }
+        }
+        Ok(rows)
+    }
+
+    /// Extends the structure for a step, as [`StepFlattener::extend_structure`] does, and records how it was before.
+    fn begin_structure<'py>(
+        &mut self,
+        step: &Bound<'py, PyAny>,
+        exact: bool,
+        effects: &mut StepEffects,
+    ) -> PyResult<Vec<Bound<'py, PyAny>>> {
+        self.before = Some((self.structure.clone(), self.columns.clone()));
+        let values = self.extend_structure(step, exact)?;
+        effects.structure_changed = true;
+        Ok(values)
     }
 
     /// Writes a step as [`FastPath::write`] does; the result is the same.
@@ -194,6 +271,17 @@ impl StepFlattener {
                 .finish_step(partial)
                 .map_err(|error| errors::to_py(py, &error))
         });
+        self.settle(recorder, effects, finished)
+    }
+
+    /// Ends an append. If `finished` is an error, discards what it has written, and the change of the structure if no
+    /// columns were added.
+    pub(crate) fn settle<T>(
+        &mut self,
+        recorder: &mut Recorder,
+        effects: &StepEffects,
+        finished: PyResult<T>,
+    ) -> PyResult<T> {
         let before = self.before.take();
         if finished.is_err() {
             recorder.abort_step();
@@ -252,21 +340,21 @@ impl StepFlattener {
         &mut self,
         recorder: &mut Recorder,
         structure: &Structure,
-        leaves: &[Option<Leaf<'_>>],
+        specs: &[Option<CellSpec>],
         py: Python<'_>,
     ) -> PyResult<Vec<usize>> {
         let mut cells: Vec<CellSpec> = Vec::new();
         let mut names: Vec<Box<str>> = Vec::new();
         let mut map = vec![0; recorder.schema().cells.len()];
-        let mut columns = vec![None; leaves.len()];
-        for (index, leaf) in leaves.iter().enumerate() {
-            match (self.columns[index], leaf) {
+        let mut columns = vec![None; specs.len()];
+        for (index, spec) in specs.iter().enumerate() {
+            match (self.columns[index], spec) {
                 (Some(old), _) => {
                     map[old] = cells.len();
                     cells.push(recorder.schema().cells[old].clone());
                 }
                 (None, None) => continue,
-                (None, Some(leaf)) => cells.push(leaf.spec()),
+                (None, Some(spec)) => cells.push(spec.clone()),
             }
             columns[index] = Some(cells.len() - 1);
             names.push(structure.names[index].as_str().into());
@@ -287,18 +375,7 @@ impl StepFlattener {
 }
 
 /// Checks that a column keeps its dtype. Its shape may change.
-fn check_dtype(
-    recorder: &Recorder,
-    column: usize,
-    leaf: &Leaf<'_>,
-    name: &str,
-    py: Python<'_>,
-) -> PyResult<()> {
-    let cell = &recorder.schema().cells[column];
-    if leaf.matches(cell) {
-        return Ok(());
-    }
-    let spec = leaf.spec();
+fn check_dtype(cell: &CellSpec, spec: &CellSpec, name: &str, py: Python<'_>) -> PyResult<()> {
     if spec.dtype == cell.dtype {
         return Ok(());
     }

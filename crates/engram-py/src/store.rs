@@ -15,7 +15,7 @@ use std::time::Duration;
 use engram_core::{RateLimits, TableOptions};
 use engram_engine::{Engine, Stream, StreamOptions};
 use engram_rpc::client::{BatchRequest, Client, ClientOptions, ClientTls};
-use numpy::PyReadonlyArray1;
+use numpy::{PyArray1, PyReadonlyArray1, PyReadonlyArrayDyn, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyDict;
 
@@ -26,6 +26,7 @@ use crate::durable::{open_options, storage_options, with_progress};
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, detached, wait_for};
 use crate::insert::Inserter;
+use crate::insert_batch::InsertBatch;
 use crate::inspection::clean_all;
 use crate::memory;
 use crate::sample::{sample_local, sample_remote};
@@ -416,6 +417,30 @@ impl Store {
             .collect::<PyResult<Vec<_>>>()?;
         self.insert
             .insert(&self.tables(py)?, data, &priorities, timeout, time_axis)
+    }
+
+    /// Inserts the items of a nest of arrays, in order. `priorities` has a number for all items, or `[N]` numbers.
+    #[pyo3(signature = (table, items, priorities, timeout, time_axis))]
+    fn insert_batch<'py>(
+        &self,
+        py: Python<'py>,
+        table: &Bound<'_, PyAny>,
+        items: &Bound<'_, PyAny>,
+        priorities: PyReadonlyArrayDyn<'_, f64>,
+        timeout: &Bound<'_, PyAny>,
+        time_axis: &Bound<'_, PyAny>,
+    ) -> PyResult<Bound<'py, PyArray1<u64>>> {
+        // Copied: other threads can write to the array while the GIL is released.
+        let values = priorities.as_slice()?.to_vec();
+        let request = InsertBatch {
+            table: arguments::table_name("`table`", table)?,
+            priorities: &values,
+            has_priority_per_item: priorities.ndim() > 0,
+            time_axis: arguments::boolean("`time_axis`", time_axis)?,
+            timeout: Timeout::from_python(timeout)?,
+        };
+        let keys = request.insert(&self.tables(py)?, items)?;
+        Ok(PyArray1::from_vec(py, keys))
     }
 
     fn delete(

@@ -1,4 +1,4 @@
-//! One step of many environments, column by column.
+//! Steps of one or many environments, column by column.
 
 use super::column_text::column_of;
 use crate::dtype::DType;
@@ -7,12 +7,12 @@ use crate::schema::Schema;
 use crate::shared_bytes::SharedBytes;
 use crate::text::count;
 
-/// One column of one step of all environments.
+/// One column of one or more steps of one or more environments, environment after environment.
 #[derive(Clone, Copy, Debug)]
 pub enum BatchColumn<'a> {
-    /// Cells of fixed size, environment after environment.
+    /// Cells of fixed size, end to end.
     Cells(SharedBytes<'a>),
-    /// One encoded cell per environment: per element a little-endian `u32` length and the bytes.
+    /// Encoded cells: per element a little-endian `u32` length and the bytes.
     Strings(&'a [Vec<u8>]),
 }
 
@@ -23,22 +23,27 @@ impl<'a> BatchColumn<'a> {
         Self::Cells(bytes.into())
     }
 
-    /// Bytes that the strings take in a chunk, including their offsets. 0 for cells of fixed size.
-    pub(super) fn string_bytes(&self) -> usize {
+    /// Bytes that the strings of one step take in a chunk, including their offsets, where each environment has `total`
+    /// steps. 0 for cells of fixed size.
+    pub(super) fn string_bytes(&self, total: usize, step: usize) -> usize {
         match self {
             Self::Cells(_) => 0,
-            Self::Strings(cells) => cells.iter().map(|cell| cell.len() + 4).sum(),
+            Self::Strings(cells) => {
+                let step = cells.iter().skip(step).step_by(total);
+                step.map(|cell| cell.len() + 4).sum()
+            }
         }
     }
 }
 
-/// Checks one step of `envs` environments against the schema, and the length of `episode_ends`.
+/// Checks `steps` steps of `envs` environments against the schema, and the length of `episode_ends`.
 pub(super) fn check(
     columns: &[BatchColumn<'_>],
     episode_ends: Option<&[bool]>,
     schema: &Schema,
-    envs: usize,
+    (envs, steps): (usize, usize),
 ) -> Result<()> {
+    let cells = envs * steps;
     if columns.len() != schema.cells.len() {
         return Err(Error::Signature(format!(
             "the step must have {}; got {}",
@@ -49,28 +54,37 @@ pub(super) fn check(
     let specs = schema.cells.iter().zip(&schema.layout.names);
     for (column, (cell, name)) in columns.iter().zip(specs) {
         let (got, expected, unit) = match (column, cell.dtype) {
-            (BatchColumn::Strings(cells), DType::String | DType::Text) => {
-                (cells.len(), envs, "cell")
+            (BatchColumn::Strings(strings), DType::String | DType::Text) => {
+                (strings.len(), cells, "cell")
             }
-            (BatchColumn::Cells(_), DType::String | DType::Text) => (0, envs, "string cell"),
-            (BatchColumn::Strings(_), _) => (0, envs * cell.bytes(), "byte"),
-            (BatchColumn::Cells(bytes), _) => (bytes.len(), envs * cell.bytes(), "byte"),
+            (BatchColumn::Cells(_), DType::String | DType::Text) => (0, cells, "string cell"),
+            (BatchColumn::Strings(_), _) => (0, cells * cell.bytes(), "byte"),
+            (BatchColumn::Cells(bytes), _) => (bytes.len(), cells * cell.bytes(), "byte"),
         };
         if got != expected {
             return Err(Error::Signature(format!(
                 "{} must have {} for {}; got {got}",
                 column_of("the step", name),
                 count(expected, unit),
-                count(envs, "environment")
+                entries(envs, steps)
             )));
         }
     }
     match episode_ends {
-        Some(episode_ends) if episode_ends.len() != envs => Err(Error::InvalidArgument(format!(
+        Some(episode_ends) if episode_ends.len() != cells => Err(Error::InvalidArgument(format!(
             "`episode_ends` must have one entry for each of {}; got {}",
-            count(envs, "environment"),
+            entries(envs, steps),
             episode_ends.len()
         ))),
         _ => Ok(()),
+    }
+}
+
+/// Describes what has one cell per column: the environments, or their steps.
+fn entries(envs: usize, steps: usize) -> String {
+    let envs = count(envs, "environment");
+    match steps {
+        1 => envs,
+        steps => format!("{} of {envs}", count(steps, "step")),
     }
 }

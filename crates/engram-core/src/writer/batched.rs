@@ -1,5 +1,6 @@
 //! Records the steps of many environments that step together, and creates items by patterns.
 
+mod append;
 mod create_items;
 mod lost_flags;
 mod split_window;
@@ -10,7 +11,6 @@ use std::collections::VecDeque;
 use std::sync::Arc;
 
 use super::StepPosition;
-use super::batch_column::{BatchColumn, check};
 use super::column_text::column_of;
 use super::key_source::KeySource;
 use super::open_batch::{Grouping, OpenBatch};
@@ -23,6 +23,7 @@ use crate::error::{Error, Result};
 use crate::item::NewItem;
 use crate::schema::{CellSpec, Schema};
 use crate::text::count;
+pub use append::AppendedSteps;
 use lost_flags::LostFlags;
 
 /// The open chunks are full once the strings appended to them have more than this many bytes, in all chunks together.
@@ -193,65 +194,6 @@ impl BatchedRecorder {
         Ok(())
     }
 
-    /// Appends one step of every environment, creates the items that are due by the patterns, and
-    /// returns their number. `episode_ends` is true for environments whose episode ends with this step.
-    /// `check_priority` checks a priority that was computed from TD errors for a table.
-    ///
-    /// # Errors
-    /// The step is not written after [`Error::Signature`] for columns that do not match the schema,
-    /// [`Error::InvalidArgument`] for a step that is too large, `episode_ends` of the wrong length or a
-    /// `chunk_length` that is too large for this many environments, or [`Error::OutOfMemory`].
-    ///
-    /// The step is written, and all other items are created, after [`Error::Signature`] for an item
-    /// whose cells differ in shape, [`Error::Priority`] for TD errors of an unsupported type, or
-    /// an error of `check_priority`.
-    pub fn append_batch(
-        &mut self,
-        columns: &[BatchColumn<'_>],
-        episode_ends: Option<&[bool]>,
-        check_priority: impl Fn(u32, f64) -> Result<()>,
-    ) -> Result<usize> {
-        check(columns, episode_ends, &self.schema, self.envs)?;
-        self.push_step(columns)?;
-        let created = self.create_due_items(episode_ends, &check_priority);
-        let ends = episode_ends.into_iter().flatten().enumerate();
-        for (env, _) in ends.filter(|(_, end)| **end) {
-            if let Some(open) = &self.open {
-                let steps = self.complete_steps - self.episode_start[env];
-                self.lost_flags.check_last_step(open, env, steps);
-            }
-            self.start_episode(env);
-        }
-        created
-    }
-
-    /// Writes one step of every environment, whose columns were checked. On failure nothing is written.
-    fn push_step(&mut self, columns: &[BatchColumn<'_>]) -> Result<()> {
-        if self.open.as_ref().is_none_or(|o| o.is_full(STRING_BUDGET)) {
-            self.begin_chunks()?;
-        }
-        let Some(open) = &mut self.open else {
-            unreachable!("begin_chunks sets `open`")
-        };
-        open.push(columns)?;
-        if open.lists_no_episodes() {
-            self.envs_with_new_episode.clear();
-            self.envs_with_new_episode.extend(0..self.envs);
-        }
-        for env in self.envs_with_new_episode.drain(..) {
-            open.add_episode(env, self.episode[env]);
-        }
-        self.complete_steps += 1;
-        Ok(())
-    }
-
-    /// The environment's next step begins a new episode.
-    fn start_episode(&mut self, env: usize) {
-        self.episode_start[env] = self.complete_steps;
-        self.episode[env] = self.keys.next_key();
-        self.envs_with_new_episode.push(env);
-    }
-
     /// Seals the open chunks if items wait for them. Afterwards all items are ready.
     ///
     /// # Errors
@@ -369,7 +311,7 @@ mod tests {
     use crate::codec::Compression;
     use crate::dtype::DType;
     use crate::schema::Layout;
-    use crate::writer::PatternColumn;
+    use crate::writer::{BatchColumn, PatternColumn};
     use smallvec::smallvec;
 
     fn recorder(envs: usize) -> Result<BatchedRecorder> {

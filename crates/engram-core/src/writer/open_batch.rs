@@ -1,5 +1,6 @@
 //! The open chunks that a batch of environments fills one step at a time.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
@@ -130,12 +131,52 @@ impl OpenBatch {
         self.episodes.iter().all(SmallVec::is_empty)
     }
 
-    /// Adds one step of all environments. The caller has checked the columns against the schema.
+    /// Adds steps of all environments until the chunks are full, at least one; returns their number. `columns` have
+    /// `total` steps per environment, environment after environment, of which those with the indices `steps` are to be
+    /// added. The caller has checked the columns against the schema.
     ///
     /// # Errors
-    /// [`Error::InvalidArgument`] if its strings do not fit; nothing is then added.
-    pub(super) fn push(&mut self, columns: &[BatchColumn<'_>]) -> Result<()> {
-        let added_string_bytes: usize = columns.iter().map(BatchColumn::string_bytes).sum();
+    /// [`Error::InvalidArgument`] if strings do not fit; nothing is then added.
+    pub(super) fn push_steps(
+        &mut self,
+        columns: &[BatchColumn<'_>],
+        total: usize,
+        steps: Range<usize>,
+    ) -> Result<usize> {
+        let has_strings = (columns.iter()).any(|column| matches!(column, BatchColumn::Strings(_)));
+        // The chunks may be full after any step with strings.
+        let room = self.grouping.capacity_steps - self.steps;
+        let steps = steps.start
+            ..steps
+                .end
+                .min(steps.start + if has_strings { 1 } else { room });
+        self.reserve_strings(columns, total, steps.start)?;
+        for (column, data) in columns.iter().enumerate() {
+            match data {
+                BatchColumn::Cells(bytes) if total == 1 => self.scatter_step(column, *bytes),
+                BatchColumn::Cells(bytes) => self.copy_runs(column, *bytes, total, &steps),
+                BatchColumn::Strings(cells) => {
+                    let step = cells.iter().skip(steps.start).step_by(total);
+                    self.strings[column].extend(step.cloned());
+                }
+            }
+        }
+        self.steps += steps.len();
+        Ok(steps.len())
+    }
+
+    /// Counts the bytes of a step's strings.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] if they do not fit; nothing is then counted.
+    fn reserve_strings(
+        &mut self,
+        columns: &[BatchColumn<'_>],
+        total: usize,
+        step: usize,
+    ) -> Result<()> {
+        let bytes = |column: &BatchColumn<'_>| column.string_bytes(total, step);
+        let added_string_bytes: usize = columns.iter().map(bytes).sum();
         // Checked here so that sealing cannot exceed the maximum chunk size.
         let used = self.string_bytes + self.overlap_bytes + self.fixed_bytes();
         if added_string_bytes > 0 && used + added_string_bytes > MAX_BYTES_WITH_STRINGS {
@@ -146,25 +187,43 @@ impl OpenBatch {
             )));
         }
         self.string_bytes += added_string_bytes;
+        Ok(())
+    }
+
+    /// Copies one step of a fixed-size column, environment after environment.
+    fn scatter_step(&mut self, column: usize, cells: SharedBytes<'_>) {
         let capacity_steps = self.grouping.capacity_steps;
-        for (column, data) in columns.iter().enumerate() {
-            match data {
-                BatchColumn::Cells(bytes) => {
-                    let mut remaining = *bytes;
-                    for builder in &mut self.builders {
-                        let cell_bytes = self.schema.cells[column].bytes();
-                        let target = builder.column_mut(column);
-                        let (group_cells, later_groups) =
-                            remaining.split_at(target.len() / capacity_steps);
-                        scatter(target, group_cells, cell_bytes, capacity_steps, self.steps);
-                        remaining = later_groups;
-                    }
-                }
-                BatchColumn::Strings(cells) => self.strings[column].extend_from_slice(cells),
+        let size = self.schema.cells[column].bytes();
+        let mut remaining = cells;
+        for builder in &mut self.builders {
+            let target = builder.column_mut(column);
+            let (group_cells, later_groups) = remaining.split_at(target.len() / capacity_steps);
+            scatter(target, group_cells, size, capacity_steps, self.steps);
+            remaining = later_groups;
+        }
+    }
+
+    /// Copies steps of a fixed-size column: a run per environment, each of which has `total` steps.
+    fn copy_runs(
+        &mut self,
+        column: usize,
+        cells: SharedBytes<'_>,
+        total: usize,
+        steps: &Range<usize>,
+    ) {
+        let size = self.schema.cells[column].bytes();
+        let (stride, offset) = (self.grouping.capacity_steps * size, self.steps * size);
+        let mut env = 0;
+        for builder in &mut self.builders {
+            if size == 0 {
+                break;
+            }
+            for target in builder.column_mut(column).chunks_exact_mut(stride) {
+                let run = cells.slice((env * total + steps.start) * size, steps.len() * size);
+                run.copy_to(&mut target[offset..offset + run.len()]);
+                env += 1;
             }
         }
-        self.steps += 1;
-        Ok(())
     }
 
     /// Copies the last `steps` steps of `old`, which has the same schema and grouping.
@@ -190,9 +249,10 @@ impl OpenBatch {
         self.steps = steps;
     }
 
-    /// Returns an environment's newest cell of a fixed-size column.
-    pub(super) fn newest(&self, column: usize, env: usize) -> &[u8] {
-        self.cell(column, env, self.steps - 1)
+    /// Counts a step from `first`. It must be in these chunks.
+    pub(super) fn step(&self, position: StepPosition) -> usize {
+        // The steps of a chunk fit 32 bits.
+        usize::try_from(position - self.first).unwrap_or(usize::MAX)
     }
 
     /// Copies an environment's newest cell of a fixed-size column to the side cells, replaces it, and returns the row of

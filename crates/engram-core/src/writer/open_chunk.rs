@@ -1,10 +1,12 @@
 //! The chunk that a recorder is filling.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use smallvec::SmallVec;
 
 use super::StepPosition;
+use super::batch_column::BatchColumn;
 use super::row_map::RowMap;
 use crate::chunk::{Chunk, ChunkBuilder, Origin, PackedColumns};
 use crate::codec::Compressor;
@@ -141,6 +143,60 @@ impl OpenChunk {
         }
         self.cell_states.fill(CellState::Unset);
         self.steps += 1;
+    }
+
+    /// Adds complete steps until the chunk is full, at least one; returns their number. See
+    /// [`Recorder::append_steps`](super::Recorder::append_steps).
+    pub(super) fn append_steps(
+        &mut self,
+        columns: &[Option<BatchColumn<'_>>],
+        steps: Range<usize>,
+    ) -> Result<usize> {
+        let room = self.builder.capacity() - self.steps as usize;
+        let steps = steps.start..steps.end.min(steps.start + room);
+        let only_cells = columns
+            .iter()
+            .all(|column| matches!(column, Some(BatchColumn::Cells(_))));
+        if only_cells && self.is_dense() {
+            for (column, data) in columns.iter().enumerate() {
+                if let Some(BatchColumn::Cells(bytes)) = data {
+                    self.builder.push_cells(column, *bytes, steps.clone());
+                }
+            }
+            self.steps += u32::try_from(steps.len()).unwrap_or(u32::MAX);
+            return Ok(steps.len());
+        }
+        for step in steps.clone() {
+            if let Err(error) = self.write_step(columns, step) {
+                self.abort();
+                let appended = step - steps.start;
+                return if appended == 0 {
+                    Err(error)
+                } else {
+                    Ok(appended)
+                };
+            }
+            self.complete_step();
+            if self.is_full() {
+                return Ok(step + 1 - steps.start);
+            }
+        }
+        Ok(steps.len())
+    }
+
+    /// Writes the cells of the open step.
+    fn write_step(&mut self, columns: &[Option<BatchColumn<'_>>], step: usize) -> Result<()> {
+        for (column, data) in columns.iter().enumerate() {
+            match data {
+                Some(BatchColumn::Cells(bytes)) => {
+                    let cell = self.cell_mut(column);
+                    bytes.piece(step, cell.len()).copy_to(cell);
+                }
+                Some(BatchColumn::Strings(cells)) => self.set_string(column, &cells[step])?,
+                None => {}
+            }
+        }
+        Ok(())
     }
 
     /// Returns the row of `column` at `step`, counted from the chunk's first step; `None` if it has no value there.

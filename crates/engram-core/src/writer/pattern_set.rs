@@ -1,7 +1,9 @@
 //! The patterns of one stream of steps, applied after every append.
 
+use std::ops::Range;
+
 use super::StepPosition;
-use super::condition::{StepContext, read_integer};
+use super::condition::StepContext;
 use super::pattern::Pattern;
 use super::recorder::Recorder;
 use crate::error::Result;
@@ -71,6 +73,38 @@ impl PatternSet {
         check_priority: impl Fn(u32, f64) -> Result<()>,
     ) -> Result<usize> {
         let steps = recorder.available_steps();
+        self.apply_to(recorder, steps, end_of_episode, &check_priority)
+    }
+
+    /// Creates the items that [`Self::apply`] would have created after each of the last `count` steps, in the same order.
+    /// Call it after [`Recorder::append_steps`].
+    ///
+    /// # Errors
+    /// The first error of [`Self::apply`]. The items of the other steps are created nevertheless.
+    pub fn apply_to_last(
+        &mut self,
+        recorder: &mut Recorder,
+        count: usize,
+        check_priority: impl Fn(u32, f64) -> Result<()>,
+    ) -> Result<usize> {
+        let end = recorder.complete_steps();
+        let mut created = Ok(0);
+        for end in end - count as StepPosition + 1..=end {
+            let steps = recorder.available_before(end);
+            let more = self.apply_to(recorder, steps, false, &check_priority);
+            created = created.and_then(|created| Ok(created + more?));
+        }
+        created
+    }
+
+    /// Applies the patterns to the newest of the available `steps`.
+    fn apply_to(
+        &mut self,
+        recorder: &mut Recorder,
+        steps: Range<StepPosition>,
+        end_of_episode: bool,
+        check_priority: &impl Fn(u32, f64) -> Result<()>,
+    ) -> Result<usize> {
         if steps.end <= recorder.episode_start() {
             return Ok(0);
         }
@@ -92,11 +126,11 @@ impl PatternSet {
             let is_due = pattern
                 .conditions
                 .iter()
-                .all(|c| c.is_met(context, |column| newest_integer(recorder, column)));
+                .all(|c| c.is_met(context, |column| recorder.newest_integer(column, &steps)));
             if !is_due {
                 continue;
             }
-            match recorder.create_item_from(pattern, &check_priority) {
+            match recorder.create_item_from(pattern, steps.clone(), check_priority) {
                 Ok(true) => {
                     state.applied = steps.end;
                     created += 1;
@@ -107,16 +141,4 @@ impl PatternSet {
         }
         outcome.map(|()| created)
     }
-}
-
-/// Returns the value of a column at the newest step, if it is a single integer or bool.
-fn newest_integer(recorder: &Recorder, column: usize) -> Option<i128> {
-    let newest = recorder.available_steps().end.checked_sub(1)?;
-    let spec = recorder.cell_spec(column, newest)?;
-    if spec.elements() != 1 {
-        return None;
-    }
-    let mut cell = Vec::new();
-    recorder.read_cell(column, newest, &mut cell).ok()?;
-    read_integer(spec, &cell)
 }

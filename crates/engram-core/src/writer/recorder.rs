@@ -24,10 +24,12 @@
 //! * The **history** is checked when a chunk is sealed: chunks of which all steps are older than the
 //!   newest `history` steps are dropped. Items that refer to a dropped chunk keep it in memory.
 
+mod append_steps;
 mod create_items;
 mod read;
 mod seal;
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::StepPosition;
@@ -121,10 +123,19 @@ impl Recorder {
 
     /// The steps that items may refer to, including the open step after a partial append.
     #[must_use]
-    pub fn available_steps(&self) -> std::ops::Range<StepPosition> {
-        let end = self.complete_steps + StepPosition::from(self.step_open);
+    pub fn available_steps(&self) -> Range<StepPosition> {
+        self.available_before(self.complete_steps + StepPosition::from(self.step_open))
+    }
+
+    /// The steps that items may refer to if step `end - 1` is the newest.
+    pub(super) fn available_before(&self, end: StepPosition) -> Range<StepPosition> {
         let oldest = end.saturating_sub(self.options.history);
         oldest.max(self.cleared).max(self.expired)..end
+    }
+
+    /// Number of complete steps so far, over all episodes.
+    pub(super) fn complete_steps(&self) -> StepPosition {
+        self.complete_steps
     }
 
     /// Raises the number of retained steps to at least `history`. Expired steps, whose chunks may have been dropped,
@@ -272,6 +283,7 @@ impl Recorder {
     ) -> Result<()> {
         check_priority(priority)?;
         let schema = Arc::clone(&self.schema);
+        let available = self.available_steps();
         let (first, len, squeeze) = match *selection {
             Selection::Last(len) => (self.first_of_last(len)?, len, false),
             Selection::Steps {
@@ -281,16 +293,17 @@ impl Recorder {
             } => (first, len, squeeze),
             Selection::Columns { layout, columns } => {
                 let located = self.locate(layout, columns.iter().copied())?;
-                return self.push_located(table, key, priority, layout, &located, check);
+                let item = (table, key, priority);
+                return self.push_located(item, layout, &located, available, check);
             }
         };
-        if let Some(offset) = self.rows_in_open(first, len, squeeze) {
+        if let Some(offset) = self.rows_in_open(first, len, squeeze, available.start) {
             let len = u32::try_from(len).unwrap_or(u32::MAX);
             check(&ItemColumns(ItemSource::Rows {
                 schema: &schema,
                 len: (!squeeze).then_some(len as usize),
             }))?;
-            self.record_lookback(first);
+            self.record_lookback(first, available.end);
             let trajectory = PendingTrajectory::Rows {
                 offset,
                 len,
@@ -309,7 +322,13 @@ impl Recorder {
             squeeze,
         });
         let located = self.locate(&schema.layout, all)?;
-        self.push_located(table, key, priority, &schema.layout, &located, check)
+        self.push_located(
+            (table, key, priority),
+            &schema.layout,
+            &located,
+            available,
+            check,
+        )
     }
 
     /// Seals the open chunk if items wait for it. Afterwards all items are ready.

@@ -29,6 +29,9 @@ use crate::session::SessionRun;
 use crate::table::MAX_FINISHED_PER_LOCK;
 use crate::table_info::Meter;
 
+/// Number of items of an insert for which memory is prefetched together.
+const PREFETCHED_ITEMS: usize = 16;
+
 /// What a table's lock protects.
 #[derive(Debug)]
 pub(super) struct LockedTable {
@@ -54,6 +57,8 @@ pub(super) struct WaitingInsert {
     pub(super) items: VecDeque<NewItem>,
     /// Position in the session; `None` for an insert without a session.
     pub(super) cursor: Option<SessionCursor>,
+    /// Number of items at the front whose memory in the table was prefetched.
+    pub(super) prefetched: usize,
     /// The outbox of the writer in this process that inserts, if one does.
     pub(super) outbox: Option<OutboxId>,
     /// True if an item whose key exists only updates the existing item's priority.
@@ -236,6 +241,11 @@ impl LockedTable {
             return false;
         };
         let insert = entry.get_mut();
+        if insert.prefetched == 0 {
+            insert.prefetched = insert.items.len().min(PREFETCHED_ITEMS);
+            let next = insert.items.iter().take(insert.prefetched);
+            self.state.prefetch_inserts(next);
+        }
         let number = insert.cursor.map(|cursor| cursor.next);
         let applied = number.is_some_and(|number| self.state.is_applied(number, now));
         let item = insert.items.front().filter(|_| insert.updates_existing);
@@ -247,6 +257,7 @@ impl LockedTable {
         if insert.items.front().is_some_and(ready)
             && let Some(item) = insert.items.pop_front()
         {
+            insert.prefetched = insert.prefetched.saturating_sub(1);
             if let Some(cursor) = &mut insert.cursor {
                 cursor.next.number += 1;
             }

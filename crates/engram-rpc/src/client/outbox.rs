@@ -18,6 +18,9 @@ use crate::wire::check_sendable;
 /// How long [`RemoteOutbox::blocked_reason`] waits for the server.
 const BLOCKED_REASON_TIMEOUT: Duration = Duration::from_millis(500);
 
+/// Maximum number of items for which memory is allocated before they are known to be for the same table.
+const MAX_RESERVED: usize = 64;
+
 /// How long dropping an outbox waits until the server has read its items and ended the stream.
 const CLOSE_TIMEOUT: Duration = Duration::from_millis(900);
 
@@ -135,7 +138,8 @@ impl RemoteOutbox {
         let mut outcome = Ok(());
         let mut items = items.peekable();
         while let Some((number, first)) = items.next() {
-            let mut batch = vec![first];
+            let mut batch = Vec::with_capacity(items.size_hint().0.min(MAX_RESERVED) + 1);
+            batch.push(first);
             while let Some((_, item)) = items.next_if(|(next, _)| *next == number) {
                 batch.push(item);
             }

@@ -15,16 +15,18 @@ use crate::error::Result;
 use crate::schema::Schema;
 
 impl BatchedRecorder {
-    /// Applies every pattern to the newest step of every environment; returns the number of items
-    /// created. If an item cannot be created, creates the others nevertheless, and then returns the first error.
+    /// Applies every pattern to step `complete_steps - 1` of every environment; returns the number of items
+    /// created. `ends_episode` is true for environments whose episode ends with this step. If an item cannot be created,
+    /// creates the others nevertheless, and then returns the first error.
     pub(super) fn create_due_items(
         &mut self,
-        episode_ends: Option<&[bool]>,
+        ends_episode: impl Fn(usize) -> bool,
         check_priority: &impl Fn(u32, f64) -> Result<()>,
     ) -> Result<usize> {
         let Some(open) = &self.open else {
             return Ok(0);
         };
+        let newest = open.step(self.complete_steps - 1);
         let mut outcome = Ok(());
         let old_len = self.pending.len();
         let longest = self.lookback;
@@ -49,7 +51,7 @@ impl BatchedRecorder {
                 .conditions
                 .iter()
                 .any(|c| c.input == ConditionInput::StepsSinceApplied);
-            for env in 0..self.envs {
+            for (env, applied) in applied.iter_mut().enumerate() {
                 if first < self.episode_start[env] {
                     continue;
                 }
@@ -59,16 +61,20 @@ impl BatchedRecorder {
                     let is_due = |end_of_episode| {
                         let context = StepContext {
                             step_index: self.complete_steps - 1 - self.episode_start[env],
-                            since_applied: self.complete_steps - applied[env],
+                            since_applied: self.complete_steps - *applied,
                             history_length: (self.complete_steps - self.episode_start[env])
                                 .min(longest),
                             end_of_episode,
                         };
-                        all_met(&pattern.conditions, context, open, &self.schema, env)
+                        all_met(
+                            &pattern.conditions,
+                            context,
+                            open,
+                            &self.schema,
+                            (env, newest),
+                        )
                     };
-                    if !(is_due(false)
-                        || episode_ends.is_some_and(|ends| ends[env]) && is_due(true))
-                    {
+                    if !(is_due(false) || ends_episode(env) && is_due(true)) {
                         continue;
                     }
                 }
@@ -103,7 +109,7 @@ impl BatchedRecorder {
                     }
                 };
                 if uses_applied {
-                    applied[env] = self.complete_steps;
+                    *applied = self.complete_steps;
                 }
                 let key = self.keys.next_key();
                 self.pending.push(pattern.table, key, priority, trajectory);
@@ -159,14 +165,14 @@ impl<'a> OpenWindow<'a> {
     }
 }
 
-/// True if an environment's newest step meets all conditions.
+/// True if an environment's step meets all conditions. `step` is counted from the first step of the open chunks.
 fn all_met(
     conditions: &[Condition],
     context: StepContext,
     open: &OpenBatch,
     schema: &Schema,
-    env: usize,
+    (env, step): (usize, usize),
 ) -> bool {
-    let value = |column: usize| read_integer(&schema.cells[column], open.newest(column, env));
+    let value = |column: usize| read_integer(&schema.cells[column], open.cell(column, env, step));
     conditions.iter().all(|c| c.is_met(context, value))
 }

@@ -33,15 +33,19 @@ impl LostFlags {
         }
     }
 
-    /// Checks the newest step of an environment, which is the last of an episode of `steps` steps.
-    pub(super) fn check_last_step(&mut self, open: &OpenBatch, env: usize, steps: u64) {
-        if steps < 2 || open.steps < 2 {
+    /// Checks a step of an environment, which is the last of an episode of `steps` steps. It is counted from the first
+    /// step of the open chunks.
+    pub(super) fn check_last_step(
+        &mut self,
+        open: &OpenBatch,
+        (env, last): (usize, usize),
+        steps: u64,
+    ) {
+        if steps < 2 || last < 1 {
             return;
         }
         let is_true = |column: usize, step: usize| open.cell(column, env, step) != [0];
-        let is_lost = |column: &&usize| {
-            is_true(**column, open.steps - 1) && !is_true(**column, open.steps - 2)
-        };
+        let is_lost = |column: &&usize| is_true(**column, last) && !is_true(**column, last - 1);
         self.lost = self.lost.or(self.columns.iter().find(is_lost).copied());
     }
 

@@ -1,5 +1,6 @@
 //! Creates pending items from selections and patterns.
 
+use std::ops::Range;
 use std::sync::Arc;
 
 use super::super::StepPosition;
@@ -16,7 +17,11 @@ use crate::schema::Layout;
 impl Recorder {
     /// The available steps and their chunks.
     pub(super) fn view(&self) -> HistoryView<'_> {
-        let steps = self.available_steps();
+        self.view_of(self.available_steps())
+    }
+
+    /// These steps, which must be available, and their chunks.
+    pub(super) fn view_of(&self, steps: Range<StepPosition>) -> HistoryView<'_> {
         HistoryView {
             history: &self.history,
             open: self.open.as_ref(),
@@ -36,13 +41,19 @@ impl Recorder {
     }
 
     /// Returns the row of step `first` if an item of all columns of these steps is a range of rows of the open
-    /// chunk. `None` if a step is not available, not complete or not in the open chunk, if a complete step of the
-    /// chunk lacks a value, or if `len` is 0 or a squeezed item would have several steps.
-    pub(super) fn rows_in_open(&self, first: StepPosition, len: u64, squeeze: bool) -> Option<u32> {
+    /// chunk. `None` if a step is before `first_available`, not complete or not in the open chunk, if a complete step of
+    /// the chunk lacks a value, or if `len` is 0 or a squeezed item would have several steps.
+    pub(super) fn rows_in_open(
+        &self,
+        first: StepPosition,
+        len: u64,
+        squeeze: bool,
+        first_available: StepPosition,
+    ) -> Option<u32> {
         let open = self.open.as_ref()?;
         let matches = open.is_dense()
             && first >= open.first
-            && first >= self.available_steps().start
+            && first >= first_available
             && first.checked_add(len)? <= self.complete_steps
             && if squeeze { len == 1 } else { len > 0 };
         matches.then(|| u32::try_from(first - open.first).ok())?
@@ -59,19 +70,17 @@ impl Recorder {
             .map_err(|error| self.selection_error(error, Some(layout)))
     }
 
-    /// Queues an item of located cells, unless `check` returns an error. `check` may compare the item with its
-    /// table's signature.
+    /// Queues an item of located cells, given with the number of its table, its key and its priority, unless `check`
+    /// returns an error. `check` may compare the item with its table's signature. `steps` are the available steps.
     pub(super) fn push_located(
         &mut self,
-        table: u32,
-        key: u64,
-        priority: f64,
+        (table, key, priority): (u32, u64, f64),
         layout: &Arc<Layout>,
         located: &LocatedItem,
+        steps: Range<StepPosition>,
         check: impl FnOnce(&ItemColumns<'_>) -> Result<()>,
     ) -> Result<()> {
-        let steps = self.available_steps();
-        // Not `self.view()`, which would borrow `self.shapes` too.
+        // Not `self.view_of`, which would borrow `self.shapes` too.
         let view = HistoryView {
             history: &self.history,
             open: self.open.as_ref(),
@@ -84,28 +93,29 @@ impl Recorder {
             view,
         }))?;
         let trajectory = self.shapes.trajectory(layout, located, &view);
-        self.record_lookback(located.oldest);
+        self.record_lookback(located.oldest, steps.end);
         self.pending.push(table, key, priority, trajectory);
         Ok(())
     }
 
-    /// Queues the item that a pattern creates from the newest steps. Returns false if steps or
+    /// Queues the item that a pattern creates from the newest of the available `steps`. Returns false if steps or
     /// values that the pattern needs are missing. `check_priority` checks a priority that was computed from TD errors
     /// for the pattern's table.
     pub(in super::super) fn create_item_from(
         &mut self,
         pattern: &Pattern,
+        steps: Range<StepPosition>,
         check_priority: &impl Fn(u32, f64) -> Result<()>,
     ) -> Result<bool> {
-        let end = self.available_steps().end;
+        let end = steps.end;
         let Some(first) = end.checked_sub(pattern.lookback) else {
             return Ok(false);
         };
-        if first < self.available_steps().start {
+        if first < steps.start {
             return Ok(false);
         }
         let len = pattern.lookback - pattern.end_offset;
-        if let Some(offset) = self.rows_in_open(first, len, false) {
+        if let Some(offset) = self.rows_in_open(first, len, false, steps.start) {
             let trajectory = match pattern.as_rows(&self.schema) {
                 Some(squeeze) => PendingTrajectory::Rows {
                     offset,
@@ -117,42 +127,46 @@ impl Recorder {
                     shape: Arc::clone(&pattern.shape),
                 },
             };
-            let priority = self.priority(pattern, check_priority)?;
+            let priority = self.priority(pattern, &steps, check_priority)?;
             let key = self.keys.next_key();
-            self.record_lookback(first);
+            self.record_lookback(first, end);
             self.pending.push(pattern.table, key, priority, trajectory);
             return Ok(true);
         }
-        let located = match self.view().locate(pattern.column_selections(end)) {
+        let view = self.view_of(steps.clone());
+        let located = match view.locate(pattern.column_selections(end)) {
             Ok(located) => located,
             // Different shapes are an error only if no value is missing; `locate` stops at the first problem.
             Err(mixed @ SelectionError::Mixed { .. })
-                if self.view().has_all(pattern.column_selections(end)) =>
+                if view.has_all(pattern.column_selections(end)) =>
             {
                 return Err(self.selection_error(mixed, Some(&pattern.shape.layout)));
             }
             Err(_) => return Ok(false),
         };
-        let priority = self.priority(pattern, check_priority)?;
-        let key = self.keys.next_key();
-        let layout = &pattern.shape.layout;
-        self.push_located(pattern.table, key, priority, layout, &located, |_| Ok(()))?;
+        let priority = self.priority(pattern, &steps, check_priority)?;
+        let item = (pattern.table, self.keys.next_key(), priority);
+        self.push_located(item, &pattern.shape.layout, &located, steps, |_| Ok(()))?;
         Ok(true)
     }
 
-    /// Returns the priority of the item that a pattern creates from the newest steps, all of which
-    /// must be available.
+    /// Returns the priority of the item that a pattern creates from the newest of the available `steps`. It must have all
+    /// steps that the pattern needs.
     fn priority(
         &self,
         pattern: &Pattern,
+        steps: &Range<StepPosition>,
         check_priority: &impl Fn(u32, f64) -> Result<()>,
     ) -> Result<f64> {
         let (column, max_weight) = match pattern.priority {
             PriorityRule::Constant(priority) => return Ok(priority),
             PriorityRule::TdError { column, max_weight } => (column, max_weight),
         };
-        let selection = pattern.columns[column].selection(self.available_steps().end);
-        let located = self.locate(&pattern.shape.layout, std::iter::once(selection))?;
+        let selection = pattern.columns[column].selection(steps.end);
+        let located = self
+            .view_of(steps.clone())
+            .locate(std::iter::once(selection))
+            .map_err(|error| self.selection_error(error, Some(&pattern.shape.layout)))?;
         let mut stats = TdErrorStats::default();
         for slice in located.slices {
             self.add_td_errors(slice, pattern.name(column), &mut stats)?;
@@ -162,9 +176,10 @@ impl Recorder {
         })
     }
 
-    /// Records how many steps an item reaches back. The next chunk may begin with copies of all of them but one.
-    pub(super) fn record_lookback(&mut self, oldest: StepPosition) {
-        self.lookback = self.lookback.max(self.available_steps().end - oldest);
+    /// Records how many steps an item reaches back from step `end - 1`, the newest when it is created. The next chunk
+    /// may begin with copies of all of them but one.
+    pub(super) fn record_lookback(&mut self, oldest: StepPosition, end: StepPosition) {
+        self.lookback = self.lookback.max(end - oldest);
     }
 
     /// Converts a selection error to one with a text. `item` is the layout of the item; `None` if a cell is read

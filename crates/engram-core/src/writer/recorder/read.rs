@@ -1,6 +1,9 @@
 //! Reads cells back from the recorder's available steps.
 
+use std::ops::Range;
+
 use super::super::StepPosition;
+use super::super::condition::read_integer;
 use super::super::priority_rule::TdErrorStats;
 use super::super::selection::OPEN;
 use super::Recorder;
@@ -21,11 +24,39 @@ impl Recorder {
     #[must_use]
     pub fn cell_spec(&self, column: usize, position: StepPosition) -> Option<&CellSpec> {
         let slice = self.view().locate_run(column, position, 1).ok()?;
+        self.spec_of(slice)
+    }
+
+    /// Returns dtype and shape of a located cell.
+    fn spec_of(&self, slice: Slice) -> Option<&CellSpec> {
         let schema = match slice.chunk {
             OPEN => &self.schema,
             index => self.history.get(index as usize).chunk.schema(),
         };
         schema.cells.get(slice.column as usize)
+    }
+
+    /// Returns the value of a column at the newest of the available `steps`, if it is a single integer or bool.
+    pub(in super::super) fn newest_integer(
+        &self,
+        column: usize,
+        steps: &Range<StepPosition>,
+    ) -> Option<i128> {
+        let newest = steps.end.checked_sub(1)?;
+        let slice = self
+            .view_of(steps.clone())
+            .locate_run(column, newest, 1)
+            .ok()?;
+        let spec = self.spec_of(slice)?;
+        if spec.elements() != 1 {
+            return None;
+        }
+        if let (OPEN, Some(open)) = (slice.chunk, &self.open) {
+            return read_integer(spec, open.cell(slice.column as usize, slice.offset));
+        }
+        let mut cell = Vec::new();
+        self.read_slice(slice, &mut cell).ok()?;
+        read_integer(spec, &cell)
     }
 
     /// Appends the bytes of one cell to `out`. Strings are encoded.
@@ -44,6 +75,11 @@ impl Recorder {
             .view()
             .locate_run(column, position, 1)
             .map_err(|error| self.selection_error(error, None))?;
+        self.read_slice(slice, out)
+    }
+
+    /// Appends the bytes of a located cell to `out`.
+    fn read_slice(&self, slice: Slice, out: &mut Vec<u8>) -> Result<()> {
         let (chunk_column, row) = (slice.column as usize, slice.offset as usize);
         if slice.chunk == OPEN {
             if let Some(open) = &self.open {

@@ -1,0 +1,133 @@
+//! Appends steps of all environments.
+
+use std::ops::Range;
+
+use super::super::batch_column::{BatchColumn, check};
+use super::{BatchedRecorder, STRING_BUDGET};
+use crate::error::Result;
+
+/// What [`BatchedRecorder::append_steps`] has done.
+#[derive(Clone, Debug, PartialEq)]
+pub struct AppendedSteps {
+    /// Number of steps written of each environment.
+    pub steps: usize,
+    /// Number of items created, or the error of the first item that was not. The other items are created nevertheless.
+    pub items: Result<usize>,
+}
+
+impl BatchedRecorder {
+    /// Appends one step of every environment, creates the items that are due by the patterns, and
+    /// returns their number. `episode_ends` is true for environments whose episode ends with this step.
+    /// `check_priority` checks a priority that was computed from TD errors for a table.
+    ///
+    /// # Errors
+    /// Those of [`Self::append_steps`]; the step is then not written. The step is written, and all other items are
+    /// created, after an error of [`AppendedSteps::items`].
+    pub fn append_batch(
+        &mut self,
+        columns: &[BatchColumn<'_>],
+        episode_ends: Option<&[bool]>,
+        check_priority: impl Fn(u32, f64) -> Result<()>,
+    ) -> Result<usize> {
+        let appended = self.append_steps(columns, episode_ends, (1, 0..1), &check_priority)?;
+        appended.items
+    }
+
+    /// Appends steps of every environment until the open chunks are full, at least one, and creates the items that are due
+    /// by the patterns, in the same order as [`Self::append_batch`] for each step. `columns` and `episode_ends` have
+    /// `total` steps per environment, environment after environment, of which those with the indices `steps` are appended.
+    ///
+    /// # Errors
+    /// Nothing is written after [`Error::Signature`](crate::Error::Signature) for columns that do not match the schema,
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a step that is too large, `episode_ends` of the wrong
+    /// length or a `chunk_length` that is too large for this many environments, or
+    /// [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    ///
+    /// [`AppendedSteps::items`] is [`Error::Signature`](crate::Error::Signature) for an item whose cells differ in shape,
+    /// [`Error::Priority`](crate::Error::Priority) for TD errors of an unsupported type, or an error of `check_priority`.
+    pub fn append_steps(
+        &mut self,
+        columns: &[BatchColumn<'_>],
+        episode_ends: Option<&[bool]>,
+        (total, steps): (usize, Range<usize>),
+        check_priority: &impl Fn(u32, f64) -> Result<()>,
+    ) -> Result<AppendedSteps> {
+        check(columns, episode_ends, &self.schema, (self.envs, total))?;
+        let written = self.push_cells(columns, total, steps.clone())?;
+        let mut items = Ok(0);
+        for step in steps.start..steps.start + written {
+            self.begin_step();
+            let ends = |env: usize| episode_ends.is_some_and(|ends| ends[env * total + step]);
+            let created = self.create_due_items(ends, check_priority);
+            items = items.and_then(|items| Ok(items + created?));
+            for env in (0..self.envs).filter(|env| ends(*env)) {
+                if let Some(open) = &self.open {
+                    let newest = open.step(self.complete_steps - 1);
+                    let steps = self.complete_steps - self.episode_start[env];
+                    self.lost_flags.check_last_step(open, (env, newest), steps);
+                }
+                self.start_episode(env);
+            }
+        }
+        Ok(AppendedSteps {
+            steps: written,
+            items,
+        })
+    }
+
+    /// Seals the open chunks if they are full, as the next step would do.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`](crate::Error::InvalidArgument) for a `chunk_length` that is too large for this many
+    /// environments, [`Error::OutOfMemory`](crate::Error::OutOfMemory).
+    pub fn make_room(&mut self) -> Result<()> {
+        if self.open.as_ref().is_none_or(|o| o.is_full(STRING_BUDGET)) {
+            self.begin_chunks()?;
+        }
+        Ok(())
+    }
+
+    /// Writes one step of every environment, whose columns were checked. On failure nothing is written.
+    pub(super) fn push_step(&mut self, columns: &[BatchColumn<'_>]) -> Result<()> {
+        self.push_cells(columns, 1, 0..1)?;
+        self.begin_step();
+        Ok(())
+    }
+
+    /// Writes the cells of steps, whose columns were checked, until the open chunks are full, at least one; returns their
+    /// number. [`Self::begin_step`] must then be called for each. On failure nothing is written.
+    fn push_cells(
+        &mut self,
+        columns: &[BatchColumn<'_>],
+        total: usize,
+        steps: Range<usize>,
+    ) -> Result<usize> {
+        self.make_room()?;
+        let Some(open) = &mut self.open else {
+            unreachable!("`make_room` sets `open`")
+        };
+        open.push_steps(columns, total, steps)
+    }
+
+    /// Makes the next step whose cells were written the newest step.
+    fn begin_step(&mut self) {
+        let Some(open) = &mut self.open else {
+            unreachable!("`push_cells` sets `open`")
+        };
+        if open.lists_no_episodes() {
+            self.envs_with_new_episode.clear();
+            self.envs_with_new_episode.extend(0..self.envs);
+        }
+        for env in self.envs_with_new_episode.drain(..) {
+            open.add_episode(env, self.episode[env]);
+        }
+        self.complete_steps += 1;
+    }
+
+    /// The environment's next step begins a new episode.
+    pub(super) fn start_episode(&mut self, env: usize) {
+        self.episode_start[env] = self.complete_steps;
+        self.episode[env] = self.keys.next_key();
+        self.envs_with_new_episode.push(env);
+    }
+}

@@ -1,0 +1,37 @@
+//! Appends many steps at once.
+
+use std::ops::Range;
+
+use super::super::StepPosition;
+use super::super::batch_column::BatchColumn;
+use super::Recorder;
+use crate::error::Result;
+
+impl Recorder {
+    /// Seals the open chunk if it is full, as the next step would do.
+    ///
+    /// # Errors
+    /// Those of [`Self::finish_step`].
+    pub fn make_room(&mut self) -> Result<()> {
+        self.writable_chunk().map(drop)
+    }
+
+    /// Appends complete steps until the open chunk is full, at least one; returns their number. `columns` are the cells
+    /// of each column, step after step; a column that is `None` has no value in these steps. Appends the steps with
+    /// these indices. No step may be open.
+    ///
+    /// The caller must have checked the number and the sizes of the cells against [`Self::schema`].
+    ///
+    /// # Errors
+    /// Those of [`Self::cell_mut`]; nothing is then appended.
+    pub fn append_steps(
+        &mut self,
+        columns: &[Option<BatchColumn<'_>>],
+        steps: Range<usize>,
+    ) -> Result<usize> {
+        debug_assert!(!self.step_open, "no step may be open");
+        let appended = self.writable_chunk()?.append_steps(columns, steps)?;
+        self.complete_steps += appended as StepPosition;
+        Ok(appended)
+    }
+}

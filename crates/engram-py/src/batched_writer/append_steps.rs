@@ -1,0 +1,89 @@
+//! Appends many steps at once.
+
+use engram_core::writer::BatchColumn;
+use pyo3::prelude::*;
+
+use super::{BatchedState, check_priority};
+use crate::errors;
+use crate::stacked_leaves::{Axis, StackedLeaves, with_stored_steps};
+use crate::structure::with_array_hint;
+
+impl BatchedState {
+    /// Appends the steps of a nest of arrays `[N, T, ...]`. `ends` has a flag for each step of each environment, and `T`.
+    /// Copies columns a chunk at a time, and waits for tables as often as [`BatchedState::append`] would.
+    pub(super) fn append_steps(
+        &mut self,
+        steps: &Bound<'_, PyAny>,
+        ends: Option<&(Vec<bool>, usize)>,
+    ) -> PyResult<()> {
+        let py = steps.py();
+        self.sender.wait_for_capacity(py)?;
+        let rows = self.read(steps, ends.map(|(_, total)| *total));
+        let rows = rows.map_err(|error| with_array_hint(error, steps))?;
+        let total = rows.sizes.get(1).copied().unwrap_or(0);
+        // Before any address or length is read.
+        let _resize_guards = rows.prevent_resize()?;
+        let columns = rows.columns()?;
+        let ends = ends.map(|(ends, _)| ends.as_slice());
+        let mut appended = 0;
+        let outcome = self.append_columns(py, &columns, ends, total, &mut appended);
+        outcome.map_err(|error| with_stored_steps(py, error, appended, total))
+    }
+
+    /// Reads and checks steps, of which there must be `total` if it is given, and prepares the recorder.
+    fn read<'py>(
+        &mut self,
+        steps: &Bound<'py, PyAny>,
+        total: Option<usize>,
+    ) -> PyResult<StackedLeaves<'py>> {
+        let py = steps.py();
+        let (values, new_structure) = self.flatten(steps)?;
+        let names = self.names(new_structure.as_ref());
+        let time = total.map_or(Axis::any("T", "step"), |total| Axis::of(total, "step"));
+        let axes = [Axis::of(self.num_envs, "environment"), time];
+        let rows = StackedLeaves::read(py, &values, names, &axes, false)?;
+        if rows.sizes.get(1).is_some_and(|total| *total > 0) {
+            let cells = rows.leaves.iter().flatten().map(|leaf| leaf.cell.clone());
+            self.prepare(py, new_structure, cells.collect())?;
+        }
+        Ok(rows)
+    }
+
+    /// Appends `total` steps of each environment. `appended` becomes the number of those that are stored, also after an
+    /// error.
+    fn append_columns(
+        &mut self,
+        py: Python<'_>,
+        columns: &[BatchColumn<'_>],
+        ends: Option<&[bool]>,
+        total: usize,
+        appended: &mut usize,
+    ) -> PyResult<()> {
+        let to_py = |error| errors::to_py(py, &error);
+        // Raised at the end: the other steps are appended nevertheless.
+        let mut outcome = Ok(());
+        while *appended < total {
+            py.check_signals()?;
+            self.sender.wait_for_capacity(py)?;
+            let Some((_, recorder)) = &mut self.recording else {
+                break;
+            };
+            // The items of full chunks are sent with the next step, as `append` does.
+            recorder.make_room().map_err(to_py)?;
+            self.send(py)?;
+            let steps = *appended..self.sender.run_end(py, *appended, total);
+            let Some((_, recorder)) = &mut self.recording else {
+                break;
+            };
+            let tables = &self.tables;
+            let accepts = |table, priority| check_priority(tables, table, priority);
+            let run = py.detach(|| recorder.append_steps(columns, ends, (total, steps), &accepts));
+            let run = run.map_err(to_py)?;
+            *appended += run.steps;
+            outcome = outcome.and(run.items.map(drop).map_err(to_py));
+            self.send(py)?;
+            self.warn_of_lost_flags(py)?;
+        }
+        outcome
+    }
+}

@@ -1,0 +1,391 @@
+//! `Store.insert_batch`: many items in one call.
+
+use std::ops::Range;
+use std::sync::Arc;
+use std::time::Instant;
+
+use engram_core::schema::ActualColumn;
+use engram_core::text::count;
+use engram_core::writer::{BatchColumn, KeySource};
+use engram_core::{
+    ChunkBuilder, Compression, Compressor, Error, Layout, NewItem, Origin, Result, Schema,
+    TableOptions, Trajectory,
+};
+use engram_engine::Until;
+use pyo3::exceptions::PyMemoryError;
+use pyo3::prelude::*;
+
+use crate::errors;
+use crate::gil::{Timeout, detached, wait_for};
+use crate::insert_item::flush_acks;
+use crate::outbox::{AnyOutbox, WaitEnd};
+use crate::stacked_leaves::{Axis, StackedLeaves};
+use crate::structure::{Structure, with_array_hint};
+use crate::tables::Tables;
+
+/// Target size of a chunk in bytes. Small items share chunks.
+const CHUNK_BYTES: usize = 16 << 10;
+
+/// Maximum number of items of a chunk, which limits how long one lock hold of the table is, and how much memory an item
+/// that outlives the others of its chunk keeps.
+const MAX_ITEMS_PER_CHUNK: usize = 1024;
+
+/// Maximum bytes of items in flight to a server.
+const MAX_BYTES_IN_FLIGHT: usize = 8 << 20;
+
+/// The arguments of a call, except the items.
+#[derive(Debug)]
+pub(crate) struct InsertBatch<'a> {
+    pub(crate) table: &'a str,
+    /// A priority for all items, or one for each.
+    pub(crate) priorities: &'a [f64],
+    /// True if `priorities` has one for each item.
+    pub(crate) has_priority_per_item: bool,
+    /// True if the first two axes of each leaf are items and time; false for items of one step without a time axis.
+    pub(crate) time_axis: bool,
+    pub(crate) timeout: Timeout,
+}
+
+/// Makes chunks and items of arrays.
+struct ItemBuilder<'a> {
+    schema: Arc<Schema>,
+    columns: Vec<BatchColumn<'a>>,
+    /// Number of steps of an item; `None` for one step without a time axis.
+    steps: Option<usize>,
+    /// Target size of a chunk in bytes.
+    chunk_bytes: usize,
+    /// For items that have a chunk of their own.
+    compressor: Compressor,
+    keys: KeySource,
+    /// The id of the items' episode: those of one call count as one.
+    episode: u64,
+}
+
+impl InsertBatch<'_> {
+    /// Inserts the items of a nest of arrays, in order; returns their keys.
+    pub(crate) fn insert(&self, tables: &Tables, items: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
+        let py = items.py();
+        let deadline = self.timeout.deadline();
+        let (structure, rows) = self
+            .read(items)
+            .map_err(|error| with_array_hint(error, items))?;
+        let (len, steps) = (rows.sizes[0], rows.sizes.get(1).copied());
+        self.check_priorities(py, len)?;
+        // Before any address or length is read, and before other threads run.
+        let _resize_guards = rows.prevent_resize()?;
+        let mut outbox = match tables {
+            Tables::Local(_) => AnyOutbox::new(tables),
+            Tables::Remote(remote) => {
+                // The table may have been replaced under its name since its options were cached.
+                remote.forget_options(self.table);
+                flush_acks(py, remote, deadline)?;
+                AnyOutbox::Remote(Arc::clone(remote), remote.outbox())
+            }
+        };
+        let table = outbox.table_number(py, self.table, (self.timeout, deadline))?;
+        let options = Arc::clone(outbox.options(table));
+        let schema = Arc::new(schema_of(&structure, &rows));
+        let mut builder = ItemBuilder {
+            columns: rows.columns()?,
+            steps,
+            chunk_bytes: chunk_bytes(&options),
+            compressor: Compressor::new(Compression::Auto),
+            keys: KeySource::new(tables.unique_number()),
+            episode: tables.unique_number(),
+            schema,
+        };
+        self.check_table(&options, &builder)
+            .map_err(|error| with_array_hint(errors::to_py(py, &error), items))?;
+        let mut keys = Vec::with_capacity(len);
+        let sent = self.send(
+            py,
+            &mut outbox,
+            table,
+            &mut builder,
+            len,
+            &mut keys,
+            deadline,
+        );
+        match sent {
+            Ok(WaitEnd::Done) => {
+                if let AnyOutbox::Remote(remote, outbox) = outbox {
+                    remote.recycle_outbox(outbox);
+                }
+                Ok(keys)
+            }
+            Ok(waited) => self.stop(py, outbox, waited, keys, len),
+            Err(error) => {
+                let left = outbox.withdraw(py);
+                Err(match left {
+                    Some(left) => with_inserted(py, error, keys.len().saturating_sub(left), len),
+                    None => error,
+                })
+            }
+        }
+    }
+
+    /// Reads and checks the items.
+    fn read<'py>(&self, items: &Bound<'py, PyAny>) -> PyResult<(Structure, StackedLeaves<'py>)> {
+        let py = items.py();
+        let (structure, values) = Structure::of(items)?;
+        if values.is_empty() {
+            let text = "`items` must have at least one leaf; got an empty nest";
+            return Err(errors::signature(py, text.into()));
+        }
+        let axes = [Axis::any("N", "item"), Axis::any("T", "step")];
+        let axes = &axes[..if self.time_axis { 2 } else { 1 }];
+        let rows = StackedLeaves::read(py, &values, &structure.names, axes, false)?;
+        if rows.sizes[1..] == [0] && rows.sizes[0] > 0 {
+            let text =
+                "with time_axis=True the items must have at least 1 step; got shape [N, 0, ...]";
+            return Err(errors::signature(py, text.into()));
+        }
+        Ok((structure, rows))
+    }
+
+    fn check_priorities(&self, py: Python<'_>, len: usize) -> PyResult<()> {
+        if !self.has_priority_per_item || self.priorities.len() == len {
+            return Ok(());
+        }
+        let text = format!(
+            "`priorities` must be a number, or have one entry for each of {}; got {}",
+            count(len, "item"),
+            self.priorities.len()
+        );
+        Err(errors::invalid(py, text))
+    }
+
+    /// Checks what can be wrong about the items before any is inserted.
+    fn check_table(&self, options: &TableOptions, builder: &ItemBuilder<'_>) -> Result<()> {
+        let mut priorities = self.priorities.iter();
+        priorities.try_for_each(|priority| options.check_priority(*priority))?;
+        let Some(signature) = &options.signature else {
+            return Ok(());
+        };
+        let schema = &builder.schema;
+        let columns = schema.layout.names.iter().zip(&schema.cells);
+        let columns = columns.map(|(name, cell)| ActualColumn {
+            name,
+            cell,
+            len: builder.steps,
+        });
+        signature.check(&options.name, columns)
+    }
+
+    /// Builds and sends chunk after chunk. The next one is built only when the table's rate limiter has allowed all items
+    /// of the last one. Returns how the last wait has ended. `keys` becomes the keys of the items sent so far.
+    #[expect(clippy::too_many_arguments, reason = "the state of one call")]
+    fn send(
+        &self,
+        py: Python<'_>,
+        outbox: &mut AnyOutbox,
+        table: u32,
+        builder: &mut ItemBuilder<'_>,
+        len: usize,
+        keys: &mut Vec<u64>,
+        deadline: Option<Instant>,
+    ) -> PyResult<WaitEnd> {
+        let in_flight =
+            (MAX_BYTES_IN_FLIGHT / builder.chunk_bytes.max(builder.item_bytes(0))).max(1);
+        while keys.len() < len {
+            py.check_signals()?;
+            if !outbox.wait_for_journal(py, deadline)? {
+                return Ok(WaitEnd::TimedOut);
+            }
+            let items = builder.next_items(keys.len()..len);
+            let priorities = self.priorities.get(if self.has_priority_per_item {
+                items.clone()
+            } else {
+                0..1
+            });
+            let built = detached(py, || builder.build(items, priorities.unwrap_or_default()))?;
+            let new_keys: Vec<u64> = built.iter().map(|item| item.key).collect();
+            outbox.send(py, built.into_iter().map(|item| (table, item)))?;
+            keys.extend_from_slice(&new_keys);
+            outbox.collect_finished(py)?;
+            let limit = in_flight * new_keys.len();
+            let until = if outbox.in_flight() == 0 {
+                continue;
+            } else if outbox.waiting(py) > 0 {
+                Until::WaitingAtMost(0)
+            } else if outbox.in_flight() > limit {
+                Until::InFlightAtMost(limit)
+            } else {
+                continue;
+            };
+            let waited = outbox.wait_for_others(py, until, deadline)?;
+            if waited != WaitEnd::Done {
+                return Ok(waited);
+            }
+        }
+        outbox.wait_for_others(py, Until::Complete, deadline)
+    }
+
+    /// Withdraws the items that the table did not accept. Returns the keys if it has all of them now.
+    fn stop(
+        &self,
+        py: Python<'_>,
+        outbox: AnyOutbox,
+        waited: WaitEnd,
+        keys: Vec<u64>,
+        len: usize,
+    ) -> PyResult<Vec<u64>> {
+        let reason = outbox.blocked_reason(py);
+        let engine = outbox.engine().cloned();
+        let left = outbox.withdraw(py);
+        if left == Some(0) && keys.len() == len {
+            if let Some(engine) = engine {
+                wait_for(py, &mut engine.until_durable(), None)?;
+            }
+            return Ok(keys);
+        }
+        let has = match left {
+            Some(left) => describe_inserted(keys.len() - left, len),
+            None => format!("it is unknown how many of {} it has", count(len, "item")),
+        };
+        let error = if waited == WaitEnd::Deadlock {
+            Error::Backpressure(format!(
+                "table `{}` does not accept more items now; {has}{reason}; this is the only thread of the process, so nothing \
+                 is sampled while the call waits: insert fewer items at once, or sample in another thread",
+                self.table
+            ))
+        } else {
+            Error::DeadlineExceeded(format!(
+                "table `{}` did not accept all items within {} s; {has}{reason}",
+                self.table,
+                self.timeout.seconds()
+            ))
+        };
+        Err(errors::to_py(py, &error))
+    }
+}
+
+impl ItemBuilder<'_> {
+    /// Number of rows of an item.
+    fn rows(&self) -> usize {
+        self.steps.unwrap_or(1)
+    }
+
+    /// Bytes of an item's cells.
+    fn item_bytes(&self, item: usize) -> usize {
+        let rows = self.rows();
+        let columns = self.columns.iter().zip(&self.schema.cells);
+        let bytes = columns.map(|(column, cell)| match column {
+            BatchColumn::Cells(_) => cell.bytes() * rows,
+            BatchColumn::Strings(cells) => {
+                let cells = cells.get(item * rows..(item + 1) * rows);
+                cells.into_iter().flatten().map(|cell| cell.len() + 4).sum()
+            }
+        });
+        bytes.sum()
+    }
+
+    /// Returns the items at the beginning of `items` that the next chunk has: as many as fit into its target size, at least
+    /// one.
+    fn next_items(&self, items: Range<usize>) -> Range<usize> {
+        let has_strings = (self.columns.iter()).any(|c| matches!(c, BatchColumn::Strings(_)));
+        let max = items.len().min(MAX_ITEMS_PER_CHUNK);
+        let len = if has_strings {
+            let mut bytes = 0;
+            let fits = |item: &usize| {
+                bytes += self.item_bytes(*item);
+                bytes <= self.chunk_bytes
+            };
+            items.clone().take(max).take_while(fits).count()
+        } else {
+            max.min(self.chunk_bytes / self.item_bytes(items.start).max(1))
+        };
+        items.start..items.start + len.max(1)
+    }
+
+    /// Builds a chunk of items, and these items. `priorities` has one for each, or one for all.
+    fn build(&mut self, items: Range<usize>, priorities: &[f64]) -> Result<Vec<NewItem>> {
+        let rows_per_item = self.rows();
+        let rows = items.start * rows_per_item..items.end * rows_per_item;
+        let mut chunk = ChunkBuilder::new(Arc::clone(&self.schema), rows.len())?;
+        for (column, data) in self.columns.iter().enumerate() {
+            match data {
+                BatchColumn::Cells(bytes) => chunk.push_cells(column, *bytes, rows.clone()),
+                BatchColumn::Strings(cells) => {
+                    let mut cells = cells[rows.clone()].iter();
+                    cells.try_for_each(|cell| chunk.push_string(column, cell))?;
+                }
+            }
+        }
+        let origin = Origin {
+            key: self.keys.next_key(),
+            episodes: [self.episode].into_iter().collect(),
+            first_step: rows.start as u64,
+            steps: to_u32(rows.len()),
+        };
+        // Readers use a few rows of a shared chunk, so decompressing all of it would be too slow.
+        let mut off = Compressor::new(Compression::Off);
+        let shared = items.len() > 1;
+        let compressor = if shared {
+            &mut off
+        } else {
+            &mut self.compressor
+        };
+        let chunk = Arc::new(chunk.seal(origin, compressor)?);
+        let (len, squeeze) = (to_u32(rows_per_item), self.steps.is_none());
+        let built = (0..items.len()).map(|index| NewItem {
+            key: self.keys.next_key(),
+            trajectory: Trajectory::Rows {
+                chunk: Arc::clone(&chunk),
+                offset: to_u32(index * rows_per_item),
+                len,
+                squeeze,
+            },
+            priority: priorities[index.min(priorities.len() - 1)],
+        });
+        Ok(built.collect())
+    }
+}
+
+/// Target size of the chunks for a table: a small part of its `max_bytes`.
+fn chunk_bytes(options: &TableOptions) -> usize {
+    let part = options.max_bytes.map(|max| usize::try_from(max / 16));
+    part.map_or(CHUNK_BYTES, |part| {
+        part.unwrap_or(CHUNK_BYTES).min(CHUNK_BYTES)
+    })
+}
+
+fn schema_of(structure: &Structure, rows: &StackedLeaves<'_>) -> Schema {
+    let names = structure.names.iter().map(|name| name.as_str().into());
+    let layout = Layout {
+        names: names.collect(),
+        structure: structure.text.as_str().into(),
+    };
+    let cells = rows.leaves.iter().flatten().map(|leaf| leaf.cell.clone());
+    Schema {
+        layout: Arc::new(layout),
+        cells: cells.collect(),
+    }
+}
+
+/// States how many of the items of a call the table has.
+fn describe_inserted(inserted: usize, len: usize) -> String {
+    match inserted {
+        0 => format!("it has none of {}", count(len, "item")),
+        inserted => format!("it has the first {inserted} of {}", count(len, "item")),
+    }
+}
+
+/// Adds to the error of an item that cannot be built or inserted how many items of the call were inserted before.
+fn with_inserted(py: Python<'_>, error: PyErr, inserted: usize, len: usize) -> PyErr {
+    let about_an_item =
+        errors::is_item_rejection(py, &error) || error.is_instance_of::<PyMemoryError>(py);
+    if inserted == 0 || !about_an_item {
+        return error;
+    }
+    let text = format!(
+        "; the table has the first {inserted} of {}",
+        count(len, "item")
+    );
+    errors::append_text(py, error, &text)
+}
+
+/// Converts a number of rows of a chunk, which fits 32 bits: `ChunkBuilder::new` has checked it.
+fn to_u32(rows: usize) -> u32 {
+    u32::try_from(rows).unwrap_or(u32::MAX)
+}

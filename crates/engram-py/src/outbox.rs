@@ -1,0 +1,258 @@
+//! The outbox of a local or a remote writer.
+
+use std::sync::Arc;
+use std::time::{Duration, Instant};
+
+use engram_core::{NewItem, TableOptions};
+use engram_engine::{Engine, Outbox, Until};
+use engram_rpc::client::RemoteOutbox;
+use pyo3::prelude::*;
+
+use crate::errors;
+use crate::gil::{Timeout, detached, wait_for};
+use crate::server;
+use crate::stream;
+use crate::tables::{REPLY_GRACE, RemoteTables, Tables};
+
+/// Minimum wait for a server's reply, even if the caller's timeout is shorter.
+const MIN_REPLY_WAIT: Duration = Duration::from_millis(200);
+
+/// Minimum wait for a server's first reply on a connection, before which it is not known whether tables block.
+const MIN_FIRST_REPLY_WAIT: Duration = Duration::from_secs(5);
+
+/// Name of the thread of `engram._checkpoint_thread`.
+const CHECKPOINT_THREAD: &str = "engram-checkpoints";
+
+/// How often a waiting writer checks whether another thread could end the wait.
+const DEADLOCK_CHECK_INTERVAL: Duration = Duration::from_secs(1);
+
+/// The outbox of a local or a remote writer.
+#[derive(Debug)]
+pub(crate) enum AnyOutbox {
+    Local(Arc<Engine>, Outbox),
+    Remote(Arc<RemoteTables>, RemoteOutbox),
+}
+
+/// How a wait for other threads has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum WaitEnd {
+    /// With what it waited for.
+    Done,
+    /// At the deadline.
+    TimedOut,
+    /// No other thread could end it.
+    Deadlock,
+}
+
+impl AnyOutbox {
+    /// Returns a new outbox.
+    pub(crate) fn new(tables: &Tables) -> Self {
+        match tables {
+            Tables::Local(engine) => Self::Local(Arc::clone(engine), Outbox::default()),
+            Tables::Remote(remote) => Self::Remote(Arc::clone(remote), remote.client.outbox()),
+        }
+    }
+
+    pub(crate) fn is_local(&self) -> bool {
+        matches!(self, Self::Local(..))
+    }
+
+    /// The engine of a local writer.
+    pub(crate) fn engine(&self) -> Option<&Arc<Engine>> {
+        match self {
+            Self::Local(engine, _) => Some(engine),
+            Self::Remote(..) => None,
+        }
+    }
+
+    /// True for a local writer while the journal's buffer is full.
+    pub(crate) fn is_journal_full(&self) -> bool {
+        matches!(self, Self::Local(_, outbox) if outbox.journal_space().is_some())
+    }
+
+    /// Waits for a local writer while the journal's buffer is full. Returns false at the deadline.
+    pub(crate) fn wait_for_journal(
+        &self,
+        py: Python<'_>,
+        deadline: Option<Instant>,
+    ) -> PyResult<bool> {
+        if let Self::Local(_, outbox) = self
+            && let Some(mut space) = outbox.journal_space()
+        {
+            return Ok(wait_for(py, &mut space, deadline)?.is_some());
+        }
+        Ok(true)
+    }
+
+    /// Returns the number that stands for a table in [`AnyOutbox::send`]. `until` is a timeout and the time when it ends.
+    pub(crate) fn table_number(
+        &mut self,
+        py: Python<'_>,
+        name: &str,
+        until: (Timeout, Option<Instant>),
+    ) -> PyResult<u32> {
+        match self {
+            Self::Local(engine, outbox) => outbox
+                .table_number(engine, name)
+                .map_err(|error| errors::to_py(py, &error)),
+            Self::Remote(remote, outbox) => {
+                if let Some(number) = outbox.find_table(name) {
+                    return Ok(number);
+                }
+                Ok(outbox.table_number(&remote.request_table_options(py, name, until)?))
+            }
+        }
+    }
+
+    /// Returns the options of a table, by its [`AnyOutbox::table_number`].
+    pub(crate) fn options(&self, number: u32) -> &Arc<TableOptions> {
+        match self {
+            Self::Local(_, outbox) => outbox.table(number).options(),
+            Self::Remote(_, outbox) => outbox.options(number),
+        }
+    }
+
+    /// Number of items in flight, plus rejected items whose errors were not raised yet.
+    pub(crate) fn items_left(&self, py: Python<'_>) -> usize {
+        py.detach(|| match self {
+            Self::Local(_, outbox) => outbox.items_left(),
+            Self::Remote(_, outbox) => outbox.items_left(),
+        })
+    }
+
+    pub(crate) fn in_flight(&self) -> usize {
+        match self {
+            Self::Local(_, outbox) => outbox.in_flight(),
+            Self::Remote(_, outbox) => outbox.in_flight(),
+        }
+    }
+
+    pub(crate) fn blocked_reason(&self, py: Python<'_>) -> String {
+        py.detach(|| match self {
+            Self::Local(_, outbox) => outbox.blocked_reason(),
+            Self::Remote(_, outbox) => outbox.blocked_reason(),
+        })
+    }
+
+    /// Number of items that the rate limiters of their tables block, as far as known.
+    pub(crate) fn waiting(&self, py: Python<'_>) -> usize {
+        match self {
+            Self::Local(_, outbox) => py.detach(|| outbox.items_left()),
+            Self::Remote(_, outbox) => outbox.waiting(),
+        }
+    }
+
+    /// Sends items, each with its table's number.
+    pub(crate) fn send(
+        &mut self,
+        py: Python<'_>,
+        items: impl Iterator<Item = (u32, NewItem)> + Send,
+    ) -> PyResult<()> {
+        detached(py, || match self {
+            Self::Local(_, outbox) => outbox.send(items),
+            Self::Remote(_, outbox) => outbox.send(items),
+        })
+    }
+
+    /// Updates the number of items in flight. Returns the error of a rejected item, or that of a closed client.
+    pub(crate) fn collect_finished(&mut self, py: Python<'_>) -> PyResult<()> {
+        match self {
+            Self::Local(_, outbox) if outbox.in_flight() == 0 => Ok(()),
+            Self::Local(_, outbox) => detached(py, || outbox.collect_finished()),
+            // The stream updates the number.
+            Self::Remote(_, outbox) => outbox
+                .check_errors()
+                .map_err(|error| errors::to_py(py, &error)),
+        }
+    }
+
+    /// Waits for the items that were sent. Returns false at the deadline.
+    pub(crate) fn wait_until(
+        &mut self,
+        py: Python<'_>,
+        until: Until,
+        deadline: Option<Instant>,
+    ) -> PyResult<bool> {
+        let done = match self {
+            Self::Local(_, outbox) => wait_for(py, outbox.until(until), deadline)?,
+            Self::Remote(_, outbox) => {
+                // Items need at least the time of a reply, even if no table blocks.
+                let started = Instant::now();
+                let mut deadline = deadline.map(|deadline| deadline.max(started + MIN_REPLY_WAIT));
+                loop {
+                    let done = wait_for(py, outbox.until(until), deadline)?;
+                    let is_unknown =
+                        matches!(until, Until::WaitingAtMost(_)) && outbox.awaits_first_reply();
+                    if done.is_some() || !is_unknown || started.elapsed() > MIN_FIRST_REPLY_WAIT {
+                        break done;
+                    }
+                    deadline = Some(Instant::now() + MIN_REPLY_WAIT);
+                }
+            }
+        };
+        Ok(done.is_some())
+    }
+
+    /// Waits for rate limiters as [`AnyOutbox::wait_until`] does, unless no other thread could open them.
+    pub(crate) fn wait_for_others(
+        &mut self,
+        py: Python<'_>,
+        until: Until,
+        deadline: Option<Instant>,
+    ) -> PyResult<WaitEnd> {
+        loop {
+            let check = self
+                .is_local()
+                .then(|| Instant::now() + DEADLOCK_CHECK_INTERVAL);
+            let next = check.into_iter().chain(deadline).min();
+            if self.wait_until(py, until, next)? {
+                return Ok(WaitEnd::Done);
+            }
+            if next == deadline {
+                return Ok(WaitEnd::TimedOut);
+            }
+            if self.is_deadlock(py)? {
+                return Ok(WaitEnd::Deadlock);
+            }
+        }
+    }
+
+    /// Withdraws the items that are not in their tables. Returns their number, or `None` if the server did not confirm it.
+    pub(crate) fn withdraw(self, py: Python<'_>) -> Option<usize> {
+        py.detach(|| match self {
+            Self::Local(_, outbox) => Some(outbox.withdraw()),
+            Self::Remote(_, mut outbox) => {
+                let is_final = outbox.finish(REPLY_GRACE);
+                let left = outbox.items_left();
+                (is_final || left == 0).then_some(left)
+            }
+        })
+    }
+
+    /// True if items wait for a local table, and no other thread could sample from it: this is the only thread of Python,
+    /// except those that write checkpoints; no dataset is open, the process has never started a server, and no item
+    /// expires.
+    pub(crate) fn is_deadlock(&self, py: Python<'_>) -> PyResult<bool> {
+        let Self::Local(engine, _) = self else {
+            return Ok(false);
+        };
+        if server::was_started() || stream::any_open() || self.items_left(py) == 0 {
+            return Ok(false);
+        }
+        let tables = engine.tables().unwrap_or_default();
+        if tables.iter().any(|table| table.options().ttl.is_some()) {
+            return Ok(false);
+        }
+        let frames = py.import("sys")?.call_method0("_current_frames")?;
+        let mut others = frames.len()?;
+        for thread in py
+            .import("threading")?
+            .call_method0("enumerate")?
+            .try_iter()?
+        {
+            let name: String = thread?.getattr("name")?.extract()?;
+            others -= usize::from(name == CHECKPOINT_THREAD);
+        }
+        Ok(others == 1)
+    }
+}

@@ -1,0 +1,97 @@
+//! Appends many steps at once.
+
+use std::sync::Arc;
+
+use engram_core::TableOptions;
+use engram_core::writer::BatchColumn;
+use pyo3::prelude::*;
+
+use super::PatternState;
+use crate::errors;
+use crate::stacked_leaves::with_stored_steps;
+use crate::step_flattener::StepEffects;
+
+impl PatternState {
+    /// Appends the steps of a nest of arrays `[T, ...]`. Copies columns a chunk at a time, and waits for tables as often as
+    /// [`PatternState::append`] would.
+    pub(super) fn append_steps(&mut self, steps: &Bound<'_, PyAny>) -> PyResult<()> {
+        let py = steps.py();
+        self.sender.wait_for_capacity(py)?;
+        if self.recorder.step_is_open() {
+            let text =
+                "the last step is not complete; complete it with `append` before `append_steps`";
+            return Err(errors::invalid(py, text.into()));
+        }
+        let mut effects = StepEffects::default();
+        let prepared = self.steps.prepare(&mut self.recorder, steps, &mut effects);
+        let ready = self.update_patterns(py, prepared, true, &effects);
+        let settled = self.steps.settle(&mut self.recorder, &effects, ready);
+        let rows = settled.or_else(|error| self.reject(error, steps))?;
+        let total = rows.sizes.first().copied().unwrap_or(0);
+        if total == 0 && self.appends == 0 {
+            return self.restart(py);
+        }
+        // Before any address or length is read.
+        let _resize_guards = rows.prevent_resize()?;
+        let mut columns: Vec<Option<BatchColumn<'_>>> =
+            vec![None; self.recorder.schema().cells.len()];
+        for (index, leaf) in rows.leaves.iter().enumerate() {
+            if let (Some(leaf), Some(column)) = (leaf, self.steps.column(index)) {
+                columns[column] = Some(leaf.column()?);
+            }
+        }
+        let mut appended = 0;
+        let outcome = self.append_columns(py, &columns, total, &mut appended);
+        outcome.map_err(|error| with_stored_steps(py, error, appended, total))
+    }
+
+    /// Appends `total` steps. `appended` becomes the number of those that are stored, also after an error.
+    fn append_columns(
+        &mut self,
+        py: Python<'_>,
+        columns: &[Option<BatchColumn<'_>>],
+        total: usize,
+        appended: &mut usize,
+    ) -> PyResult<()> {
+        let to_py = |error| errors::to_py(py, &error);
+        let tables = self.pattern_tables();
+        let check_priority = |table: u32, priority: f64| {
+            let options = tables.iter().find(|(number, _)| *number == table);
+            options.map_or(Ok(()), |(_, options)| options.check_priority(priority))
+        };
+        // Raised at the end: the other steps are appended nevertheless.
+        let mut outcome = Ok(());
+        while *appended < total {
+            py.check_signals()?;
+            self.sender.wait_for_capacity(py)?;
+            // The items of a full chunk are sent with the next step, as `append` does.
+            self.recorder.make_room().map_err(to_py)?;
+            self.send(py)?;
+            let steps = *appended..self.sender.run_end(py, *appended, total);
+            let (recorder, patterns) = (&mut self.recorder, &mut self.patterns);
+            let run = py.detach(|| {
+                let steps = recorder.append_steps(columns, steps)?;
+                Ok((
+                    steps,
+                    patterns.apply_to_last(recorder, steps, check_priority),
+                ))
+            });
+            let (steps, items) = run.map_err(to_py)?;
+            *appended += steps;
+            self.appends += steps as u64;
+            outcome = outcome.and(items.map(drop).map_err(to_py));
+            self.send(py)?;
+        }
+        outcome
+    }
+
+    /// The numbers and options of the patterns' tables.
+    fn pattern_tables(&self) -> Vec<(u32, Arc<TableOptions>)> {
+        let patterns = (0..self.num_patterns).filter_map(|number| self.patterns.get(number));
+        let tables = patterns.map(|pattern| {
+            let options = Arc::clone(self.sender.options(pattern.table()));
+            (pattern.table(), options)
+        });
+        tables.collect()
+    }
+}

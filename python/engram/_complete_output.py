@@ -1,0 +1,45 @@
+"""Files and directories that exist only once they are complete."""
+
+import secrets
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from engram._text import printable
+from engram.errors import EngramError, StorageError
+
+__all__ = ["complete_output"]
+
+
+@contextmanager
+def complete_output(target: Path, *, is_directory: bool, folder: Path | None = None) -> Iterator[Path]:
+    """Yields a temporary path to write to, which becomes `target` at the end of the `with` block.
+
+    After an error, the temporary file or directory is removed, and `target` is as it was.
+
+    Args:
+        target: The file, which is replaced if it exists, or the directory, which must not exist or be empty.
+        is_directory: Create the temporary path as a directory.
+        folder: Directory of the temporary path, on the same file system. Default: that of `target`.
+
+    Raises:
+        StorageError: An `OSError` in the `with` block, with its text.
+    """
+    temporary = (folder or target.parent) / f".{target.name}.{secrets.token_hex(4)}.tmp"
+    try:
+        try:
+            if is_directory:
+                temporary.mkdir()
+            yield temporary
+            temporary.replace(target)
+        finally:
+            # It no longer exists if it has become `target`.
+            if is_directory:
+                shutil.rmtree(temporary, ignore_errors=True)
+            else:
+                temporary.unlink(missing_ok=True)
+    except OSError as error:
+        if isinstance(error, EngramError):
+            raise
+        raise StorageError(f"cannot write {printable(str(target))}: {error.strerror or error}") from error

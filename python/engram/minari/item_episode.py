@@ -1,0 +1,105 @@
+"""An item of a table as an episode of a Minari dataset."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+from minari.data_collector import EpisodeBuffer
+
+from engram import _engram
+from engram._text import columns_text
+from engram.batch import Sample
+from engram.errors import SignatureError
+from engram.minari.spaces import Spaces, checked_values
+
+__all__ = ["episode_of"]
+
+_COLUMNS = ("obs", "action", "reward", "terminated", "truncated")
+"""Parts that an item must have."""
+
+_OPTIONAL = ("valid", "extras")
+
+
+def episode_of(sample: Sample, spaces: Spaces, *, truncate: bool) -> EpisodeBuffer:
+    """Returns an item as an episode.
+
+    Args:
+        sample: The item.
+        spaces: Spaces of the observations and the actions.
+        truncate: If the last step is neither terminated nor truncated, make it truncated.
+
+    Raises:
+        SignatureError: The item is not an episode, or does not fit the spaces.
+    """
+    data, what = sample.data, f"item {sample.info.key[0]}: "
+    if not isinstance(data, dict) or not set(_COLUMNS) <= {*data} <= {*_COLUMNS, *_OPTIONAL}:
+        raise SignatureError(
+            f"{what}an episode must have {columns_text(_COLUMNS)}, as the Episodes of engram.gymnasium, and may have "
+            f"`valid` and `extras`; got {columns_text(_engram.flatten(data)[1])}"
+        )
+    steps = _num_steps(data, what)
+    terminated, truncated = (_flags(data[name][:steps], f"{what}`{name}`") for name in ("terminated", "truncated"))
+    if (terminated | truncated)[:-1].any():
+        raise SignatureError(
+            f"{what}`terminated` and `truncated` must be False before the last step, which is {steps - 1}; got True at "
+            f"step {(terminated | truncated).argmax()}: the item spans several episodes"
+        )
+    if not (terminated[-1] or truncated[-1]):
+        if not truncate:
+            raise SignatureError(
+                f"{what}the last step of an episode must have `terminated` or `truncated` True; got False: the item is "
+                'a part of an episode, or one that was abandoned; pass `unfinished="truncate"` to truncate it there'
+            )
+        truncated[-1] = True
+    obs_space, action_space = spaces
+    padding = len(data["reward"]) - steps
+    return EpisodeBuffer(
+        observations=checked_values(obs_space, _cut(data["obs"], padding), steps + 1, f"{what}`obs`"),
+        actions=checked_values(action_space, _cut(data["action"], padding), steps, f"{what}`action`"),
+        rewards=data["reward"][:steps],
+        terminations=terminated,
+        truncations=truncated,
+        infos=_infos(_cut(data["extras"], padding), f"{what}`extras`") if "extras" in data else {},
+    )
+
+
+def _num_steps(data: dict[str, Any], what: str) -> int:
+    """Returns the number of steps that are not padding."""
+    reward = data["reward"]
+    if not isinstance(reward, np.ndarray) or reward.ndim != 1:
+        shape = list(getattr(reward, "shape", ()))
+        raise SignatureError(f"{what}`reward` must have the shape [T], a number per step; got {shape}")
+    valid = _flags(data.get("valid", np.ones(len(reward), bool)), f"{what}`valid`")
+    steps = int(valid.sum())
+    if not steps or not valid[:steps].all() or len(valid) != len(reward):
+        raise SignatureError(f"{what}`valid` must be True for the first steps, at least one, and False after them")
+    return steps
+
+
+def _flags(values: Any, what: str) -> npt.NDArray[np.bool_]:  # noqa: ANN401, an array
+    """Returns a copy of flags `[T]`."""
+    if not isinstance(values, np.ndarray) or values.dtype != bool or values.ndim != 1:
+        raise SignatureError(f"{what} must be bool [T]; got {getattr(values, 'dtype', type(values).__name__)}")
+    return values.copy()
+
+
+def _cut(nest: Any, padding: int) -> Any:  # noqa: ANN401, nests
+    """Returns a nest without the last rows of its arrays."""
+    columns, _, structure = _engram.flatten(nest)
+    return _engram.unflatten(structure, [column[: len(column) - padding] for column in columns])
+
+
+def _infos(extras: Any, what: str) -> dict[str, Any]:  # noqa: ANN401, a nest
+    """Returns extras as infos: the first row is zeros."""
+
+    def with_first_row(nest: Any) -> Any:  # noqa: ANN401, nests
+        if isinstance(nest, dict):
+            return {name: with_first_row(each) for name, each in nest.items()}
+        if not isinstance(nest, np.ndarray) or nest.dtype == object:
+            raise SignatureError(
+                f"{what} must be a dict, also of dicts, of arrays of numbers; got {type(nest).__name__}"
+            )
+        return np.concatenate([np.zeros_like(nest[:1]), nest])
+
+    infos = with_first_row(extras)
+    return infos if isinstance(extras, dict) else {"extras": infos}

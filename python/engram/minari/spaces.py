@@ -1,0 +1,102 @@
+"""The spaces of a Minari dataset."""
+
+from typing import Any, TypeAlias
+
+import gymnasium
+import numpy as np
+from gymnasium.envs.registration import EnvSpec
+from gymnasium.spaces import Dict, Tuple
+
+from engram import _checks
+from engram._text import columns_text
+from engram.errors import InvalidArgumentError, SignatureError
+
+__all__ = ["Env", "Spaces", "checked_spaces", "checked_values"]
+
+Env: TypeAlias = str | EnvSpec | gymnasium.Env[Any, Any]
+"""An environment, its id, or its specification."""
+
+Spaces: TypeAlias = tuple[gymnasium.Space[Any], gymnasium.Space[Any]]
+"""The spaces of the observations and the actions."""
+
+
+def checked_spaces(
+    env: Env | None,
+    observation_space: gymnasium.Space[Any] | None,
+    action_space: gymnasium.Space[Any] | None,
+) -> tuple[EnvSpec | None, Spaces]:
+    """Returns the specification of an environment, if it has one, and the spaces that were given, or else its own."""
+    spec = None
+    if env is not None:
+        spec, (own_observation_space, own_action_space) = _of_environment(env)
+        observation_space = own_observation_space if observation_space is None else observation_space
+        action_space = own_action_space if action_space is None else action_space
+    return spec, (_checked("`observation_space`", observation_space), _checked("`action_space`", action_space))
+
+
+def _checked(what: str, space: object) -> gymnasium.Space[Any]:
+    """Returns a space, after checking it."""
+    if not isinstance(space, gymnasium.Space):
+        raise InvalidArgumentError(
+            f"{what} must be a gymnasium.Space, or `env` an environment with one; got {_checks.short_repr(space)}"
+        )
+    return space
+
+
+def _of_environment(env: Env) -> tuple[EnvSpec | None, Spaces]:
+    """Returns the specification and the spaces of an environment."""
+    if isinstance(env, gymnasium.Env):
+        return env.spec, (env.observation_space, env.action_space)
+    if not isinstance(env, str | EnvSpec):
+        raise InvalidArgumentError(
+            "`env` must be a gymnasium.Env, its id or its spec; for a vector environment, pass the id of the single "
+            f"one; got {_checks.short_repr(env)}"
+        )
+    try:
+        made = gymnasium.make(env)
+    except gymnasium.error.Error as error:
+        raise InvalidArgumentError(f"`env`: the environment cannot be created: {error}") from error
+    made.close()
+    return made.spec, (made.observation_space, made.action_space)
+
+
+def checked_values(space: gymnasium.Space[Any], values: Any, length: int, what: str) -> Any:  # noqa: ANN401, nests
+    """Returns values of a space, after checking that their nest and shapes are those of the space.
+
+    Args:
+        space: The space of a single value.
+        values: Nest of arrays.
+        length: The number of values.
+        what: Name of the nest in errors.
+
+    Raises:
+        SignatureError: The nest is not that of the space, or arrays differ from it in shape, or in length.
+    """
+    if isinstance(space, Dict):
+        if not isinstance(values, dict) or sorted(values) != sorted(space.spaces):
+            raise SignatureError(
+                f"{what} must be a dict of {columns_text(sorted(space.spaces))}, as its space is; got {_kind(values)}"
+            )
+        return {
+            name: checked_values(part, values[name], length, f"{what}/{name}") for name, part in space.spaces.items()
+        }
+    if isinstance(space, Tuple):
+        if not isinstance(values, tuple) or len(values) != len(space.spaces):
+            raise SignatureError(
+                f"{what} must be a tuple of {len(space.spaces)} parts, as its space is; got {_kind(values)}"
+            )
+        parts = enumerate(zip(space.spaces, values, strict=True))
+        return tuple(checked_values(part, each, length, f"{what}/{number}") for number, (part, each) in parts)
+    shape = (length, *(space.shape or ()))
+    if not isinstance(values, np.ndarray) or values.shape != shape:
+        raise SignatureError(f"{what} must have the shape {list(shape)}, as its space has; got {_kind(values)}")
+    return values
+
+
+def _kind(values: Any) -> str:  # noqa: ANN401, a nest
+    """Returns what a nest is, for an error text."""
+    if isinstance(values, np.ndarray):
+        return f"{values.dtype}{list(values.shape)}"
+    if isinstance(values, dict):
+        return f"a dict of {columns_text(sorted(map(str, values)))}"
+    return f"a {type(values).__name__} of {len(values)} parts"

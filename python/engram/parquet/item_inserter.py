@@ -1,0 +1,100 @@
+"""Inserts rows of a file as items."""
+
+from types import TracebackType
+from typing import Self
+
+import numpy as np
+import numpy.typing as npt
+
+from engram import _engram
+from engram.parquet.column_reader import Cells
+from engram.table_store import TableStore
+from engram.writer import TrajectoryWriter
+
+__all__ = ["ItemInserter"]
+
+_UNLIMITED = 2**31 - 1
+
+
+class ItemInserter:
+    """Inserts items of the same columns into a table.
+
+    The `with` block waits for items of `insert` that are not in the table yet.
+
+    Args:
+        store: A `Store` or a `Client`.
+        table: Name of the table.
+        structure: The nest of an item, as the engine encodes it.
+        has_time_axis: True if a column has a time axis.
+        timeout: Seconds that the table's rate limiter may make a call wait.
+    """
+
+    def __init__(
+        self, store: TableStore, table: str, structure: str, *, has_time_axis: bool, timeout: float | None
+    ) -> None:
+        self._store = store
+        self._table = table
+        self._structure = structure
+        self._timeout = timeout
+        # Its history is the current item.
+        self._writer = store.writer(history=_UNLIMITED, timeout=timeout) if has_time_axis else None
+
+    def insert(self, columns: list[Cells], priorities: npt.NDArray[np.float64]) -> None:
+        """Inserts items.
+
+        Args:
+            columns: Their columns, in the order of the nest's leaves.
+            priorities: `[B]`: their priorities.
+        """
+        if self._writer is None:
+            items = _engram.unflatten(self._structure, [cells.values for cells in columns])
+            self._store.insert_batch(self._table, items, priorities, timeout=self._timeout)
+            return
+        steps = _equal_steps(columns)
+        if steps is not None:
+            arrays = [cells.values.reshape(len(priorities), steps, *cells.values.shape[1:]) for cells in columns]
+            items = _engram.unflatten(self._structure, arrays)
+            self._store.insert_batch(self._table, items, priorities, time_axis=True, timeout=self._timeout)
+            return
+        for item, priority in enumerate(priorities.tolist()):
+            self._create_item(self._writer, item, columns, priority)
+        self._writer.flush(self._timeout)
+
+    def _create_item(self, writer: TrajectoryWriter, item: int, columns: list[Cells], priority: float) -> None:
+        """Creates an item of columns that may differ in their number of steps."""
+        cells = [
+            values[item : item + 1] if splits is None else values[splits[item] : splits[item + 1]]
+            for values, splits in columns
+        ]
+        steps = max(map(len, cells))
+        for step in range(steps):
+            writer.append([values[step, ...] if step < len(values) else None for values in cells])
+        slices = [
+            history[-steps] if splits is None else history[-steps : len(values) - steps or None]
+            for history, values, (_, splits) in zip(writer.history, cells, columns, strict=True)
+        ]
+        writer.create_item(self._table, priority, _engram.unflatten(self._structure, slices))
+        writer.end_episode(self._timeout)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._writer is None:
+            return
+        if error is None:
+            self._writer.close(self._timeout)
+        else:
+            # Abandons an item that the table has not accepted in time, without the warning of a lost writer.
+            del self._writer._native  # noqa: SLF001, this package's own
+
+
+def _equal_steps(columns: list[Cells]) -> int | None:
+    """Returns the number of steps of all columns of all items; None if it differs, or a column has no time axis."""
+    lengths = [None if splits is None else np.diff(splits) for _, splits in columns]
+    first = lengths[0]
+    if first is None or any(each is None or (each != first[0]).any() for each in lengths):
+        return None
+    return int(first[0])
