@@ -6,11 +6,10 @@ from typing import Any
 
 import numpy.typing as npt
 
-from engram import _checks, _engram, selectors
-from engram._display import aligned
+from engram import _checks, _engram
 from engram._item_arrays import key_array, priority_array
 from engram._store_options import checked_seed
-from engram._text import counted, printable
+from engram._text import counted
 from engram.buffers._steps import learn_signature
 from engram.buffers.buffer_batch import BufferBatch
 from engram.buffers.items import Items, Steps
@@ -18,6 +17,9 @@ from engram.errors import InvalidArgumentError, UnsatisfiableError
 from engram.selectors import Prioritized, Uniform
 
 __all__ = ["ReplayBuffer"]
+
+_MAX_CAPACITY = 2**40
+"""Maximum of `capacity`. More steps would not fit into memory: the number is probably a mistake."""
 
 
 class ReplayBuffer:
@@ -80,7 +82,9 @@ class ReplayBuffer:
             )
         self._items, self._sampler, self._seed = items, sampler, checked_seed(seed)
         self._learning = threading.Lock()
-        self._native: _engram.ReplayBuffer | None = None if signature is None else self._create(signature)
+        self._native: _engram.ReplayBuffer | None = None
+        if signature is not None:
+            self._use(self._create(signature))
 
     def add(self, step: Any, *, env_id: int | None = None) -> None:  # noqa: ANN401, a nest
         """Adds a step of one environment.
@@ -94,6 +98,7 @@ class ReplayBuffer:
             InvalidArgumentError: `env_id` is out of range, or missing although there are several environments.
             OutOfMemoryError: At the first step: the memory for `capacity` steps cannot be reserved.
         """
+        self._add("add", step, 0, env_id=env_id)
 
     def add_batch(self, steps: Any, *, env_ids: npt.ArrayLike | None = None) -> None:  # noqa: ANN401, a nest
         """Adds one step of each environment, or of some of them.
@@ -107,6 +112,7 @@ class ReplayBuffer:
             InvalidArgumentError: An environment is out of range or repeated.
             OutOfMemoryError: At the first step: the memory for `capacity` steps cannot be reserved.
         """
+        self._add("add_batch", steps, 1, env_ids=env_ids)
 
     def add_steps(self, steps: Any, *, env_ids: npt.ArrayLike | None = None) -> None:  # noqa: ANN401, a nest
         """Adds several consecutive steps of each environment, or of some of them.
@@ -120,6 +126,7 @@ class ReplayBuffer:
             InvalidArgumentError: An environment is out of range or repeated.
             OutOfMemoryError: At the first step: the memory for `capacity` steps cannot be reserved.
         """
+        self._add("add_steps", steps, 2, env_ids=env_ids)
 
     def sample(self, batch_size: int, *, replacement: bool = True, out: Any = None) -> BufferBatch:  # noqa: ANN401
         """Draws items at random.
@@ -138,6 +145,11 @@ class ReplayBuffer:
             InvalidArgumentError: `batch_size` or `out` is invalid, or `replacement` is False with `Prioritized`.
             OutOfMemoryError: The batch is too large to be allocated.
         """
+        size = _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)
+        _checks.boolean("`replacement`", replacement)
+        if self._native is None:
+            raise UnsatisfiableError("the replay buffer is empty; add steps before sampling")
+        return BufferBatch(self._native.sample(size, bool(replacement), out))
 
     def epoch(self, batch_size: int, *, drop_last: bool = False) -> Iterator[BufferBatch]:
         """Iterates over all current items once, in random order, with 8 bytes of memory per item.
@@ -156,6 +168,11 @@ class ReplayBuffer:
             InvalidArgumentError: An argument is invalid.
             OutOfMemoryError: A batch is too large to be allocated.
         """
+        size = _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)
+        _checks.boolean("`drop_last`", drop_last)
+        if self._native is None:
+            return iter(())
+        return _batches(self._native.epoch(), size, drop_last=drop_last)
 
     def update_priorities(self, keys: npt.ArrayLike, priorities: npt.ArrayLike) -> int:
         """Sets the priorities of items. Keys of items that are no longer in the buffer are skipped.
@@ -174,10 +191,72 @@ class ReplayBuffer:
             InvalidArgumentError: The sampler is not Prioritized; `keys` and `priorities` differ in length, have more
                 than one axis, or are not numbers.
         """
+        if not isinstance(self._sampler, Prioritized):
+            raise InvalidArgumentError(
+                "priorities need a Prioritized sampler; create the buffer with `sampler=selectors.Prioritized(...)`"
+            )
+        checked = key_array(keys), priority_array(priorities)
+        return 0 if self._native is None else self._native.update_priorities(*checked)
 
     def clear(self) -> None:
         """Removes all steps. The columns stay, with their memory; keys are not used again."""
+        if self._native is not None:
+            self._native.clear()
 
     @property
     def num_items(self) -> int:
         """Number of items that `sample` chooses among."""
+        return 0 if self._native is None else self._native.sizes()[1]
+
+    @property
+    def capacity(self) -> int:
+        """Maximum number of steps."""
+        return self._length * self._num_envs
+
+    @property
+    def num_envs(self) -> int:
+        """Number of environments."""
+        return self._num_envs
+
+    def __len__(self) -> int:
+        """Number of steps in the buffer."""
+        return 0 if self._native is None else self._native.sizes()[0]
+
+    def __repr__(self) -> str:
+        environments = "" if self._num_envs == 1 else f", {counted(self._num_envs, 'environment')}"
+        settings = f"{self._items!r}, {self._sampler!r}"
+        return (
+            f"ReplayBuffer({len(self):,} of {counted(self.capacity, 'step')}{environments}, "
+            f"{counted(self.num_items, 'item')}, {settings})"
+        )
+
+    def _create(self, signature: Any) -> _engram.ReplayBuffer:  # noqa: ANN401, a nest
+        """Returns the native buffer for steps of this signature."""
+        _, names, structure = _engram.flatten(signature)
+        exponent = self._sampler.exponent if isinstance(self._sampler, Prioritized) else None
+        items = self._items.compile(names, structure)
+        return _engram.ReplayBuffer(signature, items, self._num_envs, self._length, exponent, self._seed)
+
+    def _add(self, method: str, steps: Any, num_leading_axes: int, **environments: Any) -> None:  # noqa: ANN401
+        """Calls a method of the native buffer, which is created at the first step."""
+        with self._learning:
+            native = self._native
+            if native is None:
+                native = self._create(learn_signature(steps, num_leading_axes))
+            getattr(native, method)(steps, **environments)
+            self._use(native)  # not if the first step was rejected
+
+    def _use(self, native: _engram.ReplayBuffer) -> None:
+        self._native = native
+        # Skips the Python methods above, which cost more than the checks of the native calls.
+        for name in ("add", "add_batch", "add_steps"):
+            if getattr(type(self), name) is getattr(ReplayBuffer, name):
+                setattr(self, name, getattr(native, name))
+
+
+def _batches(epoch: _engram.Epoch, batch_size: int, *, drop_last: bool) -> Iterator[BufferBatch]:
+    """Yields the batches of an epoch."""
+    while (native := epoch.next(batch_size)) is not None:
+        if drop_last and len(native) < batch_size:
+            return
+        yield BufferBatch(native)
