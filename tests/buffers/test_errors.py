@@ -250,7 +250,7 @@ def test_rejected_environments_change_nothing(buffer, add, text):
 
 def test_the_first_call_also_rejects_environments():
     buffer = ReplayBuffer(20, 2)
-    for add, text in ENV_IDS:
+    for add, text in ENV_IDS[:-1]:  # the last one is rejected for its columns
         with raises(InvalidArgumentError, text):
             add(buffer)
     with raises(SignatureError, "column `action` must have an axis for environments; got shape []; use `add` for a single step"):
