@@ -16,7 +16,8 @@ import numpy as np
 BATCHES = (32, 256, 4096)
 ENVS = 64
 PREPARED = 64  # distinct arguments of a workload, which repeat
-Workloads = dict[str, Callable[[], object]]
+Workloads = dict[str, Callable[[], object] | tuple[Callable[[], Any], Callable[[Any], object]]]
+"""Calls to measure; of a pair, only the second one, which is given the result of the first."""
 
 
 def steps(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
@@ -27,7 +28,7 @@ def steps(shape: tuple[int, ...]) -> dict[str, np.ndarray]:
         "next_obs": rng.standard_normal((*shape, 4), np.float32),
         "action": rng.integers(0, 4, shape),
         "reward": rng.standard_normal(shape, np.float32),
-        "terminated": rng.random(shape) < 0.01,  # noqa: PLR2004, one step in 100
+        "terminated": rng.random(shape) < 0.01,
         "truncated": np.zeros(shape, bool),
     }
 
@@ -57,7 +58,9 @@ def engram_workloads(n: int) -> Workloads:
     vector = ReplayBuffer(n, ENVS)
     one, many = prepared(()), prepared((ENVS,))
     new = priorities(256)
-    keys = itertools.cycle([prioritized.sample(256).info.key for _ in range(PREPARED)])
+
+    def sample() -> Any:  # noqa: ANN401, keys
+        return prioritized.sample(256).info.key
 
     def sample_and_update() -> None:
         batch = prioritized.sample(256)
@@ -68,7 +71,7 @@ def engram_workloads(n: int) -> Workloads:
         "add one": lambda: uniform.add(next(one)),
         f"add {ENVS}": lambda: vector.add_batch(next(many)),
         "sample and update 256": sample_and_update,
-        "update 256": lambda: prioritized.update_priorities(next(keys), new),
+        "update 256": (sample, lambda keys: prioritized.update_priorities(keys, new)),
     }
     for size in BATCHES:
         out = uniform.sample(size).data
@@ -91,7 +94,9 @@ def cpprb_workloads(n: int) -> Workloads:
     prioritized.add(**steps((n,)), priorities=priorities(n))
     one, many = prepared(()), prepared((ENVS,))
     new = priorities(256)
-    indexes = itertools.cycle([prioritized.sample(256, beta=0.4)["indexes"] for _ in range(PREPARED)])
+
+    def sample() -> Any:  # noqa: ANN401, indexes
+        return prioritized.sample(256, beta=0.4)["indexes"]
 
     def sample_and_update() -> None:
         batch = prioritized.sample(256, beta=0.4)
@@ -101,7 +106,7 @@ def cpprb_workloads(n: int) -> Workloads:
         "add one": lambda: uniform.add(**next(one)),
         f"add {ENVS}": lambda: uniform.add(**next(many)),
         "sample and update 256": sample_and_update,
-        "update 256": lambda: prioritized.update_priorities(next(indexes), new),
+        "update 256": (sample, lambda indexes: prioritized.update_priorities(indexes, new)),
     }
     for size in BATCHES:
         workloads[f"uniform {size}"] = lambda size=size: uniform.sample(size)
@@ -129,15 +134,23 @@ def numpy_workloads(n: int) -> Workloads:
 WORKLOADS = {"engram": engram_workloads, "cpprb": cpprb_workloads, "numpy": numpy_workloads}
 
 
-def measure(call: Callable[[], object], calls: int) -> float:
+def measure(workload: Any, calls: int) -> float:  # noqa: ANN401, a value of `Workloads`
     """Returns the microseconds of processor time per call, the median of five parts."""
-    call()
     parts = []
     for _ in range(5):
-        start = time.process_time()
-        for _ in range(calls // 5):
-            call()
-        parts.append((time.process_time() - start) / (calls // 5))
+        spent = 0.0
+        if isinstance(workload, tuple):
+            for _ in range(calls // 5):
+                argument = workload[0]()
+                start = time.process_time()
+                workload[1](argument)
+                spent += time.process_time() - start
+        else:
+            start = time.process_time()
+            for _ in range(calls // 5):
+                workload()
+            spent = time.process_time() - start
+        parts.append(spent / (calls // 5))
     return 1e6 * sorted(parts)[2]
 
 
@@ -145,7 +158,7 @@ def main() -> None:
     """Measures all workloads of one engine."""
     engine, n, calls = sys.argv[1], int(sys.argv[2]), int(sys.argv[3])
     workloads = WORKLOADS[engine](n)
-    print(json.dumps({name: measure(call, calls) for name, call in workloads.items()}))
+    print(json.dumps({name: measure(workload, calls) for name, workload in workloads.items()}))
 
 
 if __name__ == "__main__":

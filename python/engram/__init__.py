@@ -42,6 +42,7 @@ __all__ = [
     "TrajectoryWriter",
     "__version__",
     "adders",
+    "buffers",
     "data",
     "errors",
     "gymnasium",
@@ -53,9 +54,9 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from engram import adders, data, gymnasium
+    from engram import adders, buffers, data, gymnasium
 else:
-    __getattr__ = lazy_modules("engram", ("adders", "data", "gymnasium"))
+    __getattr__ = lazy_modules("engram", ("adders", "buffers", "data", "gymnasium"))
 
 
 def __dir__() -> list[str]:

@@ -24,8 +24,10 @@ CONSTRUCTORS = [
     (
         lambda: ReplayBuffer(5, items=Steps),
         InvalidArgumentError,
-        "`items` must be one of engram.buffers: Steps(), Transitions(...), Sequences(...); got the class Steps itself; "
-        "call it",
+        (
+            "`items` must be one of engram.buffers: Steps(), Transitions(...), Sequences(...); got the class Steps "
+            "itself; call it"
+        ),
     ),
     (
         lambda: ReplayBuffer(5, sampler=selectors.Fifo()),
@@ -62,7 +64,11 @@ CONSTRUCTORS = [
         OutOfMemoryError,
         "column `x` of the replay buffer needs 2^64 or more bytes, more than can be allocated",
     ),
-    (lambda: Transitions(n_step=0, discount=1.0), InvalidArgumentError, "Transitions: `n_step` must be at least 1; got 0"),
+    (
+        lambda: Transitions(n_step=0, discount=1.0),
+        InvalidArgumentError,
+        "Transitions: `n_step` must be at least 1; got 0",
+    ),
     (lambda: Transitions(discount=2), InvalidArgumentError, "Transitions: `discount` must be from 0 to 1; got 2"),
     (lambda: Sequences(length=0), InvalidArgumentError, "Sequences: `length` must be at least 1; got 0"),
     (lambda: Sequences(length=1, burn_in=-1), InvalidArgumentError, "Sequences: `burn_in` must be at least 0; got -1"),
@@ -84,14 +90,18 @@ COLUMNS = [
     (
         Transitions(discount=1.0),
         {"obs": 0.0, "reward": 1.0, "terminated": False},
-        "items=Transitions(...) needs steps with `next_obs`, `reward`, `terminated`, `truncated`; `next_obs`, "
-        "`truncated` missing; got `obs`, `reward`, `terminated`",
+        (
+            "items=Transitions(...) needs steps with `next_obs`, `reward`, `terminated`, `truncated`; `next_obs`, "
+            "`truncated` missing; got `obs`, `reward`, `terminated`"
+        ),
     ),
     (
         Transitions(discount=1.0),
         (1.0, 2.0),
-        "items=Transitions(...) needs steps that are dicts with `next_obs`, `reward`, `terminated`, `truncated`; got a "
-        "tuple",
+        (
+            "items=Transitions(...) needs steps that are dicts with `next_obs`, `reward`, `terminated`, `truncated`; "
+            "got a tuple"
+        ),
     ),
     (
         Transitions(discount=1.0),
@@ -154,6 +164,9 @@ def buffer(request):
     return opened
 
 
+OTHER_KIND = (
+    "column `action` must be int64, or of the same kind; got {}; convert it, or declare the dtype in `signature`"
+)
 REJECTED_STEPS = [
     (
         lambda buffer: buffer.add({"obs": STEP["obs"]}, env_id=0),
@@ -183,26 +196,34 @@ REJECTED_STEPS = [
     ),
     (
         lambda buffer: buffer.add(STEP | {"action": 0.5}, env_id=0),
-        "column `action` must be int64, or of the same kind; got float64; convert it, or declare the dtype in `signature`",
+        OTHER_KIND.format("float64"),
     ),
     (
         lambda buffer: buffer.add_batch(batch(2, action=np.zeros(2, np.float32))),
-        "column `action` must be int64, or of the same kind; got float32; convert it, or declare the dtype in `signature`",
+        OTHER_KIND.format("float32"),
     ),
     (
         lambda buffer: buffer.add(STEP | {"reward": 1j}, env_id=0),
-        "column `reward` must be float64, or of the same kind; got complex128; convert it, or declare the dtype in "
-        "`signature`",
+        (
+            "column `reward` must be float64, or of the same kind; got complex128; convert it, or declare the dtype in "
+            "`signature`"
+        ),
     ),
-    (lambda buffer: buffer.add(STEP | {"action": 2**63}, env_id=0), f"column `action` is {2**63}, which int64 cannot hold"),
+    (
+        lambda buffer: buffer.add(STEP | {"action": 2**63}, env_id=0),
+        f"column `action` is {2**63}, which int64 cannot hold",
+    ),
     (
         lambda buffer: buffer.add(STEP | {"reward": "a"}, env_id=0),
         "column `reward` must be an array of numbers or a number; got text",
     ),
     (
         lambda buffer: buffer.add(STEP | {"obs": [0.0] * 4}, env_id=0),
-        "all steps of a replay buffer must have the same columns, `action`, `obs`, `reward`; got `action`, `obs/0`, "
-        "`obs/1`, `obs/2`, `obs/3`, `reward`; lists are nests: wrap `obs` in numpy.asarray to store one array column",
+        (
+            "all steps of a replay buffer must have the same columns, `action`, `obs`, `reward`; got `action`, "
+            "`obs/0`, `obs/1`, `obs/2`, `obs/3`, `reward`; lists are nests: wrap `obs` in numpy.asarray to store one "
+            "array column"
+        ),
     ),
 ]
 
@@ -253,10 +274,13 @@ def test_the_first_call_also_rejects_environments():
     for add, text in ENV_IDS[:-1]:  # the last one is rejected for its columns
         with raises(InvalidArgumentError, text):
             add(buffer)
-    with raises(SignatureError, "column `action` must have an axis for environments; got shape []; use `add` for a single step"):
+    with raises(
+        SignatureError, "column `action` must have an axis for environments; got shape []; use `add` for a single step"
+    ):
         buffer.add_batch(STEP)
     with raises(
-        SignatureError, "column `action` must have an axis for environments and steps; got shape [2]; use `add` for a single step"
+        SignatureError,
+        "column `action` must have an axis for environments and steps; got shape [2]; use `add` for a single step",
     ):
         buffer.add_steps(batch(2))
     assert len(buffer) == 0
@@ -270,8 +294,8 @@ def test_samples_of_too_few_items():
     buffer.add(TRANSITION)
     with raises(
         UnsatisfiableError,
-        "the replay buffer has 1 step and no item yet; an item needs 3 consecutive steps of one environment, or the end "
-        "of an episode",
+        "the replay buffer has 1 step and no item yet; an item needs 3 consecutive steps of one environment, or the "
+        "end of an episode",
     ):
         buffer.sample(1)
     assert list(buffer.epoch(1)) == []
@@ -313,7 +337,9 @@ def test_a_prioritized_sampler_draws_with_replacement():
 def wrong_outputs(data):
     """Wrong values of `out`, and the end of the error."""
     like = "must be a nest of arrays like `data` of a batch of this buffer"
-    right = "`out`: column `obs` must be a writable array of dtype float32 and shape [4, 4] in C order, and aligned; got "
+    right = (
+        "`out`: column `obs` must be a writable array of dtype float32 and shape [4, 4] in C order, and aligned; got "
+    )
     frozen = data["obs"].copy()
     frozen.flags.writeable = False
     yield {"obs": data["obs"]}, f"`out` {like}"

@@ -101,9 +101,7 @@ class Pair:
     def update_priorities(self, data, ever):
         """Updates keys of the present and the past, some of them twice."""
         keys = data.draw(st.lists(st.sampled_from(sorted(ever)), min_size=0, max_size=6))
-        priorities = data.draw(
-            st.lists(st.sampled_from([0.0, 0.25, 1.0, 4.0]), min_size=len(keys), max_size=len(keys))
-        )
+        priorities = data.draw(st.lists(st.sampled_from([0.0, 0.25, 1.0, 4.0]), min_size=len(keys), max_size=len(keys)))
         found = self.buffer.update_priorities(np.array(keys, np.uint64), priorities)
         assert found == sum(key in self.model.priorities for key in keys)
         for key, priority in zip(keys, priorities, strict=True):

@@ -1,6 +1,6 @@
 //! The native class of `engram.buffers.ReplayBuffer`.
 
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
 use engram_core::pool::{Pool, PooledBytes};
 use engram_core::ring::{
@@ -381,14 +381,20 @@ pub(crate) struct Epoch {
     keys: Mutex<Vec<u64>>,
 }
 
+impl Epoch {
+    fn keys(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 #[pymethods]
 impl Epoch {
     /// Returns the next batch, which has fewer items at the end; None after the end.
     fn next(&self, py: Python<'_>, batch_size: usize) -> PyResult<Option<BufferBatch>> {
         let this = self.buffer.get();
-        let mut keys = std::mem::take(&mut *self.keys.lock().unwrap_or_else(PoisonError::into_inner));
-        let items = batch_size.min(keys.len());
+        let items = batch_size.min(self.keys().len());
         let mut buffers = this.allocate(py, items)?;
+        let mut keys = std::mem::take(&mut *self.keys());
         let bytes = this.batch_bytes(items);
         let item_bytes: Vec<usize> = this.outputs.iter().map(|(_, cell)| cell.bytes()).collect();
         let outputs: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut **buffer).collect();
@@ -400,7 +406,7 @@ impl Epoch {
             buffer.gather(&drawn.starts, outputs.collect())?;
             Ok((drawn, keys))
         })?;
-        *self.keys.lock().unwrap_or_else(PoisonError::into_inner) = keys;
+        *self.keys() = keys;
         let items = drawn.starts.len();
         if items == 0 {
             return Ok(None);

@@ -1,4 +1,4 @@
-"""Replay buffers in the memory of one process: a ring of steps per environment, sampled as steps, transitions or sequences.
+"""Replay buffers in the memory of one process, which sample steps, transitions or sequences.
 
 See docs/buffers.md. For tables that several processes share, or that survive a crash, see `engram.Store`.
 """

@@ -34,10 +34,11 @@ class BufferBatchInfo:
         self._native = native
         self._arrays: dict[str, npt.NDArray[Any]] = {}
 
-    def _array(self, name: str) -> Any:  # noqa: ANN401, an array or None
-        if name not in self._arrays:
-            self._arrays[name] = getattr(self._native, name)()
-        return self._arrays[name]
+    def _array(self, name: str) -> npt.NDArray[Any]:
+        array = self._arrays.get(name)
+        if array is None:
+            array = self._arrays[name] = getattr(self._native, name)()
+        return array
 
     @property
     def key(self) -> npt.NDArray[np.uint64]:
@@ -62,10 +63,12 @@ class BufferBatchInfo:
     @property
     def priority(self) -> npt.NDArray[np.float64] | None:
         """f64 `[B]`: priority of each item when it was drawn; None if the sampler is not Prioritized."""
-        return self._array("priority")
+        if "priority" not in self._arrays and (priority := self._native.priority()) is not None:
+            self._arrays["priority"] = priority
+        return self._arrays.get("priority")
 
     def __repr__(self) -> str:
-        arrays = {name: self._array(name) for name in ("key", "env_id", "position", "probability", "priority")}
+        arrays = {name: getattr(self, name) for name in ("key", "env_id", "position", "probability", "priority")}
         rows = [(name, str(each.dtype), array_text(each)) for name, each in arrays.items() if each is not None]
         return f"BufferBatchInfo({counted(len(self._native), 'item')})" + aligned(rows)
 

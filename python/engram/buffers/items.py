@@ -55,10 +55,11 @@ class Steps:
         """Number of consecutive steps that an item can have."""
         return 1
 
-    def compile(self, names: Sequence[str], structure: str) -> CompiledItems:
-        """Returns the items for steps of this structure, whose columns have these names."""
+    def compile(self, structure: str) -> CompiledItems:
+        """Returns the items for steps of this structure."""
+        names = _engram.names(structure)
         columns = [OutputColumn("first", column) for column in range(len(names))]
-        return CompiledItems("steps", 1, 0, "pad", 1.0, structure, columns, list(names), None, None)
+        return CompiledItems("steps", 1, 0, "pad", 1.0, structure, columns, names, None, None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +106,8 @@ class Transitions:
         """Number of consecutive steps that an item can have."""
         return self.n_step
 
-    def compile(self, names: Sequence[str], structure: str) -> CompiledItems:
-        """Returns the items for steps of this structure, whose columns have these names."""
+    def compile(self, structure: str) -> CompiledItems:
+        """Returns the items for steps of this structure."""
         step = _step_of_markers("Transitions", structure, ("next_obs", "reward", "terminated", "truncated"))
         _check_added("Transitions", step, ("discount", "num_steps"))
         flags = (step.pop("terminated"), step.pop("truncated"))
@@ -134,8 +135,8 @@ class Sequences:
 
     The first `burn_in` steps precede the step that was chosen, and are only there to compute a recurrent state. They
     belong to the same episode. If it has fewer steps before the chosen one, copies of the episode's first step fill the
-    sequence on the left, with `is_first` True and `valid` False: a network that starts again wherever `is_first` is True
-    computes the same as without them.
+    sequence on the left, with `is_first` True and `valid` False: a network that starts again wherever `is_first` is
+    True computes the same as without them.
 
     After the end of an episode, a sequence is continued according to `at_end`:
 
@@ -171,16 +172,14 @@ class Sequences:
         """Number of consecutive steps that an item can have."""
         return self.burn_in + self.length
 
-    def compile(self, names: Sequence[str], structure: str) -> CompiledItems:
-        """Returns the items for steps of this structure, whose columns have these names."""
+    def compile(self, structure: str) -> CompiledItems:
+        """Returns the items for steps of this structure."""
         step = _step_of_markers("Sequences", structure, ("terminated", "truncated"))
         added = ("valid", "learning", "is_first")
         _check_added("Sequences", step, added)
         item = {name: _markers(entry, "all") for name, entry in step.items()} | {name: _Marker(name) for name in added}
         flags = (step["terminated"], step["truncated"])
-        return _compiled(
-            "sequences", item, flags, None, length=self.length, burn_in=self.burn_in, at_end=self.at_end
-        )
+        return _compiled("sequences", item, flags, None, length=self.length, burn_in=self.burn_in, at_end=self.at_end)
 
 
 Items: TypeAlias = Steps | Transitions | Sequences

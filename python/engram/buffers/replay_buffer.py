@@ -71,14 +71,16 @@ class ReplayBuffer:
         self._num_envs = _checks.integer("`num_envs`", num_envs, high=_checks.MAX_I32)
         capacity = _checks.integer("`capacity`", capacity, high=_MAX_CAPACITY)
         self._length = -(-capacity // self._num_envs)
-        _checks.instance_of("`items`", items, Items, "one of engram.buffers: Steps(), Transitions(...), Sequences(...)")
+        kinds = "one of engram.buffers: Steps(), Transitions(...), Sequences(...)"
+        _checks.instance_of("`items`", items, Items, kinds)
         _checks.instance_of(
             "`sampler`", sampler, Uniform | Prioritized, "selectors.Uniform() or selectors.Prioritized(...)"
         )
         if items.rows > self._length:
+            environments = counted(self._num_envs, "environment")
             raise InvalidArgumentError(
-                f"`capacity` must be at least {items.rows * self._num_envs} for {counted(self._num_envs, 'environment')}"
-                f" and items of up to {counted(items.rows, 'step')}; got {capacity}"
+                f"`capacity` must be at least {items.rows * self._num_envs} for {environments} and items of up to "
+                f"{counted(items.rows, 'step')}; got {capacity}"
             )
         self._items, self._sampler, self._seed = items, sampler, checked_seed(seed)
         self._learning = threading.Lock()
@@ -232,9 +234,9 @@ class ReplayBuffer:
 
     def _create(self, signature: Any) -> _engram.ReplayBuffer:  # noqa: ANN401, a nest
         """Returns the native buffer for steps of this signature."""
-        _, names, structure = _engram.flatten(signature)
+        structure = _engram.flatten(signature)[2]
         exponent = self._sampler.exponent if isinstance(self._sampler, Prioritized) else None
-        items = self._items.compile(names, structure)
+        items = self._items.compile(structure)
         return _engram.ReplayBuffer(signature, items, self._num_envs, self._length, exponent, self._seed)
 
     def _add(self, method: str, steps: Any, num_leading_axes: int, **environments: Any) -> None:  # noqa: ANN401

@@ -8,6 +8,7 @@ use super::largest::Largest;
 use super::{Ring, RingItems};
 use crate::error::{Error, Result};
 use crate::pages::Pages;
+use crate::prefetch::prefetch_line;
 use crate::selector::{
     DrawDistribution, SelectorKind, TableRng, distribution, draw, uniform_below, weight,
 };
@@ -15,6 +16,9 @@ use crate::sum_tree::SumTree;
 
 /// Priority of an item if no other item has a priority above 0.
 const FIRST_PRIORITY: f64 = 1.0;
+
+/// Number of priorities whose memory is prefetched before they are updated, so that cache misses overlap.
+const UPDATES_TOGETHER: usize = 64;
 
 /// The step that an item begins with.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -239,6 +243,9 @@ impl ItemIndex {
             return Ok(self.undrawn(ring, starts));
         }
         let rows = draw(&mut priorities.tree, n, rng);
+        for row in &rows {
+            prefetch_line(&raw const priorities.values[*row]);
+        }
         let weights = rows.iter().map(|row| priorities.tree.weight(*row) / total);
         let probabilities = weights.collect();
         let values = rows.iter().map(|row| priorities.values[*row]).collect();
@@ -318,12 +325,15 @@ impl ItemIndex {
         let Some(priorities) = &mut self.priorities else {
             return Ok(0);
         };
-        for row in rows.iter().flatten() {
-            priorities.tree.prefetch(*row);
-        }
-        for (row, priority) in rows.iter().zip(new) {
-            if let Some(row) = row {
-                priorities.set(*row, *priority);
+        for (rows, new) in rows.chunks(UPDATES_TOGETHER).zip(new.chunks(UPDATES_TOGETHER)) {
+            for row in rows.iter().flatten() {
+                priorities.tree.prefetch(*row);
+                prefetch_line(&raw const priorities.values[*row]);
+            }
+            for (row, priority) in rows.iter().zip(new) {
+                if let Some(row) = row {
+                    priorities.set(*row, *priority);
+                }
             }
         }
         Ok(rows.iter().flatten().count())
