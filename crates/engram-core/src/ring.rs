@@ -154,7 +154,13 @@ impl Ring {
     }
 
     /// Writes the cells `part` of `source` to the next slots of an environment.
-    fn write_cells(&mut self, column: usize, env: usize, source: SharedBytes<'_>, part: Range<usize>) {
+    fn write_cells(
+        &mut self,
+        column: usize,
+        env: usize,
+        source: SharedBytes<'_>,
+        part: Range<usize>,
+    ) {
         let slot = self.envs[env].slot;
         let RingColumn { cell_bytes, bytes } = &mut self.columns[column];
         let (_, source) = source.split_at(part.start * *cell_bytes);
@@ -180,7 +186,9 @@ impl Ring {
         // The first step after `clear` is the first one of an episode, too.
         let mut is_first = state.stored == 0 || state.ended == state.added;
         let flags = terminated.arrays().zip(truncated.arrays());
-        for (number, ([terminated], [truncated])) in flags.skip(part.start).take(part.len()).enumerate() {
+        for (number, ([terminated], [truncated])) in
+            flags.skip(part.start).take(part.len()).enumerate()
+        {
             let ended = terminated != 0 || truncated != 0;
             self.flags[rows + (state.slot + number) % self.length] = u8::from(ended) * ENDED
                 + u8::from(terminated != 0) * TERMINATED
@@ -212,7 +220,10 @@ impl Ring {
     /// Slot of a step that is stored.
     fn slot(&self, env: usize, position: u64) -> usize {
         let EnvRing { added, slot, .. } = self.envs[env];
-        #[expect(clippy::cast_possible_truncation, reason = "a stored step is at most `length` steps old")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a stored step is at most `length` steps old"
+        )]
         let age = (added - position) as usize;
         self.slot_before(slot, age)
     }
@@ -220,11 +231,19 @@ impl Ring {
     /// The slot `steps` after another one; `steps` is at most `length`.
     fn slot_after(&self, slot: usize, steps: usize) -> usize {
         let slot = slot + steps;
-        if slot < self.length { slot } else { slot - self.length }
+        if slot < self.length {
+            slot
+        } else {
+            slot - self.length
+        }
     }
 
     /// The slot `steps` before another one; `steps` is at most `length`.
     fn slot_before(&self, slot: usize, steps: usize) -> usize {
-        if steps <= slot { slot - steps } else { slot + self.length - steps }
+        if steps <= slot {
+            slot - steps
+        } else {
+            slot + self.length - steps
+        }
     }
 }

@@ -53,11 +53,7 @@ impl SelectorKind {
     }
 
     /// [`SelectorKind::check_priority`] for an item of `owner`, a table or a replay buffer.
-    pub(crate) fn check_priority_for(
-        &self,
-        owner: impl fmt::Display,
-        priority: f64,
-    ) -> Result<()> {
+    pub(crate) fn check_priority_for(&self, owner: impl fmt::Display, priority: f64) -> Result<()> {
         if priority.is_nan() {
             return Err(Error::Priority(format!(
                 "priority for {owner} is NaN; it must be a number"

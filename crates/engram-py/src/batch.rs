@@ -2,8 +2,8 @@
 
 use std::sync::Arc;
 
-use engram_core::gather::{Column, ColumnData, Columns, LengthPolicy, TimeAxis};
 use engram_core::SampledItemInfo;
+use engram_core::gather::{Column, ColumnData, Columns, LengthPolicy, TimeAxis};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyList;

@@ -141,7 +141,12 @@ impl BatchedState {
         let new_structure = if let Some((structure, _)) = &self.recording {
             if !structure.flatten(steps, &mut values)? {
                 let (given, _) = Structure::of(steps)?;
-                return Err(structure_differs(py, "a writer", &given.names, &structure.names));
+                return Err(structure_differs(
+                    py,
+                    "a writer",
+                    &given.names,
+                    &structure.names,
+                ));
             }
             None
         } else {

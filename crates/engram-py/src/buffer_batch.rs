@@ -75,7 +75,9 @@ impl BufferBatch {
         normalize: Option<&str>,
     ) -> Bound<'py, PyArray1<f32>> {
         let distribution = self.drawn.distribution;
-        let draws = self.probabilities().map(|probability| (distribution, probability));
+        let draws = self
+            .probabilities()
+            .map(|probability| (distribution, probability));
         importance_weights(py, draws, beta, normalize)
     }
 }

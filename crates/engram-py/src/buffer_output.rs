@@ -3,8 +3,8 @@
 #![expect(unsafe_code, reason = "writes to NumPy arrays without the GIL")]
 
 use engram_core::CellSpec;
-use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use numpy::npyffi::NPY_ARRAY_WRITEABLE;
+use numpy::{PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;
 use pyo3::types::PyWeakrefReference;
 
@@ -40,7 +40,9 @@ impl<'py> OutputArrays<'py> {
         }
         let mut arrays = Vec::with_capacity(values.len());
         for (value, (name, cell)) in values.iter().zip(columns) {
-            let shape: Vec<usize> = std::iter::once(items).chain(cell.shape.iter().copied()).collect();
+            let shape: Vec<usize> = std::iter::once(items)
+                .chain(cell.shape.iter().copied())
+                .collect();
             let array = value.cast::<PyUntypedArray>().ok().filter(|array| {
                 array.shape() == shape
                     && is_same_dtype(array, cell.dtype)
@@ -64,7 +66,10 @@ impl<'py> OutputArrays<'py> {
             arrays.push(array.clone());
         }
         let guards = arrays.iter().map(prevent_resize).collect::<PyResult<_>>()?;
-        let bytes = columns.iter().map(|(_, cell)| cell.bytes() * items).collect();
+        let bytes = columns
+            .iter()
+            .map(|(_, cell)| cell.bytes() * items)
+            .collect();
         Ok(Self {
             arrays,
             bytes,
@@ -93,7 +98,8 @@ impl<'py> OutputArrays<'py> {
         ranges.retain(|(begin, end)| begin < end);
         ranges.sort_unstable();
         if ranges.windows(2).any(|pair| pair[0].1 > pair[1].0) {
-            let text = "the arrays of `out` must not overlap; pass a different array for each column";
+            let text =
+                "the arrays of `out` must not overlap; pass a different array for each column";
             return Err(errors::invalid(py, text.into()));
         }
         let slices = self.arrays.iter().zip(&self.bytes).map(|(array, bytes)| {

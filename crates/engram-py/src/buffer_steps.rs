@@ -64,7 +64,10 @@ impl LeadingAxes {
             Self::None => Vec::new(),
             Self::Envs(envs) => vec![envs.to_string()],
             Self::EnvsAndSteps(envs) => {
-                vec![envs.to_string(), steps.map_or("T".into(), |steps| steps.to_string())]
+                vec![
+                    envs.to_string(),
+                    steps.map_or("T".into(), |steps| steps.to_string()),
+                ]
             }
         }
     }
@@ -128,7 +131,8 @@ impl StepColumns {
         let mut values = Leaves::with_capacity(self.columns.len());
         if !self.structure.flatten(steps, &mut values)? {
             let (given, _) = Structure::of(steps)?;
-            let error = structure_differs(py, "a replay buffer", &given.names, &self.structure.names);
+            let error =
+                structure_differs(py, "a replay buffer", &given.names, &self.structure.names);
             return Err(with_array_hint(error, steps));
         }
         let mut count = None;
@@ -181,7 +185,8 @@ impl StepColumn {
         }
         if let Ok(array) = value.cast::<PyUntypedArray>() {
             let descr = array.dtype();
-            let same_dtype = descr.is(&self.dtype) || dtypes::from_numpy(&descr) == Some(self.cell.dtype);
+            let same_dtype =
+                descr.is(&self.dtype) || dtypes::from_numpy(&descr) == Some(self.cell.dtype);
             if same_dtype
                 && array.is_c_contiguous()
                 && array.is_aligned()
@@ -236,7 +241,9 @@ impl StepColumn {
         let meaning = match leading {
             LeadingAxes::None => "",
             LeadingAxes::Envs(_) => ", with the environments first",
-            LeadingAxes::EnvsAndSteps(_) => ", with the environments first, and their T steps second",
+            LeadingAxes::EnvsAndSteps(_) => {
+                ", with the environments first, and their T steps second"
+            }
         };
         let text = format!(
             "{} must have shape [{}]{meaning}; got {shape:?}",

@@ -8,6 +8,7 @@ use engram_core::ring::{
 };
 use engram_core::text::count;
 use engram_core::{CellSpec, DType, Error, Result, Shape, SharedBytes};
+use engram_engine::request_huge_pages;
 use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use pyo3::prelude::*;
@@ -108,7 +109,11 @@ impl ReplayBuffer {
         work: impl FnOnce(RwLockWriteGuard<'_, StepBuffer>) -> Result<T> + Send,
     ) -> PyResult<T> {
         let lock = self.buffer.get(py)?;
-        let free = if bytes < MIN_DETACHED_BYTES { lock.try_write() } else { None };
+        let free = if bytes < MIN_DETACHED_BYTES {
+            lock.try_write()
+        } else {
+            None
+        };
         let outcome = match free {
             Some(guard) => work(guard),
             None => py.detach(|| work(lock.write())),
@@ -169,12 +174,15 @@ impl ReplayBuffer {
         let mut seen = vec![false; self.envs.len()];
         let ids = ids.as_array();
         let checked = ids.iter().map(|id| {
-            let index = usize::try_from(*id).ok().filter(|index| *index < seen.len());
+            let index = usize::try_from(*id)
+                .ok()
+                .filter(|index| *index < seen.len());
             match index {
                 Some(index) if !std::mem::replace(&mut seen[index], true) => Ok(index),
-                Some(index) => Err(errors::invalid(py, format!(
-                    "`env_ids` must name each environment at most once; got {index} twice"
-                ))),
+                Some(index) => Err(errors::invalid(
+                    py,
+                    format!("`env_ids` must name each environment at most once; got {index} twice"),
+                )),
                 None => Err(self.unknown_env(py, "each of `env_ids`", *id)),
             }
         });
@@ -189,22 +197,31 @@ impl ReplayBuffer {
     /// Buffers for a batch of `items` items.
     fn allocate(&self, py: Python<'_>, items: usize) -> PyResult<Vec<PooledBytes>> {
         let buffers = self.outputs.iter().map(|(name, cell)| {
-            let bytes = cell.checked_size().and_then(|(_, bytes)| bytes.checked_mul(items));
-            bytes.and_then(|bytes| self.pool.take(bytes)).ok_or_else(|| {
-                let column = crate::leaf::describe_column(name);
-                let what = format!("{column} of a batch of {}", count(items, "item"));
-                errors::to_py(py, &Error::out_of_memory(what, bytes))
-            })
+            let bytes = cell
+                .checked_size()
+                .and_then(|(_, bytes)| bytes.checked_mul(items));
+            bytes
+                .and_then(|bytes| self.pool.take(bytes))
+                .ok_or_else(|| {
+                    let column = crate::leaf::describe_column(name);
+                    let what = format!("{column} of a batch of {}", count(items, "item"));
+                    errors::to_py(py, &Error::out_of_memory(what, bytes))
+                })
         });
         buffers.collect()
     }
 
     /// Arrays over these buffers, in the nest of an item.
     fn nest(&self, py: Python<'_>, buffers: Vec<PooledBytes>, items: usize) -> PyResult<Py<PyAny>> {
-        let arrays = buffers.into_iter().zip(&self.outputs).map(|(buffer, (_, cell))| {
-            let shape: Vec<usize> = std::iter::once(items).chain(cell.shape.iter().copied()).collect();
-            arrays::from_bytes(py, buffer, cell.dtype, &shape)
-        });
+        let arrays = buffers
+            .into_iter()
+            .zip(&self.outputs)
+            .map(|(buffer, (_, cell))| {
+                let shape: Vec<usize> = std::iter::once(items)
+                    .chain(cell.shape.iter().copied())
+                    .collect();
+                arrays::from_bytes(py, buffer, cell.dtype, &shape)
+            });
         let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
         Ok(self.structure.unflatten(py, arrays)?.unbind())
     }
@@ -212,7 +229,9 @@ impl ReplayBuffer {
     /// The bytes of a batch; the most that is possible if that is more than `usize` can hold.
     fn batch_bytes(&self, items: usize) -> usize {
         let bytes = self.outputs.iter().map(|(_, cell)| cell.bytes());
-        bytes.fold(0_usize, usize::saturating_add).saturating_mul(items)
+        bytes
+            .fold(0_usize, usize::saturating_add)
+            .saturating_mul(items)
     }
 }
 
@@ -234,10 +253,15 @@ impl ReplayBuffer {
             let shape: Option<Shape> = column.shape.iter().copied().collect();
             let shape = shape.ok_or_else(|| {
                 let column = crate::leaf::describe_column(&column.name);
-                let text = format!("the shape of {column} in `signature` must have fixed sizes; it has None");
+                let text = format!(
+                    "the shape of {column} in `signature` must have fixed sizes; it has None"
+                );
                 errors::signature(py, text)
             })?;
-            Ok(CellSpec { dtype: column.dtype, shape })
+            Ok(CellSpec {
+                dtype: column.dtype,
+                shape,
+            })
         });
         let cells = cells.collect::<PyResult<Vec<CellSpec>>>()?;
         let names: Vec<Box<str>> = columns.iter().map(|column| column.name.clone()).collect();
@@ -254,12 +278,16 @@ impl ReplayBuffer {
             outputs,
             episode_columns: items
                 .episode_columns
-                .map(|(terminated, truncated)| EpisodeColumns { terminated, truncated }),
+                .map(|(terminated, truncated)| EpisodeColumns {
+                    terminated,
+                    truncated,
+                }),
             reward_column: items.reward_column,
             exponent,
             seed,
         };
-        let buffer = StepBuffer::new(options).map_err(|error| errors::to_py(py, &error))?;
+        let mut buffer = StepBuffer::new(options).map_err(|error| errors::to_py(py, &error))?;
+        buffer.column_memory().for_each(request_huge_pages);
         Ok(Self {
             buffer: ForkGuard::new("replay buffer", RwLock::new(buffer)),
             columns,
@@ -356,7 +384,9 @@ impl ReplayBuffer {
         priorities: PyReadonlyArray1<'_, f64>,
     ) -> PyResult<usize> {
         let (keys, priorities) = (keys.as_slice()?, priorities.as_slice()?);
-        self.locked(py, 0, |mut buffer| buffer.update_priorities(keys, priorities))
+        self.locked(py, 0, |mut buffer| {
+            buffer.update_priorities(keys, priorities)
+        })
     }
 
     fn clear(&self, py: Python<'_>) -> PyResult<()> {

@@ -220,7 +220,12 @@ impl StepFlattener {
             return Ok(values);
         };
         if exact {
-            return Err(structure_differs(py, "a writer", &given.names, &known.names));
+            return Err(structure_differs(
+                py,
+                "a writer",
+                &given.names,
+                &known.names,
+            ));
         }
         let differs = || nesting_differs(py, &given.names, &known.names);
         let parse = |text: &str| serde_json::from_str::<Value>(text).ok();

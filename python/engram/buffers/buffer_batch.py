@@ -18,6 +18,9 @@ BufferDivisor: TypeAlias = Literal["batch", "buffer"] | None
 class BufferBatchInfo:
     """Keys, probabilities and other metadata of a batch's items; each array is created on first access.
 
+    Args:
+        native: The batch, as the native engine returned it.
+
     Attributes:
         key: u64 `[B]`: keys of the items, as `ReplayBuffer.update_priorities` takes them. Never used again for another
             item of the buffer, also after `clear`.
@@ -75,6 +78,9 @@ class BufferBatchInfo:
 
 class BufferBatch:
     """Items that a `ReplayBuffer` returned, stacked along a leading batch axis.
+
+    Args:
+        native: The batch, as the native engine returned it.
 
     Attributes:
         data: Nest of the items' data, with NumPy arrays `[B, ...]`, or `[B, T, ...]` for `Sequences`. The arrays own

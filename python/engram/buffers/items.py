@@ -51,11 +51,11 @@ class Steps:
     """
 
     @property
-    def rows(self) -> int:
+    def _rows(self) -> int:
         """Number of consecutive steps that an item can have."""
         return 1
 
-    def compile(self, structure: str) -> CompiledItems:
+    def _compile(self, structure: str) -> CompiledItems:
         """Returns the items for steps of this structure."""
         names = _engram.names(structure)
         columns = [OutputColumn("first", column) for column in range(len(names))]
@@ -102,11 +102,11 @@ class Transitions:
         object.__setattr__(self, "discount", _checks.fraction("Transitions: `discount`", self.discount))
 
     @property
-    def rows(self) -> int:
+    def _rows(self) -> int:
         """Number of consecutive steps that an item can have."""
         return self.n_step
 
-    def compile(self, structure: str) -> CompiledItems:
+    def _compile(self, structure: str) -> CompiledItems:
         """Returns the items for steps of this structure."""
         step = _step_of_markers("Transitions", structure, ("next_obs", "reward", "terminated", "truncated"))
         _check_added("Transitions", step, ("discount", "num_steps"))
@@ -168,11 +168,11 @@ class Sequences:
         _checks.choice("Sequences: `at_end`", self.at_end, ("pad", "continue"))
 
     @property
-    def rows(self) -> int:
+    def _rows(self) -> int:
         """Number of consecutive steps that an item can have."""
         return self.burn_in + self.length
 
-    def compile(self, structure: str) -> CompiledItems:
+    def _compile(self, structure: str) -> CompiledItems:
         """Returns the items for steps of this structure."""
         step = _step_of_markers("Sequences", structure, ("terminated", "truncated"))
         added = ("valid", "learning", "is_first")

@@ -76,11 +76,12 @@ class ReplayBuffer:
         _checks.instance_of(
             "`sampler`", sampler, Uniform | Prioritized, "selectors.Uniform() or selectors.Prioritized(...)"
         )
-        if items.rows > self._length:
+        rows = items._rows  # noqa: SLF001, this package's own
+        if rows > self._length:
             environments = counted(self._num_envs, "environment")
             raise InvalidArgumentError(
-                f"`capacity` must be at least {items.rows * self._num_envs} for {environments} and items of up to "
-                f"{counted(items.rows, 'step')}; got {capacity}"
+                f"`capacity` must be at least {rows * self._num_envs} for {environments} and items of up to "
+                f"{counted(rows, 'step')}; got {capacity}"
             )
         self._items, self._sampler, self._seed = items, sampler, checked_seed(seed)
         self._learning = threading.Lock()
@@ -236,7 +237,7 @@ class ReplayBuffer:
         """Returns the native buffer for steps of this signature."""
         structure = _engram.flatten(signature)[2]
         exponent = self._sampler.exponent if isinstance(self._sampler, Prioritized) else None
-        items = self._items.compile(structure)
+        items = self._items._compile(structure)  # noqa: SLF001, this package's own
         return _engram.ReplayBuffer(signature, items, self._num_envs, self._length, exponent, self._seed)
 
     def _add(self, method: str, steps: Any, num_leading_axes: int, **environments: Any) -> None:  # noqa: ANN401

@@ -1,6 +1,8 @@
 //! Copies items of a ring into the columns of a batch.
 
-use super::{ENDED, EpisodeColumns, FIRST, ItemStart, Ring, RingItems, StepBufferOptions, TERMINATED};
+use super::{
+    ENDED, EpisodeColumns, FIRST, ItemStart, Ring, RingItems, StepBufferOptions, TERMINATED,
+};
 use crate::dtype::DType;
 use crate::error::{Error, Result};
 use crate::gather::{PREFETCHED_ITEMS, copy, copy_in_parts};
@@ -82,9 +84,15 @@ impl RingGather {
                 return Ok(());
             }
             let name = &options.names[column];
-            Err(Error::Signature(format!("column `{name}` must be {what} per step; got {cell}")))
+            Err(Error::Signature(format!(
+                "column `{name}` must be {what} per step; got {cell}"
+            )))
         };
-        if let Some(EpisodeColumns { terminated, truncated }) = options.episode_columns {
+        if let Some(EpisodeColumns {
+            terminated,
+            truncated,
+        }) = options.episode_columns
+        {
             requirement(terminated, &|dtype| dtype == DType::Bool, "one bool")?;
             requirement(truncated, &|dtype| dtype == DType::Bool, "one bool")?;
         }
@@ -101,7 +109,9 @@ impl RingGather {
         };
         Ok(Self {
             outputs: options.outputs.clone(),
-            rewards: options.reward_column.map(|column| (column, options.cells[column].dtype)),
+            rewards: options
+                .reward_column
+                .map(|column| (column, options.cells[column].dtype)),
             powers,
         })
     }
@@ -114,7 +124,11 @@ impl RingGather {
         starts: &[ItemStart],
         outputs: Vec<&mut [u8]>,
     ) -> Result<()> {
-        let item_bytes: Vec<usize> = self.outputs.iter().map(|output| output.cell.bytes()).collect();
+        let item_bytes: Vec<usize> = self
+            .outputs
+            .iter()
+            .map(|output| output.cell.bytes())
+            .collect();
         copy_in_parts(
             starts.len(),
             outputs,
@@ -125,7 +139,11 @@ impl RingGather {
                     RingItems::Transitions { n_step, .. } => {
                         self.gather_transitions(ring, n_step, &starts[range], outputs);
                     }
-                    RingItems::Sequences { length, burn_in, continues } => {
+                    RingItems::Sequences {
+                        length,
+                        burn_in,
+                        continues,
+                    } => {
                         let sequences = starts[range]
                             .iter()
                             .map(|start| sequence(ring, start, length, burn_in, continues));
@@ -161,10 +179,16 @@ impl RingGather {
                 prefetch_line(&raw const ring.flags[*row]);
             }
         }
-        let transitions = starts.iter().map(|start| self.transition(ring, start, n_step));
+        let transitions = starts
+            .iter()
+            .map(|start| self.transition(ring, start, n_step));
         let transitions: Vec<Transition> = transitions.collect();
         let discount = |transition: &Transition| {
-            if transition.terminated { 0.0 } else { self.powers[transition.steps] }
+            if transition.terminated {
+                0.0
+            } else {
+                self.powers[transition.steps]
+            }
         };
         for (output, out) in self.outputs.iter().zip(outputs) {
             let all = transitions.iter();
@@ -218,7 +242,9 @@ impl RingGather {
         outputs: Vec<&mut [u8]>,
     ) {
         for (output, out) in self.outputs.iter().zip(outputs) {
-            let each = sequences.iter().zip(out.chunks_exact_mut(output.cell.bytes().max(1)));
+            let each = sequences
+                .iter()
+                .zip(out.chunks_exact_mut(output.cell.bytes().max(1)));
             match output.source {
                 OutputSource::All(column) => {
                     for (number, (sequence, out)) in each.enumerate() {
@@ -240,7 +266,9 @@ impl RingGather {
                     out.fill(0);
                     out[..sequence.copies].fill(1);
                     let mut slot = sequence.slot;
-                    for is_first in &mut out[sequence.copies..len.min(sequence.copies + sequence.steps)] {
+                    for is_first in
+                        &mut out[sequence.copies..len.min(sequence.copies + sequence.steps)]
+                    {
                         *is_first = u8::from(ring.flags[ring.row(sequence.env, slot)] & FIRST != 0);
                         slot = ring.slot_after(slot, 1);
                     }
@@ -296,7 +324,10 @@ impl Ring {
         let (before, rest) = out.split_at_mut(until_end * cell_bytes);
         let (after, padding) = rest.split_at_mut((sequence.steps - until_end) * cell_bytes);
         copy(before, column.cells(first, until_end));
-        copy(after, column.cells(self.row(sequence.env, 0), sequence.steps - until_end));
+        copy(
+            after,
+            column.cells(self.row(sequence.env, 0), sequence.steps - until_end),
+        );
         padding.fill(0);
     }
 }
@@ -325,7 +356,8 @@ impl super::RingColumn {
             16 => self.gather_fixed::<16>(rows, out),
             32 => self.gather_fixed::<32>(rows, out),
             size => {
-                for (number, (row, out)) in rows.iter().zip(out.chunks_exact_mut(size)).enumerate() {
+                for (number, (row, out)) in rows.iter().zip(out.chunks_exact_mut(size)).enumerate()
+                {
                     if let Some(later) = rows.get(number + PREFETCHED_ITEMS) {
                         self.prefetch(*later);
                     }
@@ -349,17 +381,25 @@ impl super::RingColumn {
 }
 
 fn rows_of(ring: &Ring, starts: &[ItemStart]) -> Vec<usize> {
-    starts.iter().map(|start| ring.row(start.env, start.slot)).collect()
+    starts
+        .iter()
+        .map(|start| ring.row(start.env, start.slot))
+        .collect()
 }
 
 /// A number of this dtype, from its bytes; `None` if rewards cannot have this dtype.
 fn to_number(dtype: DType, bytes: &[u8]) -> Option<f64> {
     macro_rules! read {
         ($type:ty) => {
-            bytes.first_chunk().map(|bytes| <$type>::from_le_bytes(*bytes))
+            bytes
+                .first_chunk()
+                .map(|bytes| <$type>::from_le_bytes(*bytes))
         };
     }
-    #[expect(clippy::cast_precision_loss, reason = "rewards are rounded to float32 later")]
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "rewards are rounded to float32 later"
+    )]
     match dtype {
         DType::Float32 => read!(f32).map(f64::from),
         DType::Float64 => read!(f64),
@@ -376,7 +416,10 @@ fn to_number(dtype: DType, bytes: &[u8]) -> Option<f64> {
 }
 
 /// Encodes a number as float32.
-#[expect(clippy::cast_possible_truncation, reason = "a float32 column rounds values")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a float32 column rounds values"
+)]
 fn encode(value: f64) -> [u8; 4] {
     (value as f32).to_le_bytes()
 }

@@ -105,7 +105,11 @@ impl Priorities {
     /// The priority of a new item.
     fn initial(&mut self) -> f64 {
         let largest = self.largest.get(&self.values);
-        if largest > 0.0 { largest } else { FIRST_PRIORITY }
+        if largest > 0.0 {
+            largest
+        } else {
+            FIRST_PRIORITY
+        }
     }
 }
 
@@ -126,14 +130,23 @@ impl ItemIndex {
     }
 
     /// Updates the items of these environments after steps were added to or removed from the ring.
-    pub(super) fn update(&mut self, ring: &Ring, items: &RingItems, envs: impl Iterator<Item = usize>) {
+    pub(super) fn update(
+        &mut self,
+        ring: &Ring,
+        items: &RingItems,
+        envs: impl Iterator<Item = usize>,
+    ) {
         // Of the items before this change: the first of the new items must not change the priority of the next.
         let initial = self.priorities.as_mut().map_or(0.0, Priorities::initial);
         for env in envs {
             let new = items.starts(ring, env);
             let StartRange { first, slot, len } = self.ranges[env];
             let old = first..first + len as u64;
-            let new_slot = if new.is_empty() { 0 } else { ring.slot(env, new.start) };
+            let new_slot = if new.is_empty() {
+                0
+            } else {
+                ring.slot(env, new.start)
+            };
             if let Some(priorities) = &mut self.priorities {
                 let rows = |from: usize, offset: u64, len: u64| {
                     // An offset from a position to one at most `length` later.
@@ -184,7 +197,10 @@ impl ItemIndex {
     /// The item with this key, if it can be sampled.
     pub(super) fn find(&self, ring: &Ring, key: u64) -> Option<ItemStart> {
         let envs = self.ranges.len() as u64;
-        #[expect(clippy::cast_possible_truncation, reason = "below the number of environments")]
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "below the number of environments"
+        )]
         let (env, position) = match envs {
             1 => (0, key),
             _ => ((key % envs) as usize, key / envs),
@@ -250,7 +266,10 @@ impl ItemIndex {
         let probabilities = weights.collect();
         let values = rows.iter().map(|row| priorities.values[*row]).collect();
         Ok(Drawn {
-            starts: rows.into_iter().map(|row| self.start_of(ring, row)).collect(),
+            starts: rows
+                .into_iter()
+                .map(|row| self.start_of(ring, row))
+                .collect(),
             probabilities,
             priorities: values,
             distribution,
@@ -325,7 +344,10 @@ impl ItemIndex {
         let Some(priorities) = &mut self.priorities else {
             return Ok(0);
         };
-        for (rows, new) in rows.chunks(UPDATES_TOGETHER).zip(new.chunks(UPDATES_TOGETHER)) {
+        for (rows, new) in rows
+            .chunks(UPDATES_TOGETHER)
+            .zip(new.chunks(UPDATES_TOGETHER))
+        {
             for row in rows.iter().flatten() {
                 priorities.tree.prefetch(*row);
                 prefetch_line(&raw const priorities.values[*row]);

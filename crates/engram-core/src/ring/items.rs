@@ -41,7 +41,9 @@ impl RingItems {
     #[must_use]
     pub fn time_axis(&self) -> Option<usize> {
         match *self {
-            Self::Sequences { length, burn_in, .. } => Some(burn_in + length),
+            Self::Sequences {
+                length, burn_in, ..
+            } => Some(burn_in + length),
             Self::Steps | Self::Transitions { .. } => None,
         }
     }
@@ -54,7 +56,9 @@ impl RingItems {
         let (steps, ends_with_episode) = match *self {
             Self::Steps => (1, false),
             Self::Transitions { n_step, .. } => (n_step, true),
-            Self::Sequences { length, continues, .. } => (length, !continues),
+            Self::Sequences {
+                length, continues, ..
+            } => (length, !continues),
         };
         let state = &ring.envs[env];
         let mut end = (state.added + 1).saturating_sub(steps as u64);

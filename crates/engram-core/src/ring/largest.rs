@@ -29,7 +29,10 @@ struct Bound {
 impl Largest {
     /// All `n` values are 0.
     pub(super) fn new(n: usize) -> Self {
-        let block = n.isqrt().next_power_of_two().clamp(MIN_BLOCK, ENTRIES_PER_PAGE);
+        let block = n
+            .isqrt()
+            .next_power_of_two()
+            .clamp(MIN_BLOCK, ENTRIES_PER_PAGE);
         Self {
             block,
             bounds: vec![Bound::default(); n.div_ceil(block)],

@@ -2,7 +2,9 @@
 
 use rand_xoshiro::rand_core::SeedableRng;
 
-use super::{Drawn, EpisodeColumns, ItemIndex, ItemStart, OutputColumn, Ring, RingGather, RingItems};
+use super::{
+    Drawn, EpisodeColumns, ItemIndex, ItemStart, OutputColumn, Ring, RingGather, RingItems,
+};
 use crate::error::{Error, Result};
 use crate::schema::CellSpec;
 use crate::selector::TableRng;
@@ -68,6 +70,11 @@ impl StepBuffer {
         })
     }
 
+    /// The memory of each column. It is not used before the first step is added.
+    pub fn column_memory(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        self.ring.columns.iter_mut().map(|column| &mut *column.bytes)
+    }
+
     /// Number of steps stored.
     #[must_use]
     pub fn len(&self) -> usize {
@@ -89,13 +96,15 @@ impl StepBuffer {
     /// Adds steps; see [`Ring::add`].
     pub fn add(&mut self, envs: &[usize], columns: &[SharedBytes<'_>], steps: usize) {
         self.ring.add(envs, columns, steps);
-        self.index.update(&self.ring, &self.items, envs.iter().copied());
+        self.index
+            .update(&self.ring, &self.items, envs.iter().copied());
     }
 
     /// Removes all steps.
     pub fn clear(&mut self) {
         self.ring.clear();
-        self.index.update(&self.ring, &self.items, 0..self.ring.num_envs());
+        self.index
+            .update(&self.ring, &self.items, 0..self.ring.num_envs());
     }
 
     /// Draws `n` items.
@@ -127,7 +136,10 @@ impl StepBuffer {
             RingItems::Sequences { length, .. } => length,
         };
         let or_end = match self.items {
-            RingItems::Sequences { continues: true, .. } | RingItems::Steps => "",
+            RingItems::Sequences {
+                continues: true, ..
+            }
+            | RingItems::Steps => "",
             _ => ", or the end of an episode",
         };
         format!(
