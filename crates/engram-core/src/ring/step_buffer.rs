@@ -72,7 +72,10 @@ impl StepBuffer {
 
     /// The memory of each column. It is not used before the first step is added.
     pub fn column_memory(&mut self) -> impl Iterator<Item = &mut [u8]> {
-        self.ring.columns.iter_mut().map(|column| &mut *column.bytes)
+        self.ring
+            .columns
+            .iter_mut()
+            .map(|column| &mut *column.bytes)
     }
 
     /// Number of steps stored.
