@@ -39,6 +39,7 @@ def of_compat():
 AUDITED = [
     *of_compat(),
     "engram.adders",
+    "engram.buffers",
     "engram.data",
     "engram.gymnasium",
     "engram.data.numpy",

@@ -29,6 +29,7 @@ def test_import_alone_loads_no_framework_agent_or_command():
     unused = (
         "engram.adders.",
         "engram.agents.",
+        "engram.buffers.",
         "engram.cli.",
         "engram.compat.",
         "engram.data.",
@@ -43,15 +44,17 @@ def test_import_alone_loads_no_framework_agent_or_command():
 def test_adders_and_datasets_are_imported_on_first_use():
     code = """
 import sys, engram
-print({"adders", "data"} <= set(dir(engram)), "engram.data" in sys.modules)
+print({"adders", "buffers", "data"} <= set(dir(engram)), "engram.data" in sys.modules)
 print(engram.data.Element.__module__, "engram.adders" in sys.modules, "engram.data.numpy" in sys.modules)
 print(engram.data.numpy.dataset.__module__, engram.adders.EpisodeAdder.__module__)
+print(engram.buffers.ReplayBuffer.__module__)
 print(engram.data is sys.modules["engram.data"], dir(engram) == sorted(set(dir(engram))))
 """
     assert run_python(code).splitlines() == [
         "True False",
         "engram.data.elements False False",
         "engram.data.numpy engram.adders.episode",
+        "engram.buffers.replay_buffer",
         "True True",
     ]
 

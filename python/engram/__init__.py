@@ -42,6 +42,7 @@ __all__ = [
     "TrajectoryWriter",
     "__version__",
     "adders",
+    "buffers",
     "data",
     "errors",
     "gymnasium",
@@ -53,13 +54,13 @@ __all__ = [
 ]
 
 if TYPE_CHECKING:
-    from engram import adders, data, gymnasium
+    from engram import adders, buffers, data, gymnasium
     from engram import minari as minari
     from engram import parquet as parquet
 else:
     # Not in `__all__`, so that `from engram import *` works without their extras.
     _EXTRAS = ("minari", "parquet")
-    __getattr__ = lazy_modules("engram", ("adders", "data", "gymnasium", *_EXTRAS))
+    __getattr__ = lazy_modules("engram", ("adders", "buffers", "data", "gymnasium", *_EXTRAS))
 
 
 def __dir__() -> list[str]:

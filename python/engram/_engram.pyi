@@ -8,8 +8,11 @@ import numpy.typing as npt
 __all__ = [
     "Batch",
     "BatchedWriter",
+    "BufferBatch",
     "ColumnHistory",
+    "Epoch",
     "PatternWriter",
+    "ReplayBuffer",
     "Scan",
     "Server",
     "Snapshot",
@@ -63,6 +66,44 @@ class Batch:
     def importance_weights(
         self, beta: float, normalize: Literal["batch", "table"] | None
     ) -> npt.NDArray[np.float32]: ...
+
+@final
+class BufferBatch:
+    @property
+    def data(self) -> Any: ...
+    def __len__(self) -> int: ...
+    def key(self) -> npt.NDArray[np.uint64]: ...
+    def env_id(self) -> npt.NDArray[np.int64]: ...
+    def position(self) -> npt.NDArray[np.uint64]: ...
+    def probability(self) -> npt.NDArray[np.float64]: ...
+    def priority(self) -> npt.NDArray[np.float64] | None: ...  # None without priorities
+    def importance_weights(
+        self, beta: float, normalize: Literal["batch", "buffer"] | None
+    ) -> npt.NDArray[np.float32]: ...
+
+@final
+class ReplayBuffer:
+    def __new__(
+        cls,
+        signature: Any,
+        items: Any,  # an engram.buffers.items.CompiledItems
+        num_envs: int,
+        length: int,
+        exponent: float | None,  # of a Prioritized sampler
+        seed: int,
+    ) -> ReplayBuffer: ...
+    def add(self, step: Any, *, env_id: int | None = None) -> None: ...
+    def add_batch(self, steps: Any, *, env_ids: npt.ArrayLike | None = None) -> None: ...
+    def add_steps(self, steps: Any, *, env_ids: npt.ArrayLike | None = None) -> None: ...
+    def sample(self, batch_size: int, replacement: bool, out: Any | None) -> BufferBatch: ...
+    def epoch(self) -> Epoch: ...
+    def update_priorities(self, keys: npt.NDArray[np.uint64], priorities: npt.NDArray[np.float64]) -> int: ...
+    def clear(self) -> None: ...
+    def sizes(self) -> tuple[int, int]: ...  # number of steps, number of items
+
+@final
+class Epoch:
+    def next(self, batch_size: int) -> BufferBatch | None: ...  # None: all items were returned
 
 @final
 class Stream:

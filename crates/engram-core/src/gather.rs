@@ -2,9 +2,10 @@
 
 mod alike;
 mod estimate;
+mod parts;
 mod unpacked_columns;
 
-use std::sync::{Arc, OnceLock};
+use std::sync::Arc;
 
 use crate::chunk::string_cells;
 use crate::codec::Codec;
@@ -20,13 +21,11 @@ use crate::trajectory::Trajectory;
 use alike::are_alike;
 pub use alike::stackable_prefix;
 pub use estimate::{Estimate, estimate};
+pub(crate) use parts::copy_in_parts;
 use unpacked_columns::UnpackedColumns;
 
-/// Batches of at least this many bytes are copied by several threads.
-const MIN_PARALLEL_BYTES: usize = 4 << 20;
-
 /// Number of items whose memory is prefetched ahead of copying.
-const PREFETCHED_ITEMS: usize = 16;
+pub(crate) const PREFETCHED_ITEMS: usize = 16;
 
 /// How a batch represents items of different lengths.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -151,18 +150,12 @@ fn gather_alike<T: AsTrajectory>(
                 .ok_or_else(|| too_large(name, items.len(), bytes))
         })
         .collect::<Result<_>>()?;
-    let total: usize = buffers.iter().map(|buffer| buffer.len()).sum();
-    let parts = if total >= MIN_PARALLEL_BYTES && may_use_thread_pool() {
-        rayon::current_num_threads().min(items.len())
-    } else {
-        1
-    };
-    if parts <= 1 {
-        let whole = buffers.iter_mut().map(|buffer| &mut **buffer).collect();
-        copy_part(items, 0, &plans, whole)?;
-    } else {
-        copy_in_parallel(items, &plans, &mut buffers, parts)?;
-    }
+    copy_in_parts(
+        items.len(),
+        buffers.iter_mut().map(|buffer| &mut **buffer).collect(),
+        |column, item| plans[column].start(item) * plans[column].cell_bytes,
+        |range, out| copy_part(&items[range.clone()], range.start, &plans, out),
+    )?;
     // At first, strings count as empty. Gathering a column of strings adds their bytes.
     let mut batch_bytes = min_bytes.unwrap_or(usize::MAX);
     let columns = plans
@@ -183,13 +176,6 @@ fn too_large(name: &str, items: usize, bytes: Option<usize>) -> Error {
         format_args!("{column} of a batch of {}", count(items, "item")),
         bytes,
     )
-}
-
-/// False in a child forked after the first call: the threads of the parent's pool do not exist in the child.
-fn may_use_thread_pool() -> bool {
-    static PROCESS: OnceLock<u32> = OnceLock::new();
-    let current = std::process::id();
-    *PROCESS.get_or_init(|| current) == current
 }
 
 /// Checks that the columns of all items have the names and nesting of the first item's columns.
@@ -417,36 +403,6 @@ impl ColumnPlan {
     }
 }
 
-/// Copies the fixed-size columns in `parts` tasks of the thread pool, each for consecutive items.
-fn copy_in_parallel<T: AsTrajectory>(
-    items: &[T],
-    plans: &[ColumnPlan],
-    buffers: &mut [PooledBytes],
-    parts: usize,
-) -> Result<()> {
-    let part_len = items.len().div_ceil(parts);
-    let mut remaining: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut **buffer).collect();
-    let mut outcomes: Vec<Result<()>> = vec![Ok(()); items.len().div_ceil(part_len)];
-    rayon::scope(|scope| {
-        for (part, (items, outcome)) in items.chunks(part_len).zip(&mut outcomes).enumerate() {
-            let first = part * part_len;
-            let out: Vec<&mut [u8]> = remaining
-                .iter_mut()
-                .zip(plans)
-                .map(|(remaining, plan)| {
-                    let cells = plan.start(first + items.len()) - plan.start(first);
-                    let (out, later) =
-                        std::mem::take(remaining).split_at_mut(cells * plan.cell_bytes);
-                    *remaining = later;
-                    out
-                })
-                .collect();
-            scope.spawn(move |_| *outcome = copy_part(items, first, plans, out));
-        }
-    });
-    outcomes.into_iter().collect()
-}
-
 /// Copies the fixed-size columns of consecutive items; `out[c]` begins at the first of these items.
 fn copy_part<T: AsTrajectory>(
     items: &[T],
@@ -524,7 +480,7 @@ fn copy_slices(
 
 /// Copies between slices of equal length. The sizes of scalars and small vectors are copied without a
 /// function call.
-fn copy(target: &mut [u8], source: &[u8]) {
+pub(crate) fn copy(target: &mut [u8], source: &[u8]) {
     macro_rules! fixed {
         ($size:literal) => {
             if let (Some(target), Some(source)) = (

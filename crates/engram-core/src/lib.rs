@@ -21,6 +21,7 @@ pub mod pool;
 mod prefetch;
 mod printable;
 pub mod rate_limiter;
+pub mod ring;
 pub mod schema;
 pub mod selector;
 pub mod shared_bytes;

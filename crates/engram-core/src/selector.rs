@@ -5,6 +5,8 @@ mod heap;
 mod order;
 mod prioritized;
 
+use std::fmt;
+
 use rand_xoshiro::Xoshiro256PlusPlus;
 use rand_xoshiro::rand_core::Rng;
 
@@ -15,6 +17,7 @@ use dense::Dense;
 use heap::Heap;
 use order::Order;
 use prioritized::Prioritized;
+pub(crate) use prioritized::{distribution, draw, weight};
 
 /// The random generator of a table.
 pub type TableRng = Xoshiro256PlusPlus;
@@ -46,9 +49,14 @@ impl SelectorKind {
     /// # Errors
     /// [`Error::Priority`] for NaN; for `Prioritized` also if negative, infinite or of too large a weight.
     pub fn check_priority(&self, table: &str, priority: f64) -> Result<()> {
+        self.check_priority_for(format_args!("table `{table}`"), priority)
+    }
+
+    /// [`SelectorKind::check_priority`] for an item of `owner`, a table or a replay buffer.
+    pub(crate) fn check_priority_for(&self, owner: impl fmt::Display, priority: f64) -> Result<()> {
         if priority.is_nan() {
             return Err(Error::Priority(format!(
-                "priority for table `{table}` is NaN; it must be a number"
+                "priority for {owner} is NaN; it must be a number"
             )));
         }
         let Self::Prioritized { exponent } = *self else {
@@ -56,7 +64,7 @@ impl SelectorKind {
         };
         if !(priority.is_finite() && priority >= 0.0) {
             return Err(Error::Priority(format!(
-                "priority for table `{table}` is {priority}; a Prioritized selector needs a finite value that is not negative"
+                "priority for {owner} is {priority}; a Prioritized selector needs a finite value that is not negative"
             )));
         }
         // `powf` is slow; these exponents and priorities stay below the limit.
@@ -68,7 +76,7 @@ impl SelectorKind {
             return Ok(());
         }
         Err(Error::Priority(format!(
-            "priority {priority:?} for table `{table}`: its weight, `priority ** {exponent}` (the exponent of the \
+            "priority {priority:?} for {owner}: its weight, `priority ** {exponent}` (the exponent of the \
              Prioritized selector), must be at most {:e}; got {weight:e}; give a priority closer to 1 or an exponent \
              closer to 0",
             prioritized::MAX_WEIGHT
@@ -208,17 +216,10 @@ impl Selector {
     /// The distribution of the next choice.
     #[must_use]
     pub fn distribution(&mut self) -> DrawDistribution {
-        #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
         match self {
             Self::Prioritized(prioritized) => prioritized.distribution(),
-            Self::Dense(dense) => DrawDistribution {
-                candidates: dense.len() as u64,
-                min_probability: 1.0 / dense.len() as f64,
-            },
-            Self::Order(_) | Self::Heap(_) => DrawDistribution {
-                candidates: 1,
-                min_probability: 1.0,
-            },
+            Self::Dense(dense) => DrawDistribution::uniform(dense.len()),
+            Self::Order(_) | Self::Heap(_) => DrawDistribution::uniform(1),
         }
     }
 
@@ -255,8 +256,30 @@ pub struct DrawDistribution {
     pub min_probability: f64,
 }
 
+impl DrawDistribution {
+    /// All of `candidates` items are equally likely.
+    #[must_use]
+    pub fn uniform(candidates: usize) -> Self {
+        #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
+        let min_probability = 1.0 / candidates as f64;
+        Self {
+            candidates: candidates as u64,
+            min_probability,
+        }
+    }
+
+    /// The importance weight of an item of this probability, `(1 / (candidates * probability)) ^ beta` (Schaul et al.
+    /// 2016, section 3.4), not divided by a largest weight.
+    #[must_use]
+    pub fn importance_weight(&self, probability: f64, beta: f64) -> f64 {
+        #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
+        let candidates = self.candidates as f64;
+        (1.0 / (candidates * probability)).powf(beta)
+    }
+}
+
 /// A random number, uniform in `[0, 1)`.
-fn uniform_unit(rng: &mut TableRng) -> f64 {
+pub(crate) fn uniform_unit(rng: &mut TableRng) -> f64 {
     const STEP: f64 = 1.0 / 9_007_199_254_740_992.0; // 2^-53
     #[expect(clippy::cast_precision_loss, reason = "53 bits fit")]
     let bits = (rng.next_u64() >> 11) as f64;
@@ -264,7 +287,7 @@ fn uniform_unit(rng: &mut TableRng) -> f64 {
 }
 
 /// A random number, uniform in `0..n` with a bias below 2^-32 for any table size.
-fn uniform_below(rng: &mut TableRng, n: usize) -> usize {
+pub(crate) fn uniform_below(rng: &mut TableRng, n: usize) -> usize {
     #[expect(clippy::cast_possible_truncation, reason = "the high half is below n")]
     let number = ((u128::from(rng.next_u64()) * n as u128) >> 64) as usize;
     number

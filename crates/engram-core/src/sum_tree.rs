@@ -12,6 +12,9 @@ const DRAWS_TOGETHER: usize = 64;
 /// Maximum number of changed parents before their sums are recomputed.
 const MAX_STALE_PARENTS: usize = 1024;
 
+/// Number of changed parents whose memory is prefetched before their sums are recomputed.
+const PREFETCHED_PARENTS: usize = 16;
+
 /// Weights, with their sums and smallest non-zero values on each level of the tree.
 ///
 /// A parent is always recomputed from all its children, so rounding errors do not accumulate and the
@@ -110,9 +113,14 @@ impl SumTree {
         stale.sort_unstable();
         for depth in 1..self.levels.len() {
             stale.dedup();
-            for index in &mut stale {
-                self.refresh(depth, *index);
-                *index /= FANOUT;
+            for number in 0..stale.len() {
+                if let Some(later) = stale.get(number + PREFETCHED_PARENTS) {
+                    prefetch_group(&self.levels[depth - 1].sums, *later);
+                    prefetch_line(&raw const self.levels[depth].sums[*later]);
+                    prefetch_line(&raw const self.levels[depth].mins[*later]);
+                }
+                self.refresh(depth, stale[number]);
+                stale[number] /= FANOUT;
             }
         }
         stale.clear();

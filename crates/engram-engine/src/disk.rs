@@ -16,7 +16,6 @@ mod directory_lock;
 mod directory_setup;
 mod file_format;
 mod file_names;
-mod huge_pages;
 mod inspect;
 mod journal;
 mod kind;

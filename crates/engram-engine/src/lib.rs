@@ -9,6 +9,7 @@ pub mod delivery_tracker;
 mod disk;
 pub mod engine;
 mod fair_mutex;
+mod huge_pages;
 pub mod lease;
 pub mod outbox;
 pub mod scan;
@@ -28,6 +29,7 @@ pub use disk::{
     InspectedTable, Inspection, InvalidRecord, ReadProgress, StorageOptions, inspect,
 };
 pub use engine::{Engine, OpenOptions, derive_number, unsent_items_note};
+pub use huge_pages::request_huge_pages;
 pub use lease::{Lease, Sample};
 pub use outbox::{Outbox, Until};
 pub use scan::{Scan, ScanOptions};

@@ -2,13 +2,14 @@
 
 use std::sync::Arc;
 
+use engram_core::SampledItemInfo;
 use engram_core::gather::{Column, ColumnData, Columns, LengthPolicy, TimeAxis};
-use engram_core::{DrawDistribution, SampledItemInfo};
 use numpy::PyArray1;
 use pyo3::prelude::*;
 use pyo3::types::PyList;
 
 use crate::arrays;
+use crate::importance_weights::importance_weights;
 use crate::structure::Structure;
 
 /// Arrays of a nest, None for columns without one.
@@ -136,17 +137,6 @@ fn to_array(
     }
 }
 
-/// Scaling of importance weights.
-#[derive(Clone, Copy, Debug)]
-enum Normalize {
-    /// Not scaled.
-    Not,
-    /// Divided by the largest weight of the batch.
-    Batch,
-    /// Divided by the largest weight that any item of the table could have had at the draw.
-    Table,
-}
-
 #[pymethods]
 impl Batch {
     #[getter]
@@ -241,40 +231,11 @@ impl Batch {
         beta: f64,
         normalize: Option<&str>,
     ) -> Bound<'py, PyArray1<f32>> {
-        let normalize = match normalize {
-            Some("batch") => Normalize::Batch,
-            Some("table") => Normalize::Table,
-            _ => Normalize::Not,
-        };
-        #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
-        let weight = |distribution: &DrawDistribution, probability: f64| {
-            (1.0 / (distribution.candidates as f64 * probability)).powf(beta)
-        };
-        let mut weights: Vec<f64> = self
+        let draws = self
             .infos
             .iter()
-            .map(|info| weight(&info.distribution, info.probability))
-            .collect();
-        match normalize {
-            Normalize::Not => {}
-            Normalize::Batch => {
-                let largest = weights.iter().copied().fold(0.0, f64::max);
-                for weight in &mut weights {
-                    *weight /= largest;
-                }
-            }
-            Normalize::Table => {
-                for (value, info) in weights.iter_mut().zip(&self.infos) {
-                    *value /= weight(&info.distribution, info.distribution.min_probability);
-                }
-            }
-        }
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "weights are float32 by contract"
-        )]
-        let narrow = weights.into_iter().map(|weight| weight as f32);
-        PyArray1::from_iter(py, narrow)
+            .map(|info| (info.distribution, info.probability));
+        importance_weights(py, draws, beta, normalize)
     }
 
     fn __repr__(slf: &Bound<'_, Self>) -> PyResult<String> {

@@ -159,6 +159,7 @@ impl BatchedState {
             let (given, _) = Structure::of(steps)?;
             return Err(structure_differs(
                 steps.py(),
+                "a writer",
                 &given.names,
                 &structure.names,
             ));

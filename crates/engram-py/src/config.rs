@@ -149,7 +149,7 @@ pub(crate) fn signature_to_python<'py>(
 }
 
 /// Converts a nest of objects with `shape` and `dtype` into a signature.
-fn signature(py: Python<'_>, nest: &Bound<'_, PyAny>) -> PyResult<Signature> {
+pub(crate) fn signature(py: Python<'_>, nest: &Bound<'_, PyAny>) -> PyResult<Signature> {
     let (structure, leaves) = Structure::of(nest)?;
     let columns = leaves
         .iter()

@@ -98,7 +98,7 @@ impl FastPath {
 
 /// The bytes of a NumPy scalar, padded with zeros to 16.
 #[expect(unsafe_code, reason = "NumPy's C API")]
-fn scalar_bytes(scalar: &Bound<'_, PyAny>) -> [u8; 16] {
+pub(crate) fn scalar_bytes(scalar: &Bound<'_, PyAny>) -> [u8; 16] {
     let mut bytes = [0; 16];
     // SAFETY: the caller has checked that the object is a NumPy scalar of an engine dtype, none of
     // which is larger than 16 bytes.

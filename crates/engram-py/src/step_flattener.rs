@@ -308,7 +308,12 @@ impl StepFlattener {
             return Ok(values);
         };
         if exact {
-            return Err(structure_differs(py, &given.names, &known.names));
+            return Err(structure_differs(
+                py,
+                "a writer",
+                &given.names,
+                &known.names,
+            ));
         }
         let differs = || nesting_differs(py, &given.names, &known.names);
         let parse = |text: &str| serde_json::from_str::<Value>(text).ok();
@@ -390,10 +395,16 @@ fn check_dtype(cell: &CellSpec, spec: &CellSpec, name: &str, py: Python<'_>) -> 
     Err(errors::signature(py, text))
 }
 
-/// The error for a step whose structure differs from earlier ones, for a writer whose steps all have the same structure.
-pub(crate) fn structure_differs(py: Python<'_>, given: &[String], known: &[String]) -> PyErr {
+/// The error for a step whose structure differs from earlier ones, for a writer or buffer whose steps all have the same
+/// structure.
+pub(crate) fn structure_differs(
+    py: Python<'_>,
+    owner: &str,
+    given: &[String],
+    known: &[String],
+) -> PyErr {
     let text = format!(
-        "all steps of a writer must have the same columns, {}; got {}",
+        "all steps of {owner} must have the same columns, {}; got {}",
         quote_names(known),
         describe_given(given, known)
     );

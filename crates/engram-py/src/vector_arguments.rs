@@ -50,7 +50,7 @@ impl Nest {
         let mut values = Leaves::new();
         if !self.structure.flatten(nest, &mut values)? {
             let (given, _) = Structure::of(nest)?;
-            let error = structure_differs(py, &given.names, &self.structure.names);
+            let error = structure_differs(py, "a writer", &given.names, &self.structure.names);
             return Err(with_array_hint(error, nest));
         }
         let (read, cells) = read_arrays(&values, &self.structure.names, envs)?;

@@ -10,7 +10,7 @@ use crate::sum_tree::SumTree;
 pub(super) const MAX_WEIGHT: f64 = 1e290;
 
 /// The weight of a priority. A priority of 0 has weight 0 for every exponent.
-pub(super) fn weight(priority: f64, exponent: f64) -> f64 {
+pub(crate) fn weight(priority: f64, exponent: f64) -> f64 {
     if priority == 0.0 {
         0.0
     } else {
@@ -69,18 +69,7 @@ impl Prioritized {
     }
 
     pub(super) fn distribution(&mut self) -> DrawDistribution {
-        #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
-        if self.tree.total() > 0.0 {
-            DrawDistribution {
-                candidates: self.tree.non_zero() as u64,
-                min_probability: self.tree.min_weight() / self.tree.total(),
-            }
-        } else {
-            DrawDistribution {
-                candidates: self.dense.len() as u64,
-                min_probability: 1.0 / self.dense.len() as f64,
-            }
-        }
+        distribution(&mut self.tree, self.dense.len())
     }
 
     /// Chooses `n` slots by weight; uniformly if all weights are 0.
@@ -89,9 +78,7 @@ impl Prioritized {
         if total <= 0.0 {
             return self.dense.pick(n, rng, picks);
         }
-        let masses: Vec<f64> = (0..n).map(|_| uniform_unit(rng) * total).collect();
-        let mut positions = Vec::with_capacity(n);
-        self.tree.find(&masses, &mut positions);
+        let positions = draw(&mut self.tree, n, rng);
         for position in &positions {
             self.dense.prefetch(*position);
         }
@@ -100,4 +87,25 @@ impl Prioritized {
             probability: self.tree.weight(position) / total,
         }));
     }
+}
+
+/// The distribution of draws of `len` items by their weights; uniform if all weights are 0.
+pub(crate) fn distribution(tree: &mut SumTree, len: usize) -> DrawDistribution {
+    let total = tree.total();
+    if total <= 0.0 {
+        return DrawDistribution::uniform(len);
+    }
+    DrawDistribution {
+        candidates: tree.non_zero() as u64,
+        min_probability: tree.min_weight() / total,
+    }
+}
+
+/// Draws `n` leaves of a tree by weight, with replacement. The total must be above 0.
+pub(crate) fn draw(tree: &mut SumTree, n: usize, rng: &mut TableRng) -> Vec<usize> {
+    let total = tree.total();
+    let masses: Vec<f64> = (0..n).map(|_| uniform_unit(rng) * total).collect();
+    let mut leaves = Vec::with_capacity(n);
+    tree.find(&masses, &mut leaves);
+    leaves
 }

@@ -9,9 +9,9 @@ use std::thread;
 use engram_core::chunk::Chunk;
 
 use super::byte_codec::CorruptRecord;
-use super::huge_pages::HugePages;
 use super::record_codec::{ChunkHeader, allocate_payload};
 use super::record_reader::UncheckedRecord;
+use crate::huge_pages::HugePages;
 
 /// Once a batch's chunks have at least this many bytes, the batch is sent to a thread.
 const BATCH_BYTES: usize = 1 << 20;

@@ -1,5 +1,5 @@
 //! Huge pages for memory that is about to be filled: with small pages, page faults take longer than
-//! copying the bytes.
+//! copying the bytes, and random reads need a second access to find the page.
 
 #![expect(unsafe_code, reason = "`madvise` takes memory by its address")]
 
@@ -16,24 +16,38 @@ const PAGES_AHEAD: usize = 32;
 
 /// Requests huge pages, and remembers for which memory they were requested last.
 #[derive(Debug, Default)]
-pub(super) struct HugePages {
+pub(crate) struct HugePages {
     /// Page numbers: addresses divided by `PAGE_BYTES`.
     requested: Range<usize>,
 }
 
 impl HugePages {
     /// Requests huge pages for a buffer and the memory after it, unless this was done before.
-    pub(super) fn request(&mut self, buffer: &mut [u8]) {
+    pub(crate) fn request(&mut self, buffer: &mut [u8]) {
         let start = buffer.as_mut_ptr();
         let page = start.addr() / PAGE_BYTES;
         if self.requested.contains(&page) && self.requested.contains(&(page + PAGES_AHEAD / 2)) {
             return;
         }
         self.requested = page..page + PAGES_AHEAD;
-        let from = start.map_addr(|_| page * PAGE_BYTES).cast();
-        // SAFETY: the advice changes how memory is backed, never its content.
-        let advised = unsafe { madvise(from, PAGES_AHEAD * PAGE_BYTES, Advice::LinuxHugepage) };
-        // If huge pages are not available, small pages work too.
-        let _ = advised;
+        advise(start.map_addr(|_| page * PAGE_BYTES), PAGES_AHEAD);
     }
+}
+
+/// Requests huge pages for a buffer that was not used yet, except for its ends.
+pub fn request_huge_pages(buffer: &mut [u8]) {
+    let start = buffer.as_mut_ptr();
+    let first = start.addr().div_ceil(PAGE_BYTES);
+    let end = (start.addr() + buffer.len()) / PAGE_BYTES;
+    if first < end {
+        advise(start.map_addr(|_| first * PAGE_BYTES), end - first);
+    }
+}
+
+/// Requests huge pages for this many pages of memory.
+fn advise(start: *mut u8, pages: usize) {
+    // SAFETY: the advice changes how memory is backed, never its content.
+    let advised = unsafe { madvise(start.cast(), pages * PAGE_BYTES, Advice::LinuxHugepage) };
+    // If huge pages are not available, small pages work too.
+    let _ = advised;
 }

@@ -1,0 +1,249 @@
+//! The newest steps of several environments, and the items that a replay buffer samples from them.
+//!
+//! [`Ring`] stores steps, [`RingItems`] states which of them an item consists of, [`ItemIndex`] knows which items can be
+//! sampled and draws them, [`RingGather`] copies them. [`StepBuffer`] combines these.
+
+mod gather;
+mod index;
+mod items;
+mod largest;
+mod step_buffer;
+
+use std::ops::Range;
+
+use crate::aligned::AlignedBytes;
+use crate::error::{Error, Result};
+use crate::schema::CellSpec;
+use crate::shared_bytes::SharedBytes;
+use crate::text::describe_column;
+pub use gather::{OutputColumn, OutputSource, RingGather};
+pub use index::{Drawn, ItemIndex, ItemStart};
+pub use items::{EpisodeColumns, RingItems};
+pub use step_buffer::{StepBuffer, StepBufferOptions};
+
+/// Flag of a row: the step ended its episode, or the environment was reset after it.
+const ENDED: u8 = 1;
+/// Flag of a row: the episode terminated with this step.
+const TERMINATED: u8 = 2;
+/// Flag of a row: the step is the first one of its episode.
+const FIRST: u8 = 4;
+
+/// A ring of steps for each of several environments, column after column.
+///
+/// A step has a position: the number of steps that its environment had before it. It is stored in slot `position mod
+/// length` of its environment, until the step `length` positions later overwrites it. The rows of a column are the slots
+/// of the first environment, then those of the second, and so on.
+#[derive(Debug)]
+pub struct Ring {
+    columns: Vec<RingColumn>,
+    /// `ENDED`, `TERMINATED` and `FIRST` of each row; all zero without `episode_columns`.
+    flags: AlignedBytes,
+    envs: Vec<EnvRing>,
+    /// Slots per environment.
+    length: usize,
+    episode_columns: Option<EpisodeColumns>,
+}
+
+/// The cells of one column.
+#[derive(Debug)]
+struct RingColumn {
+    cell_bytes: usize,
+    bytes: AlignedBytes,
+}
+
+/// Which steps of an environment are stored.
+#[derive(Clone, Copy, Debug, Default)]
+struct EnvRing {
+    /// Number of steps ever added: the position of the next one.
+    added: u64,
+    /// Number of steps stored, at most `length`.
+    stored: usize,
+    /// Slot of the next step.
+    slot: usize,
+    /// Position after the newest step that ended an episode; 0 if there is none.
+    ended: u64,
+}
+
+impl Ring {
+    /// Creates an empty ring. Python has checked that there is at least one environment and one slot.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if a column is too large.
+    pub fn new(
+        cells: &[CellSpec],
+        names: &[Box<str>],
+        num_envs: usize,
+        length: usize,
+        episode_columns: Option<EpisodeColumns>,
+    ) -> Result<Self> {
+        let rows = num_envs.checked_mul(length);
+        let allocate = |cell_bytes: usize, what: &dyn Fn() -> String| {
+            let bytes = rows.and_then(|rows| rows.checked_mul(cell_bytes));
+            bytes
+                .and_then(AlignedBytes::zeroed)
+                .ok_or_else(|| Error::out_of_memory(what(), bytes))
+        };
+        let columns = cells.iter().zip(names).map(|(cell, name)| {
+            let what = || format!("{} of the replay buffer", describe_column(name));
+            let too_large = || Error::out_of_memory(what(), None);
+            let (_, cell_bytes) = cell.checked_size().ok_or_else(too_large)?;
+            Ok(RingColumn {
+                cell_bytes,
+                bytes: allocate(cell_bytes, &what)?,
+            })
+        });
+        Ok(Self {
+            columns: columns.collect::<Result<_>>()?,
+            flags: allocate(1, &|| "the replay buffer".into())?,
+            envs: vec![EnvRing::default(); num_envs],
+            length,
+            episode_columns,
+        })
+    }
+
+    /// Number of environments.
+    #[must_use]
+    pub fn num_envs(&self) -> usize {
+        self.envs.len()
+    }
+
+    /// Number of slots per environment.
+    #[must_use]
+    pub fn length(&self) -> usize {
+        self.length
+    }
+
+    /// Number of steps stored.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.envs.iter().map(|env| env.stored).sum()
+    }
+
+    /// True if no step is stored.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.envs.iter().all(|env| env.stored == 0)
+    }
+
+    /// Adds `steps` consecutive steps of each of `envs`. A column has the cells of the first environment, then those of
+    /// the second, and so on. The caller has checked the number of columns and their lengths, and that the environments
+    /// are different ones.
+    pub fn add(&mut self, envs: &[usize], columns: &[SharedBytes<'_>], steps: usize) {
+        // The ring may be shorter than the steps.
+        for begin in (0..steps).step_by(self.length) {
+            let part = begin..steps.min(begin + self.length);
+            for (index, source) in columns.iter().enumerate() {
+                for (number, env) in envs.iter().enumerate() {
+                    let cell_bytes = self.columns[index].cell_bytes;
+                    let source = source.piece(number, steps * cell_bytes);
+                    self.write_cells(index, *env, source, part.clone());
+                }
+            }
+            for (number, env) in envs.iter().enumerate() {
+                if let Some(episodes) = self.episode_columns {
+                    let terminated = columns[episodes.terminated].piece(number, steps);
+                    let truncated = columns[episodes.truncated].piece(number, steps);
+                    self.write_flags(*env, terminated, truncated, part.clone());
+                }
+                let env = &mut self.envs[*env];
+                env.added += part.len() as u64;
+                env.stored = self.length.min(env.stored + part.len());
+                env.slot = (env.slot + part.len()) % self.length;
+            }
+        }
+    }
+
+    /// Writes the cells `part` of `source` to the next slots of an environment.
+    fn write_cells(
+        &mut self,
+        column: usize,
+        env: usize,
+        source: SharedBytes<'_>,
+        part: Range<usize>,
+    ) {
+        let slot = self.envs[env].slot;
+        let RingColumn { cell_bytes, bytes } = &mut self.columns[column];
+        let (_, source) = source.split_at(part.start * *cell_bytes);
+        let until_end = part.len().min(self.length - slot);
+        let (before, rest) = source.split_at(until_end * *cell_bytes);
+        let (after, _) = rest.split_at((part.len() - until_end) * *cell_bytes);
+        let first = env * self.length * *cell_bytes;
+        let target = first + slot * *cell_bytes;
+        before.copy_to(&mut bytes[target..target + before.len()]);
+        after.copy_to(&mut bytes[first..first + after.len()]);
+    }
+
+    /// Writes the flags of the steps `part`.
+    fn write_flags(
+        &mut self,
+        env: usize,
+        terminated: SharedBytes<'_>,
+        truncated: SharedBytes<'_>,
+        part: Range<usize>,
+    ) {
+        let rows = env * self.length;
+        let state = &mut self.envs[env];
+        // The first step after `clear` is the first one of an episode, too.
+        let mut is_first = state.stored == 0 || state.ended == state.added;
+        let flags = terminated.arrays().zip(truncated.arrays());
+        for (number, ([terminated], [truncated])) in
+            flags.skip(part.start).take(part.len()).enumerate()
+        {
+            let ended = terminated != 0 || truncated != 0;
+            self.flags[rows + (state.slot + number) % self.length] = u8::from(ended) * ENDED
+                + u8::from(terminated != 0) * TERMINATED
+                + u8::from(is_first) * FIRST;
+            if ended {
+                state.ended = state.added + number as u64 + 1;
+            }
+            is_first = ended;
+        }
+    }
+
+    /// Removes all steps. Positions continue.
+    pub fn clear(&mut self) {
+        for env in &mut self.envs {
+            env.stored = 0;
+        }
+    }
+
+    /// Position of the oldest step stored of an environment; that of the next step if none is.
+    fn oldest(&self, env: usize) -> u64 {
+        self.envs[env].added - self.envs[env].stored as u64
+    }
+
+    /// Row of a slot of an environment.
+    fn row(&self, env: usize, slot: usize) -> usize {
+        env * self.length + slot
+    }
+
+    /// Slot of a step that is stored.
+    fn slot(&self, env: usize, position: u64) -> usize {
+        let EnvRing { added, slot, .. } = self.envs[env];
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "a stored step is at most `length` steps old"
+        )]
+        let age = (added - position) as usize;
+        self.slot_before(slot, age)
+    }
+
+    /// The slot `steps` after another one; `steps` is at most `length`.
+    fn slot_after(&self, slot: usize, steps: usize) -> usize {
+        let slot = slot + steps;
+        if slot < self.length {
+            slot
+        } else {
+            slot - self.length
+        }
+    }
+
+    /// The slot `steps` before another one; `steps` is at most `length`.
+    fn slot_before(&self, slot: usize, steps: usize) -> usize {
+        if steps <= slot {
+            slot - steps
+        } else {
+            slot + self.length - steps
+        }
+    }
+}

@@ -1,0 +1,432 @@
+//! Copies items of a ring into the columns of a batch.
+
+use super::{
+    ENDED, EpisodeColumns, FIRST, ItemStart, Ring, RingItems, StepBufferOptions, TERMINATED,
+};
+use crate::dtype::DType;
+use crate::error::{Error, Result};
+use crate::gather::{PREFETCHED_ITEMS, copy, copy_in_parts};
+use crate::prefetch::prefetch_line;
+use crate::schema::CellSpec;
+
+/// What a column of a batch contains.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum OutputSource {
+    /// A column of the first step.
+    First(usize),
+    /// A column of the last step of a transition.
+    Last(usize),
+    /// A column of all steps of a sequence.
+    All(usize),
+    /// The discounted sum of the rewards of a transition, float32.
+    Return,
+    /// The discount of a transition, float32.
+    Discount,
+    /// The number of steps of a transition, int32.
+    NumSteps,
+    /// True for the steps of a sequence that are not padding, bool.
+    Valid,
+    /// True for those of them that are not burn-in, bool.
+    Learning,
+    /// True for the first step of an episode, bool.
+    IsFirst,
+}
+
+/// A column of a batch.
+#[derive(Clone, Debug)]
+pub struct OutputColumn {
+    /// What it contains.
+    pub source: OutputSource,
+    /// Dtype and shape of the part of one item, with the time axis.
+    pub cell: CellSpec,
+}
+
+/// Computes the columns of a batch.
+#[derive(Debug)]
+pub struct RingGather {
+    outputs: Vec<OutputColumn>,
+    /// Column and dtype of the rewards.
+    rewards: Option<(usize, DType)>,
+    /// `discount ^ k` for `k` from 0 to `n_step`.
+    powers: Vec<f64>,
+}
+
+/// The steps of one sequence: copies of a step, then consecutive steps, then zeros.
+#[derive(Clone, Copy)]
+struct Sequence {
+    env: usize,
+    /// Slot of the first step.
+    slot: usize,
+    /// Number of steps.
+    steps: usize,
+    /// Number of copies of the first step before it.
+    copies: usize,
+}
+
+/// The last step of one transition, and what is computed of all.
+#[derive(Clone, Copy)]
+struct Transition {
+    last_row: usize,
+    steps: usize,
+    sum: f64,
+    terminated: bool,
+}
+
+impl RingGather {
+    /// Checks the columns that the items need.
+    ///
+    /// # Errors
+    /// [`Error::Signature`] if their dtype or shape is not the one they need.
+    pub(super) fn new(options: &StepBufferOptions<'_>) -> Result<Self> {
+        let requirement = |column: usize, allowed: &dyn Fn(DType) -> bool, what: &str| {
+            let cell = &options.cells[column];
+            if cell.shape.is_empty() && allowed(cell.dtype) {
+                return Ok(());
+            }
+            let name = &options.names[column];
+            Err(Error::Signature(format!(
+                "column `{name}` must be {what} per step; got {cell}"
+            )))
+        };
+        if let Some(EpisodeColumns {
+            terminated,
+            truncated,
+        }) = options.episode_columns
+        {
+            requirement(terminated, &|dtype| dtype == DType::Bool, "one bool")?;
+            requirement(truncated, &|dtype| dtype == DType::Bool, "one bool")?;
+        }
+        if let Some(column) = options.reward_column {
+            let what = "one float32, float64 or integer";
+            requirement(column, &|dtype| to_number(dtype, &[0; 8]).is_some(), what)?;
+        }
+        let powers = match options.items {
+            RingItems::Transitions { n_step, discount } => {
+                let n_step = i32::try_from(n_step).unwrap_or(i32::MAX);
+                (0..=n_step).map(|k| discount.powi(k)).collect()
+            }
+            RingItems::Steps | RingItems::Sequences { .. } => Vec::new(),
+        };
+        Ok(Self {
+            outputs: options.outputs.clone(),
+            rewards: options
+                .reward_column
+                .map(|column| (column, options.cells[column].dtype)),
+            powers,
+        })
+    }
+
+    /// Copies items into one array per column. Each array has the bytes of all items.
+    pub(super) fn gather(
+        &self,
+        ring: &Ring,
+        items: &RingItems,
+        starts: &[ItemStart],
+        outputs: Vec<&mut [u8]>,
+    ) -> Result<()> {
+        let item_bytes: Vec<usize> = self
+            .outputs
+            .iter()
+            .map(|output| output.cell.bytes())
+            .collect();
+        copy_in_parts(
+            starts.len(),
+            outputs,
+            |column, item| item * item_bytes[column],
+            |range, outputs| {
+                match *items {
+                    RingItems::Steps => self.gather_steps(ring, &starts[range], outputs),
+                    RingItems::Transitions { n_step, .. } => {
+                        self.gather_transitions(ring, n_step, &starts[range], outputs);
+                    }
+                    RingItems::Sequences {
+                        length,
+                        burn_in,
+                        continues,
+                    } => {
+                        let sequences = starts[range]
+                            .iter()
+                            .map(|start| sequence(ring, start, length, burn_in, continues));
+                        let sequences: Vec<Sequence> = sequences.collect();
+                        self.gather_sequences(ring, &sequences, burn_in, burn_in + length, outputs);
+                    }
+                }
+                Ok(())
+            },
+        )
+    }
+
+    fn gather_steps(&self, ring: &Ring, starts: &[ItemStart], outputs: Vec<&mut [u8]>) {
+        let rows = rows_of(ring, starts);
+        for (output, out) in self.outputs.iter().zip(outputs) {
+            if let OutputSource::First(column) = output.source {
+                ring.columns[column].gather(&rows, out);
+            }
+        }
+    }
+
+    fn gather_transitions(
+        &self,
+        ring: &Ring,
+        n_step: usize,
+        starts: &[ItemStart],
+        outputs: Vec<&mut [u8]>,
+    ) {
+        let rows = rows_of(ring, starts);
+        if let Some((column, _)) = self.rewards {
+            for row in &rows {
+                ring.columns[column].prefetch(*row);
+                prefetch_line(&raw const ring.flags[*row]);
+            }
+        }
+        let transitions = starts
+            .iter()
+            .map(|start| self.transition(ring, start, n_step));
+        let transitions: Vec<Transition> = transitions.collect();
+        let discount = |transition: &Transition| {
+            if transition.terminated {
+                0.0
+            } else {
+                self.powers[transition.steps]
+            }
+        };
+        for (output, out) in self.outputs.iter().zip(outputs) {
+            let all = transitions.iter();
+            match output.source {
+                OutputSource::First(column) => ring.columns[column].gather(&rows, out),
+                OutputSource::Last(column) => {
+                    let rows: Vec<usize> = all.map(|transition| transition.last_row).collect();
+                    ring.columns[column].gather(&rows, out);
+                }
+                OutputSource::Return => write_all(out, all.map(|each| encode(each.sum))),
+                OutputSource::Discount => write_all(out, all.map(|each| encode(discount(each)))),
+                OutputSource::NumSteps => write_all(
+                    out,
+                    all.map(|each| i32::try_from(each.steps).unwrap_or(i32::MAX).to_le_bytes()),
+                ),
+                _ => {}
+            }
+        }
+    }
+
+    /// Follows the steps of an item until the end of its episode.
+    fn transition(&self, ring: &Ring, start: &ItemStart, n_step: usize) -> Transition {
+        let (mut slot, mut sum) = (start.slot, 0.0);
+        let mut steps = 0;
+        loop {
+            let row = ring.row(start.env, slot);
+            if let Some((column, dtype)) = self.rewards {
+                let reward = to_number(dtype, ring.columns[column].cell(row)).unwrap_or(0.0);
+                sum += self.powers[steps] * reward;
+            }
+            steps += 1;
+            let flags = ring.flags[row];
+            if steps == n_step || flags & ENDED != 0 {
+                return Transition {
+                    last_row: row,
+                    steps,
+                    sum,
+                    terminated: flags & TERMINATED != 0,
+                };
+            }
+            slot = ring.slot_after(slot, 1);
+        }
+    }
+
+    fn gather_sequences(
+        &self,
+        ring: &Ring,
+        sequences: &[Sequence],
+        burn_in: usize,
+        len: usize,
+        outputs: Vec<&mut [u8]>,
+    ) {
+        for (output, out) in self.outputs.iter().zip(outputs) {
+            let each = sequences
+                .iter()
+                .zip(out.chunks_exact_mut(output.cell.bytes().max(1)));
+            match output.source {
+                OutputSource::All(column) => {
+                    for (number, (sequence, out)) in each.enumerate() {
+                        if let Some(later) = sequences.get(number + 1) {
+                            ring.columns[column].prefetch(ring.row(later.env, later.slot));
+                        }
+                        ring.copy_sequence(column, sequence, out);
+                    }
+                }
+                OutputSource::Valid => each.for_each(|(sequence, out)| {
+                    out.fill(0);
+                    out[sequence.copies..sequence.copies + sequence.steps].fill(1);
+                }),
+                OutputSource::Learning => each.for_each(|(sequence, out)| {
+                    out.fill(0);
+                    out[burn_in..sequence.copies + sequence.steps].fill(1);
+                }),
+                OutputSource::IsFirst => each.for_each(|(sequence, out)| {
+                    out.fill(0);
+                    out[..sequence.copies].fill(1);
+                    let mut slot = sequence.slot;
+                    for is_first in
+                        &mut out[sequence.copies..len.min(sequence.copies + sequence.steps)]
+                    {
+                        *is_first = u8::from(ring.flags[ring.row(sequence.env, slot)] & FIRST != 0);
+                        slot = ring.slot_after(slot, 1);
+                    }
+                }),
+                _ => {}
+            }
+        }
+    }
+}
+
+/// The steps of the sequence whose first step after the burn-in is `start`.
+fn sequence(
+    ring: &Ring,
+    start: &ItemStart,
+    length: usize,
+    burn_in: usize,
+    continues: bool,
+) -> Sequence {
+    let flags = |slot| ring.flags[ring.row(start.env, slot)];
+    let (mut slot, mut before) = (start.slot, 0);
+    while before < burn_in && flags(slot) & FIRST == 0 {
+        slot = ring.slot_before(slot, 1);
+        before += 1;
+    }
+    let mut after = length;
+    if !continues {
+        let mut last = start.slot;
+        after = 1;
+        while after < length && flags(last) & ENDED == 0 {
+            last = ring.slot_after(last, 1);
+            after += 1;
+        }
+    }
+    Sequence {
+        env: start.env,
+        slot,
+        steps: before + after,
+        copies: burn_in - before,
+    }
+}
+
+impl Ring {
+    /// Copies a column of a sequence.
+    fn copy_sequence(&self, column: usize, sequence: &Sequence, out: &mut [u8]) {
+        let column = &self.columns[column];
+        let cell_bytes = column.cell_bytes;
+        let first = self.row(sequence.env, sequence.slot);
+        let (copies, out) = out.split_at_mut(sequence.copies * cell_bytes);
+        for cell in copies.chunks_exact_mut(cell_bytes.max(1)) {
+            copy(cell, column.cell(first));
+        }
+        let until_end = sequence.steps.min(self.length - sequence.slot);
+        let (before, rest) = out.split_at_mut(until_end * cell_bytes);
+        let (after, padding) = rest.split_at_mut((sequence.steps - until_end) * cell_bytes);
+        copy(before, column.cells(first, until_end));
+        copy(
+            after,
+            column.cells(self.row(sequence.env, 0), sequence.steps - until_end),
+        );
+        padding.fill(0);
+    }
+}
+
+impl super::RingColumn {
+    fn cells(&self, row: usize, len: usize) -> &[u8] {
+        &self.bytes[row * self.cell_bytes..(row + len) * self.cell_bytes]
+    }
+
+    fn cell(&self, row: usize) -> &[u8] {
+        self.cells(row, 1)
+    }
+
+    fn prefetch(&self, row: usize) {
+        prefetch_line(self.bytes.as_ptr().wrapping_add(row * self.cell_bytes));
+    }
+
+    /// Copies the cells of these rows, one after the other.
+    fn gather(&self, rows: &[usize], out: &mut [u8]) {
+        match self.cell_bytes {
+            0 => {}
+            1 => self.gather_fixed::<1>(rows, out),
+            2 => self.gather_fixed::<2>(rows, out),
+            4 => self.gather_fixed::<4>(rows, out),
+            8 => self.gather_fixed::<8>(rows, out),
+            16 => self.gather_fixed::<16>(rows, out),
+            32 => self.gather_fixed::<32>(rows, out),
+            size => {
+                for (number, (row, out)) in rows.iter().zip(out.chunks_exact_mut(size)).enumerate()
+                {
+                    if let Some(later) = rows.get(number + PREFETCHED_ITEMS) {
+                        self.prefetch(*later);
+                    }
+                    out.copy_from_slice(self.cell(*row));
+                }
+            }
+        }
+    }
+
+    /// [`Self::gather`] for cells of `N` bytes, which are copied without a function call.
+    fn gather_fixed<const N: usize>(&self, rows: &[usize], out: &mut [u8]) {
+        let (cells, _) = self.bytes.as_chunks::<N>();
+        let (out, _) = out.as_chunks_mut::<N>();
+        for (number, (row, out)) in rows.iter().zip(out).enumerate() {
+            if let Some(later) = rows.get(number + PREFETCHED_ITEMS) {
+                prefetch_line(cells.as_ptr().wrapping_add(*later));
+            }
+            *out = cells[*row];
+        }
+    }
+}
+
+fn rows_of(ring: &Ring, starts: &[ItemStart]) -> Vec<usize> {
+    starts
+        .iter()
+        .map(|start| ring.row(start.env, start.slot))
+        .collect()
+}
+
+/// A number of this dtype, from its bytes; `None` if rewards cannot have this dtype.
+fn to_number(dtype: DType, bytes: &[u8]) -> Option<f64> {
+    macro_rules! read {
+        ($type:ty) => {
+            bytes
+                .first_chunk()
+                .map(|bytes| <$type>::from_le_bytes(*bytes))
+        };
+    }
+    #[expect(
+        clippy::cast_precision_loss,
+        reason = "rewards are rounded to float32 later"
+    )]
+    match dtype {
+        DType::Float32 => read!(f32).map(f64::from),
+        DType::Float64 => read!(f64),
+        DType::Int8 => read!(i8).map(f64::from),
+        DType::Int16 => read!(i16).map(f64::from),
+        DType::Int32 => read!(i32).map(f64::from),
+        DType::Int64 => read!(i64).map(|number| number as f64),
+        DType::Uint8 => read!(u8).map(f64::from),
+        DType::Uint16 => read!(u16).map(f64::from),
+        DType::Uint32 => read!(u32).map(f64::from),
+        DType::Uint64 => read!(u64).map(|number| number as f64),
+        _ => None,
+    }
+}
+
+/// Encodes a number as float32.
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "a float32 column rounds values"
+)]
+fn encode(value: f64) -> [u8; 4] {
+    (value as f32).to_le_bytes()
+}
+
+/// Writes numbers of four bytes.
+fn write_all(out: &mut [u8], cells: impl Iterator<Item = [u8; 4]>) {
+    for (out, cell) in out.as_chunks_mut().0.iter_mut().zip(cells) {
+        *out = cell;
+    }
+}

@@ -1,0 +1,395 @@
+//! Which items of a replay buffer can be sampled, and their priorities.
+
+use std::ops::Range;
+
+use hashbrown::HashSet;
+
+use super::largest::Largest;
+use super::{Ring, RingItems};
+use crate::error::{Error, Result};
+use crate::pages::Pages;
+use crate::prefetch::prefetch_line;
+use crate::selector::{
+    DrawDistribution, SelectorKind, TableRng, distribution, draw, uniform_below, weight,
+};
+use crate::sum_tree::SumTree;
+
+/// Priority of an item if no other item has a priority above 0.
+const FIRST_PRIORITY: f64 = 1.0;
+
+/// Number of priorities whose memory is prefetched before they are updated, so that cache misses overlap.
+const UPDATES_TOGETHER: usize = 64;
+
+/// The step that an item begins with.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct ItemStart {
+    /// Its environment.
+    pub env: usize,
+    /// Its position.
+    pub position: u64,
+    /// Its slot.
+    pub(super) slot: usize,
+}
+
+impl ItemStart {
+    /// The key of the item, in a buffer with this many environments.
+    #[must_use]
+    pub fn key(&self, num_envs: usize) -> u64 {
+        item_key(self.env, self.position, num_envs)
+    }
+}
+
+/// Items that were drawn.
+#[derive(Debug)]
+pub struct Drawn {
+    /// What each begins with.
+    pub starts: Vec<ItemStart>,
+    /// Probability of each draw; a single value if all are equal.
+    pub probabilities: Vec<f64>,
+    /// Priority of each item; empty without priorities.
+    pub priorities: Vec<f64>,
+    /// Properties of the distribution that they were drawn from.
+    pub distribution: DrawDistribution,
+}
+
+/// The items that can be sampled: for each environment, those that begin with consecutive steps.
+#[derive(Debug)]
+pub struct ItemIndex {
+    ranges: Vec<StartRange>,
+    /// Number of items of each environment and those before it.
+    ends: Vec<usize>,
+    priorities: Option<Priorities>,
+}
+
+/// Consecutive steps of an environment.
+#[derive(Clone, Copy, Debug, Default)]
+struct StartRange {
+    /// Position of the first one.
+    first: u64,
+    /// Its slot.
+    slot: usize,
+    len: usize,
+}
+
+/// The priorities of items, by the row of the step that they begin with.
+#[derive(Debug)]
+struct Priorities {
+    exponent: f64,
+    /// 0 for rows with which no item begins.
+    values: Pages<f64>,
+    /// `values` raised to `exponent`.
+    tree: SumTree,
+    largest: Largest,
+}
+
+impl Priorities {
+    fn new(exponent: f64, rows: usize) -> Self {
+        let mut values = Pages::new(0.0);
+        values.ensure_index(rows - 1);
+        let mut tree = SumTree::default();
+        tree.ensure_index(rows - 1);
+        Self {
+            exponent,
+            values,
+            tree,
+            largest: Largest::new(rows),
+        }
+    }
+
+    fn set(&mut self, row: usize, priority: f64) {
+        let old = std::mem::replace(&mut self.values[row], priority);
+        self.largest.change(row, old, priority);
+        self.tree.set(row, weight(priority, self.exponent));
+    }
+
+    /// The priority of a new item.
+    fn initial(&mut self) -> f64 {
+        let largest = self.largest.get(&self.values);
+        if largest > 0.0 {
+            largest
+        } else {
+            FIRST_PRIORITY
+        }
+    }
+}
+
+impl ItemIndex {
+    /// The index of an empty ring. `exponent` is that of a `Prioritized` selector; `None` for a `Uniform` one.
+    pub(super) fn new(ring: &Ring, exponent: Option<f64>) -> Self {
+        Self {
+            ranges: vec![StartRange::default(); ring.num_envs()],
+            ends: vec![0; ring.num_envs()],
+            priorities: exponent
+                .map(|exponent| Priorities::new(exponent, ring.num_envs() * ring.length())),
+        }
+    }
+
+    /// Number of items.
+    pub(super) fn len(&self) -> usize {
+        self.ends.last().copied().unwrap_or(0)
+    }
+
+    /// Updates the items of these environments after steps were added to or removed from the ring.
+    pub(super) fn update(
+        &mut self,
+        ring: &Ring,
+        items: &RingItems,
+        envs: impl Iterator<Item = usize>,
+    ) {
+        // Of the items before this change: the first of the new items must not change the priority of the next.
+        let initial = self.priorities.as_mut().map_or(0.0, Priorities::initial);
+        for env in envs {
+            let new = items.starts(ring, env);
+            let StartRange { first, slot, len } = self.ranges[env];
+            let old = first..first + len as u64;
+            let new_slot = if new.is_empty() {
+                0
+            } else {
+                ring.slot(env, new.start)
+            };
+            if let Some(priorities) = &mut self.priorities {
+                let rows = |from: usize, offset: u64, len: u64| {
+                    // An offset from a position to one at most `length` later.
+                    (offset..offset + len).map(move |steps| {
+                        #[expect(clippy::cast_possible_truncation, reason = "fewer than `length`")]
+                        let slot = ring.slot_after(from, steps as usize);
+                        ring.row(env, slot)
+                    })
+                };
+                let gone = old.start..new.start.clamp(old.start, old.end);
+                for row in rows(slot, 0, gone.end - gone.start) {
+                    priorities.set(row, 0.0);
+                }
+                let added = old.end.clamp(new.start, new.end)..new.end;
+                for row in rows(new_slot, added.start - new.start, added.end - added.start) {
+                    priorities.set(row, initial);
+                }
+            }
+            self.ranges[env] = StartRange {
+                first: new.start,
+                slot: new_slot,
+                len: range_len(&new),
+            };
+        }
+        let mut end = 0;
+        for (range, known) in self.ranges.iter().zip(&mut self.ends) {
+            end += range.len;
+            *known = end;
+        }
+    }
+
+    /// The item with this index among all items.
+    fn start(&self, ring: &Ring, index: usize) -> ItemStart {
+        let env = if self.ends.len() == 1 {
+            0
+        } else {
+            self.ends.partition_point(|end| *end <= index)
+        };
+        let range = &self.ranges[env];
+        let offset = index + range.len - self.ends[env];
+        ItemStart {
+            env,
+            position: range.first + offset as u64,
+            slot: ring.slot_after(range.slot, offset),
+        }
+    }
+
+    /// The item with this key, if it can be sampled.
+    pub(super) fn find(&self, ring: &Ring, key: u64) -> Option<ItemStart> {
+        let envs = self.ranges.len() as u64;
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "below the number of environments"
+        )]
+        let (env, position) = match envs {
+            1 => (0, key),
+            _ => ((key % envs) as usize, key / envs),
+        };
+        let range = &self.ranges[env];
+        let offset = usize::try_from(position.checked_sub(range.first)?).ok()?;
+        (offset < range.len).then(|| ItemStart {
+            env,
+            position,
+            slot: ring.slot_after(range.slot, offset),
+        })
+    }
+
+    /// The keys of all items in random order.
+    pub(super) fn shuffled(&self, rng: &mut TableRng) -> Vec<u64> {
+        let envs = self.ranges.len();
+        let keys = self.ranges.iter().enumerate().flat_map(|(env, range)| {
+            let positions = range.first..range.first + range.len as u64;
+            positions.map(move |position| item_key(env, position, envs))
+        });
+        let mut keys: Vec<u64> = keys.collect();
+        shuffle(&mut keys, rng);
+        keys
+    }
+
+    /// Draws `n` items. There must be an item, and at least `n` without replacement.
+    ///
+    /// # Errors
+    /// [`Error::InvalidArgument`] without replacement if there are priorities.
+    pub(super) fn draw(
+        &mut self,
+        ring: &Ring,
+        n: usize,
+        replacement: bool,
+        rng: &mut TableRng,
+    ) -> Result<Drawn> {
+        let len = self.len();
+        let Some(priorities) = &mut self.priorities else {
+            let starts = if replacement {
+                self.draw_uniformly(ring, n, rng)
+            } else {
+                let chosen = choose(n, len, rng).into_iter();
+                chosen.map(|index| self.start(ring, index)).collect()
+            };
+            return Ok(self.undrawn(ring, starts));
+        };
+        if !replacement {
+            return Err(Error::InvalidArgument(
+                "`replacement` must be True with a Prioritized sampler; got False".into(),
+            ));
+        }
+        let distribution = distribution(&mut priorities.tree, len);
+        let total = priorities.tree.total();
+        if total <= 0.0 {
+            let starts = self.draw_uniformly(ring, n, rng);
+            return Ok(self.undrawn(ring, starts));
+        }
+        let rows = draw(&mut priorities.tree, n, rng);
+        for row in &rows {
+            prefetch_line(&raw const priorities.values[*row]);
+        }
+        let weights = rows.iter().map(|row| priorities.tree.weight(*row) / total);
+        let probabilities = weights.collect();
+        let values = rows.iter().map(|row| priorities.values[*row]).collect();
+        Ok(Drawn {
+            starts: rows
+                .into_iter()
+                .map(|row| self.start_of(ring, row))
+                .collect(),
+            probabilities,
+            priorities: values,
+            distribution,
+        })
+    }
+
+    /// Draws `n` items with replacement, all equally likely.
+    fn draw_uniformly(&self, ring: &Ring, n: usize, rng: &mut TableRng) -> Vec<ItemStart> {
+        let draw = |_| self.start(ring, uniform_below(rng, self.len()));
+        (0..n).map(draw).collect()
+    }
+
+    /// Items that were not chosen by their priorities: all were equally likely.
+    pub(super) fn undrawn(&self, ring: &Ring, starts: Vec<ItemStart>) -> Drawn {
+        let distribution = DrawDistribution::uniform(self.len());
+        let priorities = self.priorities.as_ref().map_or_else(Vec::new, |known| {
+            let rows = starts.iter().map(|start| ring.row(start.env, start.slot));
+            rows.map(|row| known.values[row]).collect()
+        });
+        Drawn {
+            starts,
+            probabilities: vec![distribution.min_probability],
+            priorities,
+            distribution,
+        }
+    }
+
+    /// The item that begins with the step in this row.
+    fn start_of(&self, ring: &Ring, row: usize) -> ItemStart {
+        let (env, slot) = (row / ring.length(), row % ring.length());
+        let range = &self.ranges[env];
+        let offset = ring.slot_before(slot, range.slot);
+        ItemStart {
+            env,
+            position: range.first + offset as u64,
+            slot,
+        }
+    }
+
+    /// Sets the priorities of items; skips keys without an item. Returns the number of keys found.
+    ///
+    /// # Errors
+    /// [`Error::Priority`] if a priority is not allowed. [`Error::InvalidArgument`] if there are no priorities, or the
+    /// numbers of keys and priorities differ. Then no priority is changed.
+    pub(super) fn update_priorities(
+        &mut self,
+        ring: &Ring,
+        keys: &[u64],
+        new: &[f64],
+    ) -> Result<usize> {
+        let Some(exponent) = self.priorities.as_ref().map(|known| known.exponent) else {
+            return Err(Error::InvalidArgument(
+                "priorities need a Prioritized sampler; create the buffer with `sampler=selectors.Prioritized(...)`"
+                    .into(),
+            ));
+        };
+        if keys.len() != new.len() {
+            return Err(Error::InvalidArgument(format!(
+                "`keys` and `priorities` must have the same length; got {} and {}",
+                keys.len(),
+                new.len()
+            )));
+        }
+        let kind = SelectorKind::Prioritized { exponent };
+        new.iter()
+            .try_for_each(|priority| kind.check_priority_for("the replay buffer", *priority))?;
+        let row = |key: &u64| {
+            let start = self.find(ring, *key)?;
+            Some(ring.row(start.env, start.slot))
+        };
+        let rows: Vec<Option<usize>> = keys.iter().map(row).collect();
+        let Some(priorities) = &mut self.priorities else {
+            return Ok(0);
+        };
+        for (rows, new) in rows
+            .chunks(UPDATES_TOGETHER)
+            .zip(new.chunks(UPDATES_TOGETHER))
+        {
+            for row in rows.iter().flatten() {
+                priorities.tree.prefetch(*row);
+                prefetch_line(&raw const priorities.values[*row]);
+            }
+            for (row, priority) in rows.iter().zip(new) {
+                if let Some(row) = row {
+                    priorities.set(*row, *priority);
+                }
+            }
+        }
+        Ok(rows.iter().flatten().count())
+    }
+}
+
+/// The key of an item: never used again, because the positions of an environment increase.
+fn item_key(env: usize, position: u64, num_envs: usize) -> u64 {
+    position * num_envs as u64 + env as u64
+}
+
+fn range_len(range: &Range<u64>) -> usize {
+    usize::try_from(range.end - range.start).unwrap_or(0)
+}
+
+/// Chooses `n` different numbers below `len`, in random order.
+fn choose(n: usize, len: usize, rng: &mut TableRng) -> Vec<usize> {
+    // Floyd's algorithm: Bentley and Floyd, "A sample of brilliance", 1987.
+    let mut seen = HashSet::with_capacity(n);
+    let mut chosen: Vec<usize> = (len - n..len)
+        .map(|last| {
+            let number = uniform_below(rng, last + 1);
+            let number = if seen.contains(&number) { last } else { number };
+            seen.insert(number);
+            number
+        })
+        .collect();
+    shuffle(&mut chosen, rng);
+    chosen
+}
+
+/// Fisher and Yates's shuffle.
+fn shuffle<T>(values: &mut [T], rng: &mut TableRng) {
+    for last in (1..values.len()).rev() {
+        values.swap(last, uniform_below(rng, last + 1));
+    }
+}

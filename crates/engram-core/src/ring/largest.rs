@@ -1,0 +1,116 @@
+//! The largest of many values that change.
+
+use crate::pages::{ENTRIES_PER_PAGE, Pages};
+
+/// Minimum number of values per block.
+const MIN_BLOCK: usize = 64;
+
+/// The largest of `n` values, which are at least 0, in an array of the caller.
+///
+/// The values are divided into about `sqrt(n)` blocks, each with an upper bound of its values. A change updates at most
+/// the bound of its block. When the largest value is requested, the bounds that could be too high are corrected, from the
+/// highest one on.
+#[derive(Debug)]
+pub(super) struct Largest {
+    /// Values per block: a power of two that divides the number of entries of a page.
+    block: usize,
+    bounds: Vec<Bound>,
+    /// The largest value, and how many values are known to be equal to it. `None` if it may have changed.
+    current: Option<(f64, usize)>,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Bound {
+    value: f64,
+    /// True if the block may have no value that is equal to the bound.
+    loose: bool,
+}
+
+impl Largest {
+    /// All `n` values are 0.
+    pub(super) fn new(n: usize) -> Self {
+        let block = n
+            .isqrt()
+            .next_power_of_two()
+            .clamp(MIN_BLOCK, ENTRIES_PER_PAGE);
+        Self {
+            block,
+            bounds: vec![Bound::default(); n.div_ceil(block)],
+            current: Some((0.0, n)),
+        }
+    }
+
+    /// Records that the value at `index` was `old` and is `new` now.
+    pub(super) fn change(&mut self, index: usize, old: f64, new: f64) {
+        let bound = &mut self.bounds[index / self.block];
+        if new >= bound.value {
+            *bound = Bound {
+                value: new,
+                loose: false,
+            };
+        } else if old >= bound.value {
+            bound.loose = true;
+        }
+        self.current = match self.current {
+            Some((largest, _)) if new > largest => Some((new, 1)),
+            Some((largest, count)) => {
+                let count = count + usize::from(new >= largest) - usize::from(old >= largest);
+                (count > 0).then_some((largest, count))
+            }
+            None => None,
+        };
+    }
+
+    /// Returns the largest of the values.
+    pub(super) fn get(&mut self, values: &Pages<f64>) -> f64 {
+        if let Some((largest, _)) = self.current {
+            return largest;
+        }
+        loop {
+            let mut highest = 0;
+            for (block, bound) in self.bounds.iter().enumerate() {
+                if bound.value > self.bounds[highest].value {
+                    highest = block;
+                }
+            }
+            let bound = &mut self.bounds[highest];
+            if !bound.loose {
+                self.current = Some((bound.value, 1));
+                return bound.value;
+            }
+            let values = values.group(highest * self.block, self.block);
+            *bound = Bound {
+                value: values.iter().copied().fold(0.0, f64::max),
+                loose: false,
+            };
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn agrees_with_a_search(
+            changes in prop::collection::vec((0..1000_usize, 0..6_u32, any::<bool>()), 1..300),
+        ) {
+            let mut values = Pages::new(0.0);
+            values.ensure_index(999);
+            let mut largest = Largest::new(1000);
+            let mut model = vec![0.0; 1000];
+            for (index, value, query) in changes {
+                let new = f64::from(value);
+                largest.change(index, values[index], new);
+                values[index] = new;
+                model[index] = new;
+                if query {
+                    let expected = model.iter().copied().fold(0.0, f64::max);
+                    prop_assert!(largest.get(&values).total_cmp(&expected).is_eq());
+                }
+            }
+        }
+    }
+}

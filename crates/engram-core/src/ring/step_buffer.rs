@@ -1,0 +1,187 @@
+//! A ring, its items and their random choice: a replay buffer without a lock.
+
+use rand_xoshiro::rand_core::SeedableRng;
+
+use super::{
+    Drawn, EpisodeColumns, ItemIndex, ItemStart, OutputColumn, Ring, RingGather, RingItems,
+};
+use crate::error::{Error, Result};
+use crate::schema::CellSpec;
+use crate::selector::TableRng;
+use crate::shared_bytes::SharedBytes;
+use crate::text::count;
+
+/// The steps of several environments, and the items that are sampled from them.
+#[derive(Debug)]
+pub struct StepBuffer {
+    ring: Ring,
+    items: RingItems,
+    index: ItemIndex,
+    gather: RingGather,
+    rng: TableRng,
+}
+
+/// The settings of a [`StepBuffer`].
+#[derive(Debug)]
+pub struct StepBufferOptions<'a> {
+    /// Columns of a step.
+    pub cells: &'a [CellSpec],
+    /// Names of these columns.
+    pub names: &'a [Box<str>],
+    /// Number of environments.
+    pub num_envs: usize,
+    /// Steps per environment.
+    pub length: usize,
+    /// What is sampled.
+    pub items: RingItems,
+    /// Columns of an item.
+    pub outputs: Vec<OutputColumn>,
+    /// Needed by items other than `Steps`.
+    pub episode_columns: Option<EpisodeColumns>,
+    /// Column of the rewards, needed by `Transitions`: a number.
+    pub reward_column: Option<usize>,
+    /// Exponent of a `Prioritized` sampler; `None` for a `Uniform` one.
+    pub exponent: Option<f64>,
+    /// Seed of the random choices.
+    pub seed: u64,
+}
+
+impl StepBuffer {
+    /// Creates an empty buffer.
+    ///
+    /// # Errors
+    /// [`Error::OutOfMemory`] if a column is too large. [`Error::Signature`] if rewards or flags have another dtype or
+    /// shape than they need.
+    pub fn new(options: StepBufferOptions<'_>) -> Result<Self> {
+        let gather = RingGather::new(&options)?;
+        let ring = Ring::new(
+            options.cells,
+            options.names,
+            options.num_envs,
+            options.length,
+            options.episode_columns,
+        )?;
+        Ok(Self {
+            index: ItemIndex::new(&ring, options.exponent),
+            ring,
+            items: options.items,
+            gather,
+            rng: TableRng::seed_from_u64(options.seed),
+        })
+    }
+
+    /// The memory of each column. It is not used before the first step is added.
+    pub fn column_memory(&mut self) -> impl Iterator<Item = &mut [u8]> {
+        self.ring
+            .columns
+            .iter_mut()
+            .map(|column| &mut *column.bytes)
+    }
+
+    /// Number of steps stored.
+    #[must_use]
+    pub fn len(&self) -> usize {
+        self.ring.len()
+    }
+
+    /// True if no step is stored.
+    #[must_use]
+    pub fn is_empty(&self) -> bool {
+        self.ring.is_empty()
+    }
+
+    /// Number of items that can be sampled.
+    #[must_use]
+    pub fn num_items(&self) -> usize {
+        self.index.len()
+    }
+
+    /// Adds steps; see [`Ring::add`].
+    pub fn add(&mut self, envs: &[usize], columns: &[SharedBytes<'_>], steps: usize) {
+        self.ring.add(envs, columns, steps);
+        self.index
+            .update(&self.ring, &self.items, envs.iter().copied());
+    }
+
+    /// Removes all steps.
+    pub fn clear(&mut self) {
+        self.ring.clear();
+        self.index
+            .update(&self.ring, &self.items, 0..self.ring.num_envs());
+    }
+
+    /// Draws `n` items.
+    ///
+    /// # Errors
+    /// [`Error::Unsatisfiable`] if there are too few. [`Error::InvalidArgument`] without replacement if there are
+    /// priorities.
+    pub fn draw(&mut self, n: usize, replacement: bool) -> Result<Drawn> {
+        let available = self.index.len();
+        if available == 0 {
+            return Err(Error::Unsatisfiable(self.why_empty()));
+        }
+        if !replacement && n > available {
+            return Err(Error::Unsatisfiable(format!(
+                "`batch_size` must be at most the number of items, {available}, without replacement; got {n}"
+            )));
+        }
+        self.index.draw(&self.ring, n, replacement, &mut self.rng)
+    }
+
+    fn why_empty(&self) -> String {
+        let steps = self.ring.len();
+        if steps == 0 {
+            return "the replay buffer is empty; add steps before sampling".into();
+        }
+        let needed = match self.items {
+            RingItems::Steps => 1,
+            RingItems::Transitions { n_step, .. } => n_step,
+            RingItems::Sequences { length, .. } => length,
+        };
+        let or_end = match self.items {
+            RingItems::Sequences {
+                continues: true, ..
+            }
+            | RingItems::Steps => "",
+            _ => ", or the end of an episode",
+        };
+        format!(
+            "the replay buffer has {} and no item yet; an item needs {} of one environment{or_end}",
+            count(steps, "step"),
+            count(needed, "consecutive step")
+        )
+    }
+
+    /// The keys of all items in random order.
+    pub fn shuffled(&mut self) -> Vec<u64> {
+        self.index.shuffled(&mut self.rng)
+    }
+
+    /// Takes up to `n` items that can still be sampled from the end of `keys`; removes them, and those that cannot be
+    /// sampled any more.
+    pub fn take(&self, keys: &mut Vec<u64>, n: usize) -> Drawn {
+        let mut starts = Vec::with_capacity(n.min(keys.len()));
+        while starts.len() < n
+            && let Some(key) = keys.pop()
+        {
+            starts.extend(self.index.find(&self.ring, key));
+        }
+        self.index.undrawn(&self.ring, starts)
+    }
+
+    /// Sets the priorities of items. Skips keys that are not in the buffer; returns the number of the others.
+    ///
+    /// # Errors
+    /// [`Error::Priority`] or [`Error::InvalidArgument`]. Then no priority is changed.
+    pub fn update_priorities(&mut self, keys: &[u64], priorities: &[f64]) -> Result<usize> {
+        self.index.update_priorities(&self.ring, keys, priorities)
+    }
+
+    /// Copies items, which must still be in the buffer, into one array per output column.
+    ///
+    /// # Errors
+    /// None; batches of the engine's tables share the code.
+    pub fn gather(&self, starts: &[ItemStart], outputs: Vec<&mut [u8]>) -> Result<()> {
+        self.gather.gather(&self.ring, &self.items, starts, outputs)
+    }
+}

@@ -1,0 +1,83 @@
+//! The native class of `engram.buffers.BufferBatch`.
+
+use engram_core::ring::Drawn;
+use numpy::PyArray1;
+use pyo3::prelude::*;
+
+use crate::importance_weights::importance_weights;
+
+/// Items that a replay buffer returned. Arrays of metadata are created on demand.
+#[pyclass(frozen, module = "engram._engram")]
+#[derive(Debug)]
+pub(crate) struct BufferBatch {
+    data: Py<PyAny>,
+    drawn: Drawn,
+    num_envs: usize,
+}
+
+impl BufferBatch {
+    pub(crate) fn new(data: Py<PyAny>, drawn: Drawn, num_envs: usize) -> Self {
+        Self {
+            data,
+            drawn,
+            num_envs,
+        }
+    }
+
+    /// The probability of each item.
+    fn probabilities(&self) -> impl Iterator<Item = f64> + Clone {
+        // A single one stands for all.
+        let each = self.drawn.probabilities.iter().copied().cycle();
+        each.take(self.drawn.starts.len())
+    }
+}
+
+#[pymethods]
+impl BufferBatch {
+    #[getter]
+    fn data(&self, py: Python<'_>) -> Py<PyAny> {
+        self.data.clone_ref(py)
+    }
+
+    fn __len__(&self) -> usize {
+        self.drawn.starts.len()
+    }
+
+    fn key<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
+        let keys = (self.drawn.starts.iter()).map(|start| start.key(self.num_envs));
+        PyArray1::from_iter(py, keys)
+    }
+
+    fn env_id<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<i64>> {
+        let envs = (self.drawn.starts.iter()).map(|start| i64::try_from(start.env).unwrap_or(0));
+        PyArray1::from_iter(py, envs)
+    }
+
+    fn position<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<u64>> {
+        PyArray1::from_iter(py, self.drawn.starts.iter().map(|start| start.position))
+    }
+
+    fn probability<'py>(&self, py: Python<'py>) -> Bound<'py, PyArray1<f64>> {
+        PyArray1::from_iter(py, self.probabilities())
+    }
+
+    /// None if the buffer has no priorities.
+    fn priority<'py>(&self, py: Python<'py>) -> Option<Bound<'py, PyArray1<f64>>> {
+        let priorities = &self.drawn.priorities;
+        (priorities.len() == self.drawn.starts.len()).then(|| PyArray1::from_slice(py, priorities))
+    }
+
+    /// Computes `(1 / (N p)) ^ beta`, divided as `normalize` requires. Python has checked the arguments.
+    fn importance_weights<'py>(
+        &self,
+        py: Python<'py>,
+        beta: f64,
+        normalize: Option<&str>,
+    ) -> Bound<'py, PyArray1<f32>> {
+        let distribution = self.drawn.distribution;
+        let draws = self
+            .probabilities()
+            .map(|probability| (distribution, probability));
+        importance_weights(py, draws, beta, normalize)
+    }
+}

@@ -1,0 +1,447 @@
+//! The native class of `engram.buffers.ReplayBuffer`.
+
+use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+
+use engram_core::pool::{Pool, PooledBytes};
+use engram_core::ring::{
+    Drawn, EpisodeColumns, OutputColumn, OutputSource, RingItems, StepBuffer, StepBufferOptions,
+};
+use engram_core::text::count;
+use engram_core::{CellSpec, DType, Error, Result, Shape, SharedBytes};
+use engram_engine::request_huge_pages;
+use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
+use parking_lot::{RwLock, RwLockWriteGuard};
+use pyo3::prelude::*;
+
+use crate::buffer_batch::BufferBatch;
+use crate::buffer_output::OutputArrays;
+use crate::buffer_steps::{Cells, LeadingAxes, StepColumns};
+use crate::gil::ForkGuard;
+use crate::leaf::{MIN_DETACHED_BYTES, prevent_resize};
+use crate::structure::Structure;
+use crate::{arguments, arrays, config, errors};
+
+/// A ring of steps per environment, and the items that are sampled from it.
+#[pyclass(frozen, module = "engram._engram")]
+#[derive(Debug)]
+pub(crate) struct ReplayBuffer {
+    /// No thread acquires the GIL while it holds this lock.
+    buffer: ForkGuard<RwLock<StepBuffer>>,
+    columns: StepColumns,
+    /// Nest of an item.
+    structure: Arc<Structure>,
+    /// Names, dtypes and shapes of the columns of an item, with the time axis.
+    outputs: Vec<(String, CellSpec)>,
+    pool: Arc<Pool>,
+    envs: Vec<usize>,
+}
+
+/// An `engram.buffers.items.CompiledItems`.
+#[derive(Debug, FromPyObject)]
+struct ItemsConfig {
+    kind: String,
+    length: usize,
+    burn_in: usize,
+    at_end: String,
+    discount: f64,
+    structure: String,
+    /// Source, and its column.
+    columns: Vec<(String, usize)>,
+    names: Vec<String>,
+    episode_columns: Option<(usize, usize)>,
+    reward_column: Option<usize>,
+}
+
+impl ItemsConfig {
+    fn items(&self) -> RingItems {
+        match self.kind.as_str() {
+            "transitions" => RingItems::Transitions {
+                n_step: self.length,
+                discount: self.discount,
+            },
+            "sequences" => RingItems::Sequences {
+                length: self.length,
+                burn_in: self.burn_in,
+                continues: self.at_end == "continue",
+            },
+            _ => RingItems::Steps,
+        }
+    }
+
+    /// The columns of an item, given those of a step.
+    fn outputs(&self, cells: &[CellSpec]) -> Vec<OutputColumn> {
+        let time = self.items().time_axis();
+        let columns = self.columns.iter().map(|(source, column)| {
+            let scalar = |dtype| (dtype, Shape::new());
+            let (source, (dtype, shape)) = match source.as_str() {
+                "return" => (OutputSource::Return, scalar(DType::Float32)),
+                "discount" => (OutputSource::Discount, scalar(DType::Float32)),
+                "num_steps" => (OutputSource::NumSteps, scalar(DType::Int32)),
+                "valid" => (OutputSource::Valid, scalar(DType::Bool)),
+                "learning" => (OutputSource::Learning, scalar(DType::Bool)),
+                "is_first" => (OutputSource::IsFirst, scalar(DType::Bool)),
+                _ => {
+                    let cell = &cells[*column];
+                    let source = match source.as_str() {
+                        "last" => OutputSource::Last(*column),
+                        "all" => OutputSource::All(*column),
+                        _ => OutputSource::First(*column),
+                    };
+                    (source, (cell.dtype, cell.shape.clone()))
+                }
+            };
+            let shape = time.into_iter().chain(shape).collect();
+            OutputColumn {
+                source,
+                cell: CellSpec { dtype, shape },
+            }
+        });
+        columns.collect()
+    }
+}
+
+impl ReplayBuffer {
+    /// Runs `work` with the lock: without the GIL if it copies many bytes, or if the lock must be waited for.
+    fn locked<T: Send>(
+        &self,
+        py: Python<'_>,
+        bytes: usize,
+        work: impl FnOnce(RwLockWriteGuard<'_, StepBuffer>) -> Result<T> + Send,
+    ) -> PyResult<T> {
+        let lock = self.buffer.get(py)?;
+        let free = if bytes < MIN_DETACHED_BYTES {
+            lock.try_write()
+        } else {
+            None
+        };
+        let outcome = match free {
+            Some(guard) => work(guard),
+            None => py.detach(|| work(lock.write())),
+        };
+        outcome.map_err(|error| errors::to_py(py, &error))
+    }
+
+    /// Adds steps of these environments.
+    fn add_to(
+        &self,
+        envs: &[usize],
+        steps: &Bound<'_, PyAny>,
+        leading: LeadingAxes,
+    ) -> PyResult<()> {
+        let py = steps.py();
+        let (cells, count) = self.columns.read(steps, leading)?;
+        let lock = self.buffer.get(py)?;
+        let num_steps = envs.len() * count;
+        let read = || -> PyResult<Vec<SharedBytes<'_>>> {
+            let bytes: Vec<_> = cells.iter().map(Cells::bytes).collect();
+            self.columns.check_bytes(py, &bytes, num_steps)?;
+            Ok(bytes)
+        };
+        let bytes = read()?;
+        let total: usize = bytes.iter().map(|bytes| bytes.len()).sum();
+        if total < MIN_DETACHED_BYTES
+            && let Some(mut buffer) = lock.try_write()
+        {
+            buffer.add(envs, &bytes, count);
+            return Ok(());
+        }
+        // Before any address or length is read, because preventing a resize may run Python code.
+        let resize_guards = cells
+            .iter()
+            .filter_map(Cells::array)
+            .map(prevent_resize)
+            .collect::<PyResult<Vec<_>>>()?;
+        let bytes = read()?;
+        py.detach(|| lock.write().add(envs, &bytes, count));
+        drop(resize_guards);
+        Ok(())
+    }
+
+    /// The environments that are named by an argument; all of them for None.
+    fn read_env_ids(&self, env_ids: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<usize>> {
+        let Some(given) = env_ids else {
+            return Ok(self.envs.clone());
+        };
+        let py = given.py();
+        let ids: PyReadonlyArray1<'_, i64> = match given.cast::<PyArray1<i64>>() {
+            Ok(array) => array.readonly(),
+            Err(_) => {
+                let module = py.import("engram.buffers._steps")?;
+                let array = module.getattr("env_id_array")?.call1((given,))?;
+                array.cast_into::<PyArray1<i64>>()?.readonly()
+            }
+        };
+        let mut seen = vec![false; self.envs.len()];
+        let ids = ids.as_array();
+        let checked = ids.iter().map(|id| {
+            let index = usize::try_from(*id)
+                .ok()
+                .filter(|index| *index < seen.len());
+            match index {
+                Some(index) if !std::mem::replace(&mut seen[index], true) => Ok(index),
+                Some(index) => Err(errors::invalid(
+                    py,
+                    format!("`env_ids` must name each environment at most once; got {index} twice"),
+                )),
+                None => Err(self.unknown_env(py, "each of `env_ids`", *id)),
+            }
+        });
+        checked.collect()
+    }
+
+    fn unknown_env(&self, py: Python<'_>, what: &str, id: i64) -> PyErr {
+        let last = self.envs.len() - 1;
+        errors::invalid(py, format!("{what} must be from 0 to {last}; got {id}"))
+    }
+
+    /// Buffers for a batch of `items` items.
+    fn allocate(&self, py: Python<'_>, items: usize) -> PyResult<Vec<PooledBytes>> {
+        let buffers = self.outputs.iter().map(|(name, cell)| {
+            let bytes = cell
+                .checked_size()
+                .and_then(|(_, bytes)| bytes.checked_mul(items));
+            bytes
+                .and_then(|bytes| self.pool.take(bytes))
+                .ok_or_else(|| {
+                    let column = crate::leaf::describe_column(name);
+                    let what = format!("{column} of a batch of {}", count(items, "item"));
+                    errors::to_py(py, &Error::out_of_memory(what, bytes))
+                })
+        });
+        buffers.collect()
+    }
+
+    /// Arrays over these buffers, in the nest of an item.
+    fn nest(&self, py: Python<'_>, buffers: Vec<PooledBytes>, items: usize) -> PyResult<Py<PyAny>> {
+        let arrays = buffers
+            .into_iter()
+            .zip(&self.outputs)
+            .map(|(buffer, (_, cell))| {
+                let shape: Vec<usize> = std::iter::once(items)
+                    .chain(cell.shape.iter().copied())
+                    .collect();
+                arrays::from_bytes(py, buffer, cell.dtype, &shape)
+            });
+        let arrays = arrays.collect::<PyResult<Vec<_>>>()?;
+        Ok(self.structure.unflatten(py, arrays)?.unbind())
+    }
+
+    /// The bytes of a batch; the most that is possible if that is more than `usize` can hold.
+    fn batch_bytes(&self, items: usize) -> usize {
+        let bytes = self.outputs.iter().map(|(_, cell)| cell.bytes());
+        bytes
+            .fold(0_usize, usize::saturating_add)
+            .saturating_mul(items)
+    }
+}
+
+#[pymethods]
+impl ReplayBuffer {
+    #[new]
+    fn new(
+        py: Python<'_>,
+        signature: &Bound<'_, PyAny>,
+        items: ItemsConfig,
+        num_envs: usize,
+        length: usize,
+        exponent: Option<f64>,
+        seed: u64,
+    ) -> PyResult<Self> {
+        let (structure, _) = Structure::of(signature)?;
+        let columns = config::signature(py, signature)?.columns;
+        let cells = columns.iter().map(|column| {
+            let shape: Option<Shape> = column.shape.iter().copied().collect();
+            let shape = shape.ok_or_else(|| {
+                let column = crate::leaf::describe_column(&column.name);
+                let text = format!(
+                    "the shape of {column} in `signature` must have fixed sizes; it has None"
+                );
+                errors::signature(py, text)
+            })?;
+            Ok(CellSpec {
+                dtype: column.dtype,
+                shape,
+            })
+        });
+        let cells = cells.collect::<PyResult<Vec<CellSpec>>>()?;
+        let names: Vec<Box<str>> = columns.iter().map(|column| column.name.clone()).collect();
+        let columns = StepColumns::new(py, structure, &cells)?;
+        let outputs = items.outputs(&cells);
+        let item_columns = outputs.iter().map(|output| output.cell.clone());
+        let item_columns = items.names.iter().cloned().zip(item_columns).collect();
+        let options = StepBufferOptions {
+            cells: &cells,
+            names: &names,
+            num_envs,
+            length,
+            items: items.items(),
+            outputs,
+            episode_columns: items
+                .episode_columns
+                .map(|(terminated, truncated)| EpisodeColumns {
+                    terminated,
+                    truncated,
+                }),
+            reward_column: items.reward_column,
+            exponent,
+            seed,
+        };
+        let mut buffer = StepBuffer::new(options).map_err(|error| errors::to_py(py, &error))?;
+        buffer.column_memory().for_each(request_huge_pages);
+        Ok(Self {
+            buffer: ForkGuard::new("replay buffer", RwLock::new(buffer)),
+            columns,
+            structure: Structure::parse(py, &items.structure)?,
+            outputs: item_columns,
+            pool: Arc::new(Pool::default()),
+            envs: (0..num_envs).collect(),
+        })
+    }
+
+    #[pyo3(signature = (step, *, env_id = None))]
+    fn add(&self, step: &Bound<'_, PyAny>, env_id: Option<&Bound<'_, PyAny>>) -> PyResult<()> {
+        let py = step.py();
+        let env = match env_id {
+            Some(id) => {
+                let id = arguments::integer("`env_id`", id)?;
+                let env = usize::try_from(id).ok().and_then(|id| self.envs.get(id));
+                *env.ok_or_else(|| self.unknown_env(py, "`env_id`", id))?
+            }
+            None if self.envs.len() == 1 => 0,
+            None => {
+                let text = format!(
+                    "`env_id` must be given, because the buffer has {} environments; use `add_batch` to add a step of \
+                     each",
+                    self.envs.len()
+                );
+                return Err(errors::invalid(py, text));
+            }
+        };
+        self.add_to(&[env], step, LeadingAxes::None)
+    }
+
+    #[pyo3(signature = (steps, *, env_ids = None))]
+    fn add_batch(
+        &self,
+        steps: &Bound<'_, PyAny>,
+        env_ids: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let envs = self.read_env_ids(env_ids)?;
+        self.add_to(&envs, steps, LeadingAxes::Envs(envs.len()))
+    }
+
+    #[pyo3(signature = (steps, *, env_ids = None))]
+    fn add_steps(
+        &self,
+        steps: &Bound<'_, PyAny>,
+        env_ids: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<()> {
+        let envs = self.read_env_ids(env_ids)?;
+        self.add_to(&envs, steps, LeadingAxes::EnvsAndSteps(envs.len()))
+    }
+
+    fn sample(
+        &self,
+        py: Python<'_>,
+        batch_size: usize,
+        replacement: bool,
+        out: Option<&Bound<'_, PyAny>>,
+    ) -> PyResult<BufferBatch> {
+        let bytes = self.batch_bytes(batch_size);
+        let draw = |outputs: Vec<&mut [u8]>| {
+            self.locked(py, bytes, |mut buffer| {
+                let drawn = buffer.draw(batch_size, replacement)?;
+                // Other threads can sample while this one copies.
+                let buffer = RwLockWriteGuard::downgrade(buffer);
+                buffer.gather(&drawn.starts, outputs)?;
+                Ok(drawn)
+            })
+        };
+        let (data, drawn) = if let Some(out) = out {
+            let mut arrays = OutputArrays::read(out, &self.structure, &self.outputs, batch_size)?;
+            (out.clone().unbind(), draw(arrays.bytes()?)?)
+        } else {
+            let mut buffers = self.allocate(py, batch_size)?;
+            let drawn = draw(buffers.iter_mut().map(|buffer| &mut **buffer).collect())?;
+            (self.nest(py, buffers, batch_size)?, drawn)
+        };
+        Ok(BufferBatch::new(data, drawn, self.envs.len()))
+    }
+
+    fn epoch(slf: &Bound<'_, Self>) -> PyResult<Epoch> {
+        let this = slf.get();
+        let keys = this.locked(slf.py(), usize::MAX, |mut buffer| Ok(buffer.shuffled()))?;
+        Ok(Epoch {
+            buffer: slf.clone().unbind(),
+            keys: Mutex::new(keys),
+        })
+    }
+
+    fn update_priorities(
+        &self,
+        py: Python<'_>,
+        keys: PyReadonlyArray1<'_, u64>,
+        priorities: PyReadonlyArray1<'_, f64>,
+    ) -> PyResult<usize> {
+        let (keys, priorities) = (keys.as_slice()?, priorities.as_slice()?);
+        self.locked(py, 0, |mut buffer| {
+            buffer.update_priorities(keys, priorities)
+        })
+    }
+
+    fn clear(&self, py: Python<'_>) -> PyResult<()> {
+        self.locked(py, usize::MAX, |mut buffer| {
+            buffer.clear();
+            Ok(())
+        })
+    }
+
+    /// Number of steps, and number of items.
+    fn sizes(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
+        self.locked(py, 0, |buffer| Ok((buffer.len(), buffer.num_items())))
+    }
+}
+
+/// The items of a replay buffer at one moment, in random order.
+#[pyclass(frozen, module = "engram._engram")]
+#[derive(Debug)]
+pub(crate) struct Epoch {
+    buffer: Py<ReplayBuffer>,
+    /// Keys of the items that were not returned yet.
+    keys: Mutex<Vec<u64>>,
+}
+
+impl Epoch {
+    fn keys(&self) -> MutexGuard<'_, Vec<u64>> {
+        self.keys.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+#[pymethods]
+impl Epoch {
+    /// Returns the next batch, which has fewer items at the end; None after the end.
+    fn next(&self, py: Python<'_>, batch_size: usize) -> PyResult<Option<BufferBatch>> {
+        let this = self.buffer.get();
+        let items = batch_size.min(self.keys().len());
+        let mut buffers = this.allocate(py, items)?;
+        let mut keys = std::mem::take(&mut *self.keys());
+        let bytes = this.batch_bytes(items);
+        let item_bytes: Vec<usize> = this.outputs.iter().map(|(_, cell)| cell.bytes()).collect();
+        let outputs: Vec<&mut [u8]> = buffers.iter_mut().map(|buffer| &mut **buffer).collect();
+        let (drawn, keys) = this.locked(py, bytes, |buffer| {
+            let buffer = RwLockWriteGuard::downgrade(buffer);
+            let drawn: Drawn = buffer.take(&mut keys, items);
+            let outputs = outputs.into_iter().zip(item_bytes);
+            let outputs = outputs.map(|(out, bytes)| &mut out[..bytes * drawn.starts.len()]);
+            buffer.gather(&drawn.starts, outputs.collect())?;
+            Ok((drawn, keys))
+        })?;
+        *self.keys() = keys;
+        let items = drawn.starts.len();
+        if items == 0 {
+            return Ok(None);
+        }
+        let data = this.nest(py, buffers, items)?;
+        Ok(Some(BufferBatch::new(data, drawn, this.envs.len())))
+    }
+}

@@ -1,0 +1,10 @@
+"""Replay buffers in the memory of one process, which sample steps, transitions or sequences.
+
+See docs/buffers.md. For tables that several processes share, or that survive a crash, see `engram.Store`.
+"""
+
+from engram.buffers.buffer_batch import BufferBatch, BufferBatchInfo
+from engram.buffers.items import Sequences, Steps, Transitions
+from engram.buffers.replay_buffer import ReplayBuffer
+
+__all__ = ["BufferBatch", "BufferBatchInfo", "ReplayBuffer", "Sequences", "Steps", "Transitions"]

@@ -1,0 +1,68 @@
+"""Steps as a replay buffer stores them: learned signatures, and values that are converted to the dtype of a column."""
+
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from engram import _checks, _engram
+from engram.errors import InvalidArgumentError, SignatureError
+from engram.specs import ArraySpec
+
+__all__ = ["convert", "env_id_array", "learn_signature"]
+
+
+def learn_signature(steps: Any, num_leading_axes: int) -> Any:  # noqa: ANN401, nests
+    """Returns the signature of steps whose leaves have this number of leading axes."""
+    leaves, names, structure = _engram.flatten(steps)
+    arrays = [_array(leaf, name) for leaf, name in zip(leaves, names, strict=True)]
+    for array, name in zip(arrays, names, strict=True):
+        if array.ndim < num_leading_axes:
+            axes = "environments" if num_leading_axes == 1 else "environments and steps"
+            raise SignatureError(
+                f"{_column(name)} must have an axis for {axes}; got shape {list(array.shape)}; use `add` for a "
+                "single step"
+            )
+    specs = [ArraySpec(array.shape[num_leading_axes:], array.dtype) for array in arrays]
+    return _engram.unflatten(structure, specs)
+
+
+def convert(value: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:  # noqa: ANN401, an array or a number
+    """Returns a value as an array of this dtype, in C order. The native engine calls it for values of another dtype."""
+    array = _array(value, name)
+    if array.dtype != dtype:
+        if not np.can_cast(array.dtype, dtype, "same_kind"):
+            raise SignatureError(
+                f"{_column(name)} must be {dtype}, or of the same kind; got {array.dtype}; convert it, or declare "
+                "the dtype in `signature`"
+            )
+        if dtype.kind in "iu" and array.size:
+            limits = np.iinfo(dtype)
+            for extreme in (array.min(), array.max()):
+                if not limits.min <= int(extreme) <= limits.max:
+                    raise SignatureError(f"{_column(name)} has {extreme}, which {dtype} cannot hold")
+    return np.require(array, dtype, ["C", "A"])
+
+
+def env_id_array(values: npt.ArrayLike) -> npt.NDArray[np.int64]:
+    """Returns environments as i64 `[B]`."""
+    array = np.asarray(values)
+    if array.ndim != 1 or (array.dtype.kind not in "iu" and array.size):
+        raise InvalidArgumentError(
+            f"`env_ids` must be integers with one axis; got {_checks.short_repr(values)}; for a mask, pass "
+            "np.flatnonzero(mask)"
+        )
+    return array.astype(np.int64)
+
+
+def _column(name: str) -> str:
+    """Names a column in error texts, as the native engine does."""
+    return f"column `{name}`" if name else "the data"
+
+
+def _array(value: Any, name: str) -> npt.NDArray[Any]:  # noqa: ANN401, an array or a number
+    array = np.asarray(value)
+    if array.dtype.kind in "OSUT":
+        kind = "text" if array.dtype.kind != "O" else f"a {type(value).__name__}"
+        raise SignatureError(f"{_column(name)} must be an array of numbers or a number; got {kind}")
+    return array

@@ -1,0 +1,247 @@
+"""What a replay buffer samples: steps, n-step transitions or sequences."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass
+from typing import Any, Literal, NamedTuple, TypeAlias
+
+from engram import _checks, _engram
+from engram.errors import SignatureError
+
+__all__ = ["AtEnd", "CompiledItems", "Items", "Sequences", "Steps", "Transitions"]
+
+AtEnd: TypeAlias = Literal["pad", "continue"]
+"""What follows the last step of an episode in a sequence; see `Sequences`."""
+
+
+class OutputColumn(NamedTuple):
+    """A column of an item, as the native engine expects it."""
+
+    source: Literal["first", "last", "all", "return", "discount", "num_steps", "valid", "learning", "is_first"]
+    column: int = 0  # of the step, for the first three sources
+
+
+class CompiledItems(NamedTuple):
+    """Items as the native engine reads them."""
+
+    kind: Literal["steps", "transitions", "sequences"]
+    length: int  # n_step of transitions
+    burn_in: int
+    at_end: AtEnd
+    discount: float
+    structure: str  # the nest of an item
+    columns: list[OutputColumn]
+    names: list[str]
+    episode_columns: tuple[int, int] | None  # `terminated` and `truncated`
+    reward_column: int | None
+
+
+class _Marker:
+    """Stands for a column in the nest of an item. It is not a tuple, so that it is a single leaf."""
+
+    def __init__(self, source: Any, column: int = 0) -> None:  # noqa: ANN401, a literal
+        self.column = OutputColumn(source, column)
+
+
+@dataclass(frozen=True, slots=True)
+class Steps:
+    """Single steps, as they were added: any nest of arrays and numbers.
+
+    Choose it if each step is a complete transition of one step, with `obs`, `action`, `reward`, `next_obs` and
+    `terminated`. Then nothing is computed when it is sampled.
+    """
+
+    @property
+    def _rows(self) -> int:
+        """Number of consecutive steps that an item can have."""
+        return 1
+
+    def _compile(self, structure: str) -> CompiledItems:
+        """Returns the items for steps of this structure."""
+        names = _engram.names(structure)
+        columns = [OutputColumn("first", column) for column in range(len(names))]
+        return CompiledItems("steps", 1, 0, "pad", 1.0, structure, columns, names, None, None)
+
+
+@dataclass(frozen=True, slots=True)
+class Transitions:
+    """Up to `n_step` steps that begin with any step, as one transition.
+
+    Steps must be dicts with at least these entries:
+
+    - `reward`: a number, the reward for the step's action;
+    - `next_obs`: the observation after the action; at the end of an episode its last one, not the first of the next;
+    - `terminated` and `truncated`: bools, True at the step that ended the episode.
+
+    With rewards `r`, and `k` the smaller of `n_step` and the number of steps to the end of the episode, an item has
+
+    - `reward`: `r_1 + discount * r_2 + ... + discount**(k-1) * r_k`, float32 `[B]`;
+    - `discount`: `discount**k`, or 0 if the episode terminated within the `k` steps, float32 `[B]`;
+    - `num_steps`: `k`, int32 `[B]`;
+    - `next_obs`: that of the `k`-th step;
+    - all other entries of the first step, except `terminated` and `truncated`.
+
+    The learner's target is `reward + discount * V(next_obs)`. A truncated episode does not have discount 0, so the
+    target includes the value of its last observation.
+
+    A step cannot be sampled before the `n_step` steps that begin with it, or the end of the episode, have been added.
+
+    Attributes:
+        n_step: Maximum number of steps of an item, at most 10,000.
+        discount: Discount per step, from 0 to 1.
+
+    Raises:
+        InvalidArgumentError: An attribute is invalid.
+    """
+
+    _: KW_ONLY
+    n_step: int = 1
+    discount: float
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "n_step", _checks.integer("Transitions: `n_step`", self.n_step, high=_MAX_N_STEP))
+        object.__setattr__(self, "discount", _checks.fraction("Transitions: `discount`", self.discount))
+
+    @property
+    def _rows(self) -> int:
+        """Number of consecutive steps that an item can have."""
+        return self.n_step
+
+    def _compile(self, structure: str) -> CompiledItems:
+        """Returns the items for steps of this structure."""
+        step = _step_of_markers("Transitions", structure, ("next_obs", "reward", "terminated", "truncated"))
+        _check_added("Transitions", step, ("discount", "num_steps"))
+        flags = (step.pop("terminated"), step.pop("truncated"))
+        reward = step["reward"]
+        item = step | {
+            "reward": _Marker("return"),
+            "discount": _Marker("discount"),
+            "num_steps": _Marker("num_steps"),
+            "next_obs": _markers(step["next_obs"], "last"),
+        }
+        return _compiled("transitions", item, flags, reward, length=self.n_step, discount=self.discount)
+
+
+@dataclass(frozen=True, slots=True)
+class Sequences:
+    """`length` consecutive steps that begin with any step, and up to `burn_in` steps before it.
+
+    Steps must be dicts with at least the entries `terminated` and `truncated`: bools, True at the step that ended the
+    episode. With `T = burn_in + length`, an item has all entries of its steps, with a time axis: `[B, T, ...]`; and,
+    bool `[B, T]`,
+
+    - `valid`: False in padding;
+    - `learning`: True for the valid ones of the last `length` steps, which a loss is computed of;
+    - `is_first`: True for the first step of an episode, where a recurrent network starts with its initial state.
+
+    The first `burn_in` steps precede the step that was chosen, and are only there to compute a recurrent state. They
+    belong to the same episode. If it has fewer steps before the chosen one, copies of the episode's first step fill the
+    sequence on the left, with `is_first` True and `valid` False: a network that starts again wherever `is_first` is
+    True computes the same as without them.
+
+    After the end of an episode, a sequence is continued according to `at_end`:
+
+    - `"pad"`: zeros follow, with `valid` False.
+    - `"continue"`: the next episode of the environment follows; its first step has `is_first` True.
+
+    A sequence never contains steps of two environments, and never continues from the newest step with the oldest. A
+    step cannot be sampled before the `length` steps that begin with it, or (`"pad"`) the end of the episode, have been
+    added; nor when its burn-in has been overwritten.
+
+    Attributes:
+        length: Number of steps that a loss is computed of.
+        burn_in: Number of steps before them.
+        at_end: `"pad"` or `"continue"`.
+
+    Raises:
+        InvalidArgumentError: An attribute is invalid.
+    """
+
+    _: KW_ONLY
+    length: int
+    burn_in: int = 0
+    at_end: AtEnd = "pad"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "length", _checks.integer("Sequences: `length`", self.length, high=_checks.MAX_I32))
+        burn_in = _checks.integer("Sequences: `burn_in`", self.burn_in, low=0, high=_checks.MAX_I32)
+        object.__setattr__(self, "burn_in", burn_in)
+        _checks.choice("Sequences: `at_end`", self.at_end, ("pad", "continue"))
+
+    @property
+    def _rows(self) -> int:
+        """Number of consecutive steps that an item can have."""
+        return self.burn_in + self.length
+
+    def _compile(self, structure: str) -> CompiledItems:
+        """Returns the items for steps of this structure."""
+        step = _step_of_markers("Sequences", structure, ("terminated", "truncated"))
+        added = ("valid", "learning", "is_first")
+        _check_added("Sequences", step, added)
+        item = {name: _markers(entry, "all") for name, entry in step.items()} | {name: _Marker(name) for name in added}
+        flags = (step["terminated"], step["truncated"])
+        return _compiled("sequences", item, flags, None, length=self.length, burn_in=self.burn_in, at_end=self.at_end)
+
+
+Items: TypeAlias = Steps | Transitions | Sequences
+"""The kinds of items."""
+
+_MAX_N_STEP = 10_000
+"""Maximum of `n_step`: the time that sampling takes grows with it."""
+
+
+def _step_of_markers(kind: str, structure: str, required: Sequence[str]) -> dict[str, Any]:
+    """Returns a step whose leaves are markers, after checking that it has the entries that items of this kind need."""
+    names = _engram.names(structure)
+    step = _engram.unflatten(structure, [_Marker("first", column) for column in range(len(names))])
+    needed = ", ".join(f"`{name}`" for name in required)
+    if not isinstance(step, Mapping):
+        raise SignatureError(f"items={kind}(...) needs steps that are dicts with {needed}; got a {type(step).__name__}")
+    missing = ", ".join(f"`{name}`" for name in required if name not in step)
+    if missing:
+        given = ", ".join(f"`{name}`" for name in step)
+        raise SignatureError(f"items={kind}(...) needs steps with {needed}; {missing} missing; got {given}")
+    for name in required:
+        if name != "next_obs" and not isinstance(step[name], _Marker):
+            raise SignatureError(f"items={kind}(...): `{name}` of a step must be a single value; got a nest")
+    return dict(step)
+
+
+def _check_added(kind: str, step: Mapping[str, Any], added: Sequence[str]) -> None:
+    """Checks that a step has none of the entries that are added to an item."""
+    for name in added:
+        if name in step:
+            raise SignatureError(
+                f"items={kind}(...) adds `{name}` to each item, so steps must not have an entry of that name; rename it"
+            )
+
+
+def _markers(entry: Any, source: Literal["last", "all"]) -> Any:  # noqa: ANN401, nests
+    """Returns an entry of a step of markers with another source."""
+    markers, _, structure = _engram.flatten(entry)
+    return _engram.unflatten(structure, [_Marker(source, marker.column.column) for marker in markers])
+
+
+def _compiled(
+    kind: Literal["transitions", "sequences"],
+    item: dict[str, Any],
+    flags: tuple[_Marker, _Marker],
+    reward: _Marker | None,
+    *,
+    length: int,
+    burn_in: int = 0,
+    at_end: AtEnd = "pad",
+    discount: float = 1.0,
+) -> CompiledItems:
+    markers, names, structure = _engram.flatten(item)
+    return CompiledItems(
+        kind,
+        length,
+        burn_in,
+        at_end,
+        discount,
+        structure,
+        [marker.column for marker in markers],
+        names,
+        (flags[0].column.column, flags[1].column.column),
+        None if reward is None else reward.column.column,
+    )

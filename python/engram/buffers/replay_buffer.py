@@ -1,0 +1,265 @@
+"""A replay buffer in the memory of one process."""
+
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import numpy.typing as npt
+
+from engram import _checks, _engram
+from engram._item_arrays import key_array, priority_array
+from engram._store_options import checked_seed
+from engram._text import counted
+from engram.buffers._steps import learn_signature
+from engram.buffers.buffer_batch import BufferBatch
+from engram.buffers.items import Items, Steps
+from engram.errors import InvalidArgumentError, UnsatisfiableError
+from engram.selectors import Prioritized, Uniform
+
+__all__ = ["ReplayBuffer"]
+
+_MAX_CAPACITY = 2**40
+"""Maximum of `capacity`. More steps would not fit into memory: the number is probably a mistake."""
+
+
+class ReplayBuffer:
+    """The newest steps of one or more environments, in a ring for each, from which batches are sampled.
+
+        buffer = ReplayBuffer(100_000, items=Transitions(n_step=3, discount=0.99), sampler=Prioritized(0.6), seed=0)
+        buffer.add({"obs": obs, "action": action, "reward": reward, "next_obs": next_obs,
+                    "terminated": terminated, "truncated": truncated})
+        batch = buffer.sample(256)
+        buffer.update_priorities(batch.info.key, td_errors)
+
+    Steps are nests of arrays and numbers that all have the structure, dtypes and shapes of the first one, or of
+    `signature`. A value is converted to the dtype of its column if that is of the same kind (`numpy.can_cast(...,
+    "same_kind")`), for example float64 to float32; integers must be in the column's range.
+
+    Memory for `capacity` steps is reserved when the columns are known; the system provides it as it is filled.
+
+    All methods can be called by several threads. A sample never contains steps that are partly written. Adding waits
+    while another thread copies a batch.
+
+    Args:
+        capacity: Maximum number of steps, for all environments together; rounded up to a multiple of `num_envs`. Then
+            the oldest steps of an environment are overwritten.
+        num_envs: Number of environments, each with a ring of `capacity / num_envs` steps.
+        signature: Nest of `ArraySpec` that describes a step. Default: that of the first step that is added, in which
+            Python's floats are float64, its ints int64.
+        items: What is sampled: `Steps()`, `Transitions(...)` or `Sequences(...)`.
+        sampler: `selectors.Uniform()`: every item is equally likely. `selectors.Prioritized(exponent)`: in proportion
+            to `priority ** exponent`. An item gets the largest priority of an item in the buffer when it can first be
+            sampled; 1 if none is above 0.
+        seed: Seed of all random choices. They do not depend on the number of threads. Default: a random one.
+
+    Raises:
+        InvalidArgumentError: An argument is invalid, or the rings are too short for one item.
+        SignatureError: The columns of `signature` are not supported, or not those that `items` needs.
+        OutOfMemoryError: The memory for `signature` cannot be reserved.
+    """
+
+    def __init__(
+        self,
+        capacity: int,
+        num_envs: int = 1,
+        *,
+        signature: Any = None,  # noqa: ANN401, a nest
+        items: Items = Steps(),  # noqa: B008, a constant
+        sampler: Uniform | Prioritized = Uniform(),  # noqa: B008, a constant
+        seed: int | None = None,
+    ) -> None:
+        self._num_envs = _checks.integer("`num_envs`", num_envs, high=_checks.MAX_I32)
+        capacity = _checks.integer("`capacity`", capacity, high=_MAX_CAPACITY)
+        self._length = -(-capacity // self._num_envs)
+        kinds = "one of engram.buffers: Steps(), Transitions(...), Sequences(...)"
+        _checks.instance_of("`items`", items, Items, kinds)
+        _checks.instance_of(
+            "`sampler`", sampler, Uniform | Prioritized, "selectors.Uniform() or selectors.Prioritized(...)"
+        )
+        rows = items._rows  # noqa: SLF001, this package's own
+        if rows > self._length:
+            environments = counted(self._num_envs, "environment")
+            raise InvalidArgumentError(
+                f"`capacity` must be at least {rows * self._num_envs} for {environments} and items of up to "
+                f"{counted(rows, 'step')}; got {capacity}"
+            )
+        self._items, self._sampler, self._seed = items, sampler, checked_seed(seed)
+        self._learning = threading.Lock()
+        self._native: _engram.ReplayBuffer | None = None
+        if signature is not None:
+            self._use(self._create(signature))
+
+    def add(self, step: Any, *, env_id: int | None = None) -> None:  # noqa: ANN401, a nest
+        """Adds a step of one environment.
+
+        Args:
+            step: Nest of arrays and numbers, without leading axes.
+            env_id: The environment, from 0. May be omitted if there is only one.
+
+        Raises:
+            SignatureError: The step differs from the signature or the first step in structure, dtype or shape.
+            InvalidArgumentError: `env_id` is out of range, or missing although there are several environments.
+            OutOfMemoryError: At the first step: the memory for `capacity` steps cannot be reserved.
+        """
+        self._add("add", step, 0, env_id=env_id)
+
+    def add_batch(self, steps: Any, *, env_ids: npt.ArrayLike | None = None) -> None:  # noqa: ANN401, a nest
+        """Adds one step of each environment, or of some of them.
+
+        Args:
+            steps: Nest of arrays `[num_envs, ...]`, or `[len(env_ids), ...]`.
+            env_ids: The environments, from 0, each at most once. Default: all of them, in order.
+
+        Raises:
+            SignatureError: The steps differ from the signature or the first step in structure, dtype or shape.
+            InvalidArgumentError: An environment is out of range or repeated.
+            OutOfMemoryError: At the first step: the memory for `capacity` steps cannot be reserved.
+        """
+        self._add("add_batch", steps, 1, env_ids=env_ids)
+
+    def add_steps(self, steps: Any, *, env_ids: npt.ArrayLike | None = None) -> None:  # noqa: ANN401, a nest
+        """Adds several consecutive steps of each environment, or of some of them.
+
+        Args:
+            steps: Nest of arrays `[num_envs, T, ...]`, or `[len(env_ids), T, ...]`, with any `T`.
+            env_ids: The environments, from 0, each at most once. Default: all of them, in order.
+
+        Raises:
+            SignatureError: The steps differ from the signature or the first step in structure, dtype or shape.
+            InvalidArgumentError: An environment is out of range or repeated.
+            OutOfMemoryError: At the first step: the memory for `capacity` steps cannot be reserved.
+        """
+        self._add("add_steps", steps, 2, env_ids=env_ids)
+
+    def sample(self, batch_size: int, *, replacement: bool = True, out: Any = None) -> BufferBatch:  # noqa: ANN401
+        """Draws items at random.
+
+        Args:
+            batch_size: Number of items, `B`.
+            replacement: If False, all items of the batch are different ones. Not available with `Prioritized`.
+            out: Nest of arrays to write the data to, such as `batch.data` of an earlier batch of the same size. Its
+                arrays must be writable, in C order, and have the shapes and dtypes of the batch. Default: new arrays.
+
+        Returns:
+            The items, as `BufferBatch`; its `data` is `out` if that is given.
+
+        Raises:
+            UnsatisfiableError: The buffer has no item yet, or fewer than `batch_size` without replacement.
+            InvalidArgumentError: `batch_size` or `out` is invalid, or `replacement` is False with `Prioritized`.
+            OutOfMemoryError: The batch is too large to be allocated.
+        """
+        size = _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)
+        _checks.boolean("`replacement`", replacement)
+        if self._native is None:
+            raise UnsatisfiableError("the replay buffer is empty; add steps before sampling")
+        return BufferBatch(self._native.sample(size, bool(replacement), out))
+
+    def epoch(self, batch_size: int, *, drop_last: bool = False) -> Iterator[BufferBatch]:
+        """Iterates over all current items once, in random order, with 8 bytes of memory per item.
+
+        Items that are overwritten meanwhile are left out, and new ones are not included. Priorities have no influence.
+
+        Args:
+            batch_size: Number of items per batch, `B`.
+            drop_last: If True, the last items are left out if there are fewer than `batch_size`. Otherwise the last
+                batch is smaller.
+
+        Yields:
+            Batches, as `BufferBatch`.
+
+        Raises:
+            InvalidArgumentError: An argument is invalid.
+            OutOfMemoryError: A batch is too large to be allocated.
+        """
+        size = _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)
+        _checks.boolean("`drop_last`", drop_last)
+        if self._native is None:
+            return iter(())
+        return _batches(self._native.epoch(), size, drop_last=drop_last)
+
+    def update_priorities(self, keys: npt.ArrayLike, priorities: npt.ArrayLike) -> int:
+        """Sets the priorities of items. Keys of items that are no longer in the buffer are skipped.
+
+        If a key occurs several times, its last priority counts.
+
+        Args:
+            keys: `[B]` integers, as in `batch.info.key`.
+            priorities: `[B]` numbers of at least 0. Items of priority 0 are not sampled, unless all have priority 0.
+
+        Returns:
+            Number of keys found in the buffer.
+
+        Raises:
+            PriorityError: A priority is NaN, negative, infinite or too large. No priority is changed.
+            InvalidArgumentError: The sampler is not Prioritized; `keys` and `priorities` differ in length, have more
+                than one axis, or are not numbers.
+        """
+        if not isinstance(self._sampler, Prioritized):
+            raise InvalidArgumentError(
+                "priorities need a Prioritized sampler; create the buffer with `sampler=selectors.Prioritized(...)`"
+            )
+        checked = key_array(keys), priority_array(priorities)
+        return 0 if self._native is None else self._native.update_priorities(*checked)
+
+    def clear(self) -> None:
+        """Removes all steps. The columns stay, with their memory; keys are not used again."""
+        if self._native is not None:
+            self._native.clear()
+
+    @property
+    def num_items(self) -> int:
+        """Number of items that `sample` chooses among."""
+        return 0 if self._native is None else self._native.sizes()[1]
+
+    @property
+    def capacity(self) -> int:
+        """Maximum number of steps."""
+        return self._length * self._num_envs
+
+    @property
+    def num_envs(self) -> int:
+        """Number of environments."""
+        return self._num_envs
+
+    def __len__(self) -> int:
+        """Number of steps in the buffer."""
+        return 0 if self._native is None else self._native.sizes()[0]
+
+    def __repr__(self) -> str:
+        environments = "" if self._num_envs == 1 else f", {counted(self._num_envs, 'environment')}"
+        settings = f"{self._items!r}, {self._sampler!r}"
+        return (
+            f"ReplayBuffer({len(self):,} of {counted(self.capacity, 'step')}{environments}, "
+            f"{counted(self.num_items, 'item')}, {settings})"
+        )
+
+    def _create(self, signature: Any) -> _engram.ReplayBuffer:  # noqa: ANN401, a nest
+        """Returns the native buffer for steps of this signature."""
+        structure = _engram.flatten(signature)[2]
+        exponent = self._sampler.exponent if isinstance(self._sampler, Prioritized) else None
+        items = self._items._compile(structure)  # noqa: SLF001, this package's own
+        return _engram.ReplayBuffer(signature, items, self._num_envs, self._length, exponent, self._seed)
+
+    def _add(self, method: str, steps: Any, num_leading_axes: int, **environments: Any) -> None:  # noqa: ANN401
+        """Calls a method of the native buffer, which is created at the first step."""
+        with self._learning:
+            native = self._native
+            if native is None:
+                native = self._create(learn_signature(steps, num_leading_axes))
+            getattr(native, method)(steps, **environments)
+            self._use(native)  # not if the first step was rejected
+
+    def _use(self, native: _engram.ReplayBuffer) -> None:
+        self._native = native
+        # Skips the Python methods above, which cost more than the checks of the native calls.
+        for name in ("add", "add_batch", "add_steps"):
+            if getattr(type(self), name) is getattr(ReplayBuffer, name):
+                setattr(self, name, getattr(native, name))
+
+
+def _batches(epoch: _engram.Epoch, batch_size: int, *, drop_last: bool) -> Iterator[BufferBatch]:
+    """Yields the batches of an epoch."""
+    while (native := epoch.next(batch_size)) is not None:
+        if drop_last and len(native) < batch_size:
+            return
+        yield BufferBatch(native)

@@ -1,0 +1,211 @@
+"""Batches: nests, memory, dtypes, `out`; what keys, `repr` and threads do."""
+
+import threading
+from typing import NamedTuple
+
+import numpy as np
+import pytest
+from support import raises
+
+from engram import ArraySpec, selectors
+from engram.buffers import BufferBatch, ReplayBuffer, Sequences, Steps, Transitions
+from engram.errors import SignatureError
+
+
+class Step(NamedTuple):
+    obs: dict
+    action: np.ndarray
+
+
+def test_steps_are_any_nest():
+    buffer = ReplayBuffer(4, seed=0)
+    for number in range(3):
+        buffer.add(Step({"b": number, "a": (np.full((2, 0), 1.0), np.complex64(1j))}, np.bool_(1)))
+    data = buffer.sample(5).data
+    assert type(data) is Step
+    assert data.obs["b"].dtype == np.int64
+    assert data.obs["a"][0].shape == (5, 2, 0)
+    assert data.obs["a"][1].dtype == np.complex64
+    assert data.action.all()
+    assert data.obs["b"].shape == (5,)
+
+
+def test_a_step_may_be_one_array():
+    buffer = ReplayBuffer(4, seed=0)
+    buffer.add(np.arange(3))
+    batch = buffer.sample(2)
+    np.testing.assert_array_equal(batch.data, [[0, 1, 2]] * 2)
+    assert buffer.sample(2, out=batch.data).data is batch.data
+
+
+def test_values_are_converted_to_their_column_if_they_are_of_the_same_kind():
+    signature = {
+        "f": ArraySpec((), "float32"),
+        "i": ArraySpec((), "int8"),
+        "u": ArraySpec((), "uint8"),
+        "x": ArraySpec((2,), "float64"),
+        "h": ArraySpec((), "float16"),
+    }
+    buffer = ReplayBuffer(10, signature=signature, seed=0)
+    buffer.add({"f": np.float64(0.1), "i": np.int64(-128), "u": 255, "x": np.array([1, 2], ">i4"), "h": 0.5})
+    buffer.add(
+        {"f": True, "i": -128, "u": np.uint16(255), "x": np.arange(4, dtype=np.float32)[1:3], "h": np.float32(0.5)}
+    )
+    buffer.add({"f": 0.1, "i": np.int16(-128), "u": np.array(255, np.uint64), "x": np.arange(6.0)[2:6:2], "h": 1})
+    [batch] = buffer.epoch(3)
+    data = {name: column[np.argsort(batch.info.key)] for name, column in batch.data.items()}
+    assert data["f"].tolist() == [np.float32(0.1), 1.0, np.float32(0.1)]
+    assert data["i"].tolist() == [-128] * 3
+    assert data["u"].tolist() == [255] * 3
+    assert data["x"].tolist() == [[1, 2], [1, 2], [2, 4]]
+    assert data["h"].tolist() == [0.5, 0.5, 1]
+    assert {name: column.dtype.name for name, column in data.items()} == {k: v.dtype for k, v in signature.items()}
+
+
+@pytest.mark.parametrize("value", [np.int64(128), np.int16(-129)])
+def test_integers_out_of_range_are_rejected(value):
+    buffer = ReplayBuffer(10, signature=ArraySpec((), "int8"))
+    with raises(SignatureError, f"the data has {value}, which int8 cannot hold"):
+        buffer.add(value)
+    assert len(buffer) == 0
+
+
+@pytest.mark.parametrize("items", [Steps(), Transitions(n_step=2, discount=0.5), Sequences(length=3, burn_in=1)])
+def test_out_is_filled_completely(items):
+    buffers = [ReplayBuffer(40, items=items, seed=0) for _ in range(2)]
+    for number in range(30):
+        step = {"x": np.full(3, number, np.int16), "reward": number, "next_obs": number}
+        for buffer in buffers:
+            buffer.add(step | {"terminated": number % 5 == 4, "truncated": False})
+    expected = buffers[0].sample(16)
+    out = {name: np.full_like(column, 77) for name, column in expected.data.items()}
+    assert buffers[1].sample(16, out=out).data is out
+    for name, column in expected.data.items():
+        np.testing.assert_array_equal(out[name], column)
+
+
+def test_batches_do_not_change_later():
+    buffer = ReplayBuffer(2, seed=0)
+    buffer.add({"x": np.arange(100_000)})
+    batch = buffer.sample(2)
+    before = batch.data["x"].copy()
+    for number in range(4):
+        buffer.add({"x": np.full(100_000, number)})
+        buffer.sample(2)
+    np.testing.assert_array_equal(batch.data["x"], before)
+
+
+def test_large_batches_are_copied_by_several_threads():
+    buffer = ReplayBuffer(64, items=Sequences(length=8), seed=0)
+    frames = np.random.default_rng(0).integers(0, 256, (64, 84, 84), np.uint8)
+    flags = {"terminated": np.zeros((1, 64), bool), "truncated": np.zeros((1, 64), bool)}
+    buffer.add_steps({"frame": frames[None], **flags})
+    batch = buffer.sample(200)
+    for position, frame in zip(batch.info.position.tolist(), batch.data["frame"], strict=True):
+        np.testing.assert_array_equal(frame, frames[position : position + 8])
+
+
+def test_keys_are_not_used_again_after_clear():
+    buffer = ReplayBuffer(8, 2, sampler=selectors.Prioritized(1.0), seed=0)
+    buffer.add_batch({"x": np.arange(2)})
+    old = buffer.sample(8).info.key
+    buffer.clear()
+    assert (len(buffer), buffer.num_items) == (0, 0)
+    buffer.add_batch({"x": np.arange(2)})
+    assert buffer.update_priorities(old, np.full(8, 5.0)) == 0
+    batch = buffer.sample(8)
+    assert not set(batch.info.key.tolist()) & set(old.tolist())
+    assert batch.info.position.tolist() == [1] * 8
+
+
+def test_capacity_is_rounded_up():
+    buffer = ReplayBuffer(10, 4)
+    assert (buffer.capacity, buffer.num_envs, len(buffer), buffer.num_items) == (12, 4, 0, 0)
+    buffer.add_steps({"x": np.zeros((4, 7))})
+    assert (len(buffer), buffer.num_items) == (12, 12)
+
+
+def test_epochs():
+    buffer = ReplayBuffer(10, seed=0)
+    assert list(buffer.epoch(3)) == []
+    buffer.add_steps({"x": np.arange(10)[None]})
+    assert [len(batch) for batch in buffer.epoch(4)] == [4, 4, 2]
+    assert [len(batch) for batch in buffer.epoch(4, drop_last=True)] == [4, 4]
+    # Steps that are overwritten meanwhile are left out; new ones are not included.
+    epoch = buffer.epoch(2)
+    seen = next(epoch).data["x"].tolist()
+    buffer.add_steps({"x": np.arange(100, 105)[None]})
+    for batch in epoch:
+        seen += batch.data["x"].tolist()
+    assert set(range(5, 10)) <= set(seen) <= set(range(10))
+    assert len(seen) == len(set(seen))
+
+
+def test_a_rejected_allocation_of_an_epoch_loses_no_items():
+    buffer = ReplayBuffer(10, seed=0)
+    buffer.add_steps({"x": np.arange(10)[None]})
+    epoch = buffer.epoch(6)
+    assert len(next(epoch)) == 6
+    assert len(next(epoch)) == 4
+
+
+def test_repr():
+    buffer = ReplayBuffer(
+        1000, 2, items=Transitions(n_step=3, discount=0.5), sampler=selectors.Prioritized(0.6), seed=0
+    )
+    settings = "Transitions(n_step=3, discount=0.5), Prioritized(exponent=0.6)"
+    assert repr(buffer) == f"ReplayBuffer(0 of 1,000 steps, 2 environments, 0 items, {settings})"
+    buffer = ReplayBuffer(1, seed=0)
+    buffer.add({"x": np.zeros(2, np.float32)})
+    assert repr(buffer) == "ReplayBuffer(1 of 1 step, 1 item, Steps(), Uniform())"
+    batch = buffer.sample(2)
+    assert isinstance(batch, BufferBatch)
+    assert repr(batch) == "BufferBatch(2 items)\n  x  float32  [2, 2]"
+    assert "<td>float32</td>" in batch._repr_html_()
+    assert repr(batch.info) == (
+        "BufferBatchInfo(2 items)\n"
+        "  key          uint64   [0, 0]\n"
+        "  env_id       int64    [0, 0]\n"
+        "  position     uint64   [0, 0]\n"
+        "  probability  float64  [1., 1.]"
+    )
+    assert batch.info.priority is None
+
+
+def test_no_batch_has_a_step_that_is_partly_written():
+    """One thread overwrites a small ring with steps whose elements are all equal, while two others sample."""
+    buffer = ReplayBuffer(4, 2, sampler=selectors.Prioritized(0.6), seed=0)
+    buffer.add_batch({"x": np.zeros((2, 50_000)), "y": np.zeros(2)})
+    stop, failures = threading.Event(), []
+
+    def sample():
+        while not stop.is_set():
+            batch = buffer.sample(8)
+            x, y = batch.data["x"], batch.data["y"]
+            if not (x == y[:, None]).all():
+                failures.append(batch)
+            buffer.update_priorities(batch.info.key, np.arange(1.0, 9))
+
+    threads = [threading.Thread(target=sample) for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for number in range(1, 150):
+        buffer.add_batch({"x": np.full((2, 50_000), float(number)), "y": np.full(2, float(number))})
+    stop.set()
+    for thread in threads:
+        thread.join()
+    assert not failures
+
+
+def test_a_subclass_may_override_methods():
+    class Counting(ReplayBuffer):
+        added = 0
+
+        def add(self, step, *, env_id=None):
+            self.added += 1
+            super().add(step, env_id=env_id)
+
+    buffer = Counting(5)
+    for _ in range(3):
+        buffer.add({"x": 1})
+    assert (buffer.added, len(buffer)) == (3, 3)

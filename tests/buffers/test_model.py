@@ -1,0 +1,127 @@
+"""Replay buffers agree with a naive model: rings that wrap, several environments, endings, stale keys."""
+
+import numpy as np
+import pytest
+from buffer_model import BufferModel, assert_same_items, row, stacked
+from hypothesis import given
+from hypothesis import strategies as st
+
+from engram import selectors
+from engram.buffers import ReplayBuffer, Sequences, Steps, Transitions
+
+KINDS = st.one_of(
+    st.just(Steps()),
+    st.builds(Transitions, n_step=st.integers(1, 4), discount=st.sampled_from([0.0, 0.5, 1.0])),
+    st.builds(
+        Sequences, length=st.integers(1, 4), burn_in=st.integers(0, 3), at_end=st.sampled_from(["pad", "continue"])
+    ),
+)
+ENDINGS = st.sampled_from([(False, False)] * 5 + [(True, False), (False, True), (True, True)])
+
+
+class Pair:
+    """A buffer and its model, to which the same is done."""
+
+    def __init__(self, length, num_envs, items, sampler):
+        prioritized = isinstance(sampler, selectors.Prioritized)
+        self.buffer = ReplayBuffer(length * num_envs, num_envs, items=items, sampler=sampler, seed=1)
+        self.model = BufferModel(length, num_envs, items, prioritized=prioritized)
+        self.num_envs = num_envs
+        self.number = 0
+
+    def rows(self, data, count):
+        """Draws steps with numbers that were not used before."""
+        rows = []
+        for _ in range(count):
+            terminated, truncated = data.draw(ENDINGS)
+            self.number += 1
+            rows.append(row(self.number, terminated=terminated, truncated=truncated))
+        return rows
+
+    def add(self, data):
+        method = data.draw(st.sampled_from(["add", "add_batch", "add_steps"]))
+        if method == "add":
+            env = data.draw(st.integers(0, self.num_envs - 1))
+            [step] = self.rows(data, 1)
+            self.buffer.add(step, env_id=env)
+            self.model.add_steps([env], [[step]])
+            return
+        env_ids = data.draw(st.permutations(range(self.num_envs)))
+        env_ids = env_ids[: data.draw(st.integers(1, self.num_envs))]
+        given_ids = None if env_ids == list(range(self.num_envs)) else env_ids
+        if method == "add_batch":
+            rows = self.rows(data, len(env_ids))
+            self.buffer.add_batch(stacked(rows), env_ids=given_ids)
+            self.model.add_steps(env_ids, [[each] for each in rows])
+        else:
+            count = data.draw(st.integers(1, 20))
+            steps = [self.rows(data, count) for _ in env_ids]
+            self.buffer.add_steps(stacked([stacked(rows) for rows in steps]), env_ids=given_ids)
+            self.model.add_steps(env_ids, steps)
+
+    def check(self):
+        expected = self.model.all_items()
+        assert len(self.buffer) == len(self.model)
+        assert self.buffer.num_items == len(expected)
+        keys = []
+        for batch in self.buffer.epoch(3):
+            assert_same_items(batch, expected)
+            keys += batch.info.key.tolist()
+            assert (batch.info.position * self.num_envs + batch.info.env_id == batch.info.key).all()
+            if self.model.priorities is not None:
+                assert batch.info.priority.tolist() == [self.model.priorities[key] for key in batch.info.key.tolist()]
+        assert sorted(keys) == sorted(expected)
+        if expected:
+            batch = self.buffer.sample(5)
+            assert_same_items(batch, expected)
+            if self.model.priorities is not None:
+                self.check_probabilities(batch)
+            else:
+                np.testing.assert_allclose(batch.info.probability, 1 / len(expected))
+                different = self.buffer.sample(len(expected), replacement=False)
+                assert sorted(different.info.key.tolist()) == sorted(expected)
+
+    def check_probabilities(self, batch):
+        masses = {key: 0 if p == 0 else p**0.5 for key, p in self.model.priorities.items()}
+        total = sum(masses.values())
+        if total:
+            probabilities = {key: mass / total for key, mass in masses.items()}
+        else:
+            probabilities = dict.fromkeys(masses, 1 / len(masses))
+        drawn = [probabilities[key] for key in batch.info.key.tolist()]
+        np.testing.assert_allclose(batch.info.probability, drawn)
+        positive = [p for p in probabilities.values() if p > 0]
+        weights = np.array([(1 / (len(positive) * p)) ** 0.4 for p in drawn])
+        np.testing.assert_allclose(batch.importance_weights(0.4), weights / weights.max(), rtol=1e-6)
+        largest = (1 / (len(positive) * min(positive))) ** 0.4
+        in_buffer = batch.importance_weights(0.4, normalize="buffer")
+        np.testing.assert_allclose(in_buffer, weights / largest, rtol=1e-6)
+        np.testing.assert_allclose(batch.importance_weights(0.4, normalize=None), weights, rtol=1e-6)
+
+    def update_priorities(self, data, ever):
+        """Updates keys of the present and the past, some of them twice."""
+        keys = data.draw(st.lists(st.sampled_from(sorted(ever)), min_size=0, max_size=6))
+        priorities = data.draw(st.lists(st.sampled_from([0.0, 0.25, 1.0, 4.0]), min_size=len(keys), max_size=len(keys)))
+        found = self.buffer.update_priorities(np.array(keys, np.uint64), priorities)
+        assert found == sum(key in self.model.priorities for key in keys)
+        for key, priority in zip(keys, priorities, strict=True):
+            if key in self.model.priorities:
+                self.model.priorities[key] = priority
+
+
+@given(st.data())
+@pytest.mark.parametrize("sampler", [selectors.Uniform(), selectors.Prioritized(0.5)])
+def test_a_buffer_agrees_with_the_model(sampler, data):
+    items = data.draw(KINDS)
+    length, num_envs = items._rows + data.draw(st.integers(0, 8)), data.draw(st.integers(1, 3))
+    pair, ever = Pair(length, num_envs, items, sampler), {0, 1, 2**40}
+    for _ in range(data.draw(st.integers(1, 12))):
+        if data.draw(st.integers(0, 9)) == 0:
+            pair.buffer.clear()
+            pair.model.clear()
+        else:
+            pair.add(data)
+        if pair.model.priorities is not None:
+            ever |= pair.model.priorities.keys()
+            pair.update_priorities(data, ever)
+        pair.check()
