@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 from support import raises
 
-from engram import Pattern, Table
+from engram import Pattern, Store, Table
 from engram.errors import SignatureError
 
 DTYPES = ["?", "i1", "i2", "i4", "i8", "u1", "u2", "u4", "u8", "f2", "f4", "f8", "c8", "c16"]
@@ -240,3 +240,15 @@ def test_objects_a_column_cannot_hold_are_rejected(open_store, value):
 @pytest.mark.parametrize("value", [b"a\0", "a\0", np.bytes_(b"a\0\0"), np.str_("a\0")])
 def test_text_keeps_trailing_nul_characters(open_store, write, value):
     assert write(open_store(Table("t")), value) == value
+
+
+@pytest.mark.parametrize("name", ["bfloat16", "float8_e4m3fn", "float8_e5m2"])
+def test_scalars_of_small_floats_are_stored_unchanged(name):
+    ml_dtypes = pytest.importorskip("ml_dtypes")
+    values = np.arange(-3, 3).astype(getattr(ml_dtypes, name))
+    store = Store([Table("t", max_size=10)])
+    with store.pattern_writer([Pattern("t", num_steps=1)]) as writer:
+        for value in values:
+            writer.append({"x": value})
+    [items] = store.scan("t", batch_size=10)
+    np.testing.assert_array_equal(items.data["x"][:, 0], values)

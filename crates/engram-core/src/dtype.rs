@@ -61,6 +61,12 @@ impl DType {
         self as u8 >= Self::Int8 as u8 && self as u8 <= Self::Uint64 as u8
     }
 
+    /// True for the small floats that the package `ml_dtypes` adds to those of NumPy.
+    #[must_use]
+    pub const fn is_small_float(self) -> bool {
+        matches!(self, Self::Bfloat16 | Self::Float8E4m3fn | Self::Float8E5m2)
+    }
+
     /// True for strings, whose elements vary in length: bytes and text.
     #[must_use]
     pub const fn is_string(self) -> bool {

@@ -180,8 +180,11 @@ impl StepColumn {
     ) -> PyResult<Cells<'py>> {
         let py = value.py();
         let is_single = matches!(leading, LeadingAxes::None) && self.cell.shape.is_empty();
-        if is_single && value.get_type().is(&self.scalar) {
-            return Ok(Cells::Number(scalar_bytes(value), self.cell.dtype.size()));
+        if is_single
+            && value.get_type().is(&self.scalar)
+            && let Some(bytes) = scalar_bytes(value, self.cell.dtype)
+        {
+            return Ok(Cells::Number(bytes, self.cell.dtype.size()));
         }
         if let Ok(array) = value.cast::<PyUntypedArray>() {
             let descr = array.dtype();

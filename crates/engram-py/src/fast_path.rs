@@ -3,7 +3,7 @@
 
 use std::sync::Arc;
 
-use engram_core::Schema;
+use engram_core::{DType, Schema};
 use engram_core::writer::Recorder;
 use numpy::npyffi::PY_ARRAY_API;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
@@ -88,22 +88,29 @@ impl FastPath {
         if !cell.shape.is_empty() || !value.get_type().is(&self.scalars[column]) {
             return false;
         }
+        let Some(bytes) = scalar_bytes(value, cell.dtype) else {
+            return false;
+        };
         let Ok(target) = recorder.cell_mut(column) else {
             return false;
         };
-        target.copy_from_slice(&scalar_bytes(value)[..target.len()]);
+        target.copy_from_slice(&bytes[..target.len()]);
         true
     }
 }
 
-/// The bytes of a NumPy scalar, padded with zeros to 16.
+/// The bytes of a NumPy scalar of this dtype, padded with zeros to 16; `None` for a dtype of which NumPy's function below
+/// returns a pointer instead of the value.
 #[expect(unsafe_code, reason = "NumPy's C API")]
-pub(crate) fn scalar_bytes(scalar: &Bound<'_, PyAny>) -> [u8; 16] {
+pub(crate) fn scalar_bytes(scalar: &Bound<'_, PyAny>, dtype: DType) -> Option<[u8; 16]> {
+    if dtype.is_small_float() {
+        return None;
+    }
     let mut bytes = [0; 16];
     // SAFETY: the caller has checked that the object is a NumPy scalar of an engine dtype, none of
     // which is larger than 16 bytes.
     unsafe {
         PY_ARRAY_API.PyArray_ScalarAsCtype(scalar.py(), scalar.as_ptr(), bytes.as_mut_ptr().cast());
     }
-    bytes
+    Some(bytes)
 }
