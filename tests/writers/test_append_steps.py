@@ -244,6 +244,17 @@ class TestPatternWriter:
             writer.append_steps(good)
         assert store.scan("t").num_items == 8
 
+    def test_calls_without_steps_change_nothing(self, open_store):
+        store = open_store(Table("t"))
+        with store.pattern_writer([Pattern("t", num_steps=1)]) as writer:
+            for steps in ({"a": None}, {}, {"b": np.zeros((0, 3))}):
+                writer.append_steps(steps)
+            writer.append_steps({"x": np.arange(3)})
+            writer.append_steps({"x": np.zeros(0, object)})
+            writer.append_steps({"x": np.arange(3, 5)})
+        (batch,) = store.scan("t")
+        assert batch.data["x"][:, 0].tolist() == [*range(5)]
+
     def test_a_rejected_priority_does_not_stop_the_other_items(self, open_store):
         store = open_store(Table("t", sampler=selectors.Prioritized(1.0)))
         reward = np.ones(300)

@@ -111,6 +111,11 @@ impl<'py> StackedLeaves<'py> {
         })
     }
 
+    /// Size of the last of the first axes: 0 if no leaf has a value.
+    pub(crate) fn steps(&self) -> usize {
+        self.sizes.last().copied().unwrap_or(0)
+    }
+
     /// The cells of all leaves, none of which is None. See [`StackedLeaf::column`].
     ///
     /// # Errors

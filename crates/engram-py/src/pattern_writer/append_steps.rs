@@ -8,7 +8,7 @@ use pyo3::prelude::*;
 
 use super::PatternState;
 use crate::errors;
-use crate::stacked_leaves::with_stored_steps;
+use crate::stacked_leaves::{StackedLeaves, with_stored_steps};
 use crate::step_flattener::StepEffects;
 
 impl PatternState {
@@ -24,13 +24,19 @@ impl PatternState {
         }
         let mut effects = StepEffects::default();
         let prepared = self.steps.prepare(&mut self.recorder, steps, &mut effects);
+        let total = prepared.as_ref().map_or(1, StackedLeaves::steps);
+        if total == 0 {
+            self.steps.settle(&mut self.recorder, &effects, Ok(()))?;
+            // Without steps, nothing determines the structure.
+            return if self.appends == 0 {
+                self.restart(py)
+            } else {
+                Ok(())
+            };
+        }
         let ready = self.update_patterns(py, prepared, true, &effects);
         let settled = self.steps.settle(&mut self.recorder, &effects, ready);
         let rows = settled.or_else(|error| self.reject(error, steps))?;
-        let total = rows.sizes.first().copied().unwrap_or(0);
-        if total == 0 && self.appends == 0 {
-            return self.restart(py);
-        }
         // Before any address or length is read.
         let _resize_guards = rows.prevent_resize()?;
         let mut columns: Vec<Option<BatchColumn<'_>>> =
