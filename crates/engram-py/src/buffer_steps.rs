@@ -178,6 +178,7 @@ impl StepColumn {
         steps: &mut Option<usize>,
         name: &str,
     ) -> PyResult<Cells<'py>> {
+        static CONVERT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let py = value.py();
         let is_single = matches!(leading, LeadingAxes::None) && self.cell.shape.is_empty();
         if is_single
@@ -207,7 +208,6 @@ impl StepColumn {
             leaf.copy_to(self.cell.dtype, &mut bytes[..len], name)?;
             return Ok(Cells::Number(bytes, len));
         }
-        static CONVERT: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
         let convert = CONVERT.get_or_try_init(py, || {
             let module = PyModule::import(py, "engram.buffers._steps")?;
             module.getattr("convert").map(Bound::unbind)

@@ -9,7 +9,7 @@ use engram_core::ring::{
 use engram_core::text::count;
 use engram_core::{CellSpec, DType, Error, Result, Shape, SharedBytes};
 use engram_engine::request_huge_pages;
-use numpy::{PyArray1, PyArrayMethods, PyReadonlyArray1};
+use numpy::{PyArray1, PyArrayMethods};
 use parking_lot::{RwLock, RwLockWriteGuard};
 use pyo3::prelude::*;
 
@@ -163,13 +163,12 @@ impl ReplayBuffer {
             return Ok(self.envs.clone());
         };
         let py = given.py();
-        let ids: PyReadonlyArray1<'_, i64> = match given.cast::<PyArray1<i64>>() {
-            Ok(array) => array.readonly(),
-            Err(_) => {
-                let module = py.import("engram.buffers._steps")?;
-                let array = module.getattr("env_id_array")?.call1((given,))?;
-                array.cast_into::<PyArray1<i64>>()?.readonly()
-            }
+        let ids = if let Ok(array) = given.cast::<PyArray1<i64>>() {
+            array.readonly()
+        } else {
+            let module = py.import("engram.buffers._steps")?;
+            let array = module.getattr("env_id_array")?.call1((given,))?;
+            array.cast_into::<PyArray1<i64>>()?.readonly()
         };
         let mut seen = vec![false; self.envs.len()];
         let ids = ids.as_array();
@@ -241,12 +240,13 @@ impl ReplayBuffer {
     fn new(
         py: Python<'_>,
         signature: &Bound<'_, PyAny>,
-        items: ItemsConfig,
+        items: &Bound<'_, PyAny>,
         num_envs: usize,
         length: usize,
         exponent: Option<f64>,
         seed: u64,
     ) -> PyResult<Self> {
+        let items: ItemsConfig = items.extract()?;
         let (structure, _) = Structure::of(signature)?;
         let columns = config::signature(py, signature)?.columns;
         let cells = columns.iter().map(|column| {
@@ -286,7 +286,7 @@ impl ReplayBuffer {
             exponent,
             seed,
         };
-        let mut buffer = StepBuffer::new(options).map_err(|error| errors::to_py(py, &error))?;
+        let mut buffer = StepBuffer::new(&options).map_err(|error| errors::to_py(py, &error))?;
         buffer.column_memory().for_each(request_huge_pages);
         Ok(Self {
             buffer: ForkGuard::new("replay buffer", RwLock::new(buffer)),
@@ -380,9 +380,10 @@ impl ReplayBuffer {
     fn update_priorities(
         &self,
         py: Python<'_>,
-        keys: PyReadonlyArray1<'_, u64>,
-        priorities: PyReadonlyArray1<'_, f64>,
+        keys: &Bound<'_, PyArray1<u64>>,
+        priorities: &Bound<'_, PyArray1<f64>>,
     ) -> PyResult<usize> {
+        let (keys, priorities) = (keys.readonly(), priorities.readonly());
         let (keys, priorities) = (keys.as_slice()?, priorities.as_slice()?);
         self.locked(py, 0, |mut buffer| {
             buffer.update_priorities(keys, priorities)

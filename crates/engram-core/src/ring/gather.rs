@@ -347,6 +347,9 @@ impl super::RingColumn {
 
     /// Copies the cells of these rows, one after the other.
     fn gather(&self, rows: &[usize], out: &mut [u8]) {
+        for row in rows.iter().take(PREFETCHED_ITEMS) {
+            self.prefetch(*row);
+        }
         match self.cell_bytes {
             0 => {}
             1 => self.gather_fixed::<1>(rows, out),

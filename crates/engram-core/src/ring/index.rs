@@ -215,14 +215,14 @@ impl ItemIndex {
     }
 
     /// The keys of all items in random order.
-    pub(super) fn shuffled(&self, rng: &mut TableRng) -> Vec<u64> {
+    pub(super) fn shuffled(&self, random: &mut TableRng) -> Vec<u64> {
         let envs = self.ranges.len();
         let keys = self.ranges.iter().enumerate().flat_map(|(env, range)| {
             let positions = range.first..range.first + range.len as u64;
             positions.map(move |position| item_key(env, position, envs))
         });
         let mut keys: Vec<u64> = keys.collect();
-        shuffle(&mut keys, rng);
+        shuffle(&mut keys, random);
         keys
     }
 
@@ -235,14 +235,14 @@ impl ItemIndex {
         ring: &Ring,
         n: usize,
         replacement: bool,
-        rng: &mut TableRng,
+        random: &mut TableRng,
     ) -> Result<Drawn> {
         let len = self.len();
         let Some(priorities) = &mut self.priorities else {
             let starts = if replacement {
-                self.draw_uniformly(ring, n, rng)
+                self.draw_uniformly(ring, n, random)
             } else {
-                let chosen = choose(n, len, rng).into_iter();
+                let chosen = choose(n, len, random).into_iter();
                 chosen.map(|index| self.start(ring, index)).collect()
             };
             return Ok(self.undrawn(ring, starts));
@@ -255,10 +255,10 @@ impl ItemIndex {
         let distribution = distribution(&mut priorities.tree, len);
         let total = priorities.tree.total();
         if total <= 0.0 {
-            let starts = self.draw_uniformly(ring, n, rng);
+            let starts = self.draw_uniformly(ring, n, random);
             return Ok(self.undrawn(ring, starts));
         }
-        let rows = draw(&mut priorities.tree, n, rng);
+        let rows = draw(&mut priorities.tree, n, random);
         for row in &rows {
             prefetch_line(&raw const priorities.values[*row]);
         }
@@ -277,8 +277,8 @@ impl ItemIndex {
     }
 
     /// Draws `n` items with replacement, all equally likely.
-    fn draw_uniformly(&self, ring: &Ring, n: usize, rng: &mut TableRng) -> Vec<ItemStart> {
-        let draw = |_| self.start(ring, uniform_below(rng, self.len()));
+    fn draw_uniformly(&self, ring: &Ring, n: usize, random: &mut TableRng) -> Vec<ItemStart> {
+        let draw = |_| self.start(ring, uniform_below(random, self.len()));
         (0..n).map(draw).collect()
     }
 
@@ -299,7 +299,10 @@ impl ItemIndex {
 
     /// The item that begins with the step in this row.
     fn start_of(&self, ring: &Ring, row: usize) -> ItemStart {
-        let (env, slot) = (row / ring.length(), row % ring.length());
+        let (env, slot) = match self.ranges.len() {
+            1 => (0, row), // divisions are slow
+            _ => (row / ring.length(), row % ring.length()),
+        };
         let range = &self.ranges[env];
         let offset = ring.slot_before(slot, range.slot);
         ItemStart {
@@ -372,24 +375,24 @@ fn range_len(range: &Range<u64>) -> usize {
 }
 
 /// Chooses `n` different numbers below `len`, in random order.
-fn choose(n: usize, len: usize, rng: &mut TableRng) -> Vec<usize> {
+fn choose(n: usize, len: usize, random: &mut TableRng) -> Vec<usize> {
     // Floyd's algorithm: Bentley and Floyd, "A sample of brilliance", 1987.
     let mut seen = HashSet::with_capacity(n);
     let mut chosen: Vec<usize> = (len - n..len)
         .map(|last| {
-            let number = uniform_below(rng, last + 1);
+            let number = uniform_below(random, last + 1);
             let number = if seen.contains(&number) { last } else { number };
             seen.insert(number);
             number
         })
         .collect();
-    shuffle(&mut chosen, rng);
+    shuffle(&mut chosen, random);
     chosen
 }
 
 /// Fisher and Yates's shuffle.
-fn shuffle<T>(values: &mut [T], rng: &mut TableRng) {
+fn shuffle<T>(values: &mut [T], random: &mut TableRng) {
     for last in (1..values.len()).rev() {
-        values.swap(last, uniform_below(rng, last + 1));
+        values.swap(last, uniform_below(random, last + 1));
     }
 }

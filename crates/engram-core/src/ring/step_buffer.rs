@@ -52,8 +52,8 @@ impl StepBuffer {
     /// # Errors
     /// [`Error::OutOfMemory`] if a column is too large. [`Error::Signature`] if rewards or flags have another dtype or
     /// shape than they need.
-    pub fn new(options: StepBufferOptions<'_>) -> Result<Self> {
-        let gather = RingGather::new(&options)?;
+    pub fn new(options: &StepBufferOptions<'_>) -> Result<Self> {
+        let gather = RingGather::new(options)?;
         let ring = Ring::new(
             options.cells,
             options.names,
