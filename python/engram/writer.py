@@ -276,7 +276,8 @@ class PatternWriter(_Writer):
 
         Raises:
             SignatureError: The step differs from earlier steps, or its items would not match their table's signature.
-                Nothing of the step is stored.
+                Nothing of the step is stored. If the table has no signature, a step with cells of another shape is
+                stored, but no item that also has earlier steps can be created.
             BackpressureError: Too many items wait for their tables or are in flight, or the disk cannot keep up, and
                 the writer's timeout has passed. Nothing is stored; the call can be repeated.
             DeadlineExceededError: The server did not describe a table within the writer's timeout.
