@@ -5,7 +5,7 @@
 
 use std::sync::Arc;
 
-use engram_codec::{CallReplies, ConnectionReplies, Reply, ReplyStream, Reservation};
+use engram_codec::{CallReplies, ConnectionReplies, Reply, ReplyStream, Reservation, run_blocking};
 use engram_core::gather::{Estimate, LengthPolicy, estimate};
 use engram_core::table::ScanOrder;
 use engram_core::{Draw, Error, Result};
@@ -181,10 +181,7 @@ impl ScanStream {
             keys: begin.only_keys.then_some(keys),
         };
         // Takes a snapshot, which may wait for another one.
-        let scan = tokio::task::spawn_blocking(move || Scan::begin(&table, &options));
-        let scan = scan
-            .await
-            .unwrap_or_else(|_| Err(Error::Closed("the scan was stopped while it began".into())))?;
+        let scan = run_blocking(move || Scan::begin(&table, &options), Error::Closed).await?;
         Ok(OpenScan {
             scan,
             batch_size,
