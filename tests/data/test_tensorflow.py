@@ -128,7 +128,7 @@ def test_empty_cells_need_a_spec_with_their_size(dataset, tf):
     with Store([Table("t")]) as store:
         insert(store, {"x": np.zeros([2, 0], np.float32)})
         elements = dataset(store, "t", element_spec={"x": tf.TensorSpec([None, None], tf.float32)})
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"values of shape \[2, 0\].*give a spec"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"`x` has values of shape \[2, 0\]"):
             next(iter(elements))
 
 
