@@ -1,4 +1,8 @@
-"""Workloads of `engram.data`: batches of 256 two-step items from a server in another process on the same machine."""
+"""Workloads of datasets for frameworks: `engram.data`, and Reverb's dataset API in both engines.
+
+A server in another process on the same machine has items of two steps. They are read in batches of 256 items or steps,
+or one by one.
+"""
 
 from collections.abc import Iterator
 

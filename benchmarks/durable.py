@@ -71,7 +71,7 @@ def saves() -> Iterator[Workload]:
     )
 
     def contenders(variant: str, engram: str, reverb: str, target: Target, *, at_process: str) -> tuple[Contender, ...]:
-        """Engram without and with a log of all changes, and Reverb; the strings are the labels of their rows."""
+        """Engram without and with a log of all changes, and Reverb. `engram`, `at_process` and `reverb` are labels."""
         return (
             Contender("engram", engram, variant, target=target, more={"durability": "none"}),
             Contender("engram", at_process, "changes", more={"durability": "process"}),

@@ -26,14 +26,14 @@ LONG = 20e-3
 """Seconds. Calls that last longer, and ticks that are later by more, are reported with their times."""
 
 REPORT_EVERY = 10.0
-"""Seconds between two reports of a process."""
+"""Seconds between two reports of a client. The server reports up to ten times as often."""
 
 SHAPE = (84, 84)
 MAX_ITEMS = 5_000
 CHECKPOINT_EVERY = 10.0  # seconds
 CLIENT_EVERY = 1.0  # seconds between two new clients
 TABLE_EVERY = 1.0  # seconds between two new tables
-DELETE_EVERY = 10  # calls
+DELETE_EVERY = 10  # rounds of `deletions`, which pauses between two
 METRICS_EVERY = 1.0  # seconds
 EPISODE = 200  # steps
 
@@ -109,7 +109,7 @@ class Calls:
 
 
 def steps() -> Iterator[dict[str, Any]]:
-    """Yields steps with a frame that compresses to about half its size."""
+    """Yields steps with a frame of noise, which LZ4 does not compress."""
     random_numbers = np.random.default_rng(0)
     frames = random_numbers.integers(0, 16, (64, *SHAPE), np.uint8)
     for number in itertools.count():
@@ -138,7 +138,7 @@ def server(directory: str) -> None:
     ):
         report(address=running.address, metrics=running.metrics_address, started=time.monotonic())
         threading.Thread(target=sys.stdin.read, daemon=True).start()
-        while threading.active_count() > 2:  # until stdin is closed, only the ticker remains besides this thread
+        while threading.active_count() > 2:  # this thread, the ticker, and the thread that ends when stdin is closed
             time.sleep(REPORT_EVERY / 10)
             if gaps := ticker.take():
                 report(gaps=gaps)
@@ -292,7 +292,7 @@ def client(address: str, metrics: str, seconds: float, pause: float, *, checkpoi
     report(counts={}, long=[], errors=[], gaps=[], threads=0, expected=0, started=time.monotonic())
     work = [kind(each, calls) for kind, each in zip(kinds, clients, strict=True)]
     work += [
-        every(CLIENT_EVERY, "client of two calls", lambda: connect_once(address), calls),
+        every(CLIENT_EVERY, "client that writes and samples once", lambda: connect_once(address), calls),
         every(TABLE_EVERY, "table from creation to drop", lambda: use_new_table(clients[0], next(numbers)), calls),
         every(METRICS_EVERY, "metrics", lambda: scrape(metrics), calls),
     ]

@@ -4,8 +4,8 @@
 # # The first ten minutes with Engram
 #
 # Actors write the steps that they observe, learners sample batches of them. This notebook writes steps to a table,
-# samples batches, sets priorities, limits the ratio of samples to inserts, serves the table to another client, and
-# keeps it on disk. It needs nothing but Engram and NumPy.
+# samples batches, sets priorities, limits the ratio of samples to inserts, serves the tables to a client, and keeps a
+# table on disk. It needs nothing but Engram and NumPy.
 
 # %%
 import numpy as np
@@ -81,7 +81,7 @@ weights = store.sample("replay", 32).importance_weights(0.4)
 print(f"weights from {weights.min():.2f} to {weights.max():.2f}")
 
 # %% [markdown]
-# `engram.Dataset` samples in a native thread, while the loop uses the batch before. `engram.data.torch`,
+# `engram.Dataset` samples in a native thread, while the loop uses the current batch. `engram.data.torch`,
 # `engram.data.jax` and `engram.data.tensorflow` give batches as tensors of these frameworks.
 
 # %%
@@ -109,7 +109,7 @@ except TimeoutError as error:
 # %% [markdown]
 # ## Share tables with other processes
 #
-# A server serves a store. A client, in any process or on any machine, has the same methods as the store.
+# A server serves a store. A client, in any process or on any machine, uses its tables with the methods of a store.
 
 # %%
 with engram.Server(store) as server, engram.Client(server.address) as client:

@@ -134,7 +134,10 @@ def returns(function: FunctionType) -> bool:
 
 
 class TensorFlowError(Exception):
-    """Stands for each of `tf.errors`, which are not checked. No other error is documented by one of them."""
+    """In place of each class of `tf.errors`, because TensorFlow may be missing.
+
+    It has no subclasses, so a docstring that lists one of `tf.errors` documents no other error by it.
+    """
 
 
 def kind_named(name: str, function: FunctionType) -> type[BaseException] | None:

@@ -140,14 +140,19 @@ def table_name(what: str, value: object) -> None:
         raise InvalidArgumentError(f"{what} must be a str, the name of a table; got {_describe(value)}")
 
 
-def path(what: str, value: object) -> str:
-    """Returns a path as `str`."""
+def path(what: str, value: object, *, empty_hint: str = 'use "." for the working directory') -> str:
+    """Returns a path as `str`. `empty_hint` states what to do if it is empty; the default is for a directory."""
     if not isinstance(value, str | os.PathLike):
         raise InvalidArgumentError(f"{what} must be a path, as a str or os.PathLike; got {_describe(value)}")
     decoded = os.fsdecode(value)
     if not decoded:
-        raise InvalidArgumentError(f'{what} must not be empty; use "." for the working directory')
+        raise InvalidArgumentError(f"{what} must not be empty; {empty_hint}")
     return decoded
+
+
+def file(what: str, value: object) -> str:
+    """Returns the path of a file as `str`."""
+    return path(what, value, empty_hint="give the path of a file")
 
 
 def function(what: str, value: Callable[..., Any] | None) -> None:

@@ -12,8 +12,9 @@ __all__ = ["ConsumptionTracker"]
 MAX_HOLD = 120.0
 """Seconds after which, at the next request, all fetched items count as consumed.
 
-The time runs for a group of items. An item that is fetched later may count sooner; one that is fetched just after a
-group began, only after up to twice the time."""
+The timer starts at a request and covers the items fetched until then. It restarts at the first request by which all of
+these are consumed. If it has expired before, all items fetched so far count as consumed. So an item may count as
+consumed sooner, or only after up to twice the time."""
 
 _LEASE_FRACTION = 0.2
 """Share of the server's `lease_timeout` that replaces `MAX_HOLD` if it is less. After `lease_timeout`, the server would

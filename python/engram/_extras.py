@@ -28,7 +28,7 @@ _PACKAGES = {
 
 @contextmanager
 def importing_extra(extra: str, feature: str) -> Iterator[None]:
-    """Makes an import error of the block name the extra to install; other errors pass unchanged.
+    """Replaces an import error in the block by one that names the extra to install; other errors pass unchanged.
 
         with importing_extra("torch", "engram.data.torch"):
             import torch

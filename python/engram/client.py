@@ -96,4 +96,4 @@ class Client(TableStore):
 
 
 def _absolute(what: str, file: str | PathLike[str] | None) -> str | None:
-    return None if file is None else str(Path(_checks.path(what, file)).absolute())
+    return None if file is None else str(Path(_checks.file(what, file)).absolute())

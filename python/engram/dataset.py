@@ -42,10 +42,10 @@ R = TypeVar("R")
 class Dataset(Generic[T]):
     """Batches from one table, which a native thread fetches ahead.
 
-    Each iterator has its own thread. Fetched items are leased: they count as sampled at once, and are acknowledged when
-    the iterator yields them, or when the next batch is requested if the table is remote and has no `max_times_sampled`.
-    An iterator that ends, by `break`, `close` or an error, returns the items that it did not yield: the table's
-    counters are reverted, and items of a queue regain their place.
+    Each iterator has its own thread. Fetched items are leased: the rate limiter counts them as sampled at once. They
+    are acknowledged when the iterator yields them, or when the next batch is requested if the table is remote and has
+    no `max_times_sampled`. An iterator that ends, by `break`, `close` or an error, returns the items that it did not
+    yield: the table's counters are reverted, and items of a queue regain their place.
 
         for batch in Dataset(store, "replay", batch_size=256):
             learn(batch)

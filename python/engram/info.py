@@ -46,7 +46,7 @@ class TableInfo:
         num_deleted_episodes: Number of episodes that had steps in the table and have none any more.
         num_unique_samples: Number of items that were sampled at least once, including items removed since.
         inserts: Number of items inserted.
-        samples: Number of samples drawn.
+        samples: Number of samples drawn, including those leased to readers.
         deletes: Number of items removed for any reason.
         unreadable_items: Number of items removed because their stored bytes could not be read. Not saved with a
             durable store: 0 again each time it is opened.

@@ -167,6 +167,6 @@ def _tls(
         return None
     for name, file in (("certificate", certificate), ("key", key), ("client_ca", client_ca)):
         if file is not None:
-            _checks.path(f"`{name}`", file)
+            _checks.file(f"`{name}`", file)
     authority = None if client_ca is None else read_pem("client_ca", client_ca)
     return read_pem("certificate", certificate), read_pem("key", key), authority

@@ -184,8 +184,8 @@ def test_with_one_step_rewards_and_discounts_are_stored_unchanged():
 @pytest.mark.parametrize(
     ("discount", "text"),
     [
-        ((1.0, {}), "a discount must be a number or an array; got (1.0, {})"),
-        ("x", "a discount must be a number or an array; got 'x'"),
+        ((1.0, {}), "a discount must be a real number or an array of real numbers; got (1.0, {})"),
+        ("x", "a discount must be a real number or an array of real numbers; got 'x'"),
         (
             np.ones(2),
             (
@@ -213,9 +213,11 @@ def test_integers_that_are_too_large(n_step, number):
         steps = timesteps([1, 2])
         adder.add_first(steps[0])
         adder.add(np.float32(0.1), steps[1])
-        with pytest.raises(SignatureError, match="a discount must be a number or an array; got 1"):
+        with pytest.raises(SignatureError, match="a discount must be a real number or an array of real numbers; got 1"):
             adder.add(np.float32(0.2), steps[2]._replace(discount=number))
-        with pytest.raises(SignatureError, match="a reward must be a number, an array or a nest of them; got 1"):
+        with pytest.raises(
+            SignatureError, match="a reward must be a real number, an array of real numbers, or a nest of these; got 1"
+        ):
             adder.add(np.float32(0.2), steps[2]._replace(reward=number))
         adder.add(np.float32(0.2), steps[2])
 
@@ -224,7 +226,8 @@ def test_integers_that_are_too_large(n_step, number):
     ("reward", "text"),
     [
         (None, "`reward` must not contain None; got None"),
-        ("much", "a reward must be a number, an array or a nest of them; got 'much'"),
+        ("much", "a reward must be a real number, an array of real numbers, or a nest of these; got 'much'"),
+        (1j, "a reward must be a real number, an array of real numbers, or a nest of these; got 1j"),
         ({"a": 1.0}, "`reward` must have the same structure as in earlier steps: a single value; got {'a': 1.0}"),
         ([1.0, 2.0], "`reward` must have the same structure as in earlier steps: a single value; got [1.0, 2.0]"),
         (np.ones(2), "`reward` must have the dtype and shape of earlier rewards, float64[]; got float64[2]"),

@@ -62,8 +62,9 @@ def test_a_torn_tail_of_the_newest_log_is_only_noted(inspect, directory):
     assert (status, report["problems"]) == (0, [])
     assert report["notes"] == [
         (
-            f"{LOG_4} is intact only up to byte {offset}: {reason}; the rest (33 bytes) is not used: a write that was "
-            "interrupted before it was acknowledged explains this; otherwise, acknowledged changes are lost"
+            f"{LOG_4} is intact only up to byte {offset}: {reason}; the rest (33 bytes) is not used: if the process "
+            "was stopped while it wrote this, nothing acknowledged is lost; after a power failure with "
+            'durability="process", or if the file was damaged later, acknowledged changes may be lost'
         )
     ]
     assert re.search(rf"^{LOG_4} .* 2 +torn at byte {offset:,}$", text, re.MULTILINE)

@@ -51,7 +51,7 @@ def test_float32_is_a_number_too():
 
 
 RANGE_TOO_SMALL = (
-    "error_buffer (0.5) leaves a range of 1: it must be >= 2 * max(1.0, samples_per_insert) = 8, "
+    "error_buffer (0.5) leaves a range of 1: the range must be >= 2 * max(1.0, samples_per_insert) = 8, "
     "or samples and inserts could block each other"
 )
 RANGE_BEGINS_TOO_HIGH = (

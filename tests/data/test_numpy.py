@@ -267,7 +267,7 @@ def test_steps_of_a_batch_must_have_the_same_layout(open_store, other, text):
     assert store.info()["t"].size == 1, "the item that does not fit was returned"
 
 
-def test_errors_name_a_single_array_the_data(open_store):
+def test_errors_refer_to_a_single_array_as_the_data(open_store):
     store = open_store(queue())
     insert(store, np.zeros(2, np.float32), np.zeros(2, np.float64))
     iterator = iter(dataset(store, "t", steps=True, batch_size=3))
@@ -355,14 +355,14 @@ def test_closing_the_store_ends_an_iterator(open_store):
 @pytest.fixture
 def block_sizes(monkeypatch):
     """Sizes of the blocks that datasets request, in items, in order."""
-    elements = []
+    sizes = []
 
     def record(store, table, size, **options):
-        elements.append(size)
+        sizes.append(size)
         return Dataset(store, table, size, **options)
 
     monkeypatch.setattr(table_reader, "Dataset", record)
-    return elements
+    return sizes
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_empty_cells_need_a_spec_with_their_size(dataset, tf):
     with Store([Table("t")]) as store:
         insert(store, {"x": np.zeros([2, 0], np.float32)})
         elements = dataset(store, "t", element_spec={"x": tf.TensorSpec([None, None], tf.float32)})
-        with pytest.raises(tf.errors.InvalidArgumentError, match=r"values of shape \[2, 0\].*give a spec"):
+        with pytest.raises(tf.errors.InvalidArgumentError, match=r"`x` has values of shape \[2, 0\]"):
             next(iter(elements))
 
 
@@ -254,8 +254,8 @@ def test_a_spec_must_state_that_an_axis_has_size_0(dataset, tf):
         insert(store, np.zeros((2, 0, 3)))
         elements = dataset(store, "t", element_spec=tf.TensorSpec([None, None, 3], tf.float64))
         text = (
-            "a column has values of shape [2, 0, 3], but its spec does not state that an axis has size 0; give a spec "
-            "with all sizes except that of the time axis"
+            "the data has values of shape [2, 0, 3], but its spec does not state that an axis has size 0; state all "
+            "sizes except that of the time axis in `element_spec` or the table's signature"
         )
         with pytest.raises(tf.errors.InvalidArgumentError, match=re.escape(text)):
             next(iter(elements))

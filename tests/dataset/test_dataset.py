@@ -289,7 +289,7 @@ def test_inserts_replace_items_that_a_dataset_has_fetched(open_store):
     wait_until(lambda: store.info()["t"].hidden_items == 2)
     blocked = (
         "`t`: sampling waits: all 2 items have reached `max_times_sampled`, and readers still hold them; insert new "
-        "items, or continue to read from the datasets or close them"
+        "items (if the table is full, continue to read from the datasets first), or close the datasets"
     )
     assert store.info()["t"].blocked == blocked
     fill(store, "t", range(3, 9))

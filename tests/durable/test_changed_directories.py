@@ -45,9 +45,9 @@ def storage_problem(store):
 
 def moved_text(path, to, *, replaced=False):
     """Returns the text of the problem after the directory was moved and, if `replaced`, another one has its path."""
-    other = ", and something else has its path" if replaced else ""
+    other = ", and another file or directory has its path" if replaced else ""
     return (
-        f"{path}: the store's directory was moved to {to}{other}; changes are still written there, but no checkpoint "
+        f"{path}: the store's directory was moved to {to}{other}; changes are still written to {to}, but no checkpoint "
         "can be written until it is moved back"
     )
 
@@ -128,7 +128,7 @@ def test_a_relative_path_does_not_follow_the_working_directory(tmp_path, monkeyp
 
 def removed_text(path, *, replaced=False):
     """Returns the text of the problem after the directory was removed and, if `replaced`, another one has its path."""
-    other = ", and something else has its path" if replaced else ""
+    other = ", and another file or directory has its path" if replaced else ""
     return f"{path}: the store's directory was removed{other}; its data exists only in memory"
 
 

@@ -63,14 +63,15 @@ def torn_log_note(path, record, reason, original):
     later = [each for each in records.records(original) if each.offset > record.offset]
     num_after = sum(each.body_offset + len(each.body) <= size for each in later)
     rest = (
-        ": a write that was interrupted before it was acknowledged explains this; otherwise, acknowledged changes are "
-        "lost"
+        ": if the process was stopped while it wrote this, nothing acknowledged is lost; after a power failure with "
+        'durability="process", or if the file was damaged later, acknowledged changes may be lost'
     )
     if num_after:
         records_after = "1 intact record" if num_after == 1 else f"{num_after} intact records"
         rest = (
-            f", although it has {records_after}: expected after a power failure; if there was none, the file was "
-            "damaged later, and acknowledged changes in it are lost"
+            f', although it has {records_after}: after a power failure with durability="disk", nothing acknowledged is '
+            'lost; after one with durability="process", or if the file was damaged later, acknowledged changes may be '
+            "lost"
         )
     tail_size = size - record.offset
     tail = "1 byte" if tail_size == 1 else f"{tail_size} bytes"

@@ -409,7 +409,7 @@ def test_tables_that_are_not_passed_to_open_are_kept(sample, tmp_path):
 def test_renaming_or_dropping_an_unknown_table_is_rejected(sample, tmp_path):
     path = copied(sample.path, tmp_path / "store")
     for argument, value in (("rename", {"q": "r"}), ("drop", ["q"])):
-        with pytest.raises(InvalidArgumentError, match=f"^`{argument}`: the store has no table `q`; its tables: `"):
+        with pytest.raises(InvalidArgumentError, match=f"^`{argument}`: the directory has no table `q`; its tables: `"):
             Store.open(path, **{argument: value})
 
 

@@ -16,17 +16,17 @@ ABSENT = {
 }
 
 
-def test_messages_have_only_fields_that_reverbs_have(programs):
+def test_messages_have_no_field_that_reverb_lacks(programs):
     from engram.compat.reverb.server_executable import reverb_config_pb2  # noqa: PLC0415, needs protobuf
 
     expected = programs.run("config_messages", "-")
-    fields = message_fields(reverb_config_pb2.ReverbServerConfig.DESCRIPTOR)
-    assert len(fields) == 19
+    messages = message_fields(reverb_config_pb2.ReverbServerConfig.DESCRIPTOR)
+    assert len(messages) == 19
     for name, reverb_fields in expected.items():
-        assert set(fields.get(name, ())) <= set(reverb_fields), name
-    assert fields.keys() <= expected.keys()
+        assert set(messages.get(name, ())) <= set(reverb_fields), name
+    assert messages.keys() <= expected.keys()
     message = "deepmind.reverb.PriorityTableCheckpoint"
-    assert {name for name, *_ in set(expected[message]) - set(fields[message])} == {"deprecated_items"}
+    assert {name for name, *_ in set(expected[message]) - set(messages[message])} == {"deprecated_items"}
 
 
 def test_all_public_names_exist(programs):

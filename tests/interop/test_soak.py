@@ -94,7 +94,7 @@ def checked(batch):
 
 
 class Reader:
-    """Samples at most half of the inserted items with Engram's client, until `stop` is set."""
+    """Samples with Engram's client until `stop` is set; from the queue, at most half of the items inserted."""
 
     def __init__(self, address):
         self._client = engram.Client(address)
@@ -141,8 +141,8 @@ def test_no_item_is_lost_or_duplicated_when_a_client_is_killed(clients, served, 
     counts = collections.Counter(sampled)
     assert [number for number, number_of_items in counts.items() if number_of_items > 1] == []
     assert set(written) - set(sampled) == set()
-    # The killed process may have sent items that it did not log. They follow its logged items; its numbers are from
-    # 10**9 to 2 * 10**9.
+    # The killed process may have sent items that it did not log. Their numbers follow those of its logged items; all of
+    # its numbers are from 10**9 to 2 * 10**9.
     unlogged = sorted(set(sampled) - set(written))
     last = max((number for number in written if number < 2 * 10**9), default=10**9 - 1)
     assert unlogged == list(range(last + 1, last + 1 + len(unlogged)))

@@ -205,6 +205,10 @@ def test_incomplete_sets_of_pem_files_are_rejected(certificates, tmp_path):
     for needs_ca in (certificates.client, {"server_name": "name"}):
         with raises(InvalidArgumentError, "`certificate` and `server_name` need TLS; pass `ca` too"):
             engram.Client("127.0.0.1:1", **needs_ca)
+    with raises(InvalidArgumentError, "`key` must not be empty; give the path of a file"):
+        serve(**certificates.server | {"key": ""})
+    with raises(InvalidArgumentError, "`ca` must not be empty; give the path of a file"):
+        engram.Client("127.0.0.1:1", ca="")
     missing = tmp_path / "missing.pem"
     unreadable = f"cannot read the PEM file `{missing}`: {os.strerror(errno.ENOENT)}"
     with raises(InvalidArgumentError, f"`certificate`: {unreadable}"):

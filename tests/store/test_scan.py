@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from support import fill, raises, sample_x, wait_until
 
-from engram import Batch, Client, Sample, Server, Store, Table, rate_limiters, selectors
+from engram import Batch, Client, Dataset, Sample, Server, Store, Table, rate_limiters, selectors
 from engram.errors import ClosedError, InvalidArgumentError, UnknownTableError
 
 
@@ -58,12 +58,26 @@ def test_a_scan_changes_nothing(open_store):
     assert scan_x(store, "q") == []
 
 
-def test_a_scan_has_the_counts_of_samples_and_items_that_a_reader_holds(open_store):
+def test_a_scan_has_the_counts_of_samples(open_store):
     store = open_store(Table("t", sampler=selectors.Fifo()))
     fill(store, "t", range(2))
     store.sample("t", 3)
     (batch,) = store.scan("t")
     assert batch.info.times_sampled.tolist() == [3, 0]
+
+
+def test_a_scan_has_the_items_that_a_reader_holds(open_store):
+    store = open_store(Table.queue("q", max_size=4))
+    fill(store, "q", range(4))
+    with Dataset(store, "q", batch_size=2, max_batches=1, hold=True) as dataset:
+        batches = iter(dataset)
+        assert next(batches).data["x"].tolist() == [0, 1]
+        assert store.info()["q"].hidden_items == 2
+        (batch,) = store.scan("q")
+        assert batch.data["x"].tolist() == [0, 1, 2, 3]
+        assert batch.info.times_sampled.tolist() == [1, 1, 0, 0]
+        assert next(batches, None) is None
+    wait_until(lambda: scan_x(store, "q") == [2, 3])
 
 
 def test_selected_keys(open_store):
@@ -76,7 +90,7 @@ def test_selected_keys(open_store):
     assert scan_x(store, keys=np.array(wanted, np.uint64)) == [3, 7, 1999]
     assert scan_x(store, keys=[]) == scan_x(store, keys=[1]) == []
     assert store.scan("t", keys=wanted).num_items == 3
-    # More than are looked up one by one.
+    # With more than 1,024 keys, a scan selects from all items instead of looking up each key.
     many = [*keys[::-1][:1_500], *range(1, 100), *keys[600:700]]
     assert scan_x(store, keys=many, batch_size=7) == [*range(500, 2_000)]
     assert scan_x(store, keys=many, order="newest_first") == [*range(1_999, 499, -1)]

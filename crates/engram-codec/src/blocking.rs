@@ -1,25 +1,30 @@
 //! Work that blocks a thread.
 
-/// Runs `work` on a thread for blocking work: it may take long, such as freeing much memory. If `work` panics, returns
-/// the error that `bug` creates from a text.
+/// Runs `work` on a thread for blocking work: it may take long, such as freeing much memory. If `work` panics, or the
+/// runtime shuts down before it runs, returns the error that `error` creates from a text.
 ///
 /// # Errors
 /// Those of the work.
 pub async fn run_blocking<T: Send + 'static, E: Send + 'static>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
-    bug: impl FnOnce(String) -> E,
+    error: impl FnOnce(String) -> E,
 ) -> Result<T, E> {
     let outcome = tokio::task::spawn_blocking(work).await;
-    // The panic is on stderr.
-    outcome.unwrap_or_else(|_| {
-        Err(bug(
-            "the server failed while it executed the call; this is a bug in Engram: see the server's stderr".into(),
-        ))
+    outcome.unwrap_or_else(|failure| {
+        let text = if failure.is_cancelled() {
+            "the server stopped before it executed the call"
+        } else {
+            // The panic is on stderr.
+            "the server failed while it executed the call; this is a bug in Engram: see the server's stderr"
+        };
+        Err(error(text.into()))
     })
 }
 
 #[cfg(test)]
 mod tests {
+    use futures_util::FutureExt as _;
+
     use super::*;
 
     #[tokio::test]
@@ -28,6 +33,19 @@ mod tests {
         assert_eq!(
             run_blocking(work, |text| text).await.unwrap_err(),
             "the server failed while it executed the call; this is a bug in Engram: see the server's stderr"
+        );
+    }
+
+    #[test]
+    fn a_call_after_a_shutdown_is_no_bug() {
+        let runtime = tokio::runtime::Runtime::new().unwrap();
+        let handle = runtime.handle().clone();
+        runtime.shutdown_background();
+        let _guard = handle.enter();
+        let text = "the server stopped before it executed the call";
+        assert_eq!(
+            run_blocking(|| Ok(()), |text| text).now_or_never(),
+            Some(Err(text.into()))
         );
     }
 }

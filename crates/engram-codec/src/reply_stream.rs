@@ -46,7 +46,7 @@ impl<T> From<Result<T, Status>> for Reply<T> {
     }
 }
 
-/// The replies of one call, and the share of the budget that they use.
+/// Accounts for the memory of the replies of one call. It has no messages.
 #[derive(Clone, Debug)]
 pub struct CallReplies {
     connection: ConnectionReplies,
@@ -55,7 +55,7 @@ pub struct CallReplies {
 }
 
 impl CallReplies {
-    /// The replies of the call with this request, which has the [`ConnectionReplies`] of its connection in its
+    /// The accounting of the call with this request, which has the [`ConnectionReplies`] of its connection in its
     /// extensions. Without one, the call has a budget of its own.
     #[must_use]
     pub fn of<T>(request: &Request<T>) -> Self {
@@ -76,14 +76,15 @@ impl CallReplies {
         &self.connection
     }
 
-    /// Removes the replies of the call from its response. `None` if [`ReplyStream::into_response`] did not create the
+    /// Removes the accounting of the call from its response. `None` if [`ReplyStream::into_response`] did not create the
     /// response.
     #[must_use]
     pub fn take_from<T>(response: &mut http::Response<T>) -> Option<Self> {
         response.extensions_mut().remove()
     }
 
-    /// Wraps the body of the call's response. The body is dropped together with `guard`.
+    /// Wraps the body of the call's response, so that the reservation of a message ends once it is sent. The result
+    /// contains `guard`: dropping it also drops `guard`.
     #[must_use]
     pub fn wrap<G>(self, body: Body, guard: G) -> ReplyBody<G> {
         ReplyBody {
@@ -109,7 +110,8 @@ impl<T> ReplyStream<T> {
         Self { replies, call }
     }
 
-    /// The response of a call. Its body must be wrapped: see [`CallReplies::take_from`].
+    /// The response of a call. Its body must be passed to [`CallReplies::wrap`], of the `CallReplies` that
+    /// [`CallReplies::take_from`] removes from the response.
     #[must_use]
     pub fn into_response(self) -> Response<Self> {
         let call = self.call.clone();

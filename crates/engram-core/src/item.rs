@@ -32,7 +32,7 @@ pub(crate) struct Item {
     pub(crate) trajectory: Option<Trajectory>,
     /// Number of samples taken, leased ones included. A returned sample no longer counts.
     pub(crate) times_sampled: u32,
-    /// Number of open leases, and the bit [`HIDDEN`] once the item was sampled as often as allowed.
+    /// Number of open leases, one for each leased draw, and the bit [`HIDDEN`] once the item was sampled as often as allowed.
     pub(crate) leases: u32,
 }
 

@@ -135,7 +135,7 @@ impl Selector {
         }
     }
 
-    /// Adds a new item, newer than all others.
+    /// Adds an item. For `Fifo` and `Lifo`, it must be newer than all others.
     pub fn insert(&mut self, slot: Slot, rank: Rank) {
         match self {
             Self::Order(order) => order.push_newest(slot, rank.seq),

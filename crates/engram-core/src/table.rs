@@ -583,7 +583,7 @@ impl TableState {
         } = &*self.options;
         if n == 0 {
             return Err(Error::InvalidArgument(format!(
-                "`n` must be at least 1; got 0 samples from table `{name}`"
+                "`n` must be at least 1; got 0 (a request for samples of table `{name}`)"
             )));
         }
         let max_samples = max_size.saturating_mul(u64::from(*max_times_sampled));

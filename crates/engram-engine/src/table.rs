@@ -433,7 +433,8 @@ impl Table {
                     };
                     format!(
                         "sampling waits: {have} reached `max_times_sampled`, and readers still hold {them}; \
-                         insert new items, or continue to read from the datasets or close them"
+                         insert new items (if the table is full, continue to read from the datasets first), or close \
+                         the datasets"
                     )
                 })
             });

@@ -3,8 +3,8 @@
 
 use std::sync::Arc;
 
-use engram_core::{DType, Schema};
 use engram_core::writer::Recorder;
+use engram_core::{DType, Schema};
 use numpy::npyffi::PY_ARRAY_API;
 use numpy::{PyArrayDescrMethods, PyUntypedArray, PyUntypedArrayMethods};
 use pyo3::prelude::*;

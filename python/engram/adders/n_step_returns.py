@@ -65,8 +65,8 @@ class NStepReturns:
         """Checks a reward and a discount, and returns them as a step; `push` the step after its row was written.
 
         Raises:
-            SignatureError: The reward is not a nest of numbers or arrays, the discount is not a number or an array, or
-                one of them differs from earlier ones in structure, shape or dtype.
+            SignatureError: The reward is not a nest of real numbers or arrays, the discount is not a real number or an
+                array, or one of them differs from earlier ones in structure, shape or dtype.
         """
         layout = self.layout
         if self._is_scalar and layout is not None and isinstance(reward, _REAL) and isinstance(discount, _REAL):
@@ -150,9 +150,14 @@ class NStepReturns:
 
 def _check_dtypes(layout: RewardLayout, reward: Any, discount: Any) -> None:  # noqa: ANN401, nests
     if not layout.dtypes or not all(map(_is_real, layout.dtypes)):
-        raise SignatureError(f"a reward must be a number, an array or a nest of them; got {_checks.short_repr(reward)}")
+        raise SignatureError(
+            "a reward must be a real number, an array of real numbers, or a nest of these; got "
+            f"{_checks.short_repr(reward)}"
+        )
     if not _is_real(layout.discount_dtype):
-        raise SignatureError(f"a discount must be a number or an array; got {_checks.short_repr(discount)}")
+        raise SignatureError(
+            f"a discount must be a real number or an array of real numbers; got {_checks.short_repr(discount)}"
+        )
 
 
 def _check_discount_shape(layout: RewardLayout) -> None:

@@ -10,6 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import tensorflow as tf
 
+from engram._text import column_text
 from engram.errors import InvalidArgumentError
 
 __all__ = ["ArrayPacker", "check_rows", "function_dataset", "unbatch"]
@@ -72,13 +73,19 @@ def unbatch(dataset: Any, *, empty_rows: bool) -> Any:  # noqa: ANN401, TensorFl
     return dataset.unbatch()
 
 
-def check_rows(arrays: Sequence[npt.NDArray[Any]]) -> None:
-    """Raises an InvalidArgumentError if an array has rows with an axis of size 0."""
-    for array in arrays:
+def check_rows(arrays: Sequence[npt.NDArray[Any]], names: Sequence[str], spec_source: str) -> None:
+    """Raises an InvalidArgumentError if an array has rows with an axis of size 0.
+
+    Args:
+        arrays: The arrays.
+        names: Name of the column of each array.
+        spec_source: Where the program gives the specs, for the error text.
+    """
+    for array, name in zip(arrays, names, strict=True):
         if array.size == 0 and len(array):
             raise InvalidArgumentError(
-                f"a column has values of shape {list(array.shape[1:])}, but its spec does not state that an axis has "
-                "size 0; give a spec with all sizes except that of the time axis"
+                f"{column_text(name)} has values of shape {list(array.shape[1:])}, but its spec does not state that an "
+                f"axis has size 0; state all sizes except that of the time axis in {spec_source}"
             )
 
 

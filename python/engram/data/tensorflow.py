@@ -340,6 +340,7 @@ class _FlatElements:
         single = reader.batch_size is None
         info = [tf.TensorSpec([] if single else [None], dtype) for dtype in _INFO_DTYPES]
         columns_parts = [part for column in columns for part in column.parts()]
+        self._part_names = [name for column, name in zip(columns, names, strict=True) for _ in column.parts()]
         parts = [*info, *columns_parts]
         specs = [tf.TensorSpec([None, *part.shape], part.dtype) for part in parts]
         self.packer = ArrayPacker(specs, [i < len(info) for i in range(len(parts))])
@@ -379,7 +380,7 @@ class _FlatElements:
         with closing(reads) as elements:
             for arrays in elements:
                 if arrays is not None and not self.have_empty_rows:
-                    check_rows(arrays[1:])
+                    check_rows(arrays[1:], self._part_names, "`element_spec` or the table's signature")
                 # TensorFlow cancels an iterator only between calls, so an idle one returns no elements now and then.
                 yield self._no_elements if arrays is None else arrays
 

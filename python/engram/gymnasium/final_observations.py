@@ -1,12 +1,14 @@
 """The last observations of episodes, as vector environments with same-step autoreset return them."""
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from engram import _engram
+from engram._text import nest_text
 from engram.errors import InvalidArgumentError
 
 __all__ = ["final_observations"]
@@ -44,15 +46,14 @@ def final_observations(info: Any, ended: Sequence[int], obs: Any) -> list[npt.ND
         if missing:
             raise _missing(missing[0])
         flat = [_engram.flatten(nest) for nest in nests]
-        if any(other != structure for _, _, other in flat):
-            raise InvalidArgumentError('`info["final_obs"]` must have observations of the structure of `obs`')
+        for _, _, other in flat:
+            _check_structure(other, structure)
         rows: list[Any] = [list(column) for column in zip(*(leaves for leaves, _, _ in flat), strict=True)]
     else:
         if missing:
             raise _missing(missing[0])
         leaves, _, other = _engram.flatten(final)
-        if other != structure:
-            raise InvalidArgumentError('`info["final_obs"]` must have the structure of `obs`')
+        _check_structure(other, structure)
         rows = [np.asarray(leaf)[list(ended)] for leaf in leaves]
     last: list[npt.NDArray[Any]] = []
     for column, row, name in zip(columns, rows, names, strict=True):
@@ -67,6 +68,17 @@ def final_observations(info: Any, ended: Sequence[int], obs: Any) -> list[npt.ND
                 f"has: {error}"
             ) from None
     return last
+
+
+def _check_structure(final: str, obs: str) -> None:
+    if final != obs:
+        given, expected = (
+            nest_text(partial(_engram.unflatten, each), len(_engram.names(each))) for each in (final, obs)
+        )
+        raise InvalidArgumentError(
+            f'`info["final_obs"]` must have the structure of `obs`; got {given}, expected {expected}, where * is an '
+            "array"
+        )
 
 
 def _missing(env: int) -> InvalidArgumentError:

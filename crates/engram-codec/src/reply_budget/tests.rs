@@ -49,19 +49,20 @@ async fn a_cancelled_wait_frees_its_reservation() {
     let mut waiting = reserve(&connection, 50);
     assert!((&mut waiting).now_or_never().is_none());
     drop(first);
-    // The wait has ended, but its reservation was not returned.
+    // Its reservation was granted, but the future was not polled again, so the caller has not received it.
     drop(waiting);
     assert!(reserve_now(&connection, 100).is_some());
 }
 
 #[tokio::test]
 async fn try_grow_needs_room_and_resize_does_not() {
-    let connection = budget().add_connection();
+    let budget = budget();
+    let connection = budget.add_connection();
     let mut first = reserve_now(&connection, 10).unwrap();
     assert!(first.try_grow(100));
     assert!(!first.try_grow(101));
     first.resize(1_000);
-    assert!(reserve_now(&budget().add_connection(), 100).is_some());
+    assert!(reserve_now(&budget.add_connection(), 100).is_none());
     assert!(reserve_now(&connection, 0).is_none());
     first.resize(100);
     assert!(reserve_now(&connection, 0).is_some());
@@ -161,7 +162,7 @@ async fn a_connection_without_room_does_not_hold_up_others() {
 }
 
 #[tokio::test]
-async fn a_message_that_is_sent_counts_for_all_replies_of_its_connection() {
+async fn progress_of_one_reply_counts_for_its_connection() {
     let budget = budget();
     let connections = [(); 5].map(|()| budget.add_connection());
     let held = connections[..4]

@@ -34,7 +34,7 @@ pub(super) fn advice(rows: usize, row_bytes: usize) -> &'static str {
     if rows == 1 || row_bytes > MAX_CHUNK_BYTES {
         "write smaller steps"
     } else {
-        "lower `chunk_length`"
+        "use fewer steps per chunk: lower `chunk_length`, or insert an item of fewer steps"
     }
 }
 
@@ -63,7 +63,11 @@ mod tests {
     #[test]
     fn a_chunk_that_is_too_large_may_need_fewer_or_smaller_steps() {
         for (bytes, rows, advice) in [
-            (1 << 31, 2, "; lower `chunk_length`"),
+            (
+                1 << 31,
+                2,
+                "; use fewer steps per chunk: lower `chunk_length`, or insert an item of fewer steps",
+            ),
             (MAX_CHUNK_BYTES + 1, 2, "; write smaller steps"),
             (MAX_CHUNK_BYTES + 1, 1, "; write smaller steps"),
         ] {
@@ -74,7 +78,13 @@ mod tests {
 
     #[test]
     fn a_string_that_is_too_large_may_need_fewer_or_smaller_steps() {
-        for (capacity, advice) in [(2, "; lower `chunk_length`"), (1, "; write smaller steps")] {
+        for (capacity, advice) in [
+            (
+                2,
+                "; use fewer steps per chunk: lower `chunk_length`, or insert an item of fewer steps",
+            ),
+            (1, "; write smaller steps"),
+        ] {
             let mut builder = ChunkBuilder::new(schema(DType::String, &[]), capacity).unwrap();
             builder.string_bytes = MAX_CHUNK_BYTES;
             let error = builder.stage_string(0, &[0; 4]).unwrap_err().to_string();

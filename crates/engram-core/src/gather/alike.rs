@@ -19,12 +19,12 @@ pub fn stackable_prefix<T: AsTrajectory>(items: &[T]) -> usize {
     let Some(first) = items.first().map(AsTrajectory::trajectory) else {
         return 0;
     };
-    // The last item that was compared column by column: the next ones are usually like it.
-    let mut last_equal = first;
+    // Items are usually like the previous one, which is cheaper to see than that they can be stacked with the first.
+    let mut previous = first;
     let differs = items.iter().position(|item| {
         let item = item.trajectory();
-        let differs = !is_alike(last_equal, item) && !is_stackable(first, item);
-        last_equal = item;
+        let differs = !is_alike(previous, item) && !is_stackable(first, item);
+        previous = item;
         differs
     });
     differs.unwrap_or(items.len())

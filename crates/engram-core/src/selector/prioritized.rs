@@ -61,11 +61,11 @@ impl Prioritized {
     }
 
     pub(super) fn remove(&mut self, slot: Slot) {
-        let (position, moved) = self.dense.swap_remove(slot);
-        if position != moved {
-            self.tree.set(position, self.tree.weight(moved));
+        let (position, last) = self.dense.swap_remove(slot);
+        if position != last {
+            self.tree.set(position, self.tree.weight(last));
         }
-        self.tree.set(moved, 0.0);
+        self.tree.set(last, 0.0);
     }
 
     pub(super) fn distribution(&mut self) -> DrawDistribution {

@@ -97,7 +97,9 @@ impl TableOptions {
             ));
         }
         if self.ttl == Some(0) {
-            return invalid(format!("ttl of table `{name}` must be above 0; got 0"));
+            return invalid(format!(
+                "ttl of table `{name}` must be at least 1 ns; got 0"
+            ));
         }
         if let Some(note) = self
             .note

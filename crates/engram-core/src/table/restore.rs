@@ -15,17 +15,17 @@ pub struct Restore {
     /// Saved orders of the sampler and of the remover, as positions of items in the snapshot. `None`: in the order of
     /// insertion.
     orders: [Option<Vec<u32>>; 2],
-    /// Number of open leases of the items added so far.
+    /// Number of open leases of the items added so far. A lease is one draw.
     leased: u64,
 }
 
 /// Largest plausible counter: saved counters above it are corrupt.
 const MAX_COUNT: u64 = 1 << 62;
 
-/// Maximum number of items of a table: `Slot::MAX` marks the last vacant slot.
+/// Maximum number of items of a table: in the lists of slots, `Slot::MAX` marks the end.
 const MAX_ITEMS: Slot = Slot::MAX - 1;
 
-/// Maximum number of leases that one [`TableOp`] ends.
+/// Maximum number of keys in one [`TableOp::ReturnLeases`] of [`TableState::end_leases`].
 const MAX_LEASES_PER_OP: usize = 4096;
 
 /// An item as it was saved.
@@ -39,7 +39,7 @@ pub struct SavedItem {
     pub update_number: u64,
     /// Samples taken, leased ones included.
     pub times_sampled: u32,
-    /// Number of open leases; the highest bit is set if the item is hidden from the selectors.
+    /// Number of open leases, one for each draw; the highest bit is set if the item is hidden from the selectors.
     pub leases: u32,
     /// Clock reading at its insertion, nanoseconds; 0 if the table had no ttl.
     pub inserted_at: u64,
@@ -309,7 +309,7 @@ impl TableState {
         Ok(table)
     }
 
-    /// Ends all leases and undoes the counts of their samples; then removes items sampled as often as
+    /// Ends the leases of all draws and undoes the counts of their samples; then removes items sampled as often as
     /// allowed and evicts items beyond the bounds. For a table whose readers no longer exist.
     pub fn end_leases(&mut self, deferred: &mut DeferredDrops) {
         for slot in 0..self.contents.slots {

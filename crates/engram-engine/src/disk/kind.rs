@@ -15,7 +15,7 @@ pub(crate) const CHANGES: u32 = 5;
 pub(crate) const TABLE_CREATED: u32 = 6;
 /// The change that drops a table.
 pub(crate) const TABLE_DROPPED: u32 = 7;
-/// First record of a log of changes: the number of its first change, and the readings of the store's clock and the
+/// The record before the changes of a log: the number of its first change, and the readings of the store's clock and the
 /// system's.
 pub(crate) const BEGIN: u32 = 8;
 /// States that a checkpoint has contents that the logs lack.

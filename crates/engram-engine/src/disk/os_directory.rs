@@ -191,7 +191,7 @@ impl Directory for OsDirectory {
         };
         let replaced = match fs::metadata(&self.absolute_path) {
             Ok(other) if (other.dev(), other.ino()) == (own.st_dev, own.st_ino) => return Ok(()),
-            Ok(_) => ", and something else has its path",
+            Ok(_) => ", and another file or directory has its path",
             Err(error) if is_missing(&error) => "",
             // It is unknown whether the directory was moved.
             Err(_) => return Ok(()),
@@ -201,9 +201,9 @@ impl Directory for OsDirectory {
                 "the store's directory was removed{replaced}; its data exists only in memory"
             ),
             Some(current) => format!(
-                "the store's directory was moved to {}{replaced}; changes are still written there, but no \
-                 checkpoint can be written until it is moved back",
-                current.display()
+                "the store's directory was moved to {current}{replaced}; changes are still written to {current}, but \
+                 no checkpoint can be written until it is moved back",
+                current = current.display()
             ),
         })
     }

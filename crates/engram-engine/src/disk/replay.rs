@@ -167,13 +167,14 @@ impl DirectoryReader<'_> {
         let status = match closed.filter(|mark| mark.covers(log, offset)) {
             Some(mark) => format!(", {}", mark.describe_damage()),
             None if intact == 0 => {
-                ": a write that was interrupted before it was acknowledged explains this; otherwise, acknowledged \
-                 changes are lost"
+                ": if the process was stopped while it wrote this, nothing acknowledged is lost; after a power \
+                 failure with durability=\"process\", or if the file was damaged later, acknowledged changes may be lost"
                     .into()
             }
             None => format!(
-                ", although it has {}: expected after a power failure; if there was none, the file was damaged \
-                 later, and acknowledged changes in it are lost",
+                ", although it has {}: after a power failure with durability=\"disk\", nothing acknowledged is lost; \
+                 after one with durability=\"process\", or if the file was damaged later, acknowledged changes may be \
+                 lost",
                 count(intact, "intact record")
             ),
         };

@@ -84,7 +84,7 @@ fn unknown_stored_table(argument: &str, name: &str, existing: &[&str]) -> Error 
         existing.join(", ")
     };
     Error::InvalidArgument(format!(
-        "`{argument}`: the store has no table `{name}`; its tables: {existing}"
+        "`{argument}`: the directory has no table `{name}`; its tables: {existing}"
     ))
 }
 

@@ -342,7 +342,9 @@ fn samples_that_can_never_be_drawn_fail_at_once() {
     let table = new_table(queue_options("t", 8));
     assert_eq!(
         table.sample(0, false).unwrap_err(),
-        Error::InvalidArgument("`n` must be at least 1; got 0 samples from table `t`".into())
+        Error::InvalidArgument(
+            "`n` must be at least 1; got 0 (a request for samples of table `t`)".into()
+        )
     );
     assert_eq!(
         table.sample(9, false).unwrap_err(),

@@ -3,10 +3,11 @@
 //! A stream has one task, which gathers the next batch once it was requested and its memory was reserved from the budget
 //! for replies that are not read yet. The keys of a scan that has not begun use the same budget.
 
+use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engram_codec::{CallReplies, ConnectionReplies, Reply, ReplyStream, Reservation};
+use engram_codec::{CallReplies, ConnectionReplies, Reply, ReplyStream, Reservation, run_blocking};
 use engram_core::gather::{Estimate, LengthPolicy, estimate};
 use engram_core::table::ScanOrder;
 use engram_core::{Draw, Error, Result};
@@ -238,16 +239,17 @@ impl ScanStream {
             keys: begin.only_keys.then_some(keys),
         };
         // Takes a snapshot, which may wait for another one.
-        let mut scan = tokio::task::spawn_blocking(move || Scan::begin(&table, &options));
+        let mut scan = pin!(run_blocking(
+            move || Scan::begin(&table, &options),
+            Error::Closed
+        ));
         let mut progress = interval(PROGRESS_INTERVAL);
         let scan = loop {
             tokio::select! {
-                scan = &mut scan => break scan,
+                scan = &mut scan => break scan?,
                 _ = progress.tick() => reserved.first().into_iter().for_each(Reservation::progress),
             }
         };
-        let scan = scan
-            .unwrap_or_else(|_| Err(Error::Closed("the scan was stopped while it began".into())))?;
         Ok(OpenScan {
             scan,
             batch_size,

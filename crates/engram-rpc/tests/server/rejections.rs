@@ -43,7 +43,7 @@ fn invalid_item(table: &str, number: u64) -> pb::Items {
 async fn the_server_stops_reading_while_too_many_rejections_are_pending() {
     let engine = engine(vec![one_item_queue("full")]);
     let server = start(&engine);
-    // The client buffers nothing: a request that was sent is in the transport's window, or the server has read it.
+    // The channel holds one request. All others that were sent are in the stream's window, or the server has read them.
     let (requests, receiver) = mpsc::channel(1);
     let mut client = connect(&server).await;
     let receiver = ReceiverStream::new(receiver);
@@ -67,7 +67,8 @@ async fn the_server_stops_reading_while_too_many_rejections_are_pending() {
         if timeout(STALL_TIMEOUT, sending).await.is_err() {
             break;
         }
-        // Rejections of 64 MiB at about 600 bytes each, and unread requests of 16 MiB at 50 bytes per item.
+        // It stops after about 280 messages: 64 MiB of pending rejections, at about 600 bytes each, then the stream's
+        // window of 8 MiB, at about 50 bytes per item.
         assert!(message < 1_000, "the server never stops reading");
     }
     assert_eq!(sample_values(&full, 1), [100]);
@@ -98,7 +99,7 @@ async fn long_error_texts_per_message_are_bounded() {
         bytes += reply.encoded_len();
         received.extend(reply.completed);
     }
-    // 64 detailed errors, and 3,000 short ones. If no text were shortened, each error would take 22 KB.
+    // The first 64 errors are detailed, the other 2,936 short.
     assert!(bytes < 64 * 20_000 + 3_000 * 400, "{bytes} bytes");
     for (ack, name) in received.iter().zip(&names) {
         assert_eq!((&ack.table, ack.number), (name, 1));
@@ -112,7 +113,7 @@ async fn long_error_texts_per_message_are_bounded() {
     assert_eq!(first.known_tables[64], format!("{:0>100}", 64));
     let last = received[2_999].error.as_ref().unwrap();
     assert_eq!((last.known_tables.len(), last.text.len()), (3, 259));
-    // The next message has full texts again.
+    // The next message may have 64 detailed errors again.
     stream
         .send(items_message([row_items("unknown again", 1, 1, 1)]))
         .await;

@@ -100,7 +100,7 @@ async fn calls_and_streams_are_counted_while_they_are_open() {
         assert_eq!(parse_metric(&text, name), expected, "{name}");
     }
 
-    // One stream ends normally; the clients of two others are gone.
+    // The writer closes its stream; the client drops the two others.
     writer.requests = None;
     assert_eq!(writer.end_status().await.code(), Code::Ok);
     drop(reader);

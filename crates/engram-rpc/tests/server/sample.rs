@@ -290,7 +290,7 @@ async fn invalid_requests_are_answered_in_order() {
     let texts = [
         "no table `u`; known tables: `t`",
         "`timeout` must be at least 0, or None to wait without limit; got NaN s",
-        "`n` must be at least 1; got 0 samples from table `t`",
+        "`n` must be at least 1; got 0 (a request for samples of table `t`)",
         "a batch of table `t` from a server has at most 65536 items; got 65537 (`n` or `batch_size`)",
     ];
     for (id, text) in (1..).zip(texts) {

@@ -198,7 +198,12 @@ def init_table_dataset(
                 store.close()
 
     variant, keep_alive = unbatched_dataset(
-        read, args, tf.nest.flatten(element), num_packed=len(SampleInfo._fields), counted=True
+        read,
+        args,
+        tf.nest.flatten(element),
+        _nest.column_names(element),
+        num_packed=len(SampleInfo._fields),
+        counted=True,
     )
     dataset._initialize(variant, element, keep_alive)  # noqa: SLF001, called by its constructor
 

@@ -49,6 +49,11 @@ def flatten_with_path(nest: Any) -> list[tuple[tuple[Any, ...], Any]]:  # noqa: 
     return list(_walk((), nest))
 
 
+def column_names(nest: Any) -> list[str]:  # noqa: ANN401, any nest
+    """Returns the path of each leaf as text, such as `data/obs`."""
+    return ["/".join(map(str, path)) for path, _ in flatten_with_path(nest)]
+
+
 def _walk(path: tuple[Any, ...], nest: Any) -> Iterator[tuple[tuple[Any, ...], Any]]:  # noqa: ANN401, any nest
     children = _children(nest)
     if children is None:

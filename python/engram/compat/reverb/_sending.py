@@ -28,7 +28,7 @@ __all__ = [
 ]
 
 ANY_NUMBER = 1 << 62
-"""More items than a writer ever has: a flush that allows this many pending items sends without waiting."""
+"""More items than a writer ever has. If this many may stay pending, the engine's `flush` sends and does not wait."""
 
 EAGER_ITEMS = 10
 """Number of first items that are sent immediately if no chunk length is configured; a structured writer counts appends

@@ -20,6 +20,7 @@ def unbatched_dataset(
     read_blocks: Callable[..., Iterator[Elements | None]],
     args: Sequence[Any],
     specs: Sequence[Any],
+    names: Sequence[str],
     *,
     num_packed: int = 0,
     counted: bool = False,
@@ -31,6 +32,7 @@ def unbatched_dataset(
             generator is closed when an iteration ends.
         args: Tensors, passed to `read_blocks` as arrays.
         specs: `tf.TensorSpec` of each tensor of an element.
+        names: Name of each of these tensors, for error texts.
         num_packed: Number of first tensors that are passed as one array whatever their size, see `ArrayPacker`.
         counted: If True, `read_blocks` also receives a `TfElementCounter` of the elements that have left the dataset.
 
@@ -38,7 +40,7 @@ def unbatched_dataset(
         The dataset as a variant tensor, and the objects that must live as long as the dataset.
     """
     if not counted:
-        return _unbatched(read_blocks, args, specs, num_packed)
+        return _unbatched(read_blocks, args, specs, names, num_packed)
     tf = import_tensorflow("a dataset")
     keep_alive = []
 
@@ -50,7 +52,7 @@ def unbatched_dataset(
             counter.close()
 
     def make(tensors: list[Any]) -> Any:  # noqa: ANN401, a tf.data.Dataset
-        variant, objects = _unbatched(read_blocks_counted, tensors, specs, num_packed)
+        variant, objects = _unbatched(read_blocks_counted, tensors, specs, names, num_packed)
         keep_alive.append(objects)
         return tf.data.experimental.from_variant(variant, tuple(specs))
 
@@ -59,7 +61,11 @@ def unbatched_dataset(
 
 
 def _unbatched(
-    read_blocks: Callable[..., Iterator[Elements | None]], args: Sequence[Any], specs: Sequence[Any], num_packed: int
+    read_blocks: Callable[..., Iterator[Elements | None]],
+    args: Sequence[Any],
+    specs: Sequence[Any],
+    names: Sequence[str],
+    num_packed: int,
 ) -> tuple[Any, Any]:
     """Does what `unbatched_dataset` describes, without a counter."""
     tf = import_tensorflow("a dataset")
@@ -71,7 +77,7 @@ def _unbatched(
 
     def pack(arrays: list[Any]) -> list[Any]:
         if not empty_rows:
-            check_rows(arrays)
+            check_rows(arrays, names, "the shapes given to the dataset, or in the table's signature")
         return packer.pack(arrays)
 
     shapes = [None if spec.shape.rank is None else [None, *spec.shape] for spec in specs]

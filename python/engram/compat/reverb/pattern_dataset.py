@@ -84,7 +84,9 @@ class PatternDataset(DatasetMixin, metaclass=LazyDataset):
         specs = tf.nest.flatten(element_spec)
         reader = _StepReader(input_dataset, configs, respect_episode_boundaries, is_end_of_episode)
         same_shape = all(spec.shape.is_fully_defined() for spec in specs)
-        variant, keep_alive = unbatched_dataset(lambda: reader.elements(same_shape=same_shape), [], specs)
+        variant, keep_alive = unbatched_dataset(
+            lambda: reader.elements(same_shape=same_shape), [], specs, _nest.column_names(element_spec)
+        )
         self._initialize(variant, element_spec, (keep_alive, input_dataset))
 
 

@@ -132,8 +132,8 @@ class SampleToInsertRatio(RateLimiter):
         if not max_diff - min_diff >= 2 * max(1.0, ratio):
             needed = number_text(2 * max(1.0, ratio))
             raise ValueError(
-                f"error_buffer ({error_buffer}) leaves a range of {max_diff - min_diff:.15g}: it must be >= "
-                f"2 * max(1.0, samples_per_insert) = {needed}, or samples and inserts could block "
+                f"error_buffer ({error_buffer}) leaves a range of {max_diff - min_diff:.15g}: the range must be "
+                f">= 2 * max(1.0, samples_per_insert) = {needed}, or samples and inserts could block "
                 "each other"
             )
         if max_diff < offset:

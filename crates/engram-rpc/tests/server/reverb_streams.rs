@@ -1,4 +1,4 @@
-//! dm-reverb's service: returned samples, waiting items, and their bounds.
+//! Streams of dm-reverb's service: which samples are returned, items that wait for their table, and an idle stream.
 
 use std::sync::Arc;
 
@@ -57,8 +57,8 @@ async fn delivered_samples_of_a_batch_are_not_returned() {
     assert_eq!(keys(&other.receive().await), [count - left]);
 }
 
-/// An item of a type that dm-reverb's clients do not have.
-fn item_of_unsupported_type(key: u64) -> NewItem {
+/// An item with a dtype that dm-reverb's clients do not support.
+fn item_of_unsupported_dtype(key: u64) -> NewItem {
     let cell = CellSpec {
         dtype: DType::Float8E5m2,
         shape: smallvec![],
@@ -89,7 +89,7 @@ async fn samples_before_an_invalid_one_are_sent() {
     let queue = table(&engine, "queue");
     wait_until("three are inserted", || size(&queue) == 3).await;
     queue
-        .insert(vec![item_of_unsupported_type(3)])
+        .insert(vec![item_of_unsupported_dtype(3)])
         .unwrap()
         .await
         .unwrap();
