@@ -20,7 +20,8 @@ TARGETS = {
     "uniform 32": 2.0,
     "uniform 256": 2.0,
     "sample and update 256": 5.0,
-    "update 256": 1.0,
+    "update 256 after a sample": 1.0,
+    "update 256 without samples": 1.0,
     "uniform 4096 into `out`": 0.5,
 }
 """How many times as fast as cpprb, or as `numpy.take` for the last one, the buffer should be."""

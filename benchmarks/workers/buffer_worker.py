@@ -62,6 +62,8 @@ def engram_workloads(n: int) -> Workloads:
     def sample() -> Any:  # noqa: ANN401, keys
         return prioritized.sample(256).info.key
 
+    sampled = itertools.cycle([sample() for _ in range(PREPARED)])
+
     def sample_and_update() -> None:
         batch = prioritized.sample(256)
         batch.importance_weights(0.4)
@@ -71,7 +73,8 @@ def engram_workloads(n: int) -> Workloads:
         "add one": lambda: uniform.add(next(one)),
         f"add {ENVS}": lambda: vector.add_batch(next(many)),
         "sample and update 256": sample_and_update,
-        "update 256": (sample, lambda keys: prioritized.update_priorities(keys, new)),
+        "update 256 after a sample": (sample, lambda keys: prioritized.update_priorities(keys, new)),
+        "update 256 without samples": lambda: prioritized.update_priorities(next(sampled), new),
     }
     for size in BATCHES:
         out = uniform.sample(size).data
@@ -98,6 +101,8 @@ def cpprb_workloads(n: int) -> Workloads:
     def sample() -> Any:  # noqa: ANN401, indexes
         return prioritized.sample(256, beta=0.4)["indexes"]
 
+    sampled = itertools.cycle([sample() for _ in range(PREPARED)])
+
     def sample_and_update() -> None:
         batch = prioritized.sample(256, beta=0.4)
         prioritized.update_priorities(batch["indexes"], new)
@@ -106,7 +111,8 @@ def cpprb_workloads(n: int) -> Workloads:
         "add one": lambda: uniform.add(**next(one)),
         f"add {ENVS}": lambda: uniform.add(**next(many)),
         "sample and update 256": sample_and_update,
-        "update 256": (sample, lambda indexes: prioritized.update_priorities(indexes, new)),
+        "update 256 after a sample": (sample, lambda indexes: prioritized.update_priorities(indexes, new)),
+        "update 256 without samples": lambda: prioritized.update_priorities(next(sampled), new),
     }
     for size in BATCHES:
         workloads[f"uniform {size}"] = lambda size=size: uniform.sample(size)
