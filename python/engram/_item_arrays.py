@@ -18,14 +18,14 @@ def _column(what: str, values: npt.ArrayLike) -> npt.NDArray[Any]:
 
 
 def key_array(values: npt.ArrayLike) -> npt.NDArray[np.uint64]:
-    """Returns keys as u64 `[B]`. Integers of fewer bits are rejected: JAX cuts keys to 32 bits, unless told otherwise."""
+    """Returns keys as u64 `[B]`. Integers of fewer bits are rejected: JAX cuts keys to 32 bits by default."""
     array = _column("`keys`", values)
     if array.dtype.kind not in "iu" and array.size:
         raise InvalidArgumentError(f"`keys` must be integers; got {array.dtype}")
     if array.dtype.itemsize < np.dtype(np.uint64).itemsize and array.size:
         raise InvalidArgumentError(
-            f"`keys` must be integers of 64 bits, as in `batch.info.key`; got {array.dtype}. JAX cuts arrays of keys to 32 "
-            "bits: keep `batch.info` as NumPy arrays"
+            f"`keys` must be integers of 64 bits, as in `batch.info.key`; got {array.dtype}. JAX cuts keys to 32 bits: "
+            "keep `batch.info` as NumPy arrays"
         )
     if array.dtype.kind == "i" and array.size and array.min() < 0:
         raise InvalidArgumentError(f"`keys` must be at least 0; got {array.min()}")
