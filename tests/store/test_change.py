@@ -106,8 +106,8 @@ def test_prioritized_rejects_priorities_as_sampler_and_remover(open_store, selec
             np.ones(1, np.uint32),
             [1.0],
             (
-                "`keys` must be integers of 64 bits, as in `batch.info.key`; got uint32. JAX cuts keys to 32 bits: keep "
-                "`batch.info` as NumPy arrays"
+                "`keys` must be integers of 64 bits, as in `batch.info.key`; got uint32. JAX cuts keys to 32 bits: "
+                "keep `batch.info` as NumPy arrays"
             ),
         ),
         ([[1]], [[1.0]], "`keys` must have one axis; got shape (1, 1)"),
