@@ -39,6 +39,10 @@ def priority_array(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
 
 def batch_priorities(values: npt.ArrayLike) -> npt.NDArray[np.float64]:
     """Returns a priority for all items as an array without axes, or priorities as f64 `[B]`."""
+    if isinstance(values, np.ma.MaskedArray):
+        raise InvalidArgumentError(
+            "`priorities` must not be a masked array; fill it first, for example with `filled(1.0)`"
+        )
     array = np.asarray(values)
     if array.ndim > 1:
         raise InvalidArgumentError(f"`priorities` must be a number or have one axis; got shape {array.shape}")

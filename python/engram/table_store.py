@@ -85,8 +85,9 @@ class TableStore:
 
             store.insert_batch("replay", {"obs": obs, "action": action, "next_obs": next_obs})  # arrays [N, ...]
 
-        `data` of a batch of `scan` or `sample` can be inserted again, into another store too. Small items share chunks
-        of about 16 KiB.
+        `data` of a batch of `scan` or `sample` can be inserted again, into another store too, with `time_axis=True` if
+        its columns have a time axis; but not that of a ragged batch, whose rows are steps. Small items share chunks of
+        about 16 KiB.
 
         Args:
             table: Name of the table.

@@ -117,7 +117,7 @@ class Writing(RuleBasedStateMachine):
             for name, value in expected.items():
                 if name == "c":
                     one = isinstance(value, str)
-                    assert data[name].tolist() == [value.encode() if one else [text.encode() for text in value]]
+                    assert data[name].tolist() == [value if one else list(value)]
                 else:
                     np.testing.assert_array_equal(data[name][0], np.array(value))
         self.items.clear()

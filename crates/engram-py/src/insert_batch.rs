@@ -82,7 +82,14 @@ impl InsertBatch<'_> {
                 AnyOutbox::Remote(Arc::clone(remote), remote.outbox())
             }
         };
-        let table = outbox.table_number(py, self.table, (self.timeout, deadline))?;
+        let until = (self.timeout, deadline);
+        let table = match &mut outbox {
+            AnyOutbox::Local(..) => outbox.table_number(py, self.table, until)?,
+            // A reused outbox may know an earlier table of this name.
+            AnyOutbox::Remote(remote, outbox) => {
+                outbox.table_number(&remote.request_table_options(py, self.table, until)?)
+            }
+        };
         let options = Arc::clone(outbox.options(table));
         let schema = Arc::new(schema_of(&structure, &rows));
         let mut builder = ItemBuilder {

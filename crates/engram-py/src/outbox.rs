@@ -178,7 +178,8 @@ impl AnyOutbox {
             Self::Remote(_, outbox) => {
                 // Items need at least the time of a reply, even if no table blocks.
                 let started = Instant::now();
-                let mut deadline = deadline.map(|deadline| deadline.max(started + MIN_REPLY_WAIT));
+                let mut deadline =
+                    deadline.map(|deadline| deadline.max(started.min(deadline) + MIN_REPLY_WAIT));
                 loop {
                     let done = wait_for(py, outbox.until(until), deadline)?;
                     let is_unknown =

@@ -100,6 +100,9 @@ impl ItemsConfig {
     }
 }
 
+/// Bytes whose copying takes about as long as a change of one priority in the sum tree.
+const TREE_BYTES: usize = 512;
+
 impl ReplayBuffer {
     /// Runs `work` with the lock: without the GIL if it copies many bytes, or if the lock must be waited for.
     fn locked<T: Send>(
@@ -351,7 +354,7 @@ impl ReplayBuffer {
         let draw = |outputs: Vec<&mut [u8]>| {
             self.locked(py, bytes, |mut buffer| {
                 let drawn = buffer.draw(batch_size, replacement)?;
-                // Other threads can sample while this one copies.
+                // Other threads can ask for the sizes while this one copies.
                 let buffer = RwLockWriteGuard::downgrade(buffer);
                 buffer.gather(&drawn.starts, outputs)?;
                 Ok(drawn)
@@ -384,9 +387,11 @@ impl ReplayBuffer {
         priorities: &Bound<'_, PyArray1<f64>>,
     ) -> PyResult<usize> {
         let (keys, priorities) = (keys.readonly(), priorities.readonly());
-        let (keys, priorities) = (keys.as_slice()?, priorities.as_slice()?);
-        self.locked(py, 0, |mut buffer| {
-            buffer.update_priorities(keys, priorities)
+        // Copies: other threads can write to the arrays while the GIL is released.
+        let (keys, priorities) = (keys.as_slice()?.to_vec(), priorities.as_slice()?.to_vec());
+        let bytes = keys.len().saturating_mul(TREE_BYTES);
+        self.locked(py, bytes, |mut buffer| {
+            buffer.update_priorities(&keys, &priorities)
         })
     }
 
@@ -399,7 +404,10 @@ impl ReplayBuffer {
 
     /// Number of steps, and number of items.
     fn sizes(&self, py: Python<'_>) -> PyResult<(usize, usize)> {
-        self.locked(py, 0, |buffer| Ok((buffer.len(), buffer.num_items())))
+        let lock = self.buffer.get(py)?;
+        let sizes = |buffer: &StepBuffer| (buffer.len(), buffer.num_items());
+        let free = lock.try_read().map(|buffer| sizes(&buffer));
+        Ok(free.unwrap_or_else(|| py.detach(|| sizes(&lock.read()))))
     }
 }
 

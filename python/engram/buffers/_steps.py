@@ -31,7 +31,8 @@ def convert(value: Any, dtype: np.dtype[Any], name: str) -> npt.NDArray[Any]:  #
     """Returns a value as an array of this dtype, in C order. The native engine calls it for values of another dtype."""
     array = _array(value, name)
     if array.dtype != dtype:
-        if not np.can_cast(array.dtype, dtype, "same_kind"):
+        are_integers = array.dtype.kind in "iu" and dtype.kind in "iu"
+        if not are_integers and not np.can_cast(array.dtype, dtype, "same_kind"):
             raise SignatureError(
                 f"{_column(name)} must be {dtype}, or of the same kind; got {array.dtype}; convert it, or declare "
                 "the dtype in `signature`"

@@ -37,8 +37,8 @@ class ReplayBuffer:
 
     Memory for `capacity` steps is reserved when the columns are known; the system provides it as it is filled.
 
-    All methods can be called by several threads. A sample never contains steps that are partly written. Adding waits
-    while another thread copies a batch.
+    All methods can be called by several threads. A sample never contains steps that are partly written. Adding and
+    sampling wait while another thread copies a batch.
 
     Args:
         capacity: Maximum number of steps, for all environments together; rounded up to a multiple of `num_envs`. Then
@@ -55,7 +55,7 @@ class ReplayBuffer:
     Raises:
         InvalidArgumentError: An argument is invalid, or the rings are too short for one item.
         SignatureError: The columns of `signature` are not supported, or not those that `items` needs.
-        OutOfMemoryError: The memory for `signature` cannot be reserved.
+        OutOfMemoryError: The memory for the columns of `signature` cannot be reserved.
     """
 
     def __init__(
@@ -150,6 +150,8 @@ class ReplayBuffer:
         """
         size = _checks.integer("`batch_size`", batch_size, high=_checks.MAX_BATCH)
         _checks.boolean("`replacement`", replacement)
+        if not replacement and isinstance(self._sampler, Prioritized):
+            raise InvalidArgumentError("`replacement` must be True with a Prioritized sampler; got False")
         if self._native is None:
             raise UnsatisfiableError("the replay buffer is empty; add steps before sampling")
         return BufferBatch(self._native.sample(size, bool(replacement), out))
@@ -202,7 +204,10 @@ class ReplayBuffer:
         return 0 if self._native is None else self._native.update_priorities(*checked)
 
     def clear(self) -> None:
-        """Removes all steps. The columns stay, with their memory; keys are not used again."""
+        """Removes all steps. The columns stay, with their memory; keys are not used again.
+
+        The next step of each environment counts as the first one of an episode.
+        """
         if self._native is not None:
             self._native.clear()
 
