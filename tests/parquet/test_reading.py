@@ -19,6 +19,7 @@ from engram.errors import (
     UnknownTableError,
 )
 from engram.parquet import read_parquet, write_parquet
+from engram.parquet.column_reader import ColumnReader
 
 
 def file_of(tmp_path, name="foreign.parquet", **columns):
@@ -112,6 +113,20 @@ def test_a_file_whose_metadata_was_removed_is_read_as_another(open_store, tmp_pa
     assert batch.data["obs"]["x"].tolist() == [[0, 0, 0]]
     assert list(batch.data) == ["obs"]
     assert batch.info.priority.tolist() == [2.5]
+
+
+def test_lists_that_are_all_empty(open_store, tmp_path):
+    path = file_of(tmp_path, x=pa.array([[], []], pa.list_(pa.list_(pa.float32()))))
+    store = open_store(Table("t"))
+    assert read_parquet(store, "t", path) == 2
+    assert [(item["x"].shape, item["x"].dtype) for item in items_of(store)] == [((0, 0), np.float32)] * 2
+
+
+def test_a_batch_without_rows_does_not_set_the_size_of_lists():
+    lists = pa.list_(pa.list_(pa.int64()))
+    reader = ColumnReader.plain("x", lists, time_axis=False)
+    assert reader.read(pa.array([], lists), 0).values.shape == (0, 0, 0)
+    assert reader.read(pa.array([[[1, 2]]], lists), 0).values.tolist() == [[[1, 2]]]
 
 
 def test_priorities(open_store, tmp_path):

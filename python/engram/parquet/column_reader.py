@@ -54,7 +54,7 @@ class ColumnReader:
     Attributes:
         name: File and column, for errors.
         time_axis: True if a row is a list of cells.
-        sizes: Sizes of the nested lists that a cell is in the file. None, until the first row is read, for lists
+        sizes: Sizes of the nested lists that a cell is in the file. None, until the first list is read, for lists
             without a fixed size: those of all rows must have the size of the first.
         column: Description of the column, if Engram has written the file.
     """
@@ -119,8 +119,9 @@ class ColumnReader:
         lists = 1  # lists per cell
         for level, size in enumerate(self.sizes):
             lengths, array = self._elements(array, rows, lists)
-            expected = int(lengths[0]) if size is None else size
-            self.sizes[level] = expected
+            expected = int(lengths[0]) if size is None and len(lengths) else size or 0
+            if len(lengths):
+                self.sizes[level] = expected
             if not (lengths == expected).all():
                 index = (lengths != expected).argmax()
                 raise SignatureError(
