@@ -140,6 +140,18 @@ def test_priorities(open_store, tmp_path):
         read_parquet(store, "t", path)
 
 
+@pytest.mark.parametrize("stored", [pa.nulls(2), pa.array([0, 1], pa.timestamp("s")), pa.array([1.0, None])])
+def test_stored_priorities_that_are_not_wanted(tmp_path, stored):
+    path = file_of(tmp_path, x=[1, 2], _priority=stored)
+    with Store([Table("t")]) as store:
+        with pytest.raises(SignatureError, match=rf"^{path}: column `_priority` must have "):
+            read_parquet(store, "t", path)
+        assert read_parquet(store, "t", path, priorities=1.5) == 2
+        assert [(batch.data["x"].tolist(), batch.info.priority.tolist()) for batch in store.scan("t")] == [
+            ([1, 2], [1.5, 1.5])
+        ]
+
+
 def test_items_of_a_directory(open_store, tmp_path):
     for number in range(3):
         file_of(tmp_path, f"{number}.parquet", x=[number, number])
