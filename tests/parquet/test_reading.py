@@ -122,6 +122,33 @@ def test_lists_that_are_all_empty(open_store, tmp_path):
     assert [(item["x"].shape, item["x"].dtype) for item in items_of(store)] == [((0, 0), np.float32)] * 2
 
 
+@pytest.mark.parametrize("options", [{}, {"permutation": [0, 1]}])
+def test_tensors(open_store, tmp_path, options):
+    values = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    tensor = pa.fixed_shape_tensor(pa.float32(), (3, 2), **options)
+    flat = pa.array(values.reshape(2, 6).tolist(), tensor.storage_type)
+    tensors = pa.ExtensionArray.from_storage(tensor, flat)
+    path = file_of(tmp_path, x=tensors, s=pa.StructArray.from_arrays([tensors], ["y"]))
+    store = open_store(Table("t"))
+    assert read_parquet(store, "t", path) == 2
+    for item, value in zip(items_of(store), values, strict=True):
+        assert np.array_equal(item["x"], value)
+        assert np.array_equal(item["s"]["y"], value)
+    store.reset("t")
+    read_parquet(store, "t", path, columns=["x"], time_axis=True)
+    (batch,) = store.scan("t")
+    assert batch.squeezed == {"x": False}, "as a list of lists"
+    assert [item["x"].tolist() for item in items_of(store)] == values.tolist()
+
+
+def test_extension_types_with_the_values_of_their_storage(open_store, tmp_path):
+    identifiers = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0123456789abcdef"], pa.binary(16)))
+    path = file_of(tmp_path, id=identifiers, json=pa.array(['{"a": 1}'], pa.json_()))
+    store = open_store(Table("t"))
+    read_parquet(store, "t", path)
+    assert items_of(store) == [{"id": b"0123456789abcdef", "json": '{"a": 1}'}]
+
+
 def test_a_batch_without_rows_does_not_set_the_size_of_lists():
     lists = pa.list_(pa.list_(pa.int64()))
     reader = ColumnReader.plain("x", lists, time_axis=False)
@@ -182,6 +209,36 @@ def test_items_of_a_directory(open_store, tmp_path):
                 "column `s/x` must have booleans, integers, floats, text, bytes, or lists or structs of them; got "
                 "null; convert the column, or select others with `columns`"
             ),
+        ),
+        (
+            {"x": pa.ExtensionArray.from_storage(pa.bool8(), pa.array([0, 1], pa.int8()))},
+            {},
+            (
+                "column `x` must not have an extension type, except fixed_shape_tensor, json and uuid; got "
+                "extension<arrow.bool8>; convert the column, or select others with `columns`"
+            ),
+        ),
+        (
+            {
+                "x": pa.ExtensionArray.from_storage(
+                    pa.fixed_shape_tensor(pa.int64(), (2, 1), permutation=[1, 0]),
+                    pa.array([[1, 2]], pa.list_(pa.int64(), 2)),
+                )
+            },
+            {},
+            (
+                "column `x` must have tensors whose dimensions are not permuted; got the permutation [1, 0]; convert "
+                "the column, or select others with `columns`"
+            ),
+        ),
+        (
+            {
+                "x": pa.ExtensionArray.from_storage(
+                    pa.fixed_shape_tensor(pa.int64(), (2,)), pa.array([[1, 2], None], pa.list_(pa.int64(), 2))
+                )
+            },
+            {},
+            "column `x` must have a value in every row; row 1 has null; fill or remove it",
         ),
         ({"x": [1, 2, None]}, {}, "column `x` must have a value in every row; row 2 has null; fill or remove it"),
         ({"x": [[1], [None]]}, {}, "column `x` must have a value in every row; row 1 has null; fill or remove it"),

@@ -48,6 +48,8 @@ def read_parquet(
       dictionaries are read as the values themselves.
     - A list, also a nested one, becomes an array: all rows must have lists of the same size. With `time_axis`, the
       outermost list of a column has the steps of an item, and may differ in size from row to row.
+    - Arrow's `fixed_shape_tensor` is read as nested lists of its shape, `uuid` as bytes, `json` as text. Other
+      extension types are errors.
     - Columns `_key` and `_times_sampled` are not read.
 
     Memory is needed for a batch and a row group, not for the whole file. The columns of all files are checked before
