@@ -9,6 +9,7 @@ from support import fill, raises
 from engram import Store, Table
 from engram.errors import ClosedError, InvalidArgumentError, SignatureError, StorageError, UnknownTableError
 from engram.parquet import read_parquet, write_parquet
+from engram.parquet.output import Output
 
 
 def test_a_row_per_item_with_ordinary_columns(open_store, tmp_path):
@@ -56,9 +57,20 @@ def test_row_groups_and_parts(tmp_path):
         assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [4, 4, 2]
         write_parquet(store, "t", tmp_path / "parts", batch_size=7, items_per_file=5)
         parts = sorted((tmp_path / "parts").iterdir())
-        assert [part.name for part in parts] == ["part-00000.parquet", "part-00001.parquet"]
+        assert [part.name for part in parts] == ["part-0000000000.parquet", "part-0000000001.parquet"]
         assert [pq.read_table(part)["x"].to_pylist() for part in parts] == [[*range(5)], [*range(5, 10)]]
         assert pq.read_table(tmp_path / "parts")["x"].to_pylist() == [*range(10)]
+
+
+def test_files_of_large_directories_sort_in_the_order_of_the_items(tmp_path):
+    """As `read_parquet` reads them."""
+    with Store([Table("t")]) as store:
+        fill(store, "t", range(2))
+        (batch,) = store.scan("t")
+    with Output(tmp_path, 1, None) as output:
+        output._num_files = 99_999
+        output.add(batch)
+    assert [pq.read_table(part)["x"].to_pylist() for part in sorted(tmp_path.iterdir())] == [[0], [1]]
 
 
 def test_row_groups_are_bounded_in_bytes(tmp_path):
