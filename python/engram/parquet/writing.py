@@ -48,8 +48,8 @@ def write_parquet(
         table: Name of the table.
         path: The file, which is replaced if it exists; with `items_per_file` the directory, which must not exist or be
             empty.
-        items_per_file: Maximum number of items per file of a directory of files `part-0000000000.parquet` and so on. A new
-            file also begins where the items' columns differ from those before. Default: None, a single file.
+        items_per_file: Maximum number of items per file of a directory of files `part-0000000000.parquet` and so on. A
+            new file also begins where the items' columns differ from those before. Default: None, a single file.
         row_group_size: Number of items per row group. Default: as many as fit into 64 MiB before compression.
         batch_size: Maximum number of items that are read at once, as in `TableStore.scan`.
         keys: As in `TableStore.scan`.
