@@ -174,7 +174,7 @@ def test_metadata_selection_and_order(open_store):
 
 @pytest.mark.parametrize(
     ("limit", "value", "per_write"),
-    [("_STEPS_PER_WRITE", 12, 4), ("_STEPS_PER_WRITE", 1_000, 50), ("_BYTES_PER_WRITE", 400, 6)],
+    [("_STEPS_PER_WRITE", 12, 4), ("_STEPS_PER_WRITE", 150, 50), ("_BYTES_PER_WRITE", 400, 6)],
 )
 def test_a_write_is_bounded_in_steps_and_bytes(monkeypatch, limit, value, per_write):
     source = dataset_of(*(buffer(3, terminated=True) for _ in range(50)))
