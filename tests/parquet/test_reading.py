@@ -2,6 +2,8 @@
 
 import gc
 import json
+import threading
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +13,7 @@ from support import fill, raises
 
 from engram import ArraySpec, Store, Table, selectors
 from engram.errors import (
+    ClosedError,
     DeadlineExceededError,
     InvalidArgumentError,
     PriorityError,
@@ -324,6 +327,30 @@ def test_a_closed_rate_limiter(open_store, tmp_path, time_axis):
     assert store.info()["t"].size == 3
     store.sample("t", 3)
     assert store.info()["t"].size == 0, "no item is inserted later"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("lengths", [[1, 2], [2, 2]])
+def test_the_timeout_is_that_of_a_batch(open_store, tmp_path, lengths):
+    """A table that accepts an item each 0.3 s would take 2.1 s."""
+    path = file_of(tmp_path, x=[[n] * lengths[n % 2] for n in range(8)])
+    store = open_store(Table.queue("t", max_size=1))
+    stop = threading.Event()
+
+    def sample():
+        with suppress(ClosedError):
+            while not stop.wait(0.3):
+                store.sample("t", 1, timeout=10)
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        with pytest.raises(DeadlineExceededError, match=rf"^{path}, rows 0 to 7: "):
+            read_parquet(store, "t", path, timeout=0.8, time_axis=True)
+    finally:
+        stop.set()
+        store.close()
+        thread.join()
 
 
 def test_damaged_files(tmp_path):
