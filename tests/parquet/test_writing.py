@@ -149,6 +149,55 @@ def test_an_error_in_the_middle_leaves_the_old_file(open_store, tmp_path):
     assert write_parquet(store, "t", path) == 101, "a complete file replaces the old one"
 
 
+@pytest.mark.parametrize("mode", [0o600, 0o664, 0o444])
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path, monkeypatch, mode):
+    path = tmp_path / "t.parquet"
+    path.touch()
+    path.chmod(mode)
+    modes = []
+    close = pq.ParquetWriter.close
+
+    def recorded(self):
+        modes.extend(each.stat().st_mode & 0o777 for each in tmp_path.iterdir() if each != path)
+        close(self)
+
+    monkeypatch.setattr(pq.ParquetWriter, "close", recorded)
+    with Store([Table("t")]) as store:
+        fill(store, "t", range(3))
+        write_parquet(store, "t", path)
+    assert path.stat().st_mode & 0o777 == mode
+    assert set(modes) == {0o600}, "nobody else can read the file before it has its mode"
+    assert pq.read_table(path)["x"].to_pylist() == [0, 1, 2]
+
+
+def test_an_empty_directory_keeps_its_mode(tmp_path):
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t").chmod(0o750)
+    with Store([Table("t")]) as store:
+        fill(store, "t", range(3))
+        write_parquet(store, "t", tmp_path / "t", items_per_file=2)
+    assert (tmp_path / "t").stat().st_mode & 0o777 == 0o750
+    assert len(list((tmp_path / "t").iterdir())) == 2
+
+
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("items_per_file", [None, 2])
+def test_the_target_of_a_symbolic_link_is_replaced(tmp_path, exists, items_per_file):
+    (tmp_path / "data").mkdir()
+    target, link = tmp_path / "data" / "target", tmp_path / "link"
+    link.symlink_to("data/target")
+    if exists:
+        target.touch() if items_per_file is None else target.mkdir()
+    with Store([Table("t")]) as store:
+        fill(store, "t", range(3))
+        write_parquet(store, "t", link, items_per_file=items_per_file)
+    assert link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "data", link]
+    assert list((tmp_path / "data").iterdir()) == [target]
+    assert target.is_dir() == (items_per_file is not None)
+    assert pq.read_table(target)["x"].to_pylist() == [0, 1, 2]
+
+
 def test_an_error_in_the_middle_leaves_no_directory(open_store, tmp_path):
     store = open_store(Table("t"))
     fill(store, "t", range(100))

@@ -41,7 +41,8 @@ def write_parquet(
     integers. The column of items that are a single array is `data`. Additional columns are `_key` (uint64),
     `_priority` (float64) and `_times_sampled` (int32).
 
-    A file or directory of the final name exists only once it is complete.
+    A file or directory of the final name exists only once it is complete. One that is replaced keeps its mode; of a
+    symbolic link, the target is replaced.
 
     Args:
         store: A `Store` or a `Client`.
