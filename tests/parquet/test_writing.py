@@ -166,7 +166,7 @@ def test_a_file_that_is_replaced_keeps_its_mode(tmp_path, monkeypatch, mode):
         fill(store, "t", range(3))
         write_parquet(store, "t", path)
     assert path.stat().st_mode & 0o777 == mode
-    assert set(modes) == {0o600}, "nobody else can read the file before it has its mode"
+    assert set(modes) == {0o600}, "only the owner can read the file before it has its mode"
     assert pq.read_table(path)["x"].to_pylist() == [0, 1, 2]
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 import gymnasium
 import minari
+import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_dataset import parse_dataset_id
@@ -118,7 +119,7 @@ def write_minari(
 
 def _num_bytes(nest: Any) -> int:  # noqa: ANN401, a nest
     """Returns the size of a nest of arrays in memory."""
-    columns = _engram.flatten(nest)[0]
+    columns: list[npt.NDArray[Any]] = _engram.flatten(nest)[0]
     texts = sum(sum(map(sys.getsizeof, column.flat)) for column in columns if column.dtype == object)
     return texts + sum(column.nbytes for column in columns)
 
