@@ -7,7 +7,6 @@ from typing import Any, Literal
 
 import gymnasium
 import minari
-import numpy.typing as npt
 from gymnasium.envs.registration import EnvSpec
 from minari.data_collector import EpisodeBuffer
 from minari.dataset.minari_dataset import parse_dataset_id
@@ -119,9 +118,9 @@ def write_minari(
 
 def _num_bytes(nest: Any) -> int:  # noqa: ANN401, a nest
     """Returns the size of a nest of arrays in memory."""
-    columns: list[npt.NDArray[Any]] = _engram.flatten(nest)[0]
+    columns = _engram.flatten(nest)[0]
     texts = sum(sum(map(sys.getsizeof, column.flat)) for column in columns if column.dtype == object)
-    return texts + sum(column.nbytes for column in columns)
+    return texts + sum(int(column.nbytes) for column in columns)
 
 
 def _write(storage: MinariStorage, episodes: list[EpisodeBuffer]) -> None:
