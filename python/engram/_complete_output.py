@@ -1,7 +1,9 @@
 """Files and directories that exist only once they are complete."""
 
+import os
 import secrets
 import shutil
+import stat
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -16,25 +18,33 @@ __all__ = ["complete_output"]
 def complete_output(target: Path, *, is_directory: bool, folder: Path | None = None) -> Iterator[Path]:
     """Yields a temporary path to write to, which becomes `target` at the end of the `with` block.
 
-    After an error, the temporary file or directory is removed, and `target` is as it was.
+    After an error, the temporary file or directory is removed, and `target` is as it was. What is replaced keeps its
+    mode; until then, only the owner can read the new file or directory.
 
     Args:
-        target: The file, which is replaced if it exists, or the directory, which must not exist or be empty.
+        target: The file, which is replaced if it exists, or the directory, which must not exist or be empty. Of a
+            symbolic link, the target is replaced.
         is_directory: Create the temporary path as a directory.
         folder: Directory of the temporary path, on the same file system. Default: that of `target`.
 
     Raises:
         StorageError: An `OSError` in the `with` block, with its text.
     """
-    temporary = (folder or target.parent) / f".{target.name}.{secrets.token_hex(4)}.tmp"
+    final = Path(os.path.realpath(target))
+    temporary = (folder or final.parent) / f".{final.name}.{secrets.token_hex(4)}.tmp"
     try:
         try:
+            mode = stat.S_IMODE(final.stat().st_mode) if final.exists() else None
             if is_directory:
-                temporary.mkdir()
+                temporary.mkdir(mode=0o777 if mode is None else 0o700)
+            elif mode is not None:
+                temporary.touch(mode=0o600)
             yield temporary
-            temporary.replace(target)
+            if mode is not None:
+                temporary.chmod(mode)
+            temporary.replace(final)
         finally:
-            # It no longer exists if it has become `target`.
+            # It no longer exists if it has become `final`.
             if is_directory:
                 shutil.rmtree(temporary, ignore_errors=True)
             else:

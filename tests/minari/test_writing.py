@@ -10,6 +10,7 @@ import pytest
 from gymnasium import spaces
 from hypothesis import HealthCheck, given, settings
 from item_bits import bits_of
+from minari.data_collector import EpisodeBuffer
 from minari_datasets import BOX, DISCRETE, buffer, cartpole, dataset_of
 from support import raises
 
@@ -169,6 +170,48 @@ def test_metadata_selection_and_order(open_store):
     assert written["author"] == {"A. Author"}
     assert (written["description"], written["requirements"]) == ("made up", ["gymnasium"])
     assert written["minari_version"] == minari.__version__
+
+
+@pytest.mark.parametrize(
+    ("limit", "value", "per_write"),
+    [("_STEPS_PER_WRITE", 12, 4), ("_STEPS_PER_WRITE", 150, 50), ("_BYTES_PER_WRITE", 400, 6)],
+)
+def test_a_write_is_bounded_in_steps_and_bytes(monkeypatch, limit, value, per_write):
+    source = dataset_of(*(buffer(3, terminated=True) for _ in range(50)))
+    storage, writes, lengths = type(source.storage), [], []
+    update = storage.update_episodes
+
+    def recorded(self, episodes):
+        writes.append([each.rewards.size for each in episodes])
+        update(self, episodes)
+
+    def counted(self):
+        lengths.append(self)
+        return len(self.rewards)
+
+    with Store([Table("e")]) as store:
+        read_minari(store, source, [EPISODES])
+        monkeypatch.setattr(storage, "update_episodes", recorded)
+        monkeypatch.setattr(EpisodeBuffer, "__len__", counted)
+        monkeypatch.setattr(f"engram.minari.writing.{limit}", value)
+        # An episode has 4 observations of 8 bytes, 3 actions of 8, rewards of 4, and 2 flags: 74 bytes.
+        write_minari(store, "e", "bounded-v0", observation_space=BOX, action_space=DISCRETE)
+    whole, rest = divmod(50, per_write)
+    assert writes == [[3] * per_write] * whole + [[3] * rest]
+    assert len(lengths) < 150, "the length of an episode is not counted again for each later one"
+
+
+def test_the_bytes_of_a_write_include_texts(monkeypatch):
+    """An array of texts has only references to them."""
+    text = spaces.Text(2_000)
+    writes = []
+    monkeypatch.setattr("engram.minari.writing._write", lambda _, episodes: writes.append(len(episodes)))
+    monkeypatch.setattr("engram.minari.writing._BYTES_PER_WRITE", 4_000)
+    with Store([Table("e")]) as store:
+        for _ in range(3):
+            insert(store, item(obs=np.array(["x" * 2_000] * 3)))
+        write_minari(store, "e", "texts-v0", observation_space=text, action_space=DISCRETE)
+    assert writes == [1, 1, 1, 0]
 
 
 def test_an_empty_table(open_store):

@@ -2,6 +2,8 @@
 
 import gc
 import json
+import threading
+from contextlib import suppress
 
 import numpy as np
 import pyarrow as pa
@@ -11,6 +13,7 @@ from support import fill, raises
 
 from engram import ArraySpec, Store, Table, selectors
 from engram.errors import (
+    ClosedError,
     DeadlineExceededError,
     InvalidArgumentError,
     PriorityError,
@@ -19,6 +22,7 @@ from engram.errors import (
     UnknownTableError,
 )
 from engram.parquet import read_parquet, write_parquet
+from engram.parquet.column_reader import ColumnReader
 
 
 def file_of(tmp_path, name="foreign.parquet", **columns):
@@ -114,6 +118,47 @@ def test_a_file_whose_metadata_was_removed_is_read_as_another(open_store, tmp_pa
     assert batch.info.priority.tolist() == [2.5]
 
 
+def test_lists_that_are_all_empty(open_store, tmp_path):
+    path = file_of(tmp_path, x=pa.array([[], []], pa.list_(pa.list_(pa.float32()))))
+    store = open_store(Table("t"))
+    assert read_parquet(store, "t", path) == 2
+    assert [(item["x"].shape, item["x"].dtype) for item in items_of(store)] == [((0, 0), np.float32)] * 2
+
+
+@pytest.mark.parametrize("options", [{}, {"permutation": [0, 1]}])
+def test_tensors(open_store, tmp_path, options):
+    values = np.arange(12, dtype=np.float32).reshape(2, 3, 2)
+    tensor = pa.fixed_shape_tensor(pa.float32(), (3, 2), **options)
+    flat = pa.array(values.reshape(2, 6).tolist(), tensor.storage_type)
+    tensors = pa.ExtensionArray.from_storage(tensor, flat)
+    path = file_of(tmp_path, x=tensors, s=pa.StructArray.from_arrays([tensors], ["y"]))
+    store = open_store(Table("t"))
+    assert read_parquet(store, "t", path) == 2
+    for item, value in zip(items_of(store), values, strict=True):
+        assert np.array_equal(item["x"], value)
+        assert np.array_equal(item["s"]["y"], value)
+    store.reset("t")
+    read_parquet(store, "t", path, columns=["x"], time_axis=True)
+    (batch,) = store.scan("t")
+    assert batch.squeezed == {"x": False}, "as a list of lists"
+    assert [item["x"].tolist() for item in items_of(store)] == values.tolist()
+
+
+def test_extension_types_with_the_values_of_their_storage(open_store, tmp_path):
+    identifiers = pa.ExtensionArray.from_storage(pa.uuid(), pa.array([b"0123456789abcdef"], pa.binary(16)))
+    path = file_of(tmp_path, id=identifiers, json=pa.array(['{"a": 1}'], pa.json_()))
+    store = open_store(Table("t"))
+    read_parquet(store, "t", path)
+    assert items_of(store) == [{"id": b"0123456789abcdef", "json": '{"a": 1}'}]
+
+
+def test_a_batch_without_rows_does_not_set_the_size_of_lists():
+    lists = pa.list_(pa.list_(pa.int64()))
+    reader = ColumnReader.plain("x", lists, time_axis=False)
+    assert reader.read(pa.array([], lists), 0).values.shape == (0, 0, 0)
+    assert reader.read(pa.array([[[1, 2]]], lists), 0).values.tolist() == [[[1, 2]]]
+
+
 def test_priorities(open_store, tmp_path):
     store = open_store(Table("t", sampler=selectors.Prioritized(1.0)), Table("copy"))
     fill(store, "t", range(3), priority=float)
@@ -123,6 +168,18 @@ def test_priorities(open_store, tmp_path):
     path = file_of(tmp_path, x=[1, 2], _priority=[1.0, float("nan")])
     with pytest.raises(PriorityError, match=rf"^{path}, rows 0 to 1: .*NaN"):
         read_parquet(store, "t", path)
+
+
+@pytest.mark.parametrize("stored", [pa.nulls(2), pa.array([0, 1], pa.timestamp("s")), pa.array([1.0, None])])
+def test_stored_priorities_that_are_not_wanted(tmp_path, stored):
+    path = file_of(tmp_path, x=[1, 2], _priority=stored)
+    with Store([Table("t")]) as store:
+        with pytest.raises(SignatureError, match=rf"^{path}: column `_priority` must have "):
+            read_parquet(store, "t", path)
+        assert read_parquet(store, "t", path, priorities=1.5) == 2
+        assert [(batch.data["x"].tolist(), batch.info.priority.tolist()) for batch in store.scan("t")] == [
+            ([1, 2], [1.5, 1.5])
+        ]
 
 
 def test_items_of_a_directory(open_store, tmp_path):
@@ -155,6 +212,36 @@ def test_items_of_a_directory(open_store, tmp_path):
                 "column `s/x` must have booleans, integers, floats, text, bytes, or lists or structs of them; got "
                 "null; convert the column, or select others with `columns`"
             ),
+        ),
+        (
+            {"x": pa.ExtensionArray.from_storage(pa.bool8(), pa.array([0, 1], pa.int8()))},
+            {},
+            (
+                "column `x` must not have an extension type, except fixed_shape_tensor, json and uuid; got "
+                "extension<arrow.bool8>; convert the column, or select others with `columns`"
+            ),
+        ),
+        (
+            {
+                "x": pa.ExtensionArray.from_storage(
+                    pa.fixed_shape_tensor(pa.int64(), (2, 1), permutation=[1, 0]),
+                    pa.array([[1, 2]], pa.list_(pa.int64(), 2)),
+                )
+            },
+            {},
+            (
+                "column `x` must have tensors whose dimensions are not permuted; got the permutation [1, 0]; convert "
+                "the column, or select others with `columns`"
+            ),
+        ),
+        (
+            {
+                "x": pa.ExtensionArray.from_storage(
+                    pa.fixed_shape_tensor(pa.int64(), (2,)), pa.array([[1, 2], None], pa.list_(pa.int64(), 2))
+                )
+            },
+            {},
+            "column `x` must have a value in every row; row 1 has null; fill or remove it",
         ),
         ({"x": [1, 2, None]}, {}, "column `x` must have a value in every row; row 2 has null; fill or remove it"),
         ({"x": [[1], [None]]}, {}, "column `x` must have a value in every row; row 1 has null; fill or remove it"),
@@ -240,6 +327,30 @@ def test_a_closed_rate_limiter(open_store, tmp_path, time_axis):
     assert store.info()["t"].size == 3
     store.sample("t", 3)
     assert store.info()["t"].size == 0, "no item is inserted later"
+
+
+@pytest.mark.filterwarnings("error")
+@pytest.mark.parametrize("lengths", [[1, 2], [2, 2]])
+def test_the_timeout_is_that_of_a_batch(open_store, tmp_path, lengths):
+    """A table that accepts an item each 0.3 s would take 2.1 s."""
+    path = file_of(tmp_path, x=[[n] * lengths[n % 2] for n in range(8)])
+    store = open_store(Table.queue("t", max_size=1))
+    stop = threading.Event()
+
+    def sample():
+        with suppress(ClosedError):
+            while not stop.wait(0.3):
+                store.sample("t", 1, timeout=10)
+
+    thread = threading.Thread(target=sample)
+    thread.start()
+    try:
+        with pytest.raises(DeadlineExceededError, match=rf"^{path}, rows 0 to 7: "):
+            read_parquet(store, "t", path, timeout=0.8, time_axis=True)
+    finally:
+        stop.set()
+        store.close()
+        thread.join()
 
 
 def test_damaged_files(tmp_path):

@@ -9,6 +9,7 @@ from support import fill, raises
 from engram import Store, Table
 from engram.errors import ClosedError, InvalidArgumentError, SignatureError, StorageError, UnknownTableError
 from engram.parquet import read_parquet, write_parquet
+from engram.parquet.output import Output
 
 
 def test_a_row_per_item_with_ordinary_columns(open_store, tmp_path):
@@ -56,9 +57,20 @@ def test_row_groups_and_parts(tmp_path):
         assert [metadata.row_group(n).num_rows for n in range(metadata.num_row_groups)] == [4, 4, 2]
         write_parquet(store, "t", tmp_path / "parts", batch_size=7, items_per_file=5)
         parts = sorted((tmp_path / "parts").iterdir())
-        assert [part.name for part in parts] == ["part-00000.parquet", "part-00001.parquet"]
+        assert [part.name for part in parts] == ["part-0000000000.parquet", "part-0000000001.parquet"]
         assert [pq.read_table(part)["x"].to_pylist() for part in parts] == [[*range(5)], [*range(5, 10)]]
         assert pq.read_table(tmp_path / "parts")["x"].to_pylist() == [*range(10)]
+
+
+def test_files_of_large_directories_sort_in_the_order_of_the_items(tmp_path):
+    """As `read_parquet` reads them."""
+    with Store([Table("t")]) as store:
+        fill(store, "t", range(2))
+        (batch,) = store.scan("t")
+    with Output(tmp_path, 1, None) as output:
+        output._num_files = 99_999
+        output.add(batch)
+    assert [pq.read_table(part)["x"].to_pylist() for part in sorted(tmp_path.iterdir())] == [[0], [1]]
 
 
 def test_row_groups_are_bounded_in_bytes(tmp_path):
@@ -135,6 +147,55 @@ def test_an_error_in_the_middle_leaves_the_old_file(open_store, tmp_path):
     assert path.read_bytes() == before
     store.delete("t", [batch.info.key[0] for batch in store.scan("t", batch_size=1)][-1:])
     assert write_parquet(store, "t", path) == 101, "a complete file replaces the old one"
+
+
+@pytest.mark.parametrize("mode", [0o600, 0o664, 0o444])
+def test_a_file_that_is_replaced_keeps_its_mode(tmp_path, monkeypatch, mode):
+    path = tmp_path / "t.parquet"
+    path.touch()
+    path.chmod(mode)
+    modes = []
+    close = pq.ParquetWriter.close
+
+    def recorded(self):
+        modes.extend(each.stat().st_mode & 0o777 for each in tmp_path.iterdir() if each != path)
+        close(self)
+
+    monkeypatch.setattr(pq.ParquetWriter, "close", recorded)
+    with Store([Table("t")]) as store:
+        fill(store, "t", range(3))
+        write_parquet(store, "t", path)
+    assert path.stat().st_mode & 0o777 == mode
+    assert set(modes) == {0o600}, "only the owner can read the file before it has its mode"
+    assert pq.read_table(path)["x"].to_pylist() == [0, 1, 2]
+
+
+def test_an_empty_directory_keeps_its_mode(tmp_path):
+    (tmp_path / "t").mkdir()
+    (tmp_path / "t").chmod(0o750)
+    with Store([Table("t")]) as store:
+        fill(store, "t", range(3))
+        write_parquet(store, "t", tmp_path / "t", items_per_file=2)
+    assert (tmp_path / "t").stat().st_mode & 0o777 == 0o750
+    assert len(list((tmp_path / "t").iterdir())) == 2
+
+
+@pytest.mark.parametrize("exists", [True, False])
+@pytest.mark.parametrize("items_per_file", [None, 2])
+def test_the_target_of_a_symbolic_link_is_replaced(tmp_path, exists, items_per_file):
+    (tmp_path / "data").mkdir()
+    target, link = tmp_path / "data" / "target", tmp_path / "link"
+    link.symlink_to("data/target")
+    if exists:
+        target.touch() if items_per_file is None else target.mkdir()
+    with Store([Table("t")]) as store:
+        fill(store, "t", range(3))
+        write_parquet(store, "t", link, items_per_file=items_per_file)
+    assert link.is_symlink()
+    assert sorted(tmp_path.iterdir()) == [tmp_path / "data", link]
+    assert list((tmp_path / "data").iterdir()) == [target]
+    assert target.is_dir() == (items_per_file is not None)
+    assert pq.read_table(target)["x"].to_pylist() == [0, 1, 2]
 
 
 def test_an_error_in_the_middle_leaves_no_directory(open_store, tmp_path):

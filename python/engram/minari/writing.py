@@ -1,5 +1,6 @@
 """Writes a table of episodes as a Minari dataset."""
 
+import sys
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +14,7 @@ from minari.dataset.minari_storage import MinariStorage
 from minari.namespace import create_namespace, list_local_namespaces
 from minari.storage.datasets_root_dir import get_dataset_path
 
-from engram import _checks
+from engram import _checks, _engram
 from engram._complete_output import complete_output
 from engram._progress import progress_bar
 from engram.errors import InvalidArgumentError, SignatureError
@@ -28,7 +29,8 @@ _METADATA = {"algorithm_name", "author", "author_email", "code_permalink", "desc
 """Names that `metadata` may have."""
 
 _STEPS_PER_WRITE = 10_000
-"""Number of steps to collect before they are written: each write opens the dataset's file."""
+_BYTES_PER_WRITE = 64 << 20
+"""Number of steps, or of bytes, to collect before they are written: each write opens the dataset's file."""
 
 
 def write_minari(
@@ -54,8 +56,8 @@ def write_minari(
     is not written. Extras, a nest of dicts, become `infos` `[T + 1, ...]`, whose first row is zeros. Items of
     `Sequences` can be written if each is a whole episode. Transitions cannot: their episodes are not known.
 
-    The arrays are stored as they are, images without JPEG. The dataset exists only once it is complete. A few thousand
-    steps at a time are in memory.
+    The arrays are stored as they are, images without JPEG. The dataset exists only once it is complete. Episodes are
+    written when they have 10,000 steps or 64 MiB together: no more than that, and one further episode, is in memory.
 
     Args:
         store: A `Store` or a `Client`.
@@ -98,16 +100,27 @@ def write_minari(
         storage = MinariStorage.new(folder / "data", *spaces, spec, jpeg_encoding=False)
         storage.update_metadata({"dataset_id": dataset_id, "minari_version": minari.__version__, **extra})
         episodes: list[EpisodeBuffer] = []
+        num_steps = num_bytes = 0  # of `episodes`
         for sample in scan:
             episodes.append(episode_of(sample, spaces, truncate=unfinished == "truncate"))
-            if sum(map(len, episodes)) >= _STEPS_PER_WRITE:
+            num_steps += len(episodes[-1])
+            num_bytes += _num_bytes(sample.data)
+            if num_steps >= _STEPS_PER_WRITE or num_bytes >= _BYTES_PER_WRITE:
                 _write(storage, episodes)
                 episodes.clear()
+                num_steps = num_bytes = 0
             advance(1)
         _write(storage, episodes)
         if namespace is not None and namespace not in list_local_namespaces():
             create_namespace(namespace)
     return minari.load_dataset(dataset_id)
+
+
+def _num_bytes(nest: Any) -> int:  # noqa: ANN401, a nest
+    """Returns the size of a nest of arrays in memory."""
+    columns = _engram.flatten(nest)[0]
+    texts = sum(sum(map(sys.getsizeof, column.flat)) for column in columns if column.dtype == object)
+    return texts + sum(int(column.nbytes) for column in columns)
 
 
 def _write(storage: MinariStorage, episodes: list[EpisodeBuffer]) -> None:

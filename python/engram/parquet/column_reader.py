@@ -33,6 +33,11 @@ _DTYPES = {
 }
 """Dtypes by Arrow's type."""
 
+_TENSOR = "arrow.fixed_shape_tensor"
+
+_PLAIN_EXTENSIONS = {"arrow.json", "arrow.uuid"}
+"""Extension types whose values are those of their storage."""
+
 
 class Cells(NamedTuple):
     """A column of several items.
@@ -54,7 +59,7 @@ class ColumnReader:
     Attributes:
         name: File and column, for errors.
         time_axis: True if a row is a list of cells.
-        sizes: Sizes of the nested lists that a cell is in the file. None, until the first row is read, for lists
+        sizes: Sizes of the nested lists that a cell is in the file. None, until the first list is read, for lists
             without a fixed size: those of all rows must have the size of the first.
         column: Description of the column, if Engram has written the file.
     """
@@ -69,10 +74,10 @@ class ColumnReader:
         """Returns the reader of a column of a file that Engram has written.
 
         Raises:
-            SignatureError: The column has another type than its description.
+            SignatureError: The column has another type than its description, or an extension type.
         """
         sizes: list[int | None] = [] if column.stored_size is None else [column.stored_size]
-        value_type, levels = _peeled(data_type)
+        value_type, levels = _peeled(name, data_type)
         if len(levels) != column.time_axis + len(sizes) or _dtype(value_type) != _dtype(column.value_type):
             raise SignatureError(
                 f"{name} must have the type {column.row_type}, according to the metadata `engram` of the file; got "
@@ -87,7 +92,7 @@ class ColumnReader:
         Raises:
             SignatureError: Items do not support the type.
         """
-        value_type, sizes = _peeled(data_type)
+        value_type, sizes = _peeled(name, data_type)
         if _dtype(value_type) is None:
             raise SignatureError(
                 f"{name} must have booleans, integers, floats, text, bytes, or lists or structs of them; got "
@@ -119,8 +124,9 @@ class ColumnReader:
         lists = 1  # lists per cell
         for level, size in enumerate(self.sizes):
             lengths, array = self._elements(array, rows, lists)
-            expected = int(lengths[0]) if size is None else size
-            self.sizes[level] = expected
+            expected = int(lengths[0]) if size is None and len(lengths) else size or 0
+            if len(lengths):
+                self.sizes[level] = expected
             if not (lengths == expected).all():
                 index = (lengths != expected).argmax()
                 raise SignatureError(
@@ -163,14 +169,46 @@ class ColumnReader:
             raise SignatureError(
                 f"{self.name} must have a value in every row; row {rows[index // per_cell]} has null; fill or remove it"
             )
-        return array.storage if isinstance(array, pa.ExtensionArray) else array
+        if isinstance(array, pa.ExtensionArray):
+            return self._without_nulls(_stored(array), rows, per_cell)
+        return array
 
 
-def _peeled(data_type: pa.DataType) -> tuple[pa.DataType, list[int | None]]:
-    """Returns the type of the values in nested lists, and the size of the lists of each level."""
+def _stored(array: pa.ExtensionArray) -> pa.Array:
+    """Returns the storage of an array without nulls; tensors become nested lists."""
+    if array.type.extension_name != _TENSOR:
+        return array.storage
+    nested = array.storage.flatten()
+    for size in reversed(array.type.shape):
+        nested = pa.FixedSizeListArray.from_arrays(nested, size)
+    return nested
+
+
+def _peeled(name: str, data_type: pa.DataType) -> tuple[pa.DataType, list[int | None]]:
+    """Returns the type of the values in nested lists, and the size of the lists of each level.
+
+    A tensor is one level per dimension.
+
+    Raises:
+        SignatureError: Items do not support an extension type; the error names the column `name`.
+    """
     sizes: list[int | None] = []
     while True:
-        if isinstance(data_type, pa.BaseExtensionType):
+        if isinstance(data_type, pa.BaseExtensionType) and data_type.extension_name == _TENSOR:
+            permutation = list(data_type.permutation or [])
+            if permutation != sorted(permutation):
+                raise SignatureError(
+                    f"{name} must have tensors whose dimensions are not permuted; got the permutation {permutation}; "
+                    "convert the column, or select others with `columns`"
+                )
+            sizes.extend(data_type.shape)
+            data_type = data_type.value_type
+        elif isinstance(data_type, pa.BaseExtensionType):
+            if data_type.extension_name not in _PLAIN_EXTENSIONS:
+                raise SignatureError(
+                    f"{name} must not have an extension type, except fixed_shape_tensor, json and uuid; got "
+                    f"{data_type}; convert the column, or select others with `columns`"
+                )
             data_type = data_type.storage_type
         elif pa.types.is_fixed_size_list(data_type):
             sizes.append(data_type.list_size)

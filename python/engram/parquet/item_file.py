@@ -29,7 +29,7 @@ class Rows(NamedTuple):
     Attributes:
         first: Number of the first row.
         columns: The columns of the items, in the order of the nest's leaves.
-        priorities: `[B]` numbers; None if the file has none.
+        priorities: `[B]` numbers; None if the file has none, or they are not read.
     """
 
     first: int
@@ -61,6 +61,7 @@ class ItemFile:
         path: The file.
         columns: Names in the file by names in the items. None: all columns.
         time_axis: True if the outermost lists of a row have its steps. Not used for files that Engram has written.
+        priorities: True to read the column of the priorities, if there is one.
 
     Raises:
         StorageError: The file cannot be read.
@@ -68,7 +69,7 @@ class ItemFile:
         InvalidArgumentError: There is no column of a name in `columns`.
     """
 
-    def __init__(self, path: Path, columns: Mapping[str, str] | None, *, time_axis: bool) -> None:
+    def __init__(self, path: Path, columns: Mapping[str, str] | None, *, time_axis: bool, priorities: bool) -> None:
         self._path = path
         self._name = printable(str(path))
         with self._open() as file:
@@ -77,7 +78,7 @@ class ItemFile:
         items = ItemSchema.from_arrow(schema, self._name)
         described = {} if items is None else {column.name: column for column in items.columns}
         leaves = self._leaves(schema)
-        self._has_priorities = PRIORITY in leaves
+        self._reads_priorities = priorities and PRIORITY in leaves
         selected = self._selected(leaves, columns, items)
 
         def reader(name: str) -> ColumnReader:
@@ -97,7 +98,7 @@ class ItemFile:
             self.structure, names = None, []
         self._readers = [(leaves[name].path, reader(name)) for name in names]
         self.has_time_axis = any(each.time_axis for _, each in self._readers)
-        if self._has_priorities:
+        if self._reads_priorities:
             self._priorities = ColumnReader.plain(
                 f"{self._name}: column `{PRIORITY}`", leaves[PRIORITY].type, time_axis=False
             )
@@ -113,12 +114,12 @@ class ItemFile:
             SignatureError: A value is missing, or lists differ in size.
         """
         names = {path[0] for path, _ in self._readers}
-        names |= {PRIORITY} if self._has_priorities else set()
+        names |= {PRIORITY} if self._reads_priorities else set()
         first = 0
         with self._open() as file:
             for batch in file.iter_batches(batch_size, columns=sorted(names)):
                 columns = [reader.read(_array(batch, path), first) for path, reader in self._readers]
-                priorities = self._priorities.read(batch[PRIORITY], first).values if self._has_priorities else None
+                priorities = self._priorities.read(batch[PRIORITY], first).values if self._reads_priorities else None
                 yield Rows(first, columns, priorities)
                 first += len(batch)
 

@@ -1,5 +1,6 @@
 """Inserts rows of a file as items."""
 
+import time
 from types import TracebackType
 from typing import Self
 
@@ -26,7 +27,7 @@ class ItemInserter:
         table: Name of the table.
         structure: The nest of an item, as the engine encodes it.
         has_time_axis: True if a column has a time axis.
-        timeout: Seconds that the table's rate limiter may make a call wait.
+        timeout: Seconds that the table's rate limiter may make a call wait, for all its items together.
     """
 
     def __init__(
@@ -56,9 +57,11 @@ class ItemInserter:
             items = _engram.unflatten(self._structure, arrays)
             self._store.insert_batch(self._table, items, priorities, time_axis=True, timeout=self._timeout)
             return
+        end = None if self._timeout is None else time.monotonic() + self._timeout
         for item, priority in enumerate(priorities.tolist()):
             self._create_item(self._writer, item, columns, priority)
-        self._writer.flush(self._timeout)
+            self._writer.end_episode(_remaining(end))
+        self._writer.flush(_remaining(end))
 
     def _create_item(self, writer: TrajectoryWriter, item: int, columns: list[Cells], priority: float) -> None:
         """Creates an item of columns that may differ in their number of steps."""
@@ -74,7 +77,6 @@ class ItemInserter:
             for history, values, (_, splits) in zip(writer.history, cells, columns, strict=True)
         ]
         writer.create_item(self._table, priority, _engram.unflatten(self._structure, slices))
-        writer.end_episode(self._timeout)
 
     def __enter__(self) -> Self:
         return self
@@ -89,6 +91,11 @@ class ItemInserter:
         else:
             # Abandons an item that the table has not accepted in time, without the warning of a lost writer.
             del self._writer._native  # noqa: SLF001, this package's own
+
+
+def _remaining(end: float | None) -> float | None:
+    """Seconds until `end`, in seconds of `time.monotonic`; None if there is no end."""
+    return None if end is None else max(0.0, end - time.monotonic())
 
 
 def _equal_steps(columns: list[Cells]) -> int | None:

@@ -77,7 +77,7 @@ class Output:
 
     def _open(self) -> "_File":
         """Opens the next file."""
-        path = self._path if self._items_per_file is None else self._path / f"part-{self._num_files:05}.parquet"
+        path = self._path if self._items_per_file is None else self._path / f"part-{self._num_files:010}.parquet"
         self._num_files += 1
         self._file = _File(path, self._schema, self._row_group_size)
         return self._file

@@ -48,6 +48,8 @@ def read_parquet(
       dictionaries are read as the values themselves.
     - A list, also a nested one, becomes an array: all rows must have lists of the same size. With `time_axis`, the
       outermost list of a column has the steps of an item, and may differ in size from row to row.
+    - Arrow's `fixed_shape_tensor` is read as nested lists of its shape, `uuid` as bytes, `json` as text. Other
+      extension types are errors.
     - Columns `_key` and `_times_sampled` are not read.
 
     Memory is needed for a batch and a row group, not for the whole file. The columns of all files are checked before
@@ -61,6 +63,7 @@ def read_parquet(
             `{"obs": "observations", "reward": "rewards"}`. The columns become a nest of dicts. Default: all.
         time_axis: True if rows are trajectories, as in `Store.insert`. Files of `write_parquet` contain it.
         priorities: Priority of all items, or `"stored"`: that of the column `_priority`, or 1 if there is none.
+            With a number, that column is not read.
         batch_size: Maximum number of rows that are read at once, at most 65,536.
         progress: True for a progress bar on stderr, if that is a terminal, or in a notebook.
         timeout: Seconds that each batch may wait for the table's rate limiter. `None` waits forever.
@@ -93,7 +96,8 @@ def read_parquet(
     _checks.boolean("`progress`", progress)
     timeout = _checks.seconds("`timeout`", timeout)
 
-    files = [ItemFile(file, selected, time_axis=time_axis) for file in _files(source)]
+    stored = priority is None
+    files = [ItemFile(file, selected, time_axis=time_axis, priorities=stored) for file in _files(source)]
     total = sum(file.num_rows for file in files)
     with progress_bar(f"reading {source.name}", total, show=progress) as advance:
         for file in files:
@@ -135,8 +139,8 @@ def _files(path: Path) -> list[Path]:
 
 
 def _priorities(rows: Rows, priority: float | None) -> npt.NDArray[np.float64]:
-    """Returns the priorities of rows: `priority`, or those that the file has, or 1."""
-    if priority is None and rows.priorities is not None:
+    """Returns the priorities of rows: those that were read, or `priority`, or 1."""
+    if rows.priorities is not None:
         return priority_array(rows.priorities)
     return np.full(len(rows), 1.0 if priority is None else priority)
 
