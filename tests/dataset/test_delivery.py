@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from support import BackgroundCall, fill, sample_x, wait_until
 
-from engram import Client, Dataset, Server, Table
+from engram import Client, Dataset, Server, Store, Table
 from engram.data import numpy as data
 
 
@@ -22,8 +22,10 @@ def interrupting():
 
 @pytest.mark.parametrize("kind", ["batches", "steps"])
 def test_ctrl_c_loses_and_repeats_nothing(open_store, interrupting, kind):
-    items = 2_000
-    store = open_store(Table.queue("t", max_size=items))
+    capacity = 10_000
+    store = open_store(Table.queue("t", max_size=capacity))
+    # An iteration in process reads a thousand items within the time of one interrupt.
+    items = capacity if isinstance(store, Store) else 2_000
     with store.writer() as writer:
         for value in range(items):
             writer.append({"x": value})
