@@ -396,3 +396,17 @@ def test_arguments_of_importance_weights(buffer):
         buffer.sample(1).importance_weights(normalize="table")
     with raises(InvalidArgumentError, "`beta` must be finite; got inf"):
         buffer.sample(1).importance_weights(np.inf)
+
+
+def test_integers_of_another_kind_are_stored_if_they_are_in_range():
+    buffer = ReplayBuffer(4, signature={"x": ArraySpec((), np.uint8)}, seed=0)
+    buffer.add({"x": np.int64(3)})
+    assert buffer.sample(1).data["x"].tolist() == [3]
+    with raises(SignatureError, "column `x` has -1, which uint8 cannot hold"):
+        buffer.add({"x": np.int64(-1)})
+
+
+def test_without_replacement_is_rejected_with_priorities_before_there_are_items():
+    buffer = ReplayBuffer(4, sampler=selectors.Prioritized(), seed=0)
+    with raises(InvalidArgumentError, "`replacement` must be True with a Prioritized sampler; got False"):
+        buffer.sample(1, replacement=False)

@@ -1,7 +1,5 @@
 """`insert_batch`: many items in one call, the inverse of a scan."""
 
-import threading
-
 import hypothesis.strategies as st
 import numpy as np
 import pytest
@@ -260,17 +258,6 @@ def test_a_table_replaced_under_its_name_gets_items_of_its_signature(open_store)
 # --- rate limiters and bounds -----------------------------------------------------------------------
 
 
-@pytest.fixture
-def other_thread():
-    """Another thread, so that no call reports a deadlock."""
-    end = threading.Event()
-    thread = threading.Thread(target=end.wait)
-    thread.start()
-    yield
-    end.set()
-    thread.join()
-
-
 @pytest.mark.usefixtures("other_thread")
 def test_a_call_waits_for_the_limiter(open_store):
     store = open_store(Table.queue("q", max_size=100))
@@ -386,3 +373,13 @@ def test_many_calls_of_few_items(open_store):
     assert [x for batch in store.scan("t") for x in batch.data.tolist()] == [
         n + i for n in range(100) for i in range(3)
     ]
+
+
+def test_masked_priorities_are_rejected(open_store):
+    store = open_store(Table("t"))
+    with raises(
+        InvalidArgumentError,
+        "`priorities` must not be a masked array; fill it first, for example with `filled(1.0)`",
+    ):
+        store.insert_batch("t", {"x": np.zeros(2)}, np.ma.array([1.0, 99.0], mask=[False, True]))
+    assert store.info()["t"].size == 0

@@ -1,7 +1,6 @@
 """`append_steps`: the same items as one `append` or `append_batch` per step, in the same order."""
 
 import re
-import threading
 
 import hypothesis.strategies as st
 import numpy as np
@@ -384,17 +383,6 @@ def test_masked_arrays_are_rejected_by_every_call(open_store):
 
 
 # --- limiters ---------------------------------------------------------------------------------------
-
-
-@pytest.fixture
-def other_thread():
-    """Another thread, so that no writer reports a deadlock."""
-    end = threading.Event()
-    thread = threading.Thread(target=end.wait)
-    thread.start()
-    yield
-    end.set()
-    thread.join()
 
 
 def append_to(store, kind, patterns=None, **options):
