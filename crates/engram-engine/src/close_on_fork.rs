@@ -52,7 +52,7 @@ impl OpenFile {
     }
 }
 
-/// Registers sockets and files that forked children close, until it is dropped.
+/// Sockets and files that forked children close. Dropping this value ends that.
 #[derive(Debug)]
 pub struct CloseOnFork(Vec<OpenFile>);
 

@@ -22,7 +22,8 @@ pub(crate) struct HugePages {
 }
 
 impl HugePages {
-    /// Requests huge pages for a buffer and the memory after it, unless this was done before.
+    /// Requests huge pages for the memory from the buffer's start on. Does nothing if the last request covers at least
+    /// the next `PAGES_AHEAD / 2` pages.
     pub(crate) fn request(&mut self, buffer: &mut [u8]) {
         let start = buffer.as_mut_ptr();
         let page = start.addr() / PAGE_BYTES;
@@ -34,7 +35,8 @@ impl HugePages {
     }
 }
 
-/// Requests huge pages for a buffer that was not used yet, except for its ends.
+/// Requests huge pages for a buffer that was not used yet. Its first and last bytes may stay in small pages: they do
+/// not fill a huge page.
 pub fn request_huge_pages(buffer: &mut [u8]) {
     let start = buffer.as_mut_ptr();
     let first = start.addr().div_ceil(PAGE_BYTES);
@@ -44,7 +46,7 @@ pub fn request_huge_pages(buffer: &mut [u8]) {
     }
 }
 
-/// Requests huge pages for this many pages of memory.
+/// Requests huge pages for the memory of `pages` huge pages, from `start` on.
 fn advise(start: *mut u8, pages: usize) {
     // SAFETY: the advice changes how memory is backed, never its content.
     let advised = unsafe { madvise(start.cast(), pages * PAGE_BYTES, Advice::LinuxHugepage) };

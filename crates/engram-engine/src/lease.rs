@@ -39,7 +39,7 @@ impl Sample {
         self.with_columns(columns, pool)
     }
 
-    /// [`Self::gather`] with an estimate of the bytes of the batch of these draws.
+    /// Like [`Self::gather`], for draws whose batch was estimated. `estimate` must be that of these draws.
     ///
     /// # Errors
     /// As [`Self::gather`].
@@ -61,7 +61,7 @@ impl Sample {
 
     /// Handles the error of a sample that could not be gathered. If it is [`Error::Payload`], removes the
     /// items whose stored bytes are corrupt from their table: otherwise, a queue would return the same items
-    /// again and again. Their samples are final; the other items of a lease return to the table.
+    /// again and again. The draws of these items are final; the other items of a lease return to the table.
     ///
     /// Returns the error to report, which names the table and the removed items.
     #[must_use]

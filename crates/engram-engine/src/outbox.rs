@@ -132,7 +132,7 @@ impl Outbox {
     /// # Errors
     /// The error of a failed insert: its table was dropped or closed, and its items are lost.
     pub fn collect_finished(&mut self) -> Result<()> {
-        match self.poll_tables(0, &mut Context::from_waker(Waker::noop())) {
+        match self.poll_in_flight(0, &mut Context::from_waker(Waker::noop())) {
             Poll::Ready(outcome) => outcome,
             Poll::Pending => Ok(()),
         }
@@ -201,7 +201,7 @@ impl Outbox {
     }
 
     /// Ready when at most `limit` items are in flight.
-    fn poll_tables(&mut self, limit: usize, context: &mut Context<'_>) -> Poll<Result<()>> {
+    fn poll_in_flight(&mut self, limit: usize, context: &mut Context<'_>) -> Poll<Result<()>> {
         while self.in_flight > limit {
             let Some((count, ticket)) = self.tickets.front_mut() else {
                 break;
@@ -225,7 +225,7 @@ impl Outbox {
     }
 }
 
-/// Makes `durable` wait for change `lsn` too, at which the ticket's insert was applied.
+/// Makes `durable` also wait for change `lsn`: once this is durable, all changes of the ticket's insert are.
 fn record_applied(durable: &mut Option<UntilDurable>, ticket: &InsertTicket, lsn: Lsn) {
     if durable.as_ref().is_none_or(|durable| durable.lsn() < lsn) {
         *durable = Some(UntilDurable::up_to(&ticket.table().sink, lsn));
@@ -239,8 +239,8 @@ impl Future for Outbox {
         let this = self.get_mut();
         match this.until {
             Until::WaitingAtMost(limit) => return this.poll_waiting(limit, context),
-            Until::InFlightAtMost(limit) => return this.poll_tables(limit, context),
-            Until::Complete => ready!(this.poll_tables(0, context))?,
+            Until::InFlightAtMost(limit) => return this.poll_in_flight(limit, context),
+            Until::Complete => ready!(this.poll_in_flight(0, context))?,
         }
         if let Some(durable) = &mut this.durable {
             // After an error, `durable` stays, so that the next poll retries.

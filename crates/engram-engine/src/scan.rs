@@ -11,9 +11,9 @@ use engram_core::{Draw, Error, Result};
 use crate::table::Table;
 use crate::unreadable::UnreadableItems;
 
-/// How the error describes one and several unreadable items.
-const LEFT_OUT: &str = " cannot be read, and the scan leaves it out";
-const ALL_LEFT_OUT: &str = " cannot be read, and the scan leaves them out";
+/// Parts of the error's text for one and for several unreadable items.
+const ONE_LEFT_OUT: &str = " cannot be read, and the scan leaves it out";
+const SEVERAL_LEFT_OUT: &str = " cannot be read, and the scan leaves them out";
 
 /// Which items a scan reads, and in which order.
 #[derive(Clone, Debug, Default)]
@@ -82,7 +82,7 @@ impl Scan {
     /// Returns the next items that can form a batch, from 1 to `n`; none at the end.
     ///
     /// # Errors
-    /// [`Error::Closed`] if the table was closed. The items' memory is then released.
+    /// [`Error::Closed`] if the table was closed. The memory of the remaining items is then released.
     pub fn next_items(&mut self, n: usize) -> Result<Vec<Draw>> {
         if let Some(error) = &self.closed {
             return Err(error.clone());
@@ -104,9 +104,9 @@ impl Scan {
         Ok(std::mem::replace(&mut self.next, rest))
     }
 
-    /// Handles the error of items that could not be gathered: the scan continues with those that it may be possible to
-    /// read, which are all but those of an [`Error::Payload`]. Returns the error to report, which names the items that
-    /// are left out.
+    /// Handles the error of items that [`Self::next_items`] has returned and that could not be gathered; returns the
+    /// error to report. After an [`Error::Payload`], the scan leaves out the items that cannot be read, and the
+    /// returned error names them. `next_items` returns all the other items again.
     #[must_use]
     pub fn leave_out_unreadable(
         &mut self,
@@ -120,7 +120,7 @@ impl Scan {
         };
         let reported = unreadable.map_or(error, |unreadable| {
             let name = &self.table.options().name;
-            let text = unreadable.describe(name, &items, LEFT_OUT, ALL_LEFT_OUT);
+            let text = unreadable.describe(name, &items, ONE_LEFT_OUT, SEVERAL_LEFT_OUT);
             let mut is_unreadable = unreadable.flags();
             items.retain(|_| !is_unreadable.next().unwrap_or(false));
             Error::Payload(text)

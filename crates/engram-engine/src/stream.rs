@@ -79,8 +79,8 @@ impl StreamOptions {
         )))
     }
 
-    /// Returns the maximum and the minimum number of items in the next batch if the earlier batches have, or can still
-    /// yield, `items` items in total; (0, 0) at the end of the stream.
+    /// Returns the maximum and the minimum number of items in the next batch; (0, 0) at the end of the stream. `items`
+    /// is the number of items in earlier batches; a batch that has not arrived yet counts with its maximum.
     #[must_use]
     pub fn next_batch_size(&self, items: u64) -> (usize, usize) {
         let left = self.max_items.map(|max| max.saturating_sub(items));

@@ -510,7 +510,7 @@ impl Table {
         })
     }
 
-    /// Removes expired items.
+    /// Removes expired items: locking the table for a change does that.
     pub(crate) fn expire(&self) -> Result<()> {
         self.change(|locked, _, _| locked.check_open())
     }
@@ -524,7 +524,7 @@ impl Table {
     }
 
     /// True if the rate limiter allows `n` samples now. Items that have reached `max_times_sampled` and are still
-    /// leased do not count.
+    /// leased do not count for the limiter's `min_size`.
     #[must_use]
     pub fn can_sample(&self, n: u64) -> bool {
         self.change(|locked, _, _| locked.state.can_sample(n))

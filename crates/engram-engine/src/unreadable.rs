@@ -41,7 +41,8 @@ impl UnreadableItems {
         self.causes.iter().map(Option::is_some)
     }
 
-    /// The error text, which names the items by their keys. `one` follows the name of the table if one item cannot be read, `several` if more.
+    /// The error text, which names the items by their keys. `one` follows the name of the table if one item cannot be
+    /// read, `several` if there are more.
     pub(crate) fn describe(&self, table: &str, items: &[Draw], one: &str, several: &str) -> String {
         let unreadable = items.iter().zip(&self.causes);
         let unreadable = unreadable.filter_map(|(item, cause)| Some((item.key, cause.as_ref()?)));

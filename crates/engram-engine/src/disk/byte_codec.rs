@@ -4,16 +4,16 @@
 /// Why a file or a record in it cannot be used: its bytes are invalid, or they cannot be read.
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 #[error("{0}")]
-pub(crate) struct CorruptRecord(pub String);
+pub(crate) struct UnusableData(pub String);
 
-impl CorruptRecord {
+impl UnusableData {
     /// Returns an `Err` with this reason.
     pub(crate) fn err<T>(reason: impl Into<String>) -> Result<T, Self> {
         Err(Self(reason.into()))
     }
 }
 
-impl From<engram_core::Error> for CorruptRecord {
+impl From<engram_core::Error> for UnusableData {
     fn from(error: engram_core::Error) -> Self {
         Self(error.to_string())
     }
@@ -80,9 +80,9 @@ impl BodyWriter for Vec<u8> {
 pub(crate) struct BodyReader<'a>(pub(crate) &'a [u8]);
 
 impl<'a> BodyReader<'a> {
-    pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8], CorruptRecord> {
+    pub(crate) fn bytes(&mut self, len: usize) -> Result<&'a [u8], UnusableData> {
         let Some((bytes, rest)) = self.0.split_at_checked(len) else {
-            return CorruptRecord::err(format!(
+            return UnusableData::err(format!(
                 "expected {}, found {}",
                 engram_core::text::count(len, "more byte"),
                 self.0.len()
@@ -92,52 +92,52 @@ impl<'a> BodyReader<'a> {
         Ok(bytes)
     }
 
-    fn array<const N: usize>(&mut self) -> Result<[u8; N], CorruptRecord> {
+    fn array<const N: usize>(&mut self) -> Result<[u8; N], UnusableData> {
         let mut array = [0; N];
         array.copy_from_slice(self.bytes(N)?);
         Ok(array)
     }
 
-    pub(crate) fn u8(&mut self) -> Result<u8, CorruptRecord> {
+    pub(crate) fn u8(&mut self) -> Result<u8, UnusableData> {
         Ok(self.array::<1>()?[0])
     }
 
-    pub(crate) fn u32(&mut self) -> Result<u32, CorruptRecord> {
+    pub(crate) fn u32(&mut self) -> Result<u32, UnusableData> {
         self.array().map(u32::from_le_bytes)
     }
 
-    pub(crate) fn u64(&mut self) -> Result<u64, CorruptRecord> {
+    pub(crate) fn u64(&mut self) -> Result<u64, UnusableData> {
         self.array().map(u64::from_le_bytes)
     }
 
-    pub(crate) fn f64(&mut self) -> Result<f64, CorruptRecord> {
+    pub(crate) fn f64(&mut self) -> Result<f64, UnusableData> {
         self.u64().map(f64::from_bits)
     }
 
-    pub(crate) fn bool(&mut self) -> Result<bool, CorruptRecord> {
+    pub(crate) fn bool(&mut self) -> Result<bool, UnusableData> {
         match self.u8()? {
             0 => Ok(false),
             1 => Ok(true),
-            other => CorruptRecord::err(format!("expected 0 or 1; got {other}")),
+            other => UnusableData::err(format!("expected 0 or 1; got {other}")),
         }
     }
 
-    pub(crate) fn text(&mut self) -> Result<&'a str, CorruptRecord> {
+    pub(crate) fn text(&mut self) -> Result<&'a str, UnusableData> {
         let len = self.u32()? as usize;
         let bytes = self.bytes(len)?;
         std::str::from_utf8(bytes)
-            .map_err(|error| CorruptRecord(format!("a text is not UTF-8: {error}")))
+            .map_err(|error| UnusableData(format!("a text is not UTF-8: {error}")))
     }
 
     /// Reads a list of entries. `min_bytes` is a lower bound of an entry's size in bytes.
     pub(crate) fn list<T>(
         &mut self,
         min_bytes: usize,
-        mut read_entry: impl FnMut(&mut Self) -> Result<T, CorruptRecord>,
-    ) -> Result<Vec<T>, CorruptRecord> {
+        mut read_entry: impl FnMut(&mut Self) -> Result<T, UnusableData>,
+    ) -> Result<Vec<T>, UnusableData> {
         let len = self.u32()? as usize;
         if len.saturating_mul(min_bytes) > self.0.len() {
-            return CorruptRecord::err(format!(
+            return UnusableData::err(format!(
                 "a list of {len} entries does not fit into the {} left",
                 engram_core::text::count(self.0.len(), "byte")
             ));
@@ -145,23 +145,23 @@ impl<'a> BodyReader<'a> {
         (0..len).map(|_| read_entry(self)).collect()
     }
 
-    pub(crate) fn u64s(&mut self) -> Result<Vec<u64>, CorruptRecord> {
+    pub(crate) fn u64s(&mut self) -> Result<Vec<u64>, UnusableData> {
         self.list(8, Self::u64)
     }
 
     pub(crate) fn option<T>(
         &mut self,
-        read_value: impl FnOnce(&mut Self) -> Result<T, CorruptRecord>,
-    ) -> Result<Option<T>, CorruptRecord> {
+        read_value: impl FnOnce(&mut Self) -> Result<T, UnusableData>,
+    ) -> Result<Option<T>, UnusableData> {
         self.bool()?.then(|| read_value(self)).transpose()
     }
 
     /// Fails if bytes are left.
-    pub(crate) fn check_end(self) -> Result<(), CorruptRecord> {
+    pub(crate) fn check_end(self) -> Result<(), UnusableData> {
         if self.0.is_empty() {
             return Ok(());
         }
         let extra = engram_core::text::count(self.0.len(), "extra byte");
-        CorruptRecord::err(format!("{extra} at the end"))
+        UnusableData::err(format!("{extra} at the end"))
     }
 }

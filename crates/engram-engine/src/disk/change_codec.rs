@@ -6,7 +6,7 @@ use engram_core::chunk::Chunk;
 use engram_core::selector::TableRng;
 use engram_core::{NewItem, RateLimits, Removal, SessionNumber, TableOp, TableOptions};
 
-use super::byte_codec::{BodyReader, BodyWriter, CorruptRecord};
+use super::byte_codec::{BodyReader, BodyWriter, UnusableData};
 use super::record_codec::{
     DictionaryWriter, ReadDictionary, put_limits, put_session_number, read_limits,
     read_session_number,
@@ -110,8 +110,8 @@ impl Change {
         reader: &mut BodyReader<'_>,
         dictionary: &ReadDictionary,
         applies: bool,
-        get_chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
-    ) -> Result<Self, CorruptRecord> {
+        get_chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, UnusableData>,
+    ) -> Result<Self, UnusableData> {
         Ok(match reader.u8()? {
             code::INSERT => {
                 let item = dictionary.read_item(reader, get_chunk)?;
@@ -129,7 +129,7 @@ impl Change {
                     2 => Removal::Expired,
                     3 => Removal::Deleted,
                     other => {
-                        return CorruptRecord::err(format!(
+                        return UnusableData::err(format!(
                             "unknown removal cause {other}, expected 0 to 3"
                         ));
                     }
@@ -147,9 +147,7 @@ impl Change {
             code::RESET => Self::Reset,
             code::SET_LIMITS => Self::SetLimits(read_limits(reader)?),
             other => {
-                return CorruptRecord::err(format!(
-                    "unknown change kind {other}, expected 1 to 10"
-                ));
+                return UnusableData::err(format!("unknown change kind {other}, expected 1 to 10"));
             }
         })
     }
@@ -163,7 +161,7 @@ impl Change {
     }
 
     /// Checks that a table with these options can have made this change.
-    pub(crate) fn check(&self, options: &TableOptions) -> Result<(), CorruptRecord> {
+    pub(crate) fn check(&self, options: &TableOptions) -> Result<(), UnusableData> {
         match self {
             Self::Insert(item, ..) => options.check_item(item)?,
             Self::SetPriority(_, priority) => {
@@ -224,9 +222,9 @@ pub(crate) fn put_rng(body: &mut Vec<u8>, rng: &TableRng) {
     body.put(&buffer[..len]);
 }
 
-pub(crate) fn read_rng(reader: &mut BodyReader<'_>) -> Result<TableRng, CorruptRecord> {
+pub(crate) fn read_rng(reader: &mut BodyReader<'_>) -> Result<TableRng, UnusableData> {
     let len = usize::from(reader.u8()?);
     let bytes = reader.bytes(len)?;
     postcard::from_bytes(bytes)
-        .map_err(|error| CorruptRecord(format!("a random generator's state is invalid: {error}")))
+        .map_err(|error| UnusableData(format!("a random generator's state is invalid: {error}")))
 }

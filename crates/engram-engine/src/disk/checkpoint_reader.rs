@@ -7,7 +7,7 @@ use engram_core::chunk::Chunk;
 use engram_core::table::{Counters, Restore, SavedItem};
 use engram_core::{Lsn, RateLimiter, TableOptions, TableState, Volatile};
 
-use super::byte_codec::{BodyReader, CorruptRecord};
+use super::byte_codec::{BodyReader, UnusableData};
 use super::change_codec::read_rng;
 use super::checkpoint_writer::CheckpointHeader;
 use super::file_names::checkpoint_name;
@@ -51,7 +51,7 @@ pub(super) fn verify(mut file_reader: RecordReader) -> Result<CheckpointHeader, 
             ));
         }
         let mut reader = BodyReader(body);
-        let at_record = |reason: CorruptRecord| unusable_record("it", offset, &reason);
+        let at_record = |reason: UnusableData| unusable_record("it", offset, &reason);
         match kind {
             kind::LOGS if header.is_none() => {
                 header = Some(read_header(reader).map_err(at_record)?);
@@ -92,7 +92,7 @@ type TablesAndLosses = (BTreeMap<u64, TableState>, Vec<(String, usize)>);
 pub(super) fn read_tables(
     mut file_reader: RecordReader,
     repair: bool,
-    get_chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
+    get_chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, UnusableData>,
 ) -> Result<TablesAndLosses, RecoveryError> {
     let mut tables = TablesReader {
         dictionary: ReadDictionary::default(),
@@ -127,12 +127,12 @@ struct TablesReader<'a> {
     /// Leave out items whose chunks are missing.
     repair: bool,
     /// Returns a chunk by its serial.
-    get_chunk: &'a mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
+    get_chunk: &'a mut dyn FnMut(u64) -> Result<Arc<Chunk>, UnusableData>,
 }
 
 impl TablesReader<'_> {
     /// Adds the content of the next record.
-    fn add_record(&mut self, kind: u32, body: &[u8]) -> Result<(), CorruptRecord> {
+    fn add_record(&mut self, kind: u32, body: &[u8]) -> Result<(), UnusableData> {
         if self.dictionary.add_record(kind, body)? {
             return Ok(());
         }
@@ -155,6 +155,7 @@ impl TablesReader<'_> {
             }
             (kind::ITEMS, Some(table)) => {
                 let (dictionary, repair) = (&self.dictionary, self.repair);
+                // An item has 16 bytes before its trajectory, at least 5 in it, and 32 after it.
                 let items = reader.list(53, |reader| {
                     read_item(reader, dictionary, repair, &mut *self.get_chunk)
                 })?;
@@ -170,7 +171,7 @@ impl TablesReader<'_> {
                 let earlier_entries = reader.u64()?;
                 let order = &mut table.orders[usize::from(of_remover)];
                 if earlier_entries != order.len() as u64 {
-                    return CorruptRecord::err("parts of an item order are missing");
+                    return UnusableData::err("parts of an item order are missing");
                 }
                 order.extend(reader.list(4, BodyReader::u32)?);
             }
@@ -182,7 +183,7 @@ impl TablesReader<'_> {
                     table.restore.add_session(number, last_use);
                 }
             }
-            (other, _) => return CorruptRecord::err(format!("its kind {other} is unexpected")),
+            (other, _) => return UnusableData::err(format!("its kind {other} is unexpected")),
         }
         reader.check_end()
     }
@@ -200,7 +201,7 @@ struct TableRestore {
 
 impl TableRestore {
     /// Reads a `table` record.
-    fn read(reader: &mut BodyReader<'_>) -> Result<Self, CorruptRecord> {
+    fn read(reader: &mut BodyReader<'_>) -> Result<Self, UnusableData> {
         let (id, options, counters) = read_table_header(reader)?;
         Ok(Self {
             id,
@@ -211,7 +212,7 @@ impl TableRestore {
     }
 
     /// Returns the table's number, how many items it has lost, and its state.
-    fn finish(mut self) -> Result<(u64, usize, TableState), CorruptRecord> {
+    fn finish(mut self) -> Result<(u64, usize, TableState), UnusableData> {
         for (order, of_sampler) in self.orders.into_iter().zip([true, false]) {
             // An order contains positions of items: they are wrong if items were left out.
             if !order.is_empty() && self.lost_items == 0 {
@@ -237,7 +238,7 @@ fn next_record(file_reader: &mut RecordReader) -> Result<Option<(u32, &[u8])>, R
 
 /// Returns an `Err` for a corrupt checkpoint.
 fn corrupt<T>(reason: impl Into<String>) -> Result<T, RecoveryError> {
-    Ok(CorruptRecord::err(reason)?)
+    Ok(UnusableData::err(reason)?)
 }
 
 /// Maximum value of a counter in a checkpoint's header or in an `unlogged` record. No store reaches it; larger values
@@ -245,7 +246,7 @@ fn corrupt<T>(reason: impl Into<String>) -> Result<T, RecoveryError> {
 pub(super) const MAX_COUNTER: u64 = 1 << 62;
 
 /// Reads and checks the body of a `logs` record.
-fn read_header(mut reader: BodyReader<'_>) -> Result<CheckpointHeader, CorruptRecord> {
+fn read_header(mut reader: BodyReader<'_>) -> Result<CheckpointHeader, UnusableData> {
     let header = read_header_unchecked(&mut reader)?;
     reader.check_end()?;
     let numbers = [
@@ -256,14 +257,14 @@ fn read_header(mut reader: BodyReader<'_>) -> Result<CheckpointHeader, CorruptRe
         header.next_table,
     ];
     if numbers.iter().any(|number| *number > MAX_COUNTER) {
-        return CorruptRecord::err(format!(
+        return UnusableData::err(format!(
             "the `logs` record has a number above 2^62: {numbers:?}"
         ));
     }
     Ok(header)
 }
 
-fn read_header_unchecked(reader: &mut BodyReader<'_>) -> Result<CheckpointHeader, CorruptRecord> {
+fn read_header_unchecked(reader: &mut BodyReader<'_>) -> Result<CheckpointHeader, UnusableData> {
     Ok(CheckpointHeader {
         first_log: reader.u64()?,
         first_change: reader.u64()?,
@@ -282,7 +283,7 @@ fn read_header_unchecked(reader: &mut BodyReader<'_>) -> Result<CheckpointHeader
 /// Reads a table's number, options and counters.
 pub(super) fn read_table_header(
     reader: &mut BodyReader<'_>,
-) -> Result<(u64, TableOptions, Counters), CorruptRecord> {
+) -> Result<(u64, TableOptions, Counters), UnusableData> {
     let id = reader.u64()?;
     let options = read_options(reader)?;
     let limits = read_limits(reader)?;
@@ -310,8 +311,8 @@ fn read_item(
     reader: &mut BodyReader<'_>,
     dictionary: &ReadDictionary,
     repair: bool,
-    get_chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
-) -> Result<Option<SavedItem>, CorruptRecord> {
+    get_chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, UnusableData>,
+) -> Result<Option<SavedItem>, UnusableData> {
     let mut is_missing = false;
     let mut chunk_or_placeholder = |serial| match get_chunk(serial) {
         Err(_) if repair => {

@@ -8,7 +8,7 @@ use std::thread;
 
 use engram_core::chunk::Chunk;
 
-use super::byte_codec::CorruptRecord;
+use super::byte_codec::UnusableData;
 use super::record_codec::{ChunkHeader, allocate_payload};
 use super::record_reader::UncheckedRecord;
 use crate::huge_pages::HugePages;
@@ -42,7 +42,7 @@ pub(super) struct UncheckedChunk {
 /// A chunk's serial, the size of its record in bytes, and the chunk.
 pub(super) type CheckedChunk = (u64, u64, Chunk);
 
-type Outcome = Result<Vec<CheckedChunk>, CorruptRecord>;
+type Outcome = Result<Vec<CheckedChunk>, UnusableData>;
 
 /// Checks chunks in threads. Results are returned in the order of submission.
 #[derive(Debug, Default)]
@@ -124,7 +124,7 @@ impl ChunkCheckers {
     }
 
     /// Sends the collected batch, if it is not empty, to the next thread.
-    fn send_batch(&mut self) -> Result<(), CorruptRecord> {
+    fn send_batch(&mut self) -> Result<(), UnusableData> {
         let batch = std::mem::take(&mut self.batch);
         let memory = std::mem::take(&mut self.memory);
         self.bytes = 0;
@@ -133,7 +133,7 @@ impl ChunkCheckers {
         }
         if self.threads.is_empty() {
             self.start().map_err(|error| {
-                CorruptRecord(format!("cannot start a thread to check chunks: {error}"))
+                UnusableData(format!("cannot start a thread to check chunks: {error}"))
             })?;
         }
         // If the thread has ended, receiving its result fails.
@@ -152,15 +152,15 @@ impl ChunkCheckers {
             .recv();
         self.received_count += 1;
         self.in_flight.pop_front();
-        outcome.map_err(|_| CorruptRecord("a thread that checks chunks panicked".into()))?
+        outcome.map_err(|_| UnusableData("a thread that checks chunks panicked".into()))?
     }
 }
 
 impl UncheckedChunk {
-    fn check(self, pages: &mut HugePages) -> Result<CheckedChunk, CorruptRecord> {
+    fn check(self, pages: &mut HugePages) -> Result<CheckedChunk, UnusableData> {
         let Self { serial, record, .. } = self;
         if !record.is_valid() {
-            return CorruptRecord::err(format!("the checksum of chunk {serial} is wrong"));
+            return UnusableData::err(format!("the checksum of chunk {serial} is wrong"));
         }
         let bytes = &record.body()[self.payload_start..];
         let mut payload = allocate_payload(serial, bytes.len())?;

@@ -1,4 +1,4 @@
-//! Loading chunks from logs: those that the checkpoint's items refer to are loaded at once, each other one
+//! Loading chunks from logs: those that the checkpoint's items refer to are loaded before the replay, each other one
 //! when a replayed change refers to it.
 
 use std::collections::HashMap;
@@ -6,7 +6,7 @@ use std::sync::{Arc, Weak};
 
 use engram_core::chunk::Chunk;
 
-use super::byte_codec::{BodyReader, CorruptRecord};
+use super::byte_codec::{BodyReader, UnusableData};
 use super::chunk_checkers::{CheckedChunk, ChunkCheckers, UncheckedChunk};
 use super::file_format::{FileKind, record_bytes};
 use super::file_names::log_name;
@@ -153,9 +153,9 @@ impl DirectoryReader<'_> {
         Ok(true)
     }
 
-    /// Returns a chunk that a replayed change refers to; reads it if it is not loaded. Sets `unreadable_log` if it
-    /// cannot be read now.
-    pub(super) fn chunk(&mut self, serial: u64) -> Result<Arc<Chunk>, CorruptRecord> {
+    /// Returns a chunk that a replayed change refers to; reads it if it is not loaded. Sets `unreadable_log` if the
+    /// chunk's log cannot be read now.
+    pub(super) fn chunk(&mut self, serial: u64) -> Result<Arc<Chunk>, UnusableData> {
         self.find_chunk(serial).map_err(|error| {
             if let RecoveryError::Unreadable(reason) = &error {
                 self.unreadable_log = Some(reason.clone());
@@ -168,7 +168,7 @@ impl DirectoryReader<'_> {
         if let Some(chunk) = self.chunks.get(&serial) {
             return Ok(Arc::clone(chunk));
         }
-        let missing = || CorruptRecord(format!("chunk {serial} is missing"));
+        let missing = || UnusableData(format!("chunk {serial} is missing"));
         let unloaded = self.unloaded_chunks.get(&serial).ok_or_else(missing)?;
         if let Some(chunk) = unloaded.loaded.upgrade() {
             return Ok(chunk);
@@ -201,7 +201,7 @@ impl DirectoryReader<'_> {
 }
 
 /// If the next record is that of a large chunk in `serials`, returns it, without checking its body, and advances
-/// past it.
+/// past it. Also returns `None` if reading fails: [`RecordReader::next`] then reports the error.
 fn take_large_chunk(
     file_reader: &mut RecordReader,
     dictionary: &ReadDictionary,

@@ -3,7 +3,7 @@
 
 use std::io;
 
-use super::byte_codec::{BodyReader, BodyWriter, CorruptRecord};
+use super::byte_codec::{BodyReader, BodyWriter, UnusableData};
 use super::directory::Directory;
 use super::file_format::{FileHeader, FileKind, record_header};
 use super::file_names::{CLOSED, FileName, log_name};
@@ -94,7 +94,7 @@ impl CloseMark {
         })
     }
 
-    fn read_body(store: u64, body: &[u8]) -> Result<Self, CorruptRecord> {
+    fn read_body(store: u64, body: &[u8]) -> Result<Self, UnusableData> {
         let mut reader = BodyReader(body);
         let mark = Self {
             store,
@@ -105,12 +105,12 @@ impl CloseMark {
         reader.check_end().map(|()| mark)
     }
 
-    /// True if the store had written the byte at `offset` of this log when it was closed.
+    /// True if the store had written the byte at `offset` of log `log` when it was closed.
     pub(crate) fn covers(&self, log: u64, offset: u64) -> bool {
         self.log == log && offset < self.bytes
     }
 
-    /// Describes a log with an invalid record before the end that the mark states, as the end of a sentence.
+    /// Returns the end of a sentence about an invalid record in the mark's log, before the end that the mark states.
     pub(crate) fn describe_damage(&self) -> String {
         let bytes = self.bytes;
         format!("but the store was closed with {bytes} bytes in this log: {LATER_LOSS}")

@@ -2,7 +2,7 @@
 
 use std::io::{self, IoSlice, Write};
 
-use super::byte_codec::{BodyReader, BodyWriter, CorruptRecord};
+use super::byte_codec::{BodyReader, BodyWriter, UnusableData};
 
 const MAGIC: [u8; 8] = *b"ENGRAM\r\n";
 
@@ -18,13 +18,13 @@ pub(crate) const RECORD_HEADER_BYTES: usize = 24;
 /// Why a file's header cannot be used.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) enum HeaderError {
-    Corrupt(CorruptRecord),
+    Corrupt(UnusableData),
     /// The header is intact, but this release cannot read its format version.
     UnsupportedVersion(u32),
 }
 
-impl From<CorruptRecord> for HeaderError {
-    fn from(error: CorruptRecord) -> Self {
+impl From<UnusableData> for HeaderError {
+    fn from(error: UnusableData) -> Self {
         Self::Corrupt(error)
     }
 }
@@ -71,7 +71,7 @@ impl FileHeader {
     pub(crate) fn read(bytes: &[u8; FILE_HEADER_BYTES]) -> Result<Self, HeaderError> {
         let mut reader = BodyReader(bytes);
         if reader.bytes(MAGIC.len())? != MAGIC {
-            return Err(CorruptRecord(
+            return Err(UnusableData(
                 "it is not an Engram file, or its first 8 bytes are damaged".into(),
             )
             .into());
@@ -80,7 +80,7 @@ impl FileHeader {
         let sum = crc32c::crc32c(&bytes[..FILE_HEADER_BYTES - 4]);
         if BodyReader(&bytes[FILE_HEADER_BYTES - 4..]).u32()? != sum {
             return Err(
-                CorruptRecord("its file header (the first 48 bytes) is damaged".into()).into(),
+                UnusableData("its file header (the first 48 bytes) is damaged".into()).into(),
             );
         }
         if version != VERSION {
@@ -92,7 +92,7 @@ impl FileHeader {
             3 => FileKind::Closed,
             other => {
                 let reason = format!("it has the unknown file kind {other}, expected 1 to 3");
-                return Err(CorruptRecord(reason).into());
+                return Err(UnusableData(reason).into());
             }
         };
         Ok(Self {
@@ -155,26 +155,27 @@ pub(crate) struct RecordHeader {
 }
 
 impl RecordHeader {
-    /// Reads the header of the record at `offset` of a file that has `left` bytes after the header.
+    /// Reads the header of the record at `offset` of the file with number `file`, which has `left` bytes after this
+    /// header.
     pub(crate) fn read(
         bytes: &[u8; RECORD_HEADER_BYTES],
         file: u64,
         offset: u64,
         left: u64,
-    ) -> Result<Self, CorruptRecord> {
+    ) -> Result<Self, UnusableData> {
         let mut reader = BodyReader(bytes);
         if reader.u32()? != header_checksum(bytes, offset) {
-            return CorruptRecord::err("the checksum of the record's header is wrong");
+            return UnusableData::err("the checksum of the record's header is wrong");
         }
         let (kind, len) = (reader.u32()?, reader.u64()?);
         if reader.u32()? != low_half(file) {
-            return CorruptRecord::err("the record was written to another file");
+            return UnusableData::err("the record was written to another file");
         }
         if len
             .checked_next_multiple_of(8)
             .is_none_or(|bytes| bytes > left)
         {
-            return CorruptRecord::err(format!(
+            return UnusableData::err(format!(
                 "the record's length is {len} bytes, padded to a multiple of 8, but the file has only {left} \
                  more"
             ));

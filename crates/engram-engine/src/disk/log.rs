@@ -1,5 +1,5 @@
 //! Log files: creating them, and counting how many of their bytes belong to chunks in use. A chunk is in use as long as
-//! it is in memory: items refer to it, or may soon.
+//! it is in memory: an item refers to it, or a new item may.
 
 use std::io;
 use std::sync::Arc;

@@ -37,7 +37,7 @@ pub(crate) struct LogWriter {
     is_missing: bool,
     /// When the writer last checked that the current log is in the directory; `None` before the first check.
     last_check: Option<Instant>,
-    /// Size of the current log, at which the next record is written.
+    /// Size of the current log: the offset of the next record.
     offset: u64,
     /// When `sync` last succeeded.
     last_sync: Instant,
@@ -162,8 +162,8 @@ impl LogWriter {
     }
 
     /// Waits for entries to write, then for more: until the next sync is due, or for `BATCH_WAIT`. Does not wait for
-    /// more if there are [`WRITE_NOW_BYTES`], if entries must be written at once, if the journal was stopped, or,
-    /// unless changes are synced, if a caller waits.
+    /// more if at least [`WRITE_NOW_BYTES`] are pending, if entries must be written at once, or if the journal was
+    /// stopped. If changes are not synced, it does not wait for more if a caller waits either.
     fn next_batch(&self) -> WriteBatch {
         let mut pending = self.journal.pending.lock();
         while pending.bytes == 0 && !pending.stopped && !pending.immediate {

@@ -12,9 +12,9 @@ use super::record_reader::RecordReader;
 #[derive(Debug)]
 pub(super) struct Manifest {
     /// Largest number that was given to a checkpoint, also to one that could not be written.
-    pub(super) checkpoint: u64,
+    pub(super) newest_checkpoint: u64,
     /// Largest number that was given to a log, also to one that has no file.
-    pub(super) log: u64,
+    pub(super) newest_log: u64,
     /// Logs below this number are synced.
     pub(super) synced_below: u64,
     /// True during a repair until unused files are set aside: until then, no file is removed.
@@ -72,7 +72,7 @@ impl Manifest {
 
     /// Removes checkpoints and logs of this store that are not needed. Errors are not reported: the next call
     /// tries again.
-    pub(super) fn retire(&mut self, files: &dyn Directory, store: u64, keep: usize) {
+    pub(super) fn remove_unneeded(&mut self, files: &dyn Directory, store: u64, keep: usize) {
         if self.keep_all {
             return;
         }

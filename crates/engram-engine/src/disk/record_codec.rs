@@ -14,7 +14,7 @@ use engram_core::{
     WindowShape,
 };
 
-use super::byte_codec::{BodyReader, BodyWriter, CorruptRecord};
+use super::byte_codec::{BodyReader, BodyWriter, UnusableData};
 use super::kind;
 use super::recovery_error::RecoveryError;
 
@@ -117,6 +117,7 @@ pub(crate) trait DictionaryWriter {
                 len,
                 squeeze,
             } => {
+                // Kind 0 with a time axis, 1 without.
                 body.put_u8(u8::from(*squeeze));
                 body.put_u64(serial_of(chunk));
                 body.put_u32(*offset);
@@ -202,19 +203,19 @@ pub(crate) struct ReadDictionary {
 }
 
 /// Reads a definition's number, and checks that it is the next number of its kind.
-fn check_number(reader: &mut BodyReader<'_>, next: usize, kind: &str) -> Result<(), CorruptRecord> {
+fn check_number(reader: &mut BodyReader<'_>, next: usize, kind: &str) -> Result<(), UnusableData> {
     let number = reader.u32()?;
     if number as usize == next {
         return Ok(());
     }
-    CorruptRecord::err(format!("{kind} has number {number}, expected {next}"))
+    UnusableData::err(format!("{kind} has number {number}, expected {next}"))
 }
 
 /// Returns the definition with this number.
-fn look_up<T: Clone>(definitions: &[T], number: u32, kind: &str) -> Result<T, CorruptRecord> {
+fn look_up<T: Clone>(definitions: &[T], number: u32, kind: &str) -> Result<T, UnusableData> {
     definitions.get(number as usize).cloned().ok_or_else(|| {
         let count = definitions.len();
-        CorruptRecord(format!(
+        UnusableData(format!(
             "{kind} {number} is not defined; the file defines {count} before this record"
         ))
     })
@@ -237,7 +238,7 @@ pub(crate) struct ChunkHeader {
 }
 
 impl ChunkHeader {
-    pub(crate) fn into_chunk(self, payload: AlignedBytes) -> Result<Chunk, CorruptRecord> {
+    pub(crate) fn into_chunk(self, payload: AlignedBytes) -> Result<Chunk, UnusableData> {
         let payload = Payload::Heap(payload);
         Ok(Chunk::from_parts(
             self.origin,
@@ -250,7 +251,7 @@ impl ChunkHeader {
 
 impl ReadDictionary {
     /// Adds a definition from its record; returns false if the record is not a definition.
-    pub(crate) fn add_record(&mut self, kind: u32, body: &[u8]) -> Result<bool, CorruptRecord> {
+    pub(crate) fn add_record(&mut self, kind: u32, body: &[u8]) -> Result<bool, UnusableData> {
         let mut reader = BodyReader(body);
         match kind {
             kind::LAYOUT => {
@@ -306,7 +307,7 @@ impl ReadDictionary {
     pub(crate) fn read_chunk_header(
         &self,
         reader: &mut BodyReader<'_>,
-    ) -> Result<ChunkHeader, CorruptRecord> {
+    ) -> Result<ChunkHeader, UnusableData> {
         let key = reader.u64()?;
         let schema = look_up(&self.schemas, reader.u32()?, "schema")?;
         let origin = Origin {
@@ -325,7 +326,7 @@ impl ReadDictionary {
                     1 => Codec::Lz4,
                     2 => Codec::Delta,
                     other => {
-                        return CorruptRecord::err(format!(
+                        return UnusableData::err(format!(
                             "unknown codec {other}, expected 0 to 2"
                         ));
                     }
@@ -344,8 +345,8 @@ impl ReadDictionary {
     pub(crate) fn read_item(
         &self,
         reader: &mut BodyReader<'_>,
-        get_chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, CorruptRecord>,
-    ) -> Result<NewItem, CorruptRecord> {
+        get_chunk: &mut dyn FnMut(u64) -> Result<Arc<Chunk>, UnusableData>,
+    ) -> Result<NewItem, UnusableData> {
         let (key, priority) = (reader.u64()?, reader.f64()?);
         let trajectory = match reader.u8()? {
             squeeze @ (0 | 1) => Trajectory::Rows {
@@ -370,7 +371,7 @@ impl ReadDictionary {
                 }))
             }
             other => {
-                return CorruptRecord::err(format!(
+                return UnusableData::err(format!(
                     "unknown trajectory kind {other}, expected 0 to 3"
                 ));
             }
@@ -383,7 +384,7 @@ impl ReadDictionary {
     }
 }
 
-fn read_cell(reader: &mut BodyReader<'_>) -> Result<CellSpec, CorruptRecord> {
+fn read_cell(reader: &mut BodyReader<'_>) -> Result<CellSpec, UnusableData> {
     let dtype = dtype_from_code(reader.u8()?)?;
     let axes = reader.list(8, |reader| {
         Ok(usize::try_from(reader.u64()?).unwrap_or(usize::MAX))
@@ -393,7 +394,7 @@ fn read_cell(reader: &mut BodyReader<'_>) -> Result<CellSpec, CorruptRecord> {
         shape: axes.into(),
     };
     if cell.shape.len() > MAX_AXES || cell.checked_size().is_none() {
-        return CorruptRecord::err(format!(
+        return UnusableData::err(format!(
             "cells of {cell} are too large, or have more than {MAX_AXES} axes"
         ));
     }
@@ -409,7 +410,7 @@ fn put_columns(body: &mut Vec<u8>, columns: &[SpanColumn]) {
     }
 }
 
-fn read_columns(reader: &mut BodyReader<'_>) -> Result<Box<[SpanColumn]>, CorruptRecord> {
+fn read_columns(reader: &mut BodyReader<'_>) -> Result<Box<[SpanColumn]>, UnusableData> {
     let columns = reader.list(9, |reader| {
         Ok(SpanColumn {
             first_slice: reader.u32()?,
@@ -429,7 +430,7 @@ fn put_slices(body: &mut Vec<u8>, slices: &[Slice]) {
     }
 }
 
-fn read_slices(reader: &mut BodyReader<'_>) -> Result<Box<[Slice]>, CorruptRecord> {
+fn read_slices(reader: &mut BodyReader<'_>) -> Result<Box<[Slice]>, UnusableData> {
     let slices = reader.list(16, |reader| {
         Ok(Slice {
             chunk: reader.u32()?,
@@ -448,7 +449,7 @@ pub(crate) fn put_session_number(body: &mut Vec<u8>, number: SessionNumber) {
 
 pub(crate) fn read_session_number(
     reader: &mut BodyReader<'_>,
-) -> Result<SessionNumber, CorruptRecord> {
+) -> Result<SessionNumber, UnusableData> {
     Ok(SessionNumber {
         session: reader.u64()?,
         number: reader.u64()?,
@@ -463,7 +464,7 @@ pub(crate) fn put_limits(body: &mut Vec<u8>, limits: &RateLimits) {
     body.put_f64(limits.max_diff);
 }
 
-pub(crate) fn read_limits(reader: &mut BodyReader<'_>) -> Result<RateLimits, CorruptRecord> {
+pub(crate) fn read_limits(reader: &mut BodyReader<'_>) -> Result<RateLimits, UnusableData> {
     Ok(RateLimits {
         kind: reader.text()?.into(),
         samples_per_insert: reader.f64()?,
@@ -486,7 +487,7 @@ fn put_selector(body: &mut Vec<u8>, selector: SelectorKind) {
     body.put_f64(exponent);
 }
 
-fn read_selector(reader: &mut BodyReader<'_>) -> Result<SelectorKind, CorruptRecord> {
+fn read_selector(reader: &mut BodyReader<'_>) -> Result<SelectorKind, UnusableData> {
     let (code, exponent) = (reader.u8()?, reader.f64()?);
     Ok(match code {
         0 => SelectorKind::Fifo,
@@ -496,7 +497,7 @@ fn read_selector(reader: &mut BodyReader<'_>) -> Result<SelectorKind, CorruptRec
         4 => SelectorKind::MinHeap,
         5 => SelectorKind::MaxHeap,
         other => {
-            return CorruptRecord::err(format!("unknown selector kind {other}, expected 0 to 5"));
+            return UnusableData::err(format!("unknown selector kind {other}, expected 0 to 5"));
         }
     })
 }
@@ -531,7 +532,7 @@ pub(crate) fn put_options(body: &mut Vec<u8>, options: &TableOptions) {
     body.put_u64(options.seed);
 }
 
-pub(crate) fn read_options(reader: &mut BodyReader<'_>) -> Result<TableOptions, CorruptRecord> {
+pub(crate) fn read_options(reader: &mut BodyReader<'_>) -> Result<TableOptions, UnusableData> {
     let mut options = TableOptions {
         name: reader.text()?.into(),
         max_size: reader.u64()?,
@@ -547,7 +548,7 @@ pub(crate) fn read_options(reader: &mut BodyReader<'_>) -> Result<TableOptions, 
     };
     let flags = reader.u8()?;
     if flags > 3 {
-        return CorruptRecord::err(format!("unknown option flags {flags}, expected 0 to 3"));
+        return UnusableData::err(format!("unknown option flags {flags}, expected 0 to 3"));
     }
     if flags & 1 != 0 {
         options.signature = Some(Arc::new(read_signature(reader)?));
@@ -559,7 +560,7 @@ pub(crate) fn read_options(reader: &mut BodyReader<'_>) -> Result<TableOptions, 
     Ok(options)
 }
 
-fn read_signature(reader: &mut BodyReader<'_>) -> Result<Signature, CorruptRecord> {
+fn read_signature(reader: &mut BodyReader<'_>) -> Result<Signature, UnusableData> {
     let structure = reader.text()?.into();
     let columns = reader.list(9, |reader| {
         let name = reader.text()?.into();
@@ -581,9 +582,9 @@ fn dtype_code(dtype: DType) -> u8 {
     dtype as u8
 }
 
-fn dtype_from_code(code: u8) -> Result<DType, CorruptRecord> {
+fn dtype_from_code(code: u8) -> Result<DType, UnusableData> {
     let dtype = DType::ALL.get(usize::from(code)).copied();
-    dtype.ok_or_else(|| CorruptRecord(format!("unknown dtype code {code}")))
+    dtype.ok_or_else(|| UnusableData(format!("unknown dtype code {code}")))
 }
 
 fn to_u32(len: usize) -> u32 {

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use engram_core::text::count;
 
-use super::byte_codec::CorruptRecord;
+use super::byte_codec::UnusableData;
 use super::directory::ReadableFile;
 use super::file_format::{
     FILE_HEADER_BYTES, FileHeader, HeaderError, RECORD_HEADER_BYTES, RecordHeader, record_bytes,
@@ -34,9 +34,9 @@ pub(crate) struct RecordReader {
     offset: u64,
     /// Size of the file.
     len: u64,
-    /// Bytes of the file that begin at `block_offset`.
+    /// The part of the file that was read last.
     block: Arc<ReadBlock>,
-    /// 0 before the first read. The file's size while there is no block after that.
+    /// Offset of the block in the file. Without a block: 0 before the first read, the file's size after it.
     block_offset: u64,
     /// The thread that reads ahead; `None` while none runs.
     ahead: Option<ReadAhead>,
@@ -102,16 +102,16 @@ impl RecordReader {
                 "it has {}, fewer than a file header ({FILE_HEADER_BYTES} bytes)",
                 count(len, "byte")
             );
-            return Ok(Err(CorruptRecord(reason).into()));
+            return Ok(Err(UnusableData(reason).into()));
         }
         let mut header = [0; FILE_HEADER_BYTES];
         file.read_at(&mut header, 0)?;
-        Ok(FileHeader::read(&header).map(|header| Self::after(file, header, len)))
+        Ok(FileHeader::read(&header).map(|header| Self::after_header(file, header, len)))
     }
 
     /// Starts after the file header. `header` is what it contains, or should contain if it is damaged; `len` is the
     /// file's size.
-    pub(crate) fn after(file: Box<dyn ReadableFile>, header: FileHeader, len: u64) -> Self {
+    pub(crate) fn after_header(file: Box<dyn ReadableFile>, header: FileHeader, len: u64) -> Self {
         Self {
             file: file.into(),
             header,
@@ -192,7 +192,7 @@ impl RecordReader {
         let invalid = |reason: String| Ok(Err(EndOfRecords::Invalid { offset, reason }));
         let header = match self.record_header()? {
             Ok(header) => header,
-            Err(CorruptRecord(reason)) => return invalid(reason),
+            Err(UnusableData(reason)) => return invalid(reason),
         };
         let start = self.load(record_bytes(header.len))? + RECORD_HEADER_BYTES;
         if !header.matches(&[&self.block.content()[start..start + header.len]]) {
@@ -205,14 +205,14 @@ impl RecordReader {
     }
 
     /// Reads and checks the header of the next record.
-    fn record_header(&mut self) -> io::Result<Result<RecordHeader, CorruptRecord>> {
+    fn record_header(&mut self) -> io::Result<Result<RecordHeader, UnusableData>> {
         let left = self.len.saturating_sub(self.offset);
         let Some(left_after_header) = left.checked_sub(RECORD_HEADER_BYTES as u64) else {
             let reason = format!(
                 "expected a record header of {RECORD_HEADER_BYTES} bytes, found {}",
                 count(left, "byte")
             );
-            return Ok(Err(CorruptRecord(reason)));
+            return Ok(Err(UnusableData(reason)));
         };
         let start = self.load(RECORD_HEADER_BYTES)?;
         let mut header = [0; RECORD_HEADER_BYTES];
@@ -260,14 +260,14 @@ impl RecordReader {
         &self,
         offset: u64,
         bytes: usize,
-    ) -> io::Result<Result<Vec<u8>, CorruptRecord>> {
+    ) -> io::Result<Result<Vec<u8>, UnusableData>> {
         let mut record = vec![0; bytes];
         self.file.read_at(&mut record, offset)?;
         Ok(self.check_body(record, offset))
     }
 
     /// Checks the record at `offset`; returns its body.
-    fn check_body(&self, mut record: Vec<u8>, offset: u64) -> Result<Vec<u8>, CorruptRecord> {
+    fn check_body(&self, mut record: Vec<u8>, offset: u64) -> Result<Vec<u8>, UnusableData> {
         let mut header = [0; RECORD_HEADER_BYTES];
         header.copy_from_slice(&record[..RECORD_HEADER_BYTES]);
         let left = (record.len() - RECORD_HEADER_BYTES) as u64;
@@ -277,7 +277,7 @@ impl RecordReader {
         if header.matches(&[&record]) {
             return Ok(record);
         }
-        CorruptRecord::err("it has changed since it was first read")
+        UnusableData::err("it has changed since it was first read")
     }
 
     /// Loads the file's next `bytes` bytes, which must exist, into the block; returns their position in it.

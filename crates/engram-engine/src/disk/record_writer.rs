@@ -16,6 +16,7 @@ const LARGE_BODY_BYTES: usize = 32 << 10;
 #[derive(Debug)]
 pub(crate) struct RecordWriter {
     file: Box<dyn WritableFile>,
+    /// The file's number.
     number: u64,
     buffer: Vec<u8>,
     /// Size of the file, including the bytes in `buffer`.
@@ -27,13 +28,12 @@ pub(crate) struct RecordWriter {
 }
 
 impl RecordWriter {
-    /// Starts after the file header of [`FILE_HEADER_BYTES`] bytes; `buffer` contains those of its bytes that are
-    /// not written yet.
-    pub(crate) fn new(file: Box<dyn WritableFile>, number: u64, buffer: Vec<u8>) -> Self {
+    /// Starts an empty file, with a file header that is written together with the first records.
+    pub(crate) fn new(file: Box<dyn WritableFile>, number: u64, file_header: Vec<u8>) -> Self {
         Self {
             file,
             number,
-            buffer,
+            buffer: file_header,
             bytes: FILE_HEADER_BYTES as u64,
             count: 0,
             outcome: Ok(()),

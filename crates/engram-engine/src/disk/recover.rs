@@ -33,7 +33,7 @@ use engram_core::{Error, Result, TableState};
 
 use crate::clock::FIRST_READING;
 
-use super::byte_codec::CorruptRecord;
+use super::byte_codec::UnusableData;
 use super::checkpoint_reader::{read_first_record, read_tables, verify};
 use super::checkpoint_writer::CheckpointHeader;
 use super::chunk_checkers::ChunkCheckers;
@@ -125,9 +125,9 @@ pub(crate) struct Recovered {
     /// Serial that the next chunk gets: its number in the store.
     pub(crate) next_serial: u64,
     /// Largest number of any checkpoint file.
-    pub(crate) last_checkpoint: u64,
+    pub(crate) newest_checkpoint: u64,
     /// Largest number of any log file.
-    pub(crate) last_log: u64,
+    pub(crate) newest_log: u64,
     /// Logs whose chunks were loaded.
     pub(crate) logs: Vec<Arc<Log>>,
     /// The store's clock at the last change, in nanoseconds.
@@ -162,12 +162,12 @@ pub(super) struct DirectoryReader<'a> {
     pub(super) checkers: ChunkCheckers,
     /// Why the log with a chunk that a replayed change refers to cannot be read now; `None` if it can be
     /// read.
-    pub(super) unreadable_log: Option<CorruptRecord>,
+    pub(super) unreadable_log: Option<UnusableData>,
     /// The mark of the last close; `None` if there is no valid one.
     pub(super) close_mark: Option<CloseMark>,
     /// Describes where the last torn log ends, until a log that continues with the next change is replayed.
     pub(super) last_tear: Option<String>,
-    /// True if recovery continues without missing data.
+    /// True if recovery continues although data is missing or corrupt.
     pub(super) repair: bool,
     progress: ReadProgress<'a>,
     /// Bytes of logs read so far, counted as for [`ReadProgress`].
@@ -209,7 +209,7 @@ pub(crate) fn recover(
     progress: ReadProgress<'_>,
 ) -> Result<Recovered, RecoveryError> {
     let names = files.list().map_err(|error| {
-        RecoveryError::Unreadable(CorruptRecord(format!("cannot be listed: {error}")))
+        RecoveryError::Unreadable(UnusableData(format!("cannot be listed: {error}")))
     })?;
     let mut engram_files: Vec<FileName> = names
         .iter()
@@ -248,9 +248,9 @@ pub(crate) fn recover(
     {
         match name {
             FileName::Checkpoint(number) => {
-                recovered.last_checkpoint = recovered.last_checkpoint.max(number);
+                recovered.newest_checkpoint = recovered.newest_checkpoint.max(number);
             }
-            FileName::Log(number) => recovered.last_log = recovered.last_log.max(number),
+            FileName::Log(number) => recovered.newest_log = recovered.newest_log.max(number),
             FileName::Unfinished => {}
         }
     }
@@ -277,9 +277,9 @@ fn recover_or_repair(
 ) -> Result<Recovered, RecoveryError> {
     match try_recover(contents, false, progress) {
         Err(
-            RecoveryError::Corrupt(CorruptRecord(reason))
-            | RecoveryError::DataLost(CorruptRecord(reason))
-            | RecoveryError::NothingLeft(CorruptRecord(reason)),
+            RecoveryError::Corrupt(UnusableData(reason))
+            | RecoveryError::DataLost(UnusableData(reason))
+            | RecoveryError::NothingLeft(UnusableData(reason)),
         ) if repair => {
             let mut recovered = try_recover(contents, true, progress)?;
             recovered.notes.insert(0, reason);
@@ -321,7 +321,7 @@ fn try_recover(
                     ..recovered
                 });
             }
-            Err(RecoveryError::Corrupt(CorruptRecord(reason))) => {
+            Err(RecoveryError::Corrupt(UnusableData(reason))) => {
                 let name = checkpoint_name(*number);
                 let problem = problem_of_checkpoint(&name, &reason);
                 problems.push((name, problem));
@@ -340,7 +340,7 @@ fn try_recover(
         }
     }
     let text = no_usable_checkpoint(&problems);
-    Err(RecoveryError::NothingLeft(CorruptRecord(text)))
+    Err(RecoveryError::NothingLeft(UnusableData(text)))
 }
 
 impl<'a> DirectoryReader<'a> {
@@ -365,8 +365,8 @@ impl<'a> DirectoryReader<'a> {
             next_table: 1,
             next_change: 1,
             next_serial: 1,
-            last_checkpoint: checkpoints.last().copied().unwrap_or_default(),
-            last_log: logs.last().copied().unwrap_or_default(),
+            newest_checkpoint: checkpoints.last().copied().unwrap_or_default(),
+            newest_log: logs.last().copied().unwrap_or_default(),
             logs: Vec::new(),
             clock: 0,
             clock_reading: ClockReading::default(),
@@ -401,25 +401,25 @@ impl<'a> DirectoryReader<'a> {
         let opened = self.files.open(name).and_then(RecordReader::new);
         let opened = opened.map_err(|error| read_error(name, &error))?;
         let file_reader = opened.map_err(|error| match error {
-            HeaderError::Corrupt(CorruptRecord(reason)) => {
-                CorruptRecord(format!("{name} is damaged: {reason}")).into()
+            HeaderError::Corrupt(UnusableData(reason)) => {
+                UnusableData(format!("{name} is damaged: {reason}")).into()
             }
             HeaderError::UnsupportedVersion(version) => {
-                RecoveryError::Unreadable(CorruptRecord(format!(
+                RecoveryError::Unreadable(UnusableData(format!(
                     "{name} has format version {version}, but this release reads only version {VERSION}"
                 )))
             }
         })?;
         let header = file_reader.header;
         if (header.kind, header.number) != (kind, number) {
-            return Err(CorruptRecord(format!(
+            return Err(UnusableData(format!(
                 "{name} is another file, renamed or copied to this name"
             ))
             .into());
         }
         let store = *self.out.store.get_or_insert(header.store);
         if header.store != store {
-            return Err(CorruptRecord(format!("{name} belongs to another store")).into());
+            return Err(UnusableData(format!("{name} belongs to another store")).into());
         }
         Ok(file_reader)
     }
@@ -457,7 +457,7 @@ impl<'a> DirectoryReader<'a> {
         for log in earlier_logs.iter().chain(&replayed_logs) {
             match self.load_chunks(*log, &header.serials) {
                 // Missing chunks are reported below.
-                Err(RecoveryError::Corrupt(CorruptRecord(reason))) if self.repair => {
+                Err(RecoveryError::Corrupt(UnusableData(reason))) if self.repair => {
                     self.out.notes.push(reason);
                 }
                 outcome => outcome?,
@@ -469,7 +469,7 @@ impl<'a> DirectoryReader<'a> {
             .saturating_sub(self.chunks.len() as u64);
         if missing > 0 && !self.repair {
             let reason = missing_chunks(missing, header.serials.len());
-            return Err(CorruptRecord(reason).into());
+            return Err(UnusableData(reason).into());
         }
         self.out.checkpoint_read = Some(number);
         self.out.has_unlogged = header.has_unlogged;
@@ -480,7 +480,7 @@ impl<'a> DirectoryReader<'a> {
         let chunks = &self.chunks;
         let mut chunk = |serial| {
             let chunk = chunks.get(&serial).cloned();
-            chunk.ok_or_else(|| CorruptRecord(format!("chunk {serial} is missing")))
+            chunk.ok_or_else(|| UnusableData(format!("chunk {serial} is missing")))
         };
         let (tables, lost_items) = read_tables(file_reader, self.repair, &mut chunk)?;
         self.out.tables = tables;

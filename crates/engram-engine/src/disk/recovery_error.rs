@@ -6,7 +6,7 @@ use std::io;
 use engram_core::Error;
 use rustix::io::Errno;
 
-use super::byte_codec::CorruptRecord;
+use super::byte_codec::UnusableData;
 use super::directory::Directory;
 use super::file_names::FileName;
 
@@ -14,20 +14,21 @@ use super::file_names::FileName;
 #[derive(Debug)]
 pub(crate) enum RecoveryError {
     /// A file is damaged or chunks are missing. An older checkpoint may be usable.
-    Corrupt(CorruptRecord),
+    Corrupt(UnusableData),
     /// Acknowledged data is missing, and no other checkpoint helps.
-    DataLost(CorruptRecord),
-    /// Acknowledged data is missing, and a repair would find nothing to open.
-    NothingLeft(CorruptRecord),
+    DataLost(UnusableData),
+    /// Acknowledged data is missing: no checkpoint can be used. From `recover`, it also means that a repair would find
+    /// nothing to open.
+    NothingLeft(UnusableData),
     /// A file cannot be read now, or by this release, but may be intact: the directory must not be changed.
-    Unreadable(CorruptRecord),
+    Unreadable(UnusableData),
 }
 
 /// Classifies an error of reading a file. After some errors (such as a missing permission, too many open files, or
 /// no memory), the file may be intact.
 pub(super) fn read_error(name: &str, error: &io::Error) -> RecoveryError {
-    let reason = CorruptRecord(format!("{name} cannot be read: {error}"));
-    let temporary_codes = [
+    let reason = UnusableData(format!("{name} cannot be read: {error}"));
+    let possibly_intact_codes = [
         Errno::ACCESS,
         Errno::AGAIN,
         Errno::INTR,
@@ -37,7 +38,7 @@ pub(super) fn read_error(name: &str, error: &io::Error) -> RecoveryError {
         Errno::PERM,
     ];
     match Errno::from_io_error(error) {
-        Some(code) if temporary_codes.contains(&code) => RecoveryError::Unreadable(reason),
+        Some(code) if possibly_intact_codes.contains(&code) => RecoveryError::Unreadable(reason),
         // It is not a regular file, or there was no memory to read it.
         None if matches!(
             error.kind(),
@@ -52,7 +53,7 @@ pub(super) fn read_error(name: &str, error: &io::Error) -> RecoveryError {
 
 impl RecoveryError {
     /// Replaces the reason.
-    pub(super) fn map_reason(self, map: impl FnOnce(CorruptRecord) -> CorruptRecord) -> Self {
+    pub(super) fn map_reason(self, map: impl FnOnce(UnusableData) -> UnusableData) -> Self {
         match self {
             Self::Corrupt(reason) => Self::Corrupt(map(reason)),
             Self::DataLost(reason) => Self::DataLost(map(reason)),
@@ -63,7 +64,7 @@ impl RecoveryError {
 
     /// Converts to an error whose text begins with the directory's path.
     pub(super) fn into_error(self, files: &dyn Directory) -> Error {
-        let CorruptRecord(reason) = self.into();
+        let UnusableData(reason) = self.into();
         Error::Storage(format!("{}: {reason}", files.path().display()))
     }
 
@@ -78,12 +79,12 @@ impl RecoveryError {
             }
             _ => "; `engram.Store.open(path, repair=True)` opens what is left",
         };
-        let CorruptRecord(reason) = self.into();
+        let UnusableData(reason) = self.into();
         Error::Storage(format!("{}: {reason}{advice}", files.path().display()))
     }
 }
 
-impl From<RecoveryError> for CorruptRecord {
+impl From<RecoveryError> for UnusableData {
     fn from(error: RecoveryError) -> Self {
         let (RecoveryError::Corrupt(reason)
         | RecoveryError::DataLost(reason)
@@ -93,8 +94,8 @@ impl From<RecoveryError> for CorruptRecord {
     }
 }
 
-impl From<CorruptRecord> for RecoveryError {
-    fn from(error: CorruptRecord) -> Self {
+impl From<UnusableData> for RecoveryError {
+    fn from(error: UnusableData) -> Self {
         Self::Corrupt(error)
     }
 }
@@ -110,8 +111,8 @@ impl From<Error> for RecoveryError {
 }
 
 /// The reason for a record that is intact, but cannot be used.
-pub(super) fn unusable_record(name: &str, offset: u64, reason: &CorruptRecord) -> CorruptRecord {
-    CorruptRecord(format!(
+pub(super) fn unusable_record(name: &str, offset: u64, reason: &UnusableData) -> UnusableData {
+    UnusableData(format!(
         "{name} has a record at byte {offset} that cannot be used: {reason}"
     ))
 }

@@ -9,7 +9,7 @@ use engram_core::{
     AlignedBytes, DeferredDrops, Error, Layout, Lsn, Payload, Schema, TableOp, TableState, Volatile,
 };
 
-use super::byte_codec::{BodyReader, CorruptRecord};
+use super::byte_codec::{BodyReader, UnusableData};
 use super::change_codec::Change;
 use super::checkpoint_reader::MAX_COUNTER;
 use super::file_format::{FileKind, record_bytes};
@@ -33,7 +33,7 @@ impl DirectoryReader<'_> {
         if logs.first() != Some(&first_log) {
             let reason = format!("{} is missing", log_name(first_log));
             if !self.repair {
-                return Err(RecoveryError::DataLost(CorruptRecord(reason)));
+                return Err(RecoveryError::DataLost(UnusableData(reason)));
             }
             self.out.notes.push(format!(
                 "all changes from change {first_change} onward are lost: {reason}"
@@ -64,8 +64,8 @@ impl DirectoryReader<'_> {
                     replayed_logs.push(*number);
                 }
                 Err(
-                    RecoveryError::Corrupt(CorruptRecord(reason))
-                    | RecoveryError::DataLost(CorruptRecord(reason)),
+                    RecoveryError::Corrupt(UnusableData(reason))
+                    | RecoveryError::DataLost(UnusableData(reason)),
                 ) if self.repair => {
                     self.out.notes.truncate(note_count);
                     self.out.notes.push(format!(
@@ -140,9 +140,9 @@ impl DirectoryReader<'_> {
                         "{} is missing or cannot be used, and only it contains the changes before those of {name}",
                         checkpoint_name(checkpoint)
                     );
-                    return Err(RecoveryError::DataLost(CorruptRecord(reason)));
+                    return Err(RecoveryError::DataLost(UnusableData(reason)));
                 }
-                // A record states it now.
+                // This record already states it.
                 self.out.has_unlogged &= self.out.checkpoint_read != Some(checkpoint);
             } else if has_begin {
                 if let Err(error) = self.replay_record(kind, &body, &dictionary, next_change) {
@@ -154,7 +154,7 @@ impl DirectoryReader<'_> {
                 let reason = format!(
                     "{name} has a record of changes at byte {offset}, before its `begin` record"
                 );
-                return Err(CorruptRecord(reason).into());
+                return Err(UnusableData(reason).into());
             }
         }
     }
@@ -168,7 +168,8 @@ impl DirectoryReader<'_> {
             Some(mark) => format!(", {}", mark.describe_damage()),
             None if intact == 0 => {
                 ": if the process was stopped while it wrote this, nothing acknowledged is lost; after a power \
-                 failure with durability=\"process\", or if the file was damaged later, acknowledged changes may be lost"
+                 failure with durability=\"process\", or if the file was damaged later, acknowledged changes may be \
+                 lost"
                     .into()
             }
             None => format!(
@@ -189,10 +190,10 @@ impl DirectoryReader<'_> {
         if first_change < next_change {
             let reason =
                 format!("{name} begins with change {first_change}, expected {next_change}{tear}");
-            return RecoveryError::Corrupt(CorruptRecord(reason));
+            return RecoveryError::Corrupt(UnusableData(reason));
         }
         let last_missing = first_change.saturating_sub(1);
-        RecoveryError::DataLost(CorruptRecord(format!(
+        RecoveryError::DataLost(UnusableData(format!(
             "changes {next_change} to {last_missing} are missing before {name}{tear}"
         )))
     }
@@ -204,7 +205,7 @@ impl DirectoryReader<'_> {
         body: &[u8],
         dictionary: &ReadDictionary,
         next_change: &mut u64,
-    ) -> Result<(), CorruptRecord> {
+    ) -> Result<(), UnusableData> {
         let mut reader = BodyReader(body);
         match kind {
             kind::TABLE_CREATED => {
@@ -212,7 +213,8 @@ impl DirectoryReader<'_> {
                 check_change(number, *next_change)?;
                 let options = read_options(&mut reader)?;
                 self.out.next_table = self.out.next_table.max(id.saturating_add(1));
-                // A checkpoint's snapshots are taken after the switch to this log: it may contain the table already.
+                // A checkpoint's snapshots are taken after the switch to this log, so the checkpoint may already
+                // contain the table.
                 if let Entry::Vacant(entry) = self.out.tables.entry(id) {
                     let mut state = TableState::new(Arc::new(options), Arc::new(Volatile))?;
                     state.set_last_lsn(Lsn(number));
@@ -268,7 +270,7 @@ impl DirectoryReader<'_> {
                 }
             }
             other => {
-                return CorruptRecord::err(format!("its kind {other} is unknown in a log"));
+                return UnusableData::err(format!("its kind {other} is unknown in a log"));
             }
         }
         reader.check_end()
@@ -276,7 +278,7 @@ impl DirectoryReader<'_> {
 }
 
 /// Reads a log's `begin` record: its first change, and the clocks.
-fn read_begin(body: &[u8]) -> Result<(u64, ClockReading), CorruptRecord> {
+fn read_begin(body: &[u8]) -> Result<(u64, ClockReading), UnusableData> {
     let mut reader = BodyReader(body);
     let first_change = reader.u64()?;
     let reading = ClockReading {
@@ -289,12 +291,12 @@ fn read_begin(body: &[u8]) -> Result<(u64, ClockReading), CorruptRecord> {
 
 /// Reads a log's `unlogged` record, and advances `next_change` past the numbers that it skips. Returns the number of
 /// the checkpoint with contents that the logs lack.
-fn read_unlogged(body: &[u8], next_change: &mut u64) -> Result<u64, CorruptRecord> {
+fn read_unlogged(body: &[u8], next_change: &mut u64) -> Result<u64, UnusableData> {
     let mut reader = BodyReader(body);
     let (previous, next, checkpoint) = (reader.u64()?, reader.u64()?, reader.u64()?);
     reader.check_end()?;
     if next < previous || next > MAX_COUNTER {
-        return CorruptRecord::err(format!("change {next} cannot follow change {previous}"));
+        return UnusableData::err(format!("change {next} cannot follow change {previous}"));
     }
     check_change(previous, *next_change)?;
     *next_change = next;
@@ -302,9 +304,9 @@ fn read_unlogged(body: &[u8], next_change: &mut u64) -> Result<u64, CorruptRecor
 }
 
 /// Checks that the change with this number is the next one.
-fn check_change(number: u64, next_change: u64) -> Result<(), CorruptRecord> {
+fn check_change(number: u64, next_change: u64) -> Result<(), UnusableData> {
     if number != next_change {
-        return CorruptRecord::err(format!(
+        return UnusableData::err(format!(
             "change {number} follows change {}; expected change {next_change}: the log is corrupt",
             next_change.saturating_sub(1)
         ));
@@ -313,7 +315,7 @@ fn check_change(number: u64, next_change: u64) -> Result<(), CorruptRecord> {
 }
 
 /// Returns an empty chunk, which replaces one that is missing or not needed.
-pub(super) fn placeholder_chunk() -> Result<Arc<Chunk>, CorruptRecord> {
+pub(super) fn placeholder_chunk() -> Result<Arc<Chunk>, UnusableData> {
     let schema = Schema {
         layout: Arc::new(Layout {
             names: Box::default(),

@@ -32,7 +32,7 @@
 //! 4. The checkpoint is written, synced and renamed: now it is valid. An error before this point
 //!    leaves earlier checkpoints as they were. Chunks that step 2 has written stay in the chunk log, if
 //!    that was completed, and the next checkpoint uses them there.
-//! 5. `Manifest::retire` removes checkpoints beyond the newest `keep`, then logs that no remaining checkpoint
+//! 5. `Manifest::remove_unneeded` removes checkpoints beyond the newest `keep`, then logs that no remaining checkpoint
 //!    requires. A sparse log has no chunks in use after step 2, so later checkpoints do not require
 //!    it; it is removed with the last checkpoint that does.
 
@@ -183,7 +183,7 @@ impl Storage {
         let replayed_bytes: u64 = replayed.map(|usage| usage.bytes).sum();
         // A new store's id is odd, so never 0.
         let store = recovered.store.unwrap_or(entropy | 1);
-        let log = recovered.last_log + 1;
+        let log = recovered.newest_log + 1;
         let journal = Journal::new(
             Arc::clone(&files),
             options.durability,
@@ -224,8 +224,8 @@ impl Storage {
         };
         let storage = Self {
             manifest: Mutex::new(Manifest {
-                checkpoint: recovered.last_checkpoint,
-                log,
+                newest_checkpoint: recovered.newest_checkpoint,
+                newest_log: log,
                 synced_below: log,
                 keep_all: recovered.repaired,
                 valid: required_logs(valid),
@@ -327,8 +327,8 @@ impl Storage {
         self.check_open()?;
         let missing_logs = self.check_directory()?;
         // Created before `take_view` locks the tables.
-        manifest.log += 1;
-        let log = manifest.log;
+        manifest.newest_log += 1;
+        let log = manifest.newest_log;
         let file = log::create(files, self.store, log)
             .map_err(|error| storage_error(files, "a log cannot be created", &error))?;
         let (position, view) = take_view(Box::new(|clock| {
@@ -343,8 +343,8 @@ impl Storage {
         let sparse_logs = sparse_logs.filter(|usage| usage.is_sparse());
         let sparse_logs = sparse_logs.map(|usage| usage.log);
         let logs_to_copy = sparse_logs.chain(missing_logs.iter().copied()).collect();
-        manifest.log += 1;
-        let mut chunk_log = ChunkLog::new(files, &self.journal, manifest.log, logs_to_copy);
+        manifest.newest_log += 1;
+        let mut chunk_log = ChunkLog::new(files, &self.journal, manifest.newest_log, logs_to_copy);
         let chunks_failed =
             |error: io::Error| storage_error(files, "chunks cannot be written", &error);
         let mut serials = Vec::new();
@@ -364,8 +364,8 @@ impl Storage {
             return Err(self.missing_logs_error());
         }
         // Even after a failed attempt, whose file may still exist, the next one has another number.
-        manifest.checkpoint += 1;
-        let number = manifest.checkpoint;
+        manifest.newest_checkpoint += 1;
+        let number = manifest.newest_checkpoint;
         let header = CheckpointHeader {
             first_log: position.log,
             first_change: position.first_change,
@@ -395,7 +395,7 @@ impl Storage {
         }
         manifest.add_checkpoint(files, number, &header, &missing_logs);
         self.earlier_log_bytes.store(0, Ordering::Relaxed);
-        manifest.retire(files, self.store, self.options.keep);
+        manifest.remove_unneeded(files, self.store, self.options.keep);
         self.journal.resolve_missing_logs(&missing_logs);
         Ok(Checkpoint {
             number,
@@ -498,7 +498,7 @@ impl Storage {
                 store: self.store,
                 log: end.log,
                 bytes: end.bytes,
-                newest_log: manifest.log,
+                newest_log: manifest.newest_log,
             };
             let sync = matches!(self.options.durability, Durability::Disk { .. });
             // Without the mark, opening the store detects less damage.

@@ -1,4 +1,4 @@
-//! Checkpoints with contents that the logs lack, in stores whose writes fail from any write on.
+//! Checkpoints with contents that the logs lack, in stores whose writes all fail from some write on.
 
 use std::sync::Arc;
 

@@ -60,7 +60,8 @@ impl OpenOptions {
         self.rename.get(name).map_or(name, String::as_str)
     }
 
-    /// The error for a table to restore whose name (the new one, if `rename` gives one) a table of the store has.
+    /// The error for a table to restore if this store already has a table with its new name. `name` is the name
+    /// after renaming.
     fn name_exists(&self, name: &str) -> Error {
         let mut renamed = self.rename.iter();
         let stored = renamed.find(|(stored, new)| *new == name && *stored != name);
@@ -108,11 +109,11 @@ impl Engine {
     /// stored yet. Also returns notes about what was damaged or unfinished. Writes a checkpoint if stored tables
     /// were dropped or renamed, or their options have changed, or if something was repaired.
     ///
-    /// If `tables` has a table of the same name, a stored table takes its options, except for the seed. Limits that
-    /// [`Table::set_limits`] has changed stay, unless the limits in the options differ from those in the stored
-    /// options.
+    /// If `tables` contains a table with the name of a stored one, the stored table takes these options, except for
+    /// the seed. Limits that [`Table::set_limits`] has changed stay, unless the limits in the new options differ from
+    /// those in the stored options.
     ///
-    /// `entropy` must differ each time, so that no key is generated twice.
+    /// `entropy` must differ each time a directory is opened, so that no key is generated twice.
     ///
     /// # Errors
     /// [`Error::Storage`] if another process has the directory open, it cannot be read or written, or
@@ -262,7 +263,7 @@ impl Engine {
             .iter()
             .map(|state| state.options().name.clone())
             .collect();
-        // No table of such a name may be created until the tables are added.
+        // No table with one of these names may be created until the tables are added.
         let reserved = self.reserve_names(&names).map_err(conflict)?;
         let tables: Vec<_> = states
             .into_iter()

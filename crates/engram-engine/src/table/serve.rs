@@ -59,19 +59,19 @@ pub(super) struct WaitingInsert {
     pub(super) cursor: Option<SessionCursor>,
     /// Number of items at the front whose memory in the table was prefetched.
     pub(super) prefetched: usize,
-    /// The outbox of the writer in this process that inserts, if one does.
+    /// The outbox that the items are from; `None` for an insert without one.
     pub(super) outbox: Option<OutboxId>,
     /// True if an item whose key exists only updates the existing item's priority.
     pub(super) updates_existing: bool,
     pub(super) waker: Option<Waker>,
 }
 
-/// Whose items wait.
+/// The origin of a waiting insert: inserts with the same origin count as one in `TableInfo::waiting_inserts`.
 #[derive(PartialEq, Eq, Hash)]
-enum Inserter {
+enum InsertOrigin {
     Outbox(OutboxId),
     Session(u64),
-    /// A call by itself, by its ticket id.
+    /// A call without outbox and session: its ticket id.
     Call(u64),
 }
 
@@ -117,13 +117,15 @@ impl WaitingSample {
     }
 }
 
-/// What remains to be done after the unlock: memory to free, tasks to wake, and whether this thread must continue
-/// to serve waiting calls.
+/// What this thread must do after it unlocks the table: free memory, wake tasks, and perhaps continue to serve waiting
+/// calls.
 #[derive(Default)]
 pub(super) struct AfterUnlock {
-    /// Memory to free: removed items, discarded draws, items that need not be inserted.
+    /// Removed items, to free.
     pub(super) deferred: DeferredDrops,
+    /// Discarded draws, to free.
     pub(super) draws: Vec<Vec<Draw>>,
+    /// Items that need not be inserted, to free.
     pub(super) items: Vec<NewItem>,
     /// Tasks to wake.
     pub(super) wakers: Vec<Waker>,
@@ -261,8 +263,8 @@ impl LockedTable {
             if let Some(cursor) = &mut insert.cursor {
                 cursor.next.number += 1;
             }
-            // Wakes the server's task, which reports each inserted item, or a writer, which may continue when few of its
-            // items wait.
+            // Wakes the server's task, which reports each inserted item, or a writer, which may continue when few of
+            // its items wait.
             if insert.cursor.is_some() || insert.outbox.is_some() {
                 after.wakers.extend(insert.waker.take());
             }
@@ -285,7 +287,7 @@ impl LockedTable {
         progressed
     }
 
-    /// Reports to the table state that this insert waits, so that its session does not become idle.
+    /// Reports to the table state that the insert with this ticket id waits, so that its session does not become idle.
     pub(super) fn begin_wait(&mut self, id: u64, now: u64) {
         let insert = self.inserts.get_mut(&id);
         if let Some(cursor) = insert.and_then(|insert| insert.cursor.as_mut()) {
@@ -304,15 +306,15 @@ impl LockedTable {
 
     /// As in [`TableInfo`](crate::TableInfo).
     pub(super) fn waiting_inserts(&self) -> usize {
-        let inserters = self.inserts.iter().map(|(id, insert)| {
+        let origins = self.inserts.iter().map(|(id, insert)| {
             let session = insert.cursor.map(|cursor| cursor.next.session);
             match (insert.outbox, session) {
-                (Some(outbox), _) => Inserter::Outbox(outbox),
-                (None, Some(session)) => Inserter::Session(session),
-                (None, None) => Inserter::Call(*id),
+                (Some(outbox), _) => InsertOrigin::Outbox(outbox),
+                (None, Some(session)) => InsertOrigin::Session(session),
+                (None, None) => InsertOrigin::Call(*id),
             }
         });
-        inserters.collect::<HashSet<_>>().len()
+        origins.collect::<HashSet<_>>().len()
     }
 
     /// As in [`TableInfo`](crate::TableInfo).

@@ -1,4 +1,4 @@
-//! An insert is acknowledged once it is durable; tables with the same seed and calls are identical.
+//! Inserts and leases with a log, tables that are added to a store on disk, and the same samples for the same seed.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -122,7 +122,7 @@ fn added_tables_are_stored_if_and_only_if_adding_them_succeeds() {
         let state = TableState::new(Arc::new(fifo_options("t")), Arc::new(Volatile)).unwrap();
         let (outcome, created) = std::thread::scope(|scope| {
             let other = scope.spawn(|| {
-                // The checkpoint that contains the table is being written, or finished.
+                // Wait until the checkpoint that contains the table is being written, or is finished.
                 let checkpoint = path.join("checkpoint-0000000001");
                 while !checkpoint.with_extension("tmp").exists() && !checkpoint.exists() {
                     std::thread::yield_now();

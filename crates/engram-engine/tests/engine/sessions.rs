@@ -131,7 +131,7 @@ fn withdrawn_items_can_be_sent_again() {
     assert_eq!(sample_one_by_one(&table, 5), [1, 2, 3, 4, 5]);
     wait_ready(retry).unwrap();
 
-    // The same with the retry already queued behind it.
+    // Now the retry is already queued when the first try is withdrawn.
     let first_try = send(&table, 6, 5);
     let retry = send(&table, 6, 5);
     drop(first_try);

@@ -218,7 +218,7 @@ fn dropping_a_ticket_withdraws_the_call() {
     assert_eq!(
         table.info().stats.hidden_items,
         0,
-        "complete from the start, but never polled"
+        "the dropped sample was complete from the start, but never polled"
     );
 
     let insert = table.insert(items(3..9)).unwrap();
@@ -376,7 +376,7 @@ fn expired_items_are_never_sampled() {
     insert_items(&table, items(1..2));
     assert!(
         poll(&mut ticket, &Arc::default()).is_pending(),
-        "the first has expired"
+        "the first item has expired"
     );
     insert_items(&table, items(2..3));
     assert_eq!(keys(&wait_ready(ticket).unwrap()), [1]);

@@ -1,4 +1,4 @@
-//! Items that cannot be read.
+//! Items whose stored bytes cannot be read, in samples and streams.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -165,7 +165,7 @@ fn at_most_ten_keys_are_listed() {
 }
 
 #[test]
-fn a_stream_raises_the_error_once() {
+fn a_stream_returns_the_error_once() {
     let table = new_table(queue_options("q", 20));
     let mut inserted = items([0, 1, 2]);
     inserted.insert(2, corrupt_item(10));

@@ -1,6 +1,6 @@
 //! Checks a checkpoint, and whether everything that it requires exists.
 
-use crate::disk::byte_codec::{BodyReader, CorruptRecord};
+use crate::disk::byte_codec::{BodyReader, UnusableData};
 use crate::disk::checkpoint_reader::{read_first_record, read_table_header, verify};
 use crate::disk::checkpoint_writer::CheckpointHeader;
 use crate::disk::directory::Directory;
@@ -71,7 +71,7 @@ pub(super) fn check_checkpoint(
             Ok(header)
         }
         Err(error) => {
-            let CorruptRecord(reason) = error.into();
+            let UnusableData(reason) = error.into();
             report.problem = Some(problem_of_checkpoint(&name, &reason));
             open().and_then(read_first_record)
         }
@@ -84,8 +84,8 @@ pub(super) fn check_checkpoint(
 }
 
 /// The reason why a file cannot be opened.
-fn opening_error(state: FileState) -> CorruptRecord {
-    CorruptRecord(match state {
+fn opening_error(state: FileState) -> UnusableData {
+    UnusableData(match state {
         FileState::Unusable(reason) | FileState::Damaged(InvalidRecord { reason, .. }) => reason,
         // `file_check::open` fails with no other state.
         _ => "it cannot be opened".into(),

@@ -1,6 +1,6 @@
 //! Checks the records of one file, and counts the valid ones after the first invalid one.
 
-use crate::disk::byte_codec::{BodyReader, CorruptRecord};
+use crate::disk::byte_codec::{BodyReader, UnusableData};
 use crate::disk::directory::Directory;
 use crate::disk::file_format::{FILE_HEADER_BYTES, FileHeader, HeaderError, VERSION};
 use crate::disk::kind;
@@ -35,7 +35,7 @@ pub(super) fn open(
                 "it has format version {version}, but this release reads only version {VERSION}"
             ));
         }
-        Ok(Err(HeaderError::Corrupt(CorruptRecord(reason)))) => {
+        Ok(Err(HeaderError::Corrupt(UnusableData(reason)))) => {
             return Err(FileState::Damaged(InvalidRecord {
                 reason,
                 ..InvalidRecord::default()
@@ -69,8 +69,8 @@ pub(super) fn check_file(
                 && report.bytes > FILE_HEADER_BYTES as u64
                 && let Ok(file) = files.open(name)
             {
-                count_remaining_valid(
-                    &mut RecordReader::after(file, header, report.bytes),
+                count_records_after(
+                    &mut RecordReader::after_header(file, header, report.bytes),
                     invalid,
                 );
             }
@@ -96,7 +96,7 @@ pub(super) fn check_file(
             Ok(Err(EndOfRecords::EndOfFile)) => break FileState::Whole,
             Ok(Err(EndOfRecords::Invalid { reason, .. })) => {
                 invalid.reason = reason;
-                count_remaining_valid(&mut file_reader, &mut invalid);
+                count_records_after(&mut file_reader, &mut invalid);
                 break match invalid.records_after {
                     0 => FileState::Torn(invalid),
                     _ => FileState::Damaged(invalid),
@@ -128,7 +128,7 @@ pub(super) fn report_unread(files: &dyn Directory, name: &str, state: FileState)
 }
 
 /// Adds the valid records from the next record to the end, and their changes, to the counts in `invalid`.
-fn count_remaining_valid(file_reader: &mut RecordReader, invalid: &mut InvalidRecord) {
+fn count_records_after(file_reader: &mut RecordReader, invalid: &mut InvalidRecord) {
     let mut limit = MAX_SEARCHED_BYTES;
     loop {
         while let Ok(Ok(record)) = file_reader.next() {
