@@ -1,6 +1,6 @@
 //! Durable stores. `docs/format.md` specifies their files.
 //!
-//! [`storage`] runs an open store's directory; [`recover`] reads a directory when a store is opened.
+//! [`storage`] manages the directory of an open store; [`recover`] reads a directory when a store is opened.
 
 mod byte_codec;
 mod change_codec;

@@ -1,4 +1,5 @@
-//! Named tables whose calls can wait. In-process stores and servers both use this crate.
+//! Stores: named tables whose calls can wait, in memory or on disk. In-process stores and servers both use this
+//! crate.
 //!
 //! Calls that may have to wait return tickets (futures). In process, a thread parks until its
 //! ticket is ready; a server awaits the same tickets.

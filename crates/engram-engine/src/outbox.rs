@@ -33,7 +33,7 @@ pub enum Until {
     /// All items are in their tables and as durable as the store promises, or rejected.
     #[default]
     Complete,
-    /// At most this many items are in flight; the others need not be durable.
+    /// At most this many items are in flight. Items that are in their tables need not be durable.
     InFlightAtMost(usize),
     /// At most this many items wait for the rate limiters of their tables.
     WaitingAtMost(usize),

@@ -47,7 +47,7 @@ type Outcome = Result<Vec<CheckedChunk>, UnusableData>;
 /// Checks chunks in threads. Results are returned in the order of submission.
 #[derive(Debug, Default)]
 pub(super) struct ChunkCheckers {
-    /// Started when the first batch is full.
+    /// Started before the first batch is sent.
     threads: Vec<(SyncSender<Vec<UncheckedChunk>>, Receiver<Outcome>)>,
     /// The batch being collected.
     batch: Vec<UncheckedChunk>,

@@ -36,7 +36,7 @@ pub(super) struct LoadedLog {
     pub(super) log: Arc<Log>,
     /// All layouts, schemas and window shapes that it defines.
     dictionary: ReadDictionary,
-    /// True if the log is intact and contains no changes.
+    /// True if the log is intact and contains only chunks and definitions.
     pub(super) has_only_chunks: bool,
 }
 

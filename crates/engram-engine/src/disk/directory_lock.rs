@@ -49,8 +49,8 @@ impl DirectoryLock {
     }
 
     pub(super) fn release(self) {
-        // Closing the file is not enough: children that were not forked by Python still have it open, which would keep
-        // it locked.
+        // Closing the file is not enough: children that were not forked by Python may still have it open, which would
+        // keep it locked.
         let _ = self.file.unlock();
     }
 }

@@ -76,7 +76,8 @@ fn find_records(file: &[u8]) -> Vec<(usize, usize)> {
     records
 }
 
-/// Removes one record or changes its body or kind, and recomputes all checksums.
+/// Removes one record or changes its body or kind, and recomputes all checksums. Bytes of `other` may be copied into
+/// the body.
 fn forge(file: &mut Vec<u8>, other: &[u8], random: &mut RandomSource) {
     let records = find_records(file);
     let Some(number) = file.get(24..32) else {

@@ -29,7 +29,8 @@ pub enum Durability {
     Process,
     /// A power loss: a change is written and synced before it is acknowledged.
     Disk {
-        /// Minimum time between two syncs.
+        /// Time between two syncs while changes are made. Syncs are more frequent if much is pending, or for a
+        /// checkpoint.
         interval: Duration,
     },
 }
