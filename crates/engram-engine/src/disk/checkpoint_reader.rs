@@ -141,12 +141,12 @@ impl TablesReader<'_> {
             (kind::LOGS | kind::SERIALS, _) => return Ok(()),
             (kind::TABLE | kind::END, table) => {
                 if let Some(table) = table.take() {
-                    let (id, lost_items, state) = table.finish()?;
+                    let (number, lost_items, state) = table.finish()?;
                     if lost_items > 0 {
                         let name = state.options().name.clone();
                         self.lost_items.push((name, lost_items));
                     }
-                    self.tables.insert(id, state);
+                    self.tables.insert(number, state);
                 }
                 if kind == kind::END {
                     return Ok(());
@@ -191,7 +191,8 @@ impl TablesReader<'_> {
 
 /// A table that is being read.
 struct TableRestore {
-    id: u64,
+    /// The table's number in the store's files.
+    number: u64,
     restore: Restore,
     /// Number of items left out because their chunks are missing.
     lost_items: usize,
@@ -202,9 +203,9 @@ struct TableRestore {
 impl TableRestore {
     /// Reads a `table` record.
     fn read(reader: &mut BodyReader<'_>) -> Result<Self, UnusableData> {
-        let (id, options, counters) = read_table_header(reader)?;
+        let (number, options, counters) = read_table_header(reader)?;
         Ok(Self {
-            id,
+            number,
             restore: Restore::new(Arc::new(options), Arc::new(Volatile), counters)?,
             lost_items: 0,
             orders: Default::default(),
@@ -219,7 +220,7 @@ impl TableRestore {
                 self.restore.set_order(of_sampler, order);
             }
         }
-        Ok((self.id, self.lost_items, self.restore.finish()?))
+        Ok((self.number, self.lost_items, self.restore.finish()?))
     }
 }
 
@@ -284,7 +285,7 @@ fn read_header_unchecked(reader: &mut BodyReader<'_>) -> Result<CheckpointHeader
 pub(super) fn read_table_header(
     reader: &mut BodyReader<'_>,
 ) -> Result<(u64, TableOptions, Counters), UnusableData> {
-    let id = reader.u64()?;
+    let number = reader.u64()?;
     let options = read_options(reader)?;
     let limits = read_limits(reader)?;
     let counters = Counters {
@@ -303,7 +304,7 @@ pub(super) fn read_table_header(
         last_lsn: Lsn(reader.u64()?),
         rng: read_rng(reader)?,
     };
-    Ok((id, options, counters))
+    Ok((number, options, counters))
 }
 
 /// Reads an item. With `repair`, returns `None` if one of its chunks is missing.

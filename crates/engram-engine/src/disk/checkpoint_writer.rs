@@ -26,7 +26,7 @@ pub(crate) const MAX_RECORD_ENTRIES: usize = 4096;
 #[derive(Debug)]
 pub(crate) struct TableView<'a> {
     /// The table's number in the store's files.
-    pub(crate) id: u64,
+    pub(crate) number: u64,
     pub(crate) options: &'a TableOptions,
     pub(crate) snapshot: &'a Snapshot,
 }
@@ -74,13 +74,13 @@ impl DictionaryWriter for CheckpointWriter {
 impl CheckpointWriter {
     fn write_table(&mut self, table: &TableView<'_>) {
         let TableView {
-            id,
+            number,
             options,
             snapshot,
         } = *table;
         let counters = &snapshot.counters;
         let mut body = Vec::new();
-        body.put_u64(id);
+        body.put_u64(number);
         put_options(&mut body, options);
         put_limits(&mut body, &counters.limiter.limits);
         for count in [

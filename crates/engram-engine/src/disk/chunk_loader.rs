@@ -31,7 +31,7 @@ pub(super) struct UnloadedChunk {
     loaded: Weak<Chunk>,
 }
 
-/// A log whose chunks were loaded.
+/// A log that was read for its chunks.
 pub(super) struct LoadedLog {
     pub(super) log: Arc<Log>,
     /// All layouts, schemas and window shapes that it defines.

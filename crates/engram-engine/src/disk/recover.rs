@@ -128,7 +128,7 @@ pub(crate) struct Recovered {
     pub(crate) newest_checkpoint: u64,
     /// Largest number of any log file.
     pub(crate) newest_log: u64,
-    /// Logs whose chunks were loaded.
+    /// Logs that were read for their chunks.
     pub(crate) logs: Vec<Arc<Log>>,
     /// The store's clock at the last change, in nanoseconds.
     pub(crate) clock: u64,
@@ -154,7 +154,7 @@ pub(super) struct DirectoryReader<'a> {
     pub(super) chunks: HashMap<u64, Arc<Chunk>>,
     /// All other chunks, by serial.
     pub(super) unloaded_chunks: HashMap<u64, UnloadedChunk>,
-    /// Logs whose chunks were loaded, by number.
+    /// Logs that were read for their chunks, by number.
     pub(super) logs: BTreeMap<u64, LoadedLog>,
     /// The log from which a chunk was read last. Only one is kept open: there may be more logs than
     /// the process can have open files.

@@ -381,8 +381,8 @@ impl Storage {
             has_unlogged,
             serials: SerialRanges::from_serials(serials),
         };
-        let tables = tables.iter().map(|(id, options, snapshot)| TableView {
-            id: *id,
+        let tables = tables.iter().map(|(table, options, snapshot)| TableView {
+            number: *table,
             options,
             snapshot,
         });
