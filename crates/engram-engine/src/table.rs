@@ -37,8 +37,8 @@ const MAX_FINISHED_PER_LOCK: usize = 1024;
 /// only partly returned, other calls may sample a younger item ahead of an older one.
 const MAX_RETURNED_PER_LOCK: usize = 8192;
 
-/// Maximum number of additional lock holds in which a thread serves other callers before it wakes one
-/// of these to continue.
+/// Maximum number of additional lock holds in which a thread serves other callers. It then wakes one of
+/// them, which continues.
 const MAX_EXTRA_LOCK_HOLDS: usize = 4;
 
 /// Maximum number of draws for which memory is allocated before the table is locked.

@@ -390,7 +390,7 @@ impl Storage {
             .map_err(|error| storage_error(files, "a checkpoint cannot be written", &error))?;
         if has_unlogged {
             self.journal.record_unlogged(number, 0);
-            // If this fails, so do all later changes: they follow the record.
+            // If this fails, no later change is acknowledged either: later changes follow the record in the log.
             let _ = self.journal.flush();
         }
         manifest.add_checkpoint(files, number, &header, &missing_logs);
