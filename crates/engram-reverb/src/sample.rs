@@ -46,8 +46,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a waiting request checks a table with a ttl for expired items.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The text that dm-reverb's clients match, word for word. It mentions inserts also for samples.
-const TIMEOUT: &str = "Rate Limiter: Timeout exceeded before the right to insert was acquired.";
+/// The text of a timeout, which dm-reverb's clients match word for word. It mentions inserts also for samples.
+const TIMEOUT_TEXT: &str =
+    "Rate Limiter: Timeout exceeded before the right to insert was acquired.";
 
 type Response = Reply<pb::SampleStreamResponse>;
 
@@ -300,8 +301,7 @@ impl SampleStream<'_> {
             send();
             return Ok(());
         };
-        // The items are removed already, so their samples are sent by a task of its own, which continues if the server
-        // stops.
+        // The items are removed already, so a separate task sends their samples: it continues if the server stops.
         let (service, responses) = (Arc::clone(self.service), self.responses.clone());
         let sending = tokio::spawn(async move {
             tokio::select! {
@@ -361,7 +361,7 @@ fn request_samples(request: &SampleRequest) -> Result<SampleTicket, Status> {
 /// Waits for samples. At the timeout, returns those drawn so far.
 ///
 /// # Errors
-/// `DEADLINE_EXCEEDED` if none was drawn until the timeout; those of the table.
+/// `DEADLINE_EXCEEDED` if no sample was drawn before the timeout; the errors of the table.
 async fn wait(mut ticket: SampleTicket, timeout: Option<Duration>) -> Result<Sample, Status> {
     let items_expire = ticket.table().options().ttl.is_some();
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
@@ -372,7 +372,7 @@ async fn wait(mut ticket: SampleTicket, timeout: Option<Duration>) -> Result<Sam
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                 let sample = ticket.take_partial();
                 if sample.draws.is_empty() {
-                    return Err(Status::deadline_exceeded(TIMEOUT));
+                    return Err(Status::deadline_exceeded(TIMEOUT_TEXT));
                 }
                 return Ok(sample);
             }

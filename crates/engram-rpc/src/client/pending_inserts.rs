@@ -114,8 +114,8 @@ impl InsertProgress {
         self.state.lock().counts[table as usize].incomplete()
     }
 
-    /// Returns the number of the first table that has items that wait, or else of the first that has items in flight.
-    pub(crate) fn first_table_in_flight(&self) -> Option<u32> {
+    /// Returns the number of the first table that has waiting items; if none has, of the first that has items in flight.
+    pub(crate) fn first_pending_table(&self) -> Option<u32> {
         let state = self.state.lock();
         let find = |is_first: fn(&TableCounts) -> bool| state.counts.iter().position(is_first);
         let waiting = find(|counts| counts.waiting() > 0);
