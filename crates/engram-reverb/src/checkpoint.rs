@@ -157,8 +157,8 @@ struct ImportedTable {
     keys: HashSet<u64>,
     /// Items stored in the table's own record, as in old checkpoints.
     inline_items: Vec<pb::PrioritizedItem>,
-    /// The part of the signature that the note lacks, as the subject of a sentence; `None` if the note contains the whole
-    /// signature.
+    /// The part of the signature that the note lacks, as the subject of a sentence; `None` if the note contains the
+    /// whole signature.
     missing_signature_part: Option<&'static str>,
 }
 

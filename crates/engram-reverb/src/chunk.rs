@@ -111,8 +111,8 @@ impl ChunkDecoder {
             .map_err(|error| status(&error))
     }
 
-    /// The layout of an item with this number of columns: that of the table's signature if the signature has as many,
-    /// otherwise a plain tuple.
+    /// The layout of an item with this number of columns: that of the table's signature if the signature has as many
+    /// columns, otherwise a plain tuple.
     pub(crate) fn item_layout(&mut self, table: &TableOptions, columns: usize) -> Arc<Layout> {
         let signature = table.signature.as_ref();
         let Some(signature) = signature.filter(|signature| signature.columns.len() == columns)

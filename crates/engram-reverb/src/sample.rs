@@ -1,8 +1,8 @@
 //! Sample streams: each request yields exactly the number of samples requested, sent as they become available, unless
 //! an error ends the stream.
 //!
-//! One task per stream. It stops drawing while a response is buffered for the transport, or while the budget for
-//! replies that are not read yet has no memory for the next sample.
+//! One task per stream. It stops drawing while one response is buffered for the transport and the next one is ready, or
+//! while the budget for replies that are not read yet has no memory for the next sample.
 
 use std::sync::Arc;
 use std::time::Duration;

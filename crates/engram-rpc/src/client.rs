@@ -42,8 +42,8 @@ pub use sample_requests::{BatchRequest, LeasedBatch, RemoteLease, RemoteSampleTi
 pub use scan::{RemoteScan, ScanRequest};
 pub use stream::{RemoteNextBatch, RemoteStream};
 
-/// The maximum time that [`Client::wait_for_acks`] waits if no acknowledgement has to become durable. Otherwise, it waits
-/// for `reconnect_timeout` if that is longer.
+/// Maximum time that [`Client::wait_for_acks`] waits if no acknowledgement has to become durable. Otherwise, the
+/// maximum is `reconnect_timeout` if that is longer.
 const ACKS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Number of threads that all clients of a process share.
@@ -232,7 +232,7 @@ impl Client {
                 // The scan must see the effect of every change that was sent and of every batch that was acknowledged
                 // before it.
                 if let Some(changes) = changes {
-                    // The outcome is not needed: what prevents the changes, such as a dropped table, fails the scan too.
+                    // The outcome is not needed: what prevents changes, such as a dropped table, fails the scan too.
                     let _ = changes.await;
                 }
                 streams.flush_acks().await?;
@@ -335,7 +335,7 @@ impl Client {
     }
 
     /// Returns whether the rate limiter allows `n` samples now. Items that have reached `max_times_sampled` and are
-    /// still leased do not count.
+    /// still leased do not count towards its `min_size`.
     #[must_use]
     pub fn can_sample(&self, table: &str, n: u64) -> PendingResponse<bool> {
         let table = table.into();

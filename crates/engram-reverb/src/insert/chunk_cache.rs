@@ -25,8 +25,8 @@ pub(super) struct StreamChunkCache {
     decoder: ChunkDecoder,
     by_key: ChunksByKey,
     /// Estimated bytes of the chunks that no table refers to: those of the last count, and all chunks received since.
-    /// Counted again when the estimate exceeds the limit. The estimate lacks chunks that a table referred to at the last
-    /// count, but no table refers to now.
+    /// Counted again when the estimate exceeds the limit. The estimate lacks chunks that a table referred to at the
+    /// last count, but no table refers to now.
     unreferenced_bytes: usize,
 }
 

@@ -88,8 +88,8 @@ pub(crate) struct Connector {
     /// The port of the address; `None` if it is not a loopback address.
     local_port: Option<u16>,
     is_closed: watch::Sender<bool>,
-    /// The server's `lease_timeout`, as the server last reported it. `None` before that, or if the server does not report
-    /// it.
+    /// The server's `lease_timeout`, as the server last reported it. `None` before that, or if the server does not
+    /// report it.
     lease_timeout: Mutex<Option<Duration>>,
 }
 

@@ -173,8 +173,8 @@ impl RemoteOutbox {
     }
 
     /// Returns a suffix for the error text of a wait: `; ` and why a table blocks inserts, or why the server cannot be
-    /// reached. The table is the first one with waiting items; if none wait, the first one with items in flight. Empty if
-    /// there is no reason: nothing is in flight, the table does not block or does not exist, or the server does not
+    /// reached. The table is the first one with waiting items; if none wait, the first one with items in flight. Empty
+    /// if there is no reason: nothing is in flight, the table does not block or does not exist, or the server does not
     /// respond in time.
     #[must_use]
     pub fn blocked_reason(&self) -> String {

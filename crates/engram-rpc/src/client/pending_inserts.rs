@@ -114,7 +114,7 @@ impl InsertProgress {
         self.state.lock().counts[table as usize].incomplete()
     }
 
-    /// Returns the number of the first table that has waiting items; if none has, of the first that has items in flight.
+    /// Returns the number of the first table with waiting items; if there is none, of the first with items in flight.
     pub(crate) fn first_pending_table(&self) -> Option<u32> {
         let state = self.state.lock();
         let find = |is_first: fn(&TableCounts) -> bool| state.counts.iter().position(is_first);

@@ -23,7 +23,7 @@ const MAX_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// With a short `reconnect_timeout`, closing waits for at most that and this long in addition.
 const CLOSE_GRACE: Duration = Duration::from_millis(500);
 
-/// Maximum number of batches that are in flight, or that the reader has and that are not acknowledged. A server allows
+/// Maximum number of batches in flight, plus those that the reader has and that are not acknowledged. A server allows
 /// 1,024 per stream.
 const MAX_IN_FLIGHT: usize = 1_000;
 
