@@ -176,8 +176,8 @@ fn check_empty_rows(key: u64, headers: &[TensorHeader<'_>]) -> Result<(), Status
         return Ok(());
     }
     Err(invalid(format!(
-        "chunk {key} has {empty} empty string rows in {stored} bytes; at most {MAX_EMPTY_STRING_ROWS} plus one per byte are \
-         allowed"
+        "chunk {key} has {empty} empty string rows in {stored} bytes; at most {MAX_EMPTY_STRING_ROWS} plus one per \
+         byte are allowed"
     )))
 }
 

@@ -99,7 +99,7 @@ struct PartialResponse {
     entries: Vec<SampleEntry>,
     /// Encoded bytes of the entries.
     bytes: usize,
-    /// The memory reserved for it; `None` while it is empty and none is reserved.
+    /// The memory reserved for the response. `None` only while the response is empty.
     reservation: Option<Reservation>,
     /// Leases of its samples, except those of the current batch, if the table limits how often items are sampled. They
     /// are acknowledged right before the response is passed to the transport, because dm-reverb's clients do not
@@ -256,7 +256,7 @@ impl SampleStream<'_> {
         }
     }
 
-    /// Draws at least one sample; true if that had to wait. Sends the samples encoded so far before it
+    /// Draws at least one sample; also returns whether it had to wait. Sends the samples encoded so far before it
     /// waits.
     async fn draw(&mut self, request: &SampleRequest) -> Result<(Sample, bool), Status> {
         let mut ticket = request_samples(request)?;

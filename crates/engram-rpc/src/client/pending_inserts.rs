@@ -45,7 +45,7 @@ struct TableCounts {
     inserted: u64,
     /// Durable as far as the store promises, or rejected.
     completed: u64,
-    /// The table's rate limiter allows items up to this one, as of the last response. `None` before the first response
+    /// The table's rate limiter allows items up to this number, as of the last response. `None` before the first response
     /// on a connection.
     allowed: Option<u64>,
     /// As `allowed`, before the first response: the highest number if the limiter never blocks inserts, otherwise 0.

@@ -1,7 +1,7 @@
 //! The client's side of a scan: a stream of its own, on a connection of its own.
 //!
-//! The scan is lost with its connection, because the server has the snapshot. Until it has begun, it begins again on
-//! another connection.
+//! The scan is lost with its connection, because the server has the snapshot. If the connection is lost before the scan
+//! has begun, the scan begins again on another connection.
 
 use std::future::poll_fn;
 use std::sync::Arc;
