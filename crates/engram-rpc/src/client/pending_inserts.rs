@@ -45,8 +45,8 @@ struct TableCounts {
     inserted: u64,
     /// Durable as far as the store promises, or rejected.
     completed: u64,
-    /// The table's rate limiter allows items up to this number, as of the last response. `None` before the first response
-    /// on a connection.
+    /// The table's rate limiter allows items up to this number, as of the last response. `None` before the first
+    /// response on a connection.
     allowed: Option<u64>,
     /// As `allowed`, before the first response: the highest number if the limiter never blocks inserts, otherwise 0.
     allowed_at_first: u64,
