@@ -157,7 +157,8 @@ struct ImportedTable {
     keys: HashSet<u64>,
     /// Items stored in the table's own record, as in old checkpoints.
     inline_items: Vec<pb::PrioritizedItem>,
-    /// The part of the signature that the note lacks, as the subject of a text; `None` if it contains all.
+    /// The part of the signature that the note lacks, as the subject of a sentence; `None` if the note contains the
+    /// whole signature.
     missing_signature_part: Option<&'static str>,
 }
 
@@ -165,19 +166,19 @@ impl ImportedTable {
     fn new(mut table: pb::PriorityTableCheckpoint, seed: u64) -> Result<Self, String> {
         let inline_items = std::mem::take(&mut table.deprecated_items);
         let limiter = table.rate_limiter.unwrap_or_default();
-        let limits = limits(&limiter)?;
+        let limits = decode_limits(&limiter)?;
         let mut counts = RateLimiter::new(limits.clone());
-        counts.inserts = number("insert_count", limiter.insert_count)?;
-        counts.samples = number("sample_count", limiter.sample_count)?;
-        counts.deletes = number("delete_count", limiter.delete_count)?;
+        counts.inserts = non_negative("insert_count", limiter.insert_count)?;
+        counts.samples = non_negative("sample_count", limiter.sample_count)?;
+        counts.deletes = non_negative("delete_count", limiter.delete_count)?;
         let counters = Counters {
             limiter: counts,
             rng: TableRng::seed_from_u64(seed),
             next_seq: 0,
             first_seq: 0,
             next_update_number: 0,
-            num_deleted_episodes: number("num_deleted_episodes", table.num_deleted_episodes)?,
-            num_unique_samples: number("num_unique_samples", table.num_unique_samples)?,
+            num_deleted_episodes: non_negative("num_deleted_episodes", table.num_deleted_episodes)?,
+            num_unique_samples: non_negative("num_unique_samples", table.num_unique_samples)?,
             leased: 0,
             last_lsn: Lsn::default(),
         };
@@ -186,12 +187,12 @@ impl ImportedTable {
         let options = TableOptions {
             note: Some(note.into()),
             name: table.table_name,
-            max_size: number("max_size", table.max_size)?,
+            max_size: non_negative("max_size", table.max_size)?,
             max_bytes: None,
             max_times_sampled: u32::try_from(table.max_times_sampled).unwrap_or(0),
             ttl: None,
-            sampler: selector("sampler", table.sampler)?,
-            remover: selector("remover", table.remover)?,
+            sampler: decode_selector("sampler", table.sampler)?,
+            remover: decode_selector("remover", table.remover)?,
             limits,
             signature: None,
             seed,
@@ -219,7 +220,7 @@ impl ImportedTable {
         checked.map_err(|error| error.to_string())?;
         if !self.keys.insert(item.key) {
             return Err(format!(
-                "keys have 63 bits here: without its highest bit, key {} equals that of an earlier item",
+                "Engram's keys have 63 bits: without its highest bit, key {} equals that of an earlier item",
                 message.key
             ));
         }
@@ -263,21 +264,21 @@ impl ImportedTable {
     }
 }
 
-fn limits(limiter: &pb::RateLimiterCheckpoint) -> Result<RateLimits, String> {
+fn decode_limits(limiter: &pb::RateLimiterCheckpoint) -> Result<RateLimits, String> {
     Ok(RateLimits {
         kind: "RateLimiter".into(),
         samples_per_insert: limiter.samples_per_insert,
-        min_size: number("min_size_to_sample", limiter.min_size_to_sample)?,
+        min_size: non_negative("min_size_to_sample", limiter.min_size_to_sample)?,
         min_diff: limiter.min_diff,
         max_diff: limiter.max_diff,
     })
 }
 
-fn number(field: &str, number: i64) -> Result<u64, String> {
+fn non_negative(field: &str, number: i64) -> Result<u64, String> {
     u64::try_from(number).map_err(|_| format!("{field} must be at least 0; got {number}"))
 }
 
-fn selector(
+fn decode_selector(
     role: &str,
     options: Option<pb::KeyDistributionOptions>,
 ) -> Result<SelectorKind, String> {

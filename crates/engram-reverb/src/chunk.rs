@@ -111,8 +111,8 @@ impl ChunkDecoder {
             .map_err(|error| status(&error))
     }
 
-    /// The layout of an item with this number of columns: that of the table's signature if the signature has as many,
-    /// otherwise a plain tuple.
+    /// The layout of an item with this number of columns: that of the table's signature if the signature has as many
+    /// columns, otherwise a plain tuple.
     pub(crate) fn item_layout(&mut self, table: &TableOptions, columns: usize) -> Arc<Layout> {
         let signature = table.signature.as_ref();
         let Some(signature) = signature.filter(|signature| signature.columns.len() == columns)
@@ -176,8 +176,8 @@ fn check_empty_rows(key: u64, headers: &[TensorHeader<'_>]) -> Result<(), Status
         return Ok(());
     }
     Err(invalid(format!(
-        "chunk {key} has {empty} empty string rows in {stored} bytes; at most {MAX_EMPTY_STRING_ROWS} plus one per byte are \
-         allowed"
+        "chunk {key} has {empty} empty string rows in {stored} bytes; at most {MAX_EMPTY_STRING_ROWS} plus one per \
+         byte are allowed"
     )))
 }
 

@@ -4,7 +4,8 @@ use engram_core::DType;
 
 use crate::pb::tensorflow::DataType;
 
-/// The dtypes that both Engram and TensorFlow have. TensorFlow's strings are bytes.
+/// The dtypes that both Engram and TensorFlow have. TensorFlow's strings are bytes, so `DT_STRING` is decoded as
+/// `String`, the first of its two entries.
 const DTYPES: [(DType, DataType); 17] = [
     (DType::Bool, DataType::DtBool),
     (DType::Int8, DataType::DtInt8),

@@ -19,16 +19,16 @@ pub(crate) fn table_info(table: &Table) -> pb::TableInfo {
     pb::TableInfo {
         sampler_options: Some(distribution(options.sampler)),
         remover_options: Some(distribution(options.remover)),
-        max_size: count(options.max_size),
+        max_size: saturating_i64(options.max_size),
         max_times_sampled: max_times_sampled
             .unwrap_or_else(|| i32::try_from(options.max_times_sampled).unwrap_or(i32::MAX)),
         rate_limiter_info: Some(limiter(&stats.limiter)),
         signature,
-        current_size: count(stats.size),
+        current_size: saturating_i64(stats.size),
         name: options.name.clone(),
-        num_episodes: count(stats.num_episodes),
-        num_deleted_episodes: count(stats.num_deleted_episodes),
-        num_unique_samples: count(stats.num_unique_samples),
+        num_episodes: saturating_i64(stats.num_episodes),
+        num_deleted_episodes: saturating_i64(stats.num_deleted_episodes),
+        num_unique_samples: saturating_i64(stats.num_unique_samples),
         table_worker_time: Some(pb::TableWorkerTime::default()),
     }
 }
@@ -72,7 +72,7 @@ fn limiter(limiter: &RateLimiter) -> pb::RateLimiterInfo {
     let limits = &limiter.limits;
     let stats = |completed| {
         Some(pb::RateLimiterCallStats {
-            completed: count(completed),
+            completed: saturating_i64(completed),
         })
     };
     pb::RateLimiterInfo {
@@ -80,12 +80,12 @@ fn limiter(limiter: &RateLimiter) -> pb::RateLimiterInfo {
         // dm-reverb has no infinite bounds.
         min_diff: limits.min_diff.clamp(f64::MIN, f64::MAX),
         max_diff: limits.max_diff.clamp(f64::MIN, f64::MAX),
-        min_size_to_sample: count(limits.min_size),
+        min_size_to_sample: saturating_i64(limits.min_size),
         insert_stats: stats(limiter.inserts),
         sample_stats: stats(limiter.samples),
     }
 }
 
-fn count(number: u64) -> i64 {
+fn saturating_i64(number: u64) -> i64 {
     i64::try_from(number).unwrap_or(i64::MAX)
 }

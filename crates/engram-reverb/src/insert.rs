@@ -78,8 +78,8 @@ impl InsertStream {
     ) {
         let end = self.serve_requests(requests, &responses).await;
         let mut unsent_keys = std::mem::take(&mut self.unsent_keys);
-        // Items in their tables' queues are still inserted, also after the writer disconnected. If it reconnects, it
-        // sends them again under the same keys; those in the table are then updated, not inserted again.
+        // Items in their tables' queues are still inserted, even if the writer disconnected. A writer that reconnects
+        // sends them again under the same keys; items that are in their table by then are updated, not inserted again.
         let Self {
             service, pending, ..
         } = self;
@@ -87,7 +87,7 @@ impl InsertStream {
         drop(service);
         while !unsent_keys.is_empty() {
             if responses
-                .send(Ok(response(&mut unsent_keys)))
+                .send(Ok(take_response(&mut unsent_keys)))
                 .await
                 .is_err()
             {
@@ -120,7 +120,7 @@ impl InsertStream {
                 () = &mut stop => return Err(stopping_status()),
                 () = responses.closed() => return Ok(()),
                 permit = responses.reserve(), if !self.unsent_keys.is_empty() => match permit {
-                    Ok(permit) => permit.send(Ok(response(&mut self.unsent_keys))),
+                    Ok(permit) => permit.send(Ok(take_response(&mut self.unsent_keys))),
                     Err(_) => return Ok(()),
                 },
                 request = requests.message(), if reads => match request {
@@ -206,8 +206,8 @@ fn decode_work(request: &pb::InsertStreamRequest) -> usize {
     chunks.fold(request.encoded_len(), usize::saturating_add)
 }
 
-/// A response with the first of the keys, which are removed.
-fn response(unsent_keys: &mut Vec<u64>) -> pb::InsertStreamResponse {
+/// Removes the first keys, and returns a response with them.
+fn take_response(unsent_keys: &mut Vec<u64>) -> pb::InsertStreamResponse {
     let rest = unsent_keys.split_off(unsent_keys.len().min(KEYS_PER_RESPONSE));
     pb::InsertStreamResponse {
         keys: std::mem::replace(unsent_keys, rest),

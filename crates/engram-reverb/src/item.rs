@@ -268,7 +268,7 @@ fn min_bytes(draw: &Draw) -> usize {
 /// is passed to the client: true if the sample had to wait.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for data that dm-reverb's clients do not support, also because it is too large;
+/// [`Error::InvalidArgument`] for data that dm-reverb's clients do not support, or that is too large for them;
 /// [`Error::Payload`] if the data cannot be read; [`Error::OutOfMemory`] if memory cannot be allocated.
 pub fn encode_sample(
     draw: &Draw,

@@ -2,7 +2,7 @@
 //! checkpoints.
 //!
 //! Every message of a client is checked before it is used. Invalid messages result in a status, never a
-//! panic, and decoding allocates in proportion to the bytes received.
+//! panic. The memory that decoding allocates is bounded in proportion to the bytes received.
 
 mod checkpoint;
 mod chunk;

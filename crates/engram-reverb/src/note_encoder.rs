@@ -14,10 +14,10 @@ use crate::pb::tensorflow::{Bound, StructuredValue, TensorShapeProto};
 /// Deepest nesting that is stored.
 const MAX_DEPTH: usize = 64;
 
-/// Returns the note of a table, and the part of the signature that the note lacks, as the subject of a text; `None` if it
-/// contains the whole signature or there is none. If the note would be too large, bounds of more than 8 bytes are left
-/// out, and if it still would be, the whole signature. A signature that is nested too deeply, or has types or bounds
-/// that Engram does not know, is left out too.
+/// Returns the note of a table, and the part of the signature that the note lacks, as the subject of a sentence; `None`
+/// if the note contains the whole signature, or the table has none. If the note would be too large, bounds of more than
+/// 8 bytes are left out; if it is still too large, the whole signature. A signature that is nested too deeply, or has
+/// types or bounds that Engram does not know, is left out too.
 pub(crate) fn encode_note(
     max_times_sampled: i32,
     signature: Option<&StructuredValue>,
@@ -34,8 +34,8 @@ pub(crate) fn encode_note(
     if let Some(note) = whole.filter(is_small) {
         return (note, None);
     }
-    let plain = encode_nest(signature, MAX_DEPTH, 8).map(note_with);
-    match plain.filter(is_small) {
+    let without_arrays = encode_nest(signature, MAX_DEPTH, 8).map(note_with);
+    match without_arrays.filter(is_small) {
         Some(note) => (note, Some("array bounds of its signature")),
         None => (note_with(Value::Null), Some("its signature")),
     }

@@ -1,8 +1,8 @@
 //! Sample streams: each request yields exactly the number of samples requested, sent as they become available, unless
 //! an error ends the stream.
 //!
-//! One task per stream. It stops drawing while a response is buffered for the transport, or while the budget for
-//! replies that are not read yet has no memory for the next sample.
+//! One task per stream. It stops drawing while one response is buffered for the transport and the next one is ready, or
+//! while the budget for replies that are not read yet has no memory for the next sample.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -46,8 +46,9 @@ const STOP_TIMEOUT: Duration = Duration::from_secs(1);
 /// How often a waiting request checks a table with a ttl for expired items.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
-/// The text that dm-reverb's clients match, word for word. It mentions inserts also for samples.
-const TIMEOUT: &str = "Rate Limiter: Timeout exceeded before the right to insert was acquired.";
+/// The text of a timeout, which dm-reverb's clients match word for word. It mentions inserts also for samples.
+const TIMEOUT_TEXT: &str =
+    "Rate Limiter: Timeout exceeded before the right to insert was acquired.";
 
 type Response = Reply<pb::SampleStreamResponse>;
 
@@ -98,7 +99,7 @@ struct PartialResponse {
     entries: Vec<SampleEntry>,
     /// Encoded bytes of the entries.
     bytes: usize,
-    /// The memory reserved for it; `None` while it is empty and none is reserved.
+    /// The memory reserved for the response. `None` only while the response is empty.
     reservation: Option<Reservation>,
     /// Leases of its samples, except those of the current batch, if the table limits how often items are sampled. They
     /// are acknowledged right before the response is passed to the transport, because dm-reverb's clients do not
@@ -255,7 +256,7 @@ impl SampleStream<'_> {
         }
     }
 
-    /// Draws at least one sample; true if that had to wait. Sends the samples encoded so far before it
+    /// Draws at least one sample; also returns whether it had to wait. Sends the samples encoded so far before it
     /// waits.
     async fn draw(&mut self, request: &SampleRequest) -> Result<(Sample, bool), Status> {
         let mut ticket = request_samples(request)?;
@@ -300,8 +301,7 @@ impl SampleStream<'_> {
             send();
             return Ok(());
         };
-        // The items are removed already, so their samples are sent by a task of its own, which continues if the server
-        // stops.
+        // The items are removed already, so a separate task sends their samples: it continues if the server stops.
         let (service, responses) = (Arc::clone(self.service), self.responses.clone());
         let sending = tokio::spawn(async move {
             tokio::select! {
@@ -361,7 +361,7 @@ fn request_samples(request: &SampleRequest) -> Result<SampleTicket, Status> {
 /// Waits for samples. At the timeout, returns those drawn so far.
 ///
 /// # Errors
-/// `DEADLINE_EXCEEDED` if none was drawn until the timeout; those of the table.
+/// `DEADLINE_EXCEEDED` if no sample was drawn before the timeout; the errors of the table.
 async fn wait(mut ticket: SampleTicket, timeout: Option<Duration>) -> Result<Sample, Status> {
     let items_expire = ticket.table().options().ttl.is_some();
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
@@ -372,7 +372,7 @@ async fn wait(mut ticket: SampleTicket, timeout: Option<Duration>) -> Result<Sam
             () = sleep_until(deadline.unwrap_or_else(Instant::now)), if deadline.is_some() => {
                 let sample = ticket.take_partial();
                 if sample.draws.is_empty() {
-                    return Err(Status::deadline_exceeded(TIMEOUT));
+                    return Err(Status::deadline_exceeded(TIMEOUT_TEXT));
                 }
                 return Ok(sample);
             }

@@ -136,8 +136,8 @@ fn shape(axes: impl Iterator<Item = i64>) -> TensorShapeProto {
     }
 }
 
-/// Encodes a table's own signature. `None` if dm-reverb cannot represent it: it has only text keys in
-/// mappings, and no float8 types.
+/// Encodes a table's own signature. `None` if dm-reverb cannot represent it: dm-reverb's mappings have only text as
+/// keys, and it has no float8 types.
 pub(crate) fn encode_signature(signature: &Signature) -> Option<StructuredValue> {
     let structure: Value = serde_json::from_str(&signature.structure).ok()?;
     let mut columns = signature.columns.iter();

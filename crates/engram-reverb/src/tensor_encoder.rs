@@ -10,8 +10,7 @@ use crate::pb::tensorflow::{TensorProto, TensorShapeProto, tensor_shape_proto::D
 /// Encodes `rows` rows of a column. `raw` has their bytes, or strings as the engine encodes them.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] for a dtype that dm-reverb lacks, [`Error::OutOfMemory`] for more bytes than
-/// Snappy can compress.
+/// [`Error::InvalidArgument`] for a dtype that dm-reverb lacks, or for more bytes than Snappy can compress.
 pub fn encode_tensor(cell: &CellSpec, rows: usize, raw: &[u8]) -> Result<TensorProto> {
     let dtype = to_tensorflow(cell.dtype).ok_or_else(|| {
         Error::InvalidArgument(format!(

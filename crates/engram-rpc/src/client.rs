@@ -42,8 +42,9 @@ pub use sample_requests::{BatchRequest, LeasedBatch, RemoteLease, RemoteSampleTi
 pub use scan::{RemoteScan, ScanRequest};
 pub use stream::{RemoteNextBatch, RemoteStream};
 
-/// How long [`Client::wait_for_acks`] waits if no acknowledgement has to become durable; otherwise a lower bound.
-const CLOSE_TIMEOUT: Duration = Duration::from_secs(1);
+/// Maximum time that [`Client::wait_for_acks`] waits if no acknowledgement has to become durable. Otherwise, the
+/// maximum is `reconnect_timeout` if that is longer.
+const ACKS_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// Number of threads that all clients of a process share.
 const CLIENT_THREADS: usize = 2;
@@ -138,9 +139,9 @@ impl Client {
     /// durable, waits for at most `reconnect_timeout` or a second, whichever is longer.
     pub fn wait_for_acks(&self) {
         let timeout = if self.streams.awaits_durability() {
-            self.connector.reconnect_timeout().max(CLOSE_TIMEOUT)
+            self.connector.reconnect_timeout().max(ACKS_TIMEOUT)
         } else {
-            CLOSE_TIMEOUT
+            ACKS_TIMEOUT
         };
         let mut options = WaitOptions {
             deadline: std::time::Instant::now().checked_add(timeout),
@@ -183,7 +184,7 @@ impl Client {
         &self.connector
     }
 
-    /// Returns a number that no other call returns; keys and session ids are derived from such numbers.
+    /// Returns a number that no other call returns; keys and session ids are made from such numbers.
     #[must_use]
     pub fn unique_number(&self) -> u64 {
         engram_engine::derive_number(
@@ -231,7 +232,8 @@ impl Client {
                 // The scan must see the effect of every change that was sent and of every batch that was acknowledged
                 // before it.
                 if let Some(changes) = changes {
-                    let _ = changes.await; // an error of the server's is one of the scan too
+                    // The outcome is not needed: what prevents changes, such as a dropped table, fails the scan too.
+                    let _ = changes.await;
                 }
                 streams.flush_acks().await?;
                 scan::begin(Arc::clone(&connector), pool, request).await
@@ -316,7 +318,7 @@ impl Client {
         self.manage(Call::Reset(table.into()), expect_done)
     }
 
-    /// Returns the statistics of all tables.
+    /// Returns the options and statistics of all tables.
     #[must_use]
     pub fn infos(&self) -> PendingResponse<Vec<TableInfo>> {
         self.list(Call::Info, |outcome| match outcome {
@@ -333,7 +335,7 @@ impl Client {
     }
 
     /// Returns whether the rate limiter allows `n` samples now. Items that have reached `max_times_sampled` and are
-    /// still leased do not count.
+    /// still leased do not count towards its `min_size`.
     #[must_use]
     pub fn can_sample(&self, table: &str, n: u64) -> PendingResponse<bool> {
         let table = table.into();
@@ -383,7 +385,7 @@ impl Client {
         let caller = self.caller();
         self.spawn(async move {
             let outcome = caller.call(call).await?;
-            decode(outcome).unwrap_or_else(|| Err(other_call()))
+            decode(outcome).unwrap_or_else(|| Err(wrong_outcome()))
         })
     }
 
@@ -401,7 +403,7 @@ impl Client {
             loop {
                 let request = pb::ListTables { paged: true, after };
                 let outcome = caller.call(call(request)).await?;
-                let (page, last) = decode(outcome).unwrap_or_else(|| Err(other_call()))?;
+                let (page, last) = decode(outcome).unwrap_or_else(|| Err(wrong_outcome()))?;
                 all.extend(page);
                 if last.is_none() {
                     return Ok(all);
@@ -462,7 +464,8 @@ impl ManageCaller {
     }
 }
 
-fn other_call() -> Error {
+/// The error for a response with an outcome that the call does not have.
+fn wrong_outcome() -> Error {
     Error::Payload("invalid response: it is for another call".into())
 }
 
@@ -485,9 +488,9 @@ fn expect_bool(outcome: Outcome) -> Option<Result<bool>> {
     }
 }
 
-/// Makes the next call open a connection, unless another call has replaced the broken one already.
-fn forget(connection: &Mutex<Option<Connection>>, broken: &Connection) {
-    // If another call has the lock, it may be replacing the connection. If it is not, the next call fails on the broken
+/// Removes a broken connection, so that the next call opens another; does nothing if it was replaced already.
+fn discard_broken(connection: &Mutex<Option<Connection>>, broken: &Connection) {
+    // If another call has the lock, it may be replacing the connection. Otherwise, the next call fails on the broken
     // connection and tries again.
     if let Ok(mut slot) = connection.try_lock() {
         slot.take_if(|open| Arc::ptr_eq(&open.received_bytes, &broken.received_bytes));
@@ -509,7 +512,7 @@ async fn send_with_retry(
 ) -> Result<Outcome> {
     loop {
         let mut open = {
-            // Another call may have the lock for a while: it connects.
+            // Another call may hold the lock for a while, because it is connecting.
             let slot = timeout_at(connector.latest_response(started), connection.lock()).await;
             let mut slot = slot.map_err(|_| connector.unreachable(NO_RESPONSE))?;
             // A call that must not be repeated needs a connection that still works.
@@ -535,7 +538,7 @@ async fn send_with_retry(
             }
             Err(status) => status,
         };
-        forget(connection, &open);
+        discard_broken(connection, &open);
         if let Some(error) = connector.permanent_error(&status) {
             return Err(error);
         }

@@ -31,7 +31,7 @@ pub const MAX_MESSAGE_BYTES: usize = 4 << 20;
 /// Maximum total size in bytes of a batch's columns.
 pub const MAX_BATCH_BYTES: usize = 4 << 30;
 
-/// Maximum number of items of a batch: their descriptions must fit into one message.
+/// Maximum number of items of a batch: their keys, probabilities, priorities and lengths must fit into one message.
 pub const MAX_ITEMS_PER_BATCH: u32 = 65_536;
 
 /// Maximum number of keys of a scan.

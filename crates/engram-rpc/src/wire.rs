@@ -1,7 +1,7 @@
 //! Converts between protocol messages and the engine's types.
 //!
 //! Everything received from a peer is checked here. Decoding invalid data returns an error and never
-//! panics, and allocates memory in proportion to the bytes received.
+//! panics. The memory that decoding allocates is bounded in proportion to the bytes received.
 
 mod batch_assembler;
 mod decoded_size;

@@ -25,8 +25,8 @@ pub(super) struct StreamChunkCache {
     decoder: ChunkDecoder,
     by_key: ChunksByKey,
     /// Estimated bytes of the chunks that no table refers to: those of the last count, and all chunks received since.
-    /// Counted again when the estimate exceeds the limit. Too low by the chunks to which a table referred at the last
-    /// count, and none does now.
+    /// Counted again when the estimate exceeds the limit. The estimate lacks chunks that a table referred to at the
+    /// last count, but no table refers to now.
     unreferenced_bytes: usize,
 }
 
@@ -63,8 +63,8 @@ impl StreamChunkCache {
         }
         if self.unreferenced_bytes > self.max_unreferenced_bytes {
             let chunks = self.by_key.values();
-            let unreferenced_bytes = chunks.filter(|chunk| !chunk.holders().any());
-            self.unreferenced_bytes = unreferenced_bytes.map(|chunk| memory_bytes(chunk)).sum();
+            let unreferenced = chunks.filter(|chunk| !chunk.holders().any());
+            self.unreferenced_bytes = unreferenced.map(|chunk| memory_bytes(chunk)).sum();
         }
         if self.unreferenced_bytes > self.max_unreferenced_bytes {
             return Err(Status::resource_exhausted(format!(

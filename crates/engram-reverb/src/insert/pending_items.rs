@@ -57,6 +57,7 @@ pub(super) struct PendingItems {
     tables: HashMap<usize, PendingTable>,
     /// Address of the last item's table; 0 before the first item.
     last_table: usize,
+    /// Fires when tables with a ttl are to be checked for expired items.
     poll: Interval,
 }
 

@@ -135,7 +135,7 @@ fn mutated_requests_are_handled_within_limits() {
 }
 
 #[test]
-fn a_request_of_very_many_items_is_rejected_undecoded() {
+fn a_request_of_very_many_items_is_rejected_before_decoding() {
     // 32 MiB of empty items.
     let items = [2 << 3 | 2, 0].repeat(16 << 20);
     let (text, peak) =

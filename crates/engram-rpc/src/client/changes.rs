@@ -34,7 +34,7 @@ pub(crate) struct ChangeSender {
     delayed: mpsc::UnboundedSender<ChangeCommand>,
     /// Number of commands in `delayed`. While there are any, later commands are delayed too, to keep their order.
     num_delayed: Arc<AtomicUsize>,
-    /// Each command has a clone until it is answered.
+    /// Each command has a clone until it is answered, so the reference count shows whether commands are unanswered.
     unanswered: Arc<()>,
 }
 
@@ -159,7 +159,7 @@ impl ChangeSender {
         PendingResponse::new(receiver)
     }
 
-    /// Forwards the delayed commands one by one, until the client is dropped.
+    /// Returns a future that forwards the delayed commands one by one, until the client is dropped.
     fn send_delayed(
         &self,
         mut delayed: mpsc::UnboundedReceiver<ChangeCommand>,

@@ -88,7 +88,8 @@ pub(crate) struct Connector {
     /// The port of the address; `None` if it is not a loopback address.
     local_port: Option<u16>,
     is_closed: watch::Sender<bool>,
-    /// The server's `lease_timeout`, as the server last reported it; `None` before it did.
+    /// The server's `lease_timeout`, as the server last reported it. `None` before that, or if the server does not
+    /// report it.
     lease_timeout: Mutex<Option<Duration>>,
 }
 
@@ -296,7 +297,7 @@ impl Connector {
         let received = stream.received();
         let attempt = async {
             let mut connection = (self.open_channel(stream).await)
-                .map_err(|error| self.describe_failure(&received, &join_causes(&error), None))?;
+                .map_err(|error| self.connect_error(&received, &join_causes(&error), None))?;
             match self.handshake(&mut connection.client).await {
                 Ok(hello) => {
                     let lease_timeout = hello.lease_timeout_s.map(Duration::try_from_secs_f64);
@@ -308,7 +309,7 @@ impl Connector {
                 } else {
                     // A server that requires a client certificate rejects a client without one only here.
                     let causes = status.source().map_or_else(String::new, join_causes);
-                    self.describe_failure(&received, &causes, Some(&status))
+                    self.connect_error(&received, &causes, Some(&status))
                 }),
             }
         };
@@ -316,7 +317,7 @@ impl Connector {
             Ok(connected) => connected,
             // A frozen server, or a program that waits for bytes in another protocol.
             Err(_) => Err(self
-                .describe_peer(&received)
+                .peer_error(&received)
                 .unwrap_or_else(|| retry(NO_RESPONSE))),
         }
     }
@@ -339,16 +340,14 @@ impl Connector {
         })
     }
 
-    /// Describes why no connection could be made over an open byte stream.
-    fn describe_failure(
+    /// Returns the error for an attempt to connect that failed on an open byte stream.
+    fn connect_error(
         &self,
         received: &ReceivedBytes,
         causes: &str,
         status: Option<&Status>,
     ) -> AttemptError {
-        let recognised = self
-            .describe_peer(received)
-            .or_else(|| self.tls_error(causes));
+        let recognised = self.peer_error(received).or_else(|| self.tls_error(causes));
         recognised.unwrap_or_else(|| {
             let why = status.map_or("it closed the connection".into(), describe_call_failure);
             let hint = if received.first_bytes().is_empty() {
@@ -362,7 +361,7 @@ impl Connector {
 
     /// Returns the error for a program that is recognised by its first bytes. Returns `None` if it may be a server that
     /// suits this client, or has sent nothing.
-    fn describe_peer(&self, received: &ReceivedBytes) -> Option<AttemptError> {
+    fn peer_error(&self, received: &ReceivedBytes) -> Option<AttemptError> {
         let address = &self.options.address;
         let uses_tls = self.options.tls.is_some();
         let why = match (Peer::recognise(received.first_bytes())?, uses_tls) {

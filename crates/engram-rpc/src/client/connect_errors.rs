@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn a_certificate_is_rejected_for_its_own_reason() {
+    fn each_problem_of_a_certificate_has_a_text_of_its_own() {
         for (cause, expected) in [
             (
                 "UnknownIssuer",

@@ -22,7 +22,7 @@ const BLOCKED_REASON_TIMEOUT: Duration = Duration::from_millis(500);
 const MAX_RESERVED: usize = 64;
 
 /// How long dropping an outbox waits until the server has read its items and ended the stream.
-const CLOSE_TIMEOUT: Duration = Duration::from_millis(900);
+const DROP_TIMEOUT: Duration = Duration::from_millis(900);
 
 /// Sends a writer's items and tracks those that are in flight: sent, and not known to be in their tables or rejected.
 ///
@@ -172,12 +172,13 @@ impl RemoteOutbox {
         Ok(())
     }
 
-    /// Returns a suffix for the error text of a wait: `; ` and why the first table with items in flight blocks, or why
-    /// the server cannot be reached. Empty if there is no reason: nothing is in flight, that table does not block or
-    /// does not exist, or the server does not respond in time.
+    /// Returns a suffix for the error text of a wait: `; ` and why a table blocks inserts, or why the server cannot be
+    /// reached. The table is the first one with waiting items; if none wait, the first one with items in flight. Empty
+    /// if there is no reason: nothing is in flight, the table does not block or does not exist, or the server does not
+    /// respond in time.
     #[must_use]
     pub fn blocked_reason(&self) -> String {
-        let Some(table) = self.progress.first_table_in_flight() else {
+        let Some(table) = self.progress.first_pending_table() else {
             return String::new();
         };
         let name = &self.tables[table as usize].name;
@@ -241,8 +242,8 @@ impl RemoteOutbox {
             deadline: Some(Instant::now() + timeout),
             interrupted: &mut || false,
         };
-        if let WaitOutcome::Ready(acknowledged) = wait(&mut task, &mut options) {
-            return acknowledged.unwrap_or(false);
+        if let WaitOutcome::Ready(complete) = wait(&mut task, &mut options) {
+            return complete.unwrap_or(false);
         }
         task.abort();
         false
@@ -258,6 +259,6 @@ impl RemoteOutbox {
 
 impl Drop for RemoteOutbox {
     fn drop(&mut self) {
-        self.finish(CLOSE_TIMEOUT);
+        self.finish(DROP_TIMEOUT);
     }
 }

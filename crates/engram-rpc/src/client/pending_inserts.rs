@@ -45,8 +45,8 @@ struct TableCounts {
     inserted: u64,
     /// Durable as far as the store promises, or rejected.
     completed: u64,
-    /// The table's rate limiter allows items up to this one, as of the last response. `None` before the first response
-    /// on a connection.
+    /// The table's rate limiter allows items up to this number, as of the last response. `None` before the first
+    /// response on a connection.
     allowed: Option<u64>,
     /// As `allowed`, before the first response: the highest number if the limiter never blocks inserts, otherwise 0.
     allowed_at_first: u64,
@@ -114,8 +114,8 @@ impl InsertProgress {
         self.state.lock().counts[table as usize].incomplete()
     }
 
-    /// Returns the number of the first table that has items that wait, or else of the first that has items in flight.
-    pub(crate) fn first_table_in_flight(&self) -> Option<u32> {
+    /// Returns the number of the first table with waiting items; if there is none, of the first with items in flight.
+    pub(crate) fn first_pending_table(&self) -> Option<u32> {
         let state = self.state.lock();
         let find = |is_first: fn(&TableCounts) -> bool| state.counts.iter().position(is_first);
         let waiting = find(|counts| counts.waiting() > 0);

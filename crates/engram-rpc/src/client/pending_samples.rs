@@ -58,7 +58,7 @@ pub(super) struct PendingSample {
     sent_ever: bool,
     /// Receives the batch and when it arrived.
     result: oneshot::Sender<Result<(ReceivedBatch, Instant)>>,
-    /// The parts received so far, if only a part of the batch was received.
+    /// The parts received so far; `None` before the first.
     assembler: Option<BatchAssembler>,
 }
 
@@ -286,7 +286,8 @@ impl ReconnectingStream for PendingSamples {
                     (sample.sent, sample.sent_ever) = (true, true);
                     Request::Batch(request).into()
                 }
-                // The server sent an answer to a request that it had not received. An empty request is ignored.
+                // The server has answered this request before it was sent. Instead, an empty one is sent, which the
+                // server ignores.
                 None => pb::SampleRequest::default(),
             },
         })

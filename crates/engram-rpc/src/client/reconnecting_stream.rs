@@ -7,7 +7,8 @@
 //!   Otherwise all pending requests fail, and the stream is *waiting*.
 //! * *Connected*: sends requests, handles responses and accepts commands. If the connection breaks, all unanswered
 //!   requests are queued again, and the stream is *connecting*, or *waiting* if there are none. If the server rejects
-//!   the stream, all pending requests fail, and it is *waiting*. After the last command and request it is *closing*.
+//!   the stream, all pending requests fail, and the stream is *waiting*. Once the command channel is closed and all
+//!   requests are sent, the stream is *closing*.
 //! * *Closing*: half-closed. Waits for the server to end its side, for up to [`CLOSE_TIMEOUT`].
 
 use std::future::pending;

@@ -45,11 +45,11 @@ struct AckCounts {
     any_durable: AtomicBool,
 }
 
-/// Passes the server's confirmation, that acknowledgements are durable, on to the caller that waits for it.
+/// Reports to a waiting caller that acknowledgements are durable, once the server confirms that, or why it does not.
 #[derive(Debug)]
 pub(super) struct Confirmation {
     reply: oneshot::Sender<Result<()>>,
-    /// Number of acknowledgements that it confirms: the first ones of the stream, including the caller's.
+    /// Number of acknowledgements that are confirmed: the first ones of the stream, including the caller's.
     number: u64,
     acks: Arc<AckCounts>,
 }

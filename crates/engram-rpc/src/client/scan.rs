@@ -1,7 +1,7 @@
 //! The client's side of a scan: a stream of its own, on a connection of its own.
 //!
-//! The scan is lost with its connection, because the server has the snapshot. Until it has begun, it begins again on
-//! another connection.
+//! The scan is lost with its connection, because the server has the snapshot. If the connection is lost before the scan
+//! has begun, the scan begins again on another connection.
 
 use std::future::poll_fn;
 use std::sync::Arc;
@@ -108,6 +108,7 @@ impl From<Request> for pb::ScanRequest {
 enum BeginError {
     /// The call failed; another connection may help.
     Status(Status),
+    /// The server rejected the scan, or its response is invalid.
     Final(Error),
 }
 
@@ -207,7 +208,9 @@ async fn open(mut client: GrpcClient, request: &ScanRequest) -> Result<OpenStrea
 
 /// Why no further batch is received.
 enum ReceiveError {
+    /// The stream failed.
     Status(Status),
+    /// The client is closed, or a response is invalid.
     Final(Error),
 }
 
@@ -241,7 +244,7 @@ async fn receive(
         let batch = match message.outcome {
             Some(Outcome::Batch(batch)) => {
                 let assembler = BatchAssembler::new(batch, pool).map_err(ReceiveError::Final)?;
-                complete(assembler, &mut incomplete)
+                finish_if_complete(assembler, &mut incomplete)
             }
             Some(Outcome::BatchPart(part)) => {
                 let Some(mut assembler) = incomplete.take() else {
@@ -249,7 +252,7 @@ async fn receive(
                     return Err(ReceiveError::Final(error));
                 };
                 assembler.push(&part).map_err(ReceiveError::Final)?;
-                complete(assembler, &mut incomplete)
+                finish_if_complete(assembler, &mut incomplete)
             }
             Some(Outcome::Error(error)) => Some(Err(decode_error(error))),
             Some(Outcome::End(pb::Empty {})) => {
@@ -271,8 +274,8 @@ async fn receive(
     )))
 }
 
-/// Returns the batch if it is complete; otherwise keeps what was received.
-fn complete(
+/// Returns the batch if it is complete; otherwise stores what was received in `incomplete`.
+fn finish_if_complete(
     assembler: BatchAssembler,
     incomplete: &mut Option<BatchAssembler>,
 ) -> Option<Result<Option<ReceivedBatch>>> {

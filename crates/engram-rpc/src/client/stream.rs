@@ -23,7 +23,7 @@ const MAX_CLOSE_TIMEOUT: Duration = Duration::from_secs(2);
 /// With a short `reconnect_timeout`, closing waits for at most that and this long in addition.
 const CLOSE_GRACE: Duration = Duration::from_millis(500);
 
-/// Maximum number of batches that are in flight, or that the reader has and that are not acknowledged. A server allows
+/// Maximum number of batches in flight, plus those that the reader has and that are not acknowledged. A server allows
 /// 1,024 per stream.
 const MAX_IN_FLIGHT: usize = 1_000;
 
@@ -251,8 +251,9 @@ impl RemoteStream {
 
     /// Stops prefetching, acknowledges the delivered items and returns the others to their table. Waits until
     /// acknowledgements that removed items from a durable store are durable, or until the deadline. Then waits until
-    /// the server has handled everything else: up to two seconds, and not longer than `at_most`; with a deadline, this
-    /// time begins with the call. Calling it again waits again.
+    /// the server has handled everything else: for at most `at_most` and two seconds, or less if `reconnect_timeout` is
+    /// short. This time begins after the first wait; if `options` has a deadline, it begins with the call. Calling it
+    /// again waits again.
     pub fn close(
         &mut self,
         at_most: Duration,

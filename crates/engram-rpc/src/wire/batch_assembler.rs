@@ -158,7 +158,7 @@ fn prepare_column(
     pool: &Arc<Pool>,
 ) -> Result<(CellSpec, TimeAxis, Buffer)> {
     let cell = column.cell.as_ref().map(decode_cell_spec);
-    let cell = cell.unwrap_or_else(|| Err(inconsistent("a column has no cell type")))?;
+    let cell = cell.unwrap_or_else(|| Err(inconsistent("a column has no `cell`")))?;
     let to_lengths = |numbers: Vec<i64>| {
         let lengths = numbers.into_iter().map(|len| usize::try_from(len).ok());
         let lengths: Option<Vec<usize>> = lengths.collect();

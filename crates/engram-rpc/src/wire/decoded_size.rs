@@ -17,7 +17,7 @@ const SIGNATURE: &[Field] = &[
     string(2),
 ];
 const LIMITS: &[Field] = &[string(1)];
-const LIST: &[Field] = &[string(2)];
+const LIST_TABLES: &[Field] = &[string(2)];
 const BATCH: &[Field] = &[
     message(1, LAYOUT),
     repeated::<pb::Column>(2, &[message(1, CELL)]),
@@ -40,13 +40,13 @@ impl DecodedSize for pb::HelloResponse {
 
 impl DecodedSize for pb::ManageRequest {
     const FIELDS: &'static [Field] = &[
-        message(1, LIST),
+        message(1, LIST_TABLES),
         string(2),
         message(3, OPTIONS),
         string(4),
         message(5, &[string(1), message(2, LIMITS)]),
         string(6),
-        message(7, LIST),
+        message(7, LIST_TABLES),
         message(8, &[string(1)]),
         message(9, &[string(1)]),
     ];

@@ -1,4 +1,4 @@
-//! Converts errors, layouts, cell types, table options and table infos to and from messages.
+//! Converts errors, layouts, cell specs, table options and table infos to and from messages.
 
 use std::sync::Arc;
 
@@ -110,7 +110,7 @@ pub(crate) fn check_column_count(owner: &str, columns: usize) -> Result<()> {
     )))
 }
 
-/// Encodes a cell type.
+/// Encodes the dtype and shape of a column's cells.
 #[must_use]
 pub fn encode_cell_spec(cell: &CellSpec) -> pb::Cell {
     pb::Cell {
@@ -119,7 +119,7 @@ pub fn encode_cell_spec(cell: &CellSpec) -> pb::Cell {
     }
 }
 
-/// Decodes a cell type.
+/// Decodes the dtype and shape of a column's cells.
 ///
 /// # Errors
 /// [`Error::InvalidArgument`] for an unknown dtype or a shape that is too large.

@@ -53,8 +53,8 @@ pub struct ReceivedDictionary {
     window_shapes: Definitions<WindowShape>,
     chunks: HashMap<u32, Arc<Chunk>>,
     /// Estimated bytes of the chunks that no table refers to: those of the last count, and all chunks received since.
-    /// Counted again when the estimate exceeds the limit. Too low by the chunks to which a table referred at the last
-    /// count, and none does now.
+    /// Counted again when the estimate exceeds the limit. The estimate lacks chunks that a table referred to at the
+    /// last count, but no table refers to now.
     unreferenced_bytes: u64,
     /// The chunk of which not all bytes have been received.
     incomplete_chunk: Option<ChunkAssembler>,
@@ -132,8 +132,8 @@ impl ReceivedDictionary {
         self.check_limits(id)
     }
 
-    /// Checks the number of chunks, and the bytes of chunks that no table refers to except the
-    /// newest.
+    /// Checks the number of chunks, and the bytes of the chunks that no table refers to. These bytes do not include
+    /// the newest chunk.
     fn check_limits(&mut self, newest_id: u32) -> Result<(), InsertStreamError> {
         if self.chunks.len() > MAX_CHUNKS {
             return Err(InsertStreamError::LimitExceeded(format!(
@@ -175,13 +175,13 @@ impl ReceivedDictionary {
         &mut self,
         message: Option<&pb::Layout>,
     ) -> Result<Arc<Layout>, InsertStreamError> {
-        let is_message = |last: &Layout| {
+        let is_same = |last: &Layout| {
             message.is_some_and(|message| {
                 *last.structure == *message.structure
                     && (last.names.iter().map(|name| &**name)).eq(&message.names)
             })
         };
-        if let Some(last) = self.last_layout.as_ref().filter(|last| is_message(last)) {
+        if let Some(last) = self.last_layout.as_ref().filter(|last| is_same(last)) {
             return Ok(Arc::clone(last));
         }
         let layout = Arc::new(decode_layout(message.cloned())?);

@@ -12,8 +12,8 @@ use crate::pb::items::Trajectories;
 use crate::wire::options::check_column_count;
 use crate::wire::{decode_f64s, decode_u32s, decode_u64s};
 
-/// Maximum number of slices of the items of one message with a window shape: each item counts all slices of the shape.
-/// Without a limit, a short message could take very long to check.
+/// Maximum number of slices of all items of one message, if they have a window shape: each item counts all slices of
+/// the shape. Without a limit, a short message could take very long to check.
 pub(in crate::wire) const MAX_SLICES: usize = 1 << 26;
 
 /// The columns of a window shape or an item, and their slices.
