@@ -224,7 +224,7 @@ impl Batch {
         )
     }
 
-    /// Computes `(1 / (N p)) ^ beta`, scaled as `normalize` requires. Python has checked the arguments.
+    /// Computes `(1 / (N p)) ^ beta`, divided as `normalize` requires. Python has checked the arguments.
     fn importance_weights<'py>(
         &self,
         py: Python<'py>,

@@ -28,7 +28,7 @@ pub(crate) fn forks() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Borrows an object for a call that reads it.
+/// Borrows a writer for a call that reads it.
 ///
 /// # Errors
 /// `EngramError` while another call changes it.
@@ -36,7 +36,7 @@ pub(crate) fn shared<'py, T: PyClass>(object: &Bound<'py, T>) -> PyResult<PyRef<
     object.try_borrow().map_err(|_| errors::in_use(object.py()))
 }
 
-/// Borrows an object for a call that changes it.
+/// Borrows a writer for a call that changes it.
 ///
 /// # Errors
 /// `EngramError` while another call uses it.

@@ -1,4 +1,4 @@
-//! `Store.insert`: one item in one call.
+//! `Store.insert`: builds one item, and inserts it into one or several tables.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -98,7 +98,7 @@ impl Inserter {
         if tables_without_item.is_empty() {
             return Ok(key);
         }
-        // The time that a slow server has used beyond the deadline reduces the wait.
+        // A server that has replied after the deadline leaves less time for the explanation.
         let latest = Instant::now() + MAX_EXPLANATION_WAIT;
         let explain_by =
             deadline.map_or(latest, |deadline| latest.min(deadline + TOTAL_REPLY_GRACE));

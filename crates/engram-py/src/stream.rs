@@ -22,7 +22,7 @@ pub(crate) enum BatchStream {
     Remote(Box<RemoteStream>),
 }
 
-/// What `next` returns, for both kinds of streams.
+/// What [`BatchStream::next`] returns.
 enum Fetched {
     Batch(Columns, Vec<SampledItemInfo>),
     End,
@@ -156,7 +156,8 @@ impl PyStream {
                 }
                 batch.map(Some)
             }
-            // If nothing was raised, another thread closed the stream.
+            // If no signal handler raised, this is the end, the timeout has passed, or another thread closed the
+            // stream.
             Fetched::End | Fetched::Interrupted => raised.map_or(Ok(None), Err),
         }
     }

@@ -55,8 +55,8 @@ pub struct ServerOptions {
     pub tls: Option<ServerTls>,
     /// Allows an address that other machines can reach, without a token.
     pub insecure: bool,
-    /// The items of a leased batch return to their table if the batch is not acknowledged within this time. A scan that is
-    /// idle for longer ends.
+    /// The items of a leased batch return to their table if the batch is not acknowledged within this time. A scan that
+    /// is idle for longer ends.
     pub lease_timeout: Duration,
     /// A connection is closed if no call with a valid token arrives within this time.
     pub first_call_timeout: Duration,
@@ -182,8 +182,8 @@ impl Server {
         self.metrics_address
     }
 
-    /// Ends all waiting calls, waits up to two seconds for connections to close, and frees the port. If another thread is
-    /// closing the server, waits until it is closed. Does nothing if it is closed already.
+    /// Ends all waiting calls, waits up to two seconds for connections to close, and frees the port. If another thread
+    /// is closing the server, waits until it is closed. Does nothing if it is closed already.
     pub fn close(&self) {
         self.stop.send_replace(true);
         let mut thread = self.thread.lock();

@@ -86,9 +86,9 @@ impl<H: Health> Router<H> {
     }
 }
 
-/// Wraps the response's body so that memory reserved for its replies is freed once they are sent. Drops `open_call` once
-/// the response was sent completely or the client is gone; it is `None` for unknown calls, and for those of Engram's
-/// service, which counts its calls itself.
+/// Wraps the response's body so that memory reserved for its replies is freed once they are sent. Drops `open_call`
+/// once the response was sent completely or the client is gone; it is `None` for unknown calls, and for those of
+/// Engram's service, which counts its calls itself.
 async fn wrap_body(
     response: BoxFuture<Response<Body>, Infallible>,
     open_call: Option<OpenGuard>,

@@ -1,7 +1,7 @@
 //! Scan streams: each reads the items of one table once, in batches that the client requests.
 //!
-//! A stream has one task, which gathers the next batch once it was requested and its memory was reserved from the budget
-//! for replies that are not read yet. The keys of a scan that has not begun use the same budget.
+//! A stream has one task, which gathers the next batch once it was requested and its memory was reserved from the
+//! budget for replies that are not read yet. The keys of a scan that has not begun use the same budget.
 
 use std::pin::pin;
 use std::sync::Arc;

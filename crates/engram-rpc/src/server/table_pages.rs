@@ -18,8 +18,8 @@ const EMPTY_PAGE_BYTES: usize = 64;
 /// Returns a page of the tables' names.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if the name of a table does not fit into one message, or if the client does not read pages
-/// and the names of all tables do not fit; [`Error::Closed`] if the store is closed.
+/// [`Error::InvalidArgument`] if the name of a table does not fit into one message, or if the client does not read
+/// pages and the names of all tables do not fit; [`Error::Closed`] if the store is closed.
 pub(super) fn names(engine: &Engine, request: &pb::ListTables) -> Result<pb::TableNames> {
     let name = |table: &Table| table.options().name.clone();
     let (names, more) = list(engine, request, name, String::len)?;

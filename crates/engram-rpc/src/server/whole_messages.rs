@@ -1,7 +1,7 @@
 //! A request's body that passes each message on once all of its bytes have arrived.
 //!
-//! A gRPC message begins with its length, and tonic allocates that many bytes as soon as it has read the length. With this
-//! body, all of these bytes have arrived by then.
+//! A gRPC message begins with its length, and tonic allocates that many bytes as soon as it has read the length. With
+//! this body, all of these bytes have arrived by then.
 
 use std::collections::VecDeque;
 use std::pin::Pin;

@@ -2,8 +2,8 @@
 //!
 //! Each table has a queue of batches, in the order of their item numbers. The writer receives two numbers per table:
 //! all items up to the first are *completed* (durable or rejected), all items up to the second are *inserted* (perhaps
-//! not durable yet). A batch is therefore reported only once the batches before it are, even if it is done earlier. A third
-//! number reports up to which item the table's rate limiter *allows* items, so that they do not wait.
+//! not durable yet). A batch is therefore reported only once the batches before it are, even if it is done earlier. A
+//! third number reports up to which item the table's rate limiter *allows* items, so that they do not wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -347,9 +347,9 @@ impl InsertQueues {
         self.acks.next_reply()
     }
 
-    /// Withdraws all items that are not inserted. Returns the acknowledgements that are left to send, including those of
-    /// items inserted since the last poll. These items may not be durable yet: the caller must wait until they are before
-    /// it sends the acknowledgements.
+    /// Withdraws all items that are not inserted. Returns the acknowledgements that are left to send, including those
+    /// of items inserted since the last poll. These items may not be durable yet: the caller must wait until they are
+    /// before it sends the acknowledgements.
     pub(super) fn withdraw(mut self) -> AckQueue {
         let mut waits: Vec<BatchWait> = std::mem::take(&mut self.waits).into_iter().collect();
         // The last batch of a table is withdrawn first: no item may be inserted after an earlier one was withdrawn.
