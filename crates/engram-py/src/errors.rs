@@ -38,7 +38,7 @@ pub(crate) fn invalid(py: Python<'_>, text: String) -> PyErr {
 }
 
 /// Returns a `ForkedError`, for an object that a forked child must not use: the engine's threads exist in the parent
-/// process only, and may hold locks in the child's copy. `what` names the object.
+/// process only, and a lock that one of them held at the fork stays locked in the child. `what` names the object.
 pub(crate) fn forked(py: Python<'_>, what: &str) -> PyErr {
     let text = format!(
         "this {what} was created before the process forked; create a new one in the child, or start \

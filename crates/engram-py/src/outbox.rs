@@ -17,7 +17,7 @@ use crate::tables::{REPLY_GRACE, RemoteTables, Tables};
 /// Minimum wait for a server's reply, even if the caller's timeout is shorter.
 const MIN_REPLY_WAIT: Duration = Duration::from_millis(200);
 
-/// Minimum wait for a server's first reply on a connection, because before it, it is not known whether tables block.
+/// Minimum wait for a server's first reply on a connection. Until that reply, it is unknown whether tables block.
 const MIN_FIRST_REPLY_WAIT: Duration = Duration::from_secs(5);
 
 /// Name of the threads that `engram._checkpoint_thread` starts.

@@ -122,7 +122,7 @@ impl PatternState {
     fn append(&mut self, step: &Bound<'_, PyAny>, partial_step: bool) -> PyResult<()> {
         let py = step.py();
         self.sender.wait_for_capacity(py)?;
-        // The parts of a step that several appends write may have any of its leaves. A step that one append writes must
+        // If several appends write a step, each may write any of its leaves. If one append writes a step, the step must
         // have the known structure.
         let exact = self.uniform || !(partial_step || self.recorder.step_is_open());
         let mut effects = StepEffects::default();

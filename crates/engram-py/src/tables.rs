@@ -42,7 +42,7 @@ pub(crate) struct RemoteStore {
 /// The connection of one process to a server's tables.
 #[derive(Debug)]
 pub(crate) struct RemoteTables {
-    /// Result of [`forks`] in this process.
+    /// Result of [`forks`] in the process that made the connection.
     forks: u64,
     pub(crate) client: Arc<Client>,
     cache: Mutex<InsertCache>,
