@@ -34,11 +34,11 @@ struct ItemTemplate {
     schema: Arc<Schema>,
     /// True if the first axis of each leaf is time; false for items of one step without a time axis.
     time_axis: bool,
-    /// The signature whose dtypes Python numbers have in `schema`.
+    /// The signature from which Python numbers got their dtypes in `schema`.
     signature: Option<Arc<Signature>>,
 }
 
-/// A key, the tables' options, and an item for each.
+/// A key, the tables' options, and an item for each table.
 type Prepared = (u64, Vec<Arc<TableOptions>>, Vec<NewItem>);
 
 impl Inserter {

@@ -35,7 +35,7 @@ const MAX_BYTES_IN_FLIGHT: usize = 8 << 20;
 
 /// The arguments of a call, except the items.
 #[derive(Debug)]
-pub(crate) struct InsertBatch<'a> {
+pub(crate) struct InsertBatchCall<'a> {
     pub(crate) table: &'a str,
     /// A priority for all items, or one for each.
     pub(crate) priorities: &'a [f64],
@@ -61,7 +61,7 @@ struct ItemBuilder<'a> {
     episode: u64,
 }
 
-impl InsertBatch<'_> {
+impl InsertBatchCall<'_> {
     /// Inserts the items of a nest of arrays, in order; returns their keys.
     pub(crate) fn insert(&self, tables: &Tables, items: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
         let py = items.py();

@@ -296,8 +296,8 @@ impl PatternWriter {
         Ok(())
     }
 
-    /// While false, writes do not wait for the items of earlier writes. An adder sets it to false while it writes the
-    /// last rows of an episode.
+    /// While false, writes do not wait for the items of earlier writes. An adder sets it to false where an error must
+    /// not interrupt it: between a row and the row's items, and at the end of an episode.
     #[getter]
     fn waits_for_tables(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let py = slf.py();

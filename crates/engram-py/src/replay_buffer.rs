@@ -39,7 +39,7 @@ pub(crate) struct ReplayBuffer {
 
 /// An `engram.buffers.items.CompiledItems`.
 #[derive(Debug, FromPyObject)]
-struct ItemsConfig {
+struct BufferItemsConfig {
     kind: String,
     length: usize,
     burn_in: usize,
@@ -53,7 +53,7 @@ struct ItemsConfig {
     reward_column: Option<usize>,
 }
 
-impl ItemsConfig {
+impl BufferItemsConfig {
     fn items(&self) -> RingItems {
         match self.kind.as_str() {
             "transitions" => RingItems::Transitions {
@@ -251,7 +251,7 @@ impl ReplayBuffer {
         exponent: Option<f64>,
         seed: u64,
     ) -> PyResult<Self> {
-        let items: ItemsConfig = items.extract()?;
+        let items: BufferItemsConfig = items.extract()?;
         let (structure, _) = Structure::of(signature)?;
         let columns = config::signature(py, signature)?.columns;
         let cells = columns.iter().map(|column| {

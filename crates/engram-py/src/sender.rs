@@ -39,8 +39,8 @@ pub(crate) struct Sender {
     /// When the first wait of the current write began; `None` before it.
     wait_began: Option<Instant>,
     pub(crate) closed: bool,
-    /// While false, a write does not wait for the items of earlier writes: an adder must write the last rows of an
-    /// episode together.
+    /// While false, writes do not wait for the items of earlier writes: an adder must not be interrupted between a row
+    /// and the row's items, or at the end of an episode.
     pub(crate) waits_for_tables: bool,
     /// Number of items that wait for an unfinished chunk, as last reported to `tables`.
     unsent: u64,

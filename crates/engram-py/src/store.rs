@@ -26,7 +26,7 @@ use crate::durable::{open_options, storage_options, with_progress};
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, detached, wait_for};
 use crate::insert::Inserter;
-use crate::insert_batch::InsertBatch;
+use crate::insert_batch::InsertBatchCall;
 use crate::inspection::clean_all;
 use crate::memory;
 use crate::sample::{sample_local, sample_remote};
@@ -37,7 +37,7 @@ use crate::table_info::table_info_dict;
 use crate::tables::{Location, RemoteStore, Tables};
 
 /// Certificate authority, the client's certificate and key, and the server's name.
-type TlsConfig = (Vec<u8>, Option<(Vec<u8>, Vec<u8>)>, Option<String>);
+type ClientTlsConfig = (Vec<u8>, Option<(Vec<u8>, Vec<u8>)>, Option<String>);
 
 /// Named tables, in this process or on a server.
 #[pyclass(frozen, module = "engram._engram")]
@@ -183,7 +183,7 @@ impl Store {
         py: Python<'_>,
         address: String,
         token: Option<String>,
-        tls: Option<TlsConfig>,
+        tls: Option<ClientTlsConfig>,
         reconnect_timeout: f64,
     ) -> PyResult<Self> {
         let options = ClientOptions {
@@ -433,7 +433,7 @@ impl Store {
     ) -> PyResult<Bound<'py, PyArray1<u64>>> {
         // Copied: other threads can write to the array while the GIL is released.
         let values = priorities.as_slice()?.to_vec();
-        let request = InsertBatch {
+        let request = InsertBatchCall {
             table: arguments::table_name("`table`", table)?,
             priorities: &values,
             has_priority_per_item: priorities.ndim() > 0,

@@ -98,22 +98,22 @@ pub(crate) struct PyStream {
 }
 
 /// Number of streams that exist. Their native threads sample while Python's threads wait.
-static OPEN: AtomicUsize = AtomicUsize::new(0);
+static OPEN_STREAMS: AtomicUsize = AtomicUsize::new(0);
 
 /// True while a stream exists in this process.
 pub(crate) fn any_open() -> bool {
-    OPEN.load(Ordering::Relaxed) > 0
+    OPEN_STREAMS.load(Ordering::Relaxed) > 0
 }
 
 impl Drop for PyStream {
     fn drop(&mut self) {
-        OPEN.fetch_sub(1, Ordering::Relaxed);
+        OPEN_STREAMS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl PyStream {
     pub(crate) fn new(stream: BatchStream, timeout: Timeout, single: bool) -> Self {
-        OPEN.fetch_add(1, Ordering::Relaxed);
+        OPEN_STREAMS.fetch_add(1, Ordering::Relaxed);
         Self {
             stream: ForkGuard::new("dataset", Mutex::new(stream)),
             closing: AtomicBool::new(false),

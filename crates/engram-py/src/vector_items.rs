@@ -11,7 +11,7 @@ use crate::sender::Sender;
 
 /// An `engram.gymnasium.items.CompiledItems`.
 #[derive(Debug, FromPyObject)]
-pub(crate) struct ItemsConfig {
+pub(crate) struct VectorItemsConfig {
     table: String,
     priority: f64,
     names: Vec<String>,
@@ -25,7 +25,7 @@ pub(crate) struct ItemsConfig {
     at_end: String,
 }
 
-impl ItemsConfig {
+impl VectorItemsConfig {
     /// Returns the engine's rule, after checking its priority for its table.
     pub(crate) fn compile(self, py: Python<'_>, sender: &mut Sender) -> PyResult<ItemRule> {
         let table = sender.table_number(py, &self.table)?;

@@ -14,7 +14,7 @@ use crate::leaf::{MIN_DETACHED_BYTES, bytes_of, prevent_resize};
 use crate::sender::Sender;
 use crate::store::Store;
 use crate::vector_arguments::{Nest, read_final_observations, read_flags, read_rewards};
-use crate::vector_items::ItemsConfig;
+use crate::vector_items::VectorItemsConfig;
 use crate::writer::writer_options;
 
 /// Writes the transitions of N environments, and creates items that never cross the end of an episode.
@@ -257,7 +257,7 @@ impl VectorState {
                 .get(index)
                 .map(|nest: &Nest| nest.structure.text.as_str())
         };
-        let configs: Vec<ItemsConfig> = (self.compile.bind(py))
+        let configs: Vec<VectorItemsConfig> = (self.compile.bind(py))
             .call1((observations.structure.text.as_str(), text(0), text(1)))?
             .extract()?;
         let rules = configs
