@@ -16,7 +16,8 @@ use crate::{arguments, errors};
 /// Number of forks between the process that loaded the module and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Python calls this in each forked child.
+/// Counts the fork, and closes the child's copies of the sockets and files of stores and servers. Python calls this in
+/// each forked child.
 #[pyfunction]
 pub(crate) fn after_fork_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);

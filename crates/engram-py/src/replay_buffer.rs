@@ -41,6 +41,7 @@ pub(crate) struct ReplayBuffer {
 #[derive(Debug, FromPyObject)]
 struct BufferItemsConfig {
     kind: String,
+    /// Number of steps of a sequence, or `n_step` of transitions.
     length: usize,
     burn_in: usize,
     at_end: String,
@@ -49,6 +50,7 @@ struct BufferItemsConfig {
     /// Source, and its column.
     columns: Vec<(String, usize)>,
     names: Vec<String>,
+    /// The columns `terminated` and `truncated`.
     episode_columns: Option<(usize, usize)>,
     reward_column: Option<usize>,
 }
@@ -389,7 +391,7 @@ impl ReplayBuffer {
         priorities: &Bound<'_, PyArray1<f64>>,
     ) -> PyResult<usize> {
         let (keys, priorities) = (keys.readonly(), priorities.readonly());
-        // Copies: other threads can write to the arrays while the GIL is released.
+        // Copied, because other threads can write to the arrays while the GIL is released.
         let (keys, priorities) = (keys.as_slice()?.to_vec(), priorities.as_slice()?.to_vec());
         let bytes = keys.len().saturating_mul(BYTES_PER_PRIORITY_CHANGE);
         self.locked(py, bytes, |mut buffer| {

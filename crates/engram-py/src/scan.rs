@@ -50,7 +50,7 @@ pub(crate) fn request(
     } else {
         ScanOrder::OldestFirst
     };
-    // Copies: other threads can write to the array while the GIL is released.
+    // Copied, because other threads can write to the array while the GIL is released.
     let keys = keys.map(|keys| keys.as_slice().map(<[u64]>::to_vec));
     Ok(ScanRequest {
         table: table.into(),

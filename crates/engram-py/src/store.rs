@@ -384,7 +384,7 @@ impl Store {
     ) -> PyResult<Option<usize>> {
         let table = arguments::table_name("`table`", table)?;
         let wait = arguments::boolean("`wait`", wait)?;
-        // Copies: other threads can write to the arrays while the GIL is released.
+        // Copied, because other threads can write to the arrays while the GIL is released.
         let (keys, priorities) = (keys.as_slice()?.to_vec(), priorities.as_slice()?.to_vec());
         match self.tables(py)? {
             Tables::Local(engine) => {
@@ -431,7 +431,7 @@ impl Store {
         timeout: &Bound<'_, PyAny>,
         time_axis: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyArray1<u64>>> {
-        // Copied: other threads can write to the array while the GIL is released.
+        // Copied, because other threads can write to the array while the GIL is released.
         let values = priorities.as_slice()?.to_vec();
         let request = InsertBatchCall {
             table: arguments::table_name("`table`", table)?,

@@ -20,7 +20,9 @@ pub(crate) struct VectorItemsConfig {
     columns: Vec<(String, usize, String)>,
     /// Discount per transition; `None` for sequences.
     discount: Option<f64>,
+    /// Number of transitions of an item; for items that are transitions, the maximum (`n_step`).
     length: u64,
+    /// Number of transitions from the start of a sequence to the start of the next.
     period: u64,
     at_end: String,
 }
