@@ -12,7 +12,7 @@ use crate::arrays;
 use crate::importance_weights::importance_weights;
 use crate::structure::Structure;
 
-/// Arrays of a nest, None for columns without one.
+/// One array per column; None for columns without one.
 type OptionalLeaves = Vec<Option<Py<PyAny>>>;
 
 /// The native class of `engram.Batch`. Arrays of metadata are created on demand.
@@ -22,10 +22,14 @@ pub(crate) struct Batch {
     data: Py<PyAny>,
     row_splits: Option<Py<PyAny>>,
     lengths: Option<Py<PyAny>>,
+    /// For each column, true if it has no time axis.
     squeezed: Vec<bool>,
     infos: Vec<SampledItemInfo>,
+    /// Leaves of `data`.
     leaves: Vec<Py<PyAny>>,
+    /// Leaves of `row_splits`; None for columns that are not ragged.
     leaf_splits: OptionalLeaves,
+    /// Leaves of `lengths`; None for columns that are not padded.
     leaf_lengths: OptionalLeaves,
     structure: Arc<Structure>,
 }
@@ -224,7 +228,7 @@ impl Batch {
         )
     }
 
-    /// Computes `(1 / (N p)) ^ beta`, scaled as `normalize` requires. Python has checked the arguments.
+    /// Computes `(1 / (N p)) ^ beta`, divided as `normalize` requires. Python has checked the arguments.
     fn importance_weights<'py>(
         &self,
         py: Python<'py>,

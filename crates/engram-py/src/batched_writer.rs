@@ -84,7 +84,7 @@ fn check_priority(
     options.map_or(Ok(()), |(_, options)| options.check_priority(priority))
 }
 
-/// Warns that no item has a flag of the end of an episode.
+/// Warns that no item has a flag that marks the end of an episode.
 #[cold]
 fn warn_of_lost_flag(py: Python<'_>, column: &str) -> PyResult<()> {
     let text = format!(
@@ -246,7 +246,7 @@ impl BatchedState {
         self.warn_of_lost_flags(py)
     }
 
-    /// Warns once of each column of a flag that no item has.
+    /// Warns of a column with a flag that no item has, once per column.
     fn warn_of_lost_flags(&mut self, py: Python<'_>) -> PyResult<()> {
         match recorder_of(&mut self.recording).and_then(BatchedRecorder::take_lost_flag) {
             Some(column) => warn_of_lost_flag(py, column),

@@ -26,7 +26,7 @@ impl BufferBatch {
 
     /// The probability of each item.
     fn probabilities(&self) -> impl Iterator<Item = f64> + Clone {
-        // A single one stands for all.
+        // If there is only one, it applies to all items.
         let each = self.drawn.probabilities.iter().copied().cycle();
         each.take(self.drawn.starts.len())
     }

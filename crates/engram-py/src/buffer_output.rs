@@ -17,6 +17,7 @@ use crate::structure::{Leaves, Structure};
 #[derive(Debug)]
 pub(crate) struct OutputArrays<'py> {
     arrays: Vec<Bound<'py, PyUntypedArray>>,
+    /// Size of each array in bytes.
     bytes: Vec<usize>,
     _resize_guards: Vec<Vec<Bound<'py, PyWeakrefReference>>>,
 }
@@ -107,7 +108,7 @@ impl<'py> OutputArrays<'py> {
                 return &mut [][..];
             }
             // SAFETY: the array is writable, in C order, and spans `bytes` bytes. `self` keeps it alive, and its guards
-            // prevent that it is resized. The slices do not overlap, as checked above. Changing the array from another
+            // prevent a resize. The slices do not overlap, as checked above. Changing the array from another
             // thread meanwhile is invalid for NumPy as well.
             unsafe { std::slice::from_raw_parts_mut(address(array), *bytes) }
         });

@@ -33,7 +33,7 @@ struct StepColumn {
 pub(crate) enum Cells<'py> {
     /// In C order, and in the dtype of the column.
     Array(Bound<'py, PyUntypedArray>),
-    /// One number.
+    /// The bytes of one number, padded to 16, and how many of them belong to the number.
     Number([u8; 16], usize),
 }
 
@@ -58,7 +58,7 @@ impl LeadingAxes {
         }
     }
 
-    /// The axes, for error texts. `steps` is the number of steps of the columns before, if there are any.
+    /// The axes, for error texts. `steps` is the number of steps, if it is known from earlier columns.
     fn describe(self, steps: Option<usize>) -> Vec<String> {
         match self {
             Self::None => Vec::new(),
@@ -257,7 +257,7 @@ impl StepColumn {
     }
 }
 
-/// True for dtypes whose arrays [`Cells`] can have.
+/// True if an array has this dtype, in native byte order.
 pub(crate) fn is_same_dtype(array: &Bound<'_, PyUntypedArray>, dtype: DType) -> bool {
     let descr = array.dtype();
     dtypes::from_numpy(&descr) == Some(dtype) && descr.is_native_byteorder() != Some(false)

@@ -176,7 +176,8 @@ pub(crate) fn signature(py: Python<'_>, nest: &Bound<'_, PyAny>) -> PyResult<Sig
                 })
             };
             let shape: Vec<Option<usize>> = shape.extract().map_err(|error| {
-                // The attributes of a class are not those of its objects.
+                // A class, such as `np.ndarray`, may have attributes with these names; the error is then about the
+                // leaf.
                 if leaf.is_instance_of::<PyType>() { invalid_leaf(error) } else { invalid_shape(error) }
             })?;
             let unsupported = || {

@@ -27,8 +27,8 @@ pub(crate) fn from_numpy(descr: &Bound<'_, PyArrayDescr>) -> Option<DType> {
         // Whether objects are bytes or text, their elements decide.
         (b'S' | b'O', _) => DType::String,
         (b'U' | b'T', _) => DType::Text,
-        // `ml_dtypes` registers additional dtypes with NumPy. Their name is that of the scalar class. It is read from the
-        // class, because `dtype.name` runs Python code, which Ctrl-C may interrupt.
+        // `ml_dtypes` registers additional dtypes with NumPy. Their name is that of the scalar class. It is read from
+        // the class, because `dtype.name` runs Python code, which Ctrl-C may interrupt.
         _ => return DType::from_name(descr.typeobj().name().ok()?.to_str().ok()?),
     })
 }

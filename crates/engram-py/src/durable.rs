@@ -1,4 +1,4 @@
-//! Options of stores with a directory, and progress reports to Python.
+//! Options of stores with a directory, and progress reports to Python while one is opened.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::time::Duration;

@@ -37,7 +37,8 @@ pub(crate) fn invalid(py: Python<'_>, text: String) -> PyErr {
     new(py, "InvalidArgumentError", text)
 }
 
-/// Returns a `ForkedError`: the engine's threads and locks exist in the parent process only.
+/// Returns a `ForkedError`, for an object that a forked child must not use: the engine's threads exist in the parent
+/// process only, and a lock that one of them held at the fork stays locked in the child. `what` names the object.
 pub(crate) fn forked(py: Python<'_>, what: &str) -> PyErr {
     let text = format!(
         "this {what} was created before the process forked; create a new one in the child, or start \

@@ -99,8 +99,8 @@ impl FastPath {
     }
 }
 
-/// The bytes of a NumPy scalar of this dtype, padded with zeros to 16; `None` for a dtype of which NumPy's function below
-/// returns a pointer instead of the value.
+/// The bytes of a NumPy scalar of this dtype, padded with zeros to 16. `None` for bfloat16 and float8 types, because
+/// `PyArray_ScalarAsCtype` writes a pointer instead of their value.
 #[expect(unsafe_code, reason = "NumPy's C API")]
 pub(crate) fn scalar_bytes(scalar: &Bound<'_, PyAny>, dtype: DType) -> Option<[u8; 16]> {
     if dtype.is_small_float() {

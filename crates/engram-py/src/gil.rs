@@ -16,7 +16,8 @@ use crate::{arguments, errors};
 /// Number of forks between the process that loaded the module and this one.
 static FORKS: AtomicU64 = AtomicU64::new(0);
 
-/// Python calls this in each forked child.
+/// Counts the fork, and closes the child's copies of the sockets and files of stores and servers. Python calls this in
+/// each forked child.
 #[pyfunction]
 pub(crate) fn after_fork_in_child() {
     FORKS.fetch_add(1, Ordering::Relaxed);
@@ -28,7 +29,7 @@ pub(crate) fn forks() -> u64 {
     FORKS.load(Ordering::Relaxed)
 }
 
-/// Borrows an object for a call that reads it.
+/// Borrows a writer for a call that reads it.
 ///
 /// # Errors
 /// `EngramError` while another call changes it.
@@ -36,7 +37,7 @@ pub(crate) fn shared<'py, T: PyClass>(object: &Bound<'py, T>) -> PyResult<PyRef<
     object.try_borrow().map_err(|_| errors::in_use(object.py()))
 }
 
-/// Borrows an object for a call that changes it.
+/// Borrows a writer for a call that changes it.
 ///
 /// # Errors
 /// `EngramError` while another call uses it.

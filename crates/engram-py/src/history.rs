@@ -75,7 +75,7 @@ impl ColumnHistory {
         })
     }
 
-    fn column(
+    fn trajectory_column(
         &self,
         writer: &Bound<'_, TrajectoryWriter>,
         positions: Positions,
@@ -178,20 +178,20 @@ impl ColumnHistory {
                 },
                 Err(_) => Positions::List((0..count).map(nth_position).collect()),
             };
-            return Ok(self.column(&writer, positions, false));
+            return Ok(self.trajectory_column(&writer, positions, false));
         }
         if let Ok(list) = index.cast::<PyList>() {
             let positions = list
                 .iter()
                 .map(|index| position(&index, indexed.start, len, column));
-            return Ok(self.column(
+            return Ok(self.trajectory_column(
                 &writer,
                 Positions::List(positions.collect::<PyResult<_>>()?),
                 false,
             ));
         }
         let first = position(index, indexed.start, len, column)?;
-        Ok(self.column(
+        Ok(self.trajectory_column(
             &writer,
             Positions::Range {
                 first,

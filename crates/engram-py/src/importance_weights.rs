@@ -4,20 +4,20 @@ use engram_core::DrawDistribution;
 use numpy::PyArray1;
 use pyo3::prelude::*;
 
-/// Computes `(1 / (N p)) ^ beta` of each draw, given its distribution and its probability `p`. `divisor` is what the
-/// weights are divided by: `"batch"`, the largest of the batch; any other text, the largest that any item could have had
-/// at the draw; `None`, nothing. Python has checked the arguments.
+/// Computes `(1 / (N p)) ^ beta` of each draw, given its distribution and its probability `p`. `normalize` is what the
+/// weights are divided by: `"batch"`, the largest of the batch; any other text, the largest that any item could have
+/// had at the draw; `None`, nothing. Python has checked the arguments.
 pub(crate) fn importance_weights<'py>(
     py: Python<'py>,
     draws: impl Iterator<Item = (DrawDistribution, f64)> + Clone,
     beta: f64,
-    divisor: Option<&str>,
+    normalize: Option<&str>,
 ) -> Bound<'py, PyArray1<f32>> {
     let weights = draws
         .clone()
         .map(|(distribution, probability)| distribution.importance_weight(probability, beta));
     let mut weights: Vec<f64> = weights.collect();
-    match divisor {
+    match normalize {
         None => {}
         Some("batch") => {
             let largest = weights.iter().copied().fold(0.0, f64::max);

@@ -1,4 +1,4 @@
-//! `Store.insert`: one item in one call.
+//! `Store.insert`: builds one item, and inserts it into one or several tables.
 
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
@@ -34,11 +34,11 @@ struct ItemTemplate {
     schema: Arc<Schema>,
     /// True if the first axis of each leaf is time; false for items of one step without a time axis.
     time_axis: bool,
-    /// The signature whose dtypes Python numbers have in `schema`.
+    /// The signature from which Python numbers got their dtypes in `schema`.
     signature: Option<Arc<Signature>>,
 }
 
-/// A key, the tables' options, and an item for each.
+/// A key, the tables' options, and an item for each table.
 type Prepared = (u64, Vec<Arc<TableOptions>>, Vec<NewItem>);
 
 impl Inserter {
@@ -98,7 +98,7 @@ impl Inserter {
         if tables_without_item.is_empty() {
             return Ok(key);
         }
-        // The time that a slow server has used beyond the deadline reduces the wait.
+        // A server that has replied after the deadline leaves less time for the explanation.
         let latest = Instant::now() + MAX_EXPLANATION_WAIT;
         let explain_by =
             deadline.map_or(latest, |deadline| latest.min(deadline + TOTAL_REPLY_GRACE));

@@ -26,8 +26,8 @@ use crate::tables::Tables;
 /// Target size of a chunk in bytes. Small items share chunks.
 const CHUNK_BYTES: usize = 16 << 10;
 
-/// Maximum number of items of a chunk, which limits how long one lock hold of the table is, and how much memory an item
-/// that outlives the others of its chunk keeps.
+/// Maximum number of items of a chunk. It limits how long the table is locked at a time, and how much memory is kept by
+/// an item that outlives the others of its chunk.
 const MAX_ITEMS_PER_CHUNK: usize = 1024;
 
 /// Maximum bytes of items in flight to a server.
@@ -35,7 +35,7 @@ const MAX_BYTES_IN_FLIGHT: usize = 8 << 20;
 
 /// The arguments of a call, except the items.
 #[derive(Debug)]
-pub(crate) struct InsertBatch<'a> {
+pub(crate) struct InsertBatchCall<'a> {
     pub(crate) table: &'a str,
     /// A priority for all items, or one for each.
     pub(crate) priorities: &'a [f64],
@@ -46,7 +46,7 @@ pub(crate) struct InsertBatch<'a> {
     pub(crate) timeout: Timeout,
 }
 
-/// Makes chunks and items of arrays.
+/// Builds chunks and items from arrays.
 struct ItemBuilder<'a> {
     schema: Arc<Schema>,
     columns: Vec<BatchColumn<'a>>,
@@ -61,18 +61,18 @@ struct ItemBuilder<'a> {
     episode: u64,
 }
 
-impl InsertBatch<'_> {
+impl InsertBatchCall<'_> {
     /// Inserts the items of a nest of arrays, in order; returns their keys.
     pub(crate) fn insert(&self, tables: &Tables, items: &Bound<'_, PyAny>) -> PyResult<Vec<u64>> {
         let py = items.py();
         let deadline = self.timeout.deadline();
-        let (structure, rows) = self
+        let (structure, stacked) = self
             .read(items)
             .map_err(|error| with_array_hint(error, items))?;
-        let (len, steps) = (rows.sizes[0], rows.sizes.get(1).copied());
+        let (len, steps) = (stacked.sizes[0], stacked.sizes.get(1).copied());
         self.check_priorities(py, len)?;
         // Before any address or length is read, and before other threads run.
-        let _resize_guards = rows.prevent_resize()?;
+        let _resize_guards = stacked.prevent_resize()?;
         let mut outbox = match tables {
             Tables::Local(_) => AnyOutbox::new(tables),
             Tables::Remote(remote) => {
@@ -91,9 +91,9 @@ impl InsertBatch<'_> {
             }
         };
         let options = Arc::clone(outbox.options(table));
-        let schema = Arc::new(schema_of(&structure, &rows));
+        let schema = Arc::new(schema_of(&structure, &stacked));
         let mut builder = ItemBuilder {
-            columns: rows.columns()?,
+            columns: stacked.columns()?,
             steps,
             chunk_bytes: chunk_bytes(&options),
             compressor: Compressor::new(Compression::Auto),
@@ -101,7 +101,7 @@ impl InsertBatch<'_> {
             episode: tables.unique_number(),
             schema,
         };
-        self.check_table(&options, &builder)
+        self.check_against_table(&options, &builder)
             .map_err(|error| with_array_hint(errors::to_py(py, &error), items))?;
         let mut keys = Vec::with_capacity(len);
         let sent = self.send(
@@ -141,13 +141,13 @@ impl InsertBatch<'_> {
         }
         let axes = [Axis::any("N", "item"), Axis::any("T", "step")];
         let axes = &axes[..if self.time_axis { 2 } else { 1 }];
-        let rows = StackedLeaves::read(py, &values, &structure.names, axes, false)?;
-        if rows.sizes[1..] == [0] && rows.sizes[0] > 0 {
+        let stacked = StackedLeaves::read(py, &values, &structure.names, axes, false)?;
+        if stacked.sizes[1..] == [0] && stacked.sizes[0] > 0 {
             let text =
                 "with time_axis=True the items must have at least 1 step; got shape [N, 0, ...]";
             return Err(errors::signature(py, text.into()));
         }
-        Ok((structure, rows))
+        Ok((structure, stacked))
     }
 
     fn check_priorities(&self, py: Python<'_>, len: usize) -> PyResult<()> {
@@ -162,8 +162,8 @@ impl InsertBatch<'_> {
         Err(errors::invalid(py, text))
     }
 
-    /// Checks what can be wrong about the items before any is inserted.
-    fn check_table(&self, options: &TableOptions, builder: &ItemBuilder<'_>) -> Result<()> {
+    /// Checks all priorities, and the columns of the items, against the options of their table.
+    fn check_against_table(&self, options: &TableOptions, builder: &ItemBuilder<'_>) -> Result<()> {
         let mut priorities = self.priorities.iter();
         priorities.try_for_each(|priority| options.check_priority(*priority))?;
         let Some(signature) = &options.signature else {
@@ -179,8 +179,9 @@ impl InsertBatch<'_> {
         signature.check(&options.name, columns)
     }
 
-    /// Builds and sends chunk after chunk. The next one is built only when the table's rate limiter has allowed all items
-    /// of the last one. Returns how the last wait has ended. `keys` becomes the keys of the items sent so far.
+    /// Builds and sends chunk after chunk. A chunk is built only when the table's rate limiter has allowed all items of
+    /// the chunk before it, and not too many items are in flight. Returns how the last wait has ended. Appends the keys
+    /// of the items that were sent to `keys`.
     #[expect(clippy::too_many_arguments, reason = "the state of one call")]
     fn send(
         &self,
@@ -192,7 +193,7 @@ impl InsertBatch<'_> {
         keys: &mut Vec<u64>,
         deadline: Option<Instant>,
     ) -> PyResult<WaitEnd> {
-        let in_flight =
+        let max_chunks_in_flight =
             (MAX_BYTES_IN_FLIGHT / builder.chunk_bytes.max(builder.item_bytes(0))).max(1);
         while keys.len() < len {
             py.check_signals()?;
@@ -210,13 +211,13 @@ impl InsertBatch<'_> {
             outbox.send(py, built.into_iter().map(|item| (table, item)))?;
             keys.extend_from_slice(&new_keys);
             outbox.collect_finished(py)?;
-            let limit = in_flight * new_keys.len();
+            let max_in_flight = max_chunks_in_flight * new_keys.len();
             let until = if outbox.in_flight() == 0 {
                 continue;
             } else if outbox.waiting(py) > 0 {
                 Until::WaitingAtMost(0)
-            } else if outbox.in_flight() > limit {
-                Until::InFlightAtMost(limit)
+            } else if outbox.in_flight() > max_in_flight {
+                Until::InFlightAtMost(max_in_flight)
             } else {
                 continue;
             };
@@ -228,7 +229,7 @@ impl InsertBatch<'_> {
         outbox.wait_for_others(py, Until::Complete, deadline)
     }
 
-    /// Withdraws the items that the table did not accept. Returns the keys if it has all of them now.
+    /// Withdraws the items that the table did not accept. Returns the keys if the table has accepted all items by now.
     fn stop(
         &self,
         py: Python<'_>,
@@ -287,8 +288,8 @@ impl ItemBuilder<'_> {
         bytes.sum()
     }
 
-    /// Returns the items at the beginning of `items` that the next chunk has: as many as fit into its target size, at least
-    /// one.
+    /// Returns the items of the next chunk, which begin with the first of `items`: as many as fit into the chunk's
+    /// target size, but at least one.
     fn next_items(&self, items: Range<usize>) -> Range<usize> {
         let has_strings = (self.columns.iter()).any(|c| matches!(c, BatchColumn::Strings(_)));
         let max = items.len().min(MAX_ITEMS_PER_CHUNK);
@@ -305,7 +306,7 @@ impl ItemBuilder<'_> {
         items.start..items.start + len.max(1)
     }
 
-    /// Builds a chunk of items, and these items. `priorities` has one for each, or one for all.
+    /// Builds a chunk with the rows of these items, and the items. `priorities` has one for each item, or one for all.
     fn build(&mut self, items: Range<usize>, priorities: &[f64]) -> Result<Vec<NewItem>> {
         let rows_per_item = self.rows();
         let rows = items.start * rows_per_item..items.end * rows_per_item;
@@ -357,13 +358,17 @@ fn chunk_bytes(options: &TableOptions) -> usize {
     })
 }
 
-fn schema_of(structure: &Structure, rows: &StackedLeaves<'_>) -> Schema {
+fn schema_of(structure: &Structure, stacked: &StackedLeaves<'_>) -> Schema {
     let names = structure.names.iter().map(|name| name.as_str().into());
     let layout = Layout {
         names: names.collect(),
         structure: structure.text.as_str().into(),
     };
-    let cells = rows.leaves.iter().flatten().map(|leaf| leaf.cell.clone());
+    let cells = stacked
+        .leaves
+        .iter()
+        .flatten()
+        .map(|leaf| leaf.cell.clone());
     Schema {
         layout: Arc::new(layout),
         cells: cells.collect(),
@@ -378,7 +383,8 @@ fn describe_inserted(inserted: usize, len: usize) -> String {
     }
 }
 
-/// Adds to the error of an item that cannot be built or inserted how many items of the call were inserted before.
+/// Adds to an error how many items of the call were inserted before, if it is the error of an item that cannot be built
+/// or inserted.
 fn with_inserted(py: Python<'_>, error: PyErr, inserted: usize, len: usize) -> PyErr {
     let about_an_item =
         errors::is_item_rejection(py, &error) || error.is_instance_of::<PyMemoryError>(py);

@@ -1,4 +1,4 @@
-//! Inserts one item into several tables.
+//! Passes an item that `insert.rs` has built to one or several tables, in process or on a server.
 
 use std::sync::Arc;
 use std::time::Instant;

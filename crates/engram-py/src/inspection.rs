@@ -35,11 +35,11 @@ pub(crate) fn inspect(py: Python<'_>, path: PathBuf) -> PyResult<Bound<'_, PyDic
     let dict = PyDict::new(py);
     dict.set_item("in_use", in_use)?;
     dict.set_item("store", store)?;
-    dict.set_item("files", to_dicts(files, |each| file(py, each))?)?;
+    dict.set_item("files", to_dicts(files, |each| file_dict(py, each))?)?;
     dict.set_item("other_files", others)?;
     dict.set_item(
         "checkpoints",
-        to_dicts(checkpoints, |each| checkpoint(py, each))?,
+        to_dicts(checkpoints, |each| checkpoint_dict(py, each))?,
     )?;
     let opening = opening
         .map(|opening| opening_dict(py, opening))
@@ -67,7 +67,7 @@ fn to_dicts<'py, T>(
     values.into_iter().map(to_dict).collect()
 }
 
-fn file(py: Python<'_>, file: InspectedFile) -> PyResult<Bound<'_, PyDict>> {
+fn file_dict(py: Python<'_>, file: InspectedFile) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("name", file.name)?;
     dict.set_item("bytes", file.bytes)?;
@@ -101,14 +101,14 @@ fn file(py: Python<'_>, file: InspectedFile) -> PyResult<Bound<'_, PyDict>> {
     Ok(dict)
 }
 
-fn checkpoint(py: Python<'_>, checkpoint: InspectedCheckpoint) -> PyResult<Bound<'_, PyDict>> {
+fn checkpoint_dict(py: Python<'_>, checkpoint: InspectedCheckpoint) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("number", checkpoint.number)?;
     dict.set_item("created", checkpoint.created_at)?;
     dict.set_item("first_change", checkpoint.first_change)?;
     dict.set_item(
         "tables",
-        to_dicts(checkpoint.tables, |each| table(py, each))?,
+        to_dicts(checkpoint.tables, |each| table_dict(py, each))?,
     )?;
     dict.set_item("chunks", checkpoint.chunks)?;
     dict.set_item("chunk_bytes", checkpoint.chunk_bytes)?;
@@ -117,7 +117,7 @@ fn checkpoint(py: Python<'_>, checkpoint: InspectedCheckpoint) -> PyResult<Bound
     Ok(dict)
 }
 
-fn table(py: Python<'_>, table: InspectedTable) -> PyResult<Bound<'_, PyDict>> {
+fn table_dict(py: Python<'_>, table: InspectedTable) -> PyResult<Bound<'_, PyDict>> {
     let dict = PyDict::new(py);
     dict.set_item("name", table.name)?;
     dict.set_item("items", table.items)?;
@@ -135,6 +135,9 @@ fn opening_dict(py: Python<'_>, opening: InspectedOpening) -> PyResult<Bound<'_,
         "age",
         std::time::Duration::from_nanos(opening.age).as_secs_f64(),
     )?;
-    dict.set_item("tables", to_dicts(opening.tables, |each| table(py, each))?)?;
+    dict.set_item(
+        "tables",
+        to_dicts(opening.tables, |each| table_dict(py, each))?,
+    )?;
     Ok(dict)
 }

@@ -43,7 +43,7 @@ pub(crate) fn describe_column(name: &str) -> String {
 }
 
 impl<'py> Leaf<'py> {
-    /// Reads a value; `path` names its column in errors, here and in the other functions.
+    /// Reads a value. In all functions of this file, `path` names the column in errors.
     ///
     /// # Errors
     /// `SignatureError` if columns do not support it.
@@ -78,7 +78,8 @@ impl<'py> Leaf<'py> {
         if value.is_exact_instance_of::<PyComplex>() {
             return number(DType::Complex128);
         }
-        // Not by NumPy, which would remove trailing NUL characters. NumPy's own scalars `str_` and `bytes_` keep them.
+        // NumPy does not convert strings here, because it would remove trailing NUL characters. Its own scalars `str_`
+        // and `bytes_` are handled here too, and keep these characters.
         if value.cast::<PyString>().is_ok() || value.cast::<PyBytes>().is_ok() {
             let mut encoded = Vec::new();
             let dtype = encode_string(value, path, &mut encoded)?;
@@ -200,7 +201,7 @@ impl<'py> Leaf<'py> {
     pub(crate) fn copy_to(&self, dtype: DType, out: &mut [u8], path: &str) -> PyResult<()> {
         match self {
             Self::Array { array, .. } => {
-                // Before its address and length are read, because preventing a resize may run Python code.
+                // Created before the array's address and length are read, because this may run Python code.
                 let resize_guard = (out.len() >= MIN_DETACHED_BYTES)
                     .then(|| prevent_resize(array))
                     .transpose()?;
@@ -229,8 +230,8 @@ impl<'py> Leaf<'py> {
     }
 }
 
-/// The bytes of a C-ordered array. They must be read before any Python code runs, as that may move them. A caller that
-/// releases the GIL must [`prevent_resize`] the array first.
+/// The bytes of a C-ordered array. They must be read before any Python code runs, because that may move them. A caller
+/// that releases the GIL must call [`prevent_resize`] first.
 #[expect(unsafe_code, reason = "NumPy's data pointer")]
 pub(crate) fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>) -> SharedBytes<'a> {
     let len = array.len() * array.dtype().itemsize();
@@ -244,8 +245,9 @@ pub(crate) fn bytes_of<'a>(array: &'a Bound<'_, PyUntypedArray>) -> SharedBytes<
     unsafe { SharedBytes::new((*array.as_array_ptr()).fields.data.cast::<u8>(), len) }
 }
 
-/// Prevents other threads from resizing an array, or the array that it is a view of. NumPy rejects a resize while
-/// there is a weak reference, even with `refcheck=False`, which a buffer export does not prevent.
+/// Prevents other threads from resizing an array, or the array that it is a view of, while the result exists. NumPy
+/// rejects a resize while there is a weak reference to the array, even with `refcheck=False`; a buffer export would not
+/// prevent that.
 ///
 /// Creating a weak reference may collect garbage, whose finalizers may resize the array, so the caller must read its
 /// address and length afterwards.
@@ -271,7 +273,7 @@ fn base_of<'py>(array: &Bound<'py, PyUntypedArray>) -> Option<Bound<'py, PyUntyp
 }
 
 /// True if a Python number, to which [`Leaf::new`] gave the dtype `number`, can be stored in a column of dtype
-/// `column`. Whether an integer is in that dtype's range is not checked.
+/// `column`. Does not check whether an integer is in the column's range.
 fn fits(number: DType, column: DType) -> bool {
     use DType::{
         Bfloat16, Bool, Complex64, Complex128, Float8E4m3fn, Float8E5m2, Float16, Float32, Float64,

@@ -18,7 +18,7 @@ static ALLOCATOR: MiMalloc = MiMalloc;
 const PURGE_DECOMMITS: mi_option_t = 5;
 const PURGE_DELAY: mi_option_t = 15;
 
-/// In milliseconds: 11 days, which never pass, because the collector returns memory every [`COLLECT_INTERVAL`].
+/// In milliseconds: 11 days. This delay never passes, because the collector returns memory every [`COLLECT_INTERVAL`].
 const NEVER: std::ffi::c_long = 1_000_000_000;
 
 /// Time between two returns of free memory.
@@ -41,7 +41,7 @@ pub(crate) fn configure() {
 /// Starts the thread that returns free memory to the system, once per process. A forked child that opens a store starts
 /// its own.
 pub(crate) fn start_collector() {
-    /// `process` of the last process that called this function; 0 before.
+    /// The number `process`, below, of the last process that called this function; 0 before the first call.
     static STARTED: AtomicU64 = AtomicU64::new(0);
     let process = forks() + 1;
     if STARTED.swap(process, Ordering::Relaxed) == process {
@@ -50,8 +50,8 @@ pub(crate) fn start_collector() {
     let collector = thread::Builder::new().name("engram-memory".into());
     // If the thread cannot start, the engine still reuses free memory.
     let _ = collector.spawn(|| {
-        // SAFETY: a thread's first allocation does the same. This thread makes none, and mimalloc ignores threads that
-        // it has not initialized.
+        // Needed because this thread allocates nothing, and mimalloc ignores threads that it has not initialized.
+        // SAFETY: a thread's first allocation does the same.
         unsafe { mi_thread_init() };
         loop {
             thread::sleep(COLLECT_INTERVAL);

@@ -17,10 +17,10 @@ use crate::tables::{REPLY_GRACE, RemoteTables, Tables};
 /// Minimum wait for a server's reply, even if the caller's timeout is shorter.
 const MIN_REPLY_WAIT: Duration = Duration::from_millis(200);
 
-/// Minimum wait for a server's first reply on a connection, before which it is not known whether tables block.
+/// Minimum wait for a server's first reply on a connection. Until that reply, it is unknown whether tables block.
 const MIN_FIRST_REPLY_WAIT: Duration = Duration::from_secs(5);
 
-/// Name of the thread of `engram._checkpoint_thread`.
+/// Name of the threads that `engram._checkpoint_thread` starts.
 const CHECKPOINT_THREAD: &str = "engram-checkpoints";
 
 /// How often a waiting writer checks whether another thread could end the wait.
@@ -84,7 +84,8 @@ impl AnyOutbox {
         Ok(true)
     }
 
-    /// Returns the number that stands for a table in [`AnyOutbox::send`]. `until` is a timeout and the time when it ends.
+    /// Returns the number that stands for a table in [`AnyOutbox::send`]. `until` is a timeout and the time when it
+    /// ends.
     pub(crate) fn table_number(
         &mut self,
         py: Python<'_>,
@@ -134,7 +135,8 @@ impl AnyOutbox {
         })
     }
 
-    /// Number of items that the rate limiters of their tables block, as far as known.
+    /// Number of items that the rate limiters of their tables block, as far as known. For a local writer, all items
+    /// that are left.
     pub(crate) fn waiting(&self, py: Python<'_>) -> usize {
         match self {
             Self::Local(_, outbox) => py.detach(|| outbox.items_left()),
@@ -159,7 +161,7 @@ impl AnyOutbox {
         match self {
             Self::Local(_, outbox) if outbox.in_flight() == 0 => Ok(()),
             Self::Local(_, outbox) => detached(py, || outbox.collect_finished()),
-            // The stream updates the number.
+            // A remote outbox's stream updates the number.
             Self::Remote(_, outbox) => outbox
                 .check_errors()
                 .map_err(|error| errors::to_py(py, &error)),
@@ -194,7 +196,7 @@ impl AnyOutbox {
         Ok(done.is_some())
     }
 
-    /// Waits for rate limiters as [`AnyOutbox::wait_until`] does, unless no other thread could open them.
+    /// Waits as [`AnyOutbox::wait_until`] does. A local writer's wait also ends if no other thread could end it.
     pub(crate) fn wait_for_others(
         &mut self,
         py: Python<'_>,
@@ -218,7 +220,8 @@ impl AnyOutbox {
         }
     }
 
-    /// Withdraws the items that are not in their tables. Returns their number, or `None` if the server did not confirm it.
+    /// Withdraws the items that are not in their tables. Returns their number, or `None` if the server did not confirm
+    /// it.
     pub(crate) fn withdraw(self, py: Python<'_>) -> Option<usize> {
         py.detach(|| match self {
             Self::Local(_, outbox) => Some(outbox.withdraw()),
@@ -230,9 +233,9 @@ impl AnyOutbox {
         })
     }
 
-    /// True if items wait for a local table, and no other thread could sample from it: this is the only thread of Python,
-    /// except those that write checkpoints; no dataset is open, the process has never started a server, and no item
-    /// expires.
+    /// True if items wait for a local table, and no other thread could sample from it: this is the only thread of
+    /// Python, except those that write checkpoints; no dataset is open, the process has never started a server, and no
+    /// item expires.
     pub(crate) fn is_deadlock(&self, py: Python<'_>) -> PyResult<bool> {
         let Self::Local(engine, _) = self else {
             return Ok(false);

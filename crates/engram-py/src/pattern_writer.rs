@@ -71,7 +71,7 @@ impl PatternState {
         let configs: Vec<PatternConfig> =
             self.compile.bind(py).call1((&structure.text,))?.extract()?;
         for (number, config) in configs.into_iter().enumerate() {
-            // The history must be long enough for all patterns, also for those whose columns do not exist yet.
+            // The history must be long enough for all patterns, including those whose columns do not exist yet.
             let lookback = config.lookback();
             let column = |leaf| self.steps.column(leaf);
             let pattern = config.compile(py, &mut self.sender, column)?;
@@ -122,7 +122,8 @@ impl PatternState {
     fn append(&mut self, step: &Bound<'_, PyAny>, partial_step: bool) -> PyResult<()> {
         let py = step.py();
         self.sender.wait_for_capacity(py)?;
-        // Partial steps may group leaves in any way; a complete step must have the known structure.
+        // If several appends write a step, each may write any of its leaves. If one append writes a step, the step must
+        // have the known structure.
         let exact = self.uniform || !(partial_step || self.recorder.step_is_open());
         let mut effects = StepEffects::default();
         let wrote = self
@@ -163,7 +164,8 @@ impl PatternState {
         Ok(wrote)
     }
 
-    /// Returns the error of a step that was not recorded. The first step that is recorded determines the structure.
+    /// Returns the error of a step that was not recorded. If no step was recorded before, also discards the structure:
+    /// the first recorded step determines it.
     fn reject<T>(&mut self, error: PyErr, step: &Bound<'_, PyAny>) -> PyResult<T> {
         let error = with_array_hint(error, step);
         if self.appends == 0 {
@@ -294,7 +296,8 @@ impl PatternWriter {
         Ok(())
     }
 
-    /// False while writes do not wait for items that are on their way; an adder sets it before the last rows of an episode.
+    /// While false, writes do not wait for the items of earlier writes. An adder sets it to false where an error must
+    /// not interrupt it: between a row and the row's items, and at the end of an episode.
     #[getter]
     fn waits_for_tables(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let py = slf.py();

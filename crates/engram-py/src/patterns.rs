@@ -19,7 +19,7 @@ pub(crate) struct PatternConfig {
     structure: String,
     /// Source leaf, start, stop, step, squeeze.
     columns: Vec<(usize, i64, i64, i64, bool)>,
-    /// Input, its leaf, comparison, two operands, inverse.
+    /// Input, its leaf, comparison, two operands, and whether the comparison is inverted.
     conditions: Vec<(String, usize, String, i64, i64, bool)>,
     priority: PriorityConfig,
 }

@@ -28,18 +28,20 @@ pub(crate) struct ReplayBuffer {
     /// No thread acquires the GIL while it holds this lock.
     buffer: ForkGuard<RwLock<StepBuffer>>,
     columns: StepColumns,
-    /// Nest of an item.
+    /// Structure of an item.
     structure: Arc<Structure>,
     /// Names, dtypes and shapes of the columns of an item, with the time axis.
     outputs: Vec<(String, CellSpec)>,
     pool: Arc<Pool>,
+    /// The numbers of all environments, from 0 on.
     envs: Vec<usize>,
 }
 
 /// An `engram.buffers.items.CompiledItems`.
 #[derive(Debug, FromPyObject)]
-struct ItemsConfig {
+struct BufferItemsConfig {
     kind: String,
+    /// Number of steps of a sequence, or `n_step` of transitions.
     length: usize,
     burn_in: usize,
     at_end: String,
@@ -48,11 +50,12 @@ struct ItemsConfig {
     /// Source, and its column.
     columns: Vec<(String, usize)>,
     names: Vec<String>,
+    /// The columns `terminated` and `truncated`.
     episode_columns: Option<(usize, usize)>,
     reward_column: Option<usize>,
 }
 
-impl ItemsConfig {
+impl BufferItemsConfig {
     fn items(&self) -> RingItems {
         match self.kind.as_str() {
             "transitions" => RingItems::Transitions {
@@ -101,10 +104,11 @@ impl ItemsConfig {
 }
 
 /// Bytes whose copying takes about as long as a change of one priority in the sum tree.
-const TREE_BYTES: usize = 512;
+const BYTES_PER_PRIORITY_CHANGE: usize = 512;
 
 impl ReplayBuffer {
-    /// Runs `work` with the lock: without the GIL if it copies many bytes, or if the lock must be waited for.
+    /// Locks the buffer and runs `work`: without the GIL if `work` copies many bytes (`bytes`), or if the lock is
+    /// taken.
     fn locked<T: Send>(
         &self,
         py: Python<'_>,
@@ -160,7 +164,7 @@ impl ReplayBuffer {
         Ok(())
     }
 
-    /// The environments that are named by an argument; all of them for None.
+    /// The environments that the argument `env_ids` names; all of them for None.
     fn read_env_ids(&self, env_ids: Option<&Bound<'_, PyAny>>) -> PyResult<Vec<usize>> {
         let Some(given) = env_ids else {
             return Ok(self.envs.clone());
@@ -228,7 +232,7 @@ impl ReplayBuffer {
         Ok(self.structure.unflatten(py, arrays)?.unbind())
     }
 
-    /// The bytes of a batch; the most that is possible if that is more than `usize` can hold.
+    /// The bytes of a batch; `usize::MAX` if there are more.
     fn batch_bytes(&self, items: usize) -> usize {
         let bytes = self.outputs.iter().map(|(_, cell)| cell.bytes());
         bytes
@@ -249,7 +253,7 @@ impl ReplayBuffer {
         exponent: Option<f64>,
         seed: u64,
     ) -> PyResult<Self> {
-        let items: ItemsConfig = items.extract()?;
+        let items: BufferItemsConfig = items.extract()?;
         let (structure, _) = Structure::of(signature)?;
         let columns = config::signature(py, signature)?.columns;
         let cells = columns.iter().map(|column| {
@@ -387,9 +391,9 @@ impl ReplayBuffer {
         priorities: &Bound<'_, PyArray1<f64>>,
     ) -> PyResult<usize> {
         let (keys, priorities) = (keys.readonly(), priorities.readonly());
-        // Copies: other threads can write to the arrays while the GIL is released.
+        // Copied, because other threads can write to the arrays while the GIL is released.
         let (keys, priorities) = (keys.as_slice()?.to_vec(), priorities.as_slice()?.to_vec());
-        let bytes = keys.len().saturating_mul(TREE_BYTES);
+        let bytes = keys.len().saturating_mul(BYTES_PER_PRIORITY_CHANGE);
         self.locked(py, bytes, |mut buffer| {
             buffer.update_priorities(&keys, &priorities)
         })

@@ -59,7 +59,7 @@ pub(crate) fn sample_local(
 fn wait_until_durable(py: Python<'_>, durable: PendingResponse<()>) -> PyResult<()> {
     let mut durable = Box::pin(async move {
         match durable.await {
-            // Ignored like in process, because the caller has the items.
+            // Ignored, as in process, because the caller has the items.
             Err(Error::Storage(_)) => Ok(()),
             outcome => outcome,
         }
@@ -76,11 +76,11 @@ pub(crate) fn sample_remote(
 ) -> PyResult<Batch> {
     let (table, n) = (request.table.clone(), request.n);
     let mut ticket = client.sample(request);
-    // The server enforces the deadline; the client's is for a server that does not reply.
+    // The server enforces the timeout. The deadline here is for a server that does not reply.
     let deadline = timeout
         .deadline()
         .map(|deadline| deadline + SAMPLE_REPLY_GRACE);
-    let outcome = match wait_for(py, &mut ticket, deadline) {
+    let error = match wait_for(py, &mut ticket, deadline) {
         Ok(Some(delivered)) => {
             let batch = Batch::new(py, delivered.batch.columns, delivered.batch.infos, false)?;
             if let Some(durable) = delivered.lease.acknowledge() {
@@ -96,5 +96,5 @@ pub(crate) fn sample_remote(
         )),
         Err(error) => return Err(error),
     };
-    Err(errors::to_py(py, &outcome))
+    Err(errors::to_py(py, &error))
 }

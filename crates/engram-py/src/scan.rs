@@ -27,14 +27,14 @@ enum BatchScan {
 /// The columns of a batch, and the properties of its items.
 type FetchedBatch = (Columns, Vec<SampledItemInfo>);
 
-/// What the next call of a scan returns.
+/// What [`PyScan::fetch`] returns.
 enum Fetched {
     Batch(Box<FetchedBatch>),
     End,
     Interrupted,
 }
 
-/// Returns the request for a scan; without a `batch_size`, of single items.
+/// Returns the request for a scan. Without a `batch_size`, each batch has one item.
 ///
 /// # Errors
 /// `TypeError` if the keys are not contiguous.
@@ -50,7 +50,7 @@ pub(crate) fn request(
     } else {
         ScanOrder::OldestFirst
     };
-    // Copies: other threads can write to the array while the GIL is released.
+    // Copied, because other threads can write to the array while the GIL is released.
     let keys = keys.map(|keys| keys.as_slice().map(<[u64]>::to_vec));
     Ok(ScanRequest {
         table: table.into(),
@@ -99,7 +99,7 @@ pub(crate) fn begin(
 /// A scan that can be closed while `next` runs.
 #[derive(Debug)]
 struct OpenScan {
-    /// `None` once it has ended or was dropped. `next` locks it, without the GIL, for as long as it runs.
+    /// `None` once the scan has ended or was dropped. `next` keeps it locked while it fetches, without the GIL.
     scan: Mutex<Option<BatchScan>>,
     is_closed: AtomicBool,
 }
@@ -110,8 +110,8 @@ impl OpenScan {
         self.drop_if_closed();
     }
 
-    /// Drops the scan if it is closed and `next` does not run. After unlocking it, `next` calls this too: whichever is
-    /// last drops it.
+    /// Drops the scan if it is closed and `next` does not run. If `next` runs, it calls this when it has unlocked the
+    /// scan.
     fn drop_if_closed(&self) {
         if self.is_closed.load(Ordering::SeqCst)
             && let Ok(mut scan) = self.scan.try_lock()

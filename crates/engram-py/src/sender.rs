@@ -31,21 +31,23 @@ pub(crate) struct Sender {
     outbox: AnyOutbox,
     /// Maximum number of items in flight: sent, and not known to be in their tables. At least 1.
     max_in_flight: usize,
-    /// Maximum number of items that wait for the rate limiters of their tables, at least 1; `None`: no limit of its own.
+    /// Maximum number of items that wait for the rate limiters of their tables, at least 1. `None` means that only
+    /// `max_in_flight` limits them.
     max_waiting: Option<usize>,
     /// Limit of the wait before each write.
     timeout: Timeout,
     /// When the first wait of the current write began; `None` before it.
     wait_began: Option<Instant>,
     pub(crate) closed: bool,
-    /// False while writes do not wait for items: for the rest of a step or an episode that must not end half-way.
+    /// While false, writes do not wait for the items of earlier writes: an adder must not be interrupted between a row
+    /// and the row's items, or at the end of an episode.
     pub(crate) waits_for_tables: bool,
-    /// Number of items that wait for an unfinished chunk, as reported last.
+    /// Number of items that wait for an unfinished chunk, as last reported to `tables`.
     unsent: u64,
     stats: SendStats,
 }
 
-/// Size of a remote writer's recent items, and whether the server acknowledges them. Not used for a local writer.
+/// Size of a remote writer's recent items, and whether the server acknowledges them. A local writer does not update it.
 #[derive(Debug, Default)]
 struct SendStats {
     /// Number of items sent.
@@ -134,7 +136,7 @@ impl Sender {
         self.outbox.options(number)
     }
 
-    /// When the waits of the current write end, of which the first begins now.
+    /// The deadline of all waits of the current write. Its first call in a write starts the timeout.
     fn deadline(&mut self) -> Option<Instant> {
         let began = *self.wait_began.get_or_insert_with(Instant::now);
         began.checked_add(self.timeout.duration()?)
@@ -198,9 +200,9 @@ impl Sender {
         Err(errors::to_py(py, &Error::Backpressure(text)))
     }
 
-    /// Returns the end of the steps `next..total` that may be written after [`Sender::wait_for_capacity`] without calling
-    /// it again, unless a chunk is sealed: all of them, or only one if items wait for their tables or too many are in
-    /// flight.
+    /// Of the steps `next..total`, returns the end of those that may be written before [`Sender::wait_for_capacity`]
+    /// must be called again: all of them, or only one if items wait for their tables or too many are in flight. The
+    /// caller must stop earlier if a chunk is sealed.
     pub(crate) fn run_end(&self, py: Python<'_>, next: usize, total: usize) -> usize {
         let in_flight = self.outbox.in_flight();
         let must_wait = self.waits_for_tables
@@ -210,8 +212,9 @@ impl Sender {
         if must_wait { next + 1 } else { total }
     }
 
-    /// Waits while rate limiters block too many of the writer's items. Items of unfinished chunks count too, but they do
-    /// not wait for a table: with them alone, this returns at once. Receives and returns the number of items in flight.
+    /// Waits while rate limiters block too many of the writer's items. Items of unfinished chunks count too, but if
+    /// there are no others, this returns at once, because they do not wait for a table. Receives and returns the number
+    /// of items in flight.
     fn wait_for_limiters(&mut self, py: Python<'_>, in_flight: usize) -> PyResult<usize> {
         let Some(max_waiting) = self.max_waiting else {
             return Ok(in_flight);
@@ -258,7 +261,8 @@ impl Sender {
         format!(", and the tables did not accept enough of them within {seconds} s (`timeout`)")
     }
 
-    /// For the text of an error: why items are not in their tables and, if no other thread could change that, `advice`.
+    /// For the text of an error: why items are not in their tables and, if no other thread could change that, this fact
+    /// and `advice`.
     fn describe_block(&self, py: Python<'_>, advice: &str) -> PyResult<String> {
         let reason = self.outbox.blocked_reason(py);
         Ok(if self.outbox.is_deadlock(py)? {
@@ -287,7 +291,7 @@ impl Sender {
         Ok(())
     }
 
-    /// Sends items whose chunks are sealed. `unsent` is the number of other items.
+    /// Sends items whose chunks are sealed. `unsent` is the number of items that wait for an unfinished chunk.
     pub(crate) fn send(
         &mut self,
         py: Python<'_>,

@@ -30,7 +30,7 @@ const MAX_LEASE_TIMEOUT: Duration = Duration::from_secs(u64::MAX / 4);
 pub(crate) struct PyServer(ForkGuard<Server>);
 
 /// Certificate, key, and the authority that signs clients' certificates, all as PEM.
-type TlsConfig = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
+type ServerTlsConfig = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
 
 #[pymethods]
 impl PyServer {
@@ -45,7 +45,7 @@ impl PyServer {
         host: &str,
         port: u16,
         token: Option<String>,
-        tls: Option<TlsConfig>,
+        tls: Option<ServerTlsConfig>,
         insecure: bool,
         lease_timeout: f64,
         metrics_port: Option<u16>,

@@ -24,9 +24,9 @@ impl TableSnapshot {
         detached(py, || Ok(snapshot.items().count()))
     }
 
-    /// Describes the table's counters and orders, and of each item the number, priority and counts. Instead of an
-    /// item's data, gives the sum of the bytes of its first chunk. Leaves out keys, insert times, sessions, options and
-    /// the position of the table's last change. For tests.
+    /// Describes the table's counters and orders, and of each item the insertion number, priority and counts. Instead
+    /// of an item's data, gives the sum of the bytes of its first chunk. Leaves out keys, insert times, sessions,
+    /// options and the position of the table's last change. For tests.
     fn describe(&self, py: Python<'_>) -> PyResult<String> {
         let snapshot = self.0.get(py)?;
         detached(py, || {
@@ -45,7 +45,7 @@ impl TableSnapshot {
                     .map(|index| seqs[*index as usize])
                     .collect::<Vec<_>>()
             });
-            // The order in memory is not part of the state.
+            // The order of items in memory is not part of the state.
             items.sort_unstable();
             let counters = Counters {
                 last_lsn: Lsn(0),

@@ -111,7 +111,7 @@ impl<'py> StackedLeaves<'py> {
         })
     }
 
-    /// Size of the last of the first axes: 0 if no leaf has a value.
+    /// Number of steps: the size of the last of the first axes, 0 if no leaf has a value.
     pub(crate) fn steps(&self) -> usize {
         self.sizes.last().copied().unwrap_or(0)
     }
@@ -125,7 +125,7 @@ impl<'py> StackedLeaves<'py> {
         leaves.map(StackedLeaf::column).collect()
     }
 
-    /// Prevents other threads from resizing the arrays, until the result is dropped. It may run Python code.
+    /// Prevents other threads from resizing the arrays, until the result is dropped. This may run Python code.
     pub(crate) fn prevent_resize(&self) -> PyResult<impl Sized + use<'py>> {
         let arrays = self.leaves.iter().flatten().filter_map(StackedLeaf::array);
         arrays.map(prevent_resize).collect::<PyResult<Vec<_>>>()

@@ -164,9 +164,8 @@ impl StepFlattener {
     }
 
     /// Prepares for steps that are given as arrays `[T, ...]`: checks that they fit the columns, and adds and reshapes
-    /// columns as [`StepFlattener::write`] does. Returns the arrays with their recorder's columns; those that are None
-    /// have no values. The caller must call [`StepFlattener::settle`] even after an error. `effects` reports what
-    /// changed, also after an error.
+    /// columns as [`StepFlattener::write`] does. Returns the arrays; leaves that are None have no values. The caller
+    /// must call [`StepFlattener::settle`] even after an error. `effects` reports what changed, also after an error.
     pub(crate) fn prepare<'py>(
         &mut self,
         recorder: &mut Recorder,
@@ -185,24 +184,24 @@ impl StepFlattener {
         let Some(structure) = self.structure.clone() else {
             return Ok(StackedLeaves::default());
         };
-        let rows = StackedLeaves::read(
+        let stacked = StackedLeaves::read(
             py,
             &values,
             &structure.names,
             &[Axis::any("T", "step")],
             true,
         )?;
-        if rows.sizes == [0] {
-            // The dtype of text is unknown then.
-            return Ok(rows);
+        if stacked.sizes == [0] {
+            // Without steps, the dtype of text is unknown.
+            return Ok(stacked);
         }
         let names = structure.names.iter();
-        for ((leaf, column), name) in rows.leaves.iter().zip(&self.columns).zip(names) {
+        for ((leaf, column), name) in stacked.leaves.iter().zip(&self.columns).zip(names) {
             if let (Some(leaf), Some(column)) = (leaf, column) {
                 check_dtype(&recorder.schema().cells[*column], &leaf.cell, name, py)?;
             }
         }
-        let cells = rows
+        let cells = stacked
             .leaves
             .iter()
             .map(|leaf| Some(leaf.as_ref()?.cell.clone()));
@@ -220,10 +219,10 @@ impl StepFlattener {
                     .map_err(|error| errors::to_py(py, &error))?;
             }
         }
-        Ok(rows)
+        Ok(stacked)
     }
 
-    /// Extends the structure for a step, as [`StepFlattener::extend_structure`] does, and records how it was before.
+    /// Extends the structure for a step, as [`StepFlattener::extend_structure`] does, after saving it in `before`.
     fn begin_structure<'py>(
         &mut self,
         step: &Bound<'py, PyAny>,
@@ -257,7 +256,7 @@ impl StepFlattener {
             .write(recorder, values, &self.columns))
     }
 
-    /// Completes the step. Discards it if `outcome` is an error or completing it fails.
+    /// Completes the step. Discards it if `outcome`, that of writing the step, is an error, or if completing it fails.
     pub(crate) fn finish(
         &mut self,
         recorder: &mut Recorder,
@@ -274,8 +273,8 @@ impl StepFlattener {
         self.settle(recorder, effects, finished)
     }
 
-    /// Ends an append. If `finished` is an error, discards what it has written, and the change of the structure if no
-    /// columns were added.
+    /// Ends an append. If `finished` is an error, discards what the append has written and, if no columns were added,
+    /// its change of the structure.
     pub(crate) fn settle<T>(
         &mut self,
         recorder: &mut Recorder,
@@ -285,7 +284,7 @@ impl StepFlattener {
         let before = self.before.take();
         if finished.is_err() {
             recorder.abort_step();
-            // Columns that the recorder has already added stay; they only lack values.
+            // Columns that the recorder has already added stay, without values, and so does the structure.
             if let Some((structure, columns)) = before.filter(|_| effects.column_map.is_none()) {
                 self.structure = structure;
                 self.columns = columns;
@@ -294,7 +293,7 @@ impl StepFlattener {
         finished
     }
 
-    /// Merges the structure of a step into the known one, and returns its leaves in the merged order.
+    /// Merges the structure of a step into the known one, and returns the step's leaves in the merged order.
     fn extend_structure<'py>(
         &mut self,
         step: &Bound<'py, PyAny>,
@@ -411,8 +410,8 @@ pub(crate) fn structure_differs(
     errors::signature(py, text)
 }
 
-/// The error for a step whose structure cannot be merged with that of earlier ones, for a writer whose steps may add and
-/// omit columns.
+/// The error for a step whose structure cannot be merged with that of earlier ones, for a writer whose steps may add
+/// and omit columns.
 fn nesting_differs(py: Python<'_>, given: &[String], known: &[String]) -> PyErr {
     let text = format!(
         "steps may add or omit columns, but must keep the nesting of earlier steps, {}; got {}",

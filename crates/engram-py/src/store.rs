@@ -26,7 +26,7 @@ use crate::durable::{open_options, storage_options, with_progress};
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, detached, wait_for};
 use crate::insert::Inserter;
-use crate::insert_batch::InsertBatch;
+use crate::insert_batch::InsertBatchCall;
 use crate::inspection::clean_all;
 use crate::memory;
 use crate::sample::{sample_local, sample_remote};
@@ -37,7 +37,7 @@ use crate::table_info::table_info_dict;
 use crate::tables::{Location, RemoteStore, Tables};
 
 /// Certificate authority, the client's certificate and key, and the server's name.
-type TlsConfig = (Vec<u8>, Option<(Vec<u8>, Vec<u8>)>, Option<String>);
+type ClientTlsConfig = (Vec<u8>, Option<(Vec<u8>, Vec<u8>)>, Option<String>);
 
 /// Named tables, in this process or on a server.
 #[pyclass(frozen, module = "engram._engram")]
@@ -46,8 +46,8 @@ pub(crate) struct Store {
     location: Location,
     seed: u64,
     /// Number of seeds derived from `seed` so far, including those of dropped tables: no two tables get the same one.
-    created: AtomicUsize,
-    insert: Inserter,
+    num_seeds: AtomicUsize,
+    inserter: Inserter,
 }
 
 impl Store {
@@ -56,13 +56,13 @@ impl Store {
         self.location.tables(py)
     }
 
-    fn local(engine: Engine, seed: u64, created: usize) -> Self {
+    fn local(engine: Engine, seed: u64, num_seeds: usize) -> Self {
         memory::start_collector();
         Self {
             location: Location::Local(ForkGuard::new("store", Arc::new(engine))),
             seed,
-            created: AtomicUsize::new(created),
-            insert: Inserter::default(),
+            num_seeds: AtomicUsize::new(num_seeds),
+            inserter: Inserter::default(),
         }
     }
 
@@ -73,7 +73,7 @@ impl Store {
 
     /// Returns a seed for a new table, different in each call.
     pub(crate) fn next_seed(&self) -> u64 {
-        table_seed(self.seed, self.created.fetch_add(1, Ordering::Relaxed))
+        table_seed(self.seed, self.num_seeds.fetch_add(1, Ordering::Relaxed))
     }
 
     /// Returns the engine of a store in this process.
@@ -107,7 +107,8 @@ fn all_options(
     options.collect()
 }
 
-/// Random bits for keys: those of a seeded program must differ from keys that an earlier run stored.
+/// Returns random bits for keys: even with a fixed seed, the keys of two runs of a program must differ, because the
+/// first run may have stored items.
 fn entropy() -> u64 {
     RandomState::new().build_hasher().finish()
 }
@@ -117,9 +118,9 @@ impl Store {
     #[new]
     fn new(py: Python<'_>, tables: Vec<TableConfig<'_>>, seed: u64) -> PyResult<Self> {
         let options = all_options(py, tables, seed)?;
-        let created = options.len();
+        let num_seeds = options.len();
         let engine = detached(py, || Engine::new(options, entropy()))?;
-        Ok(Self::local(engine, seed, created))
+        Ok(Self::local(engine, seed, num_seeds))
     }
 
     /// Opens a directory. Returns the store, and descriptions of what was found damaged or unfinished.
@@ -137,13 +138,13 @@ impl Store {
         progress: Option<Py<PyAny>>,
     ) -> PyResult<(Self, Vec<String>)> {
         let options = all_options(py, tables, seed)?;
-        let created = options.len();
+        let num_seeds = options.len();
         let storage = storage_options(storage);
         let opening = open_options(opening);
         let (engine, notes) = with_progress(py, progress.as_ref(), |progress| {
             Engine::open(&path, storage, &opening, options, entropy(), progress)
         })?;
-        Ok((Self::local(engine, seed, created), clean_all(notes)))
+        Ok((Self::local(engine, seed, num_seeds), clean_all(notes)))
     }
 
     /// Adds the tables of a directory. Returns their names, and descriptions of what was found damaged or unfinished.
@@ -182,7 +183,7 @@ impl Store {
         py: Python<'_>,
         address: String,
         token: Option<String>,
-        tls: Option<TlsConfig>,
+        tls: Option<ClientTlsConfig>,
         reconnect_timeout: f64,
     ) -> PyResult<Self> {
         let options = ClientOptions {
@@ -200,8 +201,8 @@ impl Store {
         Ok(Self {
             location: Location::Remote(RemoteStore::new(py, options)?),
             seed: 0,
-            created: AtomicUsize::new(0),
-            insert: Inserter::default(),
+            num_seeds: AtomicUsize::new(0),
+            inserter: Inserter::default(),
         })
     }
 
@@ -216,8 +217,8 @@ impl Store {
         }
     }
 
-    /// Waits for a server's replies to changes, and for a limited time for those to acknowledgements of samples. Does
-    /// nothing for tables in this process.
+    /// Waits for a server's replies to changes and then, for a limited time, for its replies to acknowledgements of
+    /// samples. Does nothing for tables in this process.
     fn wait_for_pending_replies(&self, py: Python<'_>) {
         if let Location::Remote(remote) = &self.location {
             remote.wait_for_pending_replies(py);
@@ -383,7 +384,7 @@ impl Store {
     ) -> PyResult<Option<usize>> {
         let table = arguments::table_name("`table`", table)?;
         let wait = arguments::boolean("`wait`", wait)?;
-        // Copies: other threads can write to the arrays while the GIL is released.
+        // Copied, because other threads can write to the arrays while the GIL is released.
         let (keys, priorities) = (keys.as_slice()?.to_vec(), priorities.as_slice()?.to_vec());
         match self.tables(py)? {
             Tables::Local(engine) => {
@@ -415,7 +416,7 @@ impl Store {
                 Ok((table.to_string(), priority))
             })
             .collect::<PyResult<Vec<_>>>()?;
-        self.insert
+        self.inserter
             .insert(&self.tables(py)?, data, &priorities, timeout, time_axis)
     }
 
@@ -430,9 +431,9 @@ impl Store {
         timeout: &Bound<'_, PyAny>,
         time_axis: &Bound<'_, PyAny>,
     ) -> PyResult<Bound<'py, PyArray1<u64>>> {
-        // Copied: other threads can write to the array while the GIL is released.
+        // Copied, because other threads can write to the array while the GIL is released.
         let values = priorities.as_slice()?.to_vec();
-        let request = InsertBatch {
+        let request = InsertBatchCall {
             table: arguments::table_name("`table`", table)?,
             priorities: &values,
             has_priority_per_item: priorities.ndim() > 0,

@@ -22,7 +22,7 @@ pub(crate) enum BatchStream {
     Remote(Box<RemoteStream>),
 }
 
-/// What `next` returns, for both kinds of streams.
+/// What [`BatchStream::next`] returns.
 enum Fetched {
     Batch(Columns, Vec<SampledItemInfo>),
     End,
@@ -98,22 +98,22 @@ pub(crate) struct PyStream {
 }
 
 /// Number of streams that exist. Their native threads sample while Python's threads wait.
-static OPEN: AtomicUsize = AtomicUsize::new(0);
+static OPEN_STREAMS: AtomicUsize = AtomicUsize::new(0);
 
 /// True while a stream exists in this process.
 pub(crate) fn any_open() -> bool {
-    OPEN.load(Ordering::Relaxed) > 0
+    OPEN_STREAMS.load(Ordering::Relaxed) > 0
 }
 
 impl Drop for PyStream {
     fn drop(&mut self) {
-        OPEN.fetch_sub(1, Ordering::Relaxed);
+        OPEN_STREAMS.fetch_sub(1, Ordering::Relaxed);
     }
 }
 
 impl PyStream {
     pub(crate) fn new(stream: BatchStream, timeout: Timeout, single: bool) -> Self {
-        OPEN.fetch_add(1, Ordering::Relaxed);
+        OPEN_STREAMS.fetch_add(1, Ordering::Relaxed);
         Self {
             stream: ForkGuard::new("dataset", Mutex::new(stream)),
             closing: AtomicBool::new(false),
@@ -156,7 +156,8 @@ impl PyStream {
                 }
                 batch.map(Some)
             }
-            // If nothing was raised, another thread closed the stream.
+            // If no signal handler raised, this is the end, the timeout has passed, or another thread closed the
+            // stream.
             Fetched::End | Fetched::Interrupted => raised.map_or(Ok(None), Err),
         }
     }

@@ -1,7 +1,8 @@
 //! Nests of Python containers: flattening in dm-tree's order, serialization of structures, unflattening.
 //!
-//! Mappings are ordered by key, sequences and namedtuples by position. Node types registered with optree in the
-//! namespace `engram` are mappings of their path entries. Everything else, including `None`, is a leaf.
+//! Mappings are ordered by key, sequences and namedtuples by position. A node type that is registered with optree in
+//! the namespace `engram` is treated as a mapping from path entries to children. Everything else, including `None`, is
+//! a leaf.
 
 mod array_hint;
 mod explore;
@@ -24,7 +25,7 @@ use explore::{explore, list_of, registered_children};
 use text::node_from_json;
 pub(crate) use text::{merge, prune};
 
-/// A node of a nest. Mappings have keys and children, namedtuples their class.
+/// A node of a nest. Mappings have their keys, and namedtuples their class.
 #[derive(Debug)]
 pub(crate) enum Node {
     Leaf,
@@ -49,8 +50,8 @@ pub(crate) struct Structure {
 /// Cache of parsed structures, by text.
 static PARSED: Mutex<Option<HashMap<String, Arc<Structure>>>> = Mutex::new(None);
 
-/// Clears the cache of parsed structures. Called after a namedtuple class was redefined, as in notebooks, so that later
-/// nests have the new class.
+/// Clears the cache of parsed structures. Called after a namedtuple class was redefined, as in notebooks, so that nests
+/// built later are instances of the new class.
 fn clear_structure_cache() {
     let parsed = PARSED.lock().unwrap_or_else(PoisonError::into_inner).take();
     drop(parsed);

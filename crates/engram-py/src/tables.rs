@@ -35,14 +35,14 @@ pub(crate) enum Location {
 #[derive(Debug)]
 pub(crate) struct RemoteStore {
     options: ClientOptions,
-    /// The connection of the process that used it last.
+    /// The connection that was made last: by this process, or by the parent before it forked.
     connection: ArcSwapOption<RemoteTables>,
 }
 
 /// The connection of one process to a server's tables.
 #[derive(Debug)]
 pub(crate) struct RemoteTables {
-    /// Result of [`forks`] in that process.
+    /// Result of [`forks`] in the process that made the connection.
     forks: u64,
     pub(crate) client: Arc<Client>,
     cache: Mutex<InsertCache>,
@@ -50,7 +50,7 @@ pub(crate) struct RemoteTables {
     changes: Mutex<VecDeque<PendingResponse<u64>>>,
 }
 
-/// What single inserts reuse.
+/// What inserts reuse.
 #[derive(Debug, Default)]
 struct InsertCache {
     /// Options of tables by name, as the server last sent them.
@@ -149,7 +149,8 @@ impl RemoteTables {
         Ok(options)
     }
 
-    /// Returns a table's options from the server, to check that it has the table. Neither reads nor fills the cache.
+    /// Returns a table's options from the server, to check that the server has the table. Neither reads nor fills the
+    /// cache.
     pub(crate) fn describe_table(
         &self,
         py: Python<'_>,

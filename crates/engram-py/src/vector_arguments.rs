@@ -1,4 +1,4 @@
-//! Reads the arguments of a vector writer: nests of arrays, flags, rewards, and observations that are objects.
+//! Reads the arguments of a vector writer: nests of arrays, flags, rewards, and the final observations in `info`.
 
 use engram_core::{CellSpec, DType};
 use numpy::{PyArray1, PyArrayDescrMethods, PyArrayMethods, PyUntypedArray, PyUntypedArrayMethods};
@@ -27,11 +27,11 @@ impl Nest {
     ) -> PyResult<(Self, Vec<Bound<'py, PyUntypedArray>>)> {
         let (mut structure, values) =
             Structure::of(nest).map_err(|error| with_array_hint(error, nest))?;
-        for leaf in &mut structure.names {
-            *leaf = if leaf.is_empty() {
+        for leaf_name in &mut structure.names {
+            *leaf_name = if leaf_name.is_empty() {
                 name.into()
             } else {
-                format!("{name}/{leaf}")
+                format!("{name}/{leaf_name}")
             };
         }
         let (arrays, cells) = read_arrays(&values, &structure.names, envs)
@@ -142,9 +142,10 @@ pub(crate) fn read_rewards(value: &Bound<'_, PyAny>, envs: usize) -> PyResult<Ve
     }
 }
 
-/// Reads the observations of the environments in `ended` from `info["final_obs"]`, an array of objects. Returns the cells of
-/// each column; `None` for an array of another kind, or if an observation differs from `known` in any way.
-pub(crate) fn read_objects(
+/// Reads the observations of the environments in `ended` from `info["final_obs"]`, an array of objects. Returns the
+/// cells of each column; `None` for an array of another kind, or if an observation differs from `known` in structure,
+/// dtypes or shapes.
+pub(crate) fn read_final_observations(
     known: &Nest,
     info: &Bound<'_, PyAny>,
     ended: &[usize],

@@ -11,7 +11,7 @@ use crate::sender::Sender;
 
 /// An `engram.gymnasium.items.CompiledItems`.
 #[derive(Debug, FromPyObject)]
-pub(crate) struct ItemsConfig {
+pub(crate) struct VectorItemsConfig {
     table: String,
     priority: f64,
     names: Vec<String>,
@@ -20,12 +20,14 @@ pub(crate) struct ItemsConfig {
     columns: Vec<(String, usize, String)>,
     /// Discount per transition; `None` for sequences.
     discount: Option<f64>,
+    /// Number of transitions of an item; for items that are transitions, the maximum (`n_step`).
     length: u64,
+    /// Number of transitions from the start of a sequence to the start of the next.
     period: u64,
     at_end: String,
 }
 
-impl ItemsConfig {
+impl VectorItemsConfig {
     /// Returns the engine's rule, after checking its priority for its table.
     pub(crate) fn compile(self, py: Python<'_>, sender: &mut Sender) -> PyResult<ItemRule> {
         let table = sender.table_number(py, &self.table)?;

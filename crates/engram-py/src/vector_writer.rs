@@ -13,8 +13,8 @@ use crate::gil::{ForkGuard, Timeout, exclusive, shared};
 use crate::leaf::{MIN_DETACHED_BYTES, bytes_of, prevent_resize};
 use crate::sender::Sender;
 use crate::store::Store;
-use crate::vector_arguments::{Nest, read_flags, read_objects, read_rewards};
-use crate::vector_items::ItemsConfig;
+use crate::vector_arguments::{Nest, read_final_observations, read_flags, read_rewards};
+use crate::vector_items::VectorItemsConfig;
 use crate::writer::writer_options;
 
 /// Writes the transitions of N environments, and creates items that never cross the end of an episode.
@@ -40,7 +40,7 @@ struct VectorState {
     first: Option<FirstObservations>,
     /// Set by the first step.
     recording: Option<Recording>,
-    /// Error of an earlier item, which was noticed after a call had stored its step. The next call raises it.
+    /// Error of an earlier item, which was noticed when a call had already stored its step. The next call raises it.
     unreported: Option<PyErr>,
 }
 
@@ -94,6 +94,7 @@ impl VectorState {
         let Some(first) = &mut self.first else {
             return Ok(());
         };
+        // Another reset before the first step: replaces the observations of the environments that it started.
         for (known, array) in first.bytes.iter_mut().zip(&arrays) {
             let mut copy = vec![0; known.len()];
             bytes_of(array).copy_to(&mut copy);
@@ -109,7 +110,7 @@ impl VectorState {
         Ok(())
     }
 
-    #[expect(clippy::too_many_arguments, reason = "what a step returns")]
+    #[expect(clippy::too_many_arguments, reason = "the parts of a step")]
     fn step(
         &mut self,
         actions: &Bound<'_, PyAny>,
@@ -201,8 +202,8 @@ impl VectorState {
         Ok(())
     }
 
-    /// Returns the last observations of the episodes that ended, the cells of each column; none if they are in
-    /// `observations`.
+    /// Returns the last observations of the episodes that ended, as the cells of each column. Returns no columns if no
+    /// episode ended, or if these observations are in `observations`.
     fn last_observations(
         &self,
         observations: &Bound<'_, PyAny>,
@@ -229,7 +230,7 @@ impl VectorState {
             return Ok(Vec::new());
         }
         if let Some(known) = &self.observations
-            && let Some(cells) = read_objects(known, info, &ended)?
+            && let Some(cells) = read_final_observations(known, info, &ended)?
         {
             return Ok(cells);
         }
@@ -256,7 +257,7 @@ impl VectorState {
                 .get(index)
                 .map(|nest: &Nest| nest.structure.text.as_str())
         };
-        let configs: Vec<ItemsConfig> = (self.compile.bind(py))
+        let configs: Vec<VectorItemsConfig> = (self.compile.bind(py))
             .call1((observations.structure.text.as_str(), text(0), text(1)))?
             .extract()?;
         let rules = configs
@@ -306,7 +307,8 @@ impl VectorState {
         }
     }
 
-    /// Sends ready items. The next call raises an error, because after one of this call, its step must not be stored.
+    /// Sends ready items. If this fails, the next call raises the error: an error of this call would mean that its step
+    /// is not stored.
     fn send_or_report_later(&mut self, py: Python<'_>) {
         if let Err(error) = self.send(py) {
             self.unreported.get_or_insert(error);
@@ -403,7 +405,7 @@ impl VectorWriter {
     }
 
     #[pyo3(signature = (actions, obs, rewards, terminated, truncated, info = None, *, extras = None))]
-    #[expect(clippy::too_many_arguments, reason = "what a step returns")]
+    #[expect(clippy::too_many_arguments, reason = "the parts of a step")]
     fn step(
         slf: &Bound<'_, Self>,
         actions: &Bound<'_, PyAny>,

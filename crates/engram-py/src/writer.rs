@@ -17,7 +17,7 @@ use crate::store::Store;
 use crate::structure::{Structure, with_array_hint, with_array_hint_for};
 use crate::{arguments, errors};
 
-/// Writes steps, and items of slices of their history.
+/// Writes steps, and creates items of slices of their history.
 #[pyclass(module = "engram._engram", weakref)]
 #[derive(Debug)]
 pub(crate) struct TrajectoryWriter {
@@ -400,7 +400,8 @@ impl TrajectoryWriter {
         Ok(())
     }
 
-    /// False while writes do not wait for items that are on their way; an adder sets it before the last rows of an episode.
+    /// While false, writes do not wait for the items of earlier writes. An adder sets it to false where an error must
+    /// not interrupt it: between a row and the row's items, and at the end of an episode.
     #[getter]
     fn waits_for_tables(slf: &Bound<'_, Self>) -> PyResult<bool> {
         let py = slf.py();

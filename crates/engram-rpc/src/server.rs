@@ -39,7 +39,7 @@ use serve::ServerRuntime;
 use service::Service;
 use shutdown::ShutdownSignal;
 
-/// Where a server listens, and who may connect.
+/// The options of a server: where it listens, who may connect, and its limits.
 #[derive(Clone)]
 pub struct ServerOptions {
     /// TCP address to listen at; port 0 selects a free port.
@@ -55,7 +55,8 @@ pub struct ServerOptions {
     pub tls: Option<ServerTls>,
     /// Allows an address that other machines can reach, without a token.
     pub insecure: bool,
-    /// The items of a leased batch are returned if it is not acknowledged within this time.
+    /// The items of a leased batch return to their table if the batch is not acknowledged within this time. A scan that
+    /// is idle for longer ends.
     pub lease_timeout: Duration,
     /// A connection is closed if no call with a valid token arrives within this time.
     pub first_call_timeout: Duration,
@@ -181,13 +182,13 @@ impl Server {
         self.metrics_address
     }
 
-    /// Ends all waiting calls, waits up to two seconds for connections to close, and frees the port. Calling it again
-    /// only waits until the first call has returned.
+    /// Ends all waiting calls, waits up to two seconds for connections to close, and frees the port. If another thread
+    /// is closing the server, waits until it is closed. Does nothing if it is closed already.
     pub fn close(&self) {
         self.stop.send_replace(true);
         let mut thread = self.thread.lock();
         if let Some(thread) = thread.take() {
-            // If the thread panicked, the connections are closed as well.
+            // An error means that the thread has panicked, which closes the connections too.
             let _ = thread.join();
         }
     }

@@ -9,8 +9,8 @@ use crate::stacked_leaves::{Axis, StackedLeaves, with_stored_steps};
 use crate::structure::with_array_hint;
 
 impl BatchedState {
-    /// Appends the steps of a nest of arrays `[N, T, ...]`. `ends` has a flag for each step of each environment, and `T`.
-    /// Copies columns a chunk at a time, and waits for tables as often as [`BatchedState::append`] would.
+    /// Appends the steps of a nest of arrays `[N, T, ...]`. `ends` has a flag for each step of each environment, and
+    /// `T`. Copies columns a chunk at a time, and waits for tables as often as [`BatchedState::append`] would.
     pub(super) fn append_steps(
         &mut self,
         steps: &Bound<'_, PyAny>,
@@ -18,12 +18,12 @@ impl BatchedState {
     ) -> PyResult<()> {
         let py = steps.py();
         self.sender.wait_for_capacity(py)?;
-        let rows = self.read(steps, ends.map(|(_, total)| *total));
-        let rows = rows.map_err(|error| with_array_hint(error, steps))?;
-        let total = rows.sizes.get(1).copied().unwrap_or(0);
-        // Before any address or length is read.
-        let _resize_guards = rows.prevent_resize()?;
-        let columns = rows.columns()?;
+        let stacked = self.read(steps, ends.map(|(_, total)| *total));
+        let stacked = stacked.map_err(|error| with_array_hint(error, steps))?;
+        let total = stacked.sizes.get(1).copied().unwrap_or(0);
+        // Before any address or length is read, because preventing a resize may run Python code.
+        let _resize_guards = stacked.prevent_resize()?;
+        let columns = stacked.columns()?;
         let ends = ends.map(|(ends, _)| ends.as_slice());
         let mut appended = 0;
         let outcome = self.append_columns(py, &columns, ends, total, &mut appended);
@@ -41,15 +41,19 @@ impl BatchedState {
         let names = self.names(new_structure.as_ref());
         let time = total.map_or(Axis::any("T", "step"), |total| Axis::of(total, "step"));
         let axes = [Axis::of(self.num_envs, "environment"), time];
-        let rows = StackedLeaves::read(py, &values, names, &axes, false)?;
-        if rows.sizes.get(1).is_some_and(|total| *total > 0) {
-            let cells = rows.leaves.iter().flatten().map(|leaf| leaf.cell.clone());
+        let stacked = StackedLeaves::read(py, &values, names, &axes, false)?;
+        if stacked.sizes.get(1).is_some_and(|total| *total > 0) {
+            let cells = stacked
+                .leaves
+                .iter()
+                .flatten()
+                .map(|leaf| leaf.cell.clone());
             self.prepare(py, new_structure, cells.collect())?;
         }
-        Ok(rows)
+        Ok(stacked)
     }
 
-    /// Appends `total` steps of each environment. `appended` becomes the number of those that are stored, also after an
+    /// Appends `total` steps of each environment. Sets `appended` to the number of those that are stored, also after an
     /// error.
     fn append_columns(
         &mut self,
@@ -60,7 +64,7 @@ impl BatchedState {
         appended: &mut usize,
     ) -> PyResult<()> {
         let to_py = |error| errors::to_py(py, &error);
-        // Raised at the end: the other steps are appended nevertheless.
+        // The first error about items. It is raised at the end: the other steps are appended nevertheless.
         let mut outcome = Ok(());
         while *appended < total {
             py.check_signals()?;

@@ -12,8 +12,8 @@ use crate::stacked_leaves::{StackedLeaves, with_stored_steps};
 use crate::step_flattener::StepEffects;
 
 impl PatternState {
-    /// Appends the steps of a nest of arrays `[T, ...]`. Copies columns a chunk at a time, and waits for tables as often as
-    /// [`PatternState::append`] would.
+    /// Appends the steps of a nest of arrays `[T, ...]`. Copies columns a chunk at a time, and waits for tables as
+    /// often as [`PatternState::append`] would.
     pub(super) fn append_steps(&mut self, steps: &Bound<'_, PyAny>) -> PyResult<()> {
         let py = steps.py();
         self.sender.wait_for_capacity(py)?;
@@ -36,12 +36,12 @@ impl PatternState {
         }
         let ready = self.update_patterns(py, prepared, true, &effects);
         let settled = self.steps.settle(&mut self.recorder, &effects, ready);
-        let rows = settled.or_else(|error| self.reject(error, steps))?;
-        // Before any address or length is read.
-        let _resize_guards = rows.prevent_resize()?;
+        let stacked = settled.or_else(|error| self.reject(error, steps))?;
+        // Before any address or length is read, because preventing a resize may run Python code.
+        let _resize_guards = stacked.prevent_resize()?;
         let mut columns: Vec<Option<BatchColumn<'_>>> =
             vec![None; self.recorder.schema().cells.len()];
-        for (index, leaf) in rows.leaves.iter().enumerate() {
+        for (index, leaf) in stacked.leaves.iter().enumerate() {
             if let (Some(leaf), Some(column)) = (leaf, self.steps.column(index)) {
                 columns[column] = Some(leaf.column()?);
             }
@@ -51,7 +51,7 @@ impl PatternState {
         outcome.map_err(|error| with_stored_steps(py, error, appended, total))
     }
 
-    /// Appends `total` steps. `appended` becomes the number of those that are stored, also after an error.
+    /// Appends `total` steps. Sets `appended` to the number of those that are stored, also after an error.
     fn append_columns(
         &mut self,
         py: Python<'_>,
@@ -65,7 +65,7 @@ impl PatternState {
             let options = tables.iter().find(|(number, _)| *number == table);
             options.map_or(Ok(()), |(_, options)| options.check_priority(priority))
         };
-        // Raised at the end: the other steps are appended nevertheless.
+        // The first error about items. It is raised at the end: the other steps are appended nevertheless.
         let mut outcome = Ok(());
         while *appended < total {
             py.check_signals()?;

@@ -1,4 +1,5 @@
-//! Hint to use an array, for errors that a list of numbers may have caused: each number becomes a column of its own.
+//! Hint to use an array, for errors that a list of numbers may have caused: each number of a list is a column of its
+//! own.
 
 use pyo3::prelude::*;
 use pyo3::types::{PyFloat, PyInt};
@@ -18,7 +19,7 @@ pub(crate) fn with_array_hint(error: PyErr, nest: &Bound<'_, PyAny>) -> PyErr {
         Ok(parsed) => parsed,
         Err(raised) => return errors::replace_ordinary_error(py, raised, || error),
     };
-    // In a trajectory, a history stands for a number: that of each step.
+    // In a trajectory, the history of a column takes the place of the number that each step has in this column.
     let is_number = |leaf: usize| {
         leaves.get(leaf).is_some_and(|value| {
             value.cast::<PyFloat>().is_ok()
@@ -29,7 +30,8 @@ pub(crate) fn with_array_hint(error: PyErr, nest: &Bound<'_, PyAny>) -> PyErr {
     with_array_hint_for(py, error, &structure, is_number)
 }
 
-/// Adds the hint to an error about a list of the structure whose leaves are all numbers.
+/// Adds the hint to an error about a list of the structure whose leaves are all numbers. `is_number` returns whether
+/// the leaf with an index is a number.
 #[cold]
 pub(crate) fn with_array_hint_for(
     py: Python<'_>,
@@ -65,7 +67,7 @@ pub(crate) fn with_array_hint_for(
 /// True if an error text is about the list at this path: names a column of the list as a cause, or states that a value
 /// is a list. The path is `None` if the whole nest is the list.
 fn is_about_list(text: &str, path: Option<&str>) -> bool {
-    // These words precede a list of all columns.
+    // What follows these words is a list of all columns, not the cause.
     let cause = text
         .split_once("; signature: ")
         .or_else(|| text.split_once(" for a step with "))
@@ -77,7 +79,8 @@ fn is_about_list(text: &str, path: Option<&str>) -> bool {
     let quoted = cause.split('`').skip(1).step_by(2);
     let mut columns: Vec<&str> = quoted.filter(|name| is_element(name, path)).collect();
     columns.sort_unstable();
-    // If steps differ in their columns, the text lists those of both; columns that both have are not the cause.
+    // If two steps differ in their columns, the text lists the columns of both. A column that is listed twice is not
+    // the cause.
     columns
         .chunk_by(|one, other| one == other)
         .any(|same| same.len() == 1)
@@ -96,8 +99,8 @@ fn is_element(name: &str, list: Option<&str>) -> bool {
 
 impl Node {
     /// Appends the outermost lists whose leaves are all numbers: for each, the index of its first leaf, and how many
-    /// levels that leaf is below it. `leaf` is the index of the node's first leaf, and becomes the index after its
-    /// last.
+    /// levels that leaf is below the list. `leaf` is the index of this node's first leaf; it is set to the index after
+    /// the node's last leaf.
     fn lists_of_numbers(
         &self,
         leaf: &mut usize,

@@ -18,7 +18,8 @@ const NAMESPACE: &str = "engram";
 /// `serde_json` reads at most 128.
 const MAX_DEPTH: usize = 32;
 
-/// Returns the node of a nest and its serialized form. Appends its leaves and their paths to the lists.
+/// Returns the node of a nest and its serialized form. Appends its leaves to `leaves`, and their paths to `names`. The
+/// nest is at `path` in the whole nest, `depth` levels below its root.
 pub(super) fn explore<'py>(
     tree: &Bound<'py, PyAny>,
     path: &str,
@@ -93,7 +94,7 @@ pub(super) fn explore<'py>(
     let mut values = Vec::new();
     let mut entry_names = HashSet::new();
     for (key, item) in entries {
-        // The stored key, not its repr: an enum member is stored as its value.
+        // The name is that of the stored key, not the key's repr: an enum member is stored as its value.
         let stored = stored_key(&key)?;
         let name = match &stored {
             Value::String(text) => text.clone(),
@@ -135,7 +136,8 @@ fn sorted_entries<'py>(
         .collect()
 }
 
-/// The values of an iterable. `collect` would lose the exceptions of `__len__` and `__length_hint__`.
+/// Returns the values of an iterable as a list. `collect` would lose the exceptions of `__len__` and
+/// `__length_hint__`.
 pub(super) fn list_of<'py>(values: &Bound<'py, PyAny>) -> PyResult<Bound<'py, PyList>> {
     let list = values.py().get_type::<PyList>().call1((values,))?;
     Ok(list.cast_into()?)
@@ -164,7 +166,8 @@ pub(super) fn registered_children<'py>(
 ) -> PyResult<Option<Vec<(Bound<'py, PyAny>, Bound<'py, PyAny>)>>> {
     static FLATTEN: PyOnceLock<Py<PyAny>> = PyOnceLock::new();
     let py = tree.py();
-    // Fast for arrays, by far the most common leaves, which optree has not registered.
+    // A shortcut for arrays, by far the most common leaves, and None: neither is registered with optree in this
+    // namespace.
     if tree.cast::<numpy::PyUntypedArray>().is_ok() || tree.is_none() {
         return Ok(None);
     }

@@ -27,7 +27,7 @@ pub(super) fn remember_class(name: &str, fields: &[String], class: &Bound<'_, Py
     let before = classes
         .get_or_insert_default()
         .insert(key, class.clone().unbind());
-    // Dropping a class may run Python code, so not under the lock.
+    // Dropping the previous class may run Python code, so the lock is released first.
     drop(classes);
     before.is_some_and(|before| !before.is(class))
 }
@@ -62,7 +62,7 @@ pub(super) fn node_from_json(
     path: &str,
     names: &mut Vec<String>,
 ) -> PyResult<Node> {
-    let bad = || PyTypeError::new_err(format!("{value} is not a node"));
+    let invalid = || PyTypeError::new_err(format!("{value} is not a node"));
     if value == &json!(0) {
         names.push(path.into());
         return Ok(Node::Leaf);
@@ -79,11 +79,11 @@ pub(super) fn node_from_json(
             return Ok(make(children.collect::<PyResult<_>>()?));
         }
     }
-    let pairs = items("d").or_else(|| items("f")).ok_or_else(bad)?;
+    let pairs = items("d").or_else(|| items("f")).ok_or_else(invalid)?;
     let mut children = Vec::new();
     for pair in pairs {
         let [key, child] = pair.as_array().map(Vec::as_slice).unwrap_or_default() else {
-            return Err(bad());
+            return Err(invalid());
         };
         let (object, text) = match key {
             Value::String(text) => (text.into_pyobject(py)?.into_any().unbind(), text.clone()),
@@ -91,7 +91,7 @@ pub(super) fn node_from_json(
                 number.as_i64().into_pyobject(py)?.into_any().unbind(),
                 number.to_string(),
             ),
-            _ => return Err(bad()),
+            _ => return Err(invalid()),
         };
         children.push((
             object,
@@ -115,9 +115,9 @@ pub(super) fn node_from_json(
     Ok(Node::Dict(children.collect()))
 }
 
-/// Merges two structures into one with the leaves of both: mappings gain keys, sequences grow at the end. Returns
-/// `None` if nodes at the same place differ in kind, if one has str keys and the other int keys, or if namedtuples
-/// differ in their name or number of fields.
+/// Merges two serialized structures into one with the leaves of both: mappings gain keys, sequences grow at the end.
+/// Returns `None` if nodes at the same place differ in kind, if one has str keys and the other int keys, or if
+/// namedtuples differ in their name or number of fields.
 pub(crate) fn merge(old: &Value, new: &Value) -> Option<Value> {
     if old == new {
         return Some(old.clone());
@@ -171,8 +171,8 @@ pub(crate) fn merge(old: &Value, new: &Value) -> Option<Value> {
     Some(json!({ "d": pairs }))
 }
 
-/// Removes leaves, and containers without leaves. `keep` yields for each leaf whether it stays. Returns `None` if no
-/// leaf remains.
+/// Removes leaves, and containers without leaves, from a serialized structure. `keep` yields for each leaf whether it
+/// stays. Returns `None` if no leaf remains.
 pub(crate) fn prune(value: &Value, keep: &mut impl Iterator<Item = bool>) -> Option<Value> {
     if value == &json!(0) {
         return keep.next().filter(|keep| *keep).map(|_| value.clone());

@@ -18,8 +18,8 @@ use crate::pb::change_request::Change;
 use crate::pb::change_response::Outcome;
 use crate::wire::{decode_f64s, decode_u64s, encode_error};
 
-/// Maximum number of changes of a stream that are not durable yet, and also of replies that wait to be sent. When
-/// either number is reached, the server reads no further requests of the stream.
+/// Maximum number of changes of a stream that are not durable yet. Also the maximum number of its replies that wait to
+/// be sent. When either number is reached, the server reads no further requests of the stream.
 const MAX_PENDING_REPLIES: usize = 1024;
 
 /// Requests with more keys are handled outside of the runtime's shared threads, because they take long.
@@ -70,7 +70,7 @@ pub(super) fn serve(
                         input_ended = true;
                         continue;
                     }
-                    // The connection broke or the request cannot be decoded; tonic reports it to the client.
+                    // The connection broke, or the request cannot be decoded: the stream ends with this status.
                     Err(status) => Err(status),
                 },
             };

@@ -39,7 +39,7 @@ pub(super) fn accept_connections<IO>(
             _open: counter.begin(),
         });
         async move {
-            // After an error, the transport would try again at once.
+            // Without this pause, the transport would try again at once.
             if connection.is_err() {
                 sleep(ACCEPT_RETRY_DELAY).await;
             }
@@ -54,6 +54,7 @@ pub(super) struct ConnectionInfo {
     pub(super) first_call: FirstCallFlag,
     /// The connection's share of the memory of unread replies.
     pub(super) replies: ConnectionReplies,
+    /// Counts the connection's scans.
     pub(super) scans: Arc<OpenCounter>,
 }
 

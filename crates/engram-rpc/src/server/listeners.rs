@@ -40,6 +40,7 @@ pub(super) struct Listeners {
     /// An abstract Unix socket and its name. Clients on this machine receive the name over TCP, then switch to this
     /// socket, which is faster.
     pub(super) local: Option<(UnixListener, String)>,
+    /// Makes forked children close these sockets.
     pub(super) close_on_fork: CloseOnFork,
 }
 

@@ -47,8 +47,8 @@ async fn execute(state: &ServiceState, request: pb::ManageRequest) -> Result<Out
         }
         Call::Drop(name) => {
             table_names::find_table(engine, &name)?;
-            let dropping = Arc::clone(engine);
-            run_blocking(move || dropping.drop_table(&name), Error::Closed).await?;
+            let owned_engine = Arc::clone(engine);
+            run_blocking(move || owned_engine.drop_table(&name), Error::Closed).await?;
             engine.until_durable().await?;
             done()
         }

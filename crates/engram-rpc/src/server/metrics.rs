@@ -34,7 +34,7 @@ struct TableMetric {
 
 /// The value of a metric.
 enum Value {
-    /// A counter: only grows, until the table is reset or the server ends.
+    /// A counter: it only grows, until the table is reset or the server ends.
     Total(u64),
     /// A whole number that can also decrease.
     Count(u64),

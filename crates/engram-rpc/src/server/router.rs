@@ -10,7 +10,7 @@ use engram_reverb::pb::reverb_service_server::ReverbServiceServer;
 use http_body_util::BodyExt as _;
 use tonic::body::Body;
 use tonic::codegen::http::{Request, Response};
-use tonic::codegen::{BoxFuture, Service as Tower};
+use tonic::codegen::{BoxFuture, Service as TowerService};
 use tonic_health::pb::health_server::{Health, HealthServer};
 
 use super::connection::ConnectionInfo;
@@ -44,7 +44,7 @@ impl<H> Clone for Router<H> {
     }
 }
 
-impl<H: Health> Tower<Request<Body>> for Router<H> {
+impl<H: Health> TowerService<Request<Body>> for Router<H> {
     type Response = Response<Body>;
     type Error = Infallible;
     type Future = BoxFuture<Response<Body>, Infallible>;
@@ -86,9 +86,9 @@ impl<H: Health> Router<H> {
     }
 }
 
-/// Wraps the response's body so that memory reserved for its replies is freed once they are sent, and `open_call` is
-/// kept until the response was sent completely or the client is gone. `open_call` is `None` for unknown calls, and for
-/// those of Engram's service, which counts its calls itself.
+/// Wraps the response's body so that memory reserved for its replies is freed once they are sent. Drops `open_call`
+/// once the response was sent completely or the client is gone; it is `None` for unknown calls, and for those of
+/// Engram's service, which counts its calls itself.
 async fn wrap_body(
     response: BoxFuture<Response<Body>, Infallible>,
     open_call: Option<OpenGuard>,

@@ -83,8 +83,7 @@ struct SampleStream {
     reserving: Option<ReservingReply>,
     /// The batch that is being sent.
     outgoing: Option<OutgoingReply>,
-    /// Barriers without a reply. A barrier asks for a reply once all acknowledgements before it are handled, and
-    /// durable if that is possible.
+    /// Barriers without a reply.
     barriers: Barriers,
 }
 
@@ -134,9 +133,9 @@ impl SampleStream {
                 () = self.requests.progress() => {}
                 () = self.barriers.progress() => {}
                 () = sleep_until(expiry.unwrap_or_else(Instant::now)), if expiry.is_some() => {
-                    // Waiting requests of the silent reader must not draw the items that are returned below, so they
-                    // are suspended until its next message. If it has closed its side of the stream, no message can
-                    // follow, so they are not suspended.
+                    // The silent reader's waiting requests must not draw the items that are returned below, so these
+                    // requests are suspended until the reader's next message. They are not if the reader has closed its
+                    // side of the stream, because no message can follow then.
                     if input_open {
                         self.requests.suspend();
                     }
@@ -215,7 +214,7 @@ impl SampleStream {
                 }
                 self.barriers.add(id);
             }
-            // Clients send an empty request in place of one that they have dropped.
+            // Clients send an empty request instead of one that they no longer need.
             None => {}
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Scan streams: each reads the items of one table once, in batches that the client requests.
 //!
-//! A stream has one task, which gathers the next batch once it was requested and its memory was reserved from the budget
-//! for replies that are not read yet. The keys of a scan that has not begun use the same budget.
+//! A stream has one task, which gathers the next batch once it was requested and its memory was reserved from the
+//! budget for replies that are not read yet. The keys of a scan that has not begun use the same budget.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -26,19 +26,19 @@ use crate::pb::scan_response::Outcome;
 use crate::wire::{HEADER_BYTES_PER_ITEM, OutgoingBatch, decode_u64s, encode_error};
 use crate::{MAX_ITEMS_PER_BATCH, MAX_KEYS_PER_SCAN, pb};
 
-/// Maximum number of batches of a stream that are requested and not sent.
+/// Maximum number of batches that one message may request.
 const MAX_REQUESTED: u32 = 1024;
 
-/// The items of batches of more items are collected outside of the runtime's shared threads.
+/// The items of larger batches are collected outside of the runtime's shared threads, because that takes long.
 const LARGE_BATCH_ITEMS: usize = 4096;
 
 /// Maximum number of open scans of a server. One connection may have a quarter of them.
 const MAX_OPEN_SCANS: u64 = 256;
 
-/// The memory of keys is reserved for this many at a time.
+/// The memory of keys is reserved for this many keys at a time.
 const KEYS_PER_RESERVATION: usize = 65_536;
 
-/// Bytes reserved per key: a vector that grows and a set.
+/// Bytes reserved per key: its places in a vector that grows, and in a set.
 const BYTES_PER_KEY: usize = 32;
 
 /// How often a scan that begins reports progress, so that its connection is not closed as stalled.
@@ -91,7 +91,7 @@ struct ScanStream {
     state: Arc<ServiceState>,
     connection: ConnectionReplies,
     requests: Streaming<pb::ScanRequest>,
-    /// Number of batches that the client has requested and not received.
+    /// Number of batches that were requested and not begun.
     requested: u32,
     replies: Sender<Message>,
 }
@@ -110,10 +110,10 @@ struct OpenScan {
     length_policy: LengthPolicy,
 }
 
-/// Drops the scan in a thread that may block: it may have to free many items.
-struct DropOutside(Option<OpenScan>);
+/// Drops the scan in a thread that may block, because the scan may have to free many items.
+struct DropInBackground(Option<OpenScan>);
 
-impl Drop for DropOutside {
+impl Drop for DropInBackground {
     fn drop(&mut self) {
         let scan = self.0.take();
         // There is no runtime if the server has stopped.
@@ -133,7 +133,7 @@ impl ScanStream {
             return Ok(());
         };
         let mut open = match self.begin(begin, keys).await {
-            Ok(open) => DropOutside(Some(open)),
+            Ok(open) => DropInBackground(Some(open)),
             Err(error) => {
                 self.send(Outcome::Error(encode_error(&error))).await?;
                 return Ok(());
@@ -163,10 +163,10 @@ impl ScanStream {
     /// Receives the next request. `None` if the client ends the stream.
     async fn receive(&mut self) -> Result<Option<pb::ScanRequest>, Status> {
         let idle_timeout = self.state.lease_timeout;
-        while_active(idle_timeout, self.requests.message()).await?
+        with_idle_timeout(idle_timeout, self.requests.message()).await?
     }
 
-    /// Receives the keys and the beginning of the scan. `None` if the client ends the stream before.
+    /// Receives the keys and the request to begin. `None` if the client ends the stream before that.
     async fn receive_begin(&mut self) -> Result<Option<(pb::BeginScan, Keys)>, Status> {
         let mut keys = Keys::default();
         while let Some(message) = self.receive().await? {
@@ -199,7 +199,7 @@ impl ScanStream {
         Ok(None)
     }
 
-    /// Checks that the server and the connection do not have too many scans, this one included.
+    /// Checks that the server and the connection do not have too many open scans, including this one.
     fn check_open_scans(&self) -> Result<()> {
         let scans_of_server = self.state.counters.get(Call::Scan).open();
         let (owner, max) = if self.scans_of_connection.open() > MAX_OPEN_SCANS / 4 {
@@ -257,7 +257,7 @@ impl ScanStream {
         })
     }
 
-    /// Waits until a batch is requested. False if the client ends the stream before.
+    /// Waits until a batch is requested. False if the client ends the stream before that.
     async fn receive_requests(&mut self) -> Result<bool, Status> {
         while self.requested == 0 {
             let Some(message) = self.receive().await? else {
@@ -280,12 +280,12 @@ impl ScanStream {
 
     /// Reserves memory of the budget for replies that are not read.
     async fn reserve(&self, bytes: usize) -> Result<Reservation, Status> {
-        while_active(self.state.lease_timeout, self.connection.reserve(bytes)).await
+        with_idle_timeout(self.state.lease_timeout, self.connection.reserve(bytes)).await
     }
 
     /// Sends a message. False if the client is gone.
     async fn send_message(&self, message: Message) -> Result<bool, Status> {
-        let sent = while_active(self.state.lease_timeout, self.replies.send(message)).await?;
+        let sent = with_idle_timeout(self.state.lease_timeout, self.replies.send(message)).await?;
         Ok(sent.is_ok())
     }
 
@@ -364,7 +364,7 @@ impl OpenScan {
 ///
 /// # Errors
 /// The status that the stream ends with if this takes longer than a scan may be idle.
-async fn while_active<T>(
+async fn with_idle_timeout<T>(
     idle_timeout: Duration,
     wait: impl Future<Output = T>,
 ) -> Result<T, Status> {

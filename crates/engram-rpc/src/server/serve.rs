@@ -147,7 +147,7 @@ impl ServerRuntime {
         let engram = EngramServer::new(self.service)
             .max_decoding_message_size(MAX_MESSAGE_BYTES)
             .max_encoding_message_size(MAX_MESSAGE_BYTES);
-        let calls = Router {
+        let router = Router {
             engram,
             reverb: self.reverb.server(),
             health: health_service,
@@ -157,7 +157,7 @@ impl ServerRuntime {
         let incoming = TcpIncoming::from(tcp).with_nodelay(Some(true));
         let mut stopped = self.shutdown.clone();
         let tcp = (self.tcp.layer(layer.clone())).serve_with_incoming_shutdown(
-            calls.clone(),
+            router.clone(),
             accept_connections(
                 incoming,
                 Arc::clone(&open_connections),
@@ -168,12 +168,12 @@ impl ServerRuntime {
         );
         let tcp = tokio::spawn(tcp);
         let mut stopped = self.shutdown.clone();
-        // Never ends, even without Unix sockets: the transport would shut down with its last listener.
+        // A transport stops when its stream of connections ends, so this stream never ends, even without Unix sockets.
         let incoming = select_all(unix)
             .inspect_ok(enlarge_send_buffer)
             .chain(stream::pending());
         let unix = (self.unix.layer(layer)).serve_with_incoming_shutdown(
-            calls,
+            router,
             accept_connections(incoming, open_connections, reply_budget, first_call_timeout),
             async move { stopped.wait().await },
         );
@@ -196,7 +196,7 @@ impl ServerRuntime {
     }
 }
 
-/// Ends the calls that watch the server's health.
+/// Removes the health status, which ends the calls that watch it.
 async fn clear_health(health: &HealthReporter) {
     let mut health = health.clone();
     for service in ["", SERVICE_NAME] {

@@ -6,7 +6,7 @@ use engram_core::table::MAX_NAME_BYTES;
 use engram_core::{Error, Result};
 use engram_engine::{Engine, Table};
 
-/// Maximum bytes that an error text shows of a name that is too long.
+/// If a name is too long, the error text shows at most this many bytes of it.
 const MAX_SHOWN_BYTES: usize = 32;
 
 /// Maximum bytes of the names that the error for an unknown table lists.
@@ -58,7 +58,8 @@ pub(super) fn truncate_names(names: &mut Vec<String>, max_bytes: usize) {
     }
 }
 
-/// Truncates a text to this many bytes and appends `...`: error texts repeat what a client has sent.
+/// Truncates a text that is longer than this many bytes, and appends `...` to it. For error texts, which may contain
+/// what a client has sent.
 pub(super) fn truncate_text(mut text: String, max_bytes: usize) -> String {
     if text.len() > max_bytes {
         let end = (0..=max_bytes)

@@ -9,27 +9,28 @@ use prost::Message;
 use crate::wire::encode_info;
 use crate::{MAX_MESSAGE_BYTES, pb};
 
-/// Maximum bytes of a page, unless it has only one table.
+/// Maximum bytes of a page, unless it has only one table, or the client does not read pages.
 const PAGE_BYTES: usize = 1 << 20;
 
 /// Upper bound of the bytes of a page's message without its tables.
-const MESSAGE_BYTES: usize = 64;
+const EMPTY_PAGE_BYTES: usize = 64;
 
 /// Returns a page of the tables' names.
 ///
 /// # Errors
-/// [`Error::InvalidArgument`] if a table does not fit one message, or the client does not read pages and not all tables
-/// fit one; [`Error::Closed`] if the store is closed.
+/// [`Error::InvalidArgument`] if the name of a table does not fit into one message, or if the client does not read
+/// pages and the names of all tables do not fit; [`Error::Closed`] if the store is closed.
 pub(super) fn names(engine: &Engine, request: &pb::ListTables) -> Result<pb::TableNames> {
     let name = |table: &Table| table.options().name.clone();
     let (names, more) = list(engine, request, name, String::len)?;
     Ok(pb::TableNames { names, more })
 }
 
-/// Returns a page of the tables' infos.
+/// Returns a page of the tables' infos. Where sampling is blocked, the reason mentions items in unfinished chunks of
+/// writers in this process.
 ///
 /// # Errors
-/// Those of [`names`].
+/// Those of [`names`], for infos.
 pub(super) fn infos(engine: &Engine, request: &pb::ListTables) -> Result<pb::TableInfos> {
     let unsent = engine.unsent_items_note();
     let info = |table: &Table| {
@@ -43,8 +44,8 @@ pub(super) fn infos(engine: &Engine, request: &pb::ListTables) -> Result<pb::Tab
     Ok(pb::TableInfos { tables, more })
 }
 
-/// Returns the descriptions of a page of tables, and whether other tables follow. `size` returns the bytes of a
-/// description.
+/// Returns the descriptions (names or infos) of a page of tables, and whether other tables follow. `size` returns the
+/// bytes of a description.
 fn list<T>(
     engine: &Engine,
     request: &pb::ListTables,
@@ -54,12 +55,12 @@ fn list<T>(
     let tables: Vec<Arc<Table>> = engine.tables()?;
     let after = request.after.as_deref();
     let first = tables.partition_point(|table| Some(&*table.options().name) <= after);
-    let (mut page, mut bytes) = (Vec::new(), MESSAGE_BYTES);
+    let (mut page, mut bytes) = (Vec::new(), EMPTY_PAGE_BYTES);
     for table in &tables[first..] {
         let description = describe(table);
-        // The field's key and length take at most 8 bytes.
+        // The Protobuf tag and length of a description take at most 8 bytes.
         let size = size(&description) + 8;
-        if MESSAGE_BYTES + size > MAX_MESSAGE_BYTES {
+        if EMPTY_PAGE_BYTES + size > MAX_MESSAGE_BYTES {
             return Err(Error::InvalidArgument(format!(
                 "the description of table `{}` has {size} bytes, but a message has at most {MAX_MESSAGE_BYTES}; open the \
                  store without a server to use this table, or drop it",

@@ -1,7 +1,7 @@
 //! A request's body that passes each message on once all of its bytes have arrived.
 //!
-//! A gRPC message begins with its length. tonic allocates that many bytes as soon as it has read the length; behind
-//! this body, the bytes of the message have arrived by then.
+//! A gRPC message begins with its length, and tonic allocates that many bytes as soon as it has read the length. With
+//! this body, all of these bytes have arrived by then.
 
 use std::collections::VecDeque;
 use std::pin::Pin;
@@ -15,7 +15,7 @@ use tonic::body::Body;
 /// Bytes of a message's prefix: a flag, and the length of the message.
 const PREFIX_BYTES: usize = 5;
 
-/// Smaller pieces of a message are copied together: each may keep a larger buffer alive.
+/// Smaller pieces of a message are copied into one buffer, because each piece may keep a larger buffer alive.
 const MIN_PIECE_BYTES: usize = 4 << 10;
 
 /// Wraps the body of a request.
@@ -29,9 +29,9 @@ pub(super) struct WholeMessages {
     missing: usize,
     /// The bytes of the incomplete message after its prefix.
     pieces: Vec<Bytes>,
-    /// The small pieces after `pieces`, copied together.
+    /// The small pieces after `pieces`, copied into one buffer.
     small_pieces: BytesMut,
-    /// Complete messages to pass on.
+    /// Bytes to pass on: complete messages, and all bytes from an invalid prefix on.
     complete: VecDeque<Bytes>,
     /// True after a prefix that makes tonic end the stream. All later bytes are passed on at once.
     is_invalid: bool,
@@ -55,7 +55,7 @@ impl WholeMessages {
     /// Adds received bytes.
     fn push(&mut self, mut data: Bytes) {
         if self.prefix.is_empty() && !self.is_invalid {
-            let whole = data.split_to(self.whole_messages(&data));
+            let whole = data.split_to(self.whole_messages_bytes(&data));
             if !whole.is_empty() {
                 self.complete.push_back(whole);
             }
@@ -87,7 +87,7 @@ impl WholeMessages {
     }
 
     /// Number of bytes of the complete messages at the beginning of `data`.
-    fn whole_messages(&self, data: &[u8]) -> usize {
+    fn whole_messages_bytes(&self, data: &[u8]) -> usize {
         let mut whole = 0;
         while let Some((prefix, rest)) = data[whole..].split_first_chunk()
             && let Some(len) = self.message_bytes(*prefix)
@@ -104,7 +104,7 @@ impl WholeMessages {
         (flag == 0 && len <= self.max_message_bytes).then_some(len)
     }
 
-    /// Reads the complete prefix of an incomplete message.
+    /// Reads the prefix, which is complete, of an incomplete message.
     fn read_prefix(&mut self) {
         let prefix = self.prefix.first_chunk();
         if let Some(len) = prefix.and_then(|prefix| self.message_bytes(*prefix)) {
@@ -170,7 +170,7 @@ mod tests {
         message
     }
 
-    /// A body that receives these bytes.
+    /// Wraps a body that consists of these data frames.
     fn body(frames: Vec<Vec<u8>>) -> WholeMessages {
         let frames = frames
             .into_iter()

@@ -100,7 +100,7 @@ async fn items_that_the_limiter_allows_do_not_wait() {
     let [table, open] = ["t", "open"].map(|name| engine.table(name).unwrap());
     let server = start(&engine);
     let mut outbox = outbox(&server);
-    // Before the first response, it is unknown how many items a limiter allows that may block inserts.
+    // Before the first response, the client does not know how many items the limiter of `t` allows.
     send(&mut outbox, &table, 0, 2);
     send(&mut outbox, &open, 0, 1_000);
     assert!(outbox.waiting() <= 2);

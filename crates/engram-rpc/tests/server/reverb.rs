@@ -155,7 +155,7 @@ pub(crate) fn values(entry: &pb::sample_stream_response::SampleEntry) -> Vec<i32
     };
     assert_eq!(slice.chunk_key, chunk.chunk_key);
     let header = check_tensor(&chunk.data.as_ref().unwrap().tensors[0]).unwrap();
-    // Only the item's rows.
+    // The chunk has only the item's rows.
     assert_eq!((slice.offset, slice.length), (0, header.rows.cast_signed()));
     let mut bytes = vec![0; 4 * header.rows as usize];
     header.decompress(&mut bytes).unwrap();
@@ -238,7 +238,7 @@ async fn inserting_an_existing_key_updates_its_priority() {
     let mut reader = open_sample_stream(&mut client).await;
     reader.send(sample_request("heap", 1, 0)).await;
     let entry = &reader.receive().await.entries[0];
-    // Its data is unchanged.
+    // The item's data is unchanged.
     assert_eq!(values(entry), [0]);
     let item = entry.info.as_ref().unwrap().item.as_ref().unwrap();
     assert!((item.priority - 7.0).abs() < 1e-9);

@@ -98,8 +98,8 @@ impl OpSink for StallingLog {
     }
 }
 
-/// An engine with the queue `t` and the table `kept`, and its log.
-fn logged() -> (Arc<Engine>, Arc<Table>, Arc<StallingLog>) {
+/// Returns an engine with the queue `t` and the table `kept`, the queue, and the engine's log.
+fn engine_with_log() -> (Arc<Engine>, Arc<Table>, Arc<StallingLog>) {
     let log = Arc::new(StallingLog::default());
     let clock = Arc::new(SystemClock::default());
     let tables = vec![queue("t"), options("kept")];
@@ -112,7 +112,7 @@ fn logged() -> (Arc<Engine>, Arc<Table>, Arc<StallingLog>) {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_barrier_waits_until_acknowledgements_that_remove_items_are_durable() {
-    let (engine, table, log) = logged();
+    let (engine, table, log) = engine_with_log();
     let server = start(&engine);
     let mut stream = open_sample_stream(&mut connect(&server).await).await;
     let kept = pb::BatchRequest {
@@ -149,7 +149,7 @@ async fn a_barrier_waits_for_the_acknowledgement_of_a_batch_that_is_being_sent()
     // Numbers in an item: more than the windows of a connection hold, so that the batch is not sent completely before
     // it is read.
     const WIDTH: usize = 8 << 20;
-    let (engine, table, log) = logged();
+    let (engine, table, log) = engine_with_log();
     let server = start(&engine);
     let mut client = connect(&server).await;
     let mut stream = open_sample_stream(&mut client).await;
@@ -180,7 +180,7 @@ async fn a_barrier_waits_for_the_acknowledgement_of_a_batch_that_is_being_sent()
 
 #[tokio::test(flavor = "multi_thread")]
 async fn barriers_fail_until_earlier_acknowledgements_are_durable() {
-    let (engine, table, log) = logged();
+    let (engine, table, log) = engine_with_log();
     let server = start(&engine);
     let mut stream = open_sample_stream(&mut connect(&server).await).await;
     stream.request_batch(batch_request(1, 2)).await;
@@ -222,7 +222,7 @@ fn client(server: &Server) -> Client {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn an_acknowledgement_that_is_durable_is_not_waited_for_again() {
-    let (engine, _, log) = logged();
+    let (engine, _, log) = engine_with_log();
     let server = start(&engine);
     let client = client(&server);
     for _ in 0..2 {
@@ -246,7 +246,7 @@ async fn an_acknowledgement_that_is_durable_is_not_waited_for_again() {
 
 #[test]
 fn a_stream_fails_until_its_acknowledgements_are_durable() {
-    let (engine, table, log) = logged();
+    let (engine, table, log) = engine_with_log();
     let server = start(&engine);
     let client = client(&server);
     let options = StreamOptions {
@@ -299,7 +299,7 @@ async fn batches_of_a_store_in_memory_need_no_barrier() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sample_for_a_reverb_client_is_sent_once_its_removal_is_durable() {
-    let (engine, table, log) = logged();
+    let (engine, table, log) = engine_with_log();
     let server = start(&engine);
     let mut client = reverb::connect(&server).await;
     let mut reader = reverb::open_sample_stream(&mut client).await;
@@ -316,7 +316,7 @@ async fn a_sample_for_a_reverb_client_is_sent_once_its_removal_is_durable() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_sample_for_a_reverb_client_is_sent_before_the_server_stops() {
-    let (engine, table, log) = logged();
+    let (engine, table, log) = engine_with_log();
     let server = start(&engine);
     let mut client = reverb::connect(&server).await;
     let mut idle = reverb::open_sample_stream(&mut client).await;
@@ -335,7 +335,7 @@ async fn a_sample_for_a_reverb_client_is_sent_before_the_server_stops() {
 
 #[tokio::test(flavor = "multi_thread")]
 async fn a_reverb_client_learns_that_a_store_has_failed() {
-    let (engine, _, log) = logged();
+    let (engine, _, log) = engine_with_log();
     let server = start(&engine);
     let mut client = reverb::connect(&server).await;
     let mut reader = reverb::open_sample_stream(&mut client).await;

@@ -15,13 +15,13 @@ const MAX_REPLY_BYTES: usize = 1 << 20;
 /// Maximum bytes of one error's text.
 pub(super) const MAX_ERROR_BYTES: usize = 64 << 10;
 
-/// Number of last entries that are searched for one of the same table, to update it instead of adding another.
+/// How many of the last entries are searched for one of the same table, to update it instead of adding another.
 const MERGE_WINDOW: usize = 16;
 
-/// Acknowledgements, oldest first.
+/// Acknowledgements; each field contains those of the response's field with the same name.
 #[derive(Debug, Default)]
 pub(super) struct AckQueue {
-    /// In order: an error belongs to the items since the previous entry of its table.
+    /// Oldest first: an error belongs to the items since the previous entry of its table.
     completed: VecDeque<pb::Completed>,
     /// One per table: the largest number reported, and the last error.
     inserted: Vec<pb::Inserted>,
@@ -35,8 +35,8 @@ impl AckQueue {
         self.completed.len() + self.inserted.len() + self.allowed.len()
     }
 
-    /// Reports that a table has inserted items up to a number, and why they cannot be made durable now, if so. The
-    /// number 0 reports only the error.
+    /// Reports that a table has inserted items up to a number, and, with an error, why they cannot be made durable now.
+    /// The number 0 reports only the error.
     pub(super) fn push_inserted(
         &mut self,
         table: &str,
@@ -67,8 +67,8 @@ impl AckQueue {
         }
     }
 
-    /// Reports that items up to a number are completed. With an error, those since the table's previous entry were
-    /// rejected.
+    /// Reports that items up to a number are completed (durable or rejected). With an error, those since the table's
+    /// previous entry were rejected.
     pub(super) fn push_completed(&mut self, table: &str, number: u64, error: Option<pb::Error>) {
         let mut latest = self.completed.iter_mut().rev().take(MERGE_WINDOW);
         match latest.find(|ack| ack.table == table) {

@@ -2,8 +2,8 @@
 //!
 //! Each table has a queue of batches, in the order of their item numbers. The writer receives two numbers per table:
 //! all items up to the first are *completed* (durable or rejected), all items up to the second are *inserted* (perhaps
-//! not durable yet). So a batch is reported only once the batches before it are, even if it is done earlier. A third number
-//! reports how far the writer may go without waiting: up to it, the table's rate limiter *allows* items.
+//! not durable yet). A batch is therefore reported only once the batches before it are, even if it is done earlier. A
+//! third number reports up to which item the table's rate limiter *allows* items, so that they do not wait.
 
 use std::collections::{HashMap, VecDeque};
 use std::sync::Arc;
@@ -100,7 +100,7 @@ impl Queue {
         self.batches.get_mut(index.ok()?)
     }
 
-    /// Returns the number before that of the first item that waits; `None` if none waits.
+    /// Returns the number of the last item before the first that waits; `None` if none waits.
     fn number_before_wait(&self) -> Option<u64> {
         let mut batches = self.batches.range(self.inserted_batches..);
         let waiting = batches.find(|batch| !batch.is_inserted())?;
@@ -182,9 +182,9 @@ impl InsertQueues {
         if let Some(table_name) = self.push(table, batch) {
             let mut wait = BatchWait::new(table_name, id, ticket, left);
             // Some of the items may be inserted already.
-            let status = wait.next().now_or_never().flatten();
+            let progress = wait.next().now_or_never().flatten();
             self.waits.push(wait);
-            if let Some(progress) = status {
+            if let Some(progress) = progress {
                 self.record(progress);
             }
         }
@@ -200,7 +200,7 @@ impl InsertQueues {
         }
     }
 
-    /// Adds rejected items: those up to a number that were not added before.
+    /// Adds rejected items: those up to this number that were not added before.
     pub(super) fn reject(&mut self, table: &str, number: u64, error: pb::Error) {
         let mut batch = InsertBatch::new(number, &[]);
         batch.memory.extra_bytes = error_bytes(&error);
@@ -231,8 +231,8 @@ impl InsertQueues {
         is_pending.then_some(name)
     }
 
-    /// Waits until the status of a batch changes, and records it, or until the journal has space again. Does not return
-    /// if nothing is pending.
+    /// Waits until the status of a batch changes, and records it, or until the journal has space again or cannot write.
+    /// Does not return if nothing is pending.
     pub(super) async fn progress(&mut self) {
         let progress = tokio::select! {
             Some(progress) = self.waits.next() => progress,
@@ -347,11 +347,12 @@ impl InsertQueues {
         self.acks.next_reply()
     }
 
-    /// Withdraws all items that are not inserted. Returns the acknowledgements that are left to send, also of items
-    /// inserted since the last poll. These may not be durable yet: the caller must wait for that before it sends them.
+    /// Withdraws all items that are not inserted. Returns the acknowledgements that are left to send, including those
+    /// of items inserted since the last poll. These items may not be durable yet: the caller must wait until they are
+    /// before it sends the acknowledgements.
     pub(super) fn withdraw(mut self) -> AckQueue {
         let mut waits: Vec<BatchWait> = std::mem::take(&mut self.waits).into_iter().collect();
-        // The last batch of a table first: no item may be inserted after an earlier one was withdrawn.
+        // The last batch of a table is withdrawn first: no item may be inserted after an earlier one was withdrawn.
         waits.sort_unstable_by(|a, b| b.sort_key().cmp(&a.sort_key()));
         let withdrawn: Vec<_> = waits.into_iter().filter_map(BatchWait::withdraw).collect();
         for progress in withdrawn.into_iter().rev() {

@@ -1,4 +1,4 @@
-//! The memory that a stream's waiting items occupy, and the rejections behind them.
+//! The memory of a stream's waiting items, and of the rejections that are queued behind them.
 
 use std::collections::HashMap;
 use std::sync::Arc;
@@ -11,7 +11,7 @@ const MAX_PENDING_ITEMS: usize = 1 << 20;
 /// The server reads no further items while waiting items and their chunks occupy more bytes than this.
 const MAX_PENDING_BYTES: usize = 64 << 20;
 
-/// Bytes counted for a waiting item, without chunks and slices.
+/// Bytes counted for a waiting item, without its chunks and slices.
 const ITEM_BYTES: usize = 64;
 
 /// Bytes counted for a waiting batch, without its items: its entries in the queues and its timers.
@@ -22,7 +22,7 @@ const BATCH_BYTES: usize = 512;
 pub(super) struct PendingMemory {
     items: usize,
     bytes: usize,
-    /// Number of waiting batches that refer to a chunk, by the chunk's address.
+    /// Number of references from waiting batches to a chunk, by the chunk's address.
     chunks: HashMap<usize, usize>,
 }
 
@@ -32,6 +32,7 @@ pub(super) struct BatchMemory {
     pub(super) items: usize,
     /// Bytes of the items' slices, or of the error that rejects them.
     pub(super) extra_bytes: usize,
+    /// The items' chunks; may contain a chunk several times.
     pub(super) chunks: Vec<Arc<Chunk>>,
 }
 

@@ -11,7 +11,7 @@ struct UsedTable {
     table: Arc<Table>,
     /// Number of the last item that was passed to the table.
     last_number: u64,
-    /// The number that was reported as allowed last; `None` before the first report.
+    /// The last number that was reported as allowed; `None` before the first report.
     allowed: Option<u64>,
 }
 
@@ -25,7 +25,7 @@ impl UsedTables {
         if let Some(used) = self.0.get_mut(name) {
             used.last_number = last_number;
             if !Arc::ptr_eq(&used.table, table) {
-                // It was dropped and created again.
+                // The table was dropped, and another was created with its name.
                 used.table = Arc::clone(table);
                 used.allowed = None;
             }
@@ -39,9 +39,10 @@ impl UsedTables {
         }
     }
 
-    /// Returns the number up to which a table's rate limiter allows items, if that has changed since the last call:
-    /// `before_wait`, the number before that of the first item that waits; or, if none waits, that of the last item plus
-    /// the number of items that could be inserted now.
+    /// Returns the number up to which a table's rate limiter allows items; `None` if it has not changed since the last
+    /// call. `before_wait` is the number of the last item before the first that waits, which is then the result. If no
+    /// item waits, `before_wait` is `None`, and the result is the number of the last item that was passed to the table
+    /// plus the number of items that the table could insert now.
     pub(super) fn next_allowed(&mut self, name: &str, before_wait: Option<u64>) -> Option<u64> {
         let used = self.0.get_mut(name)?;
         let allowed = before_wait.unwrap_or_else(|| {

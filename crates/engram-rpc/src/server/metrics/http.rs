@@ -41,7 +41,7 @@ const CONNECTION_TIMEOUT: Duration = Duration::from_secs(10);
 /// Maximum bytes of a request's head.
 const MAX_HEAD_BYTES: usize = 16 << 10;
 
-/// How a client passes a token, for error texts.
+/// How an HTTP client passes a token, for error texts.
 const TOKEN_HINT: &str = "send the server's token in the header `Authorization: Bearer TOKEN` (Prometheus: \
                           `authorization: {credentials: TOKEN}`)";
 

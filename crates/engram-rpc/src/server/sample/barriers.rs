@@ -13,7 +13,8 @@ use crate::wire::encode_error;
 #[derive(Debug, Default)]
 pub(super) struct Barriers {
     barriers: VecDeque<Barrier>,
-    /// Ready once the acknowledgements that no barrier waits for are durable. `None` if there are none.
+    /// Ready once the acknowledgements after the last barrier are durable, and those of answered barriers that could
+    /// not be made durable. `None` if there are none.
     unconfirmed: Option<UntilDurable>,
 }
 

@@ -292,7 +292,7 @@ mod tests {
                 }
             ));
         }
-        // These finish before the first.
+        // Positions 1 to 3 are served before position 0.
         let finish = |queue: &mut RequestQueue, position: u64, outcome| {
             let WaitingRequest { request, table, .. } = queue.waiting.remove(&position).unwrap();
             queue

@@ -8,8 +8,8 @@ use smallvec::smallvec;
 
 use super::*;
 
-/// A queue `t` that accepts two items more than are sampled.
-fn queue() -> Arc<Table> {
+/// Returns a table `t` with a rate limiter that accepts two items more than are sampled.
+fn queue_table() -> Arc<Table> {
     let options = TableOptions {
         name: "t".into(),
         max_size: 1_000_000,
@@ -71,12 +71,13 @@ fn items(keys: impl Iterator<Item = u64>) -> Vec<NewItem> {
 }
 
 /// Inserts items numbered `first..=last`.
-fn send(queues: &mut InsertQueues, table: &Arc<Table>, first: u64, last: u64) {
+fn insert(queues: &mut InsertQueues, table: &Arc<Table>, first: u64, last: u64) {
     let items = items(first..=last);
     let batch = InsertBatch::new(last, &items);
     queues.add("t", batch, table.insert(items).unwrap());
 }
 
+/// Returns the number of each completed acknowledgement, and whether it has an error.
 fn acknowledged(reply: Option<pb::InsertResponse>) -> Vec<(u64, bool)> {
     let completed = reply.map(|reply| reply.completed).unwrap_or_default();
     let acknowledged = completed
@@ -88,10 +89,10 @@ fn acknowledged(reply: Option<pb::InsertResponse>) -> Vec<(u64, bool)> {
 #[test]
 fn items_inserted_since_the_last_poll_are_acknowledged() {
     for sampled in 0..=4 {
-        let table = queue();
+        let table = queue_table();
         let mut queues = InsertQueues::default();
-        send(&mut queues, &table, 1, 4);
-        send(&mut queues, &table, 5, 6);
+        insert(&mut queues, &table, 1, 4);
+        insert(&mut queues, &table, 5, 6);
         assert_eq!(acknowledged(queues.next_reply()), [(2, false)]);
         // Each sample allows one insert; the tickets are not polled.
         for _ in 0..sampled {
@@ -115,14 +116,14 @@ fn items_inserted_since_the_last_poll_are_acknowledged() {
 
 #[test]
 fn inserted_items_of_a_batch_are_acknowledged_once_it_is_the_first() {
-    let table = queue();
+    let table = queue_table();
     let mut queues = InsertQueues::default();
-    send(&mut queues, &table, 1, 3);
+    insert(&mut queues, &table, 1, 3);
     assert_eq!(acknowledged(queues.next_reply()), [(2, false)]);
     let sampled = table.sample(2, false).unwrap().take_partial();
     assert_eq!(sampled.draws.len(), 2);
     // The third item is inserted, but its ticket was not polled: the fourth is inserted after it.
-    send(&mut queues, &table, 4, 6);
+    insert(&mut queues, &table, 4, 6);
     assert_eq!(table.info().stats.limiter.inserts, 4);
     assert_eq!(acknowledged(queues.next_reply()), []);
     queues.progress().now_or_never();
@@ -131,9 +132,9 @@ fn inserted_items_of_a_batch_are_acknowledged_once_it_is_the_first() {
 
 #[test]
 fn rejections_behind_a_waiting_batch_count_as_memory() {
-    let table = queue();
+    let table = queue_table();
     let mut queues = InsertQueues::default();
-    send(&mut queues, &table, 1, 3);
+    insert(&mut queues, &table, 1, 3);
     assert_eq!(acknowledged(queues.next_reply()), [(2, false)]);
     let error = bounded_error(&Error::Priority("too low".into()), MAX_ERROR_BYTES);
     let mut number = 3;

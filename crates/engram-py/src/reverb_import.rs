@@ -1,4 +1,4 @@
-//! Imports other systems' checkpoints.
+//! Imports checkpoints of dm-reverb.
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
