@@ -263,13 +263,13 @@ impl AnyOutbox {
     }
 
     /// True if items wait for a local table, and no other thread could sample from it: this is the only thread of Python,
-    /// except those that write checkpoints; no dataset is open, the process has never started a server, and no item
+    /// except those that write checkpoints; no dataset is open, the process has no server, and no item
     /// expires.
     pub(crate) fn is_deadlock(&self, py: Python<'_>) -> PyResult<bool> {
         let Self::Local(engine, _) = self else {
             return Ok(false);
         };
-        if server::was_started() || stream::any_open() || self.items_left(py) == 0 {
+        if server::any_running() || stream::any_open() || self.items_left(py) == 0 {
             return Ok(false);
         }
         let tables = engine.tables().unwrap_or_default();
