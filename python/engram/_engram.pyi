@@ -27,12 +27,14 @@ __all__ = [
     "import_reverb",
     "inspect",
     "names",
+    "set_long_wait",
     "unflatten",
 ]
 
 __version__: str
 
 def after_fork_in_child() -> None: ...
+def set_long_wait(seconds: float) -> None: ...
 def flatten(tree: Any) -> tuple[list[Any], list[str], str]: ...  # leaves, their names, structure as JSON
 
 # The checkpoint's directory, the number of items by table, notes.

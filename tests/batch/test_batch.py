@@ -232,7 +232,7 @@ def test_items_that_cannot_be_stacked_are_rejected(open_store):
             "column `x` is float64[2] without time axis in one item and float64[3]",
         ),
         ({"x": 1}, {"x": 1.0}, "column `x` is int64[] without time axis in one item and float64[]"),
-        ({"x": 1}, {"y": 1}, "items with column `x` and items with column `y` cannot form one batch"),
+        ({"x": 1}, {"y": 1}, "items with column `x` and items with column `y` cannot form one batch (keys "),
         ({"x": 1}, [1], "items with column `x` and items with column `0` cannot form one batch"),
         ([1], (1,), "items with the nests `[*]` and `(*,)`, where `*` is a column, cannot form one batch"),
     ]
@@ -240,11 +240,14 @@ def test_items_that_cannot_be_stacked_are_rejected(open_store):
         store = open_store(
             Table("t", sampler=selectors.Fifo(), max_times_sampled=1, rate_limiter=rate_limiters.MinSize(2))
         )
-        for data in (first, second):
-            store.insert(data, {"t": 1.0})
-        with pytest.raises(SignatureError, match=r"sample them one by one$") as caught:
+        keys = [store.insert(data, {"t": 1.0}) for data in (first, second)]
+        with pytest.raises(SignatureError) as caught:
             store.sample("t", 2, timeout=1)
         assert str(caught.value).startswith(text)
+        assert str(caught.value).endswith(
+            f" cannot form one batch (keys {keys[0]} and {keys[1]}); sample them one by one, or create the table with a "
+            "`signature`, so that it rejects items that differ"
+        )
 
 
 def test_items_that_cannot_be_stacked_can_be_sampled_one_by_one(open_store):

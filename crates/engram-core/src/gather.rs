@@ -88,6 +88,11 @@ pub enum ColumnData {
 pub trait AsTrajectory: Sync {
     /// Its trajectory.
     fn trajectory(&self) -> &Trajectory;
+
+    /// Its key, if it is an item of a table.
+    fn key(&self) -> Option<u64> {
+        None
+    }
 }
 
 impl AsTrajectory for Trajectory {
@@ -100,6 +105,22 @@ impl AsTrajectory for Draw {
     fn trajectory(&self) -> &Trajectory {
         &self.trajectory
     }
+
+    fn key(&self) -> Option<u64> {
+        Some(self.key)
+    }
+}
+
+/// The end of an error text about two items that cannot be in one batch: their keys, and what to do.
+fn one_batch_advice<T: AsTrajectory>(one: &T, other: &T) -> String {
+    let keys = match (one.key(), other.key()) {
+        (Some(one), Some(other)) => format!(" (keys {one} and {other})"),
+        _ => String::new(),
+    };
+    format!(
+        "cannot form one batch{keys}; sample them one by one, or create the table with a `signature`, so that it rejects \
+         items that differ"
+    )
 }
 
 /// Copies the cells of `items` into columns.
@@ -195,12 +216,12 @@ fn check_layouts<T: AsTrajectory>(items: &[T]) -> Result<()> {
         } else {
             format!("{} and {}", describe_items(first), describe_items(layout))
         };
-        text += " cannot form one batch; sample them one by one";
+        text = format!("{text} {}", one_batch_advice(&items[0], item));
         if layout.names != first.names
             && has_numbered_columns(layout)
             && has_numbered_columns(first)
         {
-            text += ", or insert arrays instead of lists: each element of a list is a column";
+            text += "; arrays are one column, but each element of a list is a column";
         }
         return Err(Error::Signature(text));
     }
@@ -249,10 +270,11 @@ impl ColumnPlan {
                     format!("{cell} {time} time axis")
                 };
                 return Err(Error::Signature(format!(
-                    "{} is {} in one item and {} in another: such items cannot form one batch; sample them one by one",
+                    "{} is {} in one item and {} in another: such items {}",
                     describe_column(&first.layout().names[index]),
                     describe(expected.cell, expected.squeeze),
-                    describe(column.cell, column.squeeze)
+                    describe(column.cell, column.squeeze),
+                    one_batch_advice(&items[0], item)
                 )));
             }
             if column.cell.dtype != cell.dtype {

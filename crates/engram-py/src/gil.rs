@@ -11,6 +11,7 @@ use pyo3::PyClass;
 use pyo3::prelude::*;
 use pyo3::pyclass::boolean_struct::False;
 
+use crate::long_wait::LongWait;
 use crate::{arguments, errors};
 
 /// Number of forks between the process that loaded the module and this one.
@@ -176,16 +177,49 @@ where
     F: Future<Output = Result<T>> + Unpin + Send,
     T: Send,
 {
+    wait_unless(py, ticket, deadline, check_signals)
+}
+
+/// Waits as [`wait_for`] does, for a ticket that needs another thread or process to sample or insert. A wait that gets
+/// long is logged; `describe` returns the message as in [`LongWait::report`].
+///
+/// # Errors
+/// Those of [`wait_for`].
+pub(crate) fn wait_for_table<F, T>(
+    py: Python<'_>,
+    ticket: &mut F,
+    deadline: Option<Instant>,
+    describe: impl Fn(&str) -> String + Send,
+) -> PyResult<Option<T>>
+where
+    F: Future<Output = Result<T>> + Unpin + Send,
+    T: Send,
+{
+    let mut long_wait = LongWait::begin();
+    wait_unless(py, ticket, deadline, |raised| {
+        check_signals(raised) || long_wait.report(raised, &describe)
+    })
+}
+
+/// Waits for a ticket without the GIL; returns `None` at the deadline. `interrupted` is called often, and returns true,
+/// with an exception in its argument, to end the wait.
+fn wait_unless<F, T>(
+    py: Python<'_>,
+    ticket: &mut F,
+    deadline: Option<Instant>,
+    mut interrupted: impl FnMut(&mut Option<PyErr>) -> bool + Send,
+) -> PyResult<Option<T>>
+where
+    F: Future<Output = Result<T>> + Unpin + Send,
+    T: Send,
+{
     let mut raised = None;
     let waited = py.detach(|| {
-        let mut interrupted = || check_signals(&mut raised);
-        wait(
-            ticket,
-            &mut WaitOptions {
-                deadline,
-                interrupted: &mut interrupted,
-            },
-        )
+        let mut options = WaitOptions {
+            deadline,
+            interrupted: &mut || interrupted(&mut raised),
+        };
+        wait(ticket, &mut options)
     });
     match waited {
         WaitOutcome::Ready(result) => result.map(Some).map_err(|error| errors::to_py(py, &error)),

@@ -15,6 +15,7 @@ use crate::errors;
 use crate::gil::{Timeout, detached};
 use crate::insert_item::{insert_local, insert_remote};
 use crate::leaf::{Leaf, describe_column, prevent_resize};
+use crate::long_wait::{Blocked, blocked_reason};
 use crate::structure::{Structure, with_array_hint};
 use crate::tables::{TOTAL_REPLY_GRACE, Tables};
 
@@ -58,14 +59,24 @@ impl Inserter {
         }
         let deadline = timeout.deadline();
         let names: Vec<&str> = priorities.iter().map(|(name, _)| name.as_str()).collect();
+        let describe = |waited: &str| {
+            let reasons = names.iter();
+            let reasons = reasons.map(|name| blocked_reason(tables, name, Blocked::Inserting));
+            let reasons: String = reasons.collect();
+            format!("`insert` has waited {waited} for a table to accept an item{reasons}")
+        };
         let attempt = || {
             let until = (timeout, deadline);
             let (key, options, items) = self
                 .prepare(tables, data, priorities, until, time_axis)
                 .map_err(|error| with_array_hint(error, data))?;
             let accepted = match tables {
-                Tables::Local(engine) => insert_local(py, engine, &names, items, deadline)?,
-                Tables::Remote(remote) => insert_remote(py, remote, &options, items, until)?,
+                Tables::Local(engine) => {
+                    insert_local(py, engine, &names, items, deadline, &describe)?
+                }
+                Tables::Remote(remote) => {
+                    insert_remote(py, remote, &options, items, until, &describe)?
+                }
             };
             Ok((key, accepted))
         };

@@ -9,8 +9,11 @@ use engram_rpc::client::RemoteOutbox;
 use pyo3::prelude::*;
 
 use crate::errors;
-use crate::gil::{Timeout, detached, wait_for};
+use crate::gil::{Timeout, detached, wait_for, wait_for_table};
 use crate::tables::{REPLY_GRACE, RemoteTables};
+
+/// Returns the message of an insert that has waited long, as in [`crate::long_wait::LongWait::report`].
+type DescribeWait<'a> = dyn Fn(&str) -> String + Send + Sync + 'a;
 
 /// Inserts an item into each local table. Returns for each table whether it accepted the item, which may happen
 /// shortly after the deadline.
@@ -20,6 +23,7 @@ pub(crate) fn insert_local(
     names: &[&str],
     items: Vec<NewItem>,
     deadline: Option<Instant>,
+    describe: &DescribeWait<'_>,
 ) -> PyResult<Vec<bool>> {
     wait_for(py, &mut engine.journal_space(), deadline)?;
     let tickets = detached(py, || {
@@ -32,7 +36,7 @@ pub(crate) fn insert_local(
     })?;
     let mut accepted = Vec::with_capacity(names.len());
     for mut ticket in tickets {
-        let in_time = wait_for(py, &mut ticket, deadline)?.is_some();
+        let in_time = wait_for_table(py, &mut ticket, deadline, describe)?.is_some();
         // The table may have accepted it between the deadline and the withdrawal.
         let accepted_late = !in_time && py.detach(|| ticket.withdraw()) == 0;
         if accepted_late {
@@ -62,12 +66,12 @@ pub(crate) fn insert_remote(
     remote: &RemoteTables,
     options: &[Arc<TableOptions>],
     items: Vec<NewItem>,
-    (timeout, deadline): (Timeout, Option<Instant>),
+    until: (Timeout, Option<Instant>),
+    describe: &DescribeWait<'_>,
 ) -> PyResult<Vec<bool>> {
-    flush_acks(py, remote, deadline)?;
+    flush_acks(py, remote, until.1)?;
     let mut outbox = remote.outbox();
-    let partly_accepted =
-        insert_through(py, remote, &mut outbox, options, items, (timeout, deadline));
+    let partly_accepted = insert_through(py, remote, &mut outbox, options, items, until, describe);
     if let Ok(None) = partly_accepted {
         remote.recycle_outbox(outbox);
     } else {
@@ -86,13 +90,14 @@ fn insert_through(
     options: &[Arc<TableOptions>],
     items: Vec<NewItem>,
     (timeout, deadline): (Timeout, Option<Instant>),
+    describe: &DescribeWait<'_>,
 ) -> PyResult<Option<Vec<bool>>> {
     let numbers: Vec<u32> = options
         .iter()
         .map(|options| outbox.table_number(options))
         .collect();
     detached(py, || outbox.send(numbers.iter().copied().zip(items)))?;
-    if wait_for(py, outbox.until(Until::Complete), deadline)?.is_some() {
+    if wait_for_table(py, outbox.until(Until::Complete), deadline, describe)?.is_some() {
         return Ok(None);
     }
     let replied = py.detach(|| outbox.finish(REPLY_GRACE));

@@ -20,6 +20,7 @@ mod insert_batch;
 mod insert_item;
 mod inspection;
 mod leaf;
+mod long_wait;
 mod memory;
 mod outbox;
 mod pattern_writer;
@@ -68,6 +69,7 @@ fn _engram(module: &Bound<'_, PyModule>) -> PyResult<()> {
     module.add_function(wrap_pyfunction!(gil::after_fork_in_child, module)?)?;
     module.add_function(wrap_pyfunction!(reverb_import::import_reverb, module)?)?;
     module.add_function(wrap_pyfunction!(inspection::inspect, module)?)?;
+    module.add_function(wrap_pyfunction!(long_wait::set_long_wait, module)?)?;
     module.add_function(wrap_pyfunction!(structure::flatten, module)?)?;
     module.add_function(wrap_pyfunction!(structure::names, module)?)?;
     module.add_function(wrap_pyfunction!(structure::unflatten, module)?)?;

@@ -3,6 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
+use engram_core::text::count;
 use engram_core::{NewItem, TableOptions};
 use engram_engine::{Engine, Outbox, Until};
 use engram_rpc::client::RemoteOutbox;
@@ -10,6 +11,7 @@ use pyo3::prelude::*;
 
 use crate::errors;
 use crate::gil::{Timeout, detached, wait_for};
+use crate::long_wait::LongWait;
 use crate::server;
 use crate::stream;
 use crate::tables::{REPLY_GRACE, RemoteTables, Tables};
@@ -115,10 +117,14 @@ impl AnyOutbox {
 
     /// Number of items in flight, plus rejected items whose errors were not raised yet.
     pub(crate) fn items_left(&self, py: Python<'_>) -> usize {
-        py.detach(|| match self {
+        py.detach(|| self.count_items_left())
+    }
+
+    fn count_items_left(&self) -> usize {
+        match self {
             Self::Local(_, outbox) => outbox.items_left(),
             Self::Remote(_, outbox) => outbox.items_left(),
-        })
+        }
     }
 
     pub(crate) fn in_flight(&self) -> usize {
@@ -129,10 +135,27 @@ impl AnyOutbox {
     }
 
     pub(crate) fn blocked_reason(&self, py: Python<'_>) -> String {
-        py.detach(|| match self {
+        py.detach(|| self.find_blocked_reason())
+    }
+
+    fn find_blocked_reason(&self) -> String {
+        match self {
             Self::Local(_, outbox) => outbox.blocked_reason(),
             Self::Remote(_, outbox) => outbox.blocked_reason(),
-        })
+        }
+    }
+
+    /// The message of a wait for tables that has become long, for [`LongWait::report`].
+    fn describe_wait(&self, waited: &str) -> String {
+        let left = self.count_items_left();
+        if left == 0 {
+            return format!("a writer has waited {waited} for its items to be on disk");
+        }
+        format!(
+            "a writer has waited {waited} for tables to accept {}{}",
+            count(left, "item"),
+            self.find_blocked_reason()
+        )
     }
 
     /// Number of items that the rate limiters of their tables block, as far as known. For a local writer, all items
@@ -203,11 +226,15 @@ impl AnyOutbox {
         until: Until,
         deadline: Option<Instant>,
     ) -> PyResult<WaitEnd> {
+        let mut long_wait = LongWait::begin();
         loop {
             let check = self
                 .is_local()
                 .then(|| Instant::now() + DEADLOCK_CHECK_INTERVAL);
-            let next = check.into_iter().chain(deadline).min();
+            let next = [check, long_wait.next(), deadline]
+                .into_iter()
+                .flatten()
+                .min();
             if self.wait_until(py, until, next)? {
                 return Ok(WaitEnd::Done);
             }
@@ -216,6 +243,11 @@ impl AnyOutbox {
             }
             if self.is_deadlock(py)? {
                 return Ok(WaitEnd::Deadlock);
+            }
+            let mut raised = None;
+            py.detach(|| long_wait.report(&mut raised, |waited| self.describe_wait(waited)));
+            if let Some(error) = raised {
+                return Err(error);
             }
         }
     }
@@ -234,13 +266,12 @@ impl AnyOutbox {
     }
 
     /// True if items wait for a local table, and no other thread could sample from it: this is the only thread of
-    /// Python, except those that write checkpoints; no dataset is open, the process has never started a server, and no
-    /// item expires.
+    /// Python, except those that write checkpoints; no dataset is open, the process has no server, and no item expires.
     pub(crate) fn is_deadlock(&self, py: Python<'_>) -> PyResult<bool> {
         let Self::Local(engine, _) = self else {
             return Ok(false);
         };
-        if server::was_started() || stream::any_open() || self.items_left(py) == 0 {
+        if server::any_running() || stream::any_open() || self.items_left(py) == 0 {
             return Ok(false);
         }
         let tables = engine.tables().unwrap_or_default();

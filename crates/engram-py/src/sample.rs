@@ -1,17 +1,20 @@
 //! The call `sample`, in process and on a server.
 
+use std::sync::Arc;
 use std::time::Duration;
 
 use engram_core::gather::LengthPolicy;
 use engram_core::text::count;
 use engram_core::{Draw, Error};
 use engram_engine::Engine;
-use engram_rpc::client::{BatchRequest, Client, PendingResponse};
+use engram_rpc::client::{BatchRequest, PendingResponse};
 use pyo3::prelude::*;
 
 use crate::batch::Batch;
 use crate::errors;
-use crate::gil::{Timeout, detached, wait_for};
+use crate::gil::{Timeout, detached, wait_for, wait_for_table};
+use crate::long_wait::{Blocked, blocked_reason};
+use crate::tables::{RemoteTables, Tables};
 
 /// Extra time for a server's reply after the deadline of a sample request.
 const SAMPLE_REPLY_GRACE: Duration = Duration::from_millis(750);
@@ -19,20 +22,22 @@ const SAMPLE_REPLY_GRACE: Duration = Duration::from_millis(750);
 /// Samples a table of this process.
 pub(crate) fn sample_local(
     py: Python<'_>,
-    engine: &Engine,
+    engine: &Arc<Engine>,
     table: &str,
     (n, at_least): (usize, usize),
     timeout: Timeout,
     length_policy: LengthPolicy,
 ) -> PyResult<Batch> {
     let deadline = timeout.deadline();
+    let tables = Tables::Local(Arc::clone(engine));
+    let describe = |waited: &str| describe_long_wait(&tables, table, n, waited);
     // With a limit on samples per item, the items are leased: they return to the table if building the batch fails.
     let mut ticket = detached(py, || {
         let table = engine.table(table)?;
         let leased = table.options().max_times_sampled > 0;
         table.sample_some(n, at_least, leased)
     })?;
-    let sample = match wait_for(py, &mut ticket, deadline)? {
+    let sample = match wait_for_table(py, &mut ticket, deadline, describe)? {
         Some(sample) => sample,
         None => detached(py, || engine.finish_at_deadline(ticket, timeout.seconds()))?,
     };
@@ -50,6 +55,15 @@ pub(crate) fn sample_local(
         wait_for(py, &mut durable, None)?;
     }
     Ok(batch)
+}
+
+/// The message of a sample that has waited long.
+fn describe_long_wait(tables: &Tables, table: &str, n: usize, waited: &str) -> String {
+    let reason = blocked_reason(tables, table, Blocked::Sampling);
+    format!(
+        "`sample` has waited {waited} for {} of table `{table}`{reason}",
+        count(n, "item")
+    )
 }
 
 /// Waits until a server has made an acknowledgement durable.
@@ -70,17 +84,20 @@ fn wait_until_durable(py: Python<'_>, durable: PendingResponse<()>) -> PyResult<
 /// Samples a table of a server.
 pub(crate) fn sample_remote(
     py: Python<'_>,
-    client: &Client,
+    remote: &Arc<RemoteTables>,
     request: BatchRequest,
     timeout: Timeout,
 ) -> PyResult<Batch> {
     let (table, n) = (request.table.clone(), request.n);
+    let client = &remote.client;
     let mut ticket = client.sample(request);
     // The server enforces the timeout. The deadline here is for a server that does not reply.
     let deadline = timeout
         .deadline()
         .map(|deadline| deadline + SAMPLE_REPLY_GRACE);
-    let error = match wait_for(py, &mut ticket, deadline) {
+    let tables = Tables::Remote(Arc::clone(remote));
+    let describe = |waited: &str| describe_long_wait(&tables, &table, n as usize, waited);
+    let error = match wait_for_table(py, &mut ticket, deadline, describe) {
         Ok(Some(delivered)) => {
             let batch = Batch::new(py, delivered.batch.columns, delivered.batch.infos, false)?;
             if let Some(durable) = delivered.lease.acknowledge() {

@@ -2,7 +2,7 @@
 
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use engram_core::Error;
@@ -13,12 +13,12 @@ use crate::errors;
 use crate::gil::{ForkGuard, detached};
 use crate::store::Store;
 
-/// True once this process has started a server.
-static STARTED: AtomicBool = AtomicBool::new(false);
+/// Number of servers of this process that are not closed.
+static RUNNING: AtomicUsize = AtomicUsize::new(0);
 
-/// True if this process has started a server, whose clients may sample at any time.
-pub(crate) fn was_started() -> bool {
-    STARTED.load(Ordering::Relaxed)
+/// True while this process has a server, whose clients may sample at any time.
+pub(crate) fn any_running() -> bool {
+    RUNNING.load(Ordering::Relaxed) > 0
 }
 
 /// Replaces timeouts that are too long for a `Duration`.
@@ -27,7 +27,25 @@ const MAX_LEASE_TIMEOUT: Duration = Duration::from_secs(u64::MAX / 4);
 /// A running server.
 #[pyclass(frozen, name = "Server", module = "engram._engram")]
 #[derive(Debug)]
-pub(crate) struct PyServer(ForkGuard<Server>);
+pub(crate) struct PyServer {
+    server: ForkGuard<Server>,
+    /// False once `close` has returned.
+    is_running: AtomicBool,
+}
+
+impl PyServer {
+    fn count_as_closed(&self) {
+        if self.is_running.swap(false, Ordering::Relaxed) {
+            RUNNING.fetch_sub(1, Ordering::Relaxed);
+        }
+    }
+}
+
+impl Drop for PyServer {
+    fn drop(&mut self) {
+        self.count_as_closed();
+    }
+}
 
 /// Certificate, key, and the authority that signs clients' certificates, all as PEM.
 type ServerTlsConfig = (Vec<u8>, Vec<u8>, Option<Vec<u8>>);
@@ -78,30 +96,35 @@ impl PyServer {
             ..ServerOptions::default()
         };
         let server = detached(py, || Server::start(Arc::clone(&engine), options))?;
-        STARTED.store(true, Ordering::Relaxed);
-        Ok(Self(ForkGuard::new("server", server)))
+        RUNNING.fetch_add(1, Ordering::Relaxed);
+        Ok(Self {
+            server: ForkGuard::new("server", server),
+            is_running: AtomicBool::new(true),
+        })
     }
 
     /// `host:port`.
     #[getter]
     fn address(&self, py: Python<'_>) -> PyResult<String> {
-        Ok(self.0.get(py)?.address().to_string())
+        Ok(self.server.get(py)?.address().to_string())
     }
 
     /// `host:port` of the metrics, if they are served.
     #[getter]
     fn metrics_address(&self, py: Python<'_>) -> PyResult<Option<String>> {
-        let address = self.0.get(py)?.metrics_address();
+        let address = self.server.get(py)?.metrics_address();
         Ok(address.map(|address| address.to_string()))
     }
 
     /// Ends waiting calls and frees the port.
     fn close(&self, py: Python<'_>) -> PyResult<()> {
-        let server = self.0.get(py)?;
+        let server = self.server.get(py)?;
         detached(py, || {
             server.close();
             Ok(())
-        })
+        })?;
+        self.count_as_closed();
+        Ok(())
     }
 }
 

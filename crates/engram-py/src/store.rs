@@ -303,7 +303,7 @@ impl Store {
                     pad,
                     lease: false,
                 };
-                sample_remote(py, &remote.client, request, timeout)
+                sample_remote(py, &remote, request, timeout)
             }
         }
     }
@@ -356,7 +356,7 @@ impl Store {
                 BatchStream::Remote(Box::new(stream))
             }
         };
-        Ok(PyStream::new(stream, timeout, is_single))
+        Ok(PyStream::new(stream, tables, table, timeout, is_single))
     }
 
     /// Begins a scan. Python has checked the arguments.

@@ -14,6 +14,8 @@ use pyo3::prelude::*;
 use crate::batch::Batch;
 use crate::errors;
 use crate::gil::{ForkGuard, Timeout, check_signals};
+use crate::long_wait::{Blocked, LongWait, blocked_reason};
+use crate::tables::Tables;
 
 /// A stream of batches of a local or a remote table.
 #[derive(Debug)]
@@ -87,6 +89,9 @@ impl BatchStream {
 pub(crate) struct PyStream {
     /// A waiting reader holds the lock, without the GIL.
     stream: ForkGuard<Mutex<BatchStream>>,
+    /// For the message of a long wait: the tables, and the name of the one that is sampled.
+    tables: ForkGuard<Tables>,
+    table: String,
     /// Makes a waiting reader release the lock, so that another thread can close the stream.
     closing: AtomicBool,
     /// Number of items that the reader has delivered, all batches together.
@@ -112,10 +117,18 @@ impl Drop for PyStream {
 }
 
 impl PyStream {
-    pub(crate) fn new(stream: BatchStream, timeout: Timeout, single: bool) -> Self {
+    pub(crate) fn new(
+        stream: BatchStream,
+        tables: Tables,
+        table: &str,
+        timeout: Timeout,
+        single: bool,
+    ) -> Self {
         OPEN_STREAMS.fetch_add(1, Ordering::Relaxed);
         Self {
             stream: ForkGuard::new("dataset", Mutex::new(stream)),
+            tables: ForkGuard::new("dataset", tables),
+            table: table.into(),
             closing: AtomicBool::new(false),
             delivered: AtomicU64::new(0),
             timeout,
@@ -139,9 +152,22 @@ impl PyStream {
     fn next(&self, py: Python<'_>) -> PyResult<Option<Batch>> {
         let deadline = self.timeout.deadline();
         let stream = self.stream.get(py)?;
+        let tables = self.tables.get(py)?;
+        let describe = |waited: &str| {
+            let reason = blocked_reason(tables, &self.table, Blocked::Sampling);
+            format!(
+                "a dataset of table `{}` has waited {waited} for its next batch{reason}",
+                self.table
+            )
+        };
+        let mut long_wait = LongWait::begin();
         let mut raised = None;
         let next = py.detach(|| {
-            let mut interrupted = || self.is_closing() || check_signals(&mut raised);
+            let mut interrupted = || {
+                self.is_closing()
+                    || check_signals(&mut raised)
+                    || long_wait.report(&mut raised, describe)
+            };
             let mut options = WaitOptions {
                 deadline,
                 interrupted: &mut interrupted,

@@ -19,7 +19,7 @@ use std::time::Duration;
 
 use engram_core::pool::Pool;
 use engram_core::{Error, RateLimits, Result, TableOptions};
-use engram_engine::{Checkpoint, StreamOptions, TableInfo, WaitOptions, wait};
+use engram_engine::{Checkpoint, StreamOptions, TableInfo, WaitOptions, WaitOutcome, wait};
 use tokio::runtime::{Handle, Runtime};
 use tokio::sync::{Mutex, oneshot};
 use tokio::time::{Instant, timeout_at};
@@ -45,6 +45,9 @@ pub use stream::{RemoteNextBatch, RemoteStream};
 /// Maximum time that [`Client::wait_for_acks`] waits if no acknowledgement has to become durable. Otherwise, the
 /// maximum is `reconnect_timeout` if that is longer.
 const ACKS_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// How long [`Client::blocked_reason`] waits for the server.
+const BLOCKED_REASON_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// Number of threads that all clients of a process share.
 const CLIENT_THREADS: usize = 2;
@@ -332,6 +335,29 @@ impl Client {
             }
             _ => None,
         })
+    }
+
+    /// Returns why a table blocks now, as `reason` takes it from the table's statistics, or why the server cannot be
+    /// reached. `None` if the table does not block or does not exist, or if the server does not reply within
+    /// [`BLOCKED_REASON_TIMEOUT`], for which this call blocks.
+    #[must_use]
+    pub fn blocked_reason(
+        &self,
+        table: &str,
+        reason: impl FnOnce(TableInfo) -> Option<String>,
+    ) -> Option<String> {
+        let mut options = WaitOptions {
+            deadline: Some(std::time::Instant::now() + BLOCKED_REASON_TIMEOUT),
+            interrupted: &mut || false,
+        };
+        match wait(&mut self.infos(), &mut options) {
+            WaitOutcome::Ready(Ok(infos)) => infos
+                .into_iter()
+                .find(|info| info.options.name == table)
+                .and_then(reason),
+            WaitOutcome::Ready(Err(error)) => Some(error.to_string()),
+            _ => None,
+        }
     }
 
     /// Returns whether the rate limiter allows `n` samples now. Items that have reached `max_times_sampled` and are

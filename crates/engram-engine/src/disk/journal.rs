@@ -495,7 +495,8 @@ impl OpSink for TableSink {
     }
 
     fn has_ended(&self) -> bool {
-        self.journal.status.lock().ended
+        let status = self.journal.status.lock();
+        status.ended || status.failed
     }
 
     fn problem(&self) -> Option<String> {

@@ -15,9 +15,6 @@ use super::pending_inserts::{InsertCommand, InsertProgress, PendingInserts};
 use super::reconnecting_stream::{closed_error, run};
 use crate::wire::check_sendable;
 
-/// How long [`RemoteOutbox::blocked_reason`] waits for the server.
-const BLOCKED_REASON_TIMEOUT: Duration = Duration::from_millis(500);
-
 /// Maximum number of items for which memory is allocated before they are known to be for the same table.
 const MAX_RESERVED: usize = 64;
 
@@ -182,19 +179,9 @@ impl RemoteOutbox {
             return String::new();
         };
         let name = &self.tables[table as usize].name;
-        let mut infos = self.client.infos();
-        let mut options = WaitOptions {
-            deadline: Some(Instant::now() + BLOCKED_REASON_TIMEOUT),
-            interrupted: &mut || false,
-        };
-        let reason = match wait(&mut infos, &mut options) {
-            WaitOutcome::Ready(Ok(infos)) => infos
-                .into_iter()
-                .find(|info| info.options.name == *name)
-                .and_then(|info| info.inserting_blocked),
-            WaitOutcome::Ready(Err(error)) => Some(error.to_string()),
-            _ => None,
-        };
+        let reason = self
+            .client
+            .blocked_reason(name, |info| info.inserting_blocked);
         reason.map_or_else(String::new, |reason| format!("; {reason}"))
     }
 
