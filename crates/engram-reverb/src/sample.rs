@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engram_codec::{CallReplies, Reply, ReplyStream, Reservation};
+use engram_codec::{CallBudget, Reply, ReplyStream, Reservation};
 use engram_core::gather::{LengthPolicy, estimate};
 use engram_core::{Draw, Result as CoreResult};
 use engram_engine::{Lease, Sample, SampleTicket, Table, UntilDurable};
@@ -55,15 +55,15 @@ type Response = Reply<pb::SampleStreamResponse>;
 pub(crate) fn serve(
     service: &Arc<ServiceState>,
     requests: Streaming<pb::SampleStreamRequest>,
-    call_replies: CallReplies,
+    call_budget: CallBudget,
 ) -> ReplyStream<pb::SampleStreamResponse> {
     let (responses, receiver) = mpsc::channel(BUFFERED_RESPONSES);
     let service = Arc::clone(service);
-    let stream_replies = call_replies.clone();
+    let stream_budget = call_budget.clone();
     tokio::spawn(async move {
         let stream = SampleStream {
             service: &service,
-            call_replies: stream_replies,
+            call_budget: stream_budget,
             chunk_keys: ChunkKeyCounter::default(),
             batch: DrawnBatch::default(),
             response: PartialResponse::default(),
@@ -79,13 +79,13 @@ pub(crate) fn serve(
             let _ = responses.send(Err(status).into()).await;
         }
     });
-    ReplyStream::new(receiver, call_replies)
+    ReplyStream::new(receiver, call_budget)
 }
 
 /// The state of one stream.
 struct SampleStream<'a> {
     service: &'a Arc<ServiceState>,
-    call_replies: CallReplies,
+    call_budget: CallBudget,
     chunk_keys: ChunkKeyCounter,
     batch: DrawnBatch,
     response: PartialResponse,
@@ -235,7 +235,7 @@ impl SampleStream<'_> {
             }
             self.send().await?;
         }
-        self.response.reservation = Some(self.call_replies.connection().reserve(bytes).await);
+        self.response.reservation = Some(self.call_budget.connection().reserve(bytes).await);
         Ok(())
     }
 

@@ -1,13 +1,13 @@
 //! Scan streams: each reads the items of one table once, in batches that the client requests.
 //!
-//! A stream has one task, which gathers the next batch once it was requested and its memory was reserved from the budget
-//! for replies that are not read yet. The keys of a scan that has not begun use the same budget.
+//! A stream has one task, which gathers the next batch once it was requested and its memory was reserved from the
+//! budget for replies that are not read yet. The keys of a scan that has not begun use the same budget.
 
 use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engram_codec::{CallReplies, ConnectionReplies, Reply, ReplyStream, Reservation, run_blocking};
+use engram_codec::{CallBudget, ConnectionBudget, Reply, ReplyStream, Reservation, run_blocking};
 use engram_core::gather::{Estimate, LengthPolicy, estimate};
 use engram_core::table::ScanOrder;
 use engram_core::{Draw, Error, Result};
@@ -50,7 +50,7 @@ type Message = Reply<pb::ScanResponse>;
 pub(super) fn serve(
     state: &Arc<ServiceState>,
     requests: Streaming<pb::ScanRequest>,
-    call_replies: CallReplies,
+    call_budget: CallBudget,
     call: OpenGuard,
     scans_of_connection: Arc<OpenCounter>,
 ) -> ReplyStream<pb::ScanResponse> {
@@ -60,7 +60,7 @@ pub(super) fn serve(
         _scan_of_connection: scans_of_connection.begin(),
         scans_of_connection,
         state: Arc::clone(state),
-        connection: call_replies.connection().clone(),
+        connection_budget: call_budget.connection().clone(),
         requests,
         requested: 0,
         replies: replies.clone(),
@@ -80,7 +80,7 @@ pub(super) fn serve(
             let _ = replies.send(Err(status).into()).await;
         }
     });
-    ReplyStream::new(receiver, call_replies)
+    ReplyStream::new(receiver, call_budget)
 }
 
 /// The state of one stream.
@@ -89,7 +89,7 @@ struct ScanStream {
     _scan_of_connection: OpenGuard,
     scans_of_connection: Arc<OpenCounter>,
     state: Arc<ServiceState>,
-    connection: ConnectionReplies,
+    connection_budget: ConnectionBudget,
     requests: Streaming<pb::ScanRequest>,
     /// Number of batches that the client has requested and not received.
     requested: u32,
@@ -280,7 +280,11 @@ impl ScanStream {
 
     /// Reserves memory of the budget for replies that are not read.
     async fn reserve(&self, bytes: usize) -> Result<Reservation, Status> {
-        while_active(self.state.lease_timeout, self.connection.reserve(bytes)).await
+        while_active(
+            self.state.lease_timeout,
+            self.connection_budget.reserve(bytes),
+        )
+        .await
     }
 
     /// Sends a message. False if the client is gone.
