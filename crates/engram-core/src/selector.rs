@@ -47,7 +47,8 @@ impl SelectorKind {
     /// Checks one priority.
     ///
     /// # Errors
-    /// [`Error::Priority`] for NaN; for `Prioritized` also if negative, infinite or of too large a weight.
+    /// [`Error::Priority`] if the priority is NaN; for `Prioritized` also if it is negative or infinite, or its weight
+    /// is too large.
     pub fn check_priority(&self, table: &str, priority: f64) -> Result<()> {
         self.check_priority_for(format_args!("table `{table}`"), priority)
     }
@@ -99,10 +100,10 @@ impl SelectorKind {
     }
 }
 
-/// One chosen item.
+/// One choice of a selector.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pick {
-    /// Its slot.
+    /// Slot of the chosen item.
     pub slot: Slot,
     /// The probability of the choice; 1 for deterministic strategies.
     pub probability: f64,
@@ -147,7 +148,7 @@ impl Selector {
         }
     }
 
-    /// Adds an item that was removed before. It regains its position in the insertion order.
+    /// Adds an item again that was removed. It regains its position in the insertion order.
     pub fn reinsert(&mut self, slot: Slot, rank: Rank) {
         match self {
             Self::Order(order) => order.reinsert(slot, rank.seq),
@@ -181,13 +182,13 @@ impl Selector {
         }
     }
 
-    /// True if choices are random, so that picking advances the generator.
+    /// True if choices are random, so that [`Selector::pick`] advances the generator.
     #[must_use]
     pub fn is_random(&self) -> bool {
         matches!(self, Self::Dense(_) | Self::Prioritized(_))
     }
 
-    /// The slots, in the order that draws depend on; `None` if the strategy is not random.
+    /// The slots, in the order that random choices depend on; `None` if the strategy is not random.
     pub(crate) fn slots(&mut self) -> Option<&mut CopyablePages<Slot>> {
         match self {
             Self::Dense(dense) => Some(dense.slots()),
@@ -223,8 +224,8 @@ impl Selector {
         }
     }
 
-    /// Chooses `n` items with replacement and appends them to `picks`; a strategy that is not random chooses the same
-    /// item `n` times. The selector must not be empty.
+    /// Chooses an item `n` times, with replacement, and appends the choices to `picks`; a strategy that is not random
+    /// chooses the same item each time. The selector must not be empty.
     pub fn pick(&mut self, n: usize, rng: &mut TableRng, picks: &mut Vec<Pick>) {
         match self {
             Self::Order(order) => picks.extend(std::iter::repeat_n(

@@ -1,11 +1,11 @@
-//! Uniform choice: an unordered array of slots without gaps.
+//! Uniform: all items are equally likely.
 
 use super::{Pick, TableRng, uniform_below};
 use crate::item::Slot;
 use crate::pages::{CopyablePages, Pages};
 use crate::prefetch::prefetch_line;
 
-/// An array of slots without gaps: removing a slot moves the last one into its position.
+/// An unordered array of slots without gaps: removing a slot moves the last one into its position.
 #[derive(Debug)]
 pub struct Dense {
     slots: CopyablePages<Slot>,
@@ -29,7 +29,7 @@ impl Dense {
         self.len
     }
 
-    /// The slots, in the order that draws depend on. Only the first `len` positions are in use.
+    /// The slots, in the order that random choices depend on. Only the first `len` positions are in use.
     pub(super) fn slots(&mut self) -> &mut CopyablePages<Slot> {
         &mut self.slots
     }

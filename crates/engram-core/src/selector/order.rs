@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::item::Slot;
 use crate::pages::Pages;
 
-/// Marks the end of the list.
+/// In place of a slot: the list ends here.
 const NONE: Slot = Slot::MAX;
 
 /// Neighbours of a slot in insertion order, and its insertion number.
@@ -100,7 +100,7 @@ impl Order {
         }
     }
 
-    /// The slot chosen next.
+    /// The slot that is chosen next. There must be one.
     pub(crate) fn first(&self) -> Slot {
         let (linked, reinserted) = if self.newest_first {
             (self.newest, self.reinserted.last_key_value())
