@@ -87,7 +87,7 @@ pub fn check_decoded_size<T: DecodedSize>(encoded: &[u8]) -> Result<(), String> 
     let mut remaining = T::MAX_DECODED_BYTES;
     subtract_size(encoded, T::FIELDS, &mut remaining).ok_or_else(|| {
         format!(
-            "message of {} bytes takes more than {} bytes of memory once decoded, which is the maximum",
+            "message of {} bytes takes more memory once decoded than the maximum of {} bytes",
             encoded.len(),
             T::MAX_DECODED_BYTES
         )

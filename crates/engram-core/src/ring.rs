@@ -21,7 +21,7 @@ pub use index::{Drawn, ItemIndex, ItemStart};
 pub use items::{EpisodeColumns, RingItems};
 pub use step_buffer::{StepBuffer, StepBufferOptions};
 
-/// Flag of a row: the step ended its episode, or the environment was reset after it.
+/// Flag of a row: the step is the last one of its episode.
 const ENDED: u8 = 1;
 /// Flag of a row: the episode terminated with this step.
 const TERMINATED: u8 = 2;
