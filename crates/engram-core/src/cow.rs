@@ -46,7 +46,7 @@ struct SnapshotInProgress<T> {
     next: usize,
 }
 
-/// The entries of an array at one moment.
+/// A complete snapshot: the entries of an array at one moment.
 #[derive(Clone, Debug)]
 pub struct FrozenPages<T> {
     pages: PageBuffer<T>,
