@@ -60,7 +60,7 @@ pub(super) fn serve(
         _scan_of_connection: scans_of_connection.begin(),
         scans_of_connection,
         state: Arc::clone(state),
-        connection_budget: call_budget.connection().clone(),
+        connection: call_budget.connection().clone(),
         requests,
         requested: 0,
         replies: replies.clone(),
@@ -89,7 +89,7 @@ struct ScanStream {
     _scan_of_connection: OpenGuard,
     scans_of_connection: Arc<OpenCounter>,
     state: Arc<ServiceState>,
-    connection_budget: ConnectionBudget,
+    connection: ConnectionBudget,
     requests: Streaming<pb::ScanRequest>,
     /// Number of batches that the client has requested and not received.
     requested: u32,
@@ -280,11 +280,7 @@ impl ScanStream {
 
     /// Reserves memory of the budget for replies that are not read.
     async fn reserve(&self, bytes: usize) -> Result<Reservation, Status> {
-        while_active(
-            self.state.lease_timeout,
-            self.connection_budget.reserve(bytes),
-        )
-        .await
+        while_active(self.state.lease_timeout, self.connection.reserve(bytes)).await
     }
 
     /// Sends a message. False if the client is gone.
