@@ -14,5 +14,5 @@ pub use decoded_size::{
     repeated_string, string,
 };
 pub use reply_budget::{ConnectionBudget, PendingReservation, ReplyBudget, Reservation};
-pub use reply_stream::{CallBudget, Reply, ReplyBody, ReplyStream};
+pub use reply_stream::{CallBudget, ReplyBody, ReplyMessage, ReplyStream};
 pub use size_checked_codec::{PreallocatingEncoder, SizeCheckedCodec, SizeCheckedDecoder};

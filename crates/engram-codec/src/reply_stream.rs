@@ -25,7 +25,7 @@ const MAX_SLICE_BYTES: usize = 320 << 10;
 
 /// A message, or the status that the stream ends with.
 #[derive(Debug)]
-pub struct Reply<T> {
+pub struct ReplyMessage<T> {
     /// The message.
     pub message: Result<T, Status>,
     /// The reservation for the memory of the reply that the message is a part of; `None` if the message is small. The
@@ -35,7 +35,7 @@ pub struct Reply<T> {
     pub bytes: usize,
 }
 
-impl<T> From<Result<T, Status>> for Reply<T> {
+impl<T> From<Result<T, Status>> for ReplyMessage<T> {
     /// A small message, which needs no reservation.
     fn from(message: Result<T, Status>) -> Self {
         Self {
@@ -51,7 +51,7 @@ impl<T> From<Result<T, Status>> for Reply<T> {
 pub struct CallBudget {
     connection: ConnectionBudget,
     /// Reservations of the messages that were passed to the encoder, but not to the transport yet.
-    encoded: Arc<Mutex<Vec<Arc<Reservation>>>>,
+    encoded_reservations: Arc<Mutex<Vec<Arc<Reservation>>>>,
 }
 
 impl CallBudget {
@@ -66,7 +66,7 @@ impl CallBudget {
     fn new(connection: ConnectionBudget) -> Self {
         Self {
             connection,
-            encoded: Arc::default(),
+            encoded_reservations: Arc::default(),
         }
     }
 
@@ -89,7 +89,7 @@ impl CallBudget {
     pub fn wrap<G>(self, body: Body, guard: G) -> ReplyBody<G> {
         ReplyBody {
             body,
-            call: self,
+            call_budget: self,
             unsent: None,
             _guard: guard,
         }
@@ -99,24 +99,27 @@ impl CallBudget {
 /// The reply messages of a call, in the order in which its task sends them.
 #[derive(Debug)]
 pub struct ReplyStream<T> {
-    replies: Receiver<Reply<T>>,
-    call: CallBudget,
+    replies: Receiver<ReplyMessage<T>>,
+    call_budget: CallBudget,
 }
 
 impl<T> ReplyStream<T> {
     /// A stream of the messages that `replies` receives.
     #[must_use]
-    pub fn new(replies: Receiver<Reply<T>>, call: CallBudget) -> Self {
-        Self { replies, call }
+    pub fn new(replies: Receiver<ReplyMessage<T>>, call_budget: CallBudget) -> Self {
+        Self {
+            replies,
+            call_budget,
+        }
     }
 
     /// The response of the call. Its body must be wrapped by [`CallBudget::wrap`] of the budget that
     /// [`CallBudget::take_from`] returns for this response.
     #[must_use]
     pub fn into_response(self) -> Response<Self> {
-        let call = self.call.clone();
+        let call_budget = self.call_budget.clone();
         let mut response = Response::new(self);
-        response.extensions_mut().insert(call);
+        response.extensions_mut().insert(call_budget);
         response
     }
 }
@@ -134,7 +137,10 @@ impl<T> Stream for ReplyStream<T> {
             if let Some(reservation) = Arc::get_mut(&mut reservation) {
                 reservation.shrink(reply.bytes);
             }
-            this.call.encoded.lock().push(reservation);
+            this.call_budget
+                .encoded_reservations
+                .lock()
+                .push(reservation);
         }
         Poll::Ready(Some(reply.message))
     }
@@ -144,7 +150,7 @@ impl<T> Stream for ReplyStream<T> {
 #[derive(Debug)]
 pub struct ReplyBody<G> {
     body: Body,
-    call: CallBudget,
+    call_budget: CallBudget,
     /// The rest of a large frame, which was not passed to the transport yet.
     unsent: Option<ReservedBytes>,
     _guard: G,
@@ -164,7 +170,7 @@ impl<G: Unpin> HttpBody for ReplyBody<G> {
         }
         let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
         // All of them belong to this frame: tonic returns messages from the same poll in which it encodes them.
-        let reservations = std::mem::take(&mut *this.call.encoded.lock());
+        let reservations = std::mem::take(&mut *this.call_budget.encoded_reservations.lock());
         let Some(Ok(frame)) = frame else {
             return Poll::Ready(frame);
         };
@@ -237,12 +243,15 @@ mod tests {
     async fn a_large_message_is_passed_on_in_slices_that_share_its_reservation() {
         let budget = ReplyBudget::new(4 << 20);
         let connection = budget.add_connection();
-        let call = CallBudget::new(connection.clone());
+        let call_budget = CallBudget::new(connection.clone());
         let mut reservation = connection.reserve(1 << 20).await;
         reservation.set_created(1 << 20);
-        call.encoded.lock().push(Arc::new(reservation));
+        call_budget
+            .encoded_reservations
+            .lock()
+            .push(Arc::new(reservation));
         let message: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
-        let mut body = call.wrap(Body::new(Full::from(message.clone())), ());
+        let mut body = call_budget.wrap(Body::new(Full::from(message.clone())), ());
         let mut received = Vec::new();
         let mut last = None;
         while !body.is_end_stream() {

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engram_codec::{CallBudget, Reply, ReplyStream, Reservation};
+use engram_codec::{CallBudget, ReplyMessage, ReplyStream, Reservation};
 use engram_core::gather::{LengthPolicy, estimate};
 use engram_core::{Draw, Result as CoreResult};
 use engram_engine::{Lease, Sample, SampleTicket, Table, UntilDurable};
@@ -49,7 +49,7 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 /// The text that dm-reverb's clients match, word for word. It mentions inserts also for samples.
 const TIMEOUT: &str = "Rate Limiter: Timeout exceeded before the right to insert was acquired.";
 
-type Response = Reply<pb::SampleStreamResponse>;
+type Response = ReplyMessage<pb::SampleStreamResponse>;
 
 /// Serves a stream until its reader closes it or disconnects, or the server stops.
 pub(crate) fn serve(
@@ -288,7 +288,7 @@ impl SampleStream<'_> {
             if let Some(reservation) = &mut reservation {
                 reservation.set_created(bytes);
             }
-            permit.send(Reply {
+            permit.send(ReplyMessage {
                 message: Ok(pb::SampleStreamResponse { entries }),
                 reservation: reservation.map(Arc::new),
                 bytes,

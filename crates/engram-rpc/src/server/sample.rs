@@ -14,7 +14,7 @@ mod request_queue;
 
 use std::sync::Arc;
 
-use engram_codec::{CallBudget, Reply, ReplyStream, Reservation};
+use engram_codec::{CallBudget, ReplyMessage, ReplyStream, Reservation};
 use engram_core::{Error, Result};
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc::{self, Permit, Sender};
@@ -43,7 +43,7 @@ pub(super) const REPLY_BUFFER: usize = 4;
 /// Batches of at least this size are gathered outside of the runtime's shared threads, because that takes long.
 pub(super) const LARGE_BATCH_BYTES: usize = 1 << 20;
 
-type Message = Reply<pb::SampleResponse>;
+type Message = ReplyMessage<pb::SampleResponse>;
 
 /// Serves one stream until the client ends it, the connection breaks or the server shuts down.
 pub(super) fn serve(

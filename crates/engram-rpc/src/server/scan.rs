@@ -7,7 +7,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engram_codec::{CallBudget, ConnectionBudget, Reply, ReplyStream, Reservation, run_blocking};
+use engram_codec::{
+    CallBudget, ConnectionBudget, ReplyMessage, ReplyStream, Reservation, run_blocking,
+};
 use engram_core::gather::{Estimate, LengthPolicy, estimate};
 use engram_core::table::ScanOrder;
 use engram_core::{Draw, Error, Result};
@@ -44,7 +46,7 @@ const BYTES_PER_KEY: usize = 32;
 /// How often a scan that begins reports progress, so that its connection is not closed as stalled.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(25);
 
-type Message = Reply<pb::ScanResponse>;
+type Message = ReplyMessage<pb::ScanResponse>;
 
 /// Serves one stream until the client ends it, the connection breaks or the server shuts down.
 pub(super) fn serve(
@@ -323,7 +325,7 @@ impl ScanStream {
             let Some(message) = batch.next() else {
                 return Ok(true);
             };
-            let reply = Reply {
+            let reply = ReplyMessage {
                 message: Ok(encode_response(message.into())),
                 reservation: if batch.is_empty() {
                     reservation.take()

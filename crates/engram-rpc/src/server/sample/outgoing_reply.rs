@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engram_codec::{ConnectionBudget, PendingReservation, Reply, Reservation};
+use engram_codec::{ConnectionBudget, PendingReservation, ReplyMessage, Reservation};
 use engram_core::gather::{Estimate, estimate};
 use engram_core::{Error, Result};
 use engram_engine::{Lease, Sample};
@@ -110,7 +110,7 @@ impl OutgoingReply {
         } else {
             self.reservation.clone()
         };
-        Some(Reply {
+        Some(ReplyMessage {
             message: Ok(encode_response(self.id, outcome)),
             reservation,
             bytes: bytes - self.messages.bytes(),
