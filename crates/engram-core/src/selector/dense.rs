@@ -7,14 +7,14 @@ use crate::prefetch::prefetch_line;
 
 /// An unordered array of slots without gaps: removing a slot moves the last one into its position.
 #[derive(Debug)]
-pub struct Dense {
+pub struct DenseSlots {
     slots: CopyablePages<Slot>,
     /// Position of each slot in `slots`.
     positions: Pages<u32>,
     len: usize,
 }
 
-impl Default for Dense {
+impl Default for DenseSlots {
     fn default() -> Self {
         Self {
             slots: CopyablePages::new(0),
@@ -24,7 +24,7 @@ impl Default for Dense {
     }
 }
 
-impl Dense {
+impl DenseSlots {
     pub(super) fn len(&self) -> usize {
         self.len
     }

@@ -1,7 +1,7 @@
 //! Prioritized: items are chosen with probability proportional to `priority ^ exponent` (Schaul et al. 2016,
 //! equation 1).
 
-use super::dense::Dense;
+use super::dense::DenseSlots;
 use super::{DrawDistribution, Pick, TableRng, uniform_unit};
 use crate::item::Slot;
 use crate::pages::CopyablePages;
@@ -22,7 +22,7 @@ pub(crate) fn weight(priority: f64, exponent: f64) -> f64 {
 /// An array of slots, and a sum tree of their weights in the same order.
 #[derive(Debug)]
 pub struct Prioritized {
-    dense: Dense,
+    dense: DenseSlots,
     tree: SumTree,
     exponent: f64,
 }
@@ -30,7 +30,7 @@ pub struct Prioritized {
 impl Prioritized {
     pub(super) fn new(exponent: f64) -> Self {
         Self {
-            dense: Dense::default(),
+            dense: DenseSlots::default(),
             tree: SumTree::default(),
             exponent,
         }
