@@ -35,8 +35,8 @@ enum Call {
     InsertAgain {
         index: usize,
     },
-    /// An item with the session's last number plus `number - 1`, so that 0 and 1 repeat earlier numbers, if there are
-    /// any. The item's key is new or, if `again`, that of an existing item.
+    /// An item whose session number is the session's last one plus `number - 1`: with 0 and 1, an earlier number, if any.
+    /// The item's key is new or, if `again`, that of an existing item.
     InsertNumbered {
         session: u64,
         number: u64,
@@ -562,7 +562,7 @@ fn chunks_that_outlive_a_table_lose_its_references() {
     pair.insert(14, 1, 2, 3);
     pair.sink = Arc::default();
     pair.table = TableState::new(Arc::new(queue_options()), pair.sink.clone()).unwrap();
-    // The model's copies of items do not count as references.
+    // The test's copies of items do not count as references.
     assert_eq!(format!("{:?}", pair.chunks[3].holders()), unreferenced);
 }
 

@@ -226,8 +226,8 @@ impl Model {
         entry.hidden && entry.leases == 0
     }
 
-    /// The item of a lease, if it is still in the table.
-    fn leased_entry(&mut self, lease: Lease) -> Option<&mut Entry> {
+    /// The leased item, if it is still in the table.
+    fn live(&mut self, lease: Lease) -> Option<&mut Entry> {
         let is_leased_item = |entry: &&mut Entry| entry.key == lease.key && entry.seq == lease.seq;
         self.entries.iter_mut().find(is_leased_item)
     }
@@ -235,7 +235,7 @@ impl Model {
     /// Ends a lease whose sample is final; true if that removes the item.
     pub(crate) fn acknowledge(&mut self, lease: Lease) -> bool {
         self.open_leases -= u64::from(lease.seq >= self.first_seq);
-        self.leased_entry(lease).is_some_and(|entry| {
+        self.live(lease).is_some_and(|entry| {
             entry.leases -= 1;
             entry.hidden && entry.leases == 0
         })
@@ -247,7 +247,7 @@ impl Model {
         }
         self.samples -= 1;
         self.open_leases -= 1;
-        if let Some(entry) = self.leased_entry(lease) {
+        if let Some(entry) = self.live(lease) {
             entry.leases -= 1;
             entry.times_sampled -= 1;
             entry.hidden = false;

@@ -31,7 +31,7 @@ pub(crate) enum ItemError {
 /// The bits of an item's priority, and the item.
 pub(crate) type CreatedItem = (u64, Item);
 
-/// Dtypes of the recorders' columns. Some tests use only the first ones.
+/// Dtypes of the writer's columns, which are the first ones of these.
 const DTYPES: [DType; 5] = [
     DType::Uint8,
     DType::Int64,
@@ -67,7 +67,7 @@ pub(crate) fn pattern_specs(
     columns: usize,
     numbers: usize,
 ) -> impl Strategy<Value = Vec<PatternSpec>> {
-    // Number of steps of the window, 1 + the number of steps after it, its stride, and whether the column is squeezed.
+    // Of the newest steps, `tail - 1` are not selected.
     let window = (1_i64..7, 1_i64..4, 1_i64..4, any::<bool>());
     let whole_steps = window.clone().prop_map(move |(len, tail, _, _)| {
         let column = |source| PatternColumn {
