@@ -1,10 +1,10 @@
-//! Work that blocks a thread.
+//! Runs work that blocks its thread.
 
-/// Runs `work` on a thread for blocking work: it may take long, such as freeing much memory. If `work` panics, or the
-/// runtime shuts down before it runs, returns the error that `error` creates from a text.
+/// Runs `work` on Tokio's threads for blocking work, because it can take long: for example, if it frees much memory. If
+/// `work` panics, or the runtime shuts down before `work` runs, returns an error that `error` creates from a text.
 ///
 /// # Errors
-/// Those of the work.
+/// Those of `work`, and the above.
 pub async fn run_blocking<T: Send + 'static, E: Send + 'static>(
     work: impl FnOnce() -> Result<T, E> + Send + 'static,
     error: impl FnOnce(String) -> E,
@@ -37,7 +37,7 @@ mod tests {
     }
 
     #[test]
-    fn a_call_after_a_shutdown_is_no_bug() {
+    fn a_call_after_a_shutdown_is_not_reported_as_a_bug() {
         let runtime = tokio::runtime::Runtime::new().unwrap();
         let handle = runtime.handle().clone();
         runtime.shutdown_background();

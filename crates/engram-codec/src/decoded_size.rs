@@ -10,21 +10,21 @@ use prost::encoding::{DecodeContext, WireType, decode_key, decode_varint, skip_f
 /// not count; copies of its strings and bytes do.
 pub const MAX_DECODED_BYTES: usize = 32 << 20;
 
-/// A Protobuf field that takes memory beyond its encoded bytes.
+/// A Protobuf field whose content takes memory outside the struct of its message.
 #[derive(Debug)]
 pub struct Field {
     number: u32,
-    /// Bytes of memory per occurrence of the field.
+    /// Bytes of memory for each occurrence of the field, whatever its content.
     per_occurrence: usize,
-    /// Bytes of memory per encoded byte of the field's content.
+    /// Bytes of memory for each encoded byte of the field's content.
     per_byte: usize,
-    /// Fields of the nested message that take memory; empty if the field is not a message.
+    /// Those of the nested message's fields that take memory outside its struct; empty if the field is not a message.
     nested: &'static [Field],
 }
 
 /// A message type whose decoded size can be computed from its encoded bytes.
 pub trait DecodedSize {
-    /// The fields that take memory beyond the struct of the message.
+    /// The fields whose content takes memory outside the struct of the message.
     const FIELDS: &'static [Field];
 
     /// Limit on the decoded size, in bytes.
@@ -37,14 +37,14 @@ pub const fn repeated<T>(number: u32, nested: &'static [Field]) -> Field {
     field(number, size_of::<T>(), 0, nested)
 }
 
-/// A message field that is not repeated: its struct is part of the parent's, so only its nested
-/// fields take memory.
+/// A message field that is not repeated. Its struct is part of the parent's struct, so only its nested fields take
+/// memory.
 #[must_use]
 pub const fn message(number: u32, nested: &'static [Field]) -> Field {
     field(number, 0, 0, nested)
 }
 
-/// A string field.
+/// A string field that is not repeated.
 #[must_use]
 pub const fn string(number: u32) -> Field {
     field(number, 0, 1, &[])
@@ -56,8 +56,8 @@ pub const fn repeated_string(number: u32) -> Field {
     field(number, size_of::<String>() + size_of::<usize>(), 1, &[])
 }
 
-/// A repeated field of numbers of type `T`. Unpacked, each occurrence is one number; packed, every encoded byte may be
-/// one.
+/// A repeated field of numbers of type `T`. In the unpacked encoding, each occurrence is one number; in the packed
+/// encoding, every byte can be one.
 #[must_use]
 pub const fn repeated_number<T>(number: u32) -> Field {
     field(number, size_of::<T>(), size_of::<T>(), &[])
@@ -87,7 +87,7 @@ pub fn check_decoded_size<T: DecodedSize>(encoded: &[u8]) -> Result<(), String> 
     let mut remaining = T::MAX_DECODED_BYTES;
     subtract_size(encoded, T::FIELDS, &mut remaining).ok_or_else(|| {
         format!(
-            "message of {} bytes takes more than {} bytes of memory once decoded, which is the maximum",
+            "message of {} bytes takes more memory once decoded than the maximum of {} bytes",
             encoded.len(),
             T::MAX_DECODED_BYTES
         )

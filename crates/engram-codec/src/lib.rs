@@ -1,6 +1,6 @@
 //! Bounds on the memory of gRPC messages: a Protobuf codec for tonic that computes the size of a request before it
-//! decodes it, and a budget for the replies that clients have not read. Also [`run_blocking`], which both services
-//! use.
+//! decodes it, and a budget for the replies that clients have not read. Also [`run_blocking`], which the services of
+//! Engram and dm-reverb use.
 
 mod blocking;
 mod decoded_size;
@@ -13,6 +13,6 @@ pub use decoded_size::{
     DecodedSize, Field, MAX_DECODED_BYTES, check_decoded_size, message, repeated, repeated_number,
     repeated_string, string,
 };
-pub use reply_budget::{ConnectionReplies, PendingReservation, ReplyBudget, Reservation};
-pub use reply_stream::{CallReplies, Reply, ReplyBody, ReplyStream};
-pub use size_checked_codec::{ReservingEncoder, SizeCheckedCodec, SizeCheckedDecoder};
+pub use reply_budget::{ConnectionBudget, PendingReservation, ReplyBudget, Reservation};
+pub use reply_stream::{CallBudget, ReplyBody, ReplyMessage, ReplyStream};
+pub use size_checked_codec::{PreallocatingEncoder, SizeCheckedCodec, SizeCheckedDecoder};

@@ -21,16 +21,16 @@ use parking_lot::Mutex;
 use tokio::sync::oneshot;
 use tokio::time::{Instant, sleep};
 
-/// Default bound of all connections of a server together, in bytes.
+/// Default budget of a server, for all its connections together, in bytes.
 const MAX_SERVER_BYTES: u64 = 1 << 30;
 
-/// The bound of one connection is the server's bound divided by this.
+/// A connection's share is the server's budget divided by this number.
 const SHARES_PER_SERVER: u64 = 4;
 
-/// A connection with unsent replies, of which no message was sent for this long, is stalled: its client is not reading.
+/// A connection is stalled if it has unsent replies, and none of their messages was sent for this long.
 const STALL_TIMEOUT: Duration = Duration::from_millis(100);
 
-/// Time between two checks for stalled connections, which run while reservations wait for other connections.
+/// Time between checks for stalled connections, which run while reservations wait for memory of other connections.
 const CHECK_INTERVAL: Duration = Duration::from_millis(25);
 
 /// The budget of a server for the replies of all its connections.
@@ -41,7 +41,7 @@ pub struct ReplyBudget {
 
 /// One connection's share of the budget.
 #[derive(Clone, Debug)]
-pub struct ConnectionReplies {
+pub struct ConnectionBudget {
     connection: Arc<Connection>,
 }
 
@@ -50,13 +50,13 @@ pub struct ConnectionReplies {
 pub struct Reservation {
     connection: Arc<Connection>,
     bytes: u64,
-    /// True if the reply is larger than a connection's share.
+    /// True if the bytes that were requested exceed a connection's share.
     is_large: bool,
     /// True once the reply was created. Its bytes then count as unsent until the reservation is dropped.
     is_created: bool,
 }
 
-/// A future that returns the [`Reservation`] once the bytes are reserved. Dropping it withdraws the request.
+/// A future that returns the [`Reservation`] once the bytes are reserved. Dropping it cancels the reservation.
 #[derive(Debug)]
 pub struct PendingReservation {
     connection: Arc<Connection>,
@@ -72,7 +72,7 @@ enum PendingState {
         id: u64,
         granted: oneshot::Receiver<()>,
     },
-    /// The bytes were reserved at once, and the reservation was not returned yet.
+    /// The bytes were reserved at once; the future was not polled yet.
     Granted,
     /// The reservation was returned.
     Done,
@@ -80,7 +80,7 @@ enum PendingState {
 
 #[derive(Debug)]
 struct Connection {
-    /// The state of the whole budget. Never locked while waiting.
+    /// The state of the whole budget. The lock is never held across an `await`.
     state: Arc<Mutex<State>>,
     /// Its position in the state's `connections`.
     index: usize,
@@ -96,16 +96,16 @@ struct CloseSignal {
 
 #[derive(Debug)]
 struct State {
-    /// Bound of each connection: its share.
+    /// Each connection's share of `max_server_bytes`.
     max_connection_bytes: u64,
-    /// Bound of all connections together.
+    /// The budget of all connections together.
     max_server_bytes: u64,
-    /// Bytes of all granted reservations, without the large one.
+    /// Bytes of all granted reservations, except the large one.
     used: u64,
     connections: Vec<ConnectionState>,
     /// Positions in `connections` that are not in use.
     free: Vec<usize>,
-    /// Number of connections with `is_ready`.
+    /// Number of connections whose `is_ready` is true.
     num_ready: usize,
     /// The granted reservation that is larger than a connection's share.
     large: Option<Large>,
@@ -119,22 +119,23 @@ struct State {
 
 #[derive(Debug)]
 struct ConnectionState {
-    /// Bytes of its granted reservations, without the large one.
+    /// Bytes of its granted reservations, except a large one.
     used: u64,
-    /// The part of `used` whose replies were created.
+    /// The part of `used` that belongs to replies that were created.
     unsent: u64,
     /// When a reply was last created or a message was last sent.
     last_progress: Instant,
-    /// Waiting reservations, without large ones.
+    /// Waiting reservations, except large ones.
     waiting: VecDeque<Waiting>,
-    /// True if the first of these fits the connection's share, so that it waits only for room in the server, and the
+    /// True if the first of `waiting` waits only for room in the server: it fits the connection's share, and the
     /// connection is not being closed.
     is_ready: bool,
     close: Arc<CloseSignal>,
-    /// True once it is being closed because its replies were not read.
+    /// True once `close` is set, because the connection's replies were not read.
     is_closing: bool,
 }
 
+/// The granted large reservation.
 #[derive(Debug)]
 struct Large {
     /// Position of its connection.
@@ -176,9 +177,9 @@ impl ReplyBudget {
         }
     }
 
-    /// The share of a new connection.
+    /// Adds a connection; returns its share of the budget.
     #[must_use]
-    pub fn add_connection(&self) -> ConnectionReplies {
+    pub fn add_connection(&self) -> ConnectionBudget {
         let close = Arc::<CloseSignal>::default();
         let connection = ConnectionState {
             used: 0,
@@ -197,7 +198,7 @@ impl ReplyBudget {
             state.connections.push(connection);
         }
         drop(state);
-        ConnectionReplies {
+        ConnectionBudget {
             connection: Arc::new(Connection {
                 state: Arc::clone(&self.state),
                 index,
@@ -207,7 +208,7 @@ impl ReplyBudget {
     }
 }
 
-impl ConnectionReplies {
+impl ConnectionBudget {
     /// Reserves bytes for a reply. The returned future waits until there is room. Must be called on a Tokio runtime.
     #[must_use]
     pub fn reserve(&self, bytes: usize) -> PendingReservation {
@@ -249,7 +250,7 @@ impl ConnectionReplies {
     }
 }
 
-/// Closes stalled connections while others wait for their memory. Ends once no reservation waits for that.
+/// Closes stalled connections while reservations of others wait for their memory. Ends once none waits for that.
 async fn check_stalled(state: Arc<Mutex<State>>) {
     loop {
         sleep(CHECK_INTERVAL).await;
@@ -263,7 +264,7 @@ async fn check_stalled(state: Arc<Mutex<State>>) {
 }
 
 impl PendingReservation {
-    /// Returns the reservation. Its bytes must have been reserved.
+    /// Returns the reservation. It must have been granted.
     fn take(&mut self) -> Reservation {
         self.state = PendingState::Done;
         Reservation {
@@ -281,7 +282,7 @@ impl Future for PendingReservation {
     fn poll(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<Reservation> {
         match &mut self.state {
             PendingState::Waiting { granted, .. } => {
-                // No error is possible: the sender is dropped unused only when this future is dropped.
+                // Never an error: the sender sends before it is dropped, unless this future is being dropped.
                 let _ = ready!(Pin::new(granted).poll(context));
             }
             PendingState::Granted => {}
@@ -326,8 +327,8 @@ impl Reservation {
         self.is_created = true;
     }
 
-    /// Records that a message of the reply was sent. This counts as progress of the whole connection.
-    pub fn progress(&self) {
+    /// Records that a message of the reply, or a slice of it, was sent: progress of the whole connection.
+    pub fn record_progress(&self) {
         let now = Instant::now();
         let Connection { state, index, .. } = &*self.connection;
         state.lock().connections[*index].last_progress = now;
@@ -444,7 +445,7 @@ impl State {
         has_room
     }
 
-    /// Changes the bytes of a reservation that is not large, and serves others if it frees bytes.
+    /// Changes the bytes of a reservation that is not large; if this frees bytes, serves waiting reservations.
     fn resize(&mut self, connection: usize, previous: u64, bytes: u64) {
         let used = &mut self.connections[connection].used;
         *used = *used - previous + bytes;
@@ -528,13 +529,13 @@ impl State {
         }
     }
 
-    /// True if reservations wait for room in the server, or for the large reply.
+    /// True if reservations wait for room in the server, or large ones for the current large one.
     fn needs_checks(&self) -> bool {
         self.num_ready > 0 || !self.waiting_large.is_empty()
     }
 
-    /// Closes stalled connections while others wait for their memory, also that of the large reply: first the one with
-    /// the largest product of unsent bytes and time without progress, and only as many as the next reservation needs.
+    /// Closes stalled connections whose memory others wait for: that of the large reply, and only as many others as the
+    /// next reservation needs, first the one with the largest product of unsent bytes and time without progress.
     fn close_stalled(&mut self) {
         let now = Instant::now();
         let stalled_time = |connection: &ConnectionState| {
@@ -562,11 +563,11 @@ impl State {
                 let time = stalled_time(connection).filter(|_| connection.unsent > 0)?;
                 Some((u128::from(connection.unsent) * time.as_millis(), index))
             });
-            let Some((_, most)) = stalled.max() else {
+            let Some((_, index)) = stalled.max() else {
                 return;
             };
-            remaining = remaining.saturating_sub(self.connections[most].used);
-            self.close(most);
+            remaining = remaining.saturating_sub(self.connections[index].used);
+            self.close(index);
         }
     }
 
@@ -590,7 +591,7 @@ impl Large {
 
 impl Waiting {
     fn grant(self) {
-        // No error is possible: a dropped future first removes its reservation from the queue, and then the receiver.
+        // Never an error: a dropped future removes its reservation from the queue before it drops the receiver.
         let _ = self.grant.send(());
     }
 }

@@ -1,8 +1,8 @@
 //! Passes the replies of a stream from its task to the transport.
 //!
-//! The transport takes messages before it can send them: it stores up to two of each stream. [`ReplyBody`] attaches
-//! a message's reservation to its encoded bytes, which the transport drops once they are sent. It passes on a large
-//! message in slices: each dropped slice shows that the client is still reading the message.
+//! The transport takes messages before it can send them: it stores up to two of each stream. A [`ReplyBody`] therefore
+//! attaches a message's reservation to its encoded bytes, which the transport drops once they are sent. It passes on a
+//! large message in slices: each dropped slice shows that the client is still reading the message.
 
 use std::pin::Pin;
 use std::sync::Arc;
@@ -17,25 +17,25 @@ use tonic::body::Body;
 use tonic::codegen::http;
 use tonic::{Request, Response, Status};
 
-use crate::reply_budget::{ConnectionReplies, ReplyBudget, Reservation};
+use crate::reply_budget::{ConnectionBudget, ReplyBudget, Reservation};
 
-/// Encoded messages of more bytes are passed to the transport in slices of at most this size. A message with a part of
-/// a batch is smaller: 256 KiB and its header.
+/// Encoded messages that are larger than this are passed to the transport in slices of at most this size. A message
+/// with a part of a batch is smaller: 256 KiB and its header.
 const MAX_SLICE_BYTES: usize = 320 << 10;
 
 /// A message, or the status that the stream ends with.
 #[derive(Debug)]
-pub struct Reply<T> {
+pub struct ReplyMessage<T> {
     /// The message.
     pub message: Result<T, Status>,
-    /// The reservation of the memory that the message refers to; `None` if the message is small. Messages that are
-    /// parts of one reply share a reservation.
+    /// The reservation for the memory of the reply that the message is a part of; `None` if the message is small. The
+    /// messages of one reply share a reservation.
     pub reservation: Option<Arc<Reservation>>,
-    /// Bytes of this memory that the message itself refers to.
+    /// Bytes of this memory that this message refers to.
     pub bytes: usize,
 }
 
-impl<T> From<Result<T, Status>> for Reply<T> {
+impl<T> From<Result<T, Status>> for ReplyMessage<T> {
     /// A small message, which needs no reservation.
     fn from(message: Result<T, Status>) -> Self {
         Self {
@@ -46,77 +46,80 @@ impl<T> From<Result<T, Status>> for Reply<T> {
     }
 }
 
-/// Accounts for the memory of the replies of one call. It has no messages.
+/// Reserves memory for the replies of one call, and frees it once they are sent.
 #[derive(Clone, Debug)]
-pub struct CallReplies {
-    connection: ConnectionReplies,
-    /// Reservations of the messages that were passed to the encoder and not yet to the transport.
-    encoded: Arc<Mutex<Vec<Arc<Reservation>>>>,
+pub struct CallBudget {
+    connection: ConnectionBudget,
+    /// Reservations of the messages that were passed to the encoder, but not to the transport yet.
+    encoded_reservations: Arc<Mutex<Vec<Arc<Reservation>>>>,
 }
 
-impl CallReplies {
-    /// The accounting of the call with this request, which has the [`ConnectionReplies`] of its connection in its
-    /// extensions. Without one, the call has a budget of its own.
+impl CallBudget {
+    /// The budget of the call with this request. It uses the [`ConnectionBudget`] in the request's extensions; if there
+    /// is none, the call has a whole [`ReplyBudget`] of its own.
     #[must_use]
     pub fn of<T>(request: &Request<T>) -> Self {
-        let connection = request.extensions().get::<ConnectionReplies>().cloned();
+        let connection = request.extensions().get::<ConnectionBudget>().cloned();
         Self::new(connection.unwrap_or_else(|| ReplyBudget::default().add_connection()))
     }
 
-    fn new(connection: ConnectionReplies) -> Self {
+    fn new(connection: ConnectionBudget) -> Self {
         Self {
             connection,
-            encoded: Arc::default(),
+            encoded_reservations: Arc::default(),
         }
     }
 
-    /// The connection's share of the budget.
+    /// The budget of the call's connection.
     #[must_use]
-    pub fn connection(&self) -> &ConnectionReplies {
+    pub fn connection(&self) -> &ConnectionBudget {
         &self.connection
     }
 
-    /// Removes the accounting of the call from its response. `None` if [`ReplyStream::into_response`] did not create the
-    /// response.
+    /// Removes the call's budget from the extensions of its response. `None` if the response was not created by
+    /// [`ReplyStream::into_response`].
     #[must_use]
     pub fn take_from<T>(response: &mut http::Response<T>) -> Option<Self> {
         response.extensions_mut().remove()
     }
 
-    /// Wraps the body of the call's response, so that the reservation of a message ends once it is sent. The result
-    /// contains `guard`: dropping it also drops `guard`.
+    /// Wraps the body of the call's response, so that the reservation of a message is dropped once the message is sent.
+    /// `guard` is dropped together with the wrapped body.
     #[must_use]
     pub fn wrap<G>(self, body: Body, guard: G) -> ReplyBody<G> {
         ReplyBody {
             body,
-            call: self,
+            call_budget: self,
             unsent: None,
             _guard: guard,
         }
     }
 }
 
-/// The messages of a stream.
+/// The reply messages of a call, in the order in which its task sends them.
 #[derive(Debug)]
 pub struct ReplyStream<T> {
-    replies: Receiver<Reply<T>>,
-    call: CallReplies,
+    replies: Receiver<ReplyMessage<T>>,
+    call_budget: CallBudget,
 }
 
 impl<T> ReplyStream<T> {
-    /// A stream of the replies that a channel receives.
+    /// A stream of the messages that `replies` receives.
     #[must_use]
-    pub fn new(replies: Receiver<Reply<T>>, call: CallReplies) -> Self {
-        Self { replies, call }
+    pub fn new(replies: Receiver<ReplyMessage<T>>, call_budget: CallBudget) -> Self {
+        Self {
+            replies,
+            call_budget,
+        }
     }
 
-    /// The response of a call. Its body must be passed to [`CallReplies::wrap`], of the `CallReplies` that
-    /// [`CallReplies::take_from`] removes from the response.
+    /// The response of the call. Its body must be wrapped by [`CallBudget::wrap`] of the budget that
+    /// [`CallBudget::take_from`] returns for this response.
     #[must_use]
     pub fn into_response(self) -> Response<Self> {
-        let call = self.call.clone();
+        let call_budget = self.call_budget.clone();
         let mut response = Response::new(self);
-        response.extensions_mut().insert(call);
+        response.extensions_mut().insert(call_budget);
         response
     }
 }
@@ -130,22 +133,25 @@ impl<T> Stream for ReplyStream<T> {
             return Poll::Ready(None);
         };
         if let Some(mut reservation) = reply.reservation {
-            // Only this message still has the reservation: the other messages of the reply were sent.
+            // If only this message still has the reservation, the other messages of the reply were sent.
             if let Some(reservation) = Arc::get_mut(&mut reservation) {
                 reservation.shrink(reply.bytes);
             }
-            this.call.encoded.lock().push(reservation);
+            this.call_budget
+                .encoded_reservations
+                .lock()
+                .push(reservation);
         }
         Poll::Ready(Some(reply.message))
     }
 }
 
-/// The body of a response with replies.
+/// The body of a response, which attaches reservations to the encoded messages; see [`CallBudget::wrap`].
 #[derive(Debug)]
 pub struct ReplyBody<G> {
     body: Body,
-    call: CallReplies,
-    /// What is left of a large frame.
+    call_budget: CallBudget,
+    /// The rest of a large frame, which was not passed to the transport yet.
     unsent: Option<ReservedBytes>,
     _guard: G,
 }
@@ -163,8 +169,8 @@ impl<G: Unpin> HttpBody for ReplyBody<G> {
             return Poll::Ready(Some(Ok(this.next_slice(unsent))));
         }
         let frame = ready!(Pin::new(&mut this.body).poll_frame(context));
-        // These belong to the messages in this frame: tonic returns a message in the same call in which it encodes it.
-        let reservations = std::mem::take(&mut *this.call.encoded.lock());
+        // All of them belong to this frame: tonic returns messages from the same poll in which it encodes them.
+        let reservations = std::mem::take(&mut *this.call_budget.encoded_reservations.lock());
         let Some(Ok(frame)) = frame else {
             return Poll::Ready(frame);
         };
@@ -189,7 +195,7 @@ impl<G: Unpin> HttpBody for ReplyBody<G> {
 }
 
 impl<G> ReplyBody<G> {
-    /// Returns the next frame of these bytes, and retains the rest.
+    /// Returns a frame with the first slice of `unsent`, and retains the rest.
     fn next_slice(&mut self, mut unsent: ReservedBytes) -> Frame<Bytes> {
         if unsent.bytes.len() > MAX_SLICE_BYTES {
             let slice = ReservedBytes {
@@ -221,7 +227,7 @@ impl Drop for ReservedBytes {
         for reservation in self.reservations.drain(..) {
             // Dropping the last reference drops the reservation, which records progress itself.
             if Arc::strong_count(&reservation) > 1 {
-                reservation.progress();
+                reservation.record_progress();
             }
         }
     }
@@ -237,12 +243,15 @@ mod tests {
     async fn a_large_message_is_passed_on_in_slices_that_share_its_reservation() {
         let budget = ReplyBudget::new(4 << 20);
         let connection = budget.add_connection();
-        let call = CallReplies::new(connection.clone());
+        let call_budget = CallBudget::new(connection.clone());
         let mut reservation = connection.reserve(1 << 20).await;
         reservation.set_created(1 << 20);
-        call.encoded.lock().push(Arc::new(reservation));
+        call_budget
+            .encoded_reservations
+            .lock()
+            .push(Arc::new(reservation));
         let message: Vec<u8> = (0..=255).cycle().take(1 << 20).collect();
-        let mut body = call.wrap(Body::new(Full::from(message.clone())), ());
+        let mut body = call_budget.wrap(Body::new(Full::from(message.clone())), ());
         let mut received = Vec::new();
         let mut last = None;
         while !body.is_end_stream() {

@@ -1,4 +1,4 @@
-//! The codec of every call: prost's, with a check of the decoded size in front of it.
+//! The codec of every call: prost's codec, which decodes a message only after a check of its decoded size.
 
 use std::marker::PhantomData;
 
@@ -13,7 +13,8 @@ use crate::decoded_size::{DecodedSize, check_decoded_size};
 /// Initial capacity of a stream's buffers in bytes, allocated before the first message.
 const BUFFER_BYTES: usize = 1 << 10;
 
-/// tonic passes encoded messages to the transport once they have this many bytes together. This is tonic's default.
+/// tonic collects encoded messages, and passes them to the transport once they have this many bytes together. This is
+/// tonic's default.
 const SEND_BYTES: usize = 32 << 10;
 
 /// Encodes messages of type `T`, and decodes messages of type `U` after a check of their decoded size.
@@ -33,11 +34,11 @@ where
 {
     type Encode = T;
     type Decode = U;
-    type Encoder = ReservingEncoder<T>;
+    type Encoder = PreallocatingEncoder<T>;
     type Decoder = SizeCheckedDecoder<U>;
 
     fn encoder(&mut self) -> Self::Encoder {
-        ReservingEncoder(ProstEncoder::new(buffer_settings()))
+        PreallocatingEncoder(ProstEncoder::new(buffer_settings()))
     }
 
     fn decoder(&mut self) -> Self::Decoder {
@@ -49,11 +50,11 @@ fn buffer_settings() -> BufferSettings {
     BufferSettings::new(BUFFER_BYTES, SEND_BYTES)
 }
 
-/// Makes room in the buffer for a whole message before it encodes the message, so that the buffer grows only once.
+/// Grows the buffer to fit the whole message before it encodes the message, so that the buffer grows only once.
 #[derive(Debug)]
-pub struct ReservingEncoder<T>(ProstEncoder<T>);
+pub struct PreallocatingEncoder<T>(ProstEncoder<T>);
 
-impl<T: Message> Encoder for ReservingEncoder<T> {
+impl<T: Message> Encoder for PreallocatingEncoder<T> {
     type Item = T;
     type Error = Status;
 

@@ -17,7 +17,7 @@ use engram_core::writer::{
 };
 use engram_core::{CellSpec, Compression, DType, Layout, NewItem, Schema, Shape};
 
-/// Number of steps per measurement of small steps.
+/// Number of steps per measurement, if steps are small.
 const STEPS: usize = 400_000;
 
 /// Schema of steps with an observation, an action, a reward and a discount.
@@ -70,7 +70,7 @@ fn pattern(layout: Arc<Layout>, all_columns: bool) -> Pattern {
     Pattern::new(0, layout, columns.collect(), Box::default(), 1.0).unwrap()
 }
 
-/// Prints time per step, and memory per item of the chunks and of the trajectories.
+/// Prints the time per step, and the bytes per item in chunks and in trajectories.
 fn report(name: &str, steps: usize, seconds: f64, items: &[NewItem]) {
     let mut chunks: Vec<_> = items.iter().flat_map(|i| i.trajectory.chunks()).collect();
     chunks.sort_by_key(|chunk| Arc::as_ptr(chunk));
@@ -87,8 +87,8 @@ fn report(name: &str, steps: usize, seconds: f64, items: &[NewItem]) {
     );
 }
 
-/// Measures a [`Recorder`]; `after_step` creates the items.
-fn single(
+/// Measures a [`Recorder`] whose items are created by `after_step`.
+fn measure_recorder(
     name: &str,
     schema: &Arc<Schema>,
     chunk_length: Option<usize>,
@@ -121,7 +121,13 @@ fn single(
 }
 
 /// Measures a [`BatchedRecorder`] with one pattern; `rounds` is the number of steps per environment.
-fn batched(envs: usize, observation: &[usize], dtype: DType, all_columns: bool, rounds: usize) {
+fn measure_batched(
+    envs: usize,
+    observation: &[usize],
+    dtype: DType,
+    all_columns: bool,
+    rounds: usize,
+) {
     let schema = schema(observation, dtype);
     let bytes = schema
         .cells
@@ -158,16 +164,17 @@ fn batched(envs: usize, observation: &[usize], dtype: DType, all_columns: bool, 
     } else {
         "obs[-2:], others[-2]"
     };
-    let name = format!("batched, {envs} envs, {}, {kind}", schema.cells[2].bytes());
+    let obs_bytes = schema.cells[2].bytes();
+    let name = format!("batched, {envs} envs, obs of {obs_bytes} B, {kind}");
     report(&name, envs * rounds, best, &items);
 }
 
 fn main() {
     let small = schema(&[4], DType::Float32);
-    single("append only", &small, None, STEPS, |_, _| {});
+    measure_recorder("append only", &small, None, STEPS, |_, _| {});
     for length in [None, Some(16), Some(32), Some(64), Some(128)] {
         let name = format!("append, the last 2 steps, chunks of {length:?}");
-        single(&name, &small, length, STEPS, |recorder, step| {
+        measure_recorder(&name, &small, length, STEPS, |recorder, step| {
             let key = recorder.next_key();
             let selection = Selection::Last((step as u64 + 1).min(2));
             recorder
@@ -175,8 +182,8 @@ fn main() {
                 .unwrap();
         });
     }
-    let item = layout();
-    single(
+    let item_layout = layout();
+    measure_recorder(
         "append, columns: obs 2, others 1",
         &small,
         None,
@@ -197,7 +204,7 @@ fn main() {
                 squeeze: source != 2,
             });
             let selection = Selection::Columns {
-                layout: &item,
+                layout: &item_layout,
                 columns: &columns,
             };
             recorder
@@ -208,7 +215,7 @@ fn main() {
     for (all_columns, name) in [(true, "all columns"), (false, "obs[-2:], others[-2]")] {
         let mut set = PatternSet::new(1);
         let name = format!("append, pattern {name}");
-        single(&name, &small, None, STEPS, |recorder, step| {
+        measure_recorder(&name, &small, None, STEPS, |recorder, step| {
             if step == 0 {
                 set = PatternSet::new(1);
                 set.set(0, pattern(layout(), all_columns), recorder.schema());
@@ -218,7 +225,7 @@ fn main() {
     }
     let atari = schema(&[84, 84, 4], DType::Uint8);
     let mut set = PatternSet::new(1);
-    single(
+    measure_recorder(
         "append Atari, pattern all columns",
         &atari,
         None,
@@ -232,9 +239,9 @@ fn main() {
         },
     );
     for envs in [4, 16, 128, 1000] {
-        batched(envs, &[4], DType::Float32, true, STEPS / envs);
+        measure_batched(envs, &[4], DType::Float32, true, STEPS / envs);
     }
-    batched(128, &[4], DType::Float32, false, STEPS / 128);
-    batched(128, &[64], DType::Float32, true, STEPS / 512);
-    batched(16, &[84, 84, 4], DType::Uint8, true, 250);
+    measure_batched(128, &[4], DType::Float32, false, STEPS / 128);
+    measure_batched(128, &[64], DType::Float32, true, STEPS / 512);
+    measure_batched(16, &[84, 84, 4], DType::Uint8, true, 250);
 }

@@ -84,7 +84,7 @@ impl fmt::Debug for AlignedBytes {
 /// Fills an [`AlignedBytes`] from front to back without clearing it first.
 #[derive(Debug)]
 pub struct AlignedBytesBuilder {
-    /// The bytes starting at offset `filled` are uninitialised.
+    /// Initialised only up to `filled`.
     bytes: AlignedBytes,
     filled: usize,
 }
@@ -128,14 +128,14 @@ impl AlignedBytesBuilder {
         len
     }
 
-    /// The buffer; `None` if it is not full.
+    /// Returns the buffer; `None` if it is not full.
     #[must_use]
     pub fn finish(self) -> Option<AlignedBytes> {
         (self.filled == self.bytes.len).then_some(self.bytes)
     }
 }
 
-/// Lets tests make one call of `AlignedBytes::zeroed` fail in the current thread.
+/// Makes one call of `AlignedBytes::zeroed` fail in the thread of a test.
 #[cfg(test)]
 pub(crate) mod failing {
     use std::cell::Cell;

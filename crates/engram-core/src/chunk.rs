@@ -200,8 +200,8 @@ impl Chunk {
 
 /// The encoded cells `first..first + len` of a stored string column.
 ///
-/// The column consists of `rows + 1` little-endian `u32` offsets, counted from the end of the offsets, and the
-/// cells end to end.
+/// The column consists of `rows + 1` little-endian `u32` offsets, followed by the cells end to end. Cell `i` begins at
+/// offset `i` and ends at offset `i + 1`, counted from the beginning of cell 0.
 ///
 /// # Errors
 /// [`Error::Payload`] if an offset lies outside the column.
@@ -232,7 +232,7 @@ pub struct ChunkBuilder {
     offsets: SmallVec<[usize; 4]>,
     /// Number of committed cells of each column.
     rows: SmallVec<[u32; 4]>,
-    /// One per column; empty if no column has strings.
+    /// One per column, unused for columns of fixed-size cells; empty if no column has strings.
     strings: Box<[StringColumn]>,
     /// Bytes of all string cells, including staged ones.
     string_bytes: usize,
@@ -241,7 +241,7 @@ pub struct ChunkBuilder {
 /// Encoding and encoded bytes of a column.
 type EncodedColumn = (Codec, Vec<u8>);
 
-/// The encoded columns of a chunk.
+/// What [`ChunkBuilder::pack`] computes of a chunk.
 #[derive(Debug)]
 pub(crate) struct PackedColumns {
     extents: SmallVec<[Extent; 4]>,
@@ -306,14 +306,14 @@ impl ChunkBuilder {
         self.rows[column]
     }
 
-    /// The bytes of cell `row` of a fixed-size column, to write it. Does not commit the cell.
+    /// The bytes of cell `row` of a fixed-size column, to be written. Does not commit the cell.
     pub fn cell_mut(&mut self, column: usize, row: usize) -> &mut [u8] {
         let size = self.schema.cells[column].bytes();
         let from = self.offsets[column] + row * size;
         &mut self.buffer[from..from + size]
     }
 
-    /// The bytes of all cells of a fixed-size column, to write them in any order.
+    /// The bytes of all cells of a fixed-size column, to be written in any order.
     pub fn column_mut(&mut self, column: usize) -> &mut [u8] {
         let bytes = self.capacity * self.schema.cells[column].bytes();
         &mut self.buffer[self.offsets[column]..][..bytes]
@@ -337,7 +337,7 @@ impl ChunkBuilder {
         &strings.bytes[from..strings.ends[row] as usize]
     }
 
-    /// Stages an encoded cell of a string column; replaces a staged one.
+    /// Stages an encoded cell of a string column, in place of the one that is staged, if any.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] if the chunk would exceed [`MAX_CHUNK_BYTES`].
@@ -361,7 +361,7 @@ impl ChunkBuilder {
         Ok(())
     }
 
-    /// Bytes of a chunk that has only the row whose strings are staged.
+    /// Bytes of a chunk with a single row: the one whose strings are staged.
     fn row_bytes(&self) -> usize {
         let staged = (0..self.strings.len()).map(|column| self.staged_string(column).len());
         let overhead = 2 * 4 + align_up(1);
@@ -403,7 +403,7 @@ impl ChunkBuilder {
         self.rows[column] = rows;
     }
 
-    /// Appends and commits cells of a fixed-size column: those with these indices in `cells`, which are end to end.
+    /// Appends and commits cells of a fixed-size column: those at `indices` in `cells`, which has its cells end to end.
     pub fn push_cells(&mut self, column: usize, cells: SharedBytes<'_>, indices: Range<usize>) {
         let size = self.schema.cells[column].bytes();
         let target = self.offsets[column] + self.rows[column] as usize * size;
@@ -454,7 +454,8 @@ impl ChunkBuilder {
     /// # Errors
     /// Those of [`Self::seal`].
     pub(crate) fn pack(&self, compressor: &mut Compressor) -> Result<PackedColumns> {
-        let packed: SmallVec<[Option<EncodedColumn>; 4]> = (self.schema.cells.iter().enumerate())
+        // `None`: the column is stored as it is in the buffer.
+        let encoded: SmallVec<[Option<EncodedColumn>; 4]> = (self.schema.cells.iter().enumerate())
             .map(|(column, cell)| {
                 if cell.dtype.is_string() {
                     return Some((Codec::Raw, self.strings[column].encode()));
@@ -462,20 +463,20 @@ impl ChunkBuilder {
                 compressor.compress(column, self.column(column), cell)
             })
             .collect();
-        let buffer_is_payload = packed.iter().all(Option::is_none)
+        let buffer_is_payload = encoded.iter().all(Option::is_none)
             && self.rows.iter().all(|rows| *rows as usize == self.capacity);
         let mut extents = SmallVec::new();
         let mut offset = 0_usize;
-        for (column, packed) in packed.iter().enumerate() {
+        for (column, encoded) in encoded.iter().enumerate() {
             let stored =
-                (packed.as_ref()).map_or(self.column(column).len(), |(_, packed)| packed.len());
+                (encoded.as_ref()).map_or(self.column(column).len(), |(_, bytes)| bytes.len());
             let to_u32 =
                 |n: usize| u32::try_from(n).map_err(|_| too_large(&self.schema, self.capacity));
             extents.push(Extent {
                 offset: to_u32(offset)?,
                 stored: to_u32(stored)?,
                 rows: self.rows[column],
-                codec: packed.as_ref().map_or(Codec::Raw, |(codec, _)| *codec),
+                codec: encoded.as_ref().map_or(Codec::Raw, |(codec, _)| *codec),
             });
             offset += align_up(stored);
         }
@@ -483,9 +484,9 @@ impl ChunkBuilder {
             None
         } else {
             let mut buffer = allocate(offset, self.capacity)?;
-            for (column, packed) in packed.iter().enumerate() {
-                let packed = packed.as_ref().map(|(_, packed)| &**packed);
-                let bytes = packed.unwrap_or_else(|| self.column(column));
+            for (column, encoded) in encoded.iter().enumerate() {
+                let encoded = encoded.as_ref().map(|(_, bytes)| &**bytes);
+                let bytes = encoded.unwrap_or_else(|| self.column(column));
                 let extent: &Extent = &extents[column];
                 buffer[extent.offset as usize..][..bytes.len()].copy_from_slice(bytes);
             }
@@ -515,8 +516,7 @@ impl ChunkBuilder {
 }
 
 impl StringColumn {
-    /// Commits the staged bytes as a cell. They end below `MAX_CHUNK_BYTES`: `stage_string` checked
-    /// it.
+    /// Commits the staged bytes as a cell. `stage_string` has checked that they end below `MAX_CHUNK_BYTES`.
     fn commit(&mut self) {
         self.ends
             .push(u32::try_from(self.bytes.len()).unwrap_or(u32::MAX));
@@ -535,7 +535,7 @@ impl StringColumn {
     }
 }
 
-/// Allocates zero bytes: the padding between columns is part of the payload.
+/// Allocates bytes that are all zero, because the padding between columns is part of the payload.
 fn allocate(bytes: usize, rows: usize) -> Result<AlignedBytes> {
     AlignedBytes::zeroed(bytes).ok_or_else(|| {
         Error::out_of_memory(

@@ -30,14 +30,15 @@ pub enum Compression {
     /// Columns of fixed-size cells, of at least 4 KiB, that shrink to at most 3/4 of their size.
     #[default]
     Auto,
-    /// Like `Auto`, and columns of non-scalar integer cells are delta-encoded first.
+    /// Like `Auto`, but columns whose cells are arrays of integers are delta-encoded before they are compressed.
+    /// Columns of scalars are not.
     Delta,
     /// No columns.
     Off,
 }
 
-/// Minimum size of a column that is compressed, in bytes: for smaller ones, decompressing on every read
-/// costs too much.
+/// Minimum size in bytes of a column that is compressed. For smaller columns, the saved memory is not worth
+/// decompressing them on every read.
 const MIN_COMPRESSED_BYTES: usize = 4096;
 
 /// Number of chunks for which a column is not compressed after it did not shrink to 3/4 of its size.
@@ -100,7 +101,7 @@ impl Compressor {
 /// Decompresses an LZ4 block into exactly `out.len()` bytes, at most [`MAX_LZ4_BYTES`].
 ///
 /// # Errors
-/// [`Error::Payload`] if the block is corrupt or has another length.
+/// [`Error::Payload`] if the block is corrupt or decompresses to another length.
 pub fn decompress_lz4(stored: &[u8], out: &mut [u8]) -> Result<()> {
     let max_len = i32::try_from(out.len()).ok();
     let len = max_len.and_then(|max| block::decompress_to_buffer(stored, Some(max), out).ok());

@@ -35,17 +35,18 @@ pub struct CowPages<T> {
     in_progress: Option<SnapshotInProgress<T>>,
 }
 
-/// Memory for the page pointers of a snapshot. `None`: the page is not in the snapshot yet.
+/// The page pointers of a snapshot, or memory for them. `None`: the page is not in the snapshot yet, or was released.
 pub type PageBuffer<T> = Vec<Option<Page<T>>>;
 
-/// A begun snapshot. It contains the pages before `next`, and later ones that were written since.
+/// A snapshot that is not complete. It contains the pages before `next`, and later ones that were written since the
+/// snapshot began.
 #[derive(Debug)]
 struct SnapshotInProgress<T> {
     frozen: FrozenPages<T>,
     next: usize,
 }
 
-/// The entries of an array at one moment.
+/// A complete snapshot: the entries of an array at one moment.
 #[derive(Clone, Debug)]
 pub struct FrozenPages<T> {
     pages: PageBuffer<T>,
@@ -82,13 +83,13 @@ impl<T> FrozenPages<T> {
         }
     }
 
-    /// Releases a page, whose entries are no longer needed. [`FrozenPages::iter`] then skips them.
+    /// Releases a page whose entries are no longer needed. [`FrozenPages::iter`] skips them from then on.
     pub fn release(&mut self, page: usize) {
         self.pages[page] = None;
     }
 
-    /// The entries of a page, if only this snapshot refers to it: the array has a page of its own since it was written,
-    /// or was dropped.
+    /// The entries of a page, to be changed. `None` if the page was released, or the array or another snapshot shares
+    /// it: the array does until it writes to the page or is dropped.
     pub fn page_mut(&mut self, page: usize) -> Option<&mut [T; ENTRIES_PER_COW_PAGE]> {
         Arc::get_mut(self.pages.get_mut(page)?.as_mut()?)
     }
@@ -126,7 +127,7 @@ impl<T: Clone> CowPages<T> {
         prefetch_line(Arc::heap_ptr(page));
     }
 
-    /// True while a snapshot is in progress or exists: writes may copy pages.
+    /// True while a snapshot is in progress or exists. Writes may then copy pages.
     #[must_use]
     pub fn is_shared(&self) -> bool {
         Token::strong_count(&self.token) > 1

@@ -73,11 +73,11 @@ impl DType {
         matches!(self, Self::String | Self::Text)
     }
 
-    /// True if a column of a signature may have cells of this dtype: they are equal, or both are strings. Clients of
-    /// Reverb send bytes in place of text.
+    /// True if cells of this dtype are accepted where `expected` is required: the dtypes are equal, or both are
+    /// strings, because dm-reverb's clients send bytes in place of text.
     #[must_use]
-    pub fn fits(self, signature: Self) -> bool {
-        self == signature || self.is_string() && signature.is_string()
+    pub fn fits(self, expected: Self) -> bool {
+        self == expected || self.is_string() && expected.is_string()
     }
 
     /// Size of one element in bytes; 0 for strings, whose length varies.

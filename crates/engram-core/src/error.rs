@@ -44,14 +44,14 @@ pub enum Error {
     /// The writer has as many unacknowledged items as allowed, and the call does not wait.
     #[error("{}", ErrorText(.0))]
     Backpressure(String),
-    /// The server cannot be reached, or did not return within the reconnect timeout. Or the system provides no threads
-    /// or random numbers.
+    /// The server cannot be reached, or could not be reached again within the reconnect timeout. Or the system provides
+    /// no threads or random numbers.
     #[error("{}", ErrorText(.0))]
     Unavailable(String),
     /// The server rejected the client, because of its token, certificate or protocol version.
     #[error("{}", ErrorText(.0))]
     Handshake(String),
-    /// Bytes are corrupt: reading them again does not help.
+    /// Stored or received bytes are corrupt, so reading them again does not help.
     #[error("{}", ErrorText(.0))]
     Payload(String),
     /// The store's files cannot be read or written, lack acknowledged data, or are in use by another process.

@@ -84,7 +84,7 @@ pub enum ColumnData {
     Strings(Vec<u8>),
 }
 
-/// A value that has a trajectory.
+/// A value with a trajectory: what can be gathered.
 pub trait AsTrajectory: Sync {
     /// Its trajectory.
     fn trajectory(&self) -> &Trajectory;
@@ -136,11 +136,11 @@ pub fn gather<T: AsTrajectory>(
     length_policy: LengthPolicy,
     pool: &Arc<Pool>,
 ) -> Result<Columns> {
-    gather_alike(items, are_alike(items), length_policy, pool)
+    gather_compared(items, are_alike(items), length_policy, pool)
 }
 
-/// [`gather`]; `alike` is the result of [`are_alike`] for the items.
-fn gather_alike<T: AsTrajectory>(
+/// [`gather`] for items that were compared already: `alike` is the result of [`are_alike`] for them.
+fn gather_compared<T: AsTrajectory>(
     items: &[T],
     alike: bool,
     length_policy: LengthPolicy,
@@ -151,7 +151,7 @@ fn gather_alike<T: AsTrajectory>(
             "a batch needs at least one item".into(),
         ));
     };
-    // In most batches the items differ only in chunk and row. Then the first one represents all.
+    // In most batches, the items differ only in chunk and row. Then examining the first one is enough.
     let examined = if alike { &items[..1] } else { items };
     check_layouts(examined)?;
     let plans = (0..first.columns())
@@ -177,7 +177,7 @@ fn gather_alike<T: AsTrajectory>(
         |column, item| plans[column].start(item) * plans[column].cell_bytes,
         |range, out| copy_part(&items[range.clone()], range.start, &plans, out),
     )?;
-    // At first, strings count as empty. Gathering a column of strings adds their bytes.
+    // At first, all strings count as empty. `finish` adds the bytes of each column of strings when it gathers them.
     let mut batch_bytes = min_bytes.unwrap_or(usize::MAX);
     let columns = plans
         .into_iter()
@@ -243,7 +243,7 @@ fn describe_items(layout: &Layout) -> String {
     }
 }
 
-/// Type and time axis of one column of the batch.
+/// Cells and time axis of one column of the batch, determined before anything is copied.
 struct ColumnPlan {
     cell: CellSpec,
     /// Bytes of a cell; 0 for strings.
@@ -278,7 +278,7 @@ impl ColumnPlan {
                 )));
             }
             if column.cell.dtype != cell.dtype {
-                cell.dtype = DType::String; // of text and bytes together, the bytes
+                cell.dtype = DType::String; // text and bytes in one batch column are bytes
             }
             even &= column.len == expected.len;
         }
@@ -307,7 +307,7 @@ impl ColumnPlan {
         })
     }
 
-    /// Index of the first cell of item `i`.
+    /// Index of the first cell of item `i` in the batch column; for the number of items, the end of the last one.
     fn start(&self, i: usize) -> usize {
         match &self.time {
             TimeAxis::Squeezed => i,
@@ -335,7 +335,7 @@ impl ColumnPlan {
         }
     }
 
-    /// Bytes of all items; for strings, the bytes if all were empty. `None` on overflow.
+    /// Bytes of this many items; for strings, the bytes that they would have if all were empty. `None` on overflow.
     fn min_bytes(&self, items: usize) -> Option<usize> {
         let cells = match &self.time {
             TimeAxis::Even(each) | TimeAxis::Padded { longest: each, .. } => {
@@ -376,8 +376,8 @@ impl ColumnPlan {
         })
     }
 
-    /// Gathers the strings of `item_column`. `batch_bytes` is the size of the whole batch, in which
-    /// strings that are not gathered yet count as empty; the bytes of this column's strings are added to it.
+    /// Gathers the strings of `item_column`. `batch_bytes` is the size of the whole batch, where strings that are not
+    /// gathered yet count as empty. The bytes of this column's strings are added to it.
     fn gather_strings<T: AsTrajectory>(
         &self,
         items: &[T],
@@ -425,7 +425,8 @@ impl ColumnPlan {
     }
 }
 
-/// Copies the fixed-size columns of consecutive items; `out[c]` begins at the first of these items.
+/// Copies the fixed-size columns of `items`, consecutive items of a batch. `first` is the index of the first of them in
+/// the batch, and `out` has, per column, the bytes of these items.
 fn copy_part<T: AsTrajectory>(
     items: &[T],
     first: usize,
@@ -469,7 +470,7 @@ fn copy_part<T: AsTrajectory>(
     Ok(())
 }
 
-/// Number of slices of an item's column that are read in order; further ones are sorted by chunk.
+/// Number of slices of an item's column that are copied in order; further ones are sorted by chunk first.
 const MAX_SLICES_IN_ORDER: usize = 8;
 
 /// Copies the slices of `item_column` into `target`, end to end.
@@ -500,8 +501,7 @@ fn copy_slices(
         .try_for_each(|(chunk, column, from, part)| unpacked.read(chunk, column, from, part))
 }
 
-/// Copies between slices of equal length. The sizes of scalars and small vectors are copied without a
-/// function call.
+/// Copies between slices of equal length; without a function call if they have the size of a scalar or a small vector.
 pub(crate) fn copy(target: &mut [u8], source: &[u8]) {
     macro_rules! fixed {
         ($size:literal) => {

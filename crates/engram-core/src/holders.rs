@@ -1,10 +1,10 @@
-//! Per-table reference counts of a chunk: how many items of each table refer to it.
+//! A chunk's reference counts, one per table: how many items of the table refer to the chunk.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::sync::{Mutex, OnceLock, PoisonError};
 
-/// Identifies a table in the counts. A reset gives the table a new id, so that its new items do not
-/// share counts with its old ones.
+/// Identifies a table in the reference counts. A reset gives the table a new id, so that its new items do not share
+/// counts with its old ones.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct HolderId(u32);
 
@@ -25,8 +25,9 @@ impl HolderId {
 /// Reference counts, one per table. Most chunks have references from one table: its count is stored
 /// inline.
 ///
-/// The count of a [`HolderId`] changes only under its table's lock, or when the table's old
-/// contents are dropped after a reset, so the atomics only order changes by different tables.
+/// The count of a [`HolderId`] changes only under its table's lock, or, for an id from before a reset, when the table's
+/// old contents are dropped. No two threads change the same count at once: the atomics only order changes by different
+/// tables.
 #[derive(Debug, Default)]
 pub struct Holders {
     /// Id and count of one table, `id << 32 | count`; 0 if unused.

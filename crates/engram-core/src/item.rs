@@ -10,7 +10,7 @@ pub type Slot = u32;
 pub struct NewItem {
     /// Key below 2^63.
     pub key: u64,
-    /// The cells it refers to.
+    /// The cells that it refers to.
     pub trajectory: Trajectory,
     /// Initial priority.
     pub priority: f64,
@@ -32,7 +32,8 @@ pub(crate) struct Item {
     pub(crate) trajectory: Option<Trajectory>,
     /// Number of samples taken, leased ones included. A returned sample no longer counts.
     pub(crate) times_sampled: u32,
-    /// Number of open leases, one for each leased draw, and the bit [`HIDDEN`] once the item was sampled as often as allowed.
+    /// Number of open leases, one for each leased draw; with the bit [`HIDDEN`] once the item was sampled as often as
+    /// allowed.
     pub(crate) leases: u32,
 }
 

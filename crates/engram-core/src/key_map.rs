@@ -33,8 +33,8 @@ impl<V: Copy> KeyMap<V> {
         self.shards[Self::shard_number(key)].get(&key).copied()
     }
 
-    /// Loads the memory that the next calls for these keys use. The cache misses of different keys overlap here, but not
-    /// if other work separates the calls.
+    /// Loads the memory that later calls for these keys use. The cache misses of different keys overlap here; in the
+    /// later calls, between which other work is done, they would not.
     pub fn prefetch(&self, keys: impl Iterator<Item = u64>) {
         for key in keys {
             std::hint::black_box(self.get(key));

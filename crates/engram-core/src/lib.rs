@@ -1,7 +1,7 @@
 //! The replay data structures: chunks of steps, items that refer to them, selectors, rate limiters,
 //! tables, and the writers that build chunks and items.
 //!
-//! Nothing in this crate does I/O, reads a clock or knows Python. Its only threads are rayon's, which copy large
+//! Nothing in this crate does I/O, reads a clock or calls Python. Its only threads are rayon's, which copy large
 //! batches.
 
 pub mod aligned;

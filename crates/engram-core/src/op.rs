@@ -1,4 +1,4 @@
-//! Table changes as values: the entries of a journal.
+//! Table changes as values, which a journal records.
 
 use std::fmt;
 use std::task::{Poll, Waker};
@@ -8,7 +8,7 @@ use crate::item::NewItem;
 use crate::rate_limiter::RateLimits;
 use crate::selector::TableRng;
 
-/// Log sequence number: position of a change in the log of all changes, from 1; 0 for a change that is not logged.
+/// Log sequence number: position of a change in the journal, from 1 on; 0 for a change that is not recorded.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub struct Lsn(pub u64);
 
@@ -44,16 +44,16 @@ pub enum TableOp<'a> {
     Insert {
         /// The item.
         item: &'a NewItem,
-        /// Clock reading at its insertion, nanoseconds.
+        /// The store's clock at its insertion, in nanoseconds.
         now: u64,
         /// Its session and number, if it has one.
         number: Option<SessionNumber>,
     },
-    /// Records the session and number of an item that was not inserted because its key exists.
+    /// Records the session and number of an item that is not inserted because its key exists already.
     SkipInsert {
         /// Its session and number.
         number: SessionNumber,
-        /// Clock reading, nanoseconds.
+        /// The store's clock, in nanoseconds.
         now: u64,
     },
     /// Removes an item.
@@ -77,7 +77,8 @@ pub enum TableOp<'a> {
         /// True if the samples are leased and may be returned.
         leased: bool,
     },
-    /// Sets the state of the random generator. Precedes the change that the random choice led to.
+    /// Sets the state of the random generator to that after a random choice. Precedes the change that results from the
+    /// choice.
     SetRng {
         /// The new state.
         rng: &'a TableRng,
@@ -121,7 +122,7 @@ pub trait OpSink: fmt::Debug + Send + Sync {
     /// poll may succeed: the sink retains the changes and retries.
     fn poll_durable(&self, lsn: Lsn, waker: &Waker) -> Poll<Result<()>>;
 
-    /// True if the sink records changes, so that they can outlive the process.
+    /// True if the sink records changes, so that they can survive the process.
     fn is_durable(&self) -> bool {
         true
     }

@@ -1,16 +1,16 @@
-//! Growing arrays in pages: growing, copying and freeing touch one page at a time.
+//! Arrays that grow page by page: growing, copying and freeing them never moves or copies the whole array at once.
 
 use std::ops::{Index, IndexMut};
 
 /// Entries per page.
 pub const ENTRIES_PER_PAGE: usize = 4096;
 
-/// Page of an entry, and its index in the page.
+/// The number of an entry's page, and the entry's index in the page.
 const fn split(index: usize) -> (usize, usize) {
     (index / ENTRIES_PER_PAGE, index % ENTRIES_PER_PAGE)
 }
 
-/// A growing array of `Copy` values. Entries never set have the fill value.
+/// A growing array of `Copy` values. Entries that were never set have the fill value.
 #[derive(Debug)]
 pub struct Pages<T> {
     pages: Vec<Box<[T]>>,
@@ -80,10 +80,11 @@ pub struct CopyablePages<T> {
     in_progress: Option<CopyInProgress<T>>,
 }
 
-/// Memory for the page pointers of a copy. `None`: the page is not copied yet.
+/// The pages of a copy, or memory for their pointers. `None`: the page is not copied yet.
 pub type CopyBuffer<T> = Vec<Option<Box<[T]>>>;
 
-/// A begun copy. It contains the pages before `next`, and later ones that were written since.
+/// A copy that is not complete. It contains the pages before `next`, and later ones that were written since the copy
+/// began.
 #[derive(Debug)]
 struct CopyInProgress<T> {
     pages: CopyBuffer<T>,

@@ -10,7 +10,7 @@ use crate::text::count;
 /// Maximum bytes of unused buffers in a pool; buffers beyond that are freed.
 const MAX_UNUSED_BYTES: usize = 256 << 20;
 
-/// Minimum bytes of a pooled buffer: the allocator returns smaller ones faster than a shared list.
+/// Minimum bytes of a pooled buffer. Smaller ones are allocated and freed instead, which is faster than a shared list.
 const MIN_POOLED_BYTES: usize = 64 << 10;
 
 /// A pool of batch buffers.
@@ -23,7 +23,7 @@ pub struct Pool {
 
 #[derive(Debug, Default)]
 struct UnusedBuffers {
-    /// The buffer that has been unused for longest is first.
+    /// The first buffer has been unused for longest.
     buffers: Vec<AlignedBytes>,
     /// Bytes of all buffers.
     bytes: usize,

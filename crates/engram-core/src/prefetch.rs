@@ -1,4 +1,4 @@
-//! Loads memory into the cache before it is read.
+//! Loads memory into the processor's cache before it is read.
 
 #![expect(unsafe_code, reason = "prefetch instructions have no safe interface")]
 

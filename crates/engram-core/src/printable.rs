@@ -1,8 +1,8 @@
-//! Text from callers and peers, such as names of tables, printed on a terminal.
+//! Displays text from callers and peers, such as names of tables, so that it is safe to print on a terminal.
 
 use std::fmt;
 
-/// Displays a text on one line, with characters that could control a terminal escaped: `\x1b`.
+/// Displays a text on one line; escapes characters that could control a terminal, for example as `\x1b`.
 #[derive(Clone, Copy, Debug)]
 pub struct Printable<'a>(pub &'a str);
 
@@ -28,8 +28,8 @@ impl fmt::Display for Printable<'_> {
     }
 }
 
-/// Displays an error text as [`Printable`] does, without the numbers that the standard library appends to texts of the
-/// system: "File exists", not "File exists (os error 17)".
+/// Displays an error text as [`Printable`] does, without the error numbers that the standard library appends to the
+/// texts of system errors: "File exists", not "File exists (os error 17)".
 #[derive(Clone, Copy, Debug)]
 pub struct ErrorText<'a>(pub &'a str);
 

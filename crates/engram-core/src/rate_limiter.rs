@@ -11,7 +11,7 @@ use crate::table::MAX_NAME_BYTES;
 /// writers are ahead of the learner, and of the number of items.
 #[derive(Clone, Debug, PartialEq)]
 pub struct RateLimits {
-    /// Name of the limiter class for messages: `MinSize`, `Queue`, ...
+    /// Name of the limiter's class, for infos and error texts: `MinSize`, `Queue`, ...
     pub kind: String,
     /// Number of samples that each insert allows.
     pub samples_per_insert: f64,
@@ -37,7 +37,8 @@ impl RateLimits {
         }
     }
 
-    /// Allows one sample per insert. Blocks inserts while `size` inserted items are unsampled and the table has items.
+    /// Allows one sample per insert. Blocks inserts while `size` inserted items are unsampled, unless the table is
+    /// empty.
     #[must_use]
     pub fn queue(size: u64) -> Self {
         #[expect(clippy::cast_precision_loss, reason = "sizes stay far below 2^53")]
@@ -51,7 +52,7 @@ impl RateLimits {
         }
     }
 
-    /// True if no insert is ever blocked in practice.
+    /// True if these limits never block an insert, up to numbers that no table reaches.
     #[must_use]
     pub fn never_block_inserts(&self) -> bool {
         RateLimiter::new(self.clone()).inserts_allowed_if_undone(0) == u64::MAX
@@ -557,7 +558,7 @@ mod tests {
     proptest! {
         #[test]
         fn samples_allowed_is_the_largest_number_that_may_be_sampled(
-            // Tenths, which are rounded.
+            // Multiples of 0.1, which floating-point numbers round.
             [spi, low, width] in [1..80_i32, -300..300, 0..400].prop_map(|tenths| tenths.map(|it| f64::from(it) / 10.0)),
             min_size in 1..20_u64, inserts in 0..60_u64, samples in 0..200_u64, n in 0..100_u64,
         ) {

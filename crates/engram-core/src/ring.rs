@@ -1,7 +1,7 @@
 //! The newest steps of several environments, and the items that a replay buffer samples from them.
 //!
-//! [`Ring`] stores steps, [`RingItems`] states which of them an item consists of, [`ItemIndex`] knows which items can be
-//! sampled and draws them, [`RingGather`] copies them. [`StepBuffer`] combines these.
+//! [`Ring`] stores steps. [`RingItems`] defines which steps an item consists of. [`ItemIndex`] records which items can
+//! be sampled, and draws items. [`RingGather`] copies items into a batch. [`StepBuffer`] combines these.
 
 mod gather;
 mod index;
@@ -21,7 +21,7 @@ pub use index::{Drawn, ItemIndex, ItemStart};
 pub use items::{EpisodeColumns, RingItems};
 pub use step_buffer::{StepBuffer, StepBufferOptions};
 
-/// Flag of a row: the step ended its episode, or the environment was reset after it.
+/// Flag of a row: the step is the last one of its episode.
 const ENDED: u8 = 1;
 /// Flag of a row: the episode terminated with this step.
 const TERMINATED: u8 = 2;
@@ -31,8 +31,8 @@ const FIRST: u8 = 4;
 /// A ring of steps for each of several environments, column after column.
 ///
 /// A step has a position: the number of steps that its environment had before it. It is stored in slot `position mod
-/// length` of its environment, until the step `length` positions later overwrites it. The rows of a column are the slots
-/// of the first environment, then those of the second, and so on.
+/// length` of its environment, until the step that is added `length` steps later overwrites it. The rows of a column
+/// are the slots of the first environment, then those of the second, and so on.
 #[derive(Debug)]
 pub struct Ring {
     columns: Vec<RingColumn>,
@@ -54,14 +54,14 @@ struct RingColumn {
 /// Which steps of an environment are stored.
 #[derive(Clone, Copy, Debug, Default)]
 struct EnvRing {
-    /// Number of steps ever added: the position of the next one.
+    /// Number of steps ever added, which is the position of the next one.
     added: u64,
-    /// Number of steps stored, at most `length`.
+    /// Number of steps stored; at most the number of slots.
     stored: usize,
     /// Slot of the next step.
-    slot: usize,
-    /// Position after the newest step that ended an episode; 0 if there is none.
-    ended: u64,
+    next_slot: usize,
+    /// Position of the step after the newest ended step; 0 if no step has ended an episode.
+    newest_end: u64,
 }
 
 impl Ring {
@@ -125,11 +125,11 @@ impl Ring {
         self.envs.iter().all(|env| env.stored == 0)
     }
 
-    /// Adds `steps` consecutive steps of each of `envs`. A column has the cells of the first environment, then those of
-    /// the second, and so on. The caller has checked the number of columns and their lengths, and that the environments
-    /// are different ones.
+    /// Adds `steps` consecutive steps of each of `envs`. Each of `columns` has the cells of the first of `envs`, then
+    /// those of the second, and so on. The caller has checked the number of columns and their lengths, and that no
+    /// environment is repeated.
     pub fn add(&mut self, envs: &[usize], columns: &[SharedBytes<'_>], steps: usize) {
-        // The ring may be shorter than the steps.
+        // There may be more steps than slots.
         for begin in (0..steps).step_by(self.length) {
             let part = begin..steps.min(begin + self.length);
             for (index, source) in columns.iter().enumerate() {
@@ -148,7 +148,7 @@ impl Ring {
                 let env = &mut self.envs[*env];
                 env.added += part.len() as u64;
                 env.stored = self.length.min(env.stored + part.len());
-                env.slot = (env.slot + part.len()) % self.length;
+                env.next_slot = (env.next_slot + part.len()) % self.length;
             }
         }
     }
@@ -161,19 +161,19 @@ impl Ring {
         source: SharedBytes<'_>,
         part: Range<usize>,
     ) {
-        let slot = self.envs[env].slot;
+        let slot = self.envs[env].next_slot;
         let RingColumn { cell_bytes, bytes } = &mut self.columns[column];
         let (_, source) = source.split_at(part.start * *cell_bytes);
-        let until_end = part.len().min(self.length - slot);
-        let (before, rest) = source.split_at(until_end * *cell_bytes);
-        let (after, _) = rest.split_at((part.len() - until_end) * *cell_bytes);
+        let until_wrap = part.len().min(self.length - slot);
+        let (before_wrap, rest) = source.split_at(until_wrap * *cell_bytes);
+        let (after_wrap, _) = rest.split_at((part.len() - until_wrap) * *cell_bytes);
         let first = env * self.length * *cell_bytes;
         let target = first + slot * *cell_bytes;
-        before.copy_to(&mut bytes[target..target + before.len()]);
-        after.copy_to(&mut bytes[first..first + after.len()]);
+        before_wrap.copy_to(&mut bytes[target..target + before_wrap.len()]);
+        after_wrap.copy_to(&mut bytes[first..first + after_wrap.len()]);
     }
 
-    /// Writes the flags of the steps `part`.
+    /// Writes the flags of the steps `part` to the next slots of an environment.
     fn write_flags(
         &mut self,
         env: usize,
@@ -181,20 +181,21 @@ impl Ring {
         truncated: SharedBytes<'_>,
         part: Range<usize>,
     ) {
-        let rows = env * self.length;
+        let first_row = env * self.length;
         let state = &mut self.envs[env];
-        // The first step after `clear` is the first one of an episode, too.
-        let mut is_first = state.stored == 0 || state.ended == state.added;
+        // The first step after `clear` also counts as the first one of an episode.
+        let mut is_first = state.stored == 0 || state.newest_end == state.added;
         let flags = terminated.arrays().zip(truncated.arrays());
         for (number, ([terminated], [truncated])) in
             flags.skip(part.start).take(part.len()).enumerate()
         {
             let ended = terminated != 0 || truncated != 0;
-            self.flags[rows + (state.slot + number) % self.length] = u8::from(ended) * ENDED
+            self.flags[first_row + (state.next_slot + number) % self.length] = u8::from(ended)
+                * ENDED
                 + u8::from(terminated != 0) * TERMINATED
                 + u8::from(is_first) * FIRST;
             if ended {
-                state.ended = state.added + number as u64 + 1;
+                state.newest_end = state.added + number as u64 + 1;
             }
             is_first = ended;
         }
@@ -207,7 +208,7 @@ impl Ring {
         }
     }
 
-    /// Position of the oldest step stored of an environment; that of the next step if none is.
+    /// Position of the oldest stored step of an environment; that of its next step if none is stored.
     fn oldest(&self, env: usize) -> u64 {
         self.envs[env].added - self.envs[env].stored as u64
     }
@@ -217,15 +218,14 @@ impl Ring {
         env * self.length + slot
     }
 
-    /// Slot of a step that is stored.
+    /// Slot of a stored step, or of the next step.
     fn slot(&self, env: usize, position: u64) -> usize {
-        let EnvRing { added, slot, .. } = self.envs[env];
-        #[expect(
-            clippy::cast_possible_truncation,
-            reason = "a stored step is at most `length` steps old"
-        )]
+        let EnvRing {
+            added, next_slot, ..
+        } = self.envs[env];
+        #[expect(clippy::cast_possible_truncation, reason = "at most `length`")]
         let age = (added - position) as usize;
-        self.slot_before(slot, age)
+        self.slot_before(next_slot, age)
     }
 
     /// The slot `steps` after another one; `steps` is at most `length`.

@@ -96,8 +96,8 @@ pub struct ColumnSpec {
     pub shape: SmallVec<[Option<usize>; 4]>,
 }
 
-/// The columns that a table requires of every item. Columns are compared in flattening order by path,
-/// dtype and shape.
+/// The columns that a table requires of every item. An item's columns must be in the same order, with the same paths,
+/// dtypes and shapes.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Signature {
     /// The columns, in flattening order.
@@ -126,8 +126,8 @@ impl ActualColumn<'_> {
             && sizes_match(axes, &spec.shape)
     }
 
-    /// `Some(true)` if the shapes differ only by a time axis that the item has, `Some(false)` if
-    /// only by one that the signature has, `None` if they differ otherwise.
+    /// `Some(true)` if the shapes differ only because the item has a time axis and the signature does not,
+    /// `Some(false)` if it is the other way round, `None` otherwise.
     fn extra_time_axis(&self, spec: &ColumnSpec) -> Option<bool> {
         let cell = &self.cell.shape;
         let matches = |spec: &[Option<usize>]| {

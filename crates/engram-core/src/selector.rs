@@ -13,9 +13,9 @@ use rand_xoshiro::rand_core::Rng;
 use crate::error::{Error, Result};
 use crate::item::{Rank, Slot};
 use crate::pages::CopyablePages;
-use dense::Dense;
+use dense::DenseSlots;
 use heap::Heap;
-use order::Order;
+use order::InsertionOrder;
 use prioritized::Prioritized;
 pub(crate) use prioritized::{distribution, draw, weight};
 
@@ -47,7 +47,8 @@ impl SelectorKind {
     /// Checks one priority.
     ///
     /// # Errors
-    /// [`Error::Priority`] for NaN; for `Prioritized` also if negative, infinite or of too large a weight.
+    /// [`Error::Priority`] if the priority is NaN; for `Prioritized` also if it is negative or infinite, or its weight
+    /// is too large.
     pub fn check_priority(&self, table: &str, priority: f64) -> Result<()> {
         self.check_priority_for(format_args!("table `{table}`"), priority)
     }
@@ -99,10 +100,10 @@ impl SelectorKind {
     }
 }
 
-/// One chosen item.
+/// One choice of a selector.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Pick {
-    /// Its slot.
+    /// Slot of the chosen item.
     pub slot: Slot,
     /// The probability of the choice; 1 for deterministic strategies.
     pub probability: f64,
@@ -112,9 +113,9 @@ pub struct Pick {
 #[derive(Debug)]
 pub enum Selector {
     /// `Fifo` and `Lifo`.
-    Order(Order),
+    Order(InsertionOrder),
     /// `Uniform`.
-    Dense(Dense),
+    Uniform(DenseSlots),
     /// `Prioritized`.
     Prioritized(Prioritized),
     /// `MinHeap` and `MaxHeap`.
@@ -126,9 +127,9 @@ impl Selector {
     #[must_use]
     pub fn new(kind: SelectorKind) -> Self {
         match kind {
-            SelectorKind::Fifo => Self::Order(Order::oldest_first()),
-            SelectorKind::Lifo => Self::Order(Order::newest_first()),
-            SelectorKind::Uniform => Self::Dense(Dense::default()),
+            SelectorKind::Fifo => Self::Order(InsertionOrder::oldest_first()),
+            SelectorKind::Lifo => Self::Order(InsertionOrder::newest_first()),
+            SelectorKind::Uniform => Self::Uniform(DenseSlots::default()),
             SelectorKind::Prioritized { exponent } => Self::Prioritized(Prioritized::new(exponent)),
             SelectorKind::MinHeap => Self::Heap(Heap::lowest_first()),
             SelectorKind::MaxHeap => Self::Heap(Heap::highest_first()),
@@ -139,15 +140,15 @@ impl Selector {
     pub fn insert(&mut self, slot: Slot, rank: Rank) {
         match self {
             Self::Order(order) => order.push_newest(slot, rank.seq),
-            Self::Dense(dense) => {
-                dense.insert(slot);
+            Self::Uniform(slots) => {
+                slots.insert(slot);
             }
             Self::Prioritized(prioritized) => prioritized.insert(slot, rank.priority),
             Self::Heap(heap) => heap.insert(slot, rank),
         }
     }
 
-    /// Adds an item that was removed before. It regains its position in the insertion order.
+    /// Adds an item again that was removed. It regains its position in the insertion order.
     pub fn reinsert(&mut self, slot: Slot, rank: Rank) {
         match self {
             Self::Order(order) => order.reinsert(slot, rank.seq),
@@ -159,7 +160,7 @@ impl Selector {
     pub fn remove(&mut self, slot: Slot) {
         match self {
             Self::Order(order) => order.remove(slot),
-            Self::Dense(dense) => dense.remove(slot),
+            Self::Uniform(slots) => slots.remove(slot),
             Self::Prioritized(prioritized) => prioritized.remove(slot),
             Self::Heap(heap) => heap.remove(slot),
         }
@@ -168,7 +169,7 @@ impl Selector {
     /// Updates an item's priority.
     pub fn update(&mut self, slot: Slot, rank: Rank) {
         match self {
-            Self::Order(_) | Self::Dense(_) => {}
+            Self::Order(_) | Self::Uniform(_) => {}
             Self::Prioritized(prioritized) => prioritized.update(slot, rank.priority),
             Self::Heap(heap) => heap.update(slot, rank),
         }
@@ -181,16 +182,16 @@ impl Selector {
         }
     }
 
-    /// True if choices are random, so that picking advances the generator.
+    /// True if choices are random, so that [`Selector::pick`] advances the generator.
     #[must_use]
     pub fn is_random(&self) -> bool {
-        matches!(self, Self::Dense(_) | Self::Prioritized(_))
+        matches!(self, Self::Uniform(_) | Self::Prioritized(_))
     }
 
-    /// The slots, in the order that draws depend on; `None` if the strategy is not random.
+    /// The slots, in the order that random choices depend on; `None` if the strategy is not random.
     pub(crate) fn slots(&mut self) -> Option<&mut CopyablePages<Slot>> {
         match self {
-            Self::Dense(dense) => Some(dense.slots()),
+            Self::Uniform(slots) => Some(slots.slots()),
             Self::Prioritized(prioritized) => Some(prioritized.slots()),
             Self::Order(_) | Self::Heap(_) => None,
         }
@@ -201,7 +202,7 @@ impl Selector {
     pub fn len(&self) -> usize {
         match self {
             Self::Order(order) => order.len(),
-            Self::Dense(dense) => dense.len(),
+            Self::Uniform(slots) => slots.len(),
             Self::Prioritized(prioritized) => prioritized.len(),
             Self::Heap(heap) => heap.len(),
         }
@@ -218,13 +219,13 @@ impl Selector {
     pub fn distribution(&mut self) -> DrawDistribution {
         match self {
             Self::Prioritized(prioritized) => prioritized.distribution(),
-            Self::Dense(dense) => DrawDistribution::uniform(dense.len()),
+            Self::Uniform(slots) => DrawDistribution::uniform(slots.len()),
             Self::Order(_) | Self::Heap(_) => DrawDistribution::uniform(1),
         }
     }
 
-    /// Chooses `n` items with replacement and appends them to `picks`; a strategy that is not random chooses the same
-    /// item `n` times. The selector must not be empty.
+    /// Chooses an item `n` times, with replacement, and appends the choices to `picks`; a strategy that is not random
+    /// chooses the same item each time. The selector must not be empty.
     pub fn pick(&mut self, n: usize, rng: &mut TableRng, picks: &mut Vec<Pick>) {
         match self {
             Self::Order(order) => picks.extend(std::iter::repeat_n(
@@ -241,7 +242,7 @@ impl Selector {
                 },
                 n,
             )),
-            Self::Dense(dense) => dense.pick(n, rng, picks),
+            Self::Uniform(slots) => slots.pick(n, rng, picks),
             Self::Prioritized(prioritized) => prioritized.pick(n, rng, picks),
         }
     }

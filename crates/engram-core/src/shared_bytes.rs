@@ -80,7 +80,7 @@ impl<'a> SharedBytes<'a> {
     /// `len` bytes, starting at `offset`.
     ///
     /// # Panics
-    /// If they do not lie within the bytes.
+    /// If they do not lie within these bytes.
     #[must_use]
     #[inline]
     pub fn slice(self, offset: usize, len: usize) -> Self {
@@ -112,7 +112,7 @@ impl<'a> SharedBytes<'a> {
         })
     }
 
-    /// The `len` bytes starting at `offset`. The caller checks that they lie within.
+    /// The `len` bytes starting at `offset`. The caller has checked that they lie within these bytes.
     fn part(self, offset: usize, len: usize) -> Self {
         Self {
             // SAFETY: the caller checked that `offset` does not exceed the length.

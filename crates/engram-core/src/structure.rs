@@ -1,4 +1,4 @@
-//! Checks the text that describes how columns are nested, without building the nest, and shows the nest in error texts.
+//! Checks a structure, the text that describes how columns are nested, and displays the nest in error texts.
 //!
 //! A leaf is `0`; a mapping `{"d": [[key, node], ...]}`; a list `{"l": [node, ...]}`; a tuple
 //! `{"t": [node, ...]}`; a namedtuple `{"n": name, "f": [[field, node], ...]}`. A key is text or a signed
@@ -63,6 +63,7 @@ impl<'de> Visitor<'de> for Node {
     }
 
     fn visit_map<A: MapAccess<'de>>(self, mut object: A) -> Result<usize, A::Error> {
+        // `kinds` collects the object's keys, of one letter each.
         let (mut kinds, mut leaves) = (String::new(), 0);
         while let Some(kind) = object.next_key::<String>()? {
             match kind.as_str() {

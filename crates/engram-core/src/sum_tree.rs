@@ -1,4 +1,4 @@
-//! A tree of partial sums, to draw an index with probability proportional to its weight.
+//! A tree of partial sums, with which leaves are drawn with probability proportional to their weights.
 
 use crate::pages::Pages;
 use crate::prefetch::prefetch_line;
@@ -15,28 +15,30 @@ const MAX_STALE_PARENTS: usize = 1024;
 /// Number of changed parents whose memory is prefetched before their sums are recomputed.
 const PREFETCHED_PARENTS: usize = 16;
 
-/// Weights, with their sums and smallest non-zero values on each level of the tree.
+/// The weights of leaves. Each entry above the leaves has the sum of the weights below it, and the smallest of those
+/// above 0.
 ///
-/// A parent is always recomputed from all its children, so rounding errors do not accumulate and the
-/// tree depends on its leaves only.
+/// A parent is always recomputed from all its children, so rounding errors do not accumulate, and the sums depend only
+/// on the current weights.
 #[derive(Debug)]
 pub struct SumTree {
-    /// `levels[0]` are the leaves. Entry `i` of a level sums `16 * i..16 * i + 16` of the level below.
+    /// `levels[0]` has the leaves. The children of entry `i` of a level are the entries `16 * i..16 * i + 16` of the
+    /// level below.
     levels: Vec<Level>,
     /// Number of leaves with a weight above 0.
     non_zero: usize,
-    /// Parents of leaves that changed since the last refresh. Neighbouring leaves share a parent, so
-    /// refreshing after many changes costs less than after each.
+    /// Parents of leaves that changed since the last refresh. Neighbouring leaves share a parent, so one refresh after
+    /// many changes costs less than a refresh after each change.
     stale: Vec<usize>,
-    /// Number of leaves. Each has an ancestor on every level above.
+    /// Number of leaves. Each has an ancestor on every other level.
     leaf_count: usize,
 }
 
 #[derive(Debug)]
 struct Level {
-    /// Sum of the leaves below each entry; on level 0, the weights of the leaves.
+    /// Sum of the weights below each entry; on level 0, the weights of the leaves.
     sums: Pages<f64>,
-    /// Smallest non-zero leaf below each entry; unused for the leaves themselves.
+    /// Smallest non-zero weight below each entry; unused on level 0.
     mins: Pages<f64>,
 }
 
@@ -63,7 +65,7 @@ impl Default for SumTree {
 }
 
 impl SumTree {
-    /// Grows the tree until `index` is a valid leaf. New leaves have weight 0.
+    /// Grows the tree until leaf `index` exists. New leaves have weight 0.
     pub fn ensure_index(&mut self, index: usize) {
         if index < self.leaf_count {
             return;
@@ -189,11 +191,11 @@ impl SumTree {
         self.non_zero
     }
 
-    /// For each mass, a number in `[0, total]`, appends the first leaf for which the sum of all weights up to and
-    /// including its own exceeds the mass. For a mass at the end, also one that reaches it by rounding, appends the
-    /// last leaf with a weight above 0.
+    /// For each of `masses`, numbers in `[0, total]`, appends to `leaves` the first leaf for which the sum of all
+    /// weights up to and including its own exceeds the mass. If there is none, because the mass equals the total or
+    /// rounding makes it appear so, appends the last leaf with a weight above 0.
     ///
-    /// The leaf's weight is always above 0. The total must be above 0.
+    /// The appended leaves always have a weight above 0. The total must be above 0.
     pub fn find(&mut self, masses: &[f64], leaves: &mut Vec<usize>) {
         self.refresh_stale();
         for masses in masses.chunks(DRAWS_TOGETHER) {
@@ -230,8 +232,8 @@ fn prefetch_group(sums: &Pages<f64>, parent: usize) {
 /// Returns the first child for which the sum of `sums` up to and including its own exceeds `mass`, and the mass minus
 /// the sums before this child.
 ///
-/// Counts prefix sums instead of searching, first those of "quads" of four children, then those
-/// within one quad: without branches to mispredict, the processor overlaps several draws.
+/// Instead of searching, counts the prefix sums that the mass has passed, first those of "quads" of four children, then
+/// those within one quad. Without branches that can be mispredicted, the processor overlaps several draws.
 fn descend(sums: &[f64; FANOUT], mass: f64) -> (usize, f64) {
     let (quads, _) = sums.as_chunks::<4>();
     let [a, b, c, d] =
@@ -248,15 +250,15 @@ fn descend(sums: &[f64; FANOUT], mass: f64) -> (usize, f64) {
 }
 
 /// The number of prefix sums that are at most `mass`, and `mass` minus the largest of these.
-fn count_passed(ends: [f64; 3], mass: f64) -> (usize, f64) {
-    let passed =
-        usize::from(mass >= ends[0]) + usize::from(mass >= ends[1]) + usize::from(mass >= ends[2]);
-    (passed, mass - [0.0, ends[0], ends[1], ends[2]][passed])
+fn count_passed(prefix_sums: [f64; 3], mass: f64) -> (usize, f64) {
+    let [a, b, c] = prefix_sums;
+    let passed = usize::from(mass >= a) + usize::from(mass >= b) + usize::from(mass >= c);
+    (passed, mass - [0.0, a, b, c][passed])
 }
 
-/// The child for a mass that, through rounding, is in no child's range: the last non-zero child up to the end of
-/// quad `quad`, or else the first non-zero child. Returns the child's whole sum as the remaining mass, so that the
-/// levels below take their last non-zero child, too.
+/// Returns the child for a mass that, through rounding, is in no child's range: the last non-zero child up to the end
+/// of quad `quad`, or else the first non-zero child. Also returns the child's whole sum as the remaining mass, so that
+/// the levels below choose their last non-zero child, too.
 #[cold]
 fn child_after_rounding(sums: &[f64; FANOUT], quad: usize) -> (usize, f64) {
     let is_positive = |sum: &f64| *sum > 0.0;

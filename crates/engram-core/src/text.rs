@@ -1,8 +1,8 @@
-//! Numbers and columns in error texts.
+//! Formats numbers and columns for error texts.
 
 use std::fmt::Display;
 
-/// Returns a number and its noun: `1 item`, `2 items`.
+/// Returns the text of a number and its noun: `1 item`, `2 items`.
 pub fn count<N: Copy + Display + PartialEq + From<u8>>(number: N, noun: &str) -> String {
     let ending = if number == N::from(1) { "" } else { "s" };
     format!("{number} {noun}{ending}")

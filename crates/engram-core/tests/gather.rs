@@ -16,6 +16,7 @@ use engram_core::{
 };
 use smallvec::smallvec;
 
+/// Bytes of an observation, in most tests.
 const OBS: usize = 5;
 
 fn schema(obs: usize) -> Arc<Schema> {
@@ -97,17 +98,17 @@ fn rows(chunk: &Arc<Chunk>, offset: u32, len: u32) -> Trajectory {
 }
 
 /// One column of an item: true if it is squeezed, and its slices as (chunk, offset, length).
-type Runs<'a> = (bool, &'a [(u32, u32, u32)]);
+type ColumnSlices<'a> = (bool, &'a [(u32, u32, u32)]);
 
 /// An item whose columns consist of these slices.
-fn spans(chunks: &[Arc<Chunk>], columns: [Runs<'_>; 3]) -> Trajectory {
+fn spans(chunks: &[Arc<Chunk>], columns: [ColumnSlices<'_>; 3]) -> Trajectory {
     let mut slices = Vec::new();
     let columns = columns
         .iter()
         .zip(0_u32..)
-        .map(|((squeeze, runs), column)| {
+        .map(|((squeeze, column_slices), column)| {
             let first_slice = slices.len() as u32;
-            slices.extend(runs.iter().map(|&(chunk, offset, len)| Slice {
+            slices.extend(column_slices.iter().map(|&(chunk, offset, len)| Slice {
                 chunk,
                 column,
                 offset,
@@ -115,7 +116,7 @@ fn spans(chunks: &[Arc<Chunk>], columns: [Runs<'_>; 3]) -> Trajectory {
             }));
             SpanColumn {
                 first_slice,
-                len: runs.iter().map(|run| run.2).sum(),
+                len: column_slices.iter().map(|slice| slice.2).sum(),
                 squeeze: *squeeze,
             }
         });

@@ -88,7 +88,8 @@ fn cells(trajectory: &Trajectory) -> Vec<Vec<u8>> {
     (0..trajectory.columns()).map(column).collect()
 }
 
-/// An episode of one environment: the observations are `id`, `id + 1`, ..., the actions `10 * id`, `10 * id + 1`, ...
+/// An episode of one environment. Its observations are `id`, `id + 1`, ...; its actions are `10 * id`, `10 * id + 1`,
+/// ...
 #[derive(Clone, Copy, Debug)]
 struct Episode {
     id: u32,
@@ -102,7 +103,7 @@ impl Episode {
         f64::from(self.id % 7) + f64::from(step)
     }
 
-    /// The items of a rule.
+    /// The items that a rule of this kind creates; for each of its columns, the bytes of all cells.
     fn items(self, kind: ItemKind) -> Vec<Vec<Vec<u8>>> {
         let bytes = |values: Vec<u32>| values.into_iter().flat_map(u32::to_le_bytes).collect();
         let is_terminal = |step| self.terminated && self.ended && step + 1 == self.steps;
@@ -114,15 +115,16 @@ impl Episode {
                         return None;
                     }
                     let power = |k: u32| discount.powi(i32::try_from(k).unwrap());
-                    let sum: f64 = (start..stop)
+                    let reward_sum: f64 = (start..stop)
                         .map(|i| power(i - start) * self.reward(i))
                         .sum();
-                    let end = f64::from(u8::from(!is_terminal(stop - 1))) * power(stop - start);
+                    let item_discount =
+                        f64::from(u8::from(!is_terminal(stop - 1))) * power(stop - start);
                     Some(vec![
                         bytes(vec![self.id + start]),
                         bytes(vec![10 * self.id + start]),
-                        (sum as f32).to_le_bytes().to_vec(),
-                        (end as f32).to_le_bytes().to_vec(),
+                        (reward_sum as f32).to_le_bytes().to_vec(),
+                        (item_discount as f32).to_le_bytes().to_vec(),
                         bytes(vec![self.id + stop]),
                     ])
                 };
@@ -133,6 +135,7 @@ impl Episode {
                 period,
                 at_end,
             } => {
+                // `covered`: the number of steps up to the end of the last sequence.
                 let (length, mut items, mut covered) = (length as u32, Vec::new(), 0);
                 for start in (0..self.steps).step_by(period as usize) {
                     let stop = self.steps.min(start + length);
@@ -174,8 +177,8 @@ impl Episode {
     }
 }
 
-/// Steps environments whose episodes have random lengths. Returns the recorder's items and all episodes.
-fn run(
+/// Records environments whose episodes have random lengths. Returns the recorder's items, and all episodes.
+fn record_episodes(
     mode: AutoresetMode,
     chunk_length: Option<usize>,
     rules: &[ItemKind],
@@ -252,7 +255,8 @@ fn run(
         if random(9) == 0 {
             recorder.flush().unwrap();
         }
-        // Resets ended environments if nothing else does, and now and then abandons a running episode.
+        // In mode `Disabled`, resets the environments whose episodes have ended. In all modes, sometimes resets an
+        // environment in the middle of an episode.
         let mut mask = [false; ENVS];
         for env in 0..ENVS {
             let abandoned = random(20) == 0;
@@ -299,7 +303,7 @@ fn items_equal_those_of_the_model() {
             AutoresetMode::Disabled,
         ] {
             for chunk_length in [None, Some(1), Some(3)] {
-                let (items, episodes) = run(mode, chunk_length, &rules, seed);
+                let (items, episodes) = record_episodes(mode, chunk_length, &rules, seed);
                 for (table, kind) in rules.iter().enumerate() {
                     let of_table = items.iter().filter(|(number, _)| *number as usize == table);
                     let mut found: Vec<_> =

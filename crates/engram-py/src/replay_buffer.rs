@@ -377,7 +377,11 @@ impl ReplayBuffer {
 
     fn epoch(slf: &Bound<'_, Self>) -> PyResult<Epoch> {
         let this = slf.get();
-        let keys = this.locked(slf.py(), usize::MAX, |mut buffer| Ok(buffer.shuffled()))?;
+        let keys = this.locked(
+            slf.py(),
+            usize::MAX,
+            |mut buffer| Ok(buffer.shuffled_keys()),
+        )?;
         Ok(Epoch {
             buffer: slf.clone().unbind(),
             keys: Mutex::new(keys),

@@ -7,7 +7,7 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use engram_codec::{CallReplies, Reply, ReplyStream, Reservation};
+use engram_codec::{CallBudget, ReplyMessage, ReplyStream, Reservation};
 use engram_core::gather::{LengthPolicy, estimate};
 use engram_core::{Draw, Result as CoreResult};
 use engram_engine::{Lease, Sample, SampleTicket, Table, UntilDurable};
@@ -50,21 +50,21 @@ const POLL_INTERVAL: Duration = Duration::from_millis(50);
 const TIMEOUT_TEXT: &str =
     "Rate Limiter: Timeout exceeded before the right to insert was acquired.";
 
-type Response = Reply<pb::SampleStreamResponse>;
+type Response = ReplyMessage<pb::SampleStreamResponse>;
 
 /// Serves a stream until its reader closes it or disconnects, or the server stops.
 pub(crate) fn serve(
     service: &Arc<ServiceState>,
     requests: Streaming<pb::SampleStreamRequest>,
-    call_replies: CallReplies,
+    call_budget: CallBudget,
 ) -> ReplyStream<pb::SampleStreamResponse> {
     let (responses, receiver) = mpsc::channel(BUFFERED_RESPONSES);
     let service = Arc::clone(service);
-    let stream_replies = call_replies.clone();
+    let stream_budget = call_budget.clone();
     tokio::spawn(async move {
         let stream = SampleStream {
             service: &service,
-            call_replies: stream_replies,
+            call_budget: stream_budget,
             chunk_keys: ChunkKeyCounter::default(),
             batch: DrawnBatch::default(),
             response: PartialResponse::default(),
@@ -80,13 +80,13 @@ pub(crate) fn serve(
             let _ = responses.send(Err(status).into()).await;
         }
     });
-    ReplyStream::new(receiver, call_replies)
+    ReplyStream::new(receiver, call_budget)
 }
 
 /// The state of one stream.
 struct SampleStream<'a> {
     service: &'a Arc<ServiceState>,
-    call_replies: CallReplies,
+    call_budget: CallBudget,
     chunk_keys: ChunkKeyCounter,
     batch: DrawnBatch,
     response: PartialResponse,
@@ -236,7 +236,7 @@ impl SampleStream<'_> {
             }
             self.send().await?;
         }
-        self.response.reservation = Some(self.call_replies.connection().reserve(bytes).await);
+        self.response.reservation = Some(self.call_budget.connection().reserve(bytes).await);
         Ok(())
     }
 
@@ -289,7 +289,7 @@ impl SampleStream<'_> {
             if let Some(reservation) = &mut reservation {
                 reservation.set_created(bytes);
             }
-            permit.send(Reply {
+            permit.send(ReplyMessage {
                 message: Ok(pb::SampleStreamResponse { entries }),
                 reservation: reservation.map(Arc::new),
                 bytes,

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engram_codec::{CallReplies, ReplyStream, run_blocking};
+use engram_codec::{CallBudget, ReplyStream, run_blocking};
 use engram_core::pool::Pool;
 use engram_core::{Error, Result};
 use engram_engine::Engine;
@@ -181,8 +181,8 @@ impl ReverbService for Reverb {
         &self,
         request: Request<Streaming<pb::SampleStreamRequest>>,
     ) -> Result<Response<Self::SampleStreamStream>, Status> {
-        let replies = CallReplies::of(&request);
-        let responses = sample::serve(&self.state, request.into_inner(), replies);
+        let call_budget = CallBudget::of(&request);
+        let responses = sample::serve(&self.state, request.into_inner(), call_budget);
         Ok(responses.into_response())
     }
 

@@ -1,4 +1,4 @@
-//! Tests of the budget for replies that are not read yet.
+//! Tests of the budget for replies that clients have not read.
 
 use futures_util::FutureExt as _;
 use futures_util::future::poll_fn;
@@ -10,15 +10,15 @@ fn budget() -> ReplyBudget {
     ReplyBudget::new(400)
 }
 
-fn reserve(connection: &ConnectionReplies, bytes: usize) -> PendingReservation {
+fn reserve(connection: &ConnectionBudget, bytes: usize) -> PendingReservation {
     connection.reserve(bytes)
 }
 
-fn reserve_now(connection: &ConnectionReplies, bytes: usize) -> Option<Reservation> {
+fn reserve_now(connection: &ConnectionBudget, bytes: usize) -> Option<Reservation> {
     reserve(connection, bytes).now_or_never()
 }
 
-fn is_closed(connection: &ConnectionReplies) -> bool {
+fn is_closed(connection: &ConnectionBudget) -> bool {
     poll_fn(|context| connection.poll_closed(context))
         .now_or_never()
         .is_some()
@@ -49,7 +49,7 @@ async fn a_cancelled_wait_frees_its_reservation() {
     let mut waiting = reserve(&connection, 50);
     assert!((&mut waiting).now_or_never().is_none());
     drop(first);
-    // Its reservation was granted, but the future was not polled again, so the caller has not received it.
+    // Now the reservation is granted, but the future was not polled again, so its caller does not have the reservation.
     drop(waiting);
     assert!(reserve_now(&connection, 100).is_some());
 }
@@ -104,7 +104,7 @@ async fn stalled_connections_are_closed_only_if_others_wait() {
     }
     sleep(STALL_TIMEOUT).await;
     for reply in &held[2..] {
-        reply.progress();
+        reply.record_progress();
     }
     held[1].shrink(90);
     assert!(!connections.iter().any(is_closed));
@@ -151,7 +151,7 @@ async fn a_connection_without_room_does_not_hold_up_others() {
     own.set_created(100);
     let mut waiting = reserve(&silent, 1);
     assert!((&mut waiting).now_or_never().is_none());
-    // It waits for its own client: nothing is closed for it, and others are served at once.
+    // `waiting` waits for its own client: no connection is closed for it, and others are served at once.
     let mut reply = reserve_now(&reader, 10).unwrap();
     assert!(reply.try_grow(100));
     assert!(!budget.state.lock().has_check_task);
@@ -174,7 +174,7 @@ async fn progress_of_one_reply_counts_for_its_connection() {
     }
     sleep(STALL_TIMEOUT).await;
     for [first, _] in &held {
-        first.progress();
+        first.record_progress();
     }
     let _waiting = reserve(&connections[4], 100);
     assert!(!connections.iter().any(is_closed));

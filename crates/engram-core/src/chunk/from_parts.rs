@@ -48,8 +48,8 @@ impl Chunk {
         Ok(chunk)
     }
 
-    /// Checks that every compressed column can be decompressed to its raw size. Costs less than
-    /// decompressing, and does not depend on the raw size.
+    /// Checks that every compressed column can be decompressed to its raw size. This costs less than decompressing, and
+    /// the cost does not grow with the raw size.
     ///
     /// # Errors
     /// [`Error::Payload`] naming the first column that is corrupt.
@@ -97,7 +97,7 @@ impl Chunk {
     }
 }
 
-fn check_extents(schema: &Schema, extents: &[Extent], payload: usize) -> Result<()> {
+fn check_extents(schema: &Schema, extents: &[Extent], payload_bytes: usize) -> Result<()> {
     let Schema { layout, cells } = schema;
     let invalid = |text: String| Err(Error::InvalidArgument(text));
     if cells.len() != layout.names.len() || cells.len() != extents.len() {
@@ -108,28 +108,28 @@ fn check_extents(schema: &Schema, extents: &[Extent], payload: usize) -> Result<
             count(extents.len(), "extent")
         ));
     }
-    if payload > MAX_CHUNK_BYTES {
+    if payload_bytes > MAX_CHUNK_BYTES {
         return invalid(format!(
-            "the payload of a chunk has {payload} bytes; at most {MAX_CHUNK_BYTES} are allowed"
+            "the payload of a chunk has {payload_bytes} bytes; at most {MAX_CHUNK_BYTES} are allowed"
         ));
     }
-    let mut raw = 0_u64;
+    let mut raw_bytes = 0_u64;
     for ((cell, extent), name) in cells.iter().zip(extents).zip(&layout.names) {
-        let column = column_bytes(cell, extent, payload as u64).map_err(|problem| {
+        let column = check_extent(cell, extent, payload_bytes as u64).map_err(|problem| {
             Error::InvalidArgument(format!("{} {problem}", describe_column(name)))
         })?;
-        raw = raw.saturating_add(column);
+        raw_bytes = raw_bytes.saturating_add(column);
     }
-    if raw > MAX_CHUNK_BYTES as u64 {
+    if raw_bytes > MAX_CHUNK_BYTES as u64 {
         return invalid(format!(
-            "the columns of a chunk have {raw} bytes once decompressed; at most {MAX_CHUNK_BYTES} are allowed"
+            "the columns of a chunk have {raw_bytes} bytes once decompressed; at most {MAX_CHUNK_BYTES} are allowed"
         ));
     }
     Ok(())
 }
 
-/// Raw bytes of a column. Checks its position and encoding.
-fn column_bytes(cell: &CellSpec, extent: &Extent, payload: u64) -> Result<u64, String> {
+/// Checks the position and encoding of a column; returns the number of its raw bytes.
+fn check_extent(cell: &CellSpec, extent: &Extent, payload_bytes: u64) -> Result<u64, String> {
     let Extent {
         offset,
         stored,
@@ -137,10 +137,10 @@ fn column_bytes(cell: &CellSpec, extent: &Extent, payload: u64) -> Result<u64, S
         codec,
     } = *extent;
     let end = u64::from(offset) + u64::from(stored);
-    if end > payload || !(offset as usize).is_multiple_of(ALIGN) {
+    if end > payload_bytes || !(offset as usize).is_multiple_of(ALIGN) {
         return Err(format!(
             "occupies bytes {offset}..{end} of its chunk; the start must be a multiple of {ALIGN} and the \
-             end at most {payload}"
+             end at most {payload_bytes}"
         ));
     }
     let Some((_, bytes)) = cell.checked_size() else {

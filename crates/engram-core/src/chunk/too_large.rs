@@ -21,7 +21,7 @@ pub(super) fn too_large(schema: &Schema, rows: usize) -> Error {
     ))
 }
 
-/// Bytes of the fixed-size cells of one row, with padding.
+/// Bytes of the fixed-size cells of a chunk with one row, with the padding of each column.
 pub(super) fn padded_bytes(schema: &Schema) -> usize {
     let cells = schema.cells.iter();
     cells
@@ -29,7 +29,7 @@ pub(super) fn padded_bytes(schema: &Schema) -> usize {
         .sum()
 }
 
-/// What to do if a chunk of `rows` rows is too large. A chunk of one of them has `row_bytes` bytes.
+/// What to do if a chunk of `rows` rows is too large. `row_bytes` is the size of a chunk with only one of these rows.
 pub(super) fn advice(rows: usize, row_bytes: usize) -> &'static str {
     if rows == 1 || row_bytes > MAX_CHUNK_BYTES {
         "write smaller steps"

@@ -21,7 +21,7 @@ pub(super) fn is_valid_block(block: &[u8], raw: usize) -> bool {
         return block == [0];
     }
     let mut rest = block;
-    let mut out = 0_usize;
+    let mut output_len = 0_usize;
     loop {
         let Some((&token, after_token)) = rest.split_first() else {
             return false;
@@ -33,27 +33,27 @@ pub(super) fn is_valid_block(block: &[u8], raw: usize) -> bool {
         let Some(after_literals) = rest.get(literals..) else {
             return false;
         };
-        out += literals;
+        output_len += literals;
         let Some((offset, after_offset)) = after_literals.split_first_chunk::<2>() else {
-            return after_literals.is_empty() && out == raw;
+            return after_literals.is_empty() && output_len == raw;
         };
         rest = after_offset;
         let offset = usize::from(u16::from_le_bytes(*offset));
-        if offset == 0 || offset > out || out + MATCH_LIMIT > raw {
+        if offset == 0 || offset > output_len || output_len + MATCH_LIMIT > raw {
             return false;
         }
         let Some(length) = read_length(token & 15, &mut rest) else {
             return false;
         };
-        out += length + MIN_MATCH;
-        if out + LAST_LITERALS > raw {
+        output_len += length + MIN_MATCH;
+        if output_len + LAST_LITERALS > raw {
             return false;
         }
     }
 }
 
-/// Returns the length that begins with `nibble`, and removes its further bytes from the front of `rest`. `None` if
-/// the block ends before the length does.
+/// Returns the length that begins with `nibble`, and removes the bytes that are added to it from the front of `rest`.
+/// `None` if the block ends before the length does.
 fn read_length(nibble: u8, rest: &mut &[u8]) -> Option<usize> {
     let mut length = usize::from(nibble);
     if nibble == 15 {
@@ -109,7 +109,7 @@ mod tests {
         #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::with_cases(2_000) })]
 
         #[test]
-        fn blocks_of_every_encoder_are_valid(raw in raw_bytes(), mode in mode()) {
+        fn blocks_of_every_compression_mode_are_valid(raw in raw_bytes(), mode in mode()) {
             let block = compress(&raw, Some(mode), false).unwrap();
             prop_assert!(is_valid_block(&block, raw.len()));
             prop_assert!(!is_valid_block(&block, raw.len() + 1));

@@ -1,25 +1,24 @@
-//! Comparisons of items: whether they can be in one batch.
+//! Comparisons of items: whether they differ only in chunk and row, and whether they can be in one batch.
 
 use std::sync::Arc;
 
 use super::AsTrajectory;
 use crate::trajectory::Trajectory;
 
-/// True if a cheap comparison shows that the items differ only in chunk and row. May be false
-/// although they do.
+/// True if a cheap comparison shows that the items differ only in chunk and row. May return false for such items, too.
 pub(super) fn are_alike<T: AsTrajectory>(items: &[T]) -> bool {
     let mut items = items.iter().map(AsTrajectory::trajectory);
     let first = items.next();
     first.is_none_or(|first| items.all(|item| is_alike(first, item)))
 }
 
-/// Number of first items that can be in one batch: their columns have the names, nesting, dtypes and cell shapes of the
-/// first item's columns, and a time axis if the first item's have one.
+/// The number of items, counted from the first one, that can be in one batch: up to the first item whose columns differ
+/// from those of item 0 in name, nesting, dtype or shape of cells, or in whether they have a time axis.
 pub fn stackable_prefix<T: AsTrajectory>(items: &[T]) -> usize {
     let Some(first) = items.first().map(AsTrajectory::trajectory) else {
         return 0;
     };
-    // Items are usually like the previous one, which is cheaper to see than that they can be stacked with the first.
+    // Most items are like the previous one, and `is_alike` is cheaper than `is_stackable`.
     let mut previous = first;
     let differs = items.iter().position(|item| {
         let item = item.trajectory();
@@ -30,7 +29,7 @@ pub fn stackable_prefix<T: AsTrajectory>(items: &[T]) -> usize {
     differs.unwrap_or(items.len())
 }
 
-/// True if the columns of two items can be stacked.
+/// True if two items can be in one batch.
 fn is_stackable(one: &Trajectory, other: &Trajectory) -> bool {
     let same_layout = Arc::ptr_eq(one.layout(), other.layout()) || one.layout() == other.layout();
     same_layout

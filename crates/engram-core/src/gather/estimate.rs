@@ -3,7 +3,7 @@
 use std::sync::Arc;
 
 use super::alike::are_alike;
-use super::{AsTrajectory, Columns, LengthPolicy, gather_alike};
+use super::{AsTrajectory, Columns, LengthPolicy, gather_compared};
 use crate::chunk::string_cells;
 use crate::dtype::DType;
 use crate::error::Result;
@@ -13,7 +13,8 @@ use crate::trajectory::Trajectory;
 /// What is known of a batch before it is gathered.
 #[derive(Clone, Copy, Debug)]
 pub struct Estimate {
-    /// Bytes of its columns. Exact if the strings are in memory; otherwise, those of a chunk count as equally long.
+    /// Bytes of its columns. Exact if all strings are in memory. In a chunk that is not, the strings of a column count
+    /// as equally long.
     pub bytes: usize,
     length_policy: LengthPolicy,
     /// The result of [`are_alike`] for its items.
@@ -41,11 +42,11 @@ impl Estimate {
     /// # Errors
     /// Those of [`gather`](super::gather).
     pub fn gather<T: AsTrajectory>(&self, items: &[T], pool: &Arc<Pool>) -> Result<Columns> {
-        gather_alike(items, self.alike, self.length_policy, pool)
+        gather_compared(items, self.alike, self.length_policy, pool)
     }
 }
 
-/// Bytes of a column of a batch with at least one item. Items without the column count as empty.
+/// Bytes of a column of a batch, which has at least one item. Items without this column count as empty.
 fn batch_column_bytes<T: AsTrajectory>(
     items: &[T],
     index: usize,
@@ -58,10 +59,8 @@ fn batch_column_bytes<T: AsTrajectory>(
         items.filter(|item| index < item.columns())
     };
     if alike && !cell.dtype.is_string() {
-        let bytes = items[0].trajectory().column(index).len;
-        return bytes
-            .saturating_mul(cell.bytes())
-            .saturating_mul(items.len());
+        let len = items[0].trajectory().column(index).len;
+        return len.saturating_mul(cell.bytes()).saturating_mul(items.len());
     }
     let bytes = columns().map(|item| column_bytes(item, index));
     let bytes = bytes.fold(0, usize::saturating_add);
@@ -115,8 +114,8 @@ mod tests {
     use crate::gather::ColumnData;
     use crate::{CellSpec, ChunkBuilder, Compression, Compressor, Layout, Origin, Schema};
 
-    /// Items of the first rows of a chunk with three numbers of 4 bytes each per row, and a string: `abcdef`, in the
-    /// last row 1,000 bytes.
+    /// Items of these lengths, which begin at the first row of a chunk. Each row has three numbers of 4 bytes, and a
+    /// string: `abcdef`, or 1,000 bytes in the last row.
     fn items(lens: &[u32]) -> Vec<Trajectory> {
         let layout = Arc::new(Layout {
             names: Box::new(["number".into(), "text".into()]),
@@ -157,7 +156,7 @@ mod tests {
 
     #[test]
     fn the_bytes_of_items_of_any_lengths_are_exact() {
-        // A string has its length and its content; a padding string only its length.
+        // Bytes in one row. A string has its length and its content; a padding string has only its length.
         let (numbers, text, padding) = (12, 4 + 6, 4);
         for (lens, policy, bytes) in [
             (&[][..], LengthPolicy::Ragged, 0),
@@ -168,7 +167,7 @@ mod tests {
                 LengthPolicy::Pad,
                 8 * numbers + 5 * text + 3 * padding,
             ),
-            // Only the last one has the long string.
+            // Only an item of all 10 rows has the long string.
             (
                 &[1, 10],
                 LengthPolicy::Ragged,

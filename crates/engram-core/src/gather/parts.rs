@@ -1,4 +1,4 @@
-//! Copying a large batch with several threads.
+//! Copies large batches with several threads.
 
 use std::ops::Range;
 use std::sync::OnceLock;
@@ -11,7 +11,7 @@ const MIN_PARALLEL_BYTES: usize = 4 << 20;
 /// Copies a batch of `items` items into its columns: calls `copy` with consecutive items and, per column, the bytes of
 /// these items. Large batches are copied by rayon's threads. The result does not depend on their number.
 ///
-/// `start` returns the offset of an item, or of the end of the last one, in the bytes of a column.
+/// `start(column, item)` returns the offset of an item in the bytes of a column; for `items`, the end of the last item.
 ///
 /// # Errors
 /// Those of `copy`.
@@ -57,7 +57,7 @@ where
     outcomes.into_iter().collect()
 }
 
-/// False in a child forked after the first call: the threads of the parent's pool do not exist in the child.
+/// False in a process that was forked after the first call: the threads of its parent's pool do not exist there.
 fn may_use_thread_pool() -> bool {
     static PROCESS: OnceLock<u32> = OnceLock::new();
     let current = std::process::id();

@@ -11,8 +11,8 @@ use crate::payload::Pinned;
 /// Maximum bytes that the cache retains, unless a single column is larger.
 const MAX_CACHED_BYTES: usize = 256 << 20;
 
-/// Unpacked columns. Items that share a chunk unpack each of its columns once, unless the cache was
-/// cleared in between because it was full.
+/// Unpacked columns, as a cache. A column of a chunk is unpacked once for all items that share the chunk, unless the
+/// cache was cleared in between because it was full.
 #[derive(Default)]
 pub(super) struct UnpackedColumns {
     /// By chunk and column. The gathered items keep their chunks alive, so an address identifies one chunk.
@@ -22,7 +22,7 @@ pub(super) struct UnpackedColumns {
 }
 
 impl UnpackedColumns {
-    /// Fills `out` with the bytes of a column that begin at offset `from`.
+    /// Fills `out` with the raw bytes of a column, from offset `from` on.
     pub(super) fn read(
         &mut self,
         chunk: &Arc<Chunk>,

@@ -8,7 +8,7 @@ impl RateLimiter {
     /// meanwhile; `u64::MAX` if there is practically no limit.
     #[must_use]
     pub fn inserts_allowed_if_undone(&self, samples: u64) -> u64 {
-        /// Above this, f64 does not have all integers.
+        /// From here on, f64 does not represent all integers.
         const UNLIMITED: f64 = (1_u64 << 53) as f64;
         let remaining_samples = self.samples.saturating_sub(samples) as f64;
         let inserts = (self.limits.max_diff + remaining_samples) / self.limits.samples_per_insert;

@@ -9,10 +9,10 @@ use crate::gather::{PREFETCHED_ITEMS, copy, copy_in_parts};
 use crate::prefetch::prefetch_line;
 use crate::schema::CellSpec;
 
-/// What a column of a batch contains.
+/// What a column of a batch contains; a number is the index of a column of the ring.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum OutputSource {
-    /// A column of the first step.
+    /// A column of the first step of an item.
     First(usize),
     /// A column of the last step of a transition.
     Last(usize),
@@ -24,11 +24,11 @@ pub enum OutputSource {
     Discount,
     /// The number of steps of a transition, int32.
     NumSteps,
-    /// True for the steps of a sequence that are not padding, bool.
+    /// True for the steps of a sequence, bool; false where its first step is repeated, and for zeros after its end.
     Valid,
-    /// True for those of them that are not burn-in, bool.
+    /// True for the steps of a sequence that follow the burn-in, bool; false for zeros after its end.
     Learning,
-    /// True for the first step of an episode, bool.
+    /// True for the first step of an episode and its repetitions, bool.
     IsFirst,
 }
 
@@ -37,50 +37,53 @@ pub enum OutputSource {
 pub struct OutputColumn {
     /// What it contains.
     pub source: OutputSource,
-    /// Dtype and shape of the part of one item, with the time axis.
+    /// Dtype and shape of what one item has in this column, with the time axis.
     pub cell: CellSpec,
 }
 
-/// Computes the columns of a batch.
+/// Copies or computes the columns of a batch.
 #[derive(Debug)]
 pub struct RingGather {
     outputs: Vec<OutputColumn>,
-    /// Column and dtype of the rewards.
+    /// Index and dtype of the column of the rewards.
     rewards: Option<(usize, DType)>,
     /// `discount ^ k` for `k` from 0 to `n_step`.
     powers: Vec<f64>,
 }
 
-/// The steps of one sequence: copies of a step, then consecutive steps, then zeros.
+/// The steps of one sequence: copies of its first step, then consecutive steps, then zeros.
 #[derive(Clone, Copy)]
 struct Sequence {
     env: usize,
     /// Slot of the first step.
     slot: usize,
-    /// Number of steps.
+    /// Number of steps, without copies and zeros.
     steps: usize,
-    /// Number of copies of the first step before it.
+    /// Number of copies of the first step, which precede it.
     copies: usize,
 }
 
-/// The last step of one transition, and what is computed of all.
+/// The last step of one transition, and what was computed from all its steps.
 #[derive(Clone, Copy)]
 struct Transition {
     last_row: usize,
+    /// Number of steps.
     steps: usize,
-    sum: f64,
+    /// Discounted sum of the rewards.
+    reward_sum: f64,
+    /// True if the episode terminated with the last step.
     terminated: bool,
 }
 
 impl RingGather {
-    /// Checks the columns that the items need.
+    /// Checks the columns of rewards and of the ends of episodes.
     ///
     /// # Errors
-    /// [`Error::Signature`] if their dtype or shape is not the one they need.
+    /// [`Error::Signature`] if one of them has a dtype or shape that is not allowed.
     pub(super) fn new(options: &StepBufferOptions<'_>) -> Result<Self> {
-        let requirement = |column: usize, allowed: &dyn Fn(DType) -> bool, what: &str| {
+        let check = |column: usize, is_allowed: &dyn Fn(DType) -> bool, what: &str| {
             let cell = &options.cells[column];
-            if cell.shape.is_empty() && allowed(cell.dtype) {
+            if cell.shape.is_empty() && is_allowed(cell.dtype) {
                 return Ok(());
             }
             let name = &options.names[column];
@@ -93,12 +96,12 @@ impl RingGather {
             truncated,
         }) = options.episode_columns
         {
-            requirement(terminated, &|dtype| dtype == DType::Bool, "one bool")?;
-            requirement(truncated, &|dtype| dtype == DType::Bool, "one bool")?;
+            check(terminated, &|dtype| dtype == DType::Bool, "one bool")?;
+            check(truncated, &|dtype| dtype == DType::Bool, "one bool")?;
         }
         if let Some(column) = options.reward_column {
             let what = "one float32, float64 or integer";
-            requirement(column, &|dtype| to_number(dtype, &[0; 8]).is_some(), what)?;
+            check(column, &|dtype| to_number(dtype, &[0; 8]).is_some(), what)?;
         }
         let powers = match options.items {
             RingItems::Transitions { n_step, discount } => {
@@ -198,8 +201,12 @@ impl RingGather {
                     let rows: Vec<usize> = all.map(|transition| transition.last_row).collect();
                     ring.columns[column].gather(&rows, out);
                 }
-                OutputSource::Return => write_all(out, all.map(|each| encode(each.sum))),
-                OutputSource::Discount => write_all(out, all.map(|each| encode(discount(each)))),
+                OutputSource::Return => {
+                    write_all(out, all.map(|each| to_f32_bytes(each.reward_sum)));
+                }
+                OutputSource::Discount => {
+                    write_all(out, all.map(|each| to_f32_bytes(discount(each))));
+                }
                 OutputSource::NumSteps => write_all(
                     out,
                     all.map(|each| i32::try_from(each.steps).unwrap_or(i32::MAX).to_le_bytes()),
@@ -209,15 +216,15 @@ impl RingGather {
         }
     }
 
-    /// Follows the steps of an item until the end of its episode.
+    /// Follows the steps of a transition: `n_step` of them, or fewer if the episode ends before.
     fn transition(&self, ring: &Ring, start: &ItemStart, n_step: usize) -> Transition {
-        let (mut slot, mut sum) = (start.slot, 0.0);
+        let (mut slot, mut reward_sum) = (start.slot, 0.0);
         let mut steps = 0;
         loop {
             let row = ring.row(start.env, slot);
             if let Some((column, dtype)) = self.rewards {
                 let reward = to_number(dtype, ring.columns[column].cell(row)).unwrap_or(0.0);
-                sum += self.powers[steps] * reward;
+                reward_sum += self.powers[steps] * reward;
             }
             steps += 1;
             let flags = ring.flags[row];
@@ -225,7 +232,7 @@ impl RingGather {
                 return Transition {
                     last_row: row,
                     steps,
-                    sum,
+                    reward_sum,
                     terminated: flags & TERMINATED != 0,
                 };
             }
@@ -279,7 +286,7 @@ impl RingGather {
     }
 }
 
-/// The steps of the sequence whose first step after the burn-in is `start`.
+/// The sequence whose first step after the burn-in is `start`.
 fn sequence(
     ring: &Ring,
     start: &ItemStart,
@@ -288,25 +295,25 @@ fn sequence(
     continues: bool,
 ) -> Sequence {
     let flags = |slot| ring.flags[ring.row(start.env, slot)];
-    let (mut slot, mut before) = (start.slot, 0);
-    while before < burn_in && flags(slot) & FIRST == 0 {
+    let (mut slot, mut steps_before) = (start.slot, 0);
+    while steps_before < burn_in && flags(slot) & FIRST == 0 {
         slot = ring.slot_before(slot, 1);
-        before += 1;
+        steps_before += 1;
     }
-    let mut after = length;
+    let mut steps_from_start = length;
     if !continues {
         let mut last = start.slot;
-        after = 1;
-        while after < length && flags(last) & ENDED == 0 {
+        steps_from_start = 1;
+        while steps_from_start < length && flags(last) & ENDED == 0 {
             last = ring.slot_after(last, 1);
-            after += 1;
+            steps_from_start += 1;
         }
     }
     Sequence {
         env: start.env,
         slot,
-        steps: before + after,
-        copies: burn_in - before,
+        steps: steps_before + steps_from_start,
+        copies: burn_in - steps_before,
     }
 }
 
@@ -320,13 +327,13 @@ impl Ring {
         for cell in copies.chunks_exact_mut(cell_bytes.max(1)) {
             copy(cell, column.cell(first));
         }
-        let until_end = sequence.steps.min(self.length - sequence.slot);
-        let (before, rest) = out.split_at_mut(until_end * cell_bytes);
-        let (after, padding) = rest.split_at_mut((sequence.steps - until_end) * cell_bytes);
-        copy(before, column.cells(first, until_end));
+        let until_wrap = sequence.steps.min(self.length - sequence.slot);
+        let (before_wrap, rest) = out.split_at_mut(until_wrap * cell_bytes);
+        let (after_wrap, padding) = rest.split_at_mut((sequence.steps - until_wrap) * cell_bytes);
+        copy(before_wrap, column.cells(first, until_wrap));
         copy(
-            after,
-            column.cells(self.row(sequence.env, 0), sequence.steps - until_end),
+            after_wrap,
+            column.cells(self.row(sequence.env, 0), sequence.steps - until_wrap),
         );
         padding.fill(0);
     }
@@ -390,7 +397,7 @@ fn rows_of(ring: &Ring, starts: &[ItemStart]) -> Vec<usize> {
         .collect()
 }
 
-/// A number of this dtype, from its bytes; `None` if rewards cannot have this dtype.
+/// Decodes a number of this dtype; `None` if rewards cannot have this dtype.
 fn to_number(dtype: DType, bytes: &[u8]) -> Option<f64> {
     macro_rules! read {
         ($type:ty) => {
@@ -418,16 +425,16 @@ fn to_number(dtype: DType, bytes: &[u8]) -> Option<f64> {
     }
 }
 
-/// Encodes a number as float32.
+/// The bytes of a number as float32.
 #[expect(
     clippy::cast_possible_truncation,
     reason = "a float32 column rounds values"
 )]
-fn encode(value: f64) -> [u8; 4] {
+fn to_f32_bytes(value: f64) -> [u8; 4] {
     (value as f32).to_le_bytes()
 }
 
-/// Writes numbers of four bytes.
+/// Writes cells of four bytes, one after the other.
 fn write_all(out: &mut [u8], cells: impl Iterator<Item = [u8; 4]>) {
     for (out, cell) in out.as_chunks_mut().0.iter_mut().zip(cells) {
         *out = cell;

@@ -14,10 +14,10 @@ use crate::selector::{
 };
 use crate::sum_tree::SumTree;
 
-/// Priority of an item if no other item has a priority above 0.
-const FIRST_PRIORITY: f64 = 1.0;
+/// Priority of a new item if no item has a priority above 0.
+const DEFAULT_PRIORITY: f64 = 1.0;
 
-/// Number of priorities whose memory is prefetched before they are updated, so that cache misses overlap.
+/// Number of priorities that are updated together: their memory is prefetched first, so that the cache misses overlap.
 const UPDATES_TOGETHER: usize = 64;
 
 /// The step that an item begins with.
@@ -42,31 +42,31 @@ impl ItemStart {
 /// Items that were drawn.
 #[derive(Debug)]
 pub struct Drawn {
-    /// What each begins with.
+    /// The step that each item begins with.
     pub starts: Vec<ItemStart>,
     /// Probability of each draw; a single value if all are equal.
     pub probabilities: Vec<f64>,
-    /// Priority of each item; empty without priorities.
+    /// Priority of each item; empty if items have no priorities.
     pub priorities: Vec<f64>,
-    /// Properties of the distribution that they were drawn from.
+    /// Properties of the distribution that the items were drawn from.
     pub distribution: DrawDistribution,
 }
 
-/// The items that can be sampled: for each environment, those that begin with consecutive steps.
+/// The items that can be sampled. Those of each environment begin with consecutive steps.
 #[derive(Debug)]
 pub struct ItemIndex {
     ranges: Vec<StartRange>,
-    /// Number of items of each environment and those before it.
+    /// For each environment: the number of items of this environment and of all before it.
     ends: Vec<usize>,
     priorities: Option<Priorities>,
 }
 
-/// Consecutive steps of an environment.
+/// The consecutive steps of an environment that its items begin with.
 #[derive(Clone, Copy, Debug, Default)]
 struct StartRange {
-    /// Position of the first one.
+    /// Position of the first of these steps.
     first: u64,
-    /// Its slot.
+    /// Slot of the first of these steps.
     slot: usize,
     len: usize,
 }
@@ -108,7 +108,7 @@ impl Priorities {
         if largest > 0.0 {
             largest
         } else {
-            FIRST_PRIORITY
+            DEFAULT_PRIORITY
         }
     }
 }
@@ -136,7 +136,7 @@ impl ItemIndex {
         items: &RingItems,
         envs: impl Iterator<Item = usize>,
     ) {
-        // Of the items before this change: the first of the new items must not change the priority of the next.
+        // Computed before the change, so that all new items get the same priority.
         let initial = self.priorities.as_mut().map_or(0.0, Priorities::initial);
         for env in envs {
             let new = items.starts(ring, env);
@@ -148,8 +148,8 @@ impl ItemIndex {
                 ring.slot(env, new.start)
             };
             if let Some(priorities) = &mut self.priorities {
+                // The rows of `len` slots, of which the first is `offset` slots after `from`.
                 let rows = |from: usize, offset: u64, len: u64| {
-                    // An offset from a position to one at most `length` later.
                     (offset..offset + len).map(move |steps| {
                         #[expect(clippy::cast_possible_truncation, reason = "fewer than `length`")]
                         let slot = ring.slot_after(from, steps as usize);
@@ -172,14 +172,14 @@ impl ItemIndex {
             };
         }
         let mut end = 0;
-        for (range, known) in self.ranges.iter().zip(&mut self.ends) {
+        for (range, env_end) in self.ranges.iter().zip(&mut self.ends) {
             end += range.len;
-            *known = end;
+            *env_end = end;
         }
     }
 
-    /// The item with this index among all items.
-    fn start(&self, ring: &Ring, index: usize) -> ItemStart {
+    /// The item at this index in the list of all items, environment after environment.
+    fn start_at(&self, ring: &Ring, index: usize) -> ItemStart {
         let env = if self.ends.len() == 1 {
             0
         } else {
@@ -194,7 +194,7 @@ impl ItemIndex {
         }
     }
 
-    /// The item with this key, if it can be sampled.
+    /// The start of the item with this key; `None` if the item cannot be sampled.
     pub(super) fn find(&self, ring: &Ring, key: u64) -> Option<ItemStart> {
         let envs = self.ranges.len() as u64;
         #[expect(
@@ -215,7 +215,7 @@ impl ItemIndex {
     }
 
     /// The keys of all items in random order.
-    pub(super) fn shuffled(&self, random: &mut TableRng) -> Vec<u64> {
+    pub(super) fn shuffled_keys(&self, random: &mut TableRng) -> Vec<u64> {
         let envs = self.ranges.len();
         let keys = self.ranges.iter().enumerate().flat_map(|(env, range)| {
             let positions = range.first..range.first + range.len as u64;
@@ -226,7 +226,7 @@ impl ItemIndex {
         keys
     }
 
-    /// Draws `n` items. There must be an item, and at least `n` without replacement.
+    /// Draws `n` items. There must be at least one item; without replacement, at least `n`.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] without replacement if there are priorities.
@@ -243,9 +243,9 @@ impl ItemIndex {
                 self.draw_uniformly(ring, n, random)
             } else {
                 let chosen = choose(n, len, random).into_iter();
-                chosen.map(|index| self.start(ring, index)).collect()
+                chosen.map(|index| self.start_at(ring, index)).collect()
             };
-            return Ok(self.undrawn(ring, starts));
+            return Ok(self.uniformly_drawn(ring, starts));
         };
         if !replacement {
             return Err(Error::InvalidArgument(
@@ -256,7 +256,7 @@ impl ItemIndex {
         let total = priorities.tree.total();
         if total <= 0.0 {
             let starts = self.draw_uniformly(ring, n, random);
-            return Ok(self.undrawn(ring, starts));
+            return Ok(self.uniformly_drawn(ring, starts));
         }
         let rows = draw(&mut priorities.tree, n, random);
         for row in &rows {
@@ -268,7 +268,7 @@ impl ItemIndex {
         Ok(Drawn {
             starts: rows
                 .into_iter()
-                .map(|row| self.start_of(ring, row))
+                .map(|row| self.start_in_row(ring, row))
                 .collect(),
             probabilities,
             priorities: values,
@@ -278,17 +278,20 @@ impl ItemIndex {
 
     /// Draws `n` items with replacement, all equally likely.
     fn draw_uniformly(&self, ring: &Ring, n: usize, random: &mut TableRng) -> Vec<ItemStart> {
-        let draw = |_| self.start(ring, uniform_below(random, self.len()));
+        let draw = |_| self.start_at(ring, uniform_below(random, self.len()));
         (0..n).map(draw).collect()
     }
 
-    /// Items that were not chosen by their priorities: all were equally likely.
-    pub(super) fn undrawn(&self, ring: &Ring, starts: Vec<ItemStart>) -> Drawn {
+    /// The result of a draw of these items, in which all items were equally likely.
+    pub(super) fn uniformly_drawn(&self, ring: &Ring, starts: Vec<ItemStart>) -> Drawn {
         let distribution = DrawDistribution::uniform(self.len());
-        let priorities = self.priorities.as_ref().map_or_else(Vec::new, |known| {
-            let rows = starts.iter().map(|start| ring.row(start.env, start.slot));
-            rows.map(|row| known.values[row]).collect()
-        });
+        let priorities = self
+            .priorities
+            .as_ref()
+            .map_or_else(Vec::new, |priorities| {
+                let rows = starts.iter().map(|start| ring.row(start.env, start.slot));
+                rows.map(|row| priorities.values[row]).collect()
+            });
         Drawn {
             starts,
             probabilities: vec![distribution.min_probability],
@@ -298,7 +301,7 @@ impl ItemIndex {
     }
 
     /// The item that begins with the step in this row.
-    fn start_of(&self, ring: &Ring, row: usize) -> ItemStart {
+    fn start_in_row(&self, ring: &Ring, row: usize) -> ItemStart {
         let (env, slot) = match self.ranges.len() {
             1 => (0, row), // divisions are slow
             _ => (row / ring.length(), row % ring.length()),
@@ -323,7 +326,7 @@ impl ItemIndex {
         keys: &[u64],
         new: &[f64],
     ) -> Result<usize> {
-        let Some(exponent) = self.priorities.as_ref().map(|known| known.exponent) else {
+        let Some(exponent) = self.priorities.as_ref().map(|it| it.exponent) else {
             return Err(Error::InvalidArgument(
                 "priorities need a Prioritized sampler; create the buffer with `sampler=selectors.Prioritized(...)`"
                     .into(),
@@ -365,7 +368,7 @@ impl ItemIndex {
     }
 }
 
-/// The key of an item: never used again, because the positions of an environment increase.
+/// The key of an item. Keys are never reused, because the positions of an environment increase.
 fn item_key(env: usize, position: u64, num_envs: usize) -> u64 {
     position * num_envs as u64 + env as u64
 }

@@ -4,7 +4,7 @@ use std::ops::Range;
 
 use super::{FIRST, Ring};
 
-/// What is sampled. Each item begins with a step, and is identified by it.
+/// What is sampled. An item is identified by its start, the step that it begins with.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum RingItems {
     /// Single steps.
@@ -16,23 +16,23 @@ pub enum RingItems {
         /// Discount per step.
         discount: f64,
     },
-    /// `length` steps, and `burn_in` steps before the first of these.
+    /// `length` steps from the start on, and `burn_in` steps before it.
     Sequences {
-        /// Number of steps from the chosen one on.
+        /// Number of steps from the start on.
         length: usize,
-        /// Number of steps before it. Where the episode has fewer, its first step is repeated.
+        /// Number of steps before the start. If the episode has fewer, its first step is repeated.
         burn_in: usize,
-        /// True: the next episode follows after the end of one. False: zeros follow.
+        /// True: after the end of an episode, the next episode follows. False: zeros follow.
         continues: bool,
     },
 }
 
-/// The columns that state where episodes end. Their cells are single bools.
+/// The indices of the columns that state where episodes end. Their cells are single bools.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct EpisodeColumns {
-    /// True at the step with which an episode terminated.
+    /// Column that is true at the last step of an episode that terminated.
     pub terminated: usize,
-    /// True at the last step of an episode that did not terminate.
+    /// Column that is true at the last step of an episode that ended without terminating.
     pub truncated: usize,
 }
 
@@ -50,8 +50,9 @@ impl RingItems {
 
     /// Positions of the steps of an environment that items can begin with now.
     ///
-    /// They are consecutive: an item needs its last step, or the end of its episode, and both are certain for all steps
-    /// before one for which they are. A sequence also needs its burn-in, unless the episode has begun later.
+    /// They are consecutive: an item is complete once its last step or the end of its episode is stored, and then the
+    /// items that begin earlier are complete, too. The burn-in of a sequence must also be stored, as far as it is in
+    /// the episode.
     pub(super) fn starts(&self, ring: &Ring, env: usize) -> Range<u64> {
         let (steps, ends_with_episode) = match *self {
             Self::Steps => (1, false),
@@ -63,13 +64,13 @@ impl RingItems {
         let state = &ring.envs[env];
         let mut end = (state.added + 1).saturating_sub(steps as u64);
         if ends_with_episode {
-            end = end.max(state.ended);
+            end = end.max(state.newest_end);
         }
         let first = self.first_start(ring, env);
         first..end.max(first)
     }
 
-    /// Position of the first step whose burn-in is stored.
+    /// Position of the oldest step whose burn-in is stored, as far as it is in the episode.
     fn first_start(&self, ring: &Ring, env: usize) -> u64 {
         let oldest = ring.oldest(env);
         let Self::Sequences { burn_in, .. } = *self else {

@@ -1,33 +1,33 @@
-//! The largest of many values that change.
+//! Tracks the largest of many values that change.
 
 use crate::pages::{ENTRIES_PER_PAGE, Pages};
 
 /// Minimum number of values per block.
 const MIN_BLOCK: usize = 64;
 
-/// The largest of `n` values, which are at least 0, in an array of the caller.
+/// Tracks the largest of `n` values, all at least 0. The caller stores the values themselves.
 ///
 /// The values are divided into about `sqrt(n)` blocks, each with an upper bound of its values. A change updates at most
-/// the bound of its block. When the largest value is requested, the bounds that could be too high are corrected, from the
-/// highest one on.
+/// the bound of its block. When the largest value is requested, the bounds that could be too high are corrected, from
+/// the highest one on.
 #[derive(Debug)]
 pub(super) struct Largest {
     /// Values per block: a power of two that divides the number of entries of a page.
     block: usize,
     bounds: Vec<Bound>,
-    /// The largest value, and how many values are known to be equal to it. `None` if it may have changed.
+    /// The largest value, and a lower bound of how many values are equal to it. `None` if the largest value is unknown.
     current: Option<(f64, usize)>,
 }
 
 #[derive(Clone, Copy, Debug, Default)]
 struct Bound {
     value: f64,
-    /// True if the block may have no value that is equal to the bound.
+    /// True if the bound may be higher than all values of the block.
     loose: bool,
 }
 
 impl Largest {
-    /// All `n` values are 0.
+    /// Begins with `n` values that are all 0.
     pub(super) fn new(n: usize) -> Self {
         let block = n
             .isqrt()
@@ -61,7 +61,7 @@ impl Largest {
         };
     }
 
-    /// Returns the largest of the values.
+    /// Returns the largest of `values`, which must have all recorded changes.
     pub(super) fn get(&mut self, values: &Pages<f64>) -> f64 {
         if let Some((largest, _)) = self.current {
             return largest;

@@ -1,4 +1,4 @@
-//! A ring, its items and their random choice: a replay buffer without a lock.
+//! A replay buffer without a lock: a ring, the index of its items, and a random generator.
 
 use rand_xoshiro::rand_core::SeedableRng;
 
@@ -24,21 +24,21 @@ pub struct StepBuffer {
 /// The settings of a [`StepBuffer`].
 #[derive(Debug)]
 pub struct StepBufferOptions<'a> {
-    /// Columns of a step.
+    /// Dtype and shape of the columns of a step.
     pub cells: &'a [CellSpec],
     /// Names of these columns.
     pub names: &'a [Box<str>],
     /// Number of environments.
     pub num_envs: usize,
-    /// Steps per environment.
+    /// Slots per environment: the number of its newest steps that are stored.
     pub length: usize,
     /// What is sampled.
     pub items: RingItems,
-    /// Columns of an item.
+    /// Columns of a batch.
     pub outputs: Vec<OutputColumn>,
-    /// Needed by items other than `Steps`.
+    /// The columns that state where episodes end. Required, unless `items` is `Steps`.
     pub episode_columns: Option<EpisodeColumns>,
-    /// Column of the rewards, needed by `Transitions`: a number.
+    /// Index of the column of the rewards. Required if `items` is `Transitions`.
     pub reward_column: Option<usize>,
     /// Exponent of a `Prioritized` sampler; `None` for a `Uniform` one.
     pub exponent: Option<f64>,
@@ -50,8 +50,8 @@ impl StepBuffer {
     /// Creates an empty buffer.
     ///
     /// # Errors
-    /// [`Error::OutOfMemory`] if a column is too large. [`Error::Signature`] if rewards or flags have another dtype or
-    /// shape than they need.
+    /// [`Error::OutOfMemory`] if a column is too large. [`Error::Signature`] if the column of the rewards or one of the
+    /// `episode_columns` has a dtype or shape that is not allowed.
     pub fn new(options: &StepBufferOptions<'_>) -> Result<Self> {
         let gather = RingGather::new(options)?;
         let ring = Ring::new(
@@ -70,7 +70,8 @@ impl StepBuffer {
         })
     }
 
-    /// The memory of each column. It is not used before the first step is added.
+    /// The memory of each column, for settings such as huge pages. It is not accessed before the first step is
+    /// added.
     pub fn column_memory(&mut self) -> impl Iterator<Item = &mut [u8]> {
         self.ring
             .columns
@@ -153,12 +154,12 @@ impl StepBuffer {
     }
 
     /// The keys of all items in random order.
-    pub fn shuffled(&mut self) -> Vec<u64> {
-        self.index.shuffled(&mut self.rng)
+    pub fn shuffled_keys(&mut self) -> Vec<u64> {
+        self.index.shuffled_keys(&mut self.rng)
     }
 
-    /// Takes up to `n` items that can still be sampled from the end of `keys`; removes them, and those that cannot be
-    /// sampled any more.
+    /// Removes keys from the end of `keys` and returns their items, until `n` items are found or no keys are left.
+    /// Skips items that cannot be sampled any more.
     pub fn take(&self, keys: &mut Vec<u64>, n: usize) -> Drawn {
         let mut starts = Vec::with_capacity(n.min(keys.len()));
         while starts.len() < n
@@ -166,10 +167,10 @@ impl StepBuffer {
         {
             starts.extend(self.index.find(&self.ring, key));
         }
-        self.index.undrawn(&self.ring, starts)
+        self.index.uniformly_drawn(&self.ring, starts)
     }
 
-    /// Sets the priorities of items. Skips keys that are not in the buffer; returns the number of the others.
+    /// Sets the priorities of items. Skips keys without an item; returns the number of keys found.
     ///
     /// # Errors
     /// [`Error::Priority`] or [`Error::InvalidArgument`]. Then no priority is changed.
@@ -180,7 +181,7 @@ impl StepBuffer {
     /// Copies items, which must still be in the buffer, into one array per output column.
     ///
     /// # Errors
-    /// None; batches of the engine's tables share the code.
+    /// None. This returns a `Result` because it shares code with the batches of tables.
     pub fn gather(&self, starts: &[ItemStart], outputs: Vec<&mut [u8]>) -> Result<()> {
         self.gather.gather(&self.ring, &self.items, starts, outputs)
     }

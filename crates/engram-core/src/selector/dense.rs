@@ -1,20 +1,20 @@
-//! Uniform choice: an unordered array of slots without gaps.
+//! Uniform: all items are equally likely.
 
 use super::{Pick, TableRng, uniform_below};
 use crate::item::Slot;
 use crate::pages::{CopyablePages, Pages};
 use crate::prefetch::prefetch_line;
 
-/// An array of slots without gaps: removing a slot moves the last one into its position.
+/// An unordered array of slots without gaps: removing a slot moves the last one into its position.
 #[derive(Debug)]
-pub struct Dense {
+pub struct DenseSlots {
     slots: CopyablePages<Slot>,
     /// Position of each slot in `slots`.
     positions: Pages<u32>,
     len: usize,
 }
 
-impl Default for Dense {
+impl Default for DenseSlots {
     fn default() -> Self {
         Self {
             slots: CopyablePages::new(0),
@@ -24,12 +24,12 @@ impl Default for Dense {
     }
 }
 
-impl Dense {
+impl DenseSlots {
     pub(super) fn len(&self) -> usize {
         self.len
     }
 
-    /// The slots, in the order that draws depend on. Only the first `len` positions are in use.
+    /// The slots, in the order that random choices depend on. Only the first `len` positions are in use.
     pub(super) fn slots(&mut self) -> &mut CopyablePages<Slot> {
         &mut self.slots
     }

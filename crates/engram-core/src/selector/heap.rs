@@ -1,5 +1,5 @@
-//! Highest or lowest priority first; among equal priorities, the item inserted or updated longest
-//! ago.
+//! `MinHeap` and `MaxHeap`: lowest or highest priority first. Of items with equal priorities, the one whose insert or
+//! last update is oldest is first.
 
 use std::cmp::Ordering;
 
@@ -11,7 +11,7 @@ const ARITY: usize = 4;
 
 #[derive(Clone, Copy, Debug)]
 struct Entry {
-    /// Negated for a max-heap, so that the smallest entry is always the first.
+    /// Negated for a max-heap, so that the smallest value is always first.
     priority: f64,
     /// Number of the insert or last priority update.
     update_number: u64,
@@ -19,7 +19,7 @@ struct Entry {
 }
 
 impl Entry {
-    /// True if this entry is chosen before the other.
+    /// True if this entry is chosen before `other`.
     fn precedes(&self, other: &Self) -> bool {
         match self.priority.total_cmp(&other.priority) {
             Ordering::Equal => self.update_number < other.update_number,
@@ -111,14 +111,14 @@ impl Heap {
         }
         loop {
             let children = position * ARITY + 1..(position * ARITY + 1 + ARITY).min(self.len);
-            let first = children.reduce(|best, child| {
+            let first_child = children.reduce(|best, child| {
                 if self.entries[child].precedes(&self.entries[best]) {
                     child
                 } else {
                     best
                 }
             });
-            match first {
+            match first_child {
                 Some(child) if self.entries[child].precedes(&entry) => {
                     self.set(position, self.entries[child]);
                     position = child;

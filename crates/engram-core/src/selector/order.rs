@@ -5,7 +5,7 @@ use std::collections::BTreeMap;
 use crate::item::Slot;
 use crate::pages::Pages;
 
-/// Marks the end of the list.
+/// In place of a slot: the list ends here.
 const NONE: Slot = Slot::MAX;
 
 /// Neighbours of a slot in insertion order, and its insertion number.
@@ -18,18 +18,18 @@ struct Link {
 
 /// A linked list of slots from oldest to newest, and a map of the few slots that were reinserted.
 #[derive(Debug)]
-pub struct Order {
+pub struct InsertionOrder {
     links: Pages<Link>,
     oldest: Slot,
     newest: Slot,
     /// Reinserted slots by insertion number. Finding their position in the list would take a
-    /// search, so [`Order::first`] compares the ends of the map and the list instead.
+    /// search, so [`InsertionOrder::first`] compares the ends of the map and the list instead.
     reinserted: BTreeMap<u64, Slot>,
     len: usize,
     newest_first: bool,
 }
 
-impl Order {
+impl InsertionOrder {
     pub(super) fn oldest_first() -> Self {
         Self {
             links: Pages::new(Link {
@@ -100,7 +100,7 @@ impl Order {
         }
     }
 
-    /// The slot chosen next.
+    /// The slot that is chosen next. There must be one.
     pub(crate) fn first(&self) -> Slot {
         let (linked, reinserted) = if self.newest_first {
             (self.newest, self.reinserted.last_key_value())
@@ -126,7 +126,7 @@ impl Order {
 mod tests {
     use super::*;
 
-    fn drain(order: &mut Order) -> Vec<Slot> {
+    fn drain(order: &mut InsertionOrder) -> Vec<Slot> {
         std::iter::from_fn(|| {
             (order.len() > 0).then(|| {
                 let slot = order.first();
@@ -140,8 +140,8 @@ mod tests {
     #[test]
     fn reinserted_slots_regain_their_position() {
         for (mut order, expected) in [
-            (Order::oldest_first(), [0, 1, 2, 3, 4]),
-            (Order::newest_first(), [4, 3, 2, 1, 0]),
+            (InsertionOrder::oldest_first(), [0, 1, 2, 3, 4]),
+            (InsertionOrder::newest_first(), [4, 3, 2, 1, 0]),
         ] {
             for slot in 0..4 {
                 order.push_newest(slot, 10 + u64::from(slot));

@@ -1,6 +1,7 @@
-//! Choice with probability proportional to `priority ^ exponent` (Schaul et al. 2016, equation 1).
+//! Prioritized: items are chosen with probability proportional to `priority ^ exponent` (Schaul et al. 2016,
+//! equation 1).
 
-use super::dense::Dense;
+use super::dense::DenseSlots;
 use super::{DrawDistribution, Pick, TableRng, uniform_unit};
 use crate::item::Slot;
 use crate::pages::CopyablePages;
@@ -21,7 +22,7 @@ pub(crate) fn weight(priority: f64, exponent: f64) -> f64 {
 /// An array of slots, and a sum tree of their weights in the same order.
 #[derive(Debug)]
 pub struct Prioritized {
-    dense: Dense,
+    dense: DenseSlots,
     tree: SumTree,
     exponent: f64,
 }
@@ -29,7 +30,7 @@ pub struct Prioritized {
 impl Prioritized {
     pub(super) fn new(exponent: f64) -> Self {
         Self {
-            dense: Dense::default(),
+            dense: DenseSlots::default(),
             tree: SumTree::default(),
             exponent,
         }
@@ -89,7 +90,7 @@ impl Prioritized {
     }
 }
 
-/// The distribution of draws of `len` items by their weights; uniform if all weights are 0.
+/// The distribution of a draw from `len` items by their weights; uniform if all weights are 0.
 pub(crate) fn distribution(tree: &mut SumTree, len: usize) -> DrawDistribution {
     let total = tree.total();
     if total <= 0.0 {
@@ -101,7 +102,7 @@ pub(crate) fn distribution(tree: &mut SumTree, len: usize) -> DrawDistribution {
     }
 }
 
-/// Draws `n` leaves of a tree by weight, with replacement. The total must be above 0.
+/// Draws `n` leaves of a tree by weight, with replacement. The sum of all weights must be above 0.
 pub(crate) fn draw(tree: &mut SumTree, n: usize, rng: &mut TableRng) -> Vec<usize> {
     let total = tree.total();
     let masses: Vec<f64> = (0..n).map(|_| uniform_unit(rng) * total).collect();

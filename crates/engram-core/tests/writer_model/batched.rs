@@ -1,10 +1,10 @@
-//! Compares a batched recorder with one model stream per environment.
+//! Compares a batched recorder with one model of patterns per environment.
 
 use std::collections::HashSet;
 
 use crate::common::{Cell, cell_value, options, read, spec};
 use crate::model::{
-    CreatedItem, PatternSpec, Stream, check_outcome, check_priority, pattern_specs,
+    CreatedItem, PatternModel, PatternSpec, check_outcome, check_priority, pattern_specs,
 };
 use engram_core::writer::{BatchColumn, BatchedRecorder, Pattern};
 use engram_core::{CellSpec, DType, Shape};
@@ -41,12 +41,12 @@ fn cell_specs(wide: bool) -> Vec<CellSpec> {
     ]
 }
 
-/// A recorder and a model stream per environment.
+/// A recorder, and a model per environment.
 struct Run {
     recorder: BatchedRecorder,
     specs: Vec<PatternSpec>,
     cells: Vec<CellSpec>,
-    streams: Vec<Stream>,
+    models: Vec<PatternModel>,
     /// Number of cells generated so far.
     counter: u64,
     /// Table and content of the items that the models created.
@@ -55,9 +55,9 @@ struct Run {
 
 impl Run {
     fn append(&mut self, mask: u8) {
-        let count = self.streams.len();
+        let count = self.models.len();
         let mut columns: Vec<Vec<Cell>> = vec![Vec::new(); self.cells.len()];
-        for stream in &mut self.streams {
+        for model in &mut self.models {
             let mut step = Vec::new();
             for (column, spec) in self.cells.iter().enumerate() {
                 self.counter += 1;
@@ -65,7 +65,7 @@ impl Run {
                 columns[column].push(cell.clone());
                 step.push(Some((spec.shape.clone(), cell)));
             }
-            stream.steps.push(step);
+            model.steps.push(step);
         }
         let joined: Vec<Vec<u8>> = columns.iter().map(|cells| cells.concat()).collect();
         let batch = (0..self.cells.len()).map(|column| match self.cells[column].dtype {
@@ -78,12 +78,12 @@ impl Run {
             (self.recorder).append_batch(&batch.collect::<Vec<_>>(), ends, check_priority);
         let (mut created, mut errors) = (0, Vec::new());
         for (number, spec) in self.specs.iter().enumerate() {
-            for (stream, ended) in self.streams.iter_mut().zip(&ended) {
+            for (model, ended) in self.models.iter_mut().zip(&ended) {
                 // First as an ordinary step, then as the last step of the episode.
-                let tried = stream.try_pattern(number, spec, false);
+                let tried = model.try_pattern(number, spec, false);
                 let last = || {
                     ended
-                        .then(|| stream.try_pattern(number, spec, true))
+                        .then(|| model.try_pattern(number, spec, true))
                         .flatten()
                 };
                 match tried.or_else(last) {
@@ -97,9 +97,9 @@ impl Run {
             }
         }
         check_outcome(outcome, created, &errors);
-        for (stream, _) in self.streams.iter_mut().zip(ended).filter(|(_, end)| *end) {
-            stream.episode_start = stream.steps.len();
-            stream.first_available = stream.steps.len();
+        for (model, _) in self.models.iter_mut().zip(ended).filter(|(_, end)| *end) {
+            model.episode_start = model.steps.len();
+            model.first_available = model.steps.len();
         }
     }
 }
@@ -118,7 +118,7 @@ proptest! {
         let cells = cell_specs(wide);
         let patterns: Vec<_> = (0..).zip(&specs).map(|(table, spec)| spec.pattern(table)).collect();
         let longest_lookback = patterns.iter().map(Pattern::lookback).max().unwrap() as usize;
-        let stream = Stream { longest_lookback, ..Stream::default() };
+        let model = PatternModel { longest_lookback, ..PatternModel::default() };
         let recorder = BatchedRecorder::new(
             options(1, chunk_length), 5, envs, crate::common::schema(&cells), patterns,
         );
@@ -126,7 +126,7 @@ proptest! {
             recorder: recorder.unwrap(),
             specs,
             cells,
-            streams: vec![stream; envs],
+            models: vec![model; envs],
             counter: 0,
             expected: Vec::new(),
         };

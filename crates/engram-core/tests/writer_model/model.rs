@@ -31,7 +31,7 @@ pub(crate) enum ItemError {
 /// The bits of an item's priority, and the item.
 pub(crate) type CreatedItem = (u64, Item);
 
-/// Dtypes of the writer's columns.
+/// Dtypes of the writer's columns, which are the first ones of these.
 const DTYPES: [DType; 5] = [
     DType::Uint8,
     DType::Int64,
@@ -48,9 +48,9 @@ pub(crate) fn check_priority(_: u32, priority: f64) -> Result<(), Error> {
     Ok(())
 }
 
-/// Model of one stream of steps, and of when its patterns created items.
+/// The steps of one environment, and when its patterns last created items.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Stream {
+pub(crate) struct PatternModel {
     pub(crate) steps: Vec<Step>,
     /// First step that items may refer to.
     pub(crate) first_available: usize,
@@ -67,6 +67,7 @@ pub(crate) fn pattern_specs(
     columns: usize,
     numbers: usize,
 ) -> impl Strategy<Value = Vec<PatternSpec>> {
+    // Of the newest steps, `tail - 1` are not selected.
     let window = (1_i64..7, 1_i64..4, 1_i64..4, any::<bool>());
     let whole_steps = window.clone().prop_map(move |(len, tail, _, _)| {
         let column = |source| PatternColumn {
@@ -152,18 +153,18 @@ impl PatternSpec {
     }
 
     /// Returns the item of the newest steps; `None` if steps or values are missing.
-    fn create_item(&self, stream: &Stream) -> Option<Result<CreatedItem, ItemError>> {
-        let end = stream.steps.len() as i64;
+    fn create_item(&self, model: &PatternModel) -> Option<Result<CreatedItem, ItemError>> {
+        let end = model.steps.len() as i64;
         let (mut item, mut mixed_shapes) = (Vec::new(), false);
         let mut scalar = Vec::new();
         for column in &self.columns {
             let mut cells: Vec<&(Shape, Cell)> = Vec::new();
             let mut position = end + column.start;
             while position < end + column.stop {
-                if position < stream.first_available as i64 {
+                if position < model.first_available as i64 {
                     return None;
                 }
-                let cell = stream.steps[position as usize][column.source].as_ref()?;
+                let cell = model.steps[position as usize][column.source].as_ref()?;
                 mixed_shapes |= cells.first().is_some_and(|first| first.0 != cell.0);
                 cells.push(cell);
                 position += column.step;
@@ -195,7 +196,7 @@ impl PatternSpec {
     }
 }
 
-/// Returns the absolute value of a cell of a supported dtype.
+/// Returns the absolute value of a single number; `None` for dtypes that TD errors cannot have.
 fn magnitude(dtype: DType, cell: &[u8]) -> Option<f64> {
     match dtype {
         DType::Int64 => Some((i64::from_le_bytes(cell.try_into().unwrap()) as f64).abs()),
@@ -221,7 +222,7 @@ pub(crate) fn check_outcome(outcome: Result<usize, Error>, created: usize, error
     }
 }
 
-impl Stream {
+impl PatternModel {
     /// Returns the item that pattern `number` creates at the newest step, if any. `end` is true if the episode ends
     /// with this step.
     pub(crate) fn try_pattern(

@@ -1,8 +1,8 @@
-//! Compares a pattern set with the model of patterns, on random streams.
+//! Compares a pattern set with the model of patterns, on random operations.
 
 use crate::common::{cell_value, layout, options, read, spec};
 use crate::model::{
-    CreatedItem, PatternSpec, Step, Stream, check_outcome, check_priority, pattern_specs,
+    CreatedItem, PatternModel, PatternSpec, Step, check_outcome, check_priority, pattern_specs,
 };
 use engram_core::writer::{Pattern, PatternSet, Recorder};
 use engram_core::{CellSpec, DType, Shape};
@@ -54,10 +54,10 @@ struct Run {
     set: PatternSet,
     specs: Vec<PatternSpec>,
     cells: Vec<CellSpec>,
-    stream: Stream,
+    model: PatternModel,
     /// True after a partial append until the step is complete.
     step_open: bool,
-    /// Current number of each of the initial columns.
+    /// Current index of each of the initial columns.
     current_columns: Vec<usize>,
     /// Number of cells generated so far.
     counter: u64,
@@ -90,9 +90,9 @@ impl Run {
             set,
             specs,
             cells,
-            stream: Stream {
+            model: PatternModel {
                 longest_lookback: history as usize,
-                ..Stream::default()
+                ..PatternModel::default()
             },
             step_open: false,
             current_columns: vec![0, 1, 2],
@@ -103,10 +103,10 @@ impl Run {
 
     fn append(&mut self, mask: u8, partial: bool) {
         if !self.step_open {
-            self.stream.steps.push(vec![None; self.cells.len()]);
+            self.model.steps.push(vec![None; self.cells.len()]);
             self.step_open = true;
         }
-        let step: &mut Step = self.stream.steps.last_mut().unwrap();
+        let step: &mut Step = self.model.steps.last_mut().unwrap();
         for (column, spec) in self.cells.iter().enumerate() {
             if mask >> column & 1 == 1 && step[column].is_none() {
                 self.counter += 1;
@@ -126,8 +126,8 @@ impl Run {
     fn apply(&mut self, end: bool) {
         // The recorder retains only as many steps as the patterns need: older steps are not available either.
         let history = self.recorder.available_steps();
-        let first_available = self.stream.first_available;
-        self.stream.first_available = usize::try_from(history.start).unwrap();
+        let first_available = self.model.first_available;
+        self.model.first_available = usize::try_from(history.start).unwrap();
         let (mut created, mut errors) = (0, Vec::new());
         for (number, spec) in self.specs.iter().enumerate() {
             let mut spec = spec.clone();
@@ -139,7 +139,7 @@ impl Run {
                     *column = self.current_columns[*column];
                 }
             }
-            match self.stream.try_pattern(number, &spec, end) {
+            match self.model.try_pattern(number, &spec, end) {
                 None => {}
                 Some(Err(error)) => errors.push(error),
                 Some(Ok(item)) => {
@@ -148,7 +148,7 @@ impl Run {
                 }
             }
         }
-        self.stream.first_available = first_available;
+        self.model.first_available = first_available;
         let outcome = self.set.apply(&mut self.recorder, end, check_priority);
         check_outcome(outcome, created, &errors);
     }
@@ -162,9 +162,9 @@ impl Run {
                 self.apply(true);
                 self.recorder.end_episode(*clear).unwrap();
                 self.step_open = false;
-                self.stream.episode_start = self.stream.steps.len();
+                self.model.episode_start = self.model.steps.len();
                 if *clear {
-                    self.stream.first_available = self.stream.steps.len();
+                    self.model.first_available = self.model.steps.len();
                 }
             }
             Op::AddColumn { index } if self.cells.len() < 6 => {
@@ -174,7 +174,7 @@ impl Run {
                     .map(|old| old + usize::from(old >= index))
                     .collect();
                 self.cells.insert(index, spec(DType::Bool, &[]));
-                for step in &mut self.stream.steps {
+                for step in &mut self.model.steps {
                     step.insert(index, None);
                 }
                 for column in &mut self.current_columns {
@@ -190,7 +190,7 @@ impl Run {
             Op::AddColumn { .. } => {}
             Op::Reshape { size } => {
                 let column = self.current_columns[2];
-                let is_set = self.step_open && self.stream.steps.last().unwrap()[column].is_some();
+                let is_set = self.step_open && self.model.steps.last().unwrap()[column].is_some();
                 if !is_set {
                     let shape = Shape::from_slice(&[*size]);
                     self.recorder.reshape(column, shape.clone()).unwrap();

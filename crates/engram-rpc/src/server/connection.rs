@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::task::{Context, Poll};
 use std::time::Duration;
 
-use engram_codec::{ConnectionReplies, ReplyBudget};
+use engram_codec::{ConnectionBudget, ReplyBudget};
 use futures_util::{Stream, StreamExt as _};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::time::{Sleep, sleep};
@@ -31,7 +31,7 @@ pub(super) fn accept_connections<IO>(
             io,
             info: ConnectionInfo {
                 first_call: FirstCallFlag::default(),
-                replies: reply_budget.add_connection(),
+                reply_budget: reply_budget.add_connection(),
                 scans: Arc::default(),
             },
             first_call_timeout,
@@ -53,7 +53,7 @@ pub(super) fn accept_connections<IO>(
 pub(super) struct ConnectionInfo {
     pub(super) first_call: FirstCallFlag,
     /// The connection's share of the memory of unread replies.
-    pub(super) replies: ConnectionReplies,
+    pub(super) reply_budget: ConnectionBudget,
     /// Counts the connection's scans.
     pub(super) scans: Arc<OpenCounter>,
 }
@@ -96,7 +96,7 @@ impl<IO> Connection<IO> {
     /// Returns an error once the connection must be closed because its replies are not read. Until then, registers the
     /// task to be woken.
     fn check_replies(&self, context: &Context<'_>) -> io::Result<()> {
-        match self.info.replies.poll_closed(context) {
+        match self.info.reply_budget.poll_closed(context) {
             Poll::Ready(()) => Err(ErrorKind::TimedOut.into()),
             Poll::Pending => Ok(()),
         }

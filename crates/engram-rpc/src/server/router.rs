@@ -4,7 +4,7 @@ use std::convert::Infallible;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
-use engram_codec::CallReplies;
+use engram_codec::CallBudget;
 use engram_reverb::Reverb;
 use engram_reverb::pb::reverb_service_server::ReverbServiceServer;
 use http_body_util::BodyExt as _;
@@ -56,8 +56,8 @@ impl<H: Health> TowerService<Request<Body>> for Router<H> {
     fn call(&mut self, mut request: Request<Body>) -> Self::Future {
         if let Some(connection) = request.extensions().get::<ConnectionInfo>() {
             connection.first_call.set();
-            let replies = connection.replies.clone();
-            request.extensions_mut().insert(replies);
+            let budget = connection.reply_budget.clone();
+            request.extensions_mut().insert(budget);
         }
         self.route(request)
     }
@@ -94,8 +94,8 @@ async fn wrap_body(
     open_call: Option<OpenGuard>,
 ) -> Result<Response<Body>, Infallible> {
     let mut response = response.await?;
-    Ok(match (CallReplies::take_from(&mut response), open_call) {
-        (Some(replies), open_call) => response.map(|body| Body::new(replies.wrap(body, open_call))),
+    Ok(match (CallBudget::take_from(&mut response), open_call) {
+        (Some(budget), open_call) => response.map(|body| Body::new(budget.wrap(body, open_call))),
         (None, Some(open_call)) => response.map(|body| {
             Body::new(body.map_frame(move |frame| {
                 let _ = &open_call;

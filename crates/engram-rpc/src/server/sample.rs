@@ -14,7 +14,7 @@ mod request_queue;
 
 use std::sync::Arc;
 
-use engram_codec::{CallReplies, Reply, ReplyStream, Reservation};
+use engram_codec::{CallBudget, ReplyMessage, ReplyStream, Reservation};
 use engram_core::{Error, Result};
 use futures_util::FutureExt as _;
 use tokio::sync::mpsc::{self, Permit, Sender};
@@ -43,20 +43,20 @@ pub(super) const REPLY_BUFFER: usize = 4;
 /// Batches of at least this size are gathered outside of the runtime's shared threads, because that takes long.
 pub(super) const LARGE_BATCH_BYTES: usize = 1 << 20;
 
-type Message = Reply<pb::SampleResponse>;
+type Message = ReplyMessage<pb::SampleResponse>;
 
 /// Serves one stream until the client ends it, the connection breaks or the server shuts down.
 pub(super) fn serve(
     state: &Arc<ServiceState>,
     requests: Streaming<pb::SampleRequest>,
-    call_replies: CallReplies,
+    call_budget: CallBudget,
     call: OpenGuard,
 ) -> ReplyStream<pb::SampleResponse> {
     let (replies, receiver) = mpsc::channel(REPLY_BUFFER);
     let stream = SampleStream {
         _call: call,
         state: Arc::clone(state),
-        call_replies: call_replies.clone(),
+        call_budget: call_budget.clone(),
         requests: RequestQueue::default(),
         leases: Leases::default(),
         reserving: None,
@@ -69,14 +69,14 @@ pub(super) fn serve(
             let _ = replies.send(Err(status).into()).await;
         }
     });
-    ReplyStream::new(receiver, call_replies)
+    ReplyStream::new(receiver, call_budget)
 }
 
 /// The state of one stream. Dropping it withdraws waiting requests and returns the leased items.
 struct SampleStream {
     _call: OpenGuard,
     state: Arc<ServiceState>,
-    call_replies: CallReplies,
+    call_budget: CallBudget,
     requests: RequestQueue,
     leases: Leases,
     /// The batch that is gathered next, once there is memory for it.
@@ -150,7 +150,7 @@ impl SampleStream {
         if self.reserving.is_none() {
             let next = self.requests.next_served();
             self.reserving =
-                next.map(|served| ReservingReply::new(served, self.call_replies.connection()));
+                next.map(|served| ReservingReply::new(served, self.call_budget.connection()));
         }
         let reserved = reserve(&mut self.reserving).now_or_never();
         if let Some(reservation) = reserved {

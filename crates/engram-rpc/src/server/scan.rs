@@ -7,7 +7,9 @@ use std::pin::pin;
 use std::sync::Arc;
 use std::time::Duration;
 
-use engram_codec::{CallReplies, ConnectionReplies, Reply, ReplyStream, Reservation, run_blocking};
+use engram_codec::{
+    CallBudget, ConnectionBudget, ReplyMessage, ReplyStream, Reservation, run_blocking,
+};
 use engram_core::gather::{Estimate, LengthPolicy, estimate};
 use engram_core::table::ScanOrder;
 use engram_core::{Draw, Error, Result};
@@ -44,13 +46,13 @@ const BYTES_PER_KEY: usize = 32;
 /// How often a scan that begins reports progress, so that its connection is not closed as stalled.
 const PROGRESS_INTERVAL: Duration = Duration::from_millis(25);
 
-type Message = Reply<pb::ScanResponse>;
+type Message = ReplyMessage<pb::ScanResponse>;
 
 /// Serves one stream until the client ends it, the connection breaks or the server shuts down.
 pub(super) fn serve(
     state: &Arc<ServiceState>,
     requests: Streaming<pb::ScanRequest>,
-    call_replies: CallReplies,
+    call_budget: CallBudget,
     call: OpenGuard,
     scans_of_connection: Arc<OpenCounter>,
 ) -> ReplyStream<pb::ScanResponse> {
@@ -60,7 +62,7 @@ pub(super) fn serve(
         _scan_of_connection: scans_of_connection.begin(),
         scans_of_connection,
         state: Arc::clone(state),
-        connection: call_replies.connection().clone(),
+        connection: call_budget.connection().clone(),
         requests,
         requested: 0,
         replies: replies.clone(),
@@ -80,7 +82,7 @@ pub(super) fn serve(
             let _ = replies.send(Err(status).into()).await;
         }
     });
-    ReplyStream::new(receiver, call_replies)
+    ReplyStream::new(receiver, call_budget)
 }
 
 /// The state of one stream.
@@ -89,7 +91,7 @@ struct ScanStream {
     _scan_of_connection: OpenGuard,
     scans_of_connection: Arc<OpenCounter>,
     state: Arc<ServiceState>,
-    connection: ConnectionReplies,
+    connection: ConnectionBudget,
     requests: Streaming<pb::ScanRequest>,
     /// Number of batches that were requested and not begun.
     requested: u32,
@@ -323,7 +325,7 @@ impl ScanStream {
             let Some(message) = batch.next() else {
                 return Ok(true);
             };
-            let reply = Reply {
+            let reply = ReplyMessage {
                 message: Ok(encode_response(message.into())),
                 reservation: if batch.is_empty() {
                     reservation.take()

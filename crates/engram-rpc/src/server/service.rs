@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use engram_codec::{CallReplies, ReplyStream};
+use engram_codec::{CallBudget, ReplyStream};
 use engram_core::Result;
 use engram_core::pool::Pool;
 use engram_engine::Engine;
@@ -145,8 +145,8 @@ impl Engram for Service {
         request: Request<Streaming<pb::SampleRequest>>,
     ) -> Result<Response<Self::SampleStream>, Status> {
         let call = self.begin(Call::Sample);
-        let replies = CallReplies::of(&request);
-        let stream = sample::serve(&self.state, request.into_inner(), replies, call);
+        let call_budget = CallBudget::of(&request);
+        let stream = sample::serve(&self.state, request.into_inner(), call_budget, call);
         Ok(stream.into_response())
     }
 
@@ -164,11 +164,11 @@ impl Engram for Service {
         request: Request<Streaming<pb::ScanRequest>>,
     ) -> Result<Response<Self::ScanStream>, Status> {
         let call = self.begin(Call::Scan);
-        let replies = CallReplies::of(&request);
+        let call_budget = CallBudget::of(&request);
         let connection = request.extensions().get::<ConnectionInfo>();
         let scans = connection.map(|connection| Arc::clone(&connection.scans));
         let scans = scans.unwrap_or_default();
-        let stream = scan::serve(&self.state, request.into_inner(), replies, call, scans);
+        let stream = scan::serve(&self.state, request.into_inner(), call_budget, call, scans);
         Ok(stream.into_response())
     }
 }

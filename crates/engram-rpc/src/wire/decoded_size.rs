@@ -160,8 +160,7 @@ mod tests {
         assert_eq!(
             check_decoded_size::<pb::InsertRequest>(&one_more),
             Err(format!(
-                "message of {} bytes takes more than 33554432 bytes of memory once decoded, which is the \
-                 maximum",
+                "message of {} bytes takes more memory once decoded than the maximum of 33554432 bytes",
                 2 * (max_items + 1)
             ))
         );

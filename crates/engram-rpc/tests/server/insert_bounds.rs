@@ -203,8 +203,8 @@ async fn numbers_of_columns_and_names_are_bounded() {
     assert_eq!(code, Code::ResourceExhausted);
     assert_eq!(
         text,
-        "message of 2000000 bytes takes more than 33554432 bytes of memory once decoded, which is the \
-         maximum; send its content in several messages"
+        "message of 2000000 bytes takes more memory once decoded than the maximum of 33554432 bytes; send its \
+         content in several messages"
     );
 }
 

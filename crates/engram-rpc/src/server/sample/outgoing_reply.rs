@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use engram_codec::{ConnectionReplies, PendingReservation, Reply, Reservation};
+use engram_codec::{ConnectionBudget, PendingReservation, ReplyMessage, Reservation};
 use engram_core::gather::{Estimate, estimate};
 use engram_core::{Error, Result};
 use engram_engine::{Lease, Sample};
@@ -22,7 +22,7 @@ pub(super) struct ReservingReply {
 }
 
 impl ReservingReply {
-    pub(super) fn new(served: ServedRequest, replies: &ConnectionReplies) -> Self {
+    pub(super) fn new(served: ServedRequest, budget: &ConnectionBudget) -> Self {
         let sample = served.outcome.as_ref();
         let draws = sample.map_or(&[][..], |sample| &sample.draws);
         let estimate = estimate(draws, served.length_policy);
@@ -31,7 +31,7 @@ impl ReservingReply {
         Self {
             served,
             estimate,
-            reservation: replies.reserve(bytes),
+            reservation: budget.reserve(bytes),
         }
     }
 
@@ -110,7 +110,7 @@ impl OutgoingReply {
         } else {
             self.reservation.clone()
         };
-        Some(Reply {
+        Some(ReplyMessage {
             message: Ok(encode_response(self.id, outcome)),
             reservation,
             bytes: bytes - self.messages.bytes(),
