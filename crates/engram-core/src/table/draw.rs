@@ -10,7 +10,7 @@ use crate::trajectory::Trajectory;
 /// Maximum number of draws per call, which bounds the time that the table's lock is held.
 const MAX_DRAWS_PER_CALL: usize = 16_384;
 
-/// A sampled item. Its trajectory stays readable after the item is removed.
+/// An item that was sampled, or read by a scan. Its trajectory stays readable after the item is removed.
 #[derive(Clone, Debug)]
 pub struct Draw {
     /// The cells it refers to.
@@ -49,7 +49,7 @@ pub struct SampledItemInfo {
 }
 
 impl Draw {
-    /// An item as a scan returns it: not drawn at random, and not counted. `None` for a vacant slot.
+    /// An item as a scan returns it: with probability 1, and not counted as a sample. `None` for a vacant slot.
     pub(super) fn of_item(item: &Item, slot: Slot, table_size: u64) -> Option<Self> {
         Some(Self {
             trajectory: item.trajectory.clone()?,
@@ -98,8 +98,7 @@ pub struct Handle {
 
 impl TableState {
     /// Draws up to `n` items, as many as the limiter and the table allow now, and appends them to
-    /// `draws`. Returns the number of items drawn. One call draws a bounded number of items, which is smaller while a
-    /// snapshot exists.
+    /// `draws`. Returns the number of items drawn. There is a maximum per call, which is lower while a snapshot exists.
     ///
     /// Each leased draw must be ended by [`TableState::acknowledge`] or
     /// [`TableState::return_leases`].
