@@ -35,7 +35,7 @@ use std::sync::Arc;
 use super::StepPosition;
 use super::column_text::column_or_data;
 use super::history::History;
-use super::item_columns::{ItemColumns, ItemSource};
+use super::item_columns::{ItemCells, ItemColumns};
 use super::key_source::KeySource;
 use super::open_chunk::OpenChunk;
 use super::options::WriterOptions;
@@ -299,7 +299,7 @@ impl Recorder {
         };
         if let Some(offset) = self.rows_in_open(first, len, squeeze, available.start) {
             let len = u32::try_from(len).unwrap_or(u32::MAX);
-            check(&ItemColumns(ItemSource::Rows {
+            check(&ItemColumns(ItemCells::Rows {
                 schema: &schema,
                 len: (!squeeze).then_some(len as usize),
             }))?;

@@ -54,8 +54,8 @@ impl VectorRecorder {
         }
     }
 
-    /// Creates the items of the last transitions of an environment's episode, which end with the newest row, and ends the
-    /// episode.
+    /// Ends an environment's episode with the newest row: creates the items that are shorter, or padded, because the
+    /// episode ends.
     pub(super) fn end_episode(&mut self, env: usize) {
         let count = self.episodes.transitions[env];
         for rule in &self.rules {
@@ -115,8 +115,8 @@ fn push_item(rows: &mut BatchedRecorder, rule: &BoundRule, window: EnvWindow<'_>
         .push(rule.table(), key, rule.priority, trajectory);
 }
 
-/// Adds the return of an environment's last `transitions`, fewer than a full window has, and its discount to the side
-/// cells.
+/// Adds to the side cells the return of an environment's last `transitions`, fewer than a full window has, and its
+/// discount.
 fn push_returns(
     rows: &mut BatchedRecorder,
     rule: &BoundRule,
