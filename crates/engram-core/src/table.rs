@@ -182,7 +182,7 @@ pub struct TableState {
     /// As in [`TableStats`].
     num_unique_samples: u64,
     /// Number of open leases, including those of removed items.
-    leased: u64,
+    open_leases: u64,
     /// Slot at which the next search for a hidden item begins.
     next_searched: Slot,
     /// Position of the table's last change.
@@ -234,7 +234,7 @@ impl TableState {
             next_update_number: 0,
             num_deleted_episodes: 0,
             num_unique_samples: 0,
-            leased: 0,
+            open_leases: 0,
             next_searched: 0,
             last_lsn: Lsn::default(),
             picks: Vec::new(),
@@ -285,12 +285,12 @@ impl TableState {
     /// True if an item that the remover can choose may be evicted. While items are hidden, the last
     /// visible item stays: the hidden ones are removed once their samples are acknowledged.
     fn can_evict_visible(&self) -> bool {
-        self.contents.remover.len() > usize::from(self.hidden() > 0)
+        self.contents.remover.len() > usize::from(self.hidden_items() > 0)
     }
 
     /// True if a hidden item may be evicted. Its readers can still read it, as with any evicted item.
     fn can_evict_hidden(&self) -> bool {
-        self.hidden() > 0 && self.limiter_allows_eviction(0)
+        self.hidden_items() > 0 && self.limiter_allows_eviction(0)
     }
 
     /// True if a full table may evict an item to make room for a new one.
@@ -305,7 +305,7 @@ impl TableState {
 
     /// True if no item is hidden, or the limiter would allow `n` more items if all open leases were returned.
     fn limiter_allows_eviction(&self, n: u64) -> bool {
-        self.hidden() == 0 || self.limiter.can_insert_if_undone(n, self.leased)
+        self.hidden_items() == 0 || self.limiter.can_insert_if_undone(n, self.open_leases)
     }
 
     /// True if `n` items can be inserted now: the limiter allows them, and `max_size` leaves space for them
@@ -321,11 +321,11 @@ impl TableState {
     #[must_use]
     pub fn inserts_allowed(&self) -> u64 {
         let allowed = self.limiter.inserts_allowed_if_undone(0);
-        if self.hidden() == 0 {
+        if self.hidden_items() == 0 {
             return allowed;
         }
         let free = self.options.max_size.saturating_sub(self.contents.size);
-        allowed.min(free.max(self.limiter.inserts_allowed_if_undone(self.leased)))
+        allowed.min(free.max(self.limiter.inserts_allowed_if_undone(self.open_leases)))
     }
 
     /// True if the limiter allows `n` samples now, and at least `min_size` items are not hidden.
@@ -346,7 +346,7 @@ impl TableState {
     }
 
     /// Number of items hidden from the selectors.
-    fn hidden(&self) -> u64 {
+    fn hidden_items(&self) -> u64 {
         self.contents.size - self.contents.sampler.len() as u64
     }
 
@@ -440,8 +440,8 @@ impl TableState {
         !self.must_shrink()
     }
 
-    /// Searches at most `slots_to_search` slots for a hidden item, and reduces that number by those searched. Returns the
-    /// item's slot; `None` if none of these slots has a hidden item. The next call continues the search.
+    /// Searches at most `slots_to_search` slots for a hidden item, and reduces that number by those searched. Returns
+    /// the item's slot; `None` if none of these slots has a hidden item. The next call continues the search.
     fn find_hidden(&mut self, slots_to_search: &mut usize) -> Option<Slot> {
         while *slots_to_search > 0 {
             *slots_to_search -= 1;
@@ -559,12 +559,12 @@ impl TableState {
     pub fn stats(&self) -> TableStats {
         TableStats {
             size: self.contents.size,
-            hidden_items: self.hidden(),
+            hidden_items: self.hidden_items(),
             bytes: self.contents.bytes,
             num_episodes: self.contents.num_episodes,
             num_deleted_episodes: self.num_deleted_episodes,
             num_unique_samples: self.num_unique_samples,
-            leased: self.leased,
+            leased: self.open_leases,
             limiter: self.limiter.clone(),
         }
     }

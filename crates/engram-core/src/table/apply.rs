@@ -51,7 +51,7 @@ impl TableState {
             }
             TableOp::SetRng { rng } => self.rng = rng.clone(),
             TableOp::Sample { keys, leased } => {
-                self.leased += keys.len() as u64 * u64::from(leased);
+                self.open_leases += keys.len() as u64 * u64::from(leased);
                 for slot in keys
                     .iter()
                     .filter_map(|key| self.contents.keys.get(*key))
@@ -61,7 +61,7 @@ impl TableState {
                 }
             }
             TableOp::Acknowledge { keys, samples } => {
-                self.leased = self.leased.saturating_sub(samples);
+                self.open_leases = self.open_leases.saturating_sub(samples);
                 for slot in keys
                     .iter()
                     .filter_map(|key| self.contents.keys.get(*key))
@@ -71,7 +71,7 @@ impl TableState {
                 }
             }
             TableOp::ReturnLeases { keys, samples } => {
-                self.leased = self.leased.saturating_sub(samples);
+                self.open_leases = self.open_leases.saturating_sub(samples);
                 self.limiter.samples = self.limiter.samples.saturating_sub(samples);
                 for key in keys {
                     if let Some(slot) = slot_of(self, *key) {
@@ -244,7 +244,7 @@ impl TableState {
         self.first_seq = self.next_seq;
         self.num_deleted_episodes = 0;
         self.num_unique_samples = 0;
-        self.leased = 0;
+        self.open_leases = 0;
         self.limiter.inserts = 0;
         self.limiter.samples = 0;
         self.limiter.deletes = 0;

@@ -19,7 +19,7 @@ pub struct Draw {
     pub handle: Handle,
     /// Its key.
     pub key: u64,
-    /// Probability of the draw.
+    /// Probability of the draw; 1 for a scan.
     pub probability: f64,
     /// Its priority at the draw.
     pub priority: f64,
@@ -184,7 +184,7 @@ impl TableState {
             keys: &keys,
             leased,
         });
-        self.leased += n as u64 * u64::from(leased);
+        self.open_leases += n as u64 * u64::from(leased);
         draws.reserve(n);
         for pick in &picks {
             let item = self.count_sample(pick.slot, leased);
@@ -232,7 +232,7 @@ impl TableState {
             keys: &keys,
             samples,
         });
-        self.leased -= samples;
+        self.open_leases -= samples;
         for handle in handles {
             if self.is_live(handle) {
                 self.end_lease(handle.slot);
@@ -260,7 +260,7 @@ impl TableState {
             samples,
         });
         self.limiter.samples -= samples;
-        self.leased -= samples;
+        self.open_leases -= samples;
         for handle in handles {
             if self.is_live(handle) {
                 self.undo_sample(handle.slot);

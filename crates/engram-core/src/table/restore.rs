@@ -16,7 +16,7 @@ pub struct Restore {
     /// insertion.
     orders: [Option<Vec<u32>>; 2],
     /// Number of open leases of the items added so far. A lease is one draw.
-    leased: u64,
+    open_leases: u64,
 }
 
 /// Largest plausible counter: saved counters above it are corrupt.
@@ -90,12 +90,12 @@ impl Restore {
         state.next_update_number = counters.next_update_number;
         state.num_deleted_episodes = counters.num_deleted_episodes;
         state.num_unique_samples = counters.num_unique_samples;
-        state.leased = counters.leased;
+        state.open_leases = counters.leased;
         state.last_lsn = counters.last_lsn;
         Ok(Self {
             state,
             orders: [None, None],
-            leased: 0,
+            open_leases: 0,
         })
     }
 
@@ -134,9 +134,9 @@ impl Restore {
                 "is one too many: a table can have at most {MAX_ITEMS} items; the checkpoint is corrupt"
             )));
         }
-        let open_leases = saved.leases & !HIDDEN;
-        self.leased += u64::from(open_leases);
-        if open_leases > saved.times_sampled || self.leased > state.leased {
+        let item_leases = saved.leases & !HIDDEN;
+        self.open_leases += u64::from(item_leases);
+        if item_leases > saved.times_sampled || self.open_leases > state.open_leases {
             return Err(invalid(
                 "has more open leases than its samples or the table's counters allow; the checkpoint is corrupt".into(),
             ));
@@ -164,8 +164,8 @@ impl Restore {
         Ok(())
     }
 
-    /// Sets the order of the items, as their positions in the snapshot: in the sampler if `of_sampler`, otherwise in the
-    /// remover.
+    /// Sets the order of the items, as their positions in the snapshot: in the sampler if `of_sampler`, otherwise in
+    /// the remover.
     pub fn set_order(&mut self, of_sampler: bool, positions: Vec<u32>) {
         self.orders[usize::from(!of_sampler)] = Some(positions);
     }
@@ -334,7 +334,7 @@ impl TableState {
             }
         }
         // The remaining leases are those of removed items.
-        self.record_returned_leases(&[], self.leased);
+        self.record_returned_leases(&[], self.open_leases);
         while !self.shrink(deferred) {}
     }
 
@@ -344,7 +344,7 @@ impl TableState {
             return;
         }
         self.record(&TableOp::ReturnLeases { keys, samples });
-        self.leased = self.leased.saturating_sub(samples);
+        self.open_leases = self.open_leases.saturating_sub(samples);
         self.limiter.samples = self.limiter.samples.saturating_sub(samples);
     }
 }

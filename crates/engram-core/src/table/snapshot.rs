@@ -132,8 +132,8 @@ pub(super) struct SnapshotInProgress {
     parts: SnapshotParts,
     /// True until the items are copied.
     needs_items: bool,
-    /// True if the table had sessions when the snapshot began.
-    had_sessions: bool,
+    /// True if sessions are to be copied: with [`SnapshotParts::All`], if the table had any when the snapshot began.
+    needs_sessions: bool,
 }
 
 /// Result of [`TableState::continue_snapshot`].
@@ -260,7 +260,7 @@ impl TableState {
         self.snapshot_in_progress = Some(SnapshotInProgress {
             parts,
             needs_items: true,
-            had_sessions: parts == SnapshotParts::All && self.sessions.is_some(),
+            needs_sessions: parts == SnapshotParts::All && self.sessions.is_some(),
             snapshot: Snapshot {
                 counters: Counters {
                     limiter: self.limiter.clone(),
@@ -270,7 +270,7 @@ impl TableState {
                     next_update_number: self.next_update_number,
                     num_deleted_episodes: self.num_deleted_episodes,
                     num_unique_samples: self.num_unique_samples,
-                    leased: self.leased,
+                    leased: self.open_leases,
                     last_lsn: self.last_lsn,
                 },
                 items: FrozenPages::default(),
@@ -356,7 +356,7 @@ impl TableState {
             *inserted_at = expiry.inserted_at.continue_copy();
             return false;
         }
-        if in_progress.had_sessions
+        if in_progress.needs_sessions
             && let Some(live) = &mut self.sessions
             && sessions.is_none()
         {

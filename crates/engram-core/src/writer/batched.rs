@@ -43,7 +43,7 @@ pub struct BatchedRecorder {
     pending: PendingItems,
     patterns: Vec<BatchedPattern>,
     /// Number of newest steps that items can refer to, including the newest.
-    lookback: u64,
+    longest_lookback: u64,
     /// Number of times that the open chunks were sealed.
     times_sealed: u64,
     /// Number of steps recorded of each environment.
@@ -112,9 +112,9 @@ impl BatchedRecorder {
             }
         });
         let patterns: Vec<_> = patterns.collect();
-        let lookback = patterns.iter().map(|p| p.pattern.lookback).max();
+        let longest_lookback = patterns.iter().map(|p| p.pattern.lookback).max();
         Ok(Self {
-            lookback: lookback.unwrap_or(0),
+            longest_lookback: longest_lookback.unwrap_or(0),
             lost_flags: LostFlags::new(&patterns, &schema),
             patterns,
             times_sealed: 0,
@@ -230,8 +230,11 @@ impl BatchedRecorder {
                 grouping.capacity_steps
             )));
         }
-        let overlap =
-            (self.options).overlap_steps(&self.schema, grouping.capacity_steps, self.lookback);
+        let overlap = (self.options).overlap_steps(
+            &self.schema,
+            grouping.capacity_steps,
+            self.longest_lookback,
+        );
         let overlap = match &self.open {
             Some(open) => open.steps.min(overlap as usize),
             None => 0,
@@ -293,7 +296,7 @@ impl BatchedRecorder {
             ordinal,
         });
         self.times_sealed += 1;
-        let first_available = self.complete_steps.saturating_sub(self.lookback);
+        let first_available = self.complete_steps.saturating_sub(self.longest_lookback);
         while (self.history.front())
             .is_some_and(|s| s.first + s.steps as StepPosition <= first_available)
         {
@@ -425,7 +428,7 @@ mod tests {
         let mut recorder = recorder(2).unwrap();
         recorder.options.chunk_length = None;
         recorder.patterns[0].pattern.lookback = 2;
-        recorder.lookback = 2;
+        recorder.longest_lookback = 2;
         // One step fits into the open chunks. A second one does not, because the new chunks also
         // have a copy of the first step.
         let bytes = MAX_BYTES_WITH_STRINGS * 3 / 10;

@@ -117,7 +117,8 @@ impl OpenBatch {
     pub(super) fn is_full(&self, string_budget: usize) -> bool {
         self.steps == self.grouping.capacity_steps
             || self.string_bytes > string_budget
-            // The side cells of the first observations come before any step, and must not be separated from it.
+            // Without steps, the side cells are first observations: they must be sealed with the steps that follow
+            // them.
             || self.steps > 0 && self.side.bytes() > MAX_SIDE_BYTES
     }
 

@@ -78,7 +78,7 @@ pub struct Recorder {
     expired: StepPosition,
     /// Largest number of steps from the first step of an item to the newest step, both included, of the items
     /// created since the open chunk began.
-    lookback: u64,
+    longest_lookback: u64,
 }
 
 impl Recorder {
@@ -111,7 +111,7 @@ impl Recorder {
             episode_start: 0,
             cleared: 0,
             expired: 0,
-            lookback: 0,
+            longest_lookback: 0,
         })
     }
 

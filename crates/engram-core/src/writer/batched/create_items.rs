@@ -29,7 +29,7 @@ impl BatchedRecorder {
         let newest = open.index_of(self.complete_steps - 1);
         let mut outcome = Ok(());
         let old_len = self.pending.len();
-        let longest_lookback = self.lookback;
+        let longest_lookback = self.longest_lookback;
         for BatchedPattern {
             pattern,
             applied_at,

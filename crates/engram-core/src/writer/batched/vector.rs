@@ -99,7 +99,7 @@ struct Episodes {
     /// Number of transitions.
     transitions: Vec<u64>,
     /// The first observation, unless it is in the row before the first transition.
-    first: Vec<Option<SideRow>>,
+    first_observation: Vec<Option<SideRow>>,
     /// True if the newest row ended the episode in a terminal state.
     terminated: Vec<bool>,
 }
@@ -124,25 +124,25 @@ impl VectorRecorder {
         let RowColumns {
             schema,
             extra_columns,
-            returns,
+            return_columns,
         } = RowColumns::new(schema, rules)?;
-        let bind = |(rule, returns): (&ItemRule, [usize; 2])| {
+        let bind = |(rule, return_columns): (&ItemRule, [usize; 2])| {
             let column = |source| match source {
                 ItemSource::Observation(column) => column,
                 ItemSource::Step(column) => num_observations + column,
-                ItemSource::Return => returns[0],
-                ItemSource::Discount => returns[1],
+                ItemSource::Return => return_columns[0],
+                ItemSource::Discount => return_columns[1],
                 extra => {
                     let number = extra_columns.iter().position(|other| *other == extra);
                     num_given + number.unwrap_or(0)
                 }
             };
-            BoundRule::new(rule, envs, &schema, column, returns)
+            BoundRule::new(rule, envs, &schema, column, return_columns)
         };
-        let rules = rules.iter().zip(returns).map(bind);
+        let rules = rules.iter().zip(return_columns).map(bind);
         let rules = rules.collect::<Result<Vec<_>>>()?;
         let mut rows = BatchedRecorder::new(options, base, envs, Arc::clone(&schema), Vec::new())?;
-        rows.lookback = rules
+        rows.longest_lookback = rules
             .iter()
             .map(|rule| rule.full.lookback)
             .max()
@@ -170,7 +170,7 @@ impl VectorRecorder {
             episodes: Episodes {
                 running: vec![false; envs],
                 transitions: vec![0; envs],
-                first: vec![None; envs],
+                first_observation: vec![None; envs],
                 terminated: vec![false; envs],
             },
         })
@@ -236,8 +236,8 @@ impl VectorRecorder {
         for env in (0..self.rows.envs).filter(|env| started[*env]) {
             if self.episodes.running[env] {
                 self.episodes.terminated[env] = false;
-                let has_rows =
-                    self.episodes.transitions[env] > 0 || self.episodes.first[env].is_none();
+                let has_rows = self.episodes.transitions[env] > 0
+                    || self.episodes.first_observation[env].is_none();
                 self.end_episode(env);
                 if has_rows {
                     self.rows.start_episode(env);
@@ -435,9 +435,9 @@ impl VectorRecorder {
 
 impl Episodes {
     /// Begins an episode of an environment.
-    fn begin(&mut self, env: usize, first: Option<SideRow>) {
+    fn begin(&mut self, env: usize, first_observation: Option<SideRow>) {
         self.running[env] = true;
         self.transitions[env] = 0;
-        self.first[env] = first;
+        self.first_observation[env] = first_observation;
     }
 }

@@ -179,7 +179,7 @@ impl Recorder {
     /// Records how many steps an item reaches back from step `end - 1`, the newest when it is created. The next chunk
     /// may begin with copies of all of them but one.
     pub(super) fn record_lookback(&mut self, oldest: StepPosition, end: StepPosition) {
-        self.lookback = self.lookback.max(end - oldest);
+        self.longest_lookback = self.longest_lookback.max(end - oldest);
     }
 
     /// Converts a selection error to one with a text. `item` is the layout of the item; `None` if a cell is read

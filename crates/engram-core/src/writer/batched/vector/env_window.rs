@@ -39,9 +39,9 @@ pub(super) struct EnvWindow<'a> {
     /// Number of transitions. The last one is in the newest row.
     pub(super) transitions: u64,
     /// Where the first observation is, unless it is in the row before the first transition.
-    pub(super) first: Option<SideRow>,
+    pub(super) first_observation: Option<SideRow>,
     /// Where the return and the discount are, unless they are in the newest row.
-    pub(super) returns: Option<SideRow>,
+    pub(super) return_cells: Option<SideRow>,
     /// Number of transitions to add as padding, and the chunk of zeros.
     pub(super) padding: Option<(u64, &'a Arc<Chunk>)>,
 }
@@ -73,8 +73,8 @@ impl<'a> EnvWindow<'a> {
     /// Adds the cells of a column. `end` is the position after the newest row.
     fn push(self, spans: &mut SpansBuilder<'a>, column: &RuleColumn, end: StepPosition) {
         let number = to_u32(column.row_column as u64);
-        if let (true, Some(returns)) = (column.is_return, self.returns) {
-            spans.push_side(number, returns);
+        if let (true, Some(side_row)) = (column.is_return, self.return_cells) {
+            spans.push_side(number, side_row);
             return;
         }
         let first_transition = end - self.transitions;
@@ -104,8 +104,8 @@ impl<'a> EnvWindow<'a> {
         column: u32,
         first_transition: StepPosition,
     ) {
-        match self.first {
-            Some(first) => spans.push_side(column, first),
+        match self.first_observation {
+            Some(side_row) => spans.push_side(column, side_row),
             None => spans.push_rows(column, first_transition - 1, first_transition),
         }
     }

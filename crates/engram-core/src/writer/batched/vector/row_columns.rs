@@ -14,7 +14,7 @@ pub(super) struct RowColumns {
     /// The columns of the reward and the flags.
     pub(super) extra_columns: Vec<ItemSource>,
     /// Per rule, the numbers of the columns of its return and its discount; zeros for a rule of sequences.
-    pub(super) returns: Vec<[usize; 2]>,
+    pub(super) return_columns: Vec<[usize; 2]>,
 }
 
 impl RowColumns {
@@ -55,7 +55,7 @@ impl RowColumns {
                 extra_columns.push(source);
             }
         }
-        let returns = (rules.iter().enumerate())
+        let return_columns = (rules.iter().enumerate())
             .map(|(number, rule)| match rule.kind {
                 ItemKind::Transitions { .. } => ["return", "discount"]
                     .map(|name| add(&format!("{name} of rule {number}"), DType::Float32)),
@@ -73,7 +73,7 @@ impl RowColumns {
                 cells: cells.into(),
             }),
             extra_columns,
-            returns,
+            return_columns,
         })
     }
 }

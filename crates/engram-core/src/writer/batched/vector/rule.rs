@@ -125,8 +125,8 @@ pub(super) struct BoundRule {
 }
 
 impl BoundRule {
-    /// Binds a rule. `row_column` returns the column of the rows for a source, and `returns` the columns of the rows
-    /// for the return and the discount of this rule.
+    /// Binds a rule. `row_column` returns the column of the rows for a source, and `return_columns` the columns of the
+    /// rows for the return and the discount of this rule.
     ///
     /// # Errors
     /// [`Error::InvalidArgument`] for a kind whose numbers are out of range, and the errors of [`Pattern::new`].
@@ -135,13 +135,13 @@ impl BoundRule {
         envs: usize,
         schema: &Schema,
         row_column: impl Fn(ItemSource) -> usize,
-        returns: [usize; 2],
+        return_columns: [usize; 2],
     ) -> Result<Self> {
         let (length, period, at_end, sums) = match rule.kind {
             ItemKind::Transitions { n_step, discount } => {
                 check_length("n_step", n_step)?;
                 let sums = Returns::new(n_step, discount, envs);
-                (n_step, 1, None, Some((sums, returns)))
+                (n_step, 1, None, Some((sums, return_columns)))
             }
             ItemKind::Sequences {
                 length,
